@@ -1,0 +1,60 @@
+# `make demo` and `make test` are all that needs typing: each makes the virtual environment first if it must.
+#
+#   make demo     run the demo: the runtime size × variant tables, on the GPU if there is one
+#   make test     lint, type checks, tests
+#   make bench    run the benchmark scripts
+#   make lint     ruff and mypy alone          make format   let ruff lay the code out
+#   make clean    remove everything made here, the virtual environment too
+#
+# PYTHON=... picks the interpreter, ARGS=... is handed on to the demo or to pytest.
+
+.DELETE_ON_ERROR:
+.PHONY: demo test pytest lint format bench clean
+
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+ARGS ?=
+
+demo: $(STAMP)
+	$(BIN)/python -m shapedispatch.demo $(ARGS)
+
+test: lint pytest
+
+pytest: $(STAMP)
+	$(BIN)/python -m pytest $(ARGS)
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(STAMP)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(STAMP)
+	@for script in benchmarks/*.py; do \
+		case $$script in */__init__.py) continue;; esac; \
+		echo "== $$script"; $(BIN)/python "$$script" || exit 1; \
+	done
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .hypothesis .mypy_cache .ruff_cache
+	find shapedispatch tests benchmarks -name __pycache__ -prune -exec rm -rf {} +
+	rm -f shapedispatch/*.so
+
+# torch is asked for by its pin before anything that depends on it, so that no other requirement picks its version
+# (or, where both builds are offered, the other build). The venv is laid anew: a half-made one is never repaired.
+$(STAMP): pyproject.toml constraints.txt $(wildcard shapedispatch/*.c)
+	@python="$(PYTHON)"; \
+	for candidate in python3 python3.11 python3.12 python3.13 python3.14; do \
+		[ -n "$$python" ] && break; \
+		"$$candidate" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && python=$$candidate; \
+	done; \
+	[ -n "$$python" ] || { echo "no Python >= 3.11 with venv was found; say which: make PYTHON=/path/to/python3" >&2; exit 1; }; \
+	echo "making $(VENV) with $$("$$python" --version) ($$python)"; \
+	rm -rf $(VENV) && "$$python" -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[plot,dev]'
+	@touch $@

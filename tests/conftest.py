@@ -1,0 +1,74 @@
+"""What every test gets: one thread, no settings and no store but its own, and no GPU tests without a GPU."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import settings as hypothesis_settings
+
+# Before anything imports torch: times and sums that depend on the number of threads are not steady.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# No deadline: an example may compile. On CI the examples are the same on every run, so that a red run can be repeated.
+hypothesis_settings.register_profile("shapedispatch", deadline=None, derandomize="CI" in os.environ, print_blob=True)
+hypothesis_settings.load_profile("shapedispatch")
+
+GPU_TESTS = Path(__file__).parent / "gpu"
+
+
+def cuda_is_available() -> bool:
+    """True where torch can run something on a CUDA device."""
+    import torch
+
+    return torch.cuda.is_available()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what lies under tests/gpu, and skip what is marked where there is no device."""
+    for item in items:
+        if GPU_TESTS in item.path.parents:
+            item.add_marker(pytest.mark.gpu)
+    marked = [item for item in items if item.get_closest_marker("gpu")]
+    if marked and not cuda_is_available():
+        for item in marked:
+            item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _one_thread() -> None:
+    """Torch's own pool too, if a test has torch at all."""
+    if "torch" in sys.modules:
+        sys.modules["torch"].set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def _own_settings_and_store(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[None]:
+    """No setting from the environment or from a file above, and a store of this test's own.
+
+    Inductor's and Triton's caches stay where they are: they hold compiled code by its content, and
+    without them every test would compile again.
+    """
+    for name in [name for name in os.environ if name.startswith("SHAPEDISPATCH_")]:
+        monkeypatch.delenv(name)
+    folder = tmp_path / "working directory"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    # Matplotlib's list of fonts takes seconds to make and is no state of ours: one for the session.
+    monkeypatch.setenv("MPLCONFIGDIR", str(tmp_path_factory.getbasetemp() / "matplotlib"))
+    _forget_settings()
+    yield
+    _forget_settings()
+
+
+def _forget_settings() -> None:
+    """Let the next decoration read the settings anew; nothing to forget where nothing has imported them."""
+    settings = sys.modules.get("shapedispatch.settings")
+    if settings is not None:
+        settings.reset()

@@ -1,0 +1,164 @@
+"""Imports run downward only: read from the source, so that an arrow inside a function counts too."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parent.parent / "shapedispatch"
+
+# The rooms, ground floor first. A module may import from lower floors only.
+FLOORS = {
+    "errors": 0,
+    "records": 0,
+    "dims": 1,
+    "keys": 1,
+    "copies": 1,
+    "fingerprint": 1,
+    "timing": 1,
+    "settings": 1,
+    "_hotpath": 2,
+    "table": 2,
+    "store": 2,
+    "backends": 2,
+    "backends.torch_function": 2,
+    "backends.triton_kernel": 2,
+    "choose": 3,
+    "dispatcher": 4,
+    "report": 5,
+    "demo": 5,
+    "cli": 5,
+    "__init__": 5,
+}
+
+# Arrows that the floors forbid and that are meant, each with its reason.
+ALLOWED = {
+    ("records", "report"): "`str(choice)` is a table for a person: imported when it is printed, never before",
+}
+
+
+def module_files(package: Path = PACKAGE) -> dict[str, Path]:
+    """Every module of the package, by its dotted name below the package."""
+    found = {}
+    for path in sorted(package.rglob("*.py")):
+        parts = path.relative_to(package).with_suffix("").parts
+        found[".".join(parts[:-1] if len(parts) > 1 and parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+def is_package(module: str) -> bool:
+    """Whether relative imports in the module start at itself and not at its parent."""
+    return (PACKAGE / Path(*module.split("."))).is_dir()
+
+
+def modules_imported(module: str, tree: ast.AST, known: set[str]) -> Iterator[tuple[str, int]]:
+    """Every module of this package that is imported, with its line; inside functions and TYPE_CHECKING too."""
+    package = ["shapedispatch", *(module.split(".") if is_package(module) else module.split(".")[:-1])]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for name in node.names:
+                if name.name.split(".")[0] == "shapedispatch":
+                    yield name.name.partition(".")[2] or "__init__", node.lineno
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else []
+            path = [*base, *(node.module.split(".") if node.module else [])]
+            if path[:1] == ["shapedispatch"]:
+                for name in node.names:
+                    inner = ".".join([*path[1:], name.name])
+                    yield inner if inner in known else ".".join(path[1:]) or "__init__", node.lineno
+
+
+def arrow_is_allowed(source: str, target: str) -> bool:
+    """Downward, or written down in ALLOWED; the backends may import their own contract and no neighbour."""
+    if source.startswith("backends.") and target == "backends":
+        return True
+    return FLOORS[target] < FLOORS[source] or (source, target) in ALLOWED or source == "__init__"
+
+
+def wrong_arrows(source: str, text: str, known: set[str]) -> list[str]:
+    """A sentence for each import in ``text`` that does not run downward."""
+    found = []
+    for target, line in modules_imported(source, ast.parse(text), known):
+        if target not in FLOORS:
+            found.append(f"{source}:{line} imports {target}, which is on no floor: add it to FLOORS")
+        elif target != source and not arrow_is_allowed(source, target):
+            found.append(
+                f"{source}:{line} (floor {FLOORS[source]}) imports {target} (floor {FLOORS[target]}): not downward"
+            )
+    return found
+
+
+@pytest.mark.parametrize("module", module_files())
+def test_imports_run_downward(module: str) -> None:
+    """No module imports from its own floor or from above."""
+    assert module in FLOORS, f"{module} has no floor: add it to FLOORS"
+    files = module_files()
+    assert wrong_arrows(module, files[module].read_text("utf-8"), set(files)) == []
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "from .dispatcher import x",
+        "from . import dispatcher",
+        "import shapedispatch.dispatcher",
+        "from shapedispatch import dispatcher",
+        "from shapedispatch.dispatcher import x",
+        "def f():\n    from .dispatcher import x",
+        "if TYPE_CHECKING:\n    from .dispatcher import x",
+        "from .keys import key",
+        "from . import x",
+        "import shapedispatch",
+    ],
+)
+def test_an_upward_or_sideways_import_is_seen(line: str) -> None:
+    """However it is written, and wherever it stands, an arrow up or sideways is found."""
+    assert wrong_arrows("dims", line, set(FLOORS)) != []
+
+
+@pytest.mark.parametrize("line", ["from ..dispatcher import x", "from . import triton_kernel", "from ..store import x"])
+def test_a_backend_reaches_only_down(line: str) -> None:
+    """A backend imports neither its neighbour nor what stands beside the backends."""
+    assert wrong_arrows("backends.torch_function", line, set(FLOORS)) != []
+
+
+@pytest.mark.parametrize(
+    ("module", "line"),
+    [
+        ("backends.torch_function", "from . import Build"),
+        ("backends.torch_function", "from ..keys import key"),
+        ("choose", "from .backends.triton_kernel import x"),
+        ("dims", "from .errors import DeclarationError"),
+        ("dims", "from os import path"),
+    ],
+)
+def test_a_downward_import_is_fine(module: str, line: str) -> None:
+    """The check is not red for everything."""
+    assert wrong_arrows(module, line, set(FLOORS)) == []
+
+
+def outside_names(tree: ast.AST) -> Iterator[str]:
+    """What is imported from elsewhere, and each reading of the environment as ``os.environ``."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (name.name.split(".")[0] for name in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
+            yield node.module.split(".")[0]
+            if node.module == "os" and {name.name for name in node.names} & {"environ", "environb", "getenv"}:
+                yield "os.environ"
+        elif isinstance(node, ast.Attribute) and node.attr in {"environ", "environb", "getenv"}:
+            yield "os.environ"
+
+
+@pytest.mark.parametrize(
+    ("name", "owner"), [("cachetools", "table"), ("tomllib", "settings"), ("os.environ", "settings")]
+)
+def test_one_room_owns(name: str, owner: str) -> None:
+    """The LRUs live in one module, and one reads the environment and TOML."""
+    users = {
+        module for module, path in module_files().items() if name in outside_names(ast.parse(path.read_text("utf-8")))
+    }
+    assert users <= {owner}
