@@ -27,6 +27,7 @@ FLOORS = {
     "store": 2,
     "backends": 2,
     "backends.torch_function": 2,
+    "backends.triton_adopt": 2,
     "backends.triton_kernel": 2,
     "choose": 3,
     "dispatcher": 4,
@@ -73,9 +74,14 @@ def modules_imported(module: str, tree: ast.AST, known: set[str]) -> Iterator[tu
                     yield inner if inner in known else ".".join(path[1:]) or "__init__", node.lineno
 
 
+def backend_of(module: str) -> str | None:
+    """Which backend a module belongs to: ``triton`` for every ``backends.triton_...``; None for all other rooms."""
+    return module.removeprefix("backends.").split("_")[0] if module.startswith("backends.") else None
+
+
 def arrow_is_allowed(source: str, target: str) -> bool:
-    """Downward, or written down in ALLOWED; the backends may import their own contract and no neighbour."""
-    if source.startswith("backends.") and target == "backends":
+    """Downward, or written down in ALLOWED; a backend may import the contract and its own parts, no other backend."""
+    if backend_of(source) and (target == "backends" or backend_of(source) == backend_of(target)):
         return True
     return FLOORS[target] < FLOORS[source] or (source, target) in ALLOWED or source == "__init__"
 
@@ -131,6 +137,7 @@ def test_a_backend_reaches_only_down(line: str) -> None:
     ("module", "line"),
     [
         ("backends.torch_function", "from . import Build"),
+        ("backends.triton_kernel", "from .triton_adopt import x"),
         ("backends.torch_function", "from ..keys import key"),
         ("choose", "from .backends.triton_kernel import x"),
         ("dims", "from .errors import DeclarationError"),
