@@ -1,0 +1,160 @@
+"""What does a call cost on the host once its shape is known, beside eager and torch.compile?
+
+Two small tensors, no gradients, a function of a few operations; 1, 8 and 32 shapes called in turn; then the same call
+with 1 and with 10,000 keys in the table. Bars: at most 0.65 of torch.compile(dynamic=False) with one shape, 0.35 with
+32 in turn (its recompile limit above that, or it would fall back to eager); 10,000 keys within 15 % of 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from common import CONSOLE, banner, fresh, host_contest, options, print_table, ratio, verdict, write
+
+SHAPES_SEEN, SMALL_SHAPES_SEEN = (1, 8, 32), (1, 4)
+KEYS, SMALL_KEYS = 10_000, 500
+BARS = {1: 0.65, 32: 0.35}
+KEYS_BAR = 1.15
+PINNED = "benchmarks.call_overhead.pinned"
+# The build is what is timed, also where plain happens to win at so small a size; nothing is read from earlier runs.
+SETTINGS = f'[defaults]\nstore = false\n[kernels."{PINNED}"]\npick = "exact"\n'
+
+Args = tuple[torch.Tensor, torch.Tensor]
+
+
+def weighted(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """A few small operations: softmax of ``x`` (R, N) times ``y`` (R, N)."""
+    return torch.softmax(x, dim=-1) * y
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run, print, write."""
+    chosen = options(__doc__, arguments)
+    ran_on = banner(chosen.device)
+    with tempfile.TemporaryDirectory() as folder, torch.no_grad():
+        settings = Path(folder) / "shapedispatch.toml"
+        settings.write_text(SETTINGS)
+        os.environ["SHAPEDISPATCH_SETTINGS"] = str(settings)  # read at the first decoration, below
+        found = {"shapes": by_shapes_seen(chosen), "keys": by_keys_in_table(chosen)}
+    write(__file__, found | {"bars": bars(found)}, ran_on, chosen)
+
+
+def calls(count: int, device: str) -> list[Args]:
+    """The arguments of ``count`` calls of different shapes."""
+    shapes = [(8, 64 + 8 * index) for index in range(count)]
+    return [(torch.randn(shape, device=device), torch.randn(shape, device=device)) for shape in shapes]
+
+
+def by_shapes_seen(chosen: argparse.Namespace) -> dict[int, dict[str, Any]]:
+    """The contenders with one shape seen, then more, called in turn."""
+    from shapedispatch import keys, shapedispatch
+
+    seen = SMALL_SHAPES_SEEN if chosen.small else SHAPES_SEEN
+    compiled = compiled_for(max(seen))
+    dispatched = shapedispatch(exact=True, hints=(), name=PINNED)(fresh(weighted))
+    found = {}
+    for count in seen:
+        turns = calls(count, chosen.device)
+        with CONSOLE.status(f"compiling for {count} shapes"):
+            check({"torch.compile": compiled, "shapedispatch": dispatched}, turns)
+        measured = host_contest(
+            {
+                "eager": (weighted, turns),
+                "torch.compile(dynamic=False)": (compiled, turns),
+                "shapedispatch": (dispatched, turns),
+                "its key alone": (keys.key, [(args, {}) for args in turns]),
+            },
+            loops=5 if chosen.small else 11,
+        )
+        ran = sorted({dispatched.explain(*args).variant for args in turns})
+        found[count] = {"times": measured, "variants": ran, "routes": sorted(routes(dispatched, turns))}
+        show(f"{named(count)} in turn; shapedispatch ran {', '.join(ran)}", measured)
+    return found
+
+
+def compiled_for(count: int) -> Callable[..., Any]:
+    """torch.compile with room for ``count`` shapes; a fall back to eager is an error."""
+    torch._dynamo.config.recompile_limit = count + 1
+    torch._dynamo.config.accumulated_recompile_limit = count + 1
+    torch._dynamo.config.fail_on_recompile_limit_hit = True
+    return torch.compile(fresh(weighted), dynamic=False)
+
+
+def check(contenders: dict[str, Callable[..., Any]], turns: list[Args]) -> None:
+    """Every contender is right at every shape; the calls are hits from here on."""
+    for name, fn in contenders.items():
+        for args in turns:
+            torch.testing.assert_close(fn(*args), weighted(*args), msg=lambda text, name=name: f"{name}: {text}")
+
+
+def routes(dispatched: Any, turns: list[Args]) -> set[str]:
+    """How the builds are reached."""
+    return {dispatched.explain(*args).route for args in turns}
+
+
+def by_keys_in_table(chosen: argparse.Namespace) -> dict[str, Any]:
+    """The same call with one key in the table and with many; plain is the only variant, so that nothing compiles."""
+    from shapedispatch import shapedispatch
+
+    count = SMALL_KEYS if chosen.small else KEYS
+    few, many = (
+        shapedispatch(hints=(), maxsize=2 * count, name=f"benchmarks.call_overhead.{name}")(fresh(weighted))
+        for name in ("few", "many")
+    )
+    hot, others = calls(1, chosen.device), filler(count - 1, chosen.device)
+    with CONSOLE.status(f"filling the table with {count} keys"):
+        for args in others:
+            many(*args)
+        check({"few": few, "many": many}, hot)
+    contenders = {
+        "1 key": (few, hot),
+        f"{count} keys": (many, hot),
+        f"{count} keys, in turn": (many, others),
+        "eager": (weighted, hot),
+    }
+    measured = host_contest(contenders, calls=3000, loops=5 if chosen.small else 11)
+    show(f"keys in the table: {few.cache_info().currsize} and {many.cache_info().currsize}", measured)
+    return {"count": many.cache_info().currsize, "times": measured}
+
+
+def filler(count: int, device: str) -> list[Args]:
+    """Small calls of ``count`` different shapes."""
+    shapes = [(1 + index % 50, 2 + index // 50) for index in range(count)]
+    return [(torch.ones(shape, device=device), torch.ones(shape, device=device)) for shape in shapes]
+
+
+def show(title: str, measured: dict[str, Any]) -> None:
+    """One table: times, and each as a share of the eager call."""
+    rows = [(name, time, f"{ratio(time, measured['eager']):.2f}") for name, time in measured.items()]
+    print_table(title, ("contender", "µs a call (median ± half the quartile distance)", "× eager"), rows)
+
+
+def named(count: int) -> str:
+    """``1 shape``, ``8 shapes``."""
+    return f"{count} shape{'s' * (count > 1)}"
+
+
+def bars(found: dict[str, Any]) -> dict[str, Any]:
+    """The ratios that the bars are about, printed."""
+    ratios = {}
+    for count, one in found["shapes"].items():
+        times = one["times"]
+        ratios[f"shapedispatch / torch.compile, {named(count)}"] = (
+            ratio(times["shapedispatch"], times["torch.compile(dynamic=False)"]),
+            BARS.get(count),
+        )
+    times, count = found["keys"]["times"], found["keys"]["count"]
+    ratios[f"{count} keys / 1 key"] = ratio(times[f"{count} keys"], times["1 key"]), KEYS_BAR
+    for name, (value, bar) in ratios.items():
+        CONSOLE.print(f"{name}: {verdict(value, bar) if bar else f'{value:.3f}'}", highlight=False)
+    return {name: {"ratio": value, "bar": bar} for name, (value, bar) in ratios.items()}
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,298 @@
+"""What the benchmark scripts share: options, environment, interleaved measuring, tables, JSON."""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import gc
+import importlib.util
+import itertools
+import json
+import platform
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import types
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.table import Table
+
+RESULTS = Path(__file__).parent / "results"
+CONSOLE = Console(width=None if sys.stdout.isatty() else 132)
+Call = tuple[Callable[..., Any], Sequence[tuple[Any, ...]]]  # a function, and the arguments to call it with in turn
+FLUSH_BYTES = 256 * 2**20
+SLEEP_CYCLES = 2_000_000  # about a millisecond: the host is ahead of the GPU when the timed part begins
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One contender's time: median and half the distance between the quartiles, in microseconds a call."""
+
+    median_us: float
+    spread_us: float
+    samples: int
+
+    def __str__(self) -> str:
+        digits = 2 if self.median_us < 100 else 0
+        return f"{self.median_us:.{digits}f} ± {self.spread_us:.{digits}f}"
+
+
+# --- how a script is called, and where it ran ---
+
+
+def options(description: str | None, arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    """``--small``, ``--device``, ``--json``; ``device`` is ``cuda`` where there is one unless said otherwise."""
+    parser = argparse.ArgumentParser(description=(description or "").split("\n")[0])
+    parser.add_argument("--small", action="store_true", help="few and small sizes, for a check that everything runs")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--json", type=Path, help="where to write the result (default: benchmarks/results/...)")
+    found = parser.parse_args(arguments)
+    if found.device == "cuda" and not torch.cuda.is_available():
+        parser.error("no CUDA device is available here; use --device cpu")
+    return found
+
+
+def environment(device: str) -> dict[str, Any]:
+    """Where this runs: device, driver, versions, command, date."""
+    script = Path(sys.argv[0]).name
+    found = {
+        "command": " ".join(["python", f"benchmarks/{script}", *sys.argv[1:]]),
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "device": device_name(device),
+        "cpu": cpu_name(),
+        "threads": torch.get_num_threads(),
+        "torch": torch.__version__,
+        "triton": version_of("triton"),
+        "python": platform.python_version(),
+    }
+    return found | ({"driver": driver_version()} if device == "cuda" else {})
+
+
+def device_name(device: str) -> str:
+    """The GPU's name, or ``CPU``."""
+    return torch.cuda.get_device_name() if device == "cuda" else "CPU"
+
+
+def cpu_name() -> str:
+    """The processor's name as the system gives it."""
+    cpuinfo = Path("/proc/cpuinfo")
+    text = cpuinfo.read_text() if cpuinfo.exists() else ""
+    found = re.search(r"model name\s*:\s*(.+)", text)
+    return found[1].strip() if found else platform.processor() or platform.machine()
+
+
+def driver_version() -> str:
+    """The NVIDIA driver's version, where ``nvidia-smi`` tells it."""
+    command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.split("\n")[0].strip()
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+
+
+def version_of(package: str) -> str:
+    """The version of a package, or ``not installed``."""
+    if importlib.util.find_spec(package) is None:
+        return "not installed"
+    return str(importlib.import_module(package).__version__)
+
+
+def banner(device: str) -> dict[str, Any]:
+    """Print the environment; return it."""
+    found = environment(device)
+    for name, value in found.items():
+        CONSOLE.print(f"[bold]{name:>8}[/bold]  {value}", highlight=False)
+    return found
+
+
+def fresh(fn: Callable[..., Any]) -> types.FunctionType:
+    """A copy of a function with a code object of its own: Dynamo keeps what it compiled by code object."""
+    copy = types.FunctionType(fn.__code__.replace(), fn.__globals__, fn.__name__, fn.__defaults__, fn.__closure__)
+    copy.__kwdefaults__ = fn.__kwdefaults__
+    copy.__annotations__ = fn.__annotations__
+    return copy
+
+
+# --- measuring ---
+
+
+def summary(samples: Sequence[float]) -> Measured:
+    """Median and half the distance between the quartiles."""
+    quartiles = statistics.quantiles(samples, n=4) if len(samples) > 1 else [samples[0]] * 3
+    return Measured(statistics.median(samples), (quartiles[2] - quartiles[0]) / 2, len(samples))
+
+
+def host_contest(contenders: Mapping[str, Call], *, calls: int = 2000, loops: int = 9) -> dict[str, Measured]:
+    """Host time a call: in each loop every contender makes ``calls`` calls, so that a slow moment hits all of them.
+
+    A contender is a function and the argument tuples to call it with in turn. The order is turned from loop to loop.
+    """
+    samples: dict[str, list[float]] = {name: [] for name in contenders}
+    for fn, arguments in contenders.values():
+        host_loop(fn, arguments, max(1, calls // 10))
+    for index in range(loops):
+        for name in rotated(contenders, index):
+            samples[name].append(host_loop(*contenders[name], calls))
+    return {name: summary(found) for name, found in samples.items()}
+
+
+def host_loop(fn: Callable[..., Any], arguments: Sequence[tuple[Any, ...]], calls: int) -> float:
+    """Microseconds a call over at least ``calls`` calls, whole rounds through ``arguments``; no garbage collection."""
+    rounds = [list(arguments)] * max(1, -(-calls // len(arguments)))
+    collecting = gc.isenabled()
+    gc.disable()
+    start = time.perf_counter_ns()
+    for turn in rounds:
+        for args in turn:
+            fn(*args)
+    elapsed = time.perf_counter_ns() - start
+    if collecting:
+        gc.enable()
+    return elapsed / 1e3 / (len(rounds) * len(arguments))
+
+
+def event_contest(contenders: Mapping[str, Callable[[], Any]], *, rounds: int = 60) -> dict[str, Measured]:
+    """GPU time of one call, by events, with the L2 cache flushed before each and the host well ahead."""
+    for fn in contenders.values():
+        for _ in range(3):
+            fn()
+    marks: dict[str, list[tuple[torch.cuda.Event, torch.cuda.Event]]] = {name: [] for name in contenders}
+    buffer = torch.empty(FLUSH_BYTES, dtype=torch.int8, device="cuda")
+    for index in range(rounds):
+        for name in rotated(contenders, index):
+            marks[name].append(event_pair(contenders[name], buffer))
+        torch.cuda.synchronize()
+    return {name: summary([a.elapsed_time(b) * 1e3 for a, b in found]) for name, found in marks.items()}
+
+
+def event_pair(fn: Callable[[], Any], buffer: torch.Tensor) -> tuple[torch.cuda.Event, torch.cuda.Event]:
+    """Flush, then one call between two events."""
+    first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    if hasattr(torch.cuda, "_sleep"):  # private: without it a call slower to launch than to run is timed with its host
+        torch.cuda._sleep(SLEEP_CYCLES)
+    buffer.zero_()
+    first.record()
+    fn()
+    last.record()
+    return first, last
+
+
+def graph_contest(
+    contenders: Mapping[str, Callable[[], Any]], *, unroll: int = 32, rounds: int = 30
+) -> tuple[dict[str, Measured], dict[str, str]]:
+    """GPU time of one call inside a CUDA graph of ``unroll`` calls, caches warm; and why some could not be captured.
+
+    For kernels of a few microseconds: neither launch nor event resolution is in the number.
+    """
+    graphs, refused = {}, {}
+    for name, fn in contenders.items():
+        try:
+            graphs[name] = captured(fn, unroll)
+        except RuntimeError as error:
+            refused[name] = str(error).split("\n")[0]
+    samples: dict[str, list[float]] = {name: [] for name in graphs}
+    for index in range(rounds):
+        for name in rotated(graphs, index):
+            first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            first.record()
+            graphs[name].replay()
+            last.record()
+            last.synchronize()
+            samples[name].append(first.elapsed_time(last) * 1e3 / unroll)
+    return {name: summary(found) for name, found in samples.items()}, refused
+
+
+def captured(fn: Callable[[], Any], unroll: int) -> torch.cuda.CUDAGraph:
+    """A graph of ``unroll`` calls, replayed once."""
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(3):
+            fn()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(unroll):
+            fn()
+    graph.replay()
+    torch.cuda.synchronize()
+    return graph
+
+
+def contest(contenders: Mapping[str, Callable[[], Any]], device: str, *, small: bool) -> dict[str, Measured]:
+    """``event_contest`` on a GPU; on a CPU host time, each contender called for about 20 ms a loop."""
+    if device == "cuda":
+        return event_contest(contenders, rounds=15 if small else 60)
+    slowest = max(host_loop(fn, [()], 3) for fn in contenders.values())
+    calls = max(1, min(2000, int(20_000 / slowest)))
+    return host_contest({name: (fn, [()]) for name, fn in contenders.items()}, calls=calls, loops=9)
+
+
+def rotated(names: Iterable[str], by: int) -> list[str]:
+    """The names, begun at another one each time."""
+    ordered = list(names)
+    return list(itertools.islice(itertools.cycle(ordered), by % len(ordered), by % len(ordered) + len(ordered)))
+
+
+def kernels(fn: Callable[[], Any]) -> list[str]:
+    """The names of the CUDA kernels that one call launches, in order of start; copies and fills by the driver are none.
+
+    Read from the exported trace, where a kernel is told apart from the annotated ranges around it.
+    """
+    activities = [torch.profiler.ProfilerActivity.CUDA, torch.profiler.ProfilerActivity.CPU]
+    fn()
+    torch.cuda.synchronize()
+    with torch.profiler.profile(activities=activities) as profile:
+        fn()
+        torch.cuda.synchronize()
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "trace.json"
+        profile.export_chrome_trace(str(path))
+        events = json.loads(path.read_text())["traceEvents"]
+    launched = [event for event in events if event.get("cat") == "kernel"]
+    return [event["name"] for event in sorted(launched, key=lambda event: event["ts"])]
+
+
+# --- telling ---
+
+
+def ratio(one: Measured, other: Measured) -> float:
+    """How many times ``other`` the time ``one`` is."""
+    return one.median_us / other.median_us
+
+
+def verdict(value: float, bar: float) -> str:
+    """``value`` against the most it may be."""
+    return f"{value:.3f} of at most {bar:g}: {'holds' if value <= bar else 'MISSED'}"
+
+
+def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    """A table; cells are text or become it."""
+    table = Table(*columns, title=title, title_justify="left")
+    for row in rows:
+        table.add_row(*(str(cell) for cell in row))
+    CONSOLE.print(table)
+
+
+def write(script: str, found: Mapping[str, Any], ran_on: Mapping[str, Any], chosen: argparse.Namespace) -> Path:
+    """Write the result beside its environment; return the path."""
+    slug = re.sub(r"[^a-z0-9]+", "-", str(ran_on["device"]).lower()).strip("-")
+    name = f"{Path(script).stem}-{slug}{'-small' if chosen.small else ''}.json"
+    path = chosen.json or RESULTS / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps({"environment": dict(ran_on), **found}, indent=1, default=plain_json) + "\n")
+    CONSOLE.print(f"written: {path}", highlight=False)
+    return path
+
+
+def plain_json(value: Any) -> Any:
+    """What JSON has no word for: measurements as mappings, anything else as text."""
+    return asdict(value) if isinstance(value, Measured) else str(value)
