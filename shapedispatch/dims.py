@@ -1,0 +1,408 @@
+"""Dim names, the sizes of a call, hint points, distance, buckets: integers and names, no tensors, no files."""
+
+from __future__ import annotations
+
+import difflib
+import itertools
+import math
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType, NoneType, UnionType
+from typing import Any, TypeAlias, Union, get_args, get_origin
+
+from .errors import DeclarationError
+
+__all__ = [
+    "MOST_POINTS",
+    "Axes",
+    "Declaration",
+    "Hints",
+    "Misfit",
+    "Place",
+    "Rule",
+    "axis_name",
+    "bucket_of",
+    "check_buckets",
+    "check_hints",
+    "check_static",
+    "distance",
+    "dynamic_dims",
+    "hint_points",
+    "nearest",
+    "round_up_pow2",
+    "two_nearest",
+    "variant_name",
+]
+
+Point: TypeAlias = Mapping[str, int]
+Hints: TypeAlias = tuple[int, ...] | Mapping[str, tuple[int, ...]] | tuple[Point, ...]
+Rule: TypeAlias = str | int | tuple[int, ...]
+# An argument, the way to an element of it (() for the argument itself), an axis (from the end where negative).
+Place: TypeAlias = tuple[str, tuple[int, ...], int]
+
+MOST_POINTS = 16
+_AXIS_NAME = re.compile(r"(\w+)(?:\[\d+\])*\.\d+")
+
+
+class Misfit(Exception):
+    """A call does not fit its declaration; the text is the reason, one sentence."""
+
+
+# Declarations: which axis of which argument has which name.
+
+
+@dataclass(frozen=True, slots=True)
+class Axes:
+    """The names of a tensor's axes, None for an unnamed one; where ``open``, any further axes between the two parts.
+
+    One name and nothing else fits an int too: the number itself is the size.
+    """
+
+    front: tuple[str | None, ...]
+    back: tuple[str | None, ...] = ()
+    open: bool = False
+
+    @classmethod
+    def of(cls, tokens: Sequence[str | None]) -> Axes:
+        """The axes of the tokens: a name, None for an unnamed axis, ``...`` (at most once) for any further axes."""
+        if "..." not in tokens:
+            return cls(tuple(tokens))
+        middle = tokens.index("...")
+        return cls(tuple(tokens[:middle]), tuple(tokens[middle + 1 :]), True)
+
+    def named(self) -> Iterator[tuple[str, int]]:
+        """Each name with its axis, which counts from the end behind ``...``."""
+        places = itertools.chain(enumerate(self.front), enumerate(self.back, -len(self.back)))
+        return ((name, axis) for axis, name in places if name is not None)
+
+    def labels(self, rank: int) -> tuple[str | None, ...]:
+        """The name of each axis of a tensor of that rank; raises Misfit where there are too many or too few."""
+        declared = len(self.front) + len(self.back)
+        if rank < declared or (rank > declared and not self.open):
+            raise Misfit(f'has {rank} axes, and "{self}" declares {"at least " if self.open else ""}{declared}')
+        return (*self.front, *[None] * (rank - declared), *self.back)
+
+    def __str__(self) -> str:
+        tokens = [*self.front, *(["..."] if self.open else []), *self.back]
+        return " ".join("_" if token is None else token for token in tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class Declaration:
+    """Which argument's axes are which dims: ``axes[argument]`` is its Axes, or a tuple of them for a list of tensors.
+
+    ``names`` are all dims in the order of their first appearance.
+    """
+
+    axes: Mapping[str, Axes | tuple[Axes, ...]]
+    names: tuple[str, ...]
+
+    @classmethod
+    def parse(cls, dims: Any, parameters: Sequence[str], annotations: Mapping[str, Any] | None = None) -> Declaration:
+        """Read ``dims`` (a mapping of argument to axes, a string of integer parameters, or None), then annotations.
+
+        ``parameters`` are the function's own names. An annotation counts where it has jaxtyping's ``dim_str`` and
+        ``dims`` does not name its argument. Raises DeclarationError with what was given and what is allowed.
+        """
+        axes: dict[str, Axes | tuple[Axes, ...]] = {}
+        for argument, given in _arguments(dims):
+            if argument not in parameters:
+                raise DeclarationError(f"dims names the unknown argument {argument!r}. {_near(argument, parameters)}")
+            axes[argument] = _parse_argument(argument, given)
+        for argument, annotation in (annotations or {}).items():
+            text = _dim_str(annotation)
+            if text is not None and argument not in axes and argument in parameters:
+                axes[argument] = Axes.of(_annotated_tokens(text))
+        names = dict.fromkeys(name for element in _elements(axes) for name, _ in element[2].named())
+        return cls(MappingProxyType(axes), tuple(names))
+
+    def sizes(self, arguments: Mapping[str, Any]) -> dict[str, int]:
+        """The size of each dim, given each argument's sizes: a tuple for a tensor, an int, a list for a list of them.
+
+        An argument that is None has no say. Raises Misfit for a rank, a kind or a list that does not fit, for one
+        dim with two sizes, and for a dim without any.
+        """
+        found: dict[str, int] = {}
+        seen_at: dict[str, str] = {}
+        for argument, index, axes in _elements(self.axes):
+            value = _element(argument, index, arguments, self.axes[argument])
+            for label, name, size in _bound(axes, value, argument, index):
+                if found.setdefault(name, size) != size:
+                    raise Misfit(f"dim {name} has two sizes: {found[name]} at {seen_at[name]} and {size} at {label}")
+                seen_at.setdefault(name, label)
+        for name in self.names:
+            if name not in found:
+                raise Misfit(f"dim {name} has no size: the arguments that name it are None")
+        return {name: found[name] for name in self.names}
+
+    def where(self, name: str) -> list[Place]:
+        """Every place of that name; the axis of an argument that turns out to be an int is 0."""
+        elements = _elements(self.axes)
+        return [(argument, index, axis) for argument, index, axes in elements for n, axis in axes.named() if n == name]
+
+    def labels(self, argument: str, rank: int, index: tuple[int, ...] = ()) -> tuple[str, ...]:
+        """What each axis of a tensor is called: its dim, or ``x.0`` where it has none. Raises Misfit as ``sizes``."""
+        axes = self.axes.get(argument, Axes((), (), True))
+        if isinstance(axes, tuple):
+            axes = axes[index[0]] if index and index[0] < len(axes) else Axes((), (), True)
+        return tuple(name or axis_name(argument, axis, index) for axis, name in enumerate(axes.labels(rank)))
+
+
+def axis_name(argument: str, axis: int, index: Sequence[int] = ()) -> str:
+    """What an axis without a name is called: ``x.0``, and ``ws[1].0`` for an axis of a list's element."""
+    return f"{argument}{''.join(f'[{i}]' for i in index)}.{axis}"
+
+
+def _arguments(dims: Any) -> list[tuple[str, Any]]:
+    """What is declared for which argument; a string names integer parameters, each its own dim."""
+    if dims is None:
+        return []
+    if isinstance(dims, str):
+        names = dims.split()
+        if len(set(names)) < len(names):
+            raise DeclarationError(f"dims={dims!r} names a parameter twice; each is allowed once")
+        return [(name, name) for name in names]
+    if not isinstance(dims, Mapping) or not all(isinstance(argument, str) for argument in dims):
+        allowed = 'a mapping of argument to axes such as {"x": "M K"}, or for a kernel a string such as "M N K"'
+        raise DeclarationError(f"dims={dims!r}: allowed is {allowed}")
+    return list(dims.items())
+
+
+def _parse_argument(argument: str, given: Any) -> Axes | tuple[Axes, ...]:
+    if isinstance(given, str):
+        return Axes.of(_tokens(argument, given))
+    if isinstance(given, (list, tuple)) and given and all(isinstance(item, str) for item in given):
+        return tuple(Axes.of(_tokens(f"{argument}[{i}]", item)) for i, item in enumerate(given))
+    allowed = 'a string of names such as "M K", or a list of such strings for a list of tensors'
+    raise DeclarationError(f"dims of {argument} are {given!r}: allowed is {allowed}")
+
+
+def _tokens(label: str, text: str) -> list[str | None]:
+    tokens = text.split()
+    for token in tokens:
+        if token != "..." and not token.isidentifier():
+            allowed = "names, _ for an axis without one, and ... for any further axes, with blanks between"
+            raise DeclarationError(f"dims of {label} are {text!r}: {token!r} is no name. Allowed are {allowed}")
+    if tokens.count("...") > 1:
+        raise DeclarationError(f"dims of {label} are {text!r}: ... is allowed once")
+    return [None if token == "_" else token for token in tokens]
+
+
+def _dim_str(annotation: Any) -> str | None:
+    """The axes that an annotation names in jaxtyping's way; an optional tensor's are the tensor's."""
+    if get_origin(annotation) in (Union, UnionType):
+        tensors = [choice for choice in get_args(annotation) if choice is not NoneType]
+        annotation = tensors[0] if len(tensors) == 1 else None
+    text = getattr(annotation, "dim_str", None)
+    return text if isinstance(text, str) else None
+
+
+def _annotated_tokens(text: str) -> list[str | None]:
+    """jaxtyping's words in ours: several axes are ``...``; numbers, expressions, broadcast axes have no name."""
+    tokens: list[str | None] = []
+    for token in text.split():
+        several = token == "..." or "*" in token[: len(token) - len(token.lstrip("*#?_"))]
+        plain = token.isidentifier() and not token.startswith("_")
+        tokens.append("..." if several else token if plain else None)
+    return tokens
+
+
+def _elements(axes: Mapping[str, Axes | tuple[Axes, ...]]) -> Iterator[tuple[str, tuple[int, ...], Axes]]:
+    for argument, declared in axes.items():
+        if isinstance(declared, Axes):
+            yield argument, (), declared
+        else:
+            yield from ((argument, (i,), element) for i, element in enumerate(declared))
+
+
+def _element(argument: str, index: tuple[int, ...], arguments: Mapping[str, Any], declared: Any) -> Any:
+    """The sizes found at an argument, or at an element of one that is declared as a list."""
+    if argument not in arguments:
+        raise Misfit(f"argument {argument} is missing")
+    value = arguments[argument]
+    if not index or value is None:
+        return value
+    if not isinstance(value, list):
+        raise Misfit(f"argument {argument} is no list of tensors, and is declared as one")
+    if len(value) != len(declared):
+        raise Misfit(f"argument {argument} has {len(value)} elements, and {len(declared)} are declared")
+    return value[index[0]]
+
+
+def _bound(axes: Axes, value: Any, argument: str, index: tuple[int, ...]) -> Iterator[tuple[str, str, int]]:
+    """Each named axis of one tensor or number: where it is, its name, its size."""
+    element = argument + "".join(f"[{i}]" for i in index)
+    if isinstance(value, tuple):
+        try:
+            labels = axes.labels(len(value))
+        except Misfit as misfit:
+            raise Misfit(f"{element} {misfit}") from None
+        named = zip(labels, value, strict=True)
+        yield from ((axis_name(argument, i, index), name, size) for i, (name, size) in enumerate(named) if name)
+    elif isinstance(value, int) and not isinstance(value, bool):
+        if len(axes.front) != 1 or axes.open:
+            raise Misfit(f'{element} is a number, and "{axes}" declares the axes of a tensor')
+        if axes.front[0]:
+            yield element, axes.front[0], value
+    elif value is not None:
+        raise Misfit(f'{element} is neither a tensor nor an int, and "{axes}" is declared for it')
+
+
+# Hints: the sizes that the author expects.
+
+
+def check_hints(hints: Any, names: Sequence[str], parameters: Collection[str] = ()) -> Hints:
+    """The hints in one form: a tuple of sizes, a mapping of dim to sizes, or a tuple of points, none twice.
+
+    ``names`` are the declared dims; ``x.0`` is allowed too where ``x`` is in ``parameters``. Raises
+    DeclarationError for anything else, for sizes below 2, and for more than 16 points.
+    """
+    if isinstance(hints, Mapping):
+        found: Hints = {_dim(name, names, parameters): _hint_sizes(sizes, name) for name, sizes in hints.items()}
+    elif isinstance(hints, (list, tuple)) and any(isinstance(point, Mapping) for point in hints):
+        found = _unique(_check_point(point, names, parameters) for point in hints)
+    else:
+        found = _hint_sizes(hints, None)
+    count = math.prod(map(len, found.values())) if isinstance(found, Mapping) else len(found)
+    if count > MOST_POINTS:
+        raise DeclarationError(f"hints={hints!r} make {count} points; at most {MOST_POINTS} are allowed")
+    return found
+
+
+def check_static(
+    static: Any, names: Sequence[str], hints: Hints = (), parameters: Collection[str] = ()
+) -> tuple[str, ...]:
+    """The static dims, none twice. Raises DeclarationError for unknown names and for dims that have hints."""
+    if not isinstance(static, (list, tuple)):
+        raise DeclarationError(f'static={static!r}: allowed is a tuple of dim names such as ("HQ", "D")')
+    found = tuple(dict.fromkeys(_dim(name, names, parameters) for name in static))
+    for name in found:
+        if name in _hinted(hints):
+            raise DeclarationError(f"dim {name} is static and has hints; allowed is one of both")
+    return found
+
+
+def dynamic_dims(hints: Hints, names: Sequence[str], static: Collection[str] = ()) -> tuple[str, ...]:
+    """The dims that are not constants: those that hints name; with a tuple of sizes all that are not static."""
+    return _hinted(hints) or tuple(name for name in names if name not in static)
+
+
+def hint_points(hints: Hints, dynamic: Sequence[str]) -> tuple[dict[str, int], ...]:
+    """The points in order: all dynamic dims together for each size of a tuple; a mapping's product, its first name
+    varying slowest; a tuple of points as it is. No hints, or nothing dynamic, make no point."""
+    if isinstance(hints, Mapping):
+        product = itertools.product(*hints.values()) if hints else ()
+        return tuple(dict(zip(hints, sizes, strict=True)) for sizes in product)
+    return _unique(
+        dict(hint) if isinstance(hint, Mapping) else dict.fromkeys(dynamic, hint)
+        for hint in hints
+        if dynamic or isinstance(hint, Mapping)
+    )
+
+
+def variant_name(point: Point) -> str:
+    """What the variant of a hint point is called: ``hint[M=256,N=64]``."""
+    return f"hint[{','.join(f'{name}={size}' for name, size in point.items())}]"
+
+
+def _hinted(hints: Hints) -> tuple[str, ...]:
+    points = [hints] if isinstance(hints, Mapping) else [point for point in hints if isinstance(point, Mapping)]
+    return tuple(dict.fromkeys(itertools.chain.from_iterable(points)))
+
+
+def _hint_sizes(sizes: Any, name: str | None) -> tuple[int, ...]:
+    given = f"hints of {name} are {sizes!r}" if name else f"hints={sizes!r}"
+    more = "" if name else ", a mapping of dim to such sizes, or a list of mappings of dim to size"
+    if not isinstance(sizes, (list, tuple)) or (name and not sizes):
+        raise DeclarationError(f"{given}: allowed is a tuple of sizes such as (64, 256, 4096){more}")
+    return tuple(dict.fromkeys(_hint_size(size, given) for size in sizes))
+
+
+def _hint_size(size: Any, given: str) -> int:
+    if not isinstance(size, int) or isinstance(size, bool) or size < 2:
+        raise DeclarationError(f"{given}: {size!r} is no size; allowed are whole numbers of at least 2")
+    return size
+
+
+def _check_point(point: Any, names: Sequence[str], parameters: Collection[str]) -> dict[str, int]:
+    if not isinstance(point, Mapping) or not point:
+        raise DeclarationError(f"the hint point {point!r}: allowed is a mapping of dim to size such as {{'M': 64}}")
+    given = f"the hint point {dict(point)!r}"
+    return {_dim(name, names, parameters): _hint_size(size, given) for name, size in point.items()}
+
+
+def _unique(points: Iterable[dict[str, int]]) -> tuple[dict[str, int], ...]:
+    return tuple({tuple(sorted(point.items())): point for point in reversed(list(points))}.values())[::-1]
+
+
+def _dim(name: Any, names: Sequence[str], parameters: Collection[str]) -> str:
+    """The name, if it is a declared dim or an axis ``x.0`` of a parameter."""
+    if not isinstance(name, str):
+        raise DeclarationError(f"{name!r} is no dim; allowed are names of dims")
+    axis = _AXIS_NAME.fullmatch(name)
+    if name not in names and not (axis and axis[1] in parameters):
+        raise DeclarationError(f"the dim {name!r} is unknown. {_near(name, names)}")
+    return name
+
+
+def _near(name: str, names: Iterable[str]) -> str:
+    allowed = list(names)
+    near = difflib.get_close_matches(name, allowed, n=1, cutoff=0.5)
+    meant = f"Did you mean {near[0]!r}? " if near else ""
+    return meant + (f"Allowed are {', '.join(allowed)}" if allowed else "There are none: name them with dims=")
+
+
+# Distance and buckets.
+
+
+def distance(sizes: Point, point: Point) -> float:
+    """How far a call is from a point: the sum of |log2| of the ratios over the point's dims, 0 counted as 1."""
+    return sum(abs(math.log2(max(sizes[name], 1)) - math.log2(max(size, 1))) for name, size in point.items())
+
+
+def nearest(sizes: Point, points: Iterable[Point]) -> Point:
+    """The point nearest to a call, the earlier of two that are as near. Raises ValueError where there is none."""
+    return min(points, key=lambda point: distance(sizes, point))
+
+
+def two_nearest(sizes: Point, points: Iterable[Point]) -> tuple[Point, ...]:
+    """The two nearest points, the nearer first, the earlier of two that are as near; fewer where there are fewer."""
+    return tuple(sorted(points, key=lambda point: distance(sizes, point))[:2])
+
+
+def round_up_pow2(size: int) -> int:
+    """The least power of two that is not below the size; 1 for 0."""
+    return 1 << max(size - 1, 0).bit_length()
+
+
+def check_buckets(buckets: Any, names: Sequence[str], parameters: Collection[str] = ()) -> dict[str, Rule]:
+    """The rule of each dim: ``"pow2"``, a step, or a tuple of rising bounds. Raises DeclarationError."""
+    if not isinstance(buckets, Mapping):
+        raise DeclarationError(f'buckets={buckets!r}: allowed is a mapping of dim to rule such as {{"M": "pow2"}}')
+    return {_dim(name, names, parameters): _check_rule(name, rule) for name, rule in buckets.items()}
+
+
+def _check_rule(name: str, rule: Any) -> Rule:
+    bounds = rule if isinstance(rule, (list, tuple)) else [rule]
+    whole = all(isinstance(size, int) and not isinstance(size, bool) and size >= 1 for size in bounds)
+    if rule == "pow2" or (bounds and whole and all(low < high for low, high in itertools.pairwise(bounds))):
+        return rule if isinstance(rule, (str, int)) else tuple(rule)
+    allowed = '"pow2", a step of at least 1, or a list of rising bounds such as (64, 256)'
+    raise DeclarationError(f"the buckets of {name} are {rule!r}: allowed is {allowed}")
+
+
+def bucket_of(size: int, rule: Rule) -> int:
+    """The greatest size in the size's bucket: the next power of two, the next multiple of a step, or the next bound.
+
+    Above the last bound, buckets go on by doubling it. Sizes 0 and 1 have buckets of their own under every rule,
+    since compilers make constants of them: what was found for another size says nothing about them.
+    """
+    if size < 2:
+        return size
+    if isinstance(rule, str):
+        return round_up_pow2(size)
+    if isinstance(rule, int):
+        return -(-size // rule) * rule
+    last = rule[-1]
+    return next((bound for bound in rule if size <= bound), last * round_up_pow2(-(-size // last)))
