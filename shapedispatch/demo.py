@@ -1,0 +1,366 @@
+"""``python -m shapedispatch.demo``: three functions, each called at sizes that want different variants.
+
+Shown for each: the runtime size × variant table with the winner marked, and what one variant for all sizes would have
+cost. Then one ``explain`` in full, and a second pass in which every call is a hit.
+"""
+
+from __future__ import annotations
+
+import platform
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from rich.text import Text
+from torch import Tensor
+from torch.nn import functional
+
+from .dispatcher import shapedispatch
+from .records import Choice, Variant
+
+__all__ = ["Show", "decide", "main", "second_pass", "shows", "table", "verdict"]
+
+Call = tuple[Tensor, ...]
+
+
+# The functions, each written as one writes it, and the alternatives that the CPU demo supplies.
+
+
+def softmax(x: Tensor) -> Tensor:
+    """Softmax of ``x`` (R, N) over N, in four steps."""
+    weights = torch.exp(x - x.amax(dim=-1, keepdim=True))
+    return weights / weights.sum(dim=-1, keepdim=True)
+
+
+def library_softmax(x: Tensor) -> Tensor:
+    """The same by the library's own kernel."""
+    return torch.softmax(x, dim=-1)
+
+
+def matmul(x: Tensor, a: Tensor, b: Tensor) -> Tensor:
+    """``relu(x @ a @ b)`` of ``x`` (M, K), ``a`` (K, L), ``b`` (L, N): two products as tall as ``x``."""
+    return torch.relu((x @ a) @ b)
+
+
+def merged_matmul(x: Tensor, a: Tensor, b: Tensor) -> Tensor:
+    """The same with the weights multiplied first: one product of their size, one as tall as ``x``."""
+    return torch.relu(x @ (a @ b))
+
+
+def xsa(output: Tensor, xv: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """XSA projection (pytorch#181108): ``output`` (B, T, HQ, D) without its part along ``xv`` (B, T, HKV, D).
+
+    Returns that, and per query head (B, T, HKV, HQ / HKV) the part's size and its share of the whole.
+    """
+    batch, steps, kv_heads, width = xv.shape
+    axis = functional.normalize(xv, dim=-1, eps=1e-6).unsqueeze(3)
+    heads = output.view(batch, steps, kv_heads, output.shape[2] // kv_heads, width)
+    along = (heads * axis).sum(dim=-1, keepdim=True)
+    size = along.squeeze(-1).abs()
+    share = size / heads.norm(dim=-1).clamp(min=1e-6)
+    return (heads - along * axis).view_as(output), size, share
+
+
+def batched_xsa(output: Tensor, xv: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The same by batched matrix products, a batch entry a value head."""
+    batch, steps, kv_heads, width = xv.shape
+    repeats = output.shape[2] // kv_heads
+    axis = functional.normalize(xv, dim=-1, eps=1e-6).reshape(-1, width, 1)
+    heads = output.view(-1, repeats, width)
+    along = torch.bmm(heads, axis)
+    rest = torch.baddbmm(heads, along, axis.transpose(1, 2), alpha=-1)
+    shape = (batch, steps, kv_heads, repeats)
+    size = along.view(shape).abs()
+    return rest.view_as(output), size, size / heads.norm(dim=-1).view(shape).clamp(min=1e-6)
+
+
+# What is shown.
+
+
+@dataclass(frozen=True)
+class Show:
+    """A dispatcher, what its variants are in a sentence, and its calls by the size of ``dim``."""
+
+    dispatcher: Any
+    about: str
+    dim: str
+    calls: Mapping[int, Call]
+
+    @property
+    def name(self) -> str:
+        """The function's name."""
+        return str(self.dispatcher.__name__)
+
+
+SOFTMAX_DIMS = {"x": "R N"}
+MATMUL_DIMS = {"x": "M K", "a": "K L", "b": "L N"}
+XSA_DIMS = {"output": "B T HQ D", "xv": "B T HKV D"}
+
+
+def shows(device: str, *, scale: int = 1, **more: Any) -> list[Show]:
+    """The three shows for ``cpu`` or ``cuda``. ``scale`` divides the sizes; ``more`` goes to every decorator.
+
+    Nothing is read from the store: choices of an earlier run would come without their timings.
+    """
+    return (gpu_shows if device == "cuda" else cpu_shows)(scale, **{"exact": True, "store": False, **more})
+
+
+def cpu_shows(scale: int, **more: Any) -> list[Show]:
+    """Exact builds against supplied variants, and no hints: Inductor's code for a CPU hardly depends on them."""
+    said = "exact is plain compiled for that very shape"
+    rows, products, heads = (
+        shapedispatch(dims=dims, hints=(), variants=[supplied], **more)
+        for dims, supplied in (
+            (SOFTMAX_DIMS, Variant(library_softmax, name="library")),
+            (MATMUL_DIMS, Variant(merged_matmul, name="merged")),
+            (XSA_DIMS, Variant(batched_xsa, name="batched")),
+        )
+    )
+    wide = softmax_calls(scaled((8, 64, 1024, 8192), scale), 256, "cpu")
+    tall = matmul_calls(scaled((1, 64, 1024, 4096), scale), max(8, 512 // scale), "cpu", torch.float32)
+    long = xsa_calls(scaled((1, 16, 128, 1024), scale), "cpu", torch.float32)
+    return [
+        Show(rows(softmax), f"plain is max, exp, sum, divide; library is torch.softmax; {said}", "N", wide),
+        Show(products(matmul), f"plain is relu((x @ a) @ b); merged is relu(x @ (a @ b)); {said}", "M", tall),
+        Show(heads(xsa), f"plain broadcasts; batched uses batched matrix products; {said}", "T", long),
+    ]
+
+
+def gpu_shows(scale: int, **more: Any) -> list[Show]:
+    """The same functions with one build per hint; exact builds beside them where they compile quickly."""
+    said = "hint[...] is plain compiled for all sizes and tuned for that one"
+    rows = shapedispatch(dims=SOFTMAX_DIMS, hints={"N": (64, 256, 4096)}, **more)
+    products = shapedispatch(dims=MATMUL_DIMS, hints={"M": (64, 256, 4096)}, **{**more, "exact": False})
+    heads = shapedispatch(dims=XSA_DIMS, static=("HQ", "HKV", "D"), hints={"T": (64, 1024, 8192)}, **more)
+    wide = softmax_calls(scaled((64, 256, 4096, 65536), scale), 1024, "cuda")
+    tall = matmul_calls(scaled((16, 256, 1024, 4096), scale), max(16, 2048 // scale), "cuda", torch.bfloat16)
+    long = xsa_calls(scaled((16, 256, 2048, 8192), scale), "cuda", torch.bfloat16)
+    return [
+        Show(rows(softmax), f"{said}; exact is compiled for that very shape", "N", wide),
+        Show(products(matmul), f"{said}, its products autotuned", "M", tall),
+        Show(heads(xsa), f"{said}, with HQ, HKV and D constant; exact has T constant too", "T", long),
+    ]
+
+
+def scaled(sizes: Iterable[int], scale: int) -> list[int]:
+    """The sizes divided, at least 1, none twice."""
+    return list(dict.fromkeys(max(1, size // scale) for size in sizes))
+
+
+def softmax_calls(widths: Iterable[int], rows: int, device: str) -> dict[int, Call]:
+    """``x`` (rows, N) for each width N."""
+    return {width: (torch.randn(rows, width, device=device),) for width in widths}
+
+
+def matmul_calls(heights: Iterable[int], width: int, device: str, dtype: torch.dtype) -> dict[int, Call]:
+    """``x`` (M, width) for each height M, with the same two square weights."""
+    weights = [(torch.randn(width, width, device=device) * width**-0.5).to(dtype) for _ in "ab"]
+    return {height: (torch.randn(height, width, device=device).to(dtype), *weights) for height in heights}
+
+
+def xsa_calls(lengths: Iterable[int], device: str, dtype: torch.dtype) -> dict[int, Call]:
+    """``output`` (1, T, 32, 64) and ``xv`` (1, T, 4, 64) for each T: the heads of pytorch#181108."""
+    return {
+        length: tuple(torch.randn(1, length, heads, 64, device=device, dtype=dtype) for heads in (32, 4))
+        for length in lengths
+    }
+
+
+# Running it.
+
+
+def decide(show: Show, told: Callable[[str], None]) -> dict[int, Choice]:
+    """Call at every size for the first time; ``told`` gets a line as each is decided. Returns what was chosen."""
+    found = {}
+    for size, call in show.calls.items():
+        builds, start = show.dispatcher.cache_info().builds, time.perf_counter()
+        show.dispatcher(*call)
+        found[size] = show.dispatcher.explain(*call)
+        made = show.dispatcher.cache_info().builds - builds
+        seconds = time.perf_counter() - start
+        told(f"{show.name} {show.dim}={size}: {found[size].variant} ({made} built, {seconds:.1f} s)")
+    return found
+
+
+def counted(shown: Iterable[Show]) -> Counter[str]:
+    """Hits, misses, bypasses, builds and timings of all dispatchers together."""
+    found: Counter[str] = Counter()
+    for show in shown:
+        info = show.dispatcher.cache_info()
+        found.update({name: getattr(info, name) for name in ("hits", "misses", "bypasses", "builds", "timings")})
+    return found
+
+
+def second_pass(shown: Sequence[Show]) -> Counter[str]:
+    """Call everything once more; return what was counted in this pass alone."""
+    before = counted(shown)
+    for show in shown:
+        for call in show.calls.values():
+            show.dispatcher(*call)
+    after = counted(shown)
+    after.subtract(before)
+    return after
+
+
+# Telling it.
+
+
+def medians(choice: Choice) -> dict[str, float]:
+    """Microseconds by variant."""
+    return {timing.variant: timing.median_us for timing in choice.timings}
+
+
+def table(show: Show, choices: Mapping[int, Choice]) -> Table:
+    """Runtime size × variant, in microseconds, the winner marked; at the foot what each would have cost alone."""
+    names = list(dict.fromkeys(timing.variant for choice in choices.values() for timing in choice.timings))
+    totals = fixed_totals(choices.values())
+    found = Table(title=f"{show.name}: µs a call, * is what runs", title_justify="left", show_footer=True)
+    found.add_column(f"size {show.dim}", footer="all sizes", justify="right")
+    for name in names:
+        found.add_column(name, footer=shown_us(totals[name]) if name in totals else "", justify="right")
+    found.add_column("chosen", footer=shown_us(chosen_total(choices.values())), justify="right")
+    for size, choice in choices.items():
+        times = medians(choice)
+        cells = [cell(times.get(name), name == choice.variant) for name in names]
+        found.add_row(str(size), *cells, Text(choice.variant, "bold"))
+    return found
+
+
+def cell(time_us: float | None, wins: bool) -> Text:
+    """One time; the winner's is marked, one that did not compete is a dash."""
+    if time_us is None:
+        return Text("-", "dim")
+    return Text(f"{shown_us(time_us)} *", "bold green") if wins else Text(f"{shown_us(time_us)}  ")
+
+
+def shown_us(time_us: float) -> str:
+    """Microseconds, to three figures or whole."""
+    return f"{time_us:.3g}" if time_us < 100 else f"{time_us:,.0f}"
+
+
+def fixed_totals(choices: Iterable[Choice]) -> dict[str, float]:
+    """What each variant would have cost at all sizes together; only those that ran at every size."""
+    timed = [medians(choice) for choice in choices]
+    everywhere = [name for name in timed[0] if all(name in times for times in timed)] if timed else []
+    return {name: sum(times[name] for times in timed) for name in everywhere}
+
+
+def chosen_total(choices: Iterable[Choice]) -> float:
+    """What the choices cost together, where they were timed."""
+    return sum(medians(choice).get(choice.variant, 0.0) for choice in choices)
+
+
+def verdict(show: Show, choices: Mapping[int, Choice]) -> list[str]:
+    """What the worst and the best single variant would have cost beside the choices, and the worst single call."""
+    totals = fixed_totals(choices.values())
+    if not totals:
+        return [f"{show.name}: nothing was timed at every size, so there is nothing to compare"]
+    chosen = chosen_total(choices.values())
+    worst, best = max(totals, key=totals.__getitem__), min(totals, key=totals.__getitem__)
+    slowest, name, size = max(slowdowns(choices))
+    return [
+        f"the worst fixed choice, always {worst}, costs {totals[worst] / chosen:.2f} × what was chosen; "
+        f"the best, always {best}, {totals[best] / chosen:.2f} ×",
+        f"the worst single call: {name} at {show.dim}={size}, {slowest:.1f} × the choice there",
+    ]
+
+
+def slowdowns(choices: Mapping[int, Choice]) -> list[tuple[float, str, int]]:
+    """Every variant at every size: how many times the choice's time it took."""
+    return [
+        (time_us / medians(choice)[choice.variant], name, size)
+        for size, choice in choices.items()
+        for name, time_us in medians(choice).items()
+        if choice.variant in medians(choice)
+    ]
+
+
+def refusals(choices: Mapping[int, Choice]) -> list[str]:
+    """Each reason for which a variant did not compete, once, with the sizes."""
+    sizes: dict[str, list[int]] = {}
+    for size, choice in choices.items():
+        for refusal in choice.refusals:
+            for reason in refusal.reasons:
+                sizes.setdefault(f"{refusal.variant} did not compete: {reason}", []).append(size)
+    return [f"{reason} (size {', '.join(map(str, found))})" for reason, found in sizes.items()]
+
+
+def ran_on(device: str) -> str:
+    """Device and versions in a line."""
+    cpu = f"CPU ({platform.machine()}, {torch.get_num_threads()} threads)"
+    name = torch.cuda.get_device_name() if device == "cuda" else cpu
+    return f"{name}, torch {torch.__version__}, Python {platform.python_version()}"
+
+
+def progress(console: Console) -> Progress:
+    """A bar over the sizes of all shows."""
+    bar = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    return Progress(*bar, console=console, transient=True)
+
+
+def run(shown: Sequence[Show], console: Console) -> list[dict[int, Choice]]:
+    """The first pass, with its progress: build, time, choose at every size."""
+    found = []
+    with progress(console) as bar:
+        task = bar.add_task("building and timing", total=sum(len(show.calls) for show in shown))
+
+        def told(line: str) -> None:
+            console.print(f"  {line}", style="dim", highlight=False)
+            bar.advance(task)
+
+        for show in shown:
+            bar.update(task, description=f"{show.name}: building and timing")
+            found.append(decide(show, told))
+    return found
+
+
+def tell(shown: Sequence[Show], found: Sequence[Mapping[int, Choice]], console: Console) -> None:
+    """The tables and what follows from them."""
+    for show, choices in zip(shown, found, strict=True):
+        console.print(table(show, choices))
+        for line in (show.about, *verdict(show, choices), *refusals(choices)):
+            console.print(f"  {line}", highlight=False)
+        console.print()
+
+
+def tell_explain(show: Show, console: Console) -> None:
+    """One choice in its own words."""
+    size, call = list(show.calls.items())[-1]
+    console.print(f"[bold]print({show.name}.explain(...))[/bold] at {show.dim}={size}:\n", highlight=False)
+    console.print(str(show.dispatcher.explain(*call)), highlight=False, markup=False)
+
+
+def tell_second_pass(shown: Sequence[Show], console: Console) -> None:
+    """That nothing is built or timed twice."""
+    passes = {"the first time": counted(shown), "the same calls again": second_pass(shown)}
+    console.print("\n[bold]A second pass[/bold], by cache_info():")
+    for name, found in passes.items():
+        console.print(f"  {name}: {', '.join(f'{count} {what}' for what, count in found.items())}", highlight=False)
+
+
+def main() -> None:
+    """Run the demo and print it."""
+    console = Console(width=None if Console().is_terminal else 120)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    start = time.perf_counter()
+    console.print(f"[bold]shapedispatch[/bold] on {ran_on(device)}", highlight=False)
+    if device == "cpu":
+        console.print("There is no GPU here, so exact builds and supplied variants compete instead of hints.")
+    with torch.no_grad():
+        torch.manual_seed(0)
+        shown = shows(device)
+        found = run(shown, console)
+        tell(shown, found, console)
+        tell_explain(shown[0], console)
+        tell_second_pass(shown, console)
+    console.print(f"{time.perf_counter() - start:.0f} s in all.", highlight=False)
+
+
+if __name__ == "__main__":
+    main()
