@@ -73,7 +73,7 @@ def test_the_table_marks_the_winner_and_sums_each_variant() -> None:
 
 def test_a_variant_that_did_not_compete_is_a_dash_and_no_fixed_choice() -> None:
     """What ran at some sizes only could not have been the one variant for all."""
-    choices = {**CHOICES, 8: choice("plain", plain=20.0)}
+    choices = {**CHOICES, 64: choice("plain", plain=30.0)}
     assert demo.fixed_totals(choices.values()) == {"plain": 50.0}
     assert " - " in rendered(demo.table(show(choices), choices))
 
