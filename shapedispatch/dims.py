@@ -320,7 +320,7 @@ def _hint_sizes(sizes: Any, name: str | None) -> tuple[int, ...]:
 
 
 def _hint_size(size: Any, given: str) -> int:
-    if not isinstance(size, int) or isinstance(size, bool) or size < 2:
+    if not isinstance(size, int) or size < 2:  # True and False are below 2
         raise DeclarationError(f"{given}: {size!r} is no size; allowed are whole numbers of at least 2")
     return size
 

@@ -296,7 +296,7 @@ def _toml_value(text: str) -> Any:
 def _find(start: str | os.PathLike[str] | None) -> Path | None:
     """The nearest file upward that is ours; in one folder our own file wins."""
     try:
-        folder = Path(start or ".").resolve(strict=True)
+        folder = Path(start or ".").resolve()
     except OSError:  # the working directory is gone
         return None
     for place in (folder, *folder.parents):

@@ -109,6 +109,7 @@ def test_real_annotations_are_understood() -> None:
     torch = pytest.importorskip("torch")
     found = jaxtyping.Float[torch.Tensor, "*batch M K"]
     assert declared(None, x=found, w=found | None).names == ("M", "K")
+    assert declared(None, x=found | jaxtyping.Int[torch.Tensor, "N"]).names == ()
 
 
 def test_dims_win_over_annotations_by_argument() -> None:
@@ -204,7 +205,8 @@ def test_open_axes_say_at_least() -> None:
 
 def test_an_argument_that_is_none_has_no_say() -> None:
     """An optional tensor may be left out where the others name its dims."""
-    assert declared({"x": "M K", "w": "K"}).sizes({"x": (2, 3), "w": None}) == {"M": 2, "K": 3}
+    for others in ("K", ["M", "K"]):
+        assert declared({"x": "M K", "w": others}).sizes({"x": (2, 3), "w": None}) == {"M": 2, "K": 3}
 
 
 def test_one_dim_twice_in_a_tensor_is_square() -> None:

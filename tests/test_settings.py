@@ -416,9 +416,13 @@ def test_the_environment_holds_where_the_file_is_left_out(tmp_path: Path) -> Non
     assert found.resolve("k").mode == "off"
 
 
-def test_a_folder_that_is_gone_holds_no_settings(tmp_path: Path) -> None:
+def test_a_folder_that_is_gone_holds_no_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A working directory that was removed is no error."""
-    assert found_from(tmp_path / "gone") == Settings()
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    assert load(environ={}) == Settings()
 
 
 def test_a_store_path_starts_at_the_file(tmp_path: Path) -> None:
@@ -444,25 +448,25 @@ def test_settings_are_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 def test_threads_get_the_same_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     """Decorations in several threads read once, whoever comes first."""
-    reads: list[int] = []
+    reads: list[bool] = []
     barrier = threading.Barrier(8)
     found: list[Settings] = []
 
-    def read_slowly() -> Settings:
-        reads.append(1)
+    def read_once() -> Settings:
+        reads.append(settings._lock.locked())
         return Settings()
 
     def ask() -> None:
         barrier.wait()
         found.append(settings.settings())
 
-    monkeypatch.setattr(settings, "load", read_slowly)
+    monkeypatch.setattr(settings, "load", read_once)
     threads = [threading.Thread(target=ask) for _ in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert len(reads) == 1
+    assert reads == [True]
     assert len({id(one) for one in found}) == 1
 
 
