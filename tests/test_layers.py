@@ -39,9 +39,15 @@ FLOORS = {
 # parts before it; the room itself stands on all of them.
 PARTS = {
     "fingerprint": ["environment"],
-    "store": ["store_keys", "store_rows", "store_folder", "store_files", "store_database"],
-    "backends.torch_function": ["backends.fakes", "backends.dynamo"],
-    "backends.triton_kernel": ["backends.triton_adopt", "backends.triton_reads", "backends.triton_key"],
+    "store": ["store_keys", "store_rows", "store_folder", "store_files", "store_database", "store_disk"],
+    "backends.torch_function": ["backends.fakes", "backends.dynamo", "backends.inductor"],
+    "backends.triton_kernel": [
+        "backends.triton_adopt",
+        "backends.triton_reads",
+        "backends.triton_effects",
+        "backends.triton_key",
+    ],
+    "choose": ["numbers", "trial"],
 }
 
 ROOMS = {part: room for room, parts in PARTS.items() for part in [*parts, room]}
