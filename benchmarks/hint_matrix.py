@@ -10,11 +10,12 @@ from __future__ import annotations
 import argparse
 import hashlib
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from common import CONSOLE, Measured, banner, contest, graph_contest, options, print_table, write
+from torch._inductor.utils import run_and_get_code
 from workloads import Sizes, Workload, load
 
 BAR_SHARE, BAR_US = 0.03, 0.3
@@ -34,36 +35,36 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def matrix(workload: Workload, chosen: argparse.Namespace) -> dict[str, Any]:
     """One workload: every runtime size, then the verdict and the kernels."""
-    dispatched = decorate(workload, chosen)
-    small = chosen.small or chosen.device == "cpu"
-    rows, codes = [], {}
-    for sizes in workload.sizes(small=small):
+    hints = {dim: SMALL_HINTS if chosen.small else sizes for dim, sizes in workload.hints.items()}
+    dispatched = decorate(workload, hints, exact=True)
+    rows = []
+    for sizes in workload.sizes(small=chosen.small or chosen.device == "cpu"):
         args = workload.inputs(sizes, device=chosen.device)
         with CONSOLE.status(f"{workload.name} {dict(sizes)}: building and choosing"):
-            codes |= tuned(dispatched, args)
+            dispatched.tune(*args)
         rows.append(row(workload, dispatched, sizes, args, chosen))
     show(workload, rows, chosen.device)
-    return {"rows": rows, "kernels": compare(workload.name, codes), "within_bar": all(one["within"] for one in rows)}
+    with CONSOLE.status(f"{workload.name}: each hint's code"):
+        kernels = compare(workload.name, codes_by_hint(workload, hints, args))
+    return {"rows": rows, "kernels": kernels, "within_bar": all(one["within"] for one in rows)}
 
 
-def decorate(workload: Workload, chosen: argparse.Namespace) -> Callable[..., Any]:
-    """The workload behind one decorator: its hints, and an exact build per size."""
+def decorate(workload: Workload, hints: Mapping[str, Sequence[int]], **more: Any) -> Any:
+    """The workload behind one decorator."""
     from shapedispatch import shapedispatch
 
-    hints = {dim: SMALL_HINTS if chosen.small else sizes for dim, sizes in workload.hints.items()}
-    return shapedispatch(dims=workload.dims, hints=hints, static=workload.static, exact=True, store=False)(workload.fn)
+    return shapedispatch(dims=workload.dims, hints=hints, static=workload.static, store=False, **more)(workload.fn)
 
 
-def tuned(dispatched: Any, args: tuple[Any, ...]) -> dict[str, str]:
-    """Decide for this call; return the code of every hint build that competes for it."""
-    names = [timing.variant for timing in dispatched.tune(*args).timings]
-    return {name: code for name in names if name.startswith("hint") and (code := code_of(dispatched, name, args))}
-
-
-def code_of(dispatched: Any, name: str, args: tuple[Any, ...]) -> str:
-    """The generated code behind one variant, where the dispatcher can tell; empty where it cannot."""
-    sources = getattr(dispatched, "sources", None)
-    return sources(*args).get(name, "") if sources else ""
+def codes_by_hint(workload: Workload, hints: Mapping[str, Sequence[int]], args: tuple[Any, ...]) -> dict[str, str]:
+    """What Inductor generates for each hint alone, a dispatcher each; read from Inductor, not from the dispatcher."""
+    found = {}
+    for dim, sizes in hints.items():
+        for size in sizes:
+            alone = decorate(workload, {dim: (size,)}, name=f"{workload.name}.{dim}={size}")
+            _, codes = run_and_get_code(alone.tune, *args)
+            found[f"hint[{dim}={size}]"] = "\n".join(codes)
+    return {name: code for name, code in found.items() if code}
 
 
 def row(
@@ -135,7 +136,7 @@ def compare(name: str, codes: dict[str, str]) -> dict[str, Any]:
     """Whether the hints' kernels differ: by the code without its comments and build stamps."""
     prints = {variant: hashlib.sha256(bare(code).encode()).hexdigest()[:12] for variant, code in codes.items()}
     if not prints:
-        CONSOLE.print(f"{name}: the builds' code cannot be read, so whether it differs is not reported")
+        CONSOLE.print(f"{name}: no code was generated, so there is nothing to compare")
         return {"prints": {}, "different": None}
     CONSOLE.print(f"{name}: {len(set(prints.values()))} different codes for {len(prints)} hints: {prints}")
     return {"prints": prints, "different": len(set(prints.values()))}
