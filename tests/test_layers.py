@@ -43,6 +43,7 @@ PARTS = {
     "backends.torch_function": ["backends.fakes", "backends.dynamo", "backends.inductor"],
     "backends.triton_kernel": [
         "backends.triton_adopt",
+        "backends.triton_static",
         "backends.triton_reads",
         "backends.triton_effects",
         "backends.triton_key",
