@@ -40,7 +40,7 @@ FLOORS = {
 PARTS = {
     "fingerprint": ["environment"],
     "store": ["store_keys", "store_rows", "store_folder", "store_files", "store_database", "store_disk"],
-    "backends.torch_function": ["backends.fakes", "backends.dynamo", "backends.inductor"],
+    "backends.torch_function": ["backends.fakes", "backends.dynamo", "backends.inductor", "backends.places"],
     "backends.triton_kernel": [
         "backends.triton_adopt",
         "backends.triton_static",
