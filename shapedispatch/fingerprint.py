@@ -1,0 +1,225 @@
+"""Identity: of code, of candidates, of the machine and its libraries; nothing is stored here.
+
+An identity is SHA-256 over canonical bytes, the same in every process: no ``hash()``, no ``id()``, no modification
+times, no clock. It decides only whether a stored timing is still worth trusting, never whether an answer is right;
+so where a value cannot be described it is described by its type, and a walk that grows too large is cut.
+
+Code is what runs: the code object without line numbers, not the text of a source file, which may have been edited
+since it was imported and whose comments change nothing. For a Triton kernel, which is compiled from its text, it is
+that text's syntax tree.
+"""
+
+from __future__ import annotations
+
+import ast
+import dis
+import enum
+import functools
+import hashlib
+import inspect
+import json
+import sys
+import types
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+from .environment import Environment, differences, environment, package_version
+
+__all__ = ["Environment", "candidates_identity", "code_identity", "differences", "digest", "environment"]
+
+_DEPTH = 16
+_NODES = 4096
+
+
+def digest(value: object) -> str:
+    """SHA-256 of a JSON-like value, as 64 hexadecimal digits."""
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+    return hashlib.sha256(text.encode("ascii")).hexdigest()
+
+
+def code_identity(fn: object) -> str:
+    """Identity of a function or kernel: its code, defaults, closure values and the globals that it names.
+
+    Functions it refers to count by their code too, down to a bounded depth; modules and what belongs to installed
+    libraries by name and version; tensors and objects of other kinds by type.
+    """
+    return digest(_Walk(_package(fn)).describe(fn, _DEPTH))
+
+
+def candidates_identity(candidates: Iterable[tuple[str, object]]) -> str:
+    """Identity of the variants that compete: each name with what stands behind it (code, a config, plain values)."""
+    return digest([[name, code_identity(what)] for name, what in candidates])
+
+
+# --- code --------------------------------------------------------------------------------------------------------
+
+
+class _Walk:
+    """One description of a value and all it refers to, as JSON-like data; each function once."""
+
+    def __init__(self, package: str | None) -> None:
+        self.package = package
+        self.seen: dict[int, tuple[int, object]] = {}  # the object is kept, so that its id stays its own
+        self.nodes = 0
+
+    def describe(self, value: Any, depth: int) -> Any:
+        self.nodes += 1
+        if depth <= 0 or self.nodes > _NODES:
+            return ["cut", _type_name(value)]
+        plain = _plain(value)
+        if plain is not None:
+            return plain
+        if isinstance(value, (tuple, list, dict, set, frozenset)):
+            return self.container(value, depth - 1)
+        if isinstance(value, types.CodeType):
+            return self.code(value, depth - 1)
+        if id(value) in self.seen:
+            return ["again", self.seen[id(value)][0]]
+        self.seen[id(value)] = (len(self.seen), value)
+        return self.thing(value, depth - 1)
+
+    def container(self, value: Any, depth: int) -> Any:
+        if isinstance(value, dict):
+            pairs = [[self.describe(name, depth), self.describe(item, depth)] for name, item in value.items()]
+            return [_type_name(value), sorted(pairs, key=json.dumps)]
+        items = [self.describe(item, depth) for item in value]
+        return [_type_name(value), sorted(items, key=json.dumps) if isinstance(value, (set, frozenset)) else items]
+
+    def thing(self, value: Any, depth: int) -> Any:
+        if isinstance(value, types.ModuleType):
+            return ["module", value.__name__, package_version(value.__name__)]
+        if isinstance(value, types.FunctionType):
+            return self.function(value, depth)
+        if isinstance(value, types.MethodType):
+            return ["method", _type_name(value.__self__), self.describe(value.__func__, depth)]
+        if isinstance(value, functools.partial):
+            return ["partial", *(self.describe(part, depth) for part in (value.func, value.args, value.keywords))]
+        if isinstance(value, type) or inspect.isbuiltin(value):
+            return ["named", value.__module__, value.__qualname__, package_version(value.__module__)]
+        if (type(value).__module__ or "").startswith("triton"):
+            return self.triton(value, depth)
+        call = type(value).__dict__.get("__call__")
+        return ["object", _type_name(value), self.describe(call, depth)]
+
+    def function(self, fn: types.FunctionType, depth: int) -> Any:
+        if self.foreign(fn.__module__):
+            return ["named", fn.__module__, fn.__qualname__, package_version(fn.__module__)]
+        cells = dict(zip(fn.__code__.co_freevars, map(_content, fn.__closure__ or ()), strict=True))
+        named = {name: found for name in sorted(_global_names(fn.__code__)) for found in _lookup(fn, name)}
+        parts = (fn.__code__, fn.__defaults__, fn.__kwdefaults__, cells, named, getattr(fn, "__wrapped__", None))
+        attributes = [self.attributes(item, fn.__code__, depth) for item in named.values()]
+        return ["function", *(self.describe(part, depth) for part in parts), attributes]
+
+    def attributes(self, module: Any, code: types.CodeType, depth: int) -> Any:
+        """What the code may read off a module of the user's own: there, a name and a version say too little."""
+        if not isinstance(module, types.ModuleType) or self.foreign(module.__name__):
+            return None
+        names = sorted(_attribute_names(code) & vars(module).keys())
+        return [[name, self.describe(vars(module)[name], depth)] for name in names]
+
+    def code(self, code: types.CodeType, depth: int) -> Any:
+        constants = [self.describe(constant, depth) for constant in code.co_consts]
+        names = [code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars]
+        counts = [code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags]
+        return ["code", code.co_code.hex(), code.co_exceptiontable.hex(), constants, names, counts]
+
+    def triton(self, value: Any, depth: int) -> Any:
+        """Kernels, the wrappers around them, configs and constants; each attribute used only where it is there."""
+        kwargs = getattr(value, "all_kwargs", None)
+        if kwargs is not None:  # triton.Config
+            return ["config", self.describe(kwargs(), depth), self.describe(getattr(value, "pre_hook", None), depth)]
+        parts = [getattr(value, name, None) for name in ("fn", "configs", "values", "value")]
+        text = _syntax(getattr(value, "src", None))
+        if text is None and parts == [None] * 4:
+            text = getattr(value, "cache_key", None)
+        return ["triton", _type_name(value), text, [self.describe(part, depth) for part in parts]]
+
+    def foreign(self, module: str | None) -> bool:
+        """Whether code belongs to an installed library or Python itself and counts by its version."""
+        package = (module or "").partition(".")[0]
+        if package in _LIBRARIES or package in sys.stdlib_module_names:
+            return True
+        return package != self.package and package_version(package) is not None
+
+
+_LIBRARIES = frozenset({"torch", "triton", "numpy", "shapedispatch"})
+
+
+def _plain(value: Any) -> Any:
+    """Values that are described by value; None when ``value`` is of another kind."""
+    if value is None or isinstance(value, (bool, str)) or value is Ellipsis:
+        return [type(value).__name__, str(value)]
+    if isinstance(value, enum.Enum):
+        return ["enum", _type_name(value), value.name]
+    if isinstance(value, (int, bytes)):
+        return [_type_name(value), hex(value) if isinstance(value, int) else value.hex()]
+    if isinstance(value, (float, complex)):
+        return [_type_name(value), repr(value)]
+    if isinstance(value, (torch.dtype, torch.device, torch.layout, torch.memory_format)):
+        return [_type_name(value), str(value)]
+    return None
+
+
+def _type_name(value: object) -> str:
+    return f"{type(value).__module__}.{type(value).__qualname__}"
+
+
+def _content(cell: types.CellType) -> object:
+    try:
+        return cell.cell_contents
+    except ValueError:  # a cell that nothing has been put into yet
+        return "empty"
+
+
+def _codes(code: types.CodeType) -> Iterable[types.CodeType]:
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _codes(constant)
+
+
+def _global_names(code: types.CodeType) -> set[str]:
+    steps = (step for part in _codes(code) for step in dis.get_instructions(part))
+    return {str(step.argval) for step in steps if step.opname in ("LOAD_GLOBAL", "LOAD_NAME")}
+
+
+def _attribute_names(code: types.CodeType) -> set[str]:
+    return {name for part in _codes(code) for name in part.co_names}
+
+
+def _lookup(fn: types.FunctionType, name: str) -> list[object]:
+    """The global's value, in a list; an empty one for builtins and for names that are not there yet."""
+    return [fn.__globals__[name]] if name in fn.__globals__ else []
+
+
+def _package(fn: Any) -> str | None:
+    """The top-level package that ``fn`` belongs to: its own helpers are read as code whatever their version."""
+    for _ in range(_DEPTH):
+        inner = _inside(fn)
+        if inner is None:
+            break
+        fn = inner
+    module = getattr(fn, "__module__", None)
+    return module.partition(".")[0] if isinstance(module, str) else None
+
+
+def _inside(fn: object) -> object:
+    """What a wrapper wraps, read without running anything of the wrapper's; None for what wraps nothing."""
+    if isinstance(fn, functools.partial):
+        return fn.func
+    if isinstance(fn, types.MethodType):
+        return fn.__func__
+    attributes = getattr(fn, "__dict__", None) or {}
+    return attributes.get("__wrapped__") or attributes.get("fn")
+
+
+def _syntax(source: object) -> str | None:
+    """A kernel's text without comments, layout and line numbers, so that moving it changes nothing."""
+    if not isinstance(source, str):
+        return None
+    try:
+        return ast.dump(ast.parse(source))
+    except (SyntaxError, ValueError, RecursionError):
+        return source
