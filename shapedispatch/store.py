@@ -1,0 +1,250 @@
+"""The store: choices that outlive the process, shared by all processes of one user.
+
+A stored row names a variant and nothing else that could run. Whether that variant exists, may run this call and gives
+the right numbers is judged by the reader each time: a forged row can cost speed and never an answer.
+
+Validity has two grades. Kernel, key and the hard parts of the environment must be equal, or there is no row. The soft
+parts may differ: the row is found together with a sentence for each difference, and the reader decides.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import platformdirs
+
+from .environment import Environment, differences
+from .store_disk import Disk
+from .store_keys import nearest
+from .store_rows import FILE_LIMIT, BadRow, Kind, Row, identity_of, rows_from_file, rows_to_file
+
+__all__ = ["Found", "Merged", "Missing", "Row", "Store"]
+
+_NEAREST_OF = 1000
+
+
+@dataclass(frozen=True)
+class Found:
+    """A stored row, where it came from, and a sentence for each soft part of the environment that differs."""
+
+    row: Row
+    origin: Literal["stored", "shipped"]
+    soft_differences: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Missing:
+    """No stored row, and the sentences why."""
+
+    reasons: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Merged:
+    """What ``Store.merge`` did: rows taken, rows known already, and a sentence for each that was refused."""
+
+    taken: int
+    known: int
+    refused: tuple[str, ...] = ()
+
+
+class Store:
+    """Choices on disk, in the folder ``path`` (left out: the platform's cache folder), shared by processes and threads.
+
+    ``shipped`` are files written by ``export``, read after the user's own rows and never written. With ``readonly``
+    nothing is written; what this process learns it keeps in memory. Making a Store touches no file.
+
+    No operation raises for what it finds on disk or for an operating-system error: such a thing is a miss, and one
+    warning for each Store. Only ``export`` and ``merge`` raise OSError for the file that they were given.
+    """
+
+    def __init__(
+        self, path: str | Path | None = None, *, shipped: Iterable[str | Path] = (), readonly: bool = False
+    ) -> None:
+        place = Path(path) if path is not None else platformdirs.user_cache_path("shapedispatch", appauthor=False)
+        self._disk = Disk(_absolute(place, explicit=path is not None), readonly=readonly)
+        self._shipped_files = tuple(Path(file) for file in shipped)
+        self._shipped: dict[str, Row] | None = None
+        self._counts: Counter[str] = Counter()
+
+    def __repr__(self) -> str:
+        return f"Store({str(self.path)!r}, {self._disk.form})"
+
+    @property
+    def path(self) -> Path:
+        """The store's folder; it need not exist yet."""
+        return self._disk.path
+
+    @property
+    def readonly(self) -> bool:
+        """Whether this Store was made never to write."""
+        return self._disk.readonly
+
+    @property
+    def trouble(self) -> tuple[str, ...]:
+        """A sentence for each thing that went wrong so far."""
+        return self._disk.trouble
+
+    def close(self) -> None:
+        """Close the files; the next operation opens them again."""
+        self._disk.close()
+
+    # --- finding -------------------------------------------------------------------------------------------------
+
+    def get(self, kernel: str, key: str, environment: Environment, *, kind: Kind = "choice") -> Found | Missing:
+        """The row for a kernel's canonical ``key``: the first without soft differences, user's before shipped ones."""
+        identity = identity_of(kind, kernel, key, environment.hard)
+        found = []
+        for origin, row in (("stored", self._disk.read(identity)), ("shipped", self._layer().get(identity))):
+            if row is not None and (row.kernel, row.key, row.hard) == (kernel, key, environment.hard):
+                found.append(Found(row, origin, differences(row.soft, environment.soft)))  # type: ignore[arg-type]
+        self._counts["found" if found else "missing"] += 1
+        if found:
+            return min(found, key=lambda each: bool(each.soft_differences))
+        return Missing((f"no {kind} is stored for this key of {kernel}", *self.trouble))
+
+    def hint_rows(self, kernel: str, environment: Environment | None = None) -> list[Row]:
+        """The configs that won at hint points of a kernel, user's before shipped, for this kind of device."""
+        rows = [row for row in self._everywhere(kernel) if row.kind == "hint"]
+        return [row for row in rows if environment is None or row.hard == environment.hard]
+
+    def rows(self, kernel: str | None = None, kind: Kind | None = None) -> list[Row]:
+        """The user's own rows, sorted; those in shipped files are not among them."""
+        return sorted(self._disk.rows(kernel, kind), key=lambda row: (row.kernel, row.kind, row.key, row.identity))
+
+    def why(self, kernel: str, key: str, environment: Environment | None = None) -> tuple[str, ...]:
+        """Why a key is found, found with differences, or not found: sentences, with the nearest stored key's."""
+        rows = [row for row in self._everywhere(kernel) if row.kind == "choice"]
+        same = [row for row in rows if row.key == key]
+        if same:
+            return tuple(sentence for row in same for sentence in _about(row, environment)) + self.trouble
+        if not rows:
+            return (f"nothing is stored for {kernel} in {self.path}", *self.trouble)
+        close = nearest((row.key for row in rows[:_NEAREST_OF]), key)
+        if close is None:
+            return (f"{len(rows)} keys of {kernel} are stored, and none can be compared with this one", *self.trouble)
+        count = "1 key is" if len(rows) == 1 else f"{len(rows)} keys are"
+        return (f"{count} stored for {kernel}, not this one; the nearest:", *close[1], *self.trouble)
+
+    def _everywhere(self, kernel: str) -> list[Row]:
+        return [*self.rows(kernel), *(row for row in self._layer().values() if row.kernel == kernel)]
+
+    # --- keeping -------------------------------------------------------------------------------------------------
+
+    def put(self, row: Row) -> Row:
+        """Store a row, or adopt the one that another process stored first under equal soft parts; return what stands.
+
+        A row whose soft parts differ is replaced. Where nothing can be written the row is kept in memory.
+        """
+        try:
+            row = Row.from_bytes(row.to_bytes())
+        except BadRow as error:
+            self._disk.note(f"a row of {row.kernel} was not stored: {error}")
+            return row
+        drop = identity_of("missed", row.kernel, row.key, row.hard) if row.kind == "choice" else None
+        kept = self._disk.adopt(row, drop=drop)
+        self._counts["adopted" if kept != row else "put"] += 1
+        return kept
+
+    def missed(self, kernel: str, key: str, environment: Environment) -> None:
+        """Record a key that was met without a choice, to be tuned later."""
+        try:
+            row = Row.make(kernel, key, hard=environment.hard, soft=environment.soft, variant="", kind="missed")
+        except BadRow as error:
+            self._disk.note(f"a miss of {kernel} was not recorded: {error}")
+            return
+        self._disk.adopt(row, any_soft=True)
+
+    # --- looking after it ----------------------------------------------------------------------------------------
+
+    def stats(self) -> dict[str, Any]:
+        """Where and how rows are kept, how many of each kind, how many bytes, what happened, what went wrong."""
+        kinds = Counter(row.kind for row in self._disk.rows())
+        return {
+            "path": str(self.path),
+            "form": self._disk.form,
+            "readonly": self.readonly,
+            "rows": dict(sorted(kinds.items())),
+            "shipped": len(self._layer()),
+            "bytes": self._disk.bytes(),
+            "counts": dict(sorted(self._counts.items())),
+            "trouble": list(self.trouble),
+        }
+
+    def clear(self) -> None:
+        """Remove all rows and what was set aside as damaged; other processes go on with an empty store."""
+        self._disk.wipe()
+
+    def prune(self, *, kernel: str | None = None, unlike: Environment | None = None) -> int:
+        """Remove rows and return their number: of one kernel, made in another environment than ``unlike``, or both."""
+        if kernel is None and unlike is None:
+            raise TypeError("prune() needs kernel=, unlike= or both; clear() removes everything")
+        rows = [row for row in self._disk.rows(kernel) if unlike is None or not _is_like(row, unlike)]
+        self._disk.remove(row.identity for row in rows)
+        return len(rows)
+
+    def export(self, path: str | Path, *, kinds: Sequence[Kind] = ("choice", "hint"), kernel: str | None = None) -> int:
+        """Write rows to one readable JSON file, sorted, so that it can be compared; return their number."""
+        rows = [row for row in self.rows(kernel) if row.kind in kinds]
+        Path(path).write_text(rows_to_file(rows), "utf-8")
+        return len(rows)
+
+    def merge(self, path: str | Path) -> Merged:
+        """Take in the choices and hints of an exported file; rows that are already here stay as they are."""
+        rows, refused = _read_file(Path(path))
+        wanted = [row for row in rows if row.kind != "missed"]
+        taken = sum(self._disk.adopt(row, any_soft=True) == row for row in wanted)
+        return Merged(taken, len(wanted) - taken, refused)
+
+    def _layer(self) -> dict[str, Row]:
+        """The shipped rows by identity, read once; of equal ones the first file's."""
+        if self._shipped is None:
+            layer: dict[str, Row] = {}
+            for file in self._shipped_files:
+                for row in self._shipped_rows(file):
+                    layer.setdefault(row.identity, row)
+            self._shipped = layer
+        return self._shipped
+
+    def _shipped_rows(self, file: Path) -> list[Row]:
+        try:
+            rows, refused = _read_file(file)
+        except OSError as error:
+            rows, refused = [], (str(error),)
+        if refused:
+            self._disk.note(f"the shipped file {file} was not read in full: {refused[0]}")
+        return [row for row in rows if row.kind != "missed"]
+
+
+def _absolute(path: Path, *, explicit: bool) -> Path:
+    """The path from the root; a default that has no home to lie in stays as it is and is refused when it is opened."""
+    try:
+        path = path.expanduser()
+        return path.absolute() if explicit else path
+    except (OSError, RuntimeError):
+        return path
+
+
+def _read_file(path: Path) -> tuple[list[Row], tuple[str, ...]]:
+    with path.open("rb") as file:
+        content = file.read(FILE_LIMIT + 1)
+    try:
+        return rows_from_file(content)
+    except BadRow as error:
+        return [], (str(error),)
+
+
+def _is_like(row: Row, environment: Environment) -> bool:
+    soft = {part: row.soft.get(part) for part in environment.soft}
+    return row.hard == environment.hard and soft == environment.soft
+
+
+def _about(row: Row, environment: Environment | None) -> list[str]:
+    said = [f"{row.variant} is stored for this key on {row.hard.get('family')} {row.hard.get('capability')}"]
+    if environment is not None:
+        said += differences(row.hard, environment.hard) or differences(row.soft, environment.soft)
+    return said

@@ -1,0 +1,302 @@
+"""Entries in one SQLite file: the form of the store for local file systems.
+
+An entry is bytes under an identity; what the bytes mean is not known here. Many processes and threads may write at
+once, and any of them may be killed at any moment: what was acknowledged stays (write-ahead log, one transaction an
+entry).
+
+A database's file name is never used twice. A process that still has a database open which another has set aside may
+remove that name's log when it closes; under a reused name it would remove the log of the new one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import sqlite3
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+
+from .store_folder import Damaged, Folder
+
+__all__ = ["Database"]
+
+_VERSION = 1  # of tables and rows; another version's file has another name and is left alone
+_NAME = re.compile(rf"choices-{_VERSION}-[0-9a-f]{{32}}\.sqlite3")
+_LEFT_OVER = re.compile(rf"choices-{_VERSION}-[0-9a-f]{{32}}\.sqlite3.*")
+_SIDES = ("", "-wal", "-shm", "-journal")
+
+PAGE_BYTES = 4096
+SIZE_LIMIT = 64 * 1024 * 1024
+ENTRIES_LIMIT = 16384
+DAMAGED_LIMIT = 3
+CHECKED_BYTES = 4 * 1024 * 1024
+_BUSY_S = 5.0
+
+_TABLES = (
+    "CREATE TABLE entries (number INTEGER PRIMARY KEY, identity TEXT NOT NULL UNIQUE, kernel TEXT NOT NULL,"
+    " kind TEXT NOT NULL, body BLOB NOT NULL)",
+    "CREATE INDEX entries_by_kernel ON entries (kernel, kind)",
+)
+_EXPECTED = {
+    ("table", "entries", _TABLES[0]),
+    ("index", "sqlite_autoindex_entries_1", None),
+    ("index", "entries_by_kernel", _TABLES[1]),
+}
+
+# What SQLite reports when the place is at fault, not the file's content: locked, full, read-only, out of memory, ...
+_PLACE = {
+    sqlite3.SQLITE_BUSY,
+    sqlite3.SQLITE_LOCKED,
+    sqlite3.SQLITE_IOERR,
+    sqlite3.SQLITE_FULL,
+    sqlite3.SQLITE_CANTOPEN,
+    sqlite3.SQLITE_READONLY,
+    sqlite3.SQLITE_PERM,
+    sqlite3.SQLITE_NOMEM,
+    sqlite3.SQLITE_PROTOCOL,
+    sqlite3.SQLITE_AUTH,
+    sqlite3.SQLITE_INTERRUPT,
+    sqlite3.SQLITE_NOLFS,
+    sqlite3.SQLITE_MISUSE,
+}
+_SHORT_READ = sqlite3.SQLITE_IOERR | (2 << 8)  # a file that ends too early: content, reported as a fault of the place
+
+
+@contextlib.contextmanager
+def _judged() -> Iterator[None]:
+    """SQLite's errors as the two kinds that matter: Damaged for wrong content, OSError for the place."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        code = getattr(error, "sqlite_errorcode", None)  # absent where Python itself refuses, as for text not UTF-8
+        if code is not None and code & 0xFF in _PLACE and code != _SHORT_READ:
+            raise OSError(f"SQLite: {error} ({getattr(error, 'sqlite_errorname', 'unnamed')})") from error
+        raise Damaged(f"SQLite: {error}") from error
+
+
+class Database:
+    """The database of a folder, open. Not for two threads at once; ``close`` it when done and before a fork."""
+
+    form = "sqlite"
+
+    def __init__(self, folder: Folder, *, readonly: bool) -> None:
+        self.folder = folder
+        self.readonly = readonly
+        self.name = ""
+        self._connection: sqlite3.Connection | None = None
+        self._inode: tuple[int, int] | None = None
+        try:
+            if readonly:
+                self._open_existing()
+            else:
+                with folder.locked():
+                    self._open_or_make()
+        except BaseException as error:
+            self.close()
+            if isinstance(error, Damaged):
+                error.file = self.name
+            raise
+
+    # --- opening and closing -------------------------------------------------------------------------------------
+
+    def _open_or_make(self) -> None:
+        self.name = self._current() or f"choices-{_VERSION}-{uuid.uuid4().hex}.sqlite3"
+        with contextlib.suppress(FileExistsError):
+            self.folder.create(self.name)
+        size = self._judge_files()
+        with _judged():
+            self._connect("mode=rw")
+            self._make_tables()
+        self._check(size)
+
+    def _open_existing(self) -> None:
+        name = self._current()
+        if name is None:
+            raise FileNotFoundError(f"there is no store in {self.folder.path}")
+        self.name = name
+        size = self._judge_files()
+        # In a folder that cannot be written SQLite cannot share the log's index and must be told that nobody writes.
+        writable = os.access(self.folder.path, os.W_OK)
+        with _judged():
+            self._connect("mode=ro" if writable else "mode=ro&immutable=1")
+        self._check(size)
+
+    def _current(self) -> str | None:
+        return next((name for name in self.folder.names() if _NAME.fullmatch(name)), None)
+
+    def _judge_files(self) -> int:
+        """The sizes together; Damaged for links, other users' files, and more than a store may have."""
+        found = [self.folder.judge_file(self.name + side, SIZE_LIMIT) for side in _SIDES]
+        if found[0] is None:
+            raise FileNotFoundError(f"{self.name} was removed while it was opened")
+        self._inode = (found[0].st_dev, found[0].st_ino)
+        return sum(status.st_size for status in found if status is not None)
+
+    def _connect(self, how: str) -> None:
+        connection = sqlite3.connect(
+            f"{(self.folder.path / self.name).as_uri()}?{how}",
+            uri=True,
+            timeout=_BUSY_S,
+            isolation_level=None,  # transactions are begun and ended here, in so many words
+            check_same_thread=False,
+        )
+        self._connection = connection
+        connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 1024 * 1024)
+        connection.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 0)
+        for setting in ("trusted_schema = OFF", "cell_size_check = ON", "mmap_size = 0", f"page_size = {PAGE_BYTES}"):
+            connection.execute(f"PRAGMA {setting}")
+
+    def _make_tables(self) -> None:
+        run = self._run
+        if run("PRAGMA journal_mode = WAL") != [("wal",)]:
+            raise OSError("SQLite cannot keep a write-ahead log here")
+        run("PRAGMA synchronous = NORMAL")
+        run(f"PRAGMA max_page_count = {SIZE_LIMIT // PAGE_BYTES}")
+        if not run("SELECT 1 FROM sqlite_master"):
+            with self._transaction():
+                for table in _TABLES:
+                    run(table)
+
+    def _check(self, size: int) -> None:
+        """Damaged unless tables are those made here, with no view or trigger beside them, and a small file is sound."""
+        with _judged():
+            # Large values in the list of tables would be somebody else's: no need to look at many.
+            found = {(kind, name, sql) for kind, name, sql in self._run("SELECT type, name, sql FROM sqlite_master")}
+            if found != _EXPECTED:
+                raise Damaged("its tables are not those of a store")
+            # A large file is not read through at each start: there, damage shows when it is met.
+            if size <= CHECKED_BYTES and self._run("PRAGMA quick_check(1)") != [("ok",)]:
+                raise Damaged("SQLite's check of the file fails")
+
+    def close(self) -> None:
+        """Close the connection; a second time does nothing."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            with contextlib.suppress(sqlite3.Error):
+                connection.close()
+
+    def is_gone(self) -> bool:
+        """Whether the file was removed, or set aside by another process, since it was opened."""
+        status = self.folder.status(self.name)
+        return status is None or (status.st_dev, status.st_ino) != self._inode or self.folder.is_gone()
+
+    # --- entries -------------------------------------------------------------------------------------------------
+
+    def read(self, identity: str) -> object:
+        """The entry's content, or None; whatever lies there is returned, to be judged by the caller."""
+        with _judged():
+            found = self._run("SELECT body FROM entries WHERE identity = ?", identity)
+        return found[0][0] if found else None
+
+    def adopt(
+        self, identity: str, kernel: str, kind: str, body: bytes, keep: Callable[[object], bool], drop: str | None
+    ) -> object:
+        """Store ``body``, unless there is an entry that ``keep`` approves of; return what then stands there.
+
+        ``drop`` names an entry to remove in the same transaction.
+        """
+        with _judged(), self._transaction():
+            if drop is not None:
+                self._run("DELETE FROM entries WHERE identity = ?", drop)
+            found = self._run("SELECT body FROM entries WHERE identity = ?", identity)
+            if found and keep(found[0][0]):
+                return found[0][0]
+            insert = "INSERT OR REPLACE INTO entries (identity, kernel, kind, body) VALUES (?, ?, ?, ?)"
+            self._run(insert, identity, kernel, kind, body)
+            # Entries are numbered as they come, and gaps only make the count too high: the oldest go first.
+            self._run("DELETE FROM entries WHERE number <= (SELECT max(number) FROM entries) - ?", ENTRIES_LIMIT)
+        return body
+
+    def entries(self, kernel: str | None = None, kind: str | None = None) -> list[tuple[object, object]]:
+        """Identity and content of each entry, of one kernel or one kind if these are given."""
+        query = "SELECT identity, body FROM entries"
+        wanted = {name: value for name, value in (("kernel", kernel), ("kind", kind)) if value is not None}
+        if wanted:
+            query += " WHERE " + " AND ".join(f"{name} = ?" for name in wanted)
+        with _judged():
+            return [(identity, body) for identity, body in self._run(query, *wanted.values())]
+
+    def remove(self, identities: Iterable[object]) -> None:
+        """Remove these entries."""
+        with _judged(), self._transaction():
+            for identity in identities:
+                self._run("DELETE FROM entries WHERE identity = ?", identity)
+
+    def bytes(self) -> int:
+        """The size of the files on disk in bytes."""
+        return sum(self.folder.size(self.name + side) for side in _SIDES)
+
+    def _run(self, statement: str, *values: object) -> list[tuple[object, ...]]:
+        if self._connection is None:
+            raise OSError("the store is closed")
+        return self._connection.execute(statement, values).fetchall()
+
+    @contextlib.contextmanager
+    def _transaction(self) -> Iterator[None]:
+        self._run("BEGIN IMMEDIATE")
+        try:
+            yield
+            self._run("COMMIT")
+        except BaseException:
+            # SQLite may have ended the transaction itself; what matters is the first error.
+            with contextlib.suppress(sqlite3.Error, OSError):
+                self._run("ROLLBACK")
+            raise
+
+    # --- damage --------------------------------------------------------------------------------------------------
+
+    @staticmethod
+    def set_aside(folder: Folder, damaged: str) -> tuple[str, list[object]]:
+        """Rename the database ``damaged``; return its new name and what can still be read of its entries.
+
+        Of several processes that met the damage one renames; the others get an empty name.
+        """
+        with folder.locked():
+            if folder.status(damaged) is None:
+                return "", []
+            new = f"{damaged}.damaged-{_free_slot(folder)}"
+            for side in _SIDES:
+                if folder.status(damaged + side) is not None:
+                    folder.replace(damaged + side, new + side)
+        return new, _salvage(folder, new)
+
+    @staticmethod
+    def wipe(folder: Folder) -> None:
+        """Remove every file that databases of this version left in the folder, damaged ones too."""
+        with folder.locked():
+            for name in folder.names():
+                if _LEFT_OVER.fullmatch(name):
+                    folder.remove(name)
+
+
+def _free_slot(folder: Folder) -> int:
+    """A number from 1 to DAMAGED_LIMIT; when all are taken the last is freed: the first damage tells most."""
+    names = folder.names()
+    for slot in range(1, DAMAGED_LIMIT + 1):
+        if not any(name.endswith(f".damaged-{slot}") for name in names):
+            return slot
+    for name in names:
+        if re.search(rf"\.damaged-{DAMAGED_LIMIT}(-\w+)?$", name):
+            folder.remove(name)
+    return DAMAGED_LIMIT
+
+
+def _salvage(folder: Folder, name: str) -> list[object]:
+    """Contents of a damaged database as far as they can be read; the caller judges each."""
+    bodies: list[object] = []
+    connection: sqlite3.Connection | None = None
+    with contextlib.suppress(Damaged, OSError, sqlite3.Error):
+        for side in _SIDES:
+            folder.judge_file(name + side, SIZE_LIMIT)
+        connection = sqlite3.connect(f"{(folder.path / name).as_uri()}?mode=ro", uri=True, timeout=_BUSY_S)
+        connection.execute("PRAGMA trusted_schema = OFF")
+        connection.execute("PRAGMA cell_size_check = ON")
+        tables = connection.execute("SELECT type, name, sql FROM sqlite_master LIMIT 9").fetchall()
+        if set(tables) == _EXPECTED:
+            for (body,) in connection.execute("SELECT body FROM entries NOT INDEXED LIMIT ?", (ENTRIES_LIMIT,)):
+                bodies.append(body)  # one by one: what came before an error is kept
+    if connection is not None:
+        with contextlib.suppress(sqlite3.Error):
+            connection.close()
+    return bodies

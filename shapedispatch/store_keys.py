@@ -1,0 +1,291 @@
+"""Keys as text: one canonical spelling of an in-memory key, and the way back to plain values.
+
+The text is JSON in ASCII without spaces. What JSON has no word for is an object with one member, named after what it
+is: ``{"float":"0x1.8p+0"}``, ``{"dtype":"float32"}``. So ``1``, ``True``, ``1.0`` and ``-0.0``, which Python's ``==``
+confuses, are four texts. A device loses its index: a choice holds for every device like the one it was made on.
+Reading a text looks names up in closed tables; it imports nothing and evaluates nothing.
+"""
+
+from __future__ import annotations
+
+import enum
+import json
+import math
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+__all__ = ["DEPTH_LIMIT", "Named", "canonical", "differing", "leaves", "nearest", "parse", "strict_json"]
+
+DEPTH_LIMIT = 32
+# Beyond it a number is written in hexadecimal: Python limits the digits of a decimal, other readers of JSON its size.
+_WORD = 2**63
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """A type or a member of an enum, known by its name only: ``kind`` is ``"type"`` or ``"enum"``."""
+
+    kind: str
+    name: str
+
+
+def canonical(key: object) -> str:
+    """The canonical text of ``key``: equal texts mean equal keys, ``nan`` being one value.
+
+    Tuples and ``torch.Size`` are one thing, as in Python's ``==``; lists, dicts and sets have texts of their own.
+    Raises TypeError for a value that has no lossless text (a function, a tensor, any other object), and for a key
+    nested deeper than ``DEPTH_LIMIT``.
+    """
+    return _dump(_encode(key, DEPTH_LIMIT))
+
+
+def parse(text: str) -> Any:
+    """The key that ``text`` spells, types and enum members as ``Named``; ``canonical(parse(text)) == text``.
+
+    Raises ValueError for any text that ``canonical`` did not write.
+    """
+    key = _decode(strict_json(text), DEPTH_LIMIT)
+    if canonical(key) != text:
+        raise ValueError("the text of the key is not in its canonical spelling")
+    return key
+
+
+def strict_json(text: str | bytes) -> Any:
+    """Parse JSON; ValueError for NaN, infinities, a name given twice, nesting beyond reason, bytes not UTF-8."""
+    try:
+        return json.loads(text, parse_constant=_no_constant, object_pairs_hook=_no_name_twice)
+    except RecursionError:
+        raise ValueError("the JSON is nested too deeply") from None
+
+
+def leaves(key: object, place: str = "") -> Iterator[tuple[str, object]]:
+    """Each innermost value of a parsed key with its place, such as ``("[2][0]", 64)``."""
+    if isinstance(key, (tuple, list)) and key:
+        for position, item in enumerate(key):
+            yield from leaves(item, f"{place}[{position}]")
+    elif isinstance(key, dict) and key:
+        for name, item in key.items():
+            yield from leaves(item, f"{place}[{name!r}]")
+    else:
+        yield place, key
+
+
+def differing(stored: object, here: object) -> tuple[str, ...]:
+    """One sentence for each place at which two parsed keys differ."""
+    nothing = "nothing"
+    old = {place: _dump(_encode(value, DEPTH_LIMIT)) for place, value in leaves(stored)}
+    new = {place: _dump(_encode(value, DEPTH_LIMIT)) for place, value in leaves(here)}
+    places = [*new, *(place for place in old if place not in new)]
+    return tuple(
+        f"at {place or 'its only place'} it has {old.get(place, nothing)} and this call has {new.get(place, nothing)}"
+        for place in places
+        if old.get(place) != new.get(place)
+    )
+
+
+def nearest(keys: Iterable[str], text: str) -> tuple[str, tuple[str, ...]] | None:
+    """Of the canonical texts ``keys`` the one that differs in the fewest places from ``text``, and in which.
+
+    None where no key can be read; a key that cannot is passed over.
+    """
+    best: tuple[str, tuple[str, ...]] | None = None
+    for other in keys:
+        try:
+            found = differing(parse(other), parse(text))
+        except ValueError:
+            continue
+        if best is None or len(found) < len(best[1]):
+            best = other, found
+    return best
+
+
+def _dump(value: object) -> str:
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+
+
+def _no_constant(name: str) -> object:
+    raise ValueError(f"{name} is not a number that a store may hold")
+
+
+def _no_name_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("an object of the JSON names a member twice")
+    return found
+
+
+# --- writing -----------------------------------------------------------------------------------------------------
+
+
+def _encode(value: object, depth: int) -> Any:
+    if depth <= 0:
+        raise TypeError(f"a key nested deeper than {DEPTH_LIMIT} has no canonical text")
+    if value is None or type(value) in (bool, str):
+        return value
+    # Enum members first: some are also numbers or strings.
+    if isinstance(value, enum.Enum):
+        return {"enum": f"{_qualified(type(value))}.{value.name}"}
+    writer = _WRITERS.get(type(value))
+    if writer is not None:
+        return writer(value, depth - 1)
+    if isinstance(value, type):
+        return {"type": _qualified(value)}
+    raise TypeError(f"a value of type {_qualified(type(value))} has no canonical text")
+
+
+def _qualified(cls: type) -> str:
+    return f"{cls.__module__}.{cls.__qualname__}"
+
+
+def _write_int(value: int, depth: int) -> Any:
+    return value if -_WORD <= value < _WORD else {"int": hex(value)}
+
+
+def _write_float(value: float, depth: int) -> Any:
+    return {"float": "nan" if math.isnan(value) else value.hex()}
+
+
+def _write_complex(value: complex, depth: int) -> Any:
+    return {"complex": [_write_float(value.real, depth), _write_float(value.imag, depth)]}
+
+
+def _write_items(value: Any, depth: int) -> Any:
+    return [_encode(item, depth) for item in value]
+
+
+def _write_dict(value: dict[Any, Any], depth: int) -> Any:
+    return {"dict": sorted(([_encode(name, depth), _encode(item, depth)] for name, item in value.items()), key=_dump)}
+
+
+def _write_set(value: Any, depth: int) -> Any:
+    return {"set": sorted((_encode(item, depth) for item in value), key=_dump)}
+
+
+def _bare(value: object) -> str:
+    return str(value).removeprefix("torch.")
+
+
+_WRITERS: dict[type, Callable[[Any, int], Any]] = {
+    int: _write_int,
+    float: _write_float,
+    complex: _write_complex,
+    bytes: lambda value, depth: {"bytes": value.hex()},
+    tuple: _write_items,
+    torch.Size: _write_items,
+    list: lambda value, depth: {"list": _write_items(value, depth)},
+    dict: _write_dict,
+    set: _write_set,
+    frozenset: _write_set,
+    torch.dtype: lambda value, depth: {"dtype": _bare(value)},
+    torch.layout: lambda value, depth: {"layout": _bare(value)},
+    torch.memory_format: lambda value, depth: {"memory_format": _bare(value)},
+    torch.device: lambda value, depth: {"device": value.type},
+    Named: lambda value, depth: {value.kind: value.name},
+}
+
+
+# --- reading -----------------------------------------------------------------------------------------------------
+
+
+def _decode(value: Any, depth: int) -> Any:
+    if depth <= 0:
+        raise ValueError(f"the key is nested deeper than {DEPTH_LIMIT}")
+    if value is None or isinstance(value, (bool, int, str)):
+        return value
+    if isinstance(value, list):
+        return tuple(_decode(item, depth - 1) for item in value)
+    if not isinstance(value, dict) or len(value) != 1:
+        raise ValueError("the key holds something that no canonical text has")
+    ((word, content),) = value.items()
+    reader = _READERS.get(word)
+    if reader is None:
+        raise ValueError(f"the key holds {word!r}, which no canonical text has")
+    return reader(content, depth - 1)
+
+
+def _text(content: Any) -> str:
+    if not isinstance(content, str):
+        raise ValueError("the key names something by what is not a string")
+    return content
+
+
+def _list(content: Any) -> list[Any]:
+    if not isinstance(content, list):
+        raise ValueError("the key holds a container that is not a list")
+    return content
+
+
+def _read_float(content: Any, depth: int) -> float:
+    try:
+        return float.fromhex(_text(content))
+    except OverflowError:
+        raise ValueError("the key holds a float that is out of range") from None
+
+
+def _read_complex(content: Any, depth: int) -> complex:
+    parts = [_decode(part, depth) for part in _list(content)]
+    if [type(part) for part in parts] != [float, float]:
+        raise ValueError("the key holds a complex number that is not two floats")
+    return complex(*parts)
+
+
+def _read_dict(content: Any, depth: int) -> dict[Any, Any]:
+    pairs = [_decode(pair, depth + 1) for pair in _list(content)]
+    if not all(isinstance(pair, tuple) and len(pair) == 2 for pair in pairs):
+        raise ValueError("the key holds a dict that is not pairs")
+    return _hashed(dict, pairs)
+
+
+def _read_set(content: Any, depth: int) -> frozenset[Any]:
+    return _hashed(frozenset, [_decode(item, depth) for item in _list(content)])
+
+
+def _hashed(container: Callable[[Any], Any], items: list[Any]) -> Any:
+    try:
+        return container(items)
+    except TypeError:
+        raise ValueError("the key hashes what cannot be hashed") from None
+
+
+def _table(cls: type) -> dict[str, Any]:
+    return {_bare(value): value for value in vars(torch).values() if isinstance(value, cls)}
+
+
+def _read_from(table: dict[str, Any], word: str) -> Callable[[Any, int], Any]:
+    def read(content: Any, depth: int) -> Any:
+        if _text(content) not in table:
+            raise ValueError(f"this torch has no {word} named {content!r}")
+        return table[content]
+
+    return read
+
+
+def _read_device(content: Any, depth: int) -> torch.device:
+    name = _text(content)
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise ValueError(f"this torch has no device named {name!r}") from None
+    if device.type != name:
+        raise ValueError("a device in a key carries no index")
+    return device
+
+
+_READERS: dict[str, Callable[[Any, int], Any]] = {
+    "int": lambda content, depth: int(_text(content), 16),
+    "float": _read_float,
+    "complex": _read_complex,
+    "bytes": lambda content, depth: bytes.fromhex(_text(content)),
+    "list": lambda content, depth: [_decode(item, depth) for item in _list(content)],
+    "dict": _read_dict,
+    "set": _read_set,
+    "dtype": _read_from(_table(torch.dtype), "dtype"),
+    "layout": _read_from(_table(torch.layout), "layout"),
+    "memory_format": _read_from(_table(torch.memory_format), "memory_format"),
+    "device": _read_device,
+    "type": lambda content, depth: Named("type", _text(content)),
+    "enum": lambda content, depth: Named("enum", _text(content)),
+}
