@@ -1,0 +1,91 @@
+"""What a backend is: it knows the calls of one kind of decorated thing, and makes the variants that may run one.
+
+The dispatcher asks a backend for the key of a call on each hit, and for an offer at a miss; it does the rest
+(timing, choosing, remembering) without knowing what was decorated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Hashable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from ..keys import Key
+from ..records import Refusal
+
+__all__ = ["Backend", "Candidate", "Memory", "Offer"]
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A way to run the call at hand. ``check`` and ``build`` are as in `table.Entry`."""
+
+    name: str
+    run: Callable[..., Any]
+    check: Callable[[tuple[Any, ...], Mapping[str, Any]], bool] | None = None
+    build: Hashable | None = None
+    route: str = "the function as written"
+    notes: tuple[str, ...] = ()
+    config: Any = None
+    point: Mapping[str, int] | None = None
+    """Of a hint's build: the hint."""
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """What may run a call: plain first, then the others in the order that ties are broken in.
+
+    ``written`` names the arguments that plain writes, None where that is unknown. ``untimed`` says why nothing may
+    be run for timing, if so. ``notes`` are for a person.
+    """
+
+    candidates: tuple[Candidate, ...]
+    refusals: tuple[Refusal, ...] = ()
+    written: Collection[str] | None = None
+    untimed: str | None = None
+    notes: tuple[str, ...] = ()
+
+
+class Memory(Protocol):
+    """What a backend may remember; see `table.Table`, which is it."""
+
+    def build(self, key: Hashable) -> Any:
+        """The build under this key, or None."""
+
+    def hold(self, key: Hashable, build: Any, made: bool = True) -> None:
+        """Keep a build, which may let the least recently used one go; ``made`` counts it as a compilation."""
+
+    def recall(self, fact: Hashable) -> Any:
+        """What was remembered under this name, or None."""
+
+    def remember(self, fact: Hashable, value: Any) -> None:
+        """Remember something immutable that holds no tensor."""
+
+
+class Backend(Protocol):
+    """The calls of one decorated thing, and their variants. A call is always in normal form, see `calls`."""
+
+    name: str
+    plain: Callable[..., Any]
+    arity: int
+    """A call of exactly this many positional arguments and no keywords is in normal form already."""
+
+    def normal(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The call in normal form; raises TypeError for a call that the function itself would refuse."""
+
+    def key(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Key:
+        """The key of a call; raises keys.Bypass."""
+
+    def arguments(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """The arguments by name."""
+
+    def sizes(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, int]:
+        """The size of each dim; raises dims.Misfit."""
+
+    def resized(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], point: Mapping[str, int]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The call with some dims set to other sizes, its values repeated or cut; raises dims.Misfit."""
+
+    def offer(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], key: Key, memory: Memory) -> Offer:
+        """What may run this call: builds what is missing. Called under the lock that building holds."""

@@ -1,0 +1,398 @@
+"""A function to its graph, guards and effects by TorchDynamo: the one place that touches Dynamo's private names.
+
+`trace` runs Dynamo over fake arguments, lets ``compile_graph`` turn the graph into something callable, and stops before
+anything is run. What it returns holds the generated code, whose call costs no guard, and Dynamo's guards in two parts:
+``accepts`` asks them all, of fakes of a call, once per key; ``check`` asks on each call only what a key does not imply
+(globals, closures, attributes of modules, ambient state). A guard that a key does not imply and that reads an argument
+makes the function unfit for this road (`Untraceable`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import types
+import warnings
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch._dynamo
+import torch._functorch.config
+import torch.compiler.config
+from torch import Tensor
+from torch._dynamo import guards as dynamo_guards
+from torch._dynamo.symbolic_convert import InstructionTranslator
+from torch.nn import Module
+
+from .frames import argument_names, frame_locals
+
+__all__ = ["Effects", "GraphCompiler", "Trace", "Untraceable", "trace"]
+
+GraphCompiler = Callable[[torch.fx.GraphModule, Sequence[Any]], Callable[..., Any]]
+
+
+class Untraceable(Exception):
+    """Dynamo cannot follow this call in one graph, or guards it by what a key does not hold; the message is why."""
+
+
+class _Stop(BaseException):
+    """Raised in place of the first run of a fresh build: a build is made without being run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Effects:
+    """What a call does beside returning its value.
+
+    ``writes`` names the arguments written. ``elsewhere`` has a sentence for each thing written that is no argument.
+    ``reads_state`` is true where the graph reads tensors that are no arguments, such as parameters.
+    """
+
+    writes: frozenset[str] = frozenset()
+    elsewhere: tuple[str, ...] = ()
+    collectives: tuple[str, ...] = ()
+    reads_state: bool = False
+
+
+@dataclass(slots=True)
+class _Recording:
+    """What one trace leaves behind; one exists while Dynamo runs, under the lock that building holds."""
+
+    compile_graph: GraphCompiler
+    arguments: Mapping[str, Any]
+    made: list[bool] = field(default_factory=list)
+    managers: list[Any] = field(default_factory=list)
+    referents: list[Any] = field(default_factory=list)
+    odd: list[str] = field(default_factory=list)
+    locals_kept: set[str] = field(default_factory=set)
+    effects: Effects | None = None
+
+
+_recording: _Recording | None = None
+
+
+@dataclass(slots=True)
+class Trace:
+    """A function's generated code for one class of calls, with the guards that say which calls it is right for."""
+
+    call: Callable[..., Any]
+    effects: Effects
+    _function: types.FunctionType
+    _all: Any
+    _rest: Callable[[Mapping[str, Any]], bool]
+    _locals: frozenset[str]
+    _dead: list[Any]
+    _watched: list[Any]
+
+    def accepts(self, scope: Mapping[str, Any]) -> tuple[str, ...]:
+        """Why this build may not serve a call, by all of its guards; empty where it may.
+
+        ``scope`` are the local names at the function's entry with fake tensors in place of tensors.
+        """
+        if self._dead:
+            return ("an object that the function reads is gone",)
+        verdict = self._all.check_verbose(scope)
+        return () if verdict.result else tuple(_readable(part) for part in verdict.verbose_code_parts)
+
+    def shape_guards(self) -> list[str]:
+        """The guards on sizes, as text."""
+        return sorted(_readable(line) for line in str(self._all).splitlines() if "LAMBDA_GUARD" in line)
+
+    def check(self) -> Callable[[tuple[Any, ...], Mapping[str, Any]], bool]:
+        """The guards on what no key holds, as a function of the call, for every hit."""
+        rest, dead, needed = self._rest, self._dead, self._locals
+        if not needed:
+            nothing: dict[str, Any] = {}
+            return lambda args, kwargs: not dead and rest(nothing)
+        function = self._function
+        return lambda args, kwargs: not dead and rest(frame_locals(function, args, kwargs))
+
+
+def trace(
+    fn: types.FunctionType,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    compile_graph: GraphCompiler,
+    *,
+    tag: str,
+    number_inputs: bool = False,
+) -> Trace:
+    """Trace ``fn`` for a call on fake tensors; raises Untraceable. Must run under the lock that building holds.
+
+    ``tag`` goes into Inductor's cache keys: one hint's artifact is else served for every hint. With ``number_inputs``
+    the numbers of the call become inputs of the build instead of constants.
+    """
+    global _recording
+    twin = _fresh_copy(fn)
+    scope = frame_locals(fn, args, kwargs)
+    record = _recording = _Recording(compile_graph, {name: scope[name] for name in argument_names(fn) if name in scope})
+    try:
+        entries = _run_dynamo(twin, args, kwargs, tag, number_inputs)
+    finally:
+        _recording = None
+    if len(entries) != 1 or record.effects is None:
+        raise Untraceable("there is nothing in it to compile: no operation on a tensor")
+    if record.odd:
+        raise Untraceable("it depends on what no key holds: " + "; ".join(record.odd))
+    record.made.append(True)
+    return _finished(fn, record, *entries[0])
+
+
+def _run_dynamo(
+    twin: types.FunctionType, args: tuple[Any, ...], kwargs: Mapping[str, Any], tag: str, number_inputs: bool
+) -> list[tuple[types.CodeType, Any]]:
+    """Cache entries that Dynamo made for the copy, taken out of its cache."""
+    from torch._C._dynamo.eval_frame import _debug_get_cache_entry_list, reset_code
+
+    compiled = torch.compile(twin, fullgraph=True, backend=_backend, options={"guard_filter_fn": _split_guards})
+    try:
+        with _quiet_configuration(tag, number_inputs), _guards_recorded():
+            compiled(*args, **kwargs)
+    except _Stop:
+        pass
+    except Exception as error:  # the boundary: whatever stops Dynamo or the compiler is this build's refusal
+        raise Untraceable(_reason(error)) from None
+    finally:
+        # Taken before the reset, since a dying code object deletes its globals; reset in every case, since the code
+        # object and its entry keep each other alive.
+        entries = [(entry.code, entry.guard_manager) for entry in _debug_get_cache_entry_list(twin.__code__)]
+        reset_code(twin.__code__)
+    return entries
+
+
+def _finished(fn: types.FunctionType, record: _Recording, code: types.CodeType, manager: Any) -> Trace:
+    call = types.FunctionType(code, fn.__globals__, fn.__name__, fn.__defaults__, fn.__closure__)
+    call.__kwdefaults__ = fn.__kwdefaults__
+    dead: list[Any] = []
+    # A guard by identity holds only while the object lives: afterwards another may get its address.
+    watched = [weakref.ref(referent, dead.append) for referent in record.referents]
+    assert record.effects is not None
+    return Trace(
+        call=call,
+        effects=record.effects,
+        _function=fn,
+        _all=record.managers[0],
+        _rest=manager.root.check,
+        _locals=frozenset(record.locals_kept),
+        _dead=dead,
+        _watched=watched,
+    )
+
+
+def _fresh_copy(fn: types.FunctionType) -> types.FunctionType:
+    """A copy with a code object of its own, so that its cache entries are only ours."""
+    twin = types.FunctionType(fn.__code__.replace(), fn.__globals__, fn.__name__, fn.__defaults__, fn.__closure__)
+    twin.__kwdefaults__ = fn.__kwdefaults__
+    twin.__qualname__ = fn.__qualname__
+    return twin
+
+
+@contextlib.contextmanager
+def _quiet_configuration(tag: str, number_inputs: bool) -> Iterator[None]:
+    """Compiler settings that a build needs, for the time of one trace; they are global, hence the lock."""
+    dynamo = torch._dynamo.config.patch(
+        automatic_dynamic_shapes=False,  # what is dynamic is said, not learned from other copies of the function
+        assume_static_by_default=not number_inputs,
+        skip_nnmodule_hook_guards=False,  # a hook added to a module later must be seen
+    )
+    functorch = torch._functorch.config.patch(
+        force_non_lazy_backward_lowering=True,  # a backward compiled at its first use would be compiled under no lock
+        donated_buffer=False,  # plain allows retain_graph=True
+        enable_autograd_cache=False,  # a hit would skip the look at the graph
+    )
+    with warnings.catch_warnings(), dynamo, functorch, torch.compiler.config.patch(cache_key_tag=tag):
+        warnings.simplefilter("ignore")
+        yield
+
+
+@contextlib.contextmanager
+def _guards_recorded() -> Iterator[None]:
+    """Keep both guard managers that Dynamo makes when guards are filtered: all guards, then the rest."""
+    manager_class = dynamo_guards.CheckFunctionManager
+    original = manager_class.build_guards
+
+    def build_guards(self: Any, *args: Any, **kwargs: Any) -> Any:
+        built = original(self, *args, **kwargs)
+        if _recording is not None:
+            _recording.managers.append(built[1])
+            _recording.referents.extend(o for ref in self._weakrefs.values() if (o := ref()) is not None)
+        return built
+
+    manager_class.build_guards = build_guards
+    try:
+        yield
+    finally:
+        manager_class.build_guards = original
+
+
+# A module-level function: Dynamo keeps every backend it has met for ever.
+def _backend(gm: torch.fx.GraphModule, examples: Sequence[Any], **_: Any) -> Callable[..., Any]:
+    record = _recording
+    assert record is not None
+    compiled = record.compile_graph(gm, examples)
+    record.effects = _effects(gm, record.arguments)
+    made = record.made  # not the record, which holds the arguments
+
+    def run(*inputs: Any) -> Any:
+        if not made:
+            raise _Stop
+        return compiled(*inputs)
+
+    return run
+
+
+# ---------------------------------------------------------------------------------------------------------------- guards
+
+_CONTAINER_GUARDS = frozenset(
+    {"TYPE_MATCH", "SEQUENCE_LENGTH", "DICT_KEYS", "DICT_KEYS_MATCH", "DICT_CONTAINS", "MAPPING_KEYS_CHECK"}
+)
+_TENSOR_GUARDS = frozenset({"TENSOR_MATCH", "TYPE_MATCH"})
+# The key holds the default device, and saved-tensor hooks are a bypass. Dynamo asks both by slow Python.
+_AMBIENT_IN_KEY = frozenset({"AUTOGRAD_SAVED_TENSORS_HOOKS", "DEFAULT_DEVICE"})
+
+
+def _split_guards(guards: Sequence[Any]) -> list[bool]:
+    """Which guards to ask on each call: those that an equal key does not imply."""
+    record = _recording
+    assert record is not None
+    implied = _Implied(record.arguments)
+    keep = []
+    for entry in guards:
+        name, kind = entry.orig_guard.name, entry.guard_type  # entry.name has lost its L[...]
+        verdict = implied.verdict(name, kind)
+        keep.append(verdict == "ask")
+        if verdict == "odd":
+            record.odd.append(f"{name} ({kind})")
+        elif verdict == "ask":
+            record.locals_kept.update(re.findall(r"L\['(\w+)'\]", name))
+    return keep
+
+
+class _Implied:
+    """Which guards a key implies, by where in the call they look."""
+
+    def __init__(self, arguments: Mapping[str, Any]) -> None:
+        self.tensors: set[str] = set()
+        self.containers: set[str] = set()
+        self.values: list[str] = []
+        self.states: list[str] = []
+        for name, value in arguments.items():
+            self._sort(value, f"L['{name}']")
+
+    def _sort(self, value: Any, path: str) -> None:
+        if isinstance(value, Tensor):
+            self.tensors.add(path)
+        elif isinstance(value, dict):
+            self._container(path, {f"{path}[{name!r}]": item for name, item in value.items()})
+        elif isinstance(value, (list, tuple)) and type(value) is not torch.Size:
+            self._container(path, {f"{path}[{i}]": item for i, item in enumerate(value)})
+        elif hasattr(value, "__dataclass_fields__") and not isinstance(value, Module):
+            self._container(path, {f"{path}.{name}": getattr(value, name) for name in value.__dataclass_fields__})
+        elif isinstance(value, Module) or not _is_keyed_by_value(value):
+            self.states.append(path)
+        else:
+            self.values.append(path)
+
+    def _container(self, path: str, items: Mapping[str, Any]) -> None:
+        self.containers.add(path)
+        for place, item in items.items():
+            self._sort(item, place)
+
+    def verdict(self, name: str, kind: str) -> str:
+        """``implied`` by an equal key, ``ask`` on each call, or ``odd``: a guard on an argument that no key implies."""
+        if kind in _AMBIENT_IN_KEY or kind == "SHAPE_ENV":
+            return "implied"
+        if any(_inside(name, path) for path in self.states):
+            return "ask"
+        if name in self.tensors:
+            return "implied" if kind in _TENSOR_GUARDS else "odd"
+        if name in self.containers:
+            return "implied" if kind in _CONTAINER_GUARDS else "odd"
+        if any(_inside(name, path) for path in self.values):
+            return "implied"
+        return "odd" if any(_inside(name, path) for path in (*self.tensors, *self.containers)) else "ask"
+
+
+def _inside(name: str, path: str) -> bool:
+    return name == path or name.startswith((f"{path}.", f"{path}["))
+
+
+def _is_keyed_by_value(value: Any) -> bool:
+    from ..keys import Bypass, describe
+
+    try:
+        describe(value)
+    except Bypass:
+        return False
+    return True
+
+
+def _readable(part: str) -> str:
+    """A guard's text without the place in the source that Dynamo appends."""
+    return part.split("  #")[0].strip()
+
+
+def _reason(error: Exception) -> str:
+    """The first sentences of what Dynamo or the compiler said; an error of a backend says what it wraps."""
+    inner = getattr(error, "inner_exception", None) or error
+    lines = [line.strip() for line in str(inner).strip().splitlines() if line.strip()]
+    text = " ".join(lines[:2]) if lines else type(inner).__name__
+    return f"{type(inner).__name__}: {text[:300]}"
+
+
+# --------------------------------------------------------------------------------------------------------------- effects
+
+
+def _effects(gm: torch.fx.GraphModule, arguments: Mapping[str, Any]) -> Effects:
+    """What the traced call writes and reads, from the graph's inputs, AOTAutograd's metadata and Dynamo's own list."""
+    sources = [_source(node) for node in gm.graph.nodes if node.op == "placeholder"]
+    written = [source for source, wrote in zip(sources, _input_writes(gm), strict=True) if wrote]
+    own = {source: name for source in sources if (name := _argument_of(source, arguments))}
+    elsewhere = [f"it writes {source}" for source in written if source not in own]
+    reads_state = any(source not in own and source.startswith(("L[", "G[")) for source in sources)
+    return Effects(
+        frozenset(own[source] for source in written if source in own),
+        (*elsewhere, *_python_side_effects()),
+        tuple(str(node.target) for node in gm.graph.nodes if "c10d" in str(node.target)),
+        reads_state,
+    )
+
+
+def _source(node: torch.fx.Node) -> str:
+    argument = node.meta.get("grapharg")
+    return argument.source.name if argument is not None and argument.source is not None else ""
+
+
+def _argument_of(source: str, arguments: Mapping[str, Any]) -> str | None:
+    """The argument that a graph input comes from; None for what is reached through a module or from outside."""
+    match = re.match(r"L\['(\w+)'\]", source)
+    if not match or match[1] not in arguments or isinstance(arguments[match[1]], Module):
+        return None
+    return match[1]
+
+
+def _input_writes(gm: torch.fx.GraphModule) -> list[bool]:
+    """For each input of the graph, whether the graph writes it.
+
+    AOTAutograd knows best: some operations write without a trace on fake tensors, such as batch norm its statistics.
+    """
+    places = [node for node in gm.graph.nodes if node.op == "placeholder"]
+    versions = [getattr(node.meta.get("example_value"), "_version", 0) > 0 for node in places]
+    context = torch._guards.TracingContext.try_get()
+    metadata = context.fw_metadata if context is not None else None
+    if metadata is None or len(metadata.input_info) != len(places):
+        return [True] * len(places)  # what cannot be inferred counts as written
+    return [
+        before or info.mutates_data or info.mutates_metadata
+        for before, info in zip(versions, metadata.input_info, strict=True)
+    ]
+
+
+def _python_side_effects() -> tuple[str, ...]:
+    """Python objects that the call changes: attributes, lists, globals, closure cells."""
+    effects = InstructionTranslator.current_tx().output.side_effects
+    changed = [variable.source.name for variable in effects._get_modified_vars() if variable.source is not None]
+    hooks = ["tensor hooks are registered"] if effects.tensor_hooks else []
+    return (*[f"it changes {name}" for name in changed], *hooks)

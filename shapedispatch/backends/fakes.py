@@ -1,0 +1,106 @@
+"""Fake tensors that stand in for a call's: same rank, dtype, device and order of strides, any sizes, no memory.
+
+A build is made from these alone, so that making it reads, writes and aliases nothing of the caller's.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import Module, Parameter
+
+__all__ = ["Resize", "fake_arguments", "resized", "scaled_strides"]
+
+Resize = Callable[[str, Tensor], tuple[Sequence[int], Sequence[int]]]
+"""From a tensor's place in the call, such as ``L['x']``, and the tensor: its sizes, and which of its axes are dynamic.
+All other axes are constants; without a Resize no axis is marked as either."""
+
+
+def scaled_strides(old: Sequence[int], strides: Sequence[int], new: Sequence[int]) -> tuple[int, ...]:
+    """Strides for sizes ``new`` that order and space the axes as ``strides`` do for sizes ``old``.
+
+    Dense stays dense, a broadcast axis (stride 0) stays one, and the gap of a sliced axis keeps its ratio.
+    """
+    out = list(strides)
+    step_old = step_new = 1
+    for axis in sorted(range(len(old)), key=lambda d: (strides[d], old[d])):
+        stride = strides[axis]
+        if stride == 0:
+            continue
+        if step_old and stride % step_old == 0:
+            out[axis] = step_new * (stride // step_old)
+        step_old, step_new = stride * old[axis], out[axis] * new[axis]
+    return tuple(out)
+
+
+def fake_arguments(arguments: Mapping[str, Any], resize: Resize | None = None) -> dict[str, Any]:
+    """The same arguments with every tensor replaced by a fake one; modules and scalars pass as they are."""
+    from torch._subclasses.fake_tensor import FakeTensorMode  # half a second, which is for the first miss to pay
+
+    mode = FakeTensorMode()
+    return _mapped(arguments, lambda path, t: _fake_tensor(t, path, mode, resize))
+
+
+def resized(arguments: Mapping[str, Any], resize: Resize) -> dict[str, Any]:
+    """The same arguments with real tensors of other sizes, their values repeated or cut, so that indices stay legal."""
+
+    def change(path: str, t: Tensor) -> Tensor:
+        sizes, _ = resize(path, t)
+        for axis, size in enumerate(sizes):
+            if size != t.shape[axis]:
+                t = t.index_select(axis, torch.arange(size, device=t.device) % max(t.shape[axis], 1))
+        return t
+
+    return _mapped(arguments, change)
+
+
+def _mapped(arguments: Mapping[str, Any], change: Callable[[str, Tensor], Tensor]) -> dict[str, Any]:
+    return {name: _map(value, f"L['{name}']", change) for name, value in arguments.items()}
+
+
+def _map(value: Any, path: str, change: Callable[[str, Tensor], Tensor]) -> Any:
+    if isinstance(value, Tensor):
+        return change(path, value)
+    if isinstance(value, dict):
+        return {name: _map(item, f"{path}[{name!r}]", change) for name, item in value.items()}
+    if isinstance(value, (list, tuple)) and type(value) is not torch.Size:
+        items = [_map(item, f"{path}[{i}]", change) for i, item in enumerate(value)]
+        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
+    if dataclasses.is_dataclass(value) and not isinstance(value, (type, Module)):
+        return _map_dataclass(value, path, change)
+    return value
+
+
+def _map_dataclass(value: Any, path: str, change: Callable[[str, Tensor], Tensor]) -> Any:
+    """A copy made without the class's own ``__init__``, which may compute or count."""
+    twin = object.__new__(type(value))
+    for field in dataclasses.fields(value):
+        item = _map(getattr(value, field.name), f"{path}.{field.name}", change)
+        object.__setattr__(twin, field.name, item)
+    return twin
+
+
+def _fake_tensor(t: Tensor, path: str, mode: Any, resize: Resize | None) -> Tensor:
+    sizes, dynamic = resize(path, t) if resize else (tuple(t.shape), None)
+    strides = scaled_strides(t.shape, t.stride(), sizes) if t.numel() else t.stride()
+    with mode, torch.inference_mode(t.is_inference()):
+        fake = torch.empty_strided(sizes, strides, dtype=t.dtype, device=t.device)
+        if isinstance(t, Parameter):
+            fake = Parameter(fake, requires_grad=t.requires_grad)
+        elif t.requires_grad:
+            fake.requires_grad_()
+    if dynamic is not None:
+        _mark(fake, dynamic)
+    return fake
+
+
+def _mark(fake: Tensor, dynamic: Sequence[int]) -> None:
+    import torch._dynamo  # seconds, which are for the first build to pay
+
+    for axis in range(fake.dim()):
+        mark = torch._dynamo.mark_dynamic if axis in dynamic else torch._dynamo.mark_static
+        mark(fake, axis)

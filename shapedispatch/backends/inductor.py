@@ -1,0 +1,107 @@
+"""A graph to compiled code by TorchInductor: the one place that touches Inductor's private names."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch._inductor.codecache import PyCodeCache
+from torch._inductor.compile_fx import compile_fx, compile_fx_inner
+
+__all__ = ["Code", "Uncompilable", "compiler", "look_only"]
+
+
+class Uncompilable(Exception):
+    """Compiled code for this graph would not do what plain does; the message is why."""
+
+
+@dataclass(slots=True)
+class Code:
+    """What one build consists of: its source texts (forward, then backward) and the modules that were generated."""
+
+    sources: list[str] = field(default_factory=list)
+    modules: list[Any] = field(default_factory=list)
+    only_views: bool = True
+
+    def text(self) -> str:
+        """The code without comments and names that differ from one compilation to the next."""
+        lines = [line for source in self.sources for line in source.splitlines()]
+        return "\n".join(line for line in lines if not line.lstrip().startswith("#"))
+
+    def release(self) -> None:
+        """Take the generated modules out of Inductor's and Python's own caches, which never forget."""
+        for module in self.modules:
+            if module in PyCodeCache.modules:
+                PyCodeCache.modules.remove(module)
+            for table in (sys.modules, getattr(PyCodeCache, "modules_no_attr", {})):
+                for name in [name for name, value in list(table.items()) if value is module]:
+                    del table[name]
+        self.modules.clear()
+
+
+Compile = Callable[[torch.fx.GraphModule, Sequence[Any]], Callable[..., Any]]
+
+
+def compiler(options: Mapping[str, Any], code: Code) -> Compile:
+    """A graph compiler that fills in ``code``; it raises Uncompilable, and whatever Inductor raises.
+
+    ``fallback_random`` makes random numbers those of plain, so that they do not depend on the choice.
+    """
+    patches = {"fallback_random": True, **options}
+
+    def inner(gm: torch.fx.GraphModule, examples: Sequence[Any], **kwargs: Any) -> Any:
+        _refuse_integer_division(gm)
+        code.only_views &= _only_views(gm)
+        compiled = compile_fx_inner(gm, examples, **kwargs)
+        code.sources.append(getattr(compiled, "source_code", None) or "")
+        return compiled
+
+    def compile_graph(gm: torch.fx.GraphModule, examples: Sequence[Any]) -> Callable[..., Any]:
+        before = set(map(id, PyCodeCache.modules))
+        try:
+            return compile_fx(gm, examples, inner_compile=inner, config_patches=patches)
+        finally:
+            code.modules += [module for module in PyCodeCache.modules if id(module) not in before]
+
+    return compile_graph
+
+
+def look_only(gm: torch.fx.GraphModule, examples: Sequence[Any]) -> Callable[..., Any]:
+    """Trace through autograd without compiling anything: for a function's effects alone."""
+    from torch._dynamo.backends.common import aot_autograd
+
+    def keep(graph: torch.fx.GraphModule, _: Sequence[Any]) -> Callable[..., Any]:
+        return graph.forward
+
+    return aot_autograd(fw_compiler=keep, bw_compiler=keep)(gm, examples)
+
+
+_DIVISIONS = ("floor_divide", "remainder", "fmod", "div.Tensor_mode", "div.Scalar_mode")
+
+
+def _refuse_integer_division(gm: torch.fx.GraphModule) -> None:
+    """In compiled code an integer division by zero ends the process, where plain raises."""
+    for node in gm.graph.nodes:
+        if node.op != "call_function" or not str(node.target).startswith(tuple(f"aten.{name}" for name in _DIVISIONS)):
+            continue
+        value = node.meta.get("val")
+        divisor = node.args[1] if len(node.args) > 1 else None
+        whole = isinstance(value, torch.Tensor) and not value.is_floating_point()
+        if whole and isinstance(divisor, torch.fx.Node) and isinstance(divisor.meta.get("val"), torch.Tensor):
+            raise Uncompilable("it divides whole numbers by a tensor, where compiled code dies of a zero")
+
+
+def _only_views(gm: torch.fx.GraphModule) -> bool:
+    """Whether every operation of the graph is a view of its input: such code launches no kernel."""
+    calls = [node.target for node in gm.graph.nodes if node.op == "call_function"]
+    return all(_is_view(target) for target in calls)
+
+
+def _is_view(target: Any) -> bool:
+    if not isinstance(target, torch._ops.OpOverload):
+        return not str(target).startswith("aten")  # arithmetic on sizes
+    returns = target._schema.returns
+    return bool(returns) and all(r.alias_info is not None and not r.alias_info.is_write for r in returns)

@@ -1,0 +1,336 @@
+"""What stands behind a dispatcher: the hit path, the miss path, and what a user may ask.
+
+A hit: key, table, the build's remaining guards, launch. A miss is `Core.decide`. Deleting the table would change how
+long a call takes and nothing else.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from .backends import Backend, Candidate, Offer
+from .choose import Rules, all_refused, choose
+from .copies import untouched
+from .dims import Misfit, distance
+from .errors import NoVariantError, four_parts, render_call
+from .keys import Bypass, Key, differences, safe_key, tensors
+from .records import CacheInfo, Choice, Origin, Refusal, Timing
+from .settings import Resolved
+from .table import Entry, Table, deciding
+from .timing import CudaStopwatch, GraphStopwatch, HostStopwatch, Stopwatch
+from .trial import Trial
+
+__all__ = ["Core"]
+
+_NEAREST_AMONG = 64
+"""How many of the newest keys a new one is compared with, to say what is new about it."""
+
+
+class Core:
+    """What stands behind one dispatcher: its backend, its settings and its table."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        resolve: Callable[[], Resolved],
+        inputs: Callable[..., Any] | None = None,
+        stopwatch_for: Callable[[torch.device, str], Stopwatch] | None = None,
+    ) -> None:
+        self.backend = backend
+        self.plain = backend.plain
+        self._resolve = resolve
+        self._inputs = inputs
+        self._stopwatch_for = stopwatch_for or _stopwatch
+        self._warned: set[str] = set()
+        self.refresh()
+        self.table = Table(self.settings.maxsize, self.settings.max_builds)
+
+    def refresh(self) -> None:
+        """Read the settings again, after `set_mode`."""
+        self.settings = self._resolve()
+        self.off = self.settings.mode == "off"
+
+    # -- the call
+
+    def call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """Run the variant for this call in normal form."""
+        if self.off:
+            return self.plain(*args, **kwargs)
+        try:
+            key = self.backend.key(args, kwargs)
+        except Bypass as reason:
+            return self.bypass(str(reason), args, kwargs)
+        entry = self.table.find(key, args, kwargs)
+        if entry is None:
+            return self.miss(key, args, kwargs)
+        return self.run(entry, args, kwargs)
+
+    def run(self, entry: Entry, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """Run what was chosen. What a build raises that writes nothing, plain answers: its error is the answer."""
+        assert entry.run is not None
+        if not entry.retry:
+            return entry.run(*args, **kwargs)
+        try:
+            return entry.run(*args, **kwargs)
+        except Exception:  # the boundary where a build is judged: plain gives the answer, or the error
+            return self.plain(*args, **kwargs)
+
+    def bypass(self, reason: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """Run plain, and count why."""
+        self.table.count("bypasses", reason)
+        return self.plain(*args, **kwargs)
+
+    def miss(self, key: Key, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """Decide for a key without a choice, then run the winner once on the caller's arguments."""
+        if deciding.mine():
+            return self.bypass("another call of this thread is being decided", args, kwargs)
+        needs_grad = torch.is_grad_enabled() and any(t.requires_grad for t in tensors((args, kwargs)))
+        if not deciding.take(wait=needs_grad):
+            return self.bypass("another thread is deciding", args, kwargs)
+        try:
+            entry = self.table.find(key, args, kwargs) or self.decide(key, args, kwargs)
+        except Bypass as reason:
+            self._warn_once(str(reason), args, kwargs)
+            return self.bypass(str(reason), args, kwargs)
+        finally:
+            deciding.give()
+        return self.run(entry, args, kwargs)
+
+    # -- the miss path
+
+    def decide(self, key: Key, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Entry:
+        """Build, refuse, check, time, choose and remember; called with `deciding` held. Raises Bypass.
+
+        1. the sizes, which may not fit the declaration; 2. what frozen modes allow; 3. the offer, which builds what is
+        missing; 4. a lost build's choice stands; 5. otherwise the winner; 6. publish.
+        """
+        try:
+            sizes = self.backend.sizes(args, kwargs)
+        except Misfit as misfit:
+            raise Bypass(str(misfit)) from None
+        new_because = self._new_because(key, args, kwargs)
+        self.table.count("misses", ", ".join(new_because) or "the first call")
+        known = next((entry.choice for entry in self.table.peek(key) if entry.lost()), None)
+        with untouched(args, kwargs):
+            offer = self.backend.offer(args, kwargs, key, self.table)
+        key = self._key_after(offer, key, args, kwargs)
+        entry = self._lost_again(known, offer) or self._winner(offer, args, kwargs)
+        entry = replace_choice(entry, sizes=sizes, key=key, new_because=new_because)
+        self._warn_of_refusals(offer, entry, args, kwargs)
+        self.table.publish(key, entry)
+        return entry
+
+    def _key_after(self, offer: Offer, key: Key, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Key:
+        """The key again: where the offer has shown that something is written, it holds which arguments overlap."""
+        again = self.backend.key(args, kwargs)
+        if len(again) != len(key):
+            self.table.forget_choices()
+        return again
+
+    def _lost_again(self, known: Choice | None, offer: Offer) -> Entry | None:
+        """The entry of a choice whose build had left, without timing anything again."""
+        if known is None:
+            return None
+        candidate = next((c for c in offer.candidates if c.name == known.variant), None)
+        return None if candidate is None else _entry(candidate, known, offer)
+
+    def _winner(self, offer: Offer, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Entry:
+        pick = self.settings.pick
+        pinned = next((c for c in offer.candidates if c.name == pick), None)
+        if pinned is not None:
+            return _decided(pinned, "pinned", offer)
+        if len(offer.candidates) == 1:
+            return _decided(offer.candidates[0], "only", offer)
+        trial = self._trial(offer, args, kwargs)
+        untimed = self._why_untimed(offer, trial)
+        if untimed:
+            return self._nearest(offer, untimed, args, kwargs)
+        decision = choose(offer.candidates, trial, self._rules(trial))
+        self.table.count("timings")
+        return _decided(decision.winner, "timed", offer, decision.timings, decision.refusals)
+
+    def _trial(self, offer: Offer, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Trial:
+        grad = torch.is_grad_enabled() and any(t.requires_grad for t in _all_tensors(args, kwargs))
+        return Trial(args, kwargs, tuple(self.backend.arguments(args, kwargs)), offer.written, grad)
+
+    def _why_untimed(self, offer: Offer, trial: Trial) -> str | None:
+        if offer.untimed:
+            return offer.untimed
+        if torch.are_deterministic_algorithms_enabled():
+            return "deterministic algorithms are asked for, and timing is not deterministic"
+        if trial.device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+            return "a CUDA graph is being captured"
+        return trial.hooked() or trial.memory_refusal(self.settings.copy_limit)
+
+    def _nearest(self, offer: Offer, why: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Entry:
+        """Without timing: the nearest hint's build, if it may be used at all; else plain."""
+        hinted = [c for c in offer.candidates if c.point] if offer.untimed is None else []
+        sizes = self.backend.sizes(args, kwargs)
+        named = [c for c in hinted if c.point is not None and c.point.keys() <= sizes.keys()]
+        winner = min(named, key=lambda c: distance(sizes, c.point or {}), default=offer.candidates[0])
+        entry = _decided(winner, "nearest" if winner.point else "only", offer)
+        return replace_choice(entry, notes=(*entry.choice.notes, f"not timed: {why}"))
+
+    def _rules(self, trial: Trial) -> Rules:
+        settings = self.settings
+        return Rules(
+            self._stopwatch_for(trial.device, settings.regime), settings.budget_ms, settings.margin, settings.check
+        )
+
+    # -- what a user may ask
+
+    def explain(self, *args: Any, **kwargs: Any) -> Choice:
+        """See `dispatcher.Dispatcher.explain`."""
+        try:
+            args, kwargs = self.backend.normal(args, kwargs)
+            key = self.backend.key(args, kwargs)
+            sizes = self.backend.sizes(args, kwargs)
+        except (Bypass, Misfit) as reason:
+            return Choice("plain", "bypass", key=safe_key(args, kwargs), notes=(str(reason),))
+        for entry in self.table.peek(key):
+            if entry.lost() or entry.check is None or entry.check(args, kwargs):
+                return entry.choice
+        return Choice("plain", "unseen", sizes, key, new_because=self._new_because(key, args, kwargs))
+
+    def tune(self, *args: Any, exhaustive: bool = False, **kwargs: Any) -> Choice:
+        """See `dispatcher.Dispatcher.tune`."""
+        args, kwargs = self.backend.normal(args, kwargs)
+        try:
+            key = self.backend.key(args, kwargs)
+            with deciding:
+                return self.decide(key, args, kwargs).choice
+        except Bypass as reason:
+            return Choice("plain", "bypass", key=safe_key(args, kwargs), notes=(str(reason),))
+
+    def prepare(self, sizes: Any = (), *args: Any, **kwargs: Any) -> list[Choice]:
+        """See `dispatcher.Dispatcher.prepare`."""
+        chosen = []
+        for point in _points(sizes):
+            call_args, call_kwargs = self._call_at(point, args, kwargs)
+            chosen.append(self.tune(*call_args, **call_kwargs))
+        return chosen
+
+    def _call_at(
+        self, point: Mapping[str, int], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
+        if not args and not kwargs and self._inputs is not None:
+            return self._inputs(point, None)  # type: ignore[no-any-return]  # the user's own function
+        args, kwargs = self.backend.normal(args, kwargs)
+        return self.backend.resized(args, kwargs, point)
+
+    def variant(self, name: str) -> Callable[..., Any]:
+        """See `dispatcher.Dispatcher.variant`."""
+
+        @functools.wraps(self.plain)
+        def run(*args: Any, **kwargs: Any) -> Any:
+            args, kwargs = self.backend.normal(args, kwargs)
+            return self._candidate(name, args, kwargs).run(*args, **kwargs)
+
+        return run
+
+    def _candidate(self, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Candidate:
+        try:
+            key = self.backend.key(args, kwargs)
+            with deciding, untouched(args, kwargs):
+                offer = self.backend.offer(args, kwargs, key, self.table)
+        except Bypass as reason:
+            offer = Offer((Candidate("plain", self.plain),), (Refusal(name, (str(reason),)),))
+        for candidate in offer.candidates:
+            if candidate.name == name:
+                return candidate
+        refused = [f"{r.variant}: {'; '.join(r.reasons)}" for r in offer.refusals]
+        names = ", ".join(candidate.name for candidate in offer.candidates)
+        change = f"variants that can run this call: {names}"
+        raise NoVariantError(four_parts(self._rendered(args, kwargs), f"variant {name!r} was asked for", refused, change))
+
+    def choices(self) -> list[Choice]:
+        """See `dispatcher.Dispatcher.choices`."""
+        return [entry.choice for _, entry in self.table.entries()]
+
+    def cache_info(self) -> CacheInfo:
+        """See `dispatcher.Dispatcher.cache_info`."""
+        return self.table.info()
+
+    def cache_clear(self) -> None:
+        """See `dispatcher.Dispatcher.cache_clear`."""
+        self.table.clear()
+
+    # -- messages
+
+    def _new_because(self, key: Key, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[str, ...]:
+        """What differs between this key and the nearest of the newest known ones."""
+        names = tuple(self.backend.arguments(args, kwargs))
+        known = self.table.newest(_NEAREST_AMONG)
+        found = (differences(key, other, names) for other in known if len(other) == len(key))
+        return min(found, key=len, default=())
+
+    def _rendered(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
+        return render_call(self.backend.name, self.backend.arguments(args, kwargs))
+
+    def _warn_once(self, reason: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        if reason not in self._warned and len(self._warned) < 256:
+            self._warned.add(reason)
+            change = "The plain function runs, as it does at every such call."
+            text = four_parts(self._rendered(args, kwargs), "this call cannot be dispatched:", [reason], change)
+            warnings.warn(text, stacklevel=4)
+
+    def _warn_of_refusals(self, offer: Offer, entry: Entry, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        """Once: every variant was refused, so that plain is all there is."""
+        if len(offer.candidates) == 1 and offer.refusals and not self._warned:
+            self._warned.add("refusals")
+            warnings.warn(all_refused(self._rendered(args, kwargs), offer.refusals), stacklevel=5)
+
+
+def _entry(candidate: Candidate, choice: Choice, offer: Offer) -> Entry:
+    retry = candidate.build is not None and offer.written is not None and not offer.written
+    return Entry(candidate.run, candidate.check, choice, candidate.build, retry)
+
+
+def _decided(
+    candidate: Candidate,
+    origin: Origin,
+    offer: Offer,
+    timings: Sequence[Timing] = (),
+    refusals: Sequence[Refusal] = (),
+) -> Entry:
+    choice = Choice(
+        candidate.name,
+        origin,
+        config=candidate.config,
+        timings=tuple(timings),
+        refusals=(*offer.refusals, *refusals),
+        route=candidate.route,
+        notes=(*candidate.notes, *offer.notes),
+    )
+    return _entry(candidate, choice, offer)
+
+
+def replace_choice(entry: Entry, **changes: Any) -> Entry:
+    """The entry with its choice changed."""
+    return replace(entry, choice=replace(entry.choice, **changes))
+
+
+def _all_tensors(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterable[torch.Tensor]:
+    modules = [value for value in (*args, *kwargs.values()) if isinstance(value, torch.nn.Module)]
+    return itertools.chain(tensors((args, kwargs)), *[module.parameters() for module in modules])
+
+
+def _stopwatch(device: torch.device, regime: str) -> Stopwatch:
+    if device.type != "cuda":
+        return HostStopwatch()
+    return GraphStopwatch(device) if regime == "graph" else CudaStopwatch(device)
+
+
+def _points(sizes: Any) -> list[dict[str, int]]:
+    """A mapping of dim to size or sizes, or a list of mappings, as a list of points."""
+    if not isinstance(sizes, Mapping):
+        return [dict(point) for point in sizes] or [{}]
+    columns = [size if isinstance(size, (list, tuple, range)) else [size] for size in sizes.values()]
+    return [dict(zip(sizes, row, strict=True)) for row in itertools.product(*columns)]

@@ -1,0 +1,314 @@
+"""The decorator: what was written above a function is checked, settled with the settings, and given a backend."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import itertools
+import typing
+import weakref
+from collections.abc import Callable, Mapping
+from types import BuiltinFunctionType, FunctionType, MethodType
+from typing import Any, Protocol
+
+import torch
+
+from . import modes
+from .backends.torch_function import Plan, TorchFunction
+from .calls import Signature
+from .core import Core
+from .dims import Declaration, check_buckets, check_hints, check_static
+from .errors import DeclarationError
+from .records import CacheInfo, Choice, Variant
+from .settings import TABLE, Resolved, settings
+
+__all__ = ["Dispatcher", "dispatchers", "shapedispatch"]
+
+
+class Dispatcher(Protocol):
+    """What `shapedispatch` returns: called like the thing it decorates, and asked by these methods."""
+
+    __name__: str
+    __wrapped__: Callable[..., Any]
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the variant that is fastest for this call."""
+
+    def explain(self, *args: Any, **kwargs: Any) -> Choice:
+        """Say what runs for this call and why. Never runs, builds or times anything."""
+
+    def tune(self, *args: Any, exhaustive: bool = False, **kwargs: Any) -> Choice:
+        """Decide for this call now, whatever was known, leaving its arguments as they are.
+
+        ``exhaustive`` (kernels) searches all configs at this very shape.
+        """
+
+    def prepare(self, sizes: Any = (), *args: Any, **kwargs: Any) -> list[Choice]:
+        """Build and decide ahead: this call with the named dims set to each of ``sizes``.
+
+        ``sizes`` is a mapping of dim to size or to sizes (every combination), or a list of mappings.
+        """
+
+    def variant(self, name: str) -> Callable[..., Any]:
+        """That variant as a callable, for bisecting; NoVariantError at a call that it cannot run."""
+
+    def choices(self) -> list[Choice]:
+        """Every choice held."""
+
+    def cache_info(self) -> CacheInfo:
+        """Counters since the start or the last `cache_clear`."""
+
+    def cache_clear(self) -> None:
+        """Forget every choice and let every build go."""
+
+
+# ------------------------------------------------------------------------------------------------------ the decorator
+
+_LEFT_OUT: Any = type("_LeftOut", (), {"__repr__": lambda self: "<the setting>"})()
+"""The default of every argument: the settings decide, then the built-in."""
+
+
+def shapedispatch(
+    fn: Any = None,
+    /,
+    *,
+    dims: Any = _LEFT_OUT,
+    hints: Any = _LEFT_OUT,
+    static: Any = _LEFT_OUT,
+    exact: Any = _LEFT_OUT,
+    buckets: Any = _LEFT_OUT,
+    variants: Any = (),
+    configs: Any = _LEFT_OUT,
+    grid: Any = _LEFT_OUT,
+    inputs: Callable[..., Any] | None = None,
+    mutates: Any = None,
+    objective: Any = "time",
+    maxsize: Any = _LEFT_OUT,
+    store: Any = _LEFT_OUT,
+    name: str | None = None,
+    options: Mapping[str, Any] | None = None,
+    **unknown: Any,
+) -> Any:
+    """Run each call of a function by the build that is fastest for its exact shape.
+
+    Used bare or with arguments, above a function, method, lambda, partial or builtin. What comes back is a real
+    function with the methods of `Dispatcher`.
+
+    Args:
+        dims: which axes of which argument are which dim: ``{"x": "M K", "w": "K N", "start": "P"}``; ``_`` for an
+            axis without a name, ``...`` for any further axes, a list of strings for a list of tensors. Arguments
+            annotated with jaxtyping need none.
+        hints: sizes (at least 2) that are expected of the dynamic dims. A tuple sets all of them together, one
+            build a size; a mapping of dim to sizes makes their product (at most 16); a list of mappings is taken
+            as it is; ``()`` makes no such build. Default: (64, 256, 4096).
+        static: dims that are constants in every build.
+        exact: one more build per observed shape, with all sizes constant.
+        buckets: dim to ``"pow2"``, a step or bounds: calls of one bucket share one timing.
+        variants: alternatives as they are: callables of the same arguments, or `Variant`.
+        inputs: ``inputs(sizes, like) -> (args, kwargs)`` makes a call of given sizes, for `Dispatcher.prepare`.
+        mutates: names of the arguments that the function writes; inferred where left out.
+        objective: ``"time"``.
+        maxsize: most choices kept (default 4096).
+        name: what settings and messages call it (default: module and qualified name).
+        options: for the compiler, as in torch.compile.
+
+    Raises:
+        DeclarationError: an argument that cannot mean anything; it is a TypeError and a ValueError.
+    """
+    if unknown:
+        raise DeclarationError(_unknown_argument(unknown))
+    given = {
+        "hints": hints,
+        "static": static,
+        "exact": exact,
+        "buckets": buckets,
+        "maxsize": maxsize,
+        "store": store,
+    }
+    if configs is not _LEFT_OUT or grid is not _LEFT_OUT:
+        raise DeclarationError("configs= and grid= are for Triton kernels")
+    if objective != "time":
+        raise DeclarationError(f"objective={objective!r}: allowed is \"time\"")
+    said = {setting: value for setting, value in given.items() if value is not _LEFT_OUT}
+
+    def decorate(target: Any) -> Any:
+        _refuse_what_is_no_function(target)
+        label = name or _qualified_name(target)
+        signature = Signature.of(target)
+        declaration = Declaration.parse(None if dims is _LEFT_OUT else dims, signature.names, _annotations(target))
+        decorator = _checked(said, declaration, signature.names)
+        resolve = functools.partial(_resolve, label, decorator)
+        plan = _plan(resolve(), declaration, signature.names, _variants(variants), mutates, options)
+        return function_of(Core(TorchFunction(target, label, plan), resolve, inputs), target)
+
+    return decorate if fn is None else decorate(fn)
+
+
+def _resolve(label: str, decorator: Mapping[str, Any]) -> Resolved:
+    return settings().resolve(label, decorator, override=modes.current())
+
+
+def _plan(
+    resolved: Resolved,
+    declaration: Declaration,
+    parameters: tuple[str, ...],
+    variants: tuple[Variant, ...],
+    mutates: Any,
+    options: Mapping[str, Any] | None,
+) -> Plan:
+    hints = check_hints(resolved.hints, declaration.names, parameters)
+    static = check_static(resolved.static, declaration.names, hints, parameters)
+    # With a tuple of hints the dynamic dims are the declared ones; where none is declared, the axes seen to vary.
+    bare = not declaration.names and not _names_dims(hints)
+    return Plan(
+        declaration, hints, bare, static, resolved.exact, variants, _mutates(mutates, parameters), _options(options)
+    )
+
+
+def _names_dims(hints: Any) -> bool:
+    return isinstance(hints, Mapping) or any(isinstance(point, Mapping) for point in hints)
+
+
+def _checked(said: Mapping[str, Any], declaration: Declaration, parameters: tuple[str, ...]) -> dict[str, Any]:
+    """The decorator's settings in their one form; wrong ones are errors here, at the decoration."""
+    checked = dict(said)
+    if "hints" in checked:
+        checked["hints"] = check_hints(checked["hints"], declaration.names, parameters)
+    if "static" in checked:
+        checked["static"] = check_static(checked["static"], declaration.names, (), parameters)
+    if "buckets" in checked:
+        checked["buckets"] = check_buckets(checked["buckets"], declaration.names, parameters)
+    for setting in checked.keys() - {"hints", "static", "buckets"}:
+        try:
+            checked[setting] = TABLE[setting].clean(checked[setting])
+        except ValueError:
+            raise DeclarationError(f"{setting}={said[setting]!r}: allowed is {TABLE[setting].allowed}") from None
+    return checked
+
+
+def _variants(given: Any) -> tuple[Variant, ...]:
+    """The supplied variants, each with a name of its own."""
+    if callable(given) or not isinstance(given, (list, tuple)):
+        raise DeclarationError(f"variants={given!r}: allowed is a list of callables or Variants")
+    found = []
+    for item in given:
+        variant = item if isinstance(item, Variant) else Variant(item)
+        if not callable(variant.fn):
+            raise DeclarationError(f"the variant {variant.fn!r} cannot be called")
+        label = variant.name or getattr(variant.fn, "__name__", type(variant.fn).__name__)
+        found.append(Variant(variant.fn, label, variant.when))
+    names = ["plain", "exact", *[variant.name for variant in found]]
+    twice = [label for label in dict.fromkeys(names) if names.count(label) > 1 or str(label).startswith("hint[")]
+    if twice:
+        raise DeclarationError(f"the variant name {twice[0]!r} is taken: give each a name with Variant(fn, name=...)")
+    return tuple(found)
+
+
+def _mutates(given: Any, parameters: tuple[str, ...]) -> tuple[str, ...] | None:
+    if given is None:
+        return None
+    names = (given,) if isinstance(given, str) else tuple(given)
+    for label in names:
+        if label not in parameters:
+            raise DeclarationError(f"mutates names the unknown argument {label!r}. Allowed are {', '.join(parameters)}")
+    return names
+
+
+def _options(given: Any) -> Mapping[str, Any] | None:
+    if given is not None and not isinstance(given, Mapping):
+        raise DeclarationError(f"options={given!r}: allowed is a mapping, as in torch.compile(options=...)")
+    return given
+
+
+def _unknown_argument(unknown: Mapping[str, Any]) -> str:
+    label, value = next(iter(unknown.items()))
+    if label == "key":
+        return (
+            f"key={value!r}: in Triton's words a key is the names of the dims that choices depend on; "
+            'here write dims="M N K"'
+        )
+    allowed = ", ".join(list(inspect.signature(shapedispatch).parameters)[1:-1])
+    return f"{label}={value!r} is not an argument of shapedispatch. Allowed are {allowed}"
+
+
+def _refuse_what_is_no_function(target: Any) -> None:
+    """Everything that can be decorated is a function of some kind; the rest is told what to write."""
+    if isinstance(target, torch.nn.Module):
+        raise DeclarationError(
+            f"{type(target).__name__} is a module instance: decorate its forward, in the class, with @shapedispatch"
+        )
+    if hasattr(target, "core") and hasattr(target, "cache_info"):
+        raise DeclarationError(f"{_qualified_name(target)} is a dispatcher already")
+    if hasattr(target, "_torchdynamo_orig_callable"):
+        raise DeclarationError("a compiled function: decorate the function as written, without torch.compile")
+    if inspect.iscoroutinefunction(target) or inspect.isgeneratorfunction(target) or inspect.isasyncgenfunction(target):
+        raise DeclarationError("a generator or coroutine: decorate the function that it calls for its numbers")
+    if isinstance(target, (staticmethod, classmethod, property)):
+        kind = type(target).__name__
+        raise DeclarationError(f"a {kind}: write @{kind} above @shapedispatch, not below")
+    builtin = isinstance(target, BuiltinFunctionType) or type(target).__name__ in ("method_descriptor", "wrapper_descriptor")
+    if isinstance(target, type) or not (isinstance(target, (FunctionType, MethodType, functools.partial)) or builtin):
+        raise DeclarationError(
+            f"{target!r} is no function: shapedispatch decorates functions, methods, lambdas, partials and builtins"
+        )
+
+
+def _qualified_name(target: Any) -> str:
+    inner = target.func if isinstance(target, functools.partial) else target
+    module = getattr(inner, "__module__", None) or "torch"
+    return f"{module}.{getattr(inner, '__qualname__', type(inner).__name__)}"
+
+
+def _annotations(target: Any) -> dict[str, Any]:
+    """The annotations as objects; where a name in them cannot be resolved they say nothing."""
+    try:
+        return typing.get_type_hints(target)
+    except (NameError, TypeError, AttributeError, SyntaxError):
+        return {}
+
+
+# ------------------------------------------------------------------------------------------------- the user's function
+
+_live: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
+_names = itertools.count(2)
+
+
+def function_of(core: Core, fn: Callable[..., Any]) -> Any:
+    """A real function that dispatches: it works as a method, under torch.compile, torch.export and fx."""
+    is_dynamo_compiling = torch.compiler.is_dynamo_compiling  # Dynamo takes it for True, and inlines ``fn``
+    normal, arity = core.backend.normal, core.backend.arity
+
+    @functools.wraps(fn)
+    def dispatch(*args: Any, **kwargs: Any) -> Any:
+        if is_dynamo_compiling():
+            return fn(*args, **kwargs)
+        if kwargs or len(args) != arity:
+            try:
+                args, kwargs = normal(args, kwargs)
+            except TypeError:
+                return fn(*args, **kwargs)  # the call is wrong, and the function says so best
+        return core.call(args, kwargs)
+
+    for name in ("explain", "tune", "prepare", "variant", "choices", "cache_info", "cache_clear"):
+        setattr(dispatch, name, getattr(core, name))
+    dispatch.__wrapped__ = fn
+    dispatch.core = core  # type: ignore[attr-defined]  # a function's attributes have no type
+    _register(core.backend.name, dispatch)
+    return dispatch
+
+
+def _register(name: str, dispatcher: Any) -> None:
+    _live[name if name not in _live else f"{name}#{next(_names)}"] = dispatcher
+
+
+def dispatchers() -> dict[str, Any]:
+    """The live dispatchers by name; the second of one name is ``name#2`` or so."""
+    return dict(_live)
+
+
+def _refresh_all() -> None:
+    for dispatcher in list(_live.values()):
+        dispatcher.core.refresh()
+
+
+modes.on_change(_refresh_all)

@@ -1,0 +1,68 @@
+"""The exceptions, and the one function that renders a call for a message."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+__all__ = [
+    "DeclarationError",
+    "MissError",
+    "NoVariantError",
+    "SettingsError",
+    "ShapeDispatchError",
+    "four_parts",
+    "render_argument",
+    "render_call",
+]
+
+
+class ShapeDispatchError(Exception):
+    """Base of every error that this package raises on its own account."""
+
+
+class DeclarationError(ShapeDispatchError, TypeError, ValueError):
+    """A decoration that cannot mean anything: raised at decoration, never at a call.
+
+    It is a TypeError and a ValueError because a wrong name, a wrong kind and a wrong
+    size are one mistake to the person who made it.
+    """
+
+
+class NoVariantError(ShapeDispatchError):
+    """A variant was asked for by name and there is none that can run this call."""
+
+
+class MissError(ShapeDispatchError):
+    """A frozen or sealed dispatcher met an unknown shape and ``on_miss`` is ``"error"``."""
+
+
+class SettingsError(ShapeDispatchError):
+    """A setting is unknown or has a value that is not allowed."""
+
+
+def render_argument(value: Any) -> str:
+    """One argument in one line: type, dtype, sizes, strides, device; other values by ``repr``, cut."""
+    sizes = getattr(value, "shape", None)
+    dtype = getattr(value, "dtype", None)
+    if sizes is None or dtype is None:
+        text = repr(value) if isinstance(value, (int, float, str, bool, type(None))) else type(value).__name__
+        return text if len(text) <= 80 else text[:77] + "..."
+    try:
+        strides: Any = tuple(value.stride())
+    except (AttributeError, RuntimeError, TypeError):
+        strides = "none"
+    name = str(dtype).removeprefix("torch.")
+    return f"{type(value).__name__} {name} sizes {tuple(sizes)} strides {strides} on {getattr(value, 'device', '?')}"
+
+
+def render_call(name: str, arguments: Mapping[str, Any]) -> str:
+    """The call ``name(...)`` with one argument a line."""
+    lines = [f"    {key} = {render_argument(value)}" for key, value in arguments.items()]
+    return "\n".join([f"{name}(", *lines, ")"]) if lines else f"{name}()"
+
+
+def four_parts(call: str, tried: str, refused: Iterable[str] | Sequence[str], change: str) -> str:
+    """The text of every error at a call: the call, what was tried, why each was refused, what to change."""
+    reasons = [f"  - {reason}" for reason in refused]
+    return "\n".join([call, tried, *reasons, change])

@@ -1,0 +1,391 @@
+"""A call to its key.
+
+The law: *if two calls have equal keys, a build that is right for one is right for the other.*
+
+What a call's arguments and the state around it can change stands in the key, by value: `ambient` holds the state,
+`describe` each argument. What cannot stand in a key makes the call a bypass, which runs the plain function:
+`why_ambient` says so of the state, `why_tensor` of a tensor; every other object that `describe` does not know is one.
+What the call does not carry (globals, closures, attributes of `self`) is no business of the key: a build checks it
+itself on each call. Nothing here rounds a size, reads a tensor's data or remembers a call.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import itertools
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from types import BuiltinFunctionType
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+from torch.nn import Module, Parameter
+from torch.nn.modules import module as nn_module
+from torch.utils._device import DeviceContext
+
+__all__ = [
+    "ALIGNMENT_BYTES",
+    "Bypass",
+    "Key",
+    "ambient",
+    "describe",
+    "differences",
+    "key",
+    "overlap",
+    "safe_key",
+    "span",
+    "symbolic",
+    "tensors",
+    "why_ambient",
+    "why_tensor",
+]
+
+Key: TypeAlias = tuple[Hashable, ...]
+
+ALIGNMENT_BYTES = 16
+"""Compiled code may load this many bytes at once where the first address is a multiple of it."""
+
+
+class Bypass(Exception):
+    """This call must run plain; the message is the reason."""
+
+
+# ---------------------------------------------------------------------------------------------- the state around a call
+
+# Bound once: a hit pays for each attribute it looks up. All of these exist in torch 2.11 to 2.14.
+_function_modes = torch._C._len_torch_function_stack
+_dispatch_modes = torch._C._len_torch_dispatch_stack
+_functorch_level = torch._C._functorch.peek_interpreter_stack
+_tracing = torch._C._get_tracing_state
+_saved_tensor_hooks = torch._C._autograd._top_saved_tensors_default_hooks
+_grad_mode = torch.is_grad_enabled
+_inference_mode = torch.is_inference_mode_enabled
+_any_autocast = torch._C._is_any_autocast_enabled
+_deterministic = torch._C._get_deterministic_algorithms
+_default_dtype = torch.get_default_dtype
+_matmul_precision = torch._C._get_float32_matmul_precision
+_threads = torch.get_num_threads
+_dispatch_keys = torch._C._dispatch_keys
+_compiler = torch.compiler
+_HOOK_TABLES: tuple[Mapping[int, Any], ...] = tuple(
+    table for name, table in vars(nn_module).items() if name.startswith("_global_") and isinstance(table, dict)
+)
+_forward_pre_hooks = nn_module._global_forward_pre_hooks
+_forward_hooks = nn_module._global_forward_hooks
+_backward_pre_hooks = nn_module._global_backward_pre_hooks
+_backward_hooks = nn_module._global_backward_hooks
+_AUTOCAST_DEVICES = ("cpu", "cuda", "xpu", "hpu", "mps", "mtia", "ipu", "xla", "maia")
+
+
+def ambient() -> Key:
+    """The state around the call that changes what a function computes; raises Bypass where it cannot be keyed."""
+    if (
+        _function_modes()
+        or _dispatch_modes()
+        or _functorch_level() is not None
+        or _tracing() is not None
+        or _compiler._is_compiling_flag
+        or forward_ad._current_level >= 0
+        or _saved_tensor_hooks(True) is not None
+        or _forward_pre_hooks
+        or _forward_hooks
+        or _backward_pre_hooks
+        or _backward_hooks
+    ):
+        return (_default_device(), *_keyed_ambient())
+    return (None, *_keyed_ambient())
+
+
+def _keyed_ambient() -> Key:
+    return (
+        _grad_mode(),
+        _inference_mode(),
+        _any_autocast() and _autocast(),
+        _deterministic() and _determinism(),
+        _default_dtype(),
+        _matmul_precision(),
+        _threads(),
+    )
+
+
+def _autocast() -> Key:
+    """Which devices cast, to what, and whether casts are remembered."""
+    casts = [(name, torch.get_autocast_dtype(name)) for name in _AUTOCAST_DEVICES if torch.is_autocast_enabled(name)]
+    return (*casts, torch.is_autocast_cache_enabled())
+
+
+def _determinism() -> Key:
+    return (torch.is_deterministic_algorithms_warn_only_enabled(), torch.utils.deterministic.fill_uninitialized_memory)
+
+
+def _default_device() -> torch.device | None:
+    """The device of `torch.set_default_device`, if that is all that watches the call; else Bypass."""
+    reason = why_ambient()
+    if reason:
+        raise Bypass(reason)
+    return torch._C._get_function_stack_at(0).device if _function_modes() else None
+
+
+def why_ambient() -> str | None:
+    """Why no call can be dispatched in the present state, or None."""
+    if _compiler._is_compiling_flag:
+        return "the call is being traced by torch.compile or torch.export"
+    if _tracing() is not None:
+        return "the call is being traced by torch.jit.trace"
+    if _functorch_level() is not None:
+        return "a torch.func transform (vmap, grad, functionalize, ...) is active"
+    if _dispatch_modes():
+        return "a TorchDispatchMode is active and must see every operation"
+    if forward_ad._current_level >= 0:
+        return "forward-mode AD is active: compiled code would drop tangents"
+    if _saved_tensor_hooks(True) is not None:
+        return "saved-tensor hooks are active (torch.utils.checkpoint, save_on_cpu) and must see what plain saves"
+    if any(_HOOK_TABLES):
+        return "global module hooks are registered and must run"
+    if _function_modes() and not _only_default_device():
+        return "a TorchFunctionMode is active and must see every function"
+    return None
+
+
+def _only_default_device() -> bool:
+    return _function_modes() == 1 and type(torch._C._get_function_stack_at(0)) is DeviceContext
+
+
+# --------------------------------------------------------------------------------------------------------- one argument
+
+_ORDINARY: set[int] = set()
+"""Dispatch-key sets that `why_tensor` has found nothing against. A handful exist, so the set stays small."""
+
+
+def _tensor(t: Tensor) -> Key:
+    """A concrete tensor's part of the key.
+
+    The dispatch-key set stands for layout, conj and neg bits, wrappers, inference tensors, meta and quantized ones;
+    it is asked first because `stride` or `data_ptr` of some of those raise.
+    """
+    keyset = _dispatch_keys(t).raw_repr()
+    if keyset not in _ORDINARY:
+        _screen(t, keyset)
+    return (
+        type(t),
+        t.dtype,
+        t.shape,
+        t.stride(),
+        t.device,
+        t.data_ptr() % ALIGNMENT_BYTES,
+        t.requires_grad and 2 - t.is_leaf,
+        keyset,
+    )
+
+
+def _screen(t: Tensor, keyset: int) -> None:
+    reason = why_tensor(t)
+    if reason:
+        raise Bypass(reason)
+    _ORDINARY.add(keyset)
+
+
+def why_tensor(t: Tensor) -> str | None:
+    """Why a call with this tensor cannot be dispatched, or None."""
+    if type(t) is not Tensor and type(t) is not Parameter:
+        return f"a tensor of type {type(t).__name__}: only torch.Tensor and nn.Parameter are dispatched"
+    if torch._C._functorch.is_functorch_wrapped_tensor(t):
+        return "a tensor wrapped by a torch.func transform"
+    if t.layout is not torch.strided or t.is_nested:
+        return f"a tensor of layout {str(t.layout).removeprefix('torch.')}"
+    if t.is_quantized:
+        return "a quantized tensor: its scale is no part of its dtype"
+    if t.is_meta:
+        return "a meta tensor: it has no memory"
+    if t._is_zerotensor():
+        return "a zero tensor: it has no memory"
+    if t.is_conj() or t.is_neg():
+        return "a tensor with its conj or neg bit set: its memory is not its value"
+    return None
+
+
+def _float(value: float) -> Key:
+    return (float, value.hex())  # tells 0.0 from -0.0; every NaN is "nan"
+
+
+def _by_value(value: Hashable) -> Key:
+    return (type(value), value)
+
+
+def _sequence(values: Sequence[Any]) -> Key:
+    return (type(values), *[describe(value) for value in values])
+
+
+def _dict(values: Mapping[Any, Any]) -> Key:
+    return (dict, *[(describe(name), describe(value)) for name, value in values.items()])
+
+
+def _slice(value: slice) -> Key:
+    return (slice, describe(value.start), describe(value.stop), describe(value.step))
+
+
+_DESCRIBE: dict[type, Callable[[Any], Key]] = {
+    Tensor: _tensor,
+    Parameter: _tensor,
+    int: _by_value,
+    bool: _by_value,
+    float: _float,
+    complex: lambda value: (complex, value.real.hex(), value.imag.hex()),
+    str: _by_value,
+    bytes: _by_value,
+    type(None): _by_value,
+    type(...): _by_value,
+    torch.dtype: _by_value,
+    torch.device: _by_value,
+    torch.layout: _by_value,
+    torch.memory_format: _by_value,
+    torch.Size: lambda value: (torch.Size, tuple(value)),
+    range: lambda value: (range, value.start, value.stop, value.step),
+    slice: _slice,
+    list: _sequence,
+    tuple: _sequence,
+    dict: _dict,
+    BuiltinFunctionType: _by_value,
+    type: _by_value,
+}
+
+
+def describe(value: Any) -> Key:
+    """One argument's part of the key, by value; raises Bypass for what cannot be keyed."""
+    known = _DESCRIBE.get(type(value))
+    return known(value) if known is not None else _describe_instance(value)
+
+
+def _describe_instance(value: Any) -> Key:
+    """What is known by a base class rather than by its exact type."""
+    kind = type(value)
+    if isinstance(value, Module):
+        return (kind,)
+    if isinstance(value, Tensor):
+        raise Bypass(why_tensor(value) or "a tensor")
+    if isinstance(value, enum.Enum):
+        return (kind, value.name)
+    if isinstance(value, tuple) and hasattr(kind, "_fields"):
+        return _sequence(value)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return (kind, *[describe(getattr(value, field.name)) for field in dataclasses.fields(value)])
+    raise Bypass(f"an argument of type {kind.__name__}, which cannot be keyed by value")
+
+
+# ------------------------------------------------------------------------------------------------------------ the call
+
+
+def key(args: tuple[Any, ...], kwargs: Mapping[str, Any], receiver: bool = False) -> Key:
+    """The key of one call in normal form; raises Bypass.
+
+    With ``receiver`` the first argument is a method's ``self`` and counts by its type alone.
+    """
+    parts: list[Hashable] = [ambient()]
+    if receiver:
+        parts.append((type(args[0]),))
+        args = args[1:]
+    for value in args:
+        # The two types of nearly every argument, without a call to find their function.
+        kind = type(value)
+        parts.append(_tensor(value) if kind is Tensor or kind is Parameter else describe(value))
+    for name, value in kwargs.items():
+        parts.append((name, describe(value)))
+    return tuple(parts)
+
+
+def span(t: Tensor) -> tuple[int, int]:
+    """First and last-plus-one address that the tensor's elements lie in; equal ends where it has none."""
+    start = t.data_ptr()
+    if not t.numel():
+        return start, start
+    last = sum((size - 1) * stride for size, stride in zip(t.shape, t.stride(), strict=True))
+    return start, start + (last + 1) * t.element_size()
+
+
+def overlap(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Key:
+    """Which tensors of the call share memory, and how far apart they begin: needed where anything is written."""
+    found = list(tensors((args, kwargs)))
+    spans = [span(t) for t in found]
+    return tuple(
+        (i, j, spans[j][0] - spans[i][0])
+        for i, j in itertools.combinations(range(len(found)), 2)
+        if spans[i][0] < spans[j][1] and spans[j][0] < spans[i][1] and found[i].device == found[j].device
+    )
+
+
+def tensors(value: Any) -> Iterator[Tensor]:
+    """Every tensor in an argument, through lists, tuples, dicts and dataclasses; not those inside a module."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from tensors(item)
+    elif isinstance(value, dict):
+        yield from tensors(list(value.values()))
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        yield from tensors([getattr(value, field.name) for field in dataclasses.fields(value)])
+
+
+_AMBIENT_PARTS = (
+    "default device",
+    "grad mode",
+    "inference mode",
+    "autocast",
+    "deterministic algorithms",
+    "default dtype",
+    "matmul precision",
+    "number of threads",
+)
+_TENSOR_PARTS = ("type", "dtype", "sizes", "strides", "device", "alignment", "requires_grad", "dispatch keys")
+
+
+def differences(one: Key, other: Key, names: Sequence[str]) -> tuple[str, ...]:
+    """What differs between two keys of one dispatcher, for a person: ``sizes of x``, ``grad mode``.
+
+    ``names`` are the names of the arguments in the key's order.
+    """
+    state, was = one[0], other[0]
+    assert isinstance(state, tuple)
+    assert isinstance(was, tuple)
+    found = [part for part, a, b in zip(_AMBIENT_PARTS, state, was, strict=True) if a != b]
+    labels = [*names, *[f"argument {i}" for i in range(len(names), len(one))]]
+    for name, a, b in itertools.zip_longest(labels[: len(one) - 1], one[1:], other[1:]):
+        if a != b:
+            found.append(f"{_which_parts(a, b)}{name}")
+    return tuple(found)
+
+
+def _which_parts(a: Hashable, b: Hashable) -> str:
+    """``sizes and strides of`` for two tensors, nothing for other arguments."""
+    if not (isinstance(a, tuple) and isinstance(b, tuple) and len(a) == len(b) == len(_TENSOR_PARTS)):
+        return ""
+    parts = [part for part, x, y in zip(_TENSOR_PARTS, a, b, strict=True) if x != y]
+    if "sizes" in parts and "strides" in parts:
+        parts.remove("strides")  # other sizes have other strides
+    return f"{' and '.join(parts)} of "
+
+
+# --------------------------------------------------------------------------- the safe road: calls that are not dispatched
+
+
+def symbolic(size: int | torch.SymInt) -> Hashable:
+    """A size that hashes: itself, or (which shape environment, expression) where it is symbolic."""
+    if isinstance(size, torch.SymInt):
+        return (id(size.node.shape_env), str(size.node.expr))
+    return size
+
+
+def safe_key(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Key:
+    """A description of any call at all, for `explain` of a bypass; nothing is ever looked up by it."""
+    return tuple(_safe(value) for value in (*args, *kwargs.values()))
+
+
+def _safe(value: Any) -> Key:
+    if isinstance(value, Tensor):
+        return (type(value), value.dtype, tuple(symbolic(size) for size in value.shape), value.device)
+    try:
+        return describe(value)
+    except Bypass:
+        return (type(value),)

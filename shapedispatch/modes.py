@@ -1,0 +1,60 @@
+"""What `set_mode` has set for the process: it stands between the environment and the settings file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType, TracebackType
+from typing import Any
+
+from .settings import TABLE
+
+__all__ = ["current", "on_change", "set_mode"]
+
+_override: Mapping[str, Any] = MappingProxyType({})
+_listeners: list[Callable[[], None]] = []
+
+
+def current() -> Mapping[str, Any]:
+    """The settings that `set_mode` has set."""
+    return _override
+
+
+def on_change(listener: Callable[[], None]) -> None:
+    """Call ``listener`` after each change."""
+    _listeners.append(listener)
+
+
+class set_mode:  # noqa: N801 - used like a function, as torch.no_grad and torch.set_grad_enabled are
+    """Set the mode of all dispatchers: ``tune``, ``frozen``, ``sealed`` or ``off``; also a context manager.
+
+    Takes effect at once, and for the whole process: ``with set_mode("off"): ...`` restores what was set before.
+    ``on_miss`` (``nearest``, ``plain``, ``error``) says what frozen and sealed dispatchers do at an unknown shape.
+    Raises ValueError for other words. An environment variable SHAPEDISPATCH_MODE is stronger.
+    """
+
+    def __init__(self, mode: str, *, on_miss: str | None = None) -> None:
+        given = {"mode": mode} if on_miss is None else {"mode": mode, "on_miss": on_miss}
+        self._before = _override
+        _set({**_override, **{name: _clean(name, value) for name, value in given.items()}})
+
+    def __enter__(self) -> set_mode:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        _set(self._before)
+
+
+def _clean(name: str, value: Any) -> Any:
+    try:
+        return TABLE[name].clean(value)
+    except ValueError:
+        raise ValueError(f"{name}={value!r}: allowed is {TABLE[name].allowed}") from None
+
+
+def _set(override: Mapping[str, Any]) -> None:
+    global _override
+    _override = MappingProxyType(dict(override))
+    for listener in _listeners:
+        listener()

@@ -1,0 +1,114 @@
+"""Whether one result may stand for another: the same structure, the same numbers within what a build may differ by."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+__all__ = ["TOLERANCES", "difference"]
+
+TOLERANCES: Mapping[torch.dtype, tuple[float, float]] = {
+    torch.float64: (1e-7, 1e-7),
+    torch.complex128: (1e-7, 1e-7),
+    torch.float32: (1e-4, 1e-4),
+    torch.complex64: (1e-4, 1e-4),
+    torch.float16: (1e-2, 1e-2),
+    torch.complex32: (1e-2, 1e-2),
+    torch.bfloat16: (4e-2, 4e-2),
+}
+"""What a build's numbers may differ by: relative to the value, and relative to the root mean square of all values.
+
+A build sums in another order and keeps half-precision intermediates in float32, so an element may be off by a few
+roundings of the largest terms in its sum. Whole numbers and booleans are equal or wrong.
+"""
+
+_COARSE = (0.25, 0.25)
+
+
+def difference(
+    expected: Any, actual: Any, tolerance: tuple[float, float] | None = None, place: str = "the result"
+) -> str | None:
+    """The first way in which ``actual`` is not ``expected``, as a sentence, or None.
+
+    Compared are types of containers, and of tensors dtype, device, sizes, strides, ``requires_grad`` and values, NaN
+    equal to NaN. ``tolerance`` is (rtol, atol) for floating-point values, atol relative to their root mean square.
+    """
+    if isinstance(expected, Tensor) and isinstance(actual, Tensor):
+        return _tensor_difference(expected, actual, tolerance, place)
+    if type(expected) is not type(actual):
+        return f"{place} is a {type(actual).__name__} and not a {type(expected).__name__}"
+    pairs = _items(expected, actual)
+    if pairs is None:
+        return _value_difference(expected, actual, place)
+    if len(expected) != len(actual):
+        return f"{place} has {len(actual)} items and not {len(expected)}"
+    for name, one, other in pairs:
+        found = difference(one, other, tolerance, f"{place}[{name}]")
+        if found:
+            return found
+    return None
+
+
+def _items(expected: Any, actual: Any) -> Sequence[tuple[Any, Any, Any]] | None:
+    if isinstance(expected, dict):
+        return [(repr(name), value, actual.get(name)) for name, value in expected.items()]
+    if isinstance(expected, (list, tuple)):
+        return [(i, one, other) for i, (one, other) in enumerate(zip(expected, actual, strict=False))]
+    return None
+
+
+def _value_difference(expected: Any, actual: Any, place: str) -> str | None:
+    if dataclasses.is_dataclass(expected) and not isinstance(expected, type):
+        names = [field.name for field in dataclasses.fields(expected)]
+        one, other = ({name: getattr(value, name) for name in names} for value in (expected, actual))
+        return difference(one, other, None, place)
+    if isinstance(expected, (int, float, complex, str, bool)) and expected != actual and expected == expected:
+        return f"{place} is {actual!r} and not {expected!r}"
+    return None
+
+
+def _tensor_difference(
+    expected: Tensor, actual: Tensor, tolerance: tuple[float, float] | None, place: str
+) -> str | None:
+    for name in ("dtype", "device", "shape", "layout", "requires_grad"):
+        one, other = getattr(expected, name), getattr(actual, name)
+        if one != other:
+            return f"{place} has {name} {_short(other)} and not {_short(one)}"
+    if expected.layout is torch.strided and expected.stride() != actual.stride():
+        return f"{place} has strides {actual.stride()} and not {expected.stride()}"
+    return _numbers_difference(expected.detach(), actual.detach(), tolerance, place)
+
+
+def _short(value: Any) -> str:
+    return str(tuple(value)) if isinstance(value, torch.Size) else str(value).removeprefix("torch.")
+
+
+def _numbers_difference(
+    expected: Tensor, actual: Tensor, tolerance: tuple[float, float] | None, place: str
+) -> str | None:
+    if expected.is_quantized or expected.layout is not torch.strided or not expected.numel():
+        return None
+    if not (expected.is_floating_point() or expected.is_complex()):
+        wrong = expected != actual
+        return f"{place} differs in {int(wrong.sum())} of {wrong.numel()} values" if bool(wrong.any()) else None
+    rtol, atol = tolerance or TOLERANCES.get(expected.dtype, _COARSE)
+    wide = torch.complex128 if expected.is_complex() else torch.float64
+    if expected.device.type != "cpu" and expected.numel() > 1 << 20:
+        wide = torch.complex64 if expected.is_complex() else torch.float32  # float64 copies of large results
+    one, other = expected.to(wide), actual.to(wide)
+    error = (one - other).abs()
+    same = (one == other) | (one.isnan() & other.isnan())
+    finite = one.abs()[one.isfinite()]
+    scale = float(finite.square().mean().sqrt()) if finite.numel() else 0.0
+    wrong = ~same & ~(error <= rtol * one.abs() + atol * scale)
+    if not bool(wrong.any()):
+        return None
+    worst = float(torch.where(wrong, error.nan_to_num(float("inf")), error.new_zeros(())).max())
+    return (
+        f"{place} differs in {int(wrong.sum())} of {wrong.numel()} values by up to {worst:.3g} "
+        f"(allowed: {rtol:g} of the value and {atol:g} of the root mean square {scale:.3g})"
+    )

@@ -1,0 +1,115 @@
+"""Records that pass between the rooms: frozen, with no tensor in them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+__all__ = ["CacheInfo", "Choice", "Origin", "Refusal", "Timing", "Variant"]
+
+Origin = Literal["timed", "stored", "shipped", "only", "nearest", "bucket", "unseen", "bypass", "pinned"]
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """An alternative that the user supplies: ``fn`` takes the call as it is, and is never compiled.
+
+    ``name`` is how timings, refusals and the store call it (default: the function's own name).
+    ``when(*args, **kwargs)`` returns None, or a sentence saying why the variant cannot run this call; it may
+    read only what the key holds (types, dtypes, sizes, strides, devices, numbers), never a tensor's values.
+    """
+
+    fn: Callable[..., Any]
+    name: str | None = None
+    when: Callable[..., str | None] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """What one variant cost at one key.
+
+    ``median_us`` and ``spread_us`` (half the distance between the quartiles) are microseconds a call over
+    ``repeats`` samples; ``bytes`` is the peak memory of one call above what was allocated before it, or None
+    where it was not measured.
+    """
+
+    variant: str
+    median_us: float
+    spread_us: float
+    repeats: int
+    bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a variant does not compete for a call: one sentence a reason."""
+
+    variant: str
+    reasons: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The winner for a key, with every timing and every refusal; ``str()`` of it is a small table.
+
+    ``origin`` says how it was found: ``timed``; ``stored``/``shipped`` from disk; ``only`` candidate left;
+    ``nearest`` hint without timing; ``bucket`` shared with a timed neighbour; ``unseen`` (nothing is known:
+    ``explain`` never times); ``bypass`` (plain, because dispatching would be unsound); ``pinned`` by a setting.
+    ``route`` is how the chosen build is reached, with the reason where it is not the direct one.
+    ``notes`` are further sentences for a person: equal builds, views, what was not measured.
+    """
+
+    variant: str
+    origin: Origin
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    key: Any = None
+    config: Any = None
+    timings: tuple[Timing, ...] = ()
+    refusals: tuple[Refusal, ...] = ()
+    new_because: tuple[str, ...] = ()
+    route: str = "the function as written"
+    notes: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        sizes = ", ".join(f"{name}={size}" for name, size in self.sizes.items())
+        lines = [f"{self.variant} ({self.origin}){' at ' + sizes if sizes else ''}"]
+        best = min((timing.median_us for timing in self.timings), default=0.0)
+        lines += [f"  {_timing_line(timing, best, timing.variant == self.variant)}" for timing in self.timings]
+        lines += [f"    {refusal.variant}: refused, {'; '.join(refusal.reasons)}" for refusal in self.refusals]
+        lines.append(f"  runs: {self.route}")
+        if self.config is not None:
+            lines.append(f"  config: {self.config}")
+        if self.new_because:
+            lines.append(f"  new because of {', '.join(self.new_because)}")
+        return "\n".join([*lines, *[f"  note: {note}" for note in self.notes]])
+
+
+def _timing_line(timing: Timing, best_us: float, chosen: bool) -> str:
+    ratio = timing.median_us / best_us if best_us > 0 else 1.0
+    memory = "" if timing.bytes is None else f"  {timing.bytes:,} bytes"
+    return (
+        f"{'>' if chosen else ' '} {timing.variant:<24} {timing.median_us:>12.2f} us "
+        f"± {timing.spread_us:<8.2f} {ratio:>6.2f} x{memory}"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class CacheInfo:
+    """Counters of one dispatcher since it was made or cleared.
+
+    ``misses`` counts calls whose key had no choice, ``bypasses`` calls that ran plain because dispatching would
+    be unsound, ``builds`` compilations, ``timings`` contests, ``builds_held`` builds alive now.
+    """
+
+    hits: int
+    misses: int
+    bypasses: int
+    evictions: int
+    builds: int
+    timings: int
+    currsize: int
+    maxsize: int
+    builds_held: int
+    misses_by_reason: Mapping[str, int]
+    bypasses_by_reason: Mapping[str, int]

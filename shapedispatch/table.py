@@ -1,0 +1,282 @@
+"""All that one dispatcher remembers: choices, builds, counters; and the lock around remembering.
+
+Two bounds, since a choice is a few names and numbers and a build is compiled code: the least recently used choice
+leaves beyond ``maxsize``, the least recently used build beyond ``max_builds``. Losing a build never forgets a choice.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import threading
+import weakref
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from cachetools import LRUCache
+
+from .records import CacheInfo, Choice
+
+__all__ = ["STATES_A_KEY", "Entry", "Held", "Table", "deciding"]
+
+STATES_A_KEY = 4
+"""How many states of what a call does not carry (train and eval, say) are remembered for one key."""
+
+FACTS = 1024
+"""How many facts that a backend learned of its calls are remembered; one that is lost is learned again."""
+
+
+class _Turn:
+    """A lock that knows which thread holds it."""
+
+    def __init__(self) -> None:
+        self.renew()
+
+    def renew(self) -> None:
+        """A lock that another thread held at a fork would stay locked in the child for ever."""
+        self._lock = threading.Lock()
+        self._holder: int | None = None
+
+    def mine(self) -> bool:
+        """Whether the calling thread holds it."""
+        return self._holder == threading.get_ident()
+
+    def take(self, wait: bool) -> bool:
+        """Take it, waiting for another thread if ``wait``; whether it was taken. Never where it is `mine`."""
+        if not self._lock.acquire(blocking=wait):
+            return False
+        self._holder = threading.get_ident()
+        return True
+
+    def give(self) -> None:
+        """Give it back."""
+        self._holder = None
+        self._lock.release()
+
+    def __enter__(self) -> None:
+        self.take(wait=True)
+
+    def __exit__(self, *_: object) -> None:
+        self.give()
+
+
+deciding = _Turn()
+"""Held around building and timing, one for the process: compiler settings are global, and timings disturb each other."""
+
+
+class Held(Protocol):
+    """A build as far as the table cares: it can be let go."""
+
+    def release(self) -> None:
+        """Let go of all that was compiled; called once, when the build leaves."""
+
+
+@dataclass(slots=True, eq=False)
+class Entry:
+    """What a hit needs: what to run, and what to ask first. ``check`` is None where the key says it all.
+
+    ``build`` is the key under which the table holds the build that ``run`` belongs to, so that a hit keeps it from
+    being the least recently used.
+    """
+
+    run: Callable[..., Any] | None
+    check: Callable[[tuple[Any, ...], Mapping[str, Any]], bool] | None
+    choice: Choice
+    build: Hashable | None = None
+    retry: bool = False
+    """Whether plain may answer where ``run`` raises: it is a build, and writes nothing."""
+
+    def lost(self) -> bool:
+        """Whether the build has left: the choice stands, and what it needs must be built again."""
+        return self.run is None
+
+
+class _Slot:
+    """A key's place: entries newest first. Hashed by identity, so that recency costs no second hash of a long key."""
+
+    __slots__ = ("entries",)
+
+    def __init__(self) -> None:
+        self.entries: tuple[Entry, ...] = ()
+
+
+class _Lru(LRUCache[Any, Any]):
+    """An LRU that says what it lets go."""
+
+    def __init__(self, maxsize: int, leaving: Callable[[Any, Any], None]) -> None:
+        super().__init__(maxsize)
+        self._leaving = leaving
+
+    def popitem(self) -> tuple[Any, Any]:
+        key, value = super().popitem()
+        self._leaving(key, value)
+        return key, value
+
+
+class Table:
+    """The memory of one dispatcher. Every method is safe to call from any thread."""
+
+    def __init__(self, maxsize: int, max_builds: int) -> None:
+        self.maxsize = maxsize
+        self.max_builds = max_builds
+        self._reset()
+        _tables.add(self)
+
+    def _reset(self) -> None:
+        self.lock = threading.Lock()
+        self._slots: dict[Hashable, _Slot] = {}
+        self._recency = _Lru(self.maxsize, self._evicted)
+        self._builds = _Lru(self.max_builds, self._build_evicted)
+        self._facts: LRUCache[Hashable, Any] = LRUCache(FACTS)
+        self._hits = 0
+        self._counts: Counter[str] = Counter()
+        self.misses_by_reason: Counter[str] = Counter()
+        self.bypasses_by_reason: Counter[str] = Counter()
+
+    # -- the hit
+
+    def find(self, key: Hashable, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Entry | None:
+        """The entry for a key whose check holds now; counts the hit."""
+        slot = self._slots.get(key)
+        if slot is None:
+            return None
+        for entry in slot.entries:
+            if entry.run is not None and (entry.check is None or entry.check(args, kwargs)):
+                self._touch(slot, entry)
+                return entry
+        return None
+
+    def _touch(self, slot: _Slot, entry: Entry) -> None:
+        with self.lock:
+            self._hits += 1
+            try:
+                self._recency[slot]
+                if entry.build is not None:
+                    self._builds[entry.build]
+            except KeyError:  # it left between finding and touching: the entry in hand is still right
+                pass
+
+    # -- choices
+
+    def publish(self, key: Hashable, entry: Entry) -> None:
+        """Remember an entry as the newest of its key."""
+        with self.lock:
+            slot = self._slots.get(key)
+            if slot is None:
+                slot = self._slots[key] = _Slot()
+            slot.entries = (entry, *slot.entries)[:STATES_A_KEY]
+            self._recency[slot] = key
+
+    def _evicted(self, slot: _Slot, key: Hashable) -> None:
+        self._slots.pop(key, None)
+        self._counts["evictions"] += 1
+
+    def entries(self) -> list[tuple[Hashable, Entry]]:
+        """Every key with each of its entries, newest first."""
+        with self.lock:
+            return [(key, entry) for key, slot in self._slots.items() for entry in slot.entries]
+
+    def newest(self, count: int) -> list[Any]:
+        """The most recently used keys, at most ``count``."""
+        with self.lock:
+            return list(itertools.islice(reversed(self._slots), count))
+
+    def peek(self, key: Hashable) -> tuple[Entry, ...]:
+        """The entries of a key, without counting or touching anything."""
+        slot = self._slots.get(key)
+        return slot.entries if slot is not None else ()
+
+    # -- builds
+
+    def build(self, key: Hashable) -> Any:
+        """The build under this key, or None."""
+        with self.lock:
+            return self._builds.get(key)
+
+    def hold(self, key: Hashable, build: Held, made: bool = True) -> None:
+        """Keep a build, which may let the least recently used one go; ``made`` counts it as a compilation."""
+        with self.lock:
+            self._builds[key] = build
+            self._counts["builds"] += made
+
+    # -- facts: what a backend learns of the calls it sees
+
+    def recall(self, fact: Hashable) -> Any:
+        """What was remembered under this name, or None."""
+        with self.lock:
+            return self._facts.get(fact)
+
+    def remember(self, fact: Hashable, value: Any) -> None:
+        """Remember something immutable that holds no tensor."""
+        with self.lock:
+            self._facts[fact] = value
+
+    def _build_evicted(self, key: Hashable, build: Held) -> None:
+        """Entries that ran the build keep their choice and lose what they ran."""
+        for slot in self._slots.values():
+            for entry in slot.entries:
+                if entry.build == key:
+                    entry.run = None
+        build.release()
+
+    def builds(self) -> Iterator[Held]:
+        """The builds held now."""
+        with self.lock:
+            return iter(list(self._builds.values()))
+
+    # -- counting
+
+    def count(self, name: str, reason: str | None = None) -> None:
+        """Count a miss, a bypass or a timing, with its reason."""
+        with self.lock:
+            self._counts[name] += 1
+            if reason is not None:
+                counts = self.misses_by_reason if name == "misses" else self.bypasses_by_reason
+                counts[reason if reason in counts or len(counts) < 256 else "other reasons"] += 1
+
+    def info(self) -> CacheInfo:
+        """The counters."""
+        with self.lock:
+            return CacheInfo(
+                hits=self._hits,
+                misses=self._counts["misses"],
+                bypasses=self._counts["bypasses"],
+                evictions=self._counts["evictions"],
+                builds=self._counts["builds"],
+                timings=self._counts["timings"],
+                currsize=len(self._slots),
+                maxsize=self.maxsize,
+                builds_held=len(self._builds),
+                misses_by_reason=dict(self.misses_by_reason),
+                bypasses_by_reason=dict(self.bypasses_by_reason),
+            )
+
+    def forget_choices(self) -> None:
+        """Forget every choice, keeping builds and counters: the keys will have another form."""
+        with self.lock:
+            self._slots.clear()
+            self._recency = _Lru(self.maxsize, self._evicted)
+
+    def clear(self) -> None:
+        """Forget everything; builds are let go, counters start at nought."""
+        with self.lock:
+            held = list(self._builds.values())
+            lock = self.lock
+            self._reset()
+            self.lock = lock
+        for build in held:
+            build.release()
+
+
+_tables: weakref.WeakSet[Table] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    deciding.renew()
+    for table in list(_tables):
+        table.lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_after_fork)
