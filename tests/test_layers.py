@@ -40,7 +40,14 @@ FLOORS = {
 PARTS = {
     "fingerprint": ["environment"],
     "store": ["store_keys", "store_rows", "store_folder", "store_files", "store_database", "store_disk"],
-    "backends.torch_function": ["backends.fakes", "backends.dynamo", "backends.inductor", "backends.places"],
+    "backends.torch_function": [
+        "backends.frames",
+        "backends.fakes",
+        "backends.dynamo",
+        "backends.inductor",
+        "backends.places",
+    ],
+    "dispatcher": ["modes", "core"],
     "backends.triton_kernel": [
         "backends.triton_adopt",
         "backends.triton_static",
@@ -56,9 +63,7 @@ FLOORS |= {part: FLOORS[room] for part, room in ROOMS.items()}
 ADD = "add it to FLOORS, or to PARTS if it is part of a room"
 
 # Arrows that the floors forbid and that are meant, each with its reason.
-ALLOWED = {
-    ("records", "report"): "`str(choice)` is a table for a person: imported when it is printed, never before",
-}
+ALLOWED: dict[tuple[str, str], str] = {}
 
 
 def module_files(package: Path = PACKAGE) -> dict[str, Path]:

@@ -98,7 +98,8 @@ class Trace:
 
     def shape_guards(self) -> list[str]:
         """The guards on sizes, as text."""
-        return sorted(_readable(line) for line in str(self._all).splitlines() if "LAMBDA_GUARD" in line)
+        lines = [line for line in str(self._all).splitlines() if "LAMBDA_GUARD" in line]
+        return sorted(_readable(line) for line in lines if "size()" in line or "stride()" in line)
 
     def check(self) -> Callable[[tuple[Any, ...], Mapping[str, Any]], bool]:
         """The guards on what no key holds, as a function of the call, for every hit."""

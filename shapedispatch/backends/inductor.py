@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,6 +13,10 @@ from torch._inductor.codecache import PyCodeCache
 from torch._inductor.compile_fx import compile_fx, compile_fx_inner
 
 __all__ = ["Code", "Uncompilable", "compiler", "look_only"]
+
+
+# The end of a generated module: example inputs of the hint's size, and a loop over them.
+_BENCHMARK = re.compile(r"^def (?:get_args|benchmark_compiled_module)\(", re.MULTILINE)
 
 
 class Uncompilable(Exception):
@@ -27,8 +32,8 @@ class Code:
     only_views: bool = True
 
     def text(self) -> str:
-        """The code without comments and names that differ from one compilation to the next."""
-        lines = [line for source in self.sources for line in source.splitlines()]
+        """The code without comments, which number the compilation, and without Inductor's own benchmark of it."""
+        lines = [line for source in self.sources for line in _BENCHMARK.split(source)[0].splitlines()]
         return "\n".join(line for line in lines if not line.lstrip().startswith("#"))
 
     def release(self) -> None:
