@@ -1,0 +1,726 @@
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Iterable, Iterator
+from itertools import repeat
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shapedispatch import timing
+from shapedispatch.records import Timing
+from shapedispatch.timing import Contest, CudaStopwatch, GraphStopwatch, HostStopwatch, ahead, contest, peak_bytes
+
+CPU = torch.device("cpu")
+
+
+class Cranked:
+    """A stopwatch and a clock that move only as told: each call gives the next of its candidate's times.
+
+    A time that is an exception is raised. The wall clock advances by what was sampled.
+    """
+
+    def __init__(self, **times: Iterable[float | BaseException]) -> None:
+        self.times: dict[str, Iterator[float | BaseException]] = {name: iter(all_) for name, all_ in times.items()}
+        self.candidates = [(name, self.candidate(name)) for name in times]
+        self.now_ns = 0
+        self.log: list[tuple[str, int]] = []
+        self.warm: list[str] = []
+
+    def candidate(self, name: str) -> Callable[[], str]:
+        """A callable of this name, which notes that it was called."""
+
+        def fn() -> str:
+            self.warm.append(name)
+            return name
+
+        fn.name = name  # type: ignore[attr-defined]
+        return fn
+
+    def samples_us(self, fn: Any, count: int) -> list[float]:
+        """The next times of this candidate."""
+        self.log.append((fn.name, count))
+        return [self.sample(fn.name) for _ in range(count)]
+
+    def sample(self, name: str) -> float:
+        """The next time of this candidate; the wall clock moves by it."""
+        time_us = next(self.times[name])
+        if isinstance(time_us, BaseException):
+            raise time_us
+        self.now_ns += int(time_us * 1e3) if 0 < time_us < math.inf else 0
+        return time_us
+
+    def clock_ns(self) -> int:
+        """The wall clock."""
+        return self.now_ns
+
+    def run(self, budget_ms: float = 1000, **options: Any) -> Contest:
+        """A contest on this stopwatch and this clock."""
+        return contest(self.candidates, self, budget_ms=budget_ms, clock_ns=self.clock_ns, **options)
+
+    def count(self, name: str) -> int:
+        """How many samples were asked of this candidate."""
+        return sum(count for each, count in self.log if each == name)
+
+
+def noisy(time_us: float, sigma: float, seed: int) -> Iterator[float]:
+    """Normal noise, and one sample in twenty far too long, as on a busy machine."""
+    draw = random.Random(seed)
+    while True:
+        spike = 1 + draw.expovariate(0.5) if draw.random() < 0.05 else 1
+        yield time_us * max(0.01, draw.gauss(1, sigma)) * spike
+
+
+def winner(found: Contest, margin: float = 0.03) -> str:
+    """As a chooser decides: the first, unless a later one is ahead of it."""
+    best = found.timings[0]
+    for timing_ in found.timings[1:]:
+        best = timing_ if ahead(timing_, best, margin) else best
+    return best.variant
+
+
+# What is measured.
+
+
+def test_medians_spreads_and_counts() -> None:
+    """The median of all samples, half the distance between their quartiles, and how many there were."""
+    a, b = Cranked(a=[1, 2, 3, 4, 5, 6, 100], b=repeat(3)).run(rounds_max=2).timings
+    assert a == Timing("a", 4, 1.5, 7)
+    assert b == Timing("b", 3, 0, 7)
+
+
+def test_timings_come_in_the_order_given() -> None:
+    """Whoever won."""
+    found = Cranked(slow=repeat(30.0), middle=repeat(20.0), fast=repeat(10.0)).run()
+    assert [timing_.variant for timing_ in found.timings] == ["slow", "middle", "fast"]
+    assert found.failures == {}
+
+
+def test_everyone_is_called_once_before_anyone_is_sampled() -> None:
+    """First calls (compiling, loading, growing caches) are in nobody's samples."""
+    watch = Cranked(a=repeat(1.0), b=repeat(1.0))
+    called: list[str] = []
+    watch.samples_us = lambda fn, count: called.append("sample") or [1.0] * count  # type: ignore[method-assign]
+    candidates = [("a", lambda: called.append("a")), ("b", lambda: called.append("b"))]
+    contest(candidates, watch, budget_ms=1, clock_ns=watch.clock_ns)
+    assert called[:3] == ["a", "b", "sample"]
+    assert called.count("a") == 1
+
+
+def test_warmed_candidates_are_not_called_again() -> None:
+    """The caller may have called them already, to check their numbers."""
+    watch = Cranked(a=repeat(1.0), b=repeat(1.0))
+    watch.run(warmed=True)
+    assert watch.warm == []
+
+
+def test_the_order_rotates() -> None:
+    """Each candidate is first, second and third in turn, so that whoever follows whom favours nobody."""
+    watch = Cranked(a=repeat(10.0), b=repeat(10.1), c=repeat(9.9))
+    watch.run(rounds_min=4, rounds_max=4)
+    order = [name for name, _ in watch.log]
+    assert order == list("abc") + list("abc") + list("bca") + list("cab") + list("abc")
+
+
+def test_a_single_candidate_is_called_and_not_sampled() -> None:
+    """There is nothing to compare; that it runs at all is still found out."""
+    watch = Cranked(a=repeat(1.0))
+    assert watch.run() == Contest((), {})
+    assert (watch.warm, watch.log) == (["a"], [])
+
+
+def test_a_single_candidate_is_sampled_when_asked() -> None:
+    """For a table of times, say."""
+    (timing_,) = Cranked(a=repeat(7.0)).run(alone=True).timings
+    assert timing_.median_us == 7
+    assert timing_.repeats >= 5
+
+
+def test_no_candidates() -> None:
+    """An empty contest is over."""
+    assert Cranked().run() == Cranked().run(alone=True) == Contest((), {})
+
+
+# When it ends.
+
+
+def test_one_far_behind_leaves_early_and_keeps_its_timing() -> None:
+    """At twice the leader's time it is sampled in one round, and the others go on."""
+    watch = Cranked(a=noisy(10, 0.001, 1), b=noisy(10, 0.001, 2), far=repeat(20.0))
+    found = watch.run(rounds_min=8)
+    assert watch.count("far") == 4
+    assert found.timings[2] == Timing("far", 20, 0, 4)
+    assert watch.count("a") > 20
+
+
+def test_one_behind_leaves_with_more_evidence() -> None:
+    """At 1.2 times the leader's time it takes a few rounds."""
+    watch = Cranked(a=repeat(10.0), b=repeat(10.0), behind=repeat(12.0))
+    watch.run(rounds_min=10, rounds_max=10)
+    assert watch.count("behind") == 1 + 3 * 4
+    assert watch.count("a") == watch.count("b") == 1 + 3 * 10
+
+
+def test_one_slightly_behind_stays() -> None:
+    """At 1.1 times the leader's time it is never thrown out."""
+    watch = Cranked(a=repeat(10.0), b=repeat(11.0))
+    watch.run(rounds_min=10, rounds_max=10)
+    assert watch.count("b") == 31
+
+
+def test_one_slow_spell_does_not_throw_a_candidate_out() -> None:
+    """What counts is the best it has shown."""
+    watch = Cranked(a=repeat(10.0), spell=[*repeat(40.0, 3), *repeat(8.0, 50)])
+    found = watch.run(rounds_min=10, rounds_max=10)
+    assert found.timings[1].median_us == 8
+    assert winner(found) == "spell"
+
+
+def test_one_that_scatters_leaves_only_when_it_is_surely_behind() -> None:
+    """Otherwise it could keep its place by being first, since nobody would be ahead of so few samples."""
+    watch = Cranked(scatters=[20, 40, 20, 40, *repeat(30.0, 100)], fast=repeat(10.0))
+    found = watch.run()
+    assert watch.count("scatters") > 4
+    assert winner(found) == "fast"
+
+
+def test_one_wrong_sample_does_not_throw_everyone_else_out() -> None:
+    """A single time that is far too short makes nobody the leader."""
+    watch = Cranked(a=[0.001, *repeat(10.0, 50)], b=repeat(9.0), c=repeat(9.9))
+    found = watch.run(rounds_min=10, rounds_max=10)
+    assert [timing_.repeats for timing_ in found.timings] == [31, 31, 31]
+    assert winner(found) == "b"
+
+
+def test_it_ends_when_the_leader_is_ahead() -> None:
+    """Further samples would change nothing."""
+    watch = Cranked(a=repeat(10.0), b=repeat(11.0))
+    watch.run()
+    assert watch.count("a") == 1 + 3 * 4
+
+
+def test_it_ends_when_everyone_else_has_left() -> None:
+    """Nobody is left to compare with, however many rounds were meant to be the fewest."""
+    watch = Cranked(a=repeat(10.0), b=repeat(100.0))
+    watch.run()
+    assert watch.count("a") == 4
+
+
+def test_a_close_race_goes_on_to_the_last_round() -> None:
+    """While noise is larger than what matters, samples are taken; then no more."""
+    watch = Cranked(a=noisy(10, 0.05, 1), b=noisy(10, 0.05, 2))
+    watch.run(rounds_max=9)
+    assert watch.count("a") == watch.count("b") == 1 + 3 * 9
+
+
+def test_equal_candidates_that_do_not_scatter_end_early() -> None:
+    """A tie that is certain needs no more samples."""
+    watch = Cranked(a=repeat(10.0), b=repeat(10.0))
+    watch.run(rounds_max=100)
+    assert watch.count("a") < 60
+
+
+def test_the_budget_ends_it() -> None:
+    """Wall time is spent up to the budget and no further than one batch."""
+    watch = Cranked(a=noisy(1000, 0.2, 1), b=noisy(1000, 0.2, 2))
+    watch.run(budget_ms=12, rounds_max=1000)
+    assert 10e6 < watch.now_ns < 16e6
+
+
+def test_a_large_budget_is_not_used_up() -> None:
+    """A few microseconds a call are decided within the rounds, whatever the budget."""
+    watch = Cranked(a=noisy(5, 0.02, 1), b=noisy(5, 0.02, 2), c=noisy(5, 0.02, 3))
+    watch.run(budget_ms=1e6)
+    assert max(watch.count(name) for name in "abc") <= 40
+
+
+def test_everyone_has_one_sample_whatever_the_budget() -> None:
+    """Three times slower is seen even where a single call costs more than the budget."""
+    watch = Cranked(a=repeat(3e6), b=repeat(1e6))
+    found = watch.run(budget_ms=50)
+    assert [timing_.repeats for timing_ in found.timings] == [1, 1]
+    assert winner(found) == "b"
+
+
+def test_slow_candidates_are_sampled_one_at_a_time() -> None:
+    """The budget is spread over rounds, so that all get about as many samples."""
+    watch = Cranked(a=noisy(3000, 0.1, 1), b=noisy(3000, 0.1, 2))
+    watch.run(budget_ms=50)
+    assert {count for _, count in watch.log} == {1}
+    assert abs(watch.count("a") - watch.count("b")) <= 1
+
+
+# Bad clocks.
+
+
+@pytest.mark.parametrize("bad", [0.0, -5.0, math.nan, math.inf, -math.inf])
+def test_samples_that_make_no_sense_are_thrown_away(bad: float) -> None:
+    """They count neither for nor against."""
+    watch = Cranked(a=[bad, *repeat(10.0, 5), bad, *repeat(10.0, 80)], b=repeat(12.0))
+    found = watch.run()
+    assert found.timings[0].median_us == 10
+    assert winner(found) == "a"
+
+
+@pytest.mark.parametrize("bad", [0.0, -5.0, math.nan, math.inf])
+def test_a_candidate_without_a_valid_sample_is_behind_everyone(bad: float) -> None:
+    """Its median is infinite, and it never wins, not even by being first."""
+    found = Cranked(a=repeat(bad), b=repeat(12.0)).run()
+    assert found.timings[0] == Timing("a", math.inf, 0, 0)
+    assert winner(found) == "b"
+
+
+def test_nobody_with_a_valid_sample() -> None:
+    """It ends, and the first stays."""
+    found = Cranked(a=repeat(0.0), b=repeat(math.nan)).run()
+    assert [timing_.median_us for timing_ in found.timings] == [math.inf, math.inf]
+    assert winner(found) == "a"
+
+
+@pytest.mark.parametrize("step", [0, -1_000_000])
+def test_a_wall_clock_that_stands_still_or_runs_backward(step: int) -> None:
+    """The rounds are bounded anyway."""
+    watch = Cranked(a=noisy(10, 0.1, 1), b=noisy(10, 0.1, 2))
+    ticks = iter(range(10**9, -(10**9), step)) if step else repeat(0)
+    contest(watch.candidates, watch, budget_ms=1, clock_ns=lambda: next(ticks), rounds_max=5)
+    assert watch.count("a") == 1 + 3 * 5
+
+
+# Failures.
+
+
+def test_one_that_raises_when_called_is_out() -> None:
+    """The others go on, and why it failed is kept."""
+    watch = Cranked(a=repeat(10.0), b=repeat(12.0), c=repeat(11.0))
+    error = ValueError("no")
+
+    def fails() -> None:
+        raise error
+
+    watch.candidates[1] = ("b", fails)
+    found = watch.run()
+    assert found.failures == {"b": error}
+    assert [timing_.variant for timing_ in found.timings] == ["a", "c"]
+
+
+def test_one_that_raises_later_is_out_with_its_samples() -> None:
+    """A candidate that works at first is no candidate."""
+    error = RuntimeError("out of memory")
+    found = Cranked(a=repeat(10.0), b=[*repeat(9.9, 5), error]).run()
+    assert found.failures == {"b": error}
+    assert [timing_.variant for timing_ in found.timings] == ["a"]
+
+
+def test_all_fail() -> None:
+    """Nothing is left to time."""
+    found = Cranked(a=[ValueError("a")], b=[ValueError("b")]).run()
+    assert found.timings == ()
+    assert {name: str(error) for name, error in found.failures.items()} == {"a": "a", "b": "b"}
+
+
+def test_the_last_one_left_is_not_sampled_against_nobody() -> None:
+    """If all others fail at their first call, there is nothing to compare."""
+
+    def fails() -> None:
+        raise ValueError
+
+    watch = Cranked(a=repeat(1.0))
+    watch.candidates.append(("b", fails))
+    assert watch.run().timings == ()
+
+
+@pytest.mark.parametrize("interrupt", [KeyboardInterrupt(), SystemExit()])
+def test_an_interrupt_passes_through(interrupt: BaseException) -> None:
+    """It is nobody's failure."""
+    with pytest.raises(type(interrupt)):
+        Cranked(a=repeat(10.0), b=[10.0, interrupt]).run()
+
+
+# Who is ahead.
+
+
+def test_ahead_asks_for_the_margin() -> None:
+    """Without noise the margin alone decides."""
+    slow = Timing("slow", 100, 0, 1000)
+    assert ahead(Timing("fast", 96.9, 0, 1000), slow, 0.03)
+    assert not ahead(Timing("close", 97.1, 0, 1000), slow, 0.03)
+    assert ahead(Timing("close", 97.1, 0, 1000), slow, 0.0)
+    assert not ahead(slow, slow, 0.0)
+
+
+def test_ahead_asks_for_more_than_the_spreads() -> None:
+    """Medians that lie within each other's quartiles say nothing, however many the samples."""
+    assert not ahead(Timing("a", 90, 6, 10**6), Timing("b", 100, 6, 10**6), 0.03)
+    assert ahead(Timing("a", 90, 4, 10**6), Timing("b", 100, 4, 10**6), 0.03)
+
+
+def test_ahead_wants_more_of_few_samples() -> None:
+    """The same medians and spreads are believed of many samples and not of few; a large difference of one."""
+    assert not ahead(Timing("a", 90, 2, 3), Timing("b", 100, 2, 3), 0.03)
+    assert ahead(Timing("a", 90, 2, 100), Timing("b", 100, 2, 100), 0.03)
+    assert not ahead(Timing("a", 90, 0, 1), Timing("b", 100, 0, 1), 0.03)
+    assert ahead(Timing("a", 30, 0, 1), Timing("b", 100, 0, 1), 0.03)
+
+
+timings = st.builds(
+    Timing,
+    st.just("x"),
+    st.one_of(st.floats(1e-3, 1e9), st.just(math.inf)),
+    st.floats(0, 1e6),
+    st.integers(0, 1000),
+)
+
+
+@given(timings, timings, st.floats(0, 0.5))
+def test_ahead_is_one_way(a: Timing, b: Timing, margin: float) -> None:
+    """Never both, never oneself; and a larger margin is harder to reach."""
+    assert not (ahead(a, b, margin) and ahead(b, a, margin))
+    assert not ahead(a, a, margin)
+    assert ahead(a, b, 0.0) or not ahead(a, b, margin)
+
+
+def test_the_same_kernel_under_two_names_keeps_the_first() -> None:
+    """1000 contests at 5 % noise and spikes: the first is kept at least 999 times."""
+    kept = [winner(Cranked(a=noisy(10, 0.05, 2 * n), b=noisy(10, 0.05, 2 * n + 1)).run()) for n in range(1000)]
+    assert kept.count("a") >= 999
+
+
+@pytest.mark.parametrize("order", ["slow first", "slow last"])
+def test_one_that_is_slower_by_a_fifth_loses(order: str) -> None:
+    """1000 contests at 5 % noise and spikes: at least 990 find it, whichever comes first."""
+
+    def once(seed: int) -> str:
+        pair = {"slow": noisy(12, 0.05, seed), "fast": noisy(10, 0.05, seed + 10**6)}
+        return winner(Cranked(**(pair if order == "slow first" else dict(reversed(pair.items())))).run())
+
+    assert [once(seed) for seed in range(1000)].count("fast") >= 990
+
+
+def test_drift_favours_nobody() -> None:
+    """A machine that becomes slower by a tenth while it is timed: equal kernels stay equal."""
+
+    class Drifting(Cranked):
+        def sample(self, name: str) -> float:
+            return super().sample(name) * (1 + 0.1 * self.now_ns / 1e6)
+
+    kept = [winner(Drifting(a=noisy(10, 0.01, n), b=noisy(10, 0.01, -n - 1)).run()) for n in range(300)]
+    assert kept.count("a") >= 299
+
+
+def test_a_slow_spell_of_the_machine_decides_nothing() -> None:
+    """Every so often everything takes half as long again for several samples."""
+
+    class Spells(Cranked):
+        left = 0
+
+        def sample(self, name: str) -> float:
+            self.left = self.left - 1 if self.left else 10 * (chance.random() < 0.02)
+            return super().sample(name) * (1.5 if self.left else 1)
+
+    chance = random.Random(5)
+    kept = [winner(Spells(a=noisy(10, 0.01, n), b=noisy(10, 0.01, -n - 1)).run()) for n in range(300)]
+    assert kept.count("a") >= 298
+
+
+# The stopwatch of the host.
+
+
+class HandClock:
+    """A clock in nanoseconds that calls turn."""
+
+    def __init__(self) -> None:
+        self.now_ns = 0
+        self.calls = 0
+
+    def __call__(self) -> int:  # noqa: D102 - a clock is read by calling it
+        return self.now_ns
+
+    def takes(self, time_ns: int) -> Callable[[], None]:
+        """A callable that takes so long."""
+
+        def fn() -> None:
+            self.calls += 1
+            self.now_ns += time_ns
+
+        return fn
+
+
+def test_the_host_stopwatch_gives_microseconds_a_call() -> None:
+    """As many as asked for, of long and of short calls."""
+    clock = HandClock()
+    watch = HostStopwatch(clock)
+    assert watch.samples_us(clock.takes(5_000_000), 3) == [5000.0] * 3
+    assert watch.samples_us(clock.takes(250), 4) == [0.25] * 4
+
+
+def test_a_long_call_is_made_once_a_sample() -> None:
+    """Nothing is spent on finding out how long it is."""
+    clock = HandClock()
+    HostStopwatch(clock).samples_us(clock.takes(20_000), 3)
+    assert clock.calls == 3
+
+
+def test_a_short_call_is_repeated_within_a_sample() -> None:
+    """A sample lasts at least 20 µs, so that a clock's noise of 50 ns is a quarter of a percent."""
+    clock = HandClock()
+    HostStopwatch(clock).samples_us(clock.takes(300), 2)
+    assert clock.calls == 1 + 2 * 67
+
+
+@pytest.mark.parametrize(("time_ns", "most"), [(0, 1 + 3 * 1000), (-10, 3)])
+def test_the_host_stopwatch_ends_on_a_bad_clock(time_ns: int, most: int) -> None:
+    """A clock that stands still or runs backward costs a bounded number of calls, and gives no valid time."""
+    clock = HandClock()
+    assert all(time_us <= 0 for time_us in HostStopwatch(clock).samples_us(clock.takes(time_ns), 3))
+    assert clock.calls == most
+
+
+def test_real_functions_on_a_real_clock() -> None:
+    """Ten times the work takes longer, and is found."""
+    data = torch.ones(100)
+
+    def work(times: int) -> Callable[[], None]:
+        def fn() -> None:
+            for _ in range(times):
+                data.sum()
+
+        return fn
+
+    found = contest([("ten", work(10)), ("one", work(1))], HostStopwatch(), budget_ms=100)
+    assert winner(found) == "one"
+
+
+# The stopwatches of a GPU, over a torch.cuda that writes down what it is told.
+
+
+class FakeCuda:
+    """Enough of torch.cuda for a stopwatch: everything is logged in order, and an event pair is 2 ms apart."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.log: list[Any] = []
+        log, fake = self.log, self
+
+        class Event:
+            def __init__(self, enable_timing: bool) -> None:
+                assert enable_timing
+
+            def record(self) -> None:
+                log.append("event")
+
+            def synchronize(self) -> None:
+                log.append("synchronize")
+
+            def elapsed_time(self, end: Event) -> float:
+                return 2.0
+
+        class Stream:
+            def __init__(self, *_: Any) -> None: ...
+            def wait_stream(self, other: Any) -> None:
+                log.append("wait")
+
+        class Graph:
+            def capture_begin(self, **options: Any) -> None:
+                log.append("begin")
+
+            def capture_end(self) -> None:
+                log.append("end")
+
+            def replay(self) -> None:
+                log.append("replay")
+
+        class Here:
+            def __init__(self, *_: Any) -> None: ...
+            def __enter__(self) -> None: ...
+            def __exit__(self, *_: Any) -> None: ...
+
+        for name, value in {
+            "Event": Event,
+            "Stream": Stream,
+            "CUDAGraph": Graph,
+            "device": Here,
+            "stream": Here,
+            "current_stream": Stream,
+            "_sleep": lambda cycles: fake.spin(cycles),
+        }.items():
+            monkeypatch.setattr(torch.cuda, name, value, raising=False)
+        monkeypatch.setattr(timing, "_buffer_over_l2", lambda device: fake)
+        self.spins: list[int] = []
+
+    def spin(self, cycles: int) -> None:
+        """In place of ``torch.cuda._sleep``."""
+        self.log.append("spin")
+        self.spins.append(cycles)
+
+    def zero_(self) -> None:
+        """The flush: this object is the buffer too."""
+        self.log.append("flush")
+
+    def fn(self) -> None:
+        """What is timed."""
+        self.log.append("call")
+
+
+@pytest.fixture
+def cuda(monkeypatch: pytest.MonkeyPatch) -> FakeCuda:
+    """A torch.cuda that logs."""
+    return FakeCuda(monkeypatch)
+
+
+def test_cuda_samples_share_one_synchronisation_after_the_last_call(cuda: FakeCuda) -> None:
+    """The device is kept busy, then each call stands between its events with the flush outside."""
+    times = CudaStopwatch(CPU).samples_us(cuda.fn, 3)
+    assert times == [2000.0] * 3
+    assert cuda.log == ["spin", *["flush", "event", "call", "event"] * 3, "synchronize"]
+
+
+def test_cuda_samples_without_a_flush(cuda: FakeCuda) -> None:
+    """Where the caller's inputs are in the cache as well."""
+    CudaStopwatch(CPU, flush=False).samples_us(cuda.fn, 1)
+    assert "flush" not in cuda.log
+
+
+def test_cuda_samples_without_the_private_sleep(cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its absence costs accuracy, not the answer."""
+    monkeypatch.delattr(torch.cuda, "_sleep")
+    assert CudaStopwatch(CPU).samples_us(cuda.fn, 2) == [2000.0] * 2
+    assert "spin" not in cuda.log
+
+
+def test_the_spin_is_as_long_as_the_host_needs_and_does_not_grow(cuda: FakeCuda) -> None:
+    """It follows the shortest batch seen of the callable, and a callable that waits for the device can't raise it."""
+    clock = HandClock()
+    watch = CudaStopwatch(CPU, clock_ns=clock)
+    takes_ns = iter([200_000, 200_000, 400_000, 400_000, 100_000, 100_000, 1, 1])
+
+    def fn() -> None:
+        clock.now_ns += next(takes_ns)
+
+    for _ in range(4):
+        watch.samples_us(fn, 2)
+    two_calls = 2 * 1.2 * 2  # cycles a nanosecond, a fifth on top
+    assert cuda.spins == [two_calls * host_ns for host_ns in (watch.FIRST_GUESS_NS, 200_000, 200_000, 100_000)]
+
+    slow = clock.takes(300_000_000)
+    watch.samples_us(slow, 2)
+    watch.samples_us(slow, 2)
+    assert cuda.spins[-1] == 2 * watch.LONGEST_SPIN_NS
+
+
+def test_a_graph_is_captured_once_and_its_replays_are_divided(cuda: FakeCuda) -> None:
+    """Calls of 2 ms don't fit twice into a replay; the second batch only replays."""
+    watch, fn = GraphStopwatch(CPU), cuda.fn
+    assert watch.samples_us(fn, 2) == [2000.0] * 2
+    captured = cuda.log[cuda.log.index("begin") : cuda.log.index("end")]
+    assert captured == ["begin", "call"]
+    cuda.log.clear()
+    watch.samples_us(fn, 2)
+    assert cuda.log == [*["event", "replay", "event"] * 2, "synchronize"]
+
+
+def test_short_calls_are_unrolled_in_the_graph(cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many as ``unroll`` says, and the time of a replay is shared among them."""
+    monkeypatch.setattr(torch.cuda.Event, "elapsed_time", lambda start, end: 0.005)
+    assert GraphStopwatch(CPU, unroll=10).samples_us(cuda.fn, 1) == [0.5]
+    captured = cuda.log[cuda.log.index("begin") : cuda.log.index("end")]
+    assert captured == ["begin", *["call"] * 10]
+
+
+def test_a_call_that_fails_while_captured_ends_the_capture(cuda: FakeCuda) -> None:
+    """The stream must not stay in capture mode; and the graph is not kept."""
+
+    def fails() -> None:
+        if "begin" in cuda.log:
+            raise ValueError("not in a graph")
+
+    watch = GraphStopwatch(CPU)
+    with pytest.raises(ValueError, match="not in a graph"):
+        watch.samples_us(fails, 1)
+    assert cuda.log[-1] == "end"
+    assert watch.graphs == {}
+
+
+# Peak memory.
+
+
+def test_peak_bytes_on_the_host() -> None:
+    """What is held at once counts, not what is allocated in all."""
+    one = torch.ones(250_000)
+
+    def fn() -> torch.Tensor:
+        x = one + one
+        y = x + one
+        del x
+        return y + one
+
+    peak = peak_bytes(fn, CPU)
+    assert peak is not None
+    assert 2_000_000 <= peak < 2_001_000
+
+
+def test_peak_bytes_of_a_view_are_none_to_speak_of() -> None:
+    """A call that allocates nothing holds nothing."""
+    data = torch.ones(1000)
+    assert peak_bytes(lambda: data[10:], CPU) == 0
+
+
+def test_peak_bytes_count_what_a_backward_holds() -> None:
+    """Saved tensors and gradients are part of the call."""
+    leaf = torch.ones(250_000, requires_grad=True)
+    peak = peak_bytes(lambda: torch.autograd.grad(leaf.exp().exp().sum(), leaf), CPU)
+    assert peak is not None
+    assert 2_000_000 <= peak < 4_100_000
+
+
+def test_peak_bytes_write_nothing_to_the_terminal(capfd: pytest.CaptureFixture[str]) -> None:
+    """Choosing is silent."""
+    peak_bytes(lambda: torch.ones(10), CPU)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_the_recording_ends_when_the_call_fails() -> None:
+    """The error passes, and a profiler can be started afterwards."""
+
+    def fails() -> None:
+        raise ValueError
+
+    with pytest.raises(ValueError):
+        peak_bytes(fails, CPU)
+    assert not torch.autograd._profiler_enabled()
+
+
+def test_peak_bytes_while_a_profiler_runs_are_unknown() -> None:
+    """Two recordings at once are not possible; the user's goes on."""
+    from torch.autograd.profiler_legacy import profile
+
+    with profile() as running:
+        assert peak_bytes(lambda: torch.ones(10), CPU) is None
+        assert torch.autograd._profiler_enabled()
+    assert running.function_events is not None
+
+
+def test_peak_bytes_without_the_private_recorder_are_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What cannot be measured is None and not 0."""
+    monkeypatch.delattr(torch.autograd, "_enable_profiler_legacy")
+    assert peak_bytes(lambda: torch.ones(10), CPU) is None
+
+
+@pytest.mark.parametrize(("users_peak", "reset"), [(100, False), (5000, True)])
+def test_peak_bytes_on_cuda_reset_the_peak_only_where_they_must(
+    monkeypatch: pytest.MonkeyPatch, users_peak: int, reset: bool
+) -> None:
+    """A peak of the user's that nothing lies under can stay."""
+    peak, resets = [users_peak], []
+
+    def starts_anew(device: torch.device) -> None:
+        resets.append(device)
+        peak[0] = 100
+
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: 100)
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device: peak[0])
+    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", starts_anew)
+    assert peak_bytes(lambda: peak.__setitem__(0, 164), torch.device("cuda", 0)) == 64
+    assert bool(resets) is reset
