@@ -11,6 +11,7 @@ import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from operator import attrgetter
 from typing import Any, Protocol
 
@@ -109,13 +110,13 @@ def contest(
     if len(race.running) < 2 and not alone:
         return Contest((), race.failures)
     started_ns = clock_ns()
-    race.each(lambda runner: race.sample(runner, 1))
+    race.each(partial(race.sample, count=1))
     pass_ns = clock_ns() - started_ns
     for number in range(rounds_max):
         if race.settled(margin) and (number >= rounds_min or (len(race.running) < 2 and not alone)):
             break
         batch = _batch(deadline_ns - clock_ns(), pass_ns, rounds_max - number)
-        race.each(lambda runner, batch=batch: race.sample(runner, batch), number, lambda: clock_ns() < deadline_ns)
+        race.each(partial(race.sample, count=batch), number, lambda: clock_ns() < deadline_ns)
         race.drop(FAR_BEHIND if number < ROUNDS_OF_LITTLE_EVIDENCE else BEHIND)
     return Contest(race.timings(), race.failures)
 
@@ -136,8 +137,8 @@ class _Runner:
     samples: list[float] = field(default_factory=list)
 
     def timing(self) -> Timing:
-        if len(self.samples) < 2:
-            return Timing(self.name, *(self.samples or [math.inf]), 0.0, len(self.samples))
+        if len(self.samples) < 2:  # quartiles need two
+            return Timing(self.name, next(iter(self.samples), math.inf), 0.0, len(self.samples))
         low, middle, high = statistics.quantiles(self.samples, n=4, method="inclusive")
         return Timing(self.name, middle, (high - low) / 2, len(self.samples))
 
@@ -181,11 +182,11 @@ class _Race:
 
     def settled(self, margin: float) -> bool:
         """True if more samples would not change who wins, or not by anything that matters."""
-        leader, *others = sorted((runner.timing() for runner in self.running), key=_median) or [None]
-        if leader is None:
-            return True
-        close_us = leader.median_us * margin / 2
-        return all(ahead(leader, other, 0.0) or _noise_us(leader, other) < close_us for other in others)
+        timings = sorted((runner.timing() for runner in self.running), key=_median)
+        return all(
+            ahead(timings[0], other, 0.0) or _noise_us(timings[0], other) < timings[0].median_us * margin / 2
+            for other in timings[1:]
+        )
 
     def timings(self) -> tuple[Timing, ...]:
         """One for each that did not fail."""
@@ -405,7 +406,8 @@ def _allocations(fn: Call) -> list[int] | None:
     """
     enable: Any = getattr(torch.autograd, "_enable_profiler_legacy", None)
     disable: Any = getattr(torch.autograd, "_disable_profiler_legacy", None)
-    if enable is None or disable is None or torch.autograd._profiler_enabled():
+    recording = getattr(torch.autograd, "_profiler_enabled", lambda: False)
+    if enable is None or disable is None or recording():
         return None
     from torch.autograd.profiler_legacy import profile
 
