@@ -1,0 +1,348 @@
+"""The call of a kernel to its key.
+
+The law is that of `keys`: *if two calls have equal keys, a build that is right for one is right for the other.* A
+kernel reads raw memory, so less can change it than a function; what can, stands in the key:
+
+- of a tensor: that it is exactly a ``torch.Tensor`` or ``nn.Parameter``, its dtype, its device, and whether its address
+  is a multiple of 16; sizes, strides and the rest only where a grid, a heuristic or a pruning function reads them.
+  conj and neg bits change nothing: Triton itself passes the memory as it is;
+- of a plain integer: Triton's own classes, which are 1, multiples of 16 and the others, each as 32, 64 or unsigned 64
+  bits wide; as far as ``do_not_specialize`` leaves them. So a step counter or a seed is no new key at each call;
+- of a float, a bool and None: the type; of a tuple: all this for each item;
+- of a dim, and of what is read by value: the value with its type;
+- of a constexpr and of an option such as ``num_warps``: the value with its type, so that 1, True and 1.0 differ (in
+  Triton's own memory of keys they do not), floats by ``hex``;
+- the device that the kernel will run on, and plain globals that the grid or a heuristic reads.
+
+What a heuristic or a grid reads is found out by running it (`triton_reads`), so it may become known late; the key's
+first part is the number of the layout, and keys of an older layout are equal to no newer one.
+
+What is none of these is a bypass: Triton's own launch, with the reason. The key is computed by a function generated
+for the kernel's signature, because this is the part of a hit that grows with the number of arguments.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Collection, Hashable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from torch import Tensor
+from torch.nn import Parameter as TensorParameter
+
+from ..keys import Bypass, Key, describe
+
+__all__ = ["ABSENT", "KeyFunction", "Keyed", "Parameter", "parameters_of"]
+
+
+class _Placeholder:
+    """Stands for an argument that the call does not give."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def __repr__(self) -> str:
+        return self.text
+
+
+ABSENT = _Placeholder("left to a config or a heuristic")
+MISSING = _Placeholder("missing")
+INT32 = range(-(2**31), 2**31)
+INT64 = range(-(2**63), 2**63)
+UINT64 = range(2**64)
+WIDE, WIDER = 4, 8  # added to an integer's class
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """A parameter; ``specialize`` and ``align`` say what ``do_not_specialize`` leaves of Triton's classes."""
+
+    name: str
+    constexpr: bool
+    specialize: bool = True
+    align: bool = True
+    default: Any = inspect.Parameter.empty
+    keyword_only: bool = False
+
+
+def parameters_of(kernel: Any) -> tuple[Parameter, ...]:
+    """The parameters of a ``triton.jit`` function or of an interpreted one; Bypass where a kind is not known here."""
+    signature = inspect.signature(kernel.fn)
+    facts = getattr(kernel, "params", None) or [None] * len(signature.parameters)
+    return tuple(_parameter(p, fact) for p, fact in zip(signature.parameters.values(), facts, strict=True))
+
+
+def _parameter(parameter: inspect.Parameter, fact: Any) -> Parameter:
+    if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+        raise Bypass(f"the kernel takes any number of arguments as {parameter.name!r}")
+    return Parameter(
+        name=parameter.name,
+        constexpr="constexpr" in str(parameter.annotation) if fact is None else bool(fact.is_constexpr),
+        specialize=not getattr(fact, "do_not_specialize", False),
+        align=not getattr(fact, "do_not_specialize_on_alignment", False),
+        default=parameter.default,
+        keyword_only=parameter.kind is parameter.KEYWORD_ONLY,
+    )
+
+
+Keyed: TypeAlias = tuple[Key, tuple[Any, ...], tuple[Any, ...], dict[str, Any]]
+"""A call: its key; its values as a launch takes them (addresses for tensors); its arguments as the caller gave them.
+
+The two hold one item a parameter, `ABSENT` for what the call leaves to a config. Last, the other keywords of the call.
+A plain tuple, because it is made on each hit.
+"""
+
+
+# ------------------------------------------------------------------------------------------------- one argument's class
+
+
+def _integer(value: int, specialize: bool, align: bool) -> int:
+    """Triton's class of a plain integer as a number."""
+    if value in INT32:
+        width = 0
+    elif value in INT64:
+        width = WIDE
+    elif value in UINT64:
+        width = WIDER
+    else:
+        raise Bypass(f"the integer {value} does not fit 64 bits")
+    if not specialize:
+        return width
+    return 1 if value == 1 else width + (2 if align and value % 16 == 0 else 3)
+
+
+def _argument(value: Any, specialize: bool = True, align: bool = True) -> Hashable:
+    """The class of an argument that is no tensor."""
+    kind = type(value)
+    if value is MISSING:
+        raise Bypass("an argument is missing")
+    if kind is int:
+        return (int, _integer(value, specialize, align))
+    if kind is bool or kind is float or value is None:
+        return (kind,)
+    if isinstance(value, tuple) and (kind is tuple or hasattr(kind, "_fields")):
+        return (kind, *[_item(item) for item in value])
+    if _is_constant(kind):
+        return _constant(value)
+    raise Bypass(f"an argument of type {kind.__name__}, which only Triton's own launch takes")
+
+
+def _item(value: Any) -> Hashable:
+    """An item of a tuple: Triton applies no ``do_not_specialize`` inside one."""
+    if isinstance(value, Tensor):
+        if type(value) is not Tensor and type(value) is not TensorParameter:
+            raise Bypass(f"a tensor of type {type(value).__name__} in a tuple")
+        return (Tensor, value.dtype, value.get_device(), value.data_ptr() % 16 == 0)
+    return _argument(value)
+
+
+def _constant(value: Any) -> Hashable:
+    """A constexpr or an option, by value and type."""
+    kind = type(value)
+    if kind is int or value is ABSENT:
+        return value  # type: ignore[no-any-return]  # every other constant is a tuple, so an int is never taken for one
+    if value is MISSING:
+        raise Bypass("an argument is missing")
+    if kind is tuple or (isinstance(value, tuple) and hasattr(kind, "_fields")):
+        return (kind, *[_constant(item) for item in value])
+    if _is_constant(kind):
+        return (kind, _constant(value.value)) if kind.__name__ == "constexpr" else (kind, value)
+    if kind in (list, dict, set) or isinstance(value, Tensor):
+        raise Bypass(f"a constexpr of type {kind.__name__}, which is no constant")
+    return describe(value)
+
+
+def _is_constant(kind: type) -> bool:
+    """Triton's own constants: a jitted function (hashed by its source), a ``tl.dtype``, a ``tl.constexpr``."""
+    home = kind.__module__
+    if home.startswith(("triton.runtime", "triton.experimental")):
+        return any(base.__name__ == "JITCallable" for base in kind.__mro__)
+    return home == "triton.language.core" and kind.__name__ in ("dtype", "constexpr")
+
+
+# ------------------------------------------------------------------------------------------------------- the generator
+
+# Every name that is not the kernel's begins with `@`, which `_made` replaces by a prefix that no parameter has.
+_TENSOR = """\
+    if type({x}) is @Tensor or type({x}) is @Parameter:
+        @k{i} = {x}.dtype
+        @v{i} = {x}.data_ptr(){align}{facets}
+        if {x}.get_device() != @here: @far += ({i}, {x}.get_device())"""
+_INTEGER = """\
+    elif type({x}) is int and -2147483648 <= {x} <= 2147483647:
+        @v{i} = {x}
+        @k{i} = {integer}{none}"""
+_OTHER = """\
+    else:
+        @v{i} = {x}
+        @k{i} = {other}{none}"""
+_CONSTANT = """\
+    @v{i} = {x}
+    @k{i} = {x} if type({x}) is int else @constant({x})"""
+_SUPPLIED = """\
+    if {x} is not @ABSENT: raise @Bypass("'{x}' is given by the call and by a config or a heuristic")
+    @v{i} = @k{i} = {x}"""
+_FACETS = {
+    "shape": "{x}.shape",
+    "stride": "{x}.stride()",
+    "offset": "{x}.storage_offset()",
+    "requires_grad": "{x}.requires_grad",
+}
+
+
+@dataclass(frozen=True)
+class KeyFunction:
+    """The key of one kernel's calls.
+
+    ``here`` gives the current device. ``supplied`` are the parameters that configs or heuristics fill in. ``dims`` are
+    keyed by value, and so is each facet in ``facets`` (name to ``value``, ``shape``, ``stride``, ``offset``,
+    ``requires_grad`` or ``address % n``), each reader in ``outer`` and, with ``form``, how the call passes its
+    arguments. ``layout`` numbers such a choice.
+
+    ``of(*args, **kwargs)`` is a `Keyed`. It raises Bypass, TypeError where the call does not bind, and what a tensor
+    without memory raises when asked for its address, which is what Triton raises.
+    """
+
+    parameters: tuple[Parameter, ...]
+    here: Callable[[], int]
+    supplied: Collection[str] = ()
+    dims: Collection[str] = ()
+    facets: Mapping[str, Collection[str]] = field(default_factory=dict)
+    outer: tuple[Callable[[], Any], ...] = ()
+    form: bool = False
+    layout: int = 0
+    labels: tuple[str, ...] = field(init=False)
+    of: Callable[..., Keyed] = field(init=False)
+
+    def __post_init__(self) -> None:
+        parts = self._parts()
+        object.__setattr__(self, "labels", tuple(label for label, _ in parts))
+        object.__setattr__(self, "of", self._generate("".join(f"{code}, " for _, code in parts)))
+
+    def by_value(self, name: str) -> bool:
+        """Whether an argument's value, not its class, is in the key."""
+        return name in self.dims or "value" in self.facets.get(name, ())
+
+    def class_of(self, key: Key, dynamic: Collection[str]) -> Key:
+        """The key without ``dynamic`` dims and without what else is there by value only because something read it."""
+        left_out = {*dynamic, *[name for name in self.facets if name not in self.dims and self.by_value(name)]}
+        kept = [
+            part
+            for label, part in zip(self.labels, key, strict=True)
+            if label not in left_out and not label.endswith(" read")
+        ]
+        return tuple(kept)
+
+    def differing(self, key: Key, other: Key) -> tuple[str, ...]:
+        """The names of the parts in which two keys differ."""
+        if len(key) != len(other) or key[0] != other[0]:
+            return ("layout",)
+        return tuple(label for label, a, b in zip(self.labels, key, other, strict=True) if a != b)
+
+    def _tensor_facets(self, name: str) -> list[str]:
+        return sorted(set(self.facets.get(name, ())) - {"value"})
+
+    def _parts(self) -> list[tuple[str, str]]:
+        """Each part of the key: what a person calls it, and the code that computes it."""
+        parts = [("layout", str(self.layout)), ("device", "@here"), ("alignment", "@off"), ("devices", "@far")]
+        parts += [(parameter.name, f"@k{i}") for i, parameter in enumerate(self.parameters)]
+        for i, parameter in enumerate(self.parameters):
+            if self._tensor_facets(parameter.name):
+                parts.append((f"{parameter.name}.{', '.join(self._tensor_facets(parameter.name))} read", f"@t{i}"))
+        parts += [(f"global {i}", f"@constant(@outer[{i}]())") for i in range(len(self.outer))]
+        parts += [("options", "@option_key(@options) if @options else None")]
+        return [*parts, ("form", "@form")] if self.form else parts
+
+    def _generate(self, key: str) -> Callable[..., Keyed]:
+        names = [parameter.name for parameter in self.parameters]
+        values, raw = "".join(f"@v{i}, " for i in range(len(names))), "".join(f"{name}, " for name in names)
+        form = ["@form"] if self.form else []
+        lines = [
+            f"def @bound({', '.join([*form, *_signature(self.parameters, self.supplied), '**@options'])}):",
+            "    @here, @off, @far = @device(), 0, ()",
+            *[self._classify(i, parameter) for i, parameter in enumerate(self.parameters)],
+            f"    return ({key}), ({values}), ({raw}), @options",
+        ]
+        if self.form:
+            lines += ["def @of(*args, **kwargs):", "    return @bound((len(args), *kwargs), *args, **kwargs)"]
+        return _made("@of" if self.form else "@bound", "\n".join(lines), names, self._scope())
+
+    def _classify(self, i: int, parameter: Parameter) -> str:
+        x = parameter.name
+        if x in self.supplied:
+            return _SUPPLIED.format(x=x, i=i)
+        if parameter.constexpr:
+            return _CONSTANT.format(x=x, i=i)
+        if self.by_value(x):
+            integer, other = x, f"@constant({x})"
+        else:
+            integer = _integer_code(parameter)
+            other = f"@argument({x}, {parameter.specialize}, {parameter.align})"
+        facets = "".join(_facet(facet).format(x=x, i=i) + ", " for facet in self._tensor_facets(x))
+        return "\n".join([_TENSOR, _INTEGER, _OTHER]).format(
+            x=x,
+            i=i,
+            integer=integer,
+            other=other,
+            align=f"\n        if @v{i} & 15: @off += {1 << i}" if parameter.specialize and parameter.align else "",
+            facets=f"\n        @t{i} = ({facets})" if facets else "",
+            none=f"\n        @t{i} = None" if facets else "",
+        )
+
+    def _scope(self) -> dict[str, Any]:
+        return {
+            "@Tensor": Tensor,
+            "@Parameter": TensorParameter,
+            "@Bypass": Bypass,
+            "@ABSENT": ABSENT,
+            "@MISSING": MISSING,
+            "@device": self.here,
+            "@outer": self.outer,
+            "@constant": _constant,
+            "@argument": _argument,
+            "@option_key": _option_key,
+            **{f"@default_{p.name}": p.default for p in self.parameters},
+        }
+
+
+def _option_key(options: Mapping[str, Any]) -> Hashable:
+    return tuple(sorted((name, _constant(value)) for name, value in options.items()))
+
+
+def _integer_code(parameter: Parameter) -> str:
+    """`_integer` of what fits 32 bits, as an expression."""
+    if not parameter.specialize:
+        return "0"
+    aligned = f"2 if not {parameter.name} & 15 else " if parameter.align else ""
+    return f"1 if {parameter.name} == 1 else {aligned}3"
+
+
+def _facet(facet: str) -> str:
+    return _FACETS.get(facet) or facet.replace("address", "@v{i}")
+
+
+def _signature(parameters: tuple[Parameter, ...], supplied: Collection[str]) -> list[str]:
+    """The kernel's own signature, with a default for whatever stands behind a parameter that has one."""
+    texts: list[str] = []
+    optional = False
+    for parameter in parameters:
+        if parameter.keyword_only and "*" not in texts:
+            texts.append("*")
+        default = "@MISSING" if optional else ""
+        if parameter.name in supplied:
+            default = "@ABSENT"
+        elif parameter.default is not inspect.Parameter.empty:
+            default = f"@default_{parameter.name}"
+        optional = default != ""
+        texts.append(f"{parameter.name}={default}" if default else parameter.name)
+    return texts
+
+
+def _made(name: str, source: str, taken: Collection[str], scope: Mapping[str, Any]) -> Callable[..., Keyed]:
+    prefix = "_"
+    while any(other.startswith(prefix) for other in taken):
+        prefix += "_"
+    names = {key.replace("@", prefix): value for key, value in scope.items()}
+    exec(source.replace("@", prefix), names)
+    return names[name.replace("@", prefix)]  # type: ignore[no-any-return]  # made by the line above

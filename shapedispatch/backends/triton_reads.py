@@ -1,0 +1,223 @@
+"""What a heuristic, a grid or a pruning function reads of the arguments: that, by value, belongs in the key.
+
+The user's function is run once on arguments that note each read: names of a mapping, and of a tensor the facets that
+are no part of a kernel's key anyway (its sizes, its strides, ...). Equal keys then mean equal answers: a function that
+takes its decisions from what it reads takes the same path over the same values. What cannot be keyed (a tensor's
+values, an object without a value) is a refusal, and the call a bypass.
+"""
+
+from __future__ import annotations
+
+import builtins
+import dis
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from types import CellType, CodeType
+from typing import Any
+
+import torch
+
+__all__ = ["Reads", "Unreadable", "outside"]
+
+ALWAYS: frozenset[str] = frozenset()
+SHAPE = frozenset({"shape"})
+FACETS: dict[str, frozenset[str]] = {
+    **dict.fromkeys(
+        ("dtype", "element_size", "itemsize", "is_floating_point", "is_complex", "layout", "is_sparse", "is_quantized"),
+        ALWAYS,
+    ),
+    **dict.fromkeys(("device", "is_cuda", "is_cpu", "is_xpu", "get_device"), ALWAYS),
+    **dict.fromkeys(("shape", "size", "numel", "nelement", "dim", "ndim", "ndimension", "__len__"), SHAPE),
+    "nbytes": SHAPE,
+    "stride": frozenset({"stride"}),
+    "is_contiguous": frozenset({"shape", "stride"}),
+    "storage_offset": frozenset({"offset"}),
+    "requires_grad": frozenset({"requires_grad"}),
+}
+"""Attribute or method of a tensor to the parts of the key that hold all it can say; dtype and device always do."""
+
+
+class Unreadable(Exception):
+    """A user's function read what no key can hold; the message says what."""
+
+
+class Reads:
+    """What has been read of one kernel's arguments, so far.
+
+    ``facets`` maps each name read to the facets read of it: ``"value"`` for what is no tensor, for a tensor some of
+    ``shape stride offset requires_grad`` and ``address % n``. ``form`` is whether it was asked which arguments were
+    given, or how: then the form of the call is part of the key.
+    """
+
+    def __init__(self) -> None:
+        self.facets: dict[str, set[str]] = {}
+        self.form = False
+
+    def mapping(self, values: Mapping[str, Any]) -> _Watched:
+        """``values`` as a dict that notes what is read of it."""
+        return _Watched(self, values)
+
+    def unpacked(self, fn: Callable[..., Any], values: Mapping[str, Any]) -> dict[str, Any]:
+        """``values`` as keywords for ``fn``: those that it names, or can reach, count as read."""
+        named, rest = _keywords_of(fn)
+        return {name: self.shown(name, value) if rest or name in named else value for name, value in values.items()}
+
+    def shown(self, name: str, value: Any) -> Any:
+        """One argument as a user's function gets it, noted as read where it is no tensor."""
+        facets = self.facets.setdefault(name, set())
+        if isinstance(value, torch.Tensor):
+            return _watch(value, name, facets) if type(value) in (torch.Tensor, torch.nn.Parameter) else value
+        facets.add("value")
+        return value
+
+
+class _Watched(dict[str, Any]):
+    """A dict of arguments; whoever iterates over it has read all of it, and in which order it was given."""
+
+    def __init__(self, reads: Reads, values: Mapping[str, Any]) -> None:
+        super().__init__(values)
+        self._reads = reads
+
+    def __getitem__(self, name: str) -> Any:
+        return self._reads.shown(name, super().__getitem__(name))
+
+    def get(self, name: str, default: Any = None) -> Any:
+        try:
+            return self[name]
+        except KeyError:
+            self._reads.form = True
+            return default
+
+    def pop(self, name: str, *default: Any) -> Any:
+        value = self.get(name, *default) if default else self[name]
+        super().pop(name, None)
+        return value
+
+    def __contains__(self, name: object) -> bool:
+        self._reads.form = True
+        return super().__contains__(name)
+
+    def __iter__(self) -> Iterator[str]:
+        self._reads.form = True
+        return super().__iter__()
+
+    def __len__(self) -> int:
+        self._reads.form = True
+        return super().__len__()
+
+    def keys(self) -> Any:
+        return self.copy().keys()
+
+    def values(self) -> Any:
+        return self.copy().values()
+
+    def items(self) -> Any:
+        return self.copy().items()
+
+    def copy(self) -> dict[str, Any]:
+        return {name: self[name] for name in self}
+
+    def __or__(self, other: Any) -> Any:
+        return self.copy() | other
+
+    def __ror__(self, other: Any) -> Any:
+        return other | self.copy()
+
+
+class _Address:
+    """A tensor's address, of which only the remainder by a constant can be read: that can be keyed."""
+
+    def __init__(self, value: int, facets: set[str]) -> None:
+        self._value, self._facets = value, facets
+
+    def __mod__(self, divisor: int) -> int:
+        self._facets.add(f"address % {divisor}")
+        return self._value % divisor
+
+    def __and__(self, mask: int) -> int:
+        if mask & (mask + 1):
+            raise Unreadable("bits of an address")
+        return self % (mask + 1)
+
+    __rand__ = __and__
+
+
+class _WatchedTensor(torch.Tensor):
+    """A handle on a tensor: notes which of its attributes are asked for, and answers from the tensor itself."""
+
+    watched: torch.Tensor
+    watched_name: str
+    watched_facets: set[str]
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = func.__self__.__name__ if func.__name__ == "__get__" else func.__name__
+        handle = args[0] if args else None
+        if not isinstance(handle, _WatchedTensor) or any(isinstance(other, _WatchedTensor) for other in args[1:]):
+            raise Unreadable(f"the result of {name} on tensors")
+        if name == "data_ptr":
+            return _Address(handle.watched.data_ptr(), handle.watched_facets)
+        if name not in FACETS:
+            raise Unreadable(f"{name} of the tensor {handle.watched_name!r}")
+        handle.watched_facets.update(FACETS[name])
+        return func(handle.watched, *args[1:], **(kwargs or {}))
+
+
+def _watch(value: torch.Tensor, name: str, facets: set[str]) -> _WatchedTensor:
+    handle = value.detach().as_subclass(_WatchedTensor)
+    handle.watched, handle.watched_name, handle.watched_facets = value, name, facets
+    return handle
+
+
+def _keywords_of(fn: Callable[..., Any]) -> tuple[frozenset[str], bool]:
+    """The names that ``fn`` takes, and whether it can reach keywords that it does not name."""
+    try:
+        parameters = inspect.signature(fn).parameters.values()
+    except (TypeError, ValueError):  # a builtin that does not say
+        return frozenset(), True
+    rest = next((p.name for p in parameters if p.kind is p.VAR_KEYWORD), None)
+    code = getattr(fn, "__code__", None)
+    return frozenset(p.name for p in parameters), rest is not None and (code is None or _loads(code, rest))
+
+
+def _loads(code: CodeType, name: str) -> bool:
+    """Whether a function's code ever reads its local ``name``; one that takes ``**kwargs`` only to swallow does not."""
+    return any("LOAD" in step.opname and name in _names(step.argval) for step in dis.get_instructions(code))
+
+
+def _names(argval: Any) -> tuple[Any, ...]:
+    return argval if isinstance(argval, tuple) else (argval,)  # one instruction may load two locals
+
+
+_PLAIN = (int, float, bool, str, type(None))
+
+
+def outside(fn: Callable[..., Any]) -> list[Callable[[], Any]]:
+    """Readers of the plain globals and closure variables that ``fn`` uses: numbers, texts, None.
+
+    A function that decides by one of those answers differently when it changes, so their values belong in the key.
+    Functions, classes and modules are taken to stay what they are.
+    """
+    code = getattr(fn, "__code__", None)
+    if not isinstance(code, CodeType):
+        return []
+    cells: dict[str, CellType] = dict(zip(code.co_freevars, getattr(fn, "__closure__", None) or (), strict=False))
+    readers = [_cell_reader(cell) for cell in cells.values() if _is_plain(cell)]
+    scope = getattr(fn, "__globals__", {})
+    names = [name for name in code.co_names if name not in vars(builtins) and isinstance(scope.get(name, fn), _PLAIN)]
+    return [*readers, *[_global_reader(scope, name) for name in names]]
+
+
+def _is_plain(cell: CellType) -> bool:
+    try:
+        return isinstance(cell.cell_contents, _PLAIN)
+    except ValueError:  # not assigned yet
+        return False
+
+
+def _cell_reader(cell: CellType) -> Callable[[], Any]:
+    return lambda: cell.cell_contents
+
+
+def _global_reader(scope: dict[str, Any], name: str) -> Callable[[], Any]:
+    return lambda: scope.get(name)

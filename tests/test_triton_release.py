@@ -1,0 +1,174 @@
+"""Tests of letting go of compiled kernels."""
+
+# ruff: noqa: D102, D103 - kernels, fixtures and stand-ins are named for what they are; every test has its sentence
+from __future__ import annotations
+
+import contextlib
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from shapedispatch.backends import triton_release
+from shapedispatch.backends.triton_release import Leaving, Releases, unload
+
+
+class Kernel:
+    """A compiled kernel of a Triton that never unloads."""
+
+    name = "adds"
+
+    def __init__(self, module: int | None = 7) -> None:
+        self.module = module
+        self.function = 8
+        self._run = print
+
+
+class Unloading(Kernel):
+    """One of a Triton that unloads with the last reference."""
+
+    unloaded: list[int] = []  # noqa: RUF012 - one list for the test
+
+    def __del__(self) -> None:
+        self.unloaded.append(self.module or 0)
+
+
+class Driver:
+    """libcuda, as far as it is called."""
+
+    def __init__(self, answer: int = 0) -> None:
+        self.answer = answer
+        self.unloaded: list[int] = []
+
+    def cuModuleUnload(self, module: Any) -> int:
+        self.unloaded.append(module.value)
+        return self.answer
+
+
+class Capture:
+    """Whether a stream captures."""
+
+    under_way = False
+
+    def __call__(self) -> bool:
+        return self.under_way
+
+
+@pytest.fixture
+def driver(monkeypatch: pytest.MonkeyPatch) -> Driver:
+    found = Driver()
+    monkeypatch.setattr(triton_release, "_driver", lambda: found)
+    monkeypatch.setattr(torch.cuda, "device", lambda index: contextlib.nullcontext())
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    return found
+
+
+@pytest.fixture
+def capture() -> Capture:
+    return Capture()
+
+
+@pytest.fixture
+def forgotten() -> list[str]:
+    return []
+
+
+@pytest.fixture
+def releases(capture: Capture, forgotten: list[str]) -> Iterator[Releases]:
+    yield Releases(capture, lambda kernel, compiled: forgotten.append(kernel))
+    triton_release._pinned.clear()
+
+
+def test_an_older_tritons_module_is_unloaded(releases: Releases, driver: Driver, forgotten: list[str]) -> None:
+    """Taken out of Triton's caches first, then out of the driver; handles are gone, so nobody launches them."""
+    kernel = Kernel()
+    handles = weakref.ref(kernel)
+    releases.let_go(Leaving("jitted", kernel, 0, False))
+    assert releases.kept == ["adds stays loaded: it is referenced elsewhere"]
+    assert driver.unloaded == []
+    del kernel
+
+    assert handles() is None
+    releases.let_go(Leaving("jitted", Kernel(9), 0, False))
+    assert driver.unloaded == [9]
+    assert forgotten == ["jitted", "jitted"]
+
+
+def test_handles_are_gone_before_the_module_is(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever still comes by an unloaded kernel loads it anew."""
+    monkeypatch.setattr(triton_release, "_references", lambda compiled: 2)
+    kernel = Kernel()
+
+    assert unload(kernel, 0) is None
+    assert kernel.module is kernel.function is kernel._run is None
+    assert driver.unloaded == [7]
+    assert unload(kernel, 0) is None
+    assert driver.unloaded == [7]
+
+
+def test_a_newer_triton_unloads_with_the_last_reference(releases: Releases, driver: Driver) -> None:
+    """Nothing but the caches need be emptied."""
+    Unloading.unloaded.clear()
+    releases.let_go(Leaving("jitted", Unloading(), 0, False))
+
+    assert Unloading.unloaded == [7]
+    assert driver.unloaded == []
+    assert releases.kept == []
+
+
+def test_nothing_is_unloaded_during_a_capture(
+    releases: Releases, driver: Driver, capture: Capture, forgotten: list[str]
+) -> None:
+    """It waits for the next release after the capture."""
+    capture.under_way = True
+    releases.let_go(Leaving("jitted", Kernel(), 0, False))
+    assert driver.unloaded == forgotten == []
+
+    capture.under_way = False
+    releases.go_on()
+    assert driver.unloaded == [7]
+    releases.go_on()
+    assert driver.unloaded == [7]
+
+
+def test_what_a_graph_may_hold_is_never_unloaded(releases: Releases, driver: Driver, forgotten: list[str]) -> None:
+    """Launched inside a capture, a kernel stays for good, whatever becomes of its dispatcher."""
+    Unloading.unloaded.clear()
+    releases.let_go(Leaving("jitted", Unloading(), 0, True))
+    releases.go_on()
+
+    assert Unloading.unloaded == driver.unloaded == forgotten == []
+    assert releases.kept == ["adds stays loaded: it was launched inside a CUDA graph's capture"]
+
+
+def test_a_module_that_cannot_be_unloaded_stays_with_the_reason(
+    releases: Releases, driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """libcuda refuses, or cannot be called."""
+    driver.answer = 201
+    releases.let_go(Leaving("jitted", Kernel(), 0, False))
+    monkeypatch.setattr(triton_release, "_driver", lambda: None)
+    releases.let_go(Leaving("jitted", Kernel(), 0, False))
+
+    assert [reason.partition(": ")[2] for reason in releases.kept] == [
+        "cuModuleUnload answered 201",
+        "this Triton cannot unload, and libcuda cannot be called",
+    ]
+
+
+def test_what_was_never_loaded_needs_nothing(releases: Releases, driver: Driver) -> None:
+    """A kernel that was compiled and never launched has no module."""
+    releases.let_go(Leaving("jitted", Kernel(None), 0, False))
+
+    assert releases.kept == driver.unloaded == []
+
+
+def test_reasons_are_bounded(releases: Releases, driver: Driver) -> None:
+    """However many modules stay, the newest reasons are kept."""
+    driver.answer = 201
+    for _ in range(200):
+        releases.let_go(Leaving("jitted", Kernel(), 0, False))
+
+    assert len(releases.kept) == triton_release.REASONS_KEPT

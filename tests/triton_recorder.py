@@ -1,0 +1,120 @@
+"""A Triton driver that launches nothing: it records what would be launched, so that launches are tested on a CPU.
+
+Compilation is real, for the target that it claims. Its one device has the number -1, which is what a tensor on the
+CPU answers when asked for its device: so such tensors pass for device memory.
+"""
+
+# ruff: noqa: D102 - kernels, fixtures and stand-ins are named for what they are; every test has its sentence
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from triton.backends.compiler import GPUTarget
+from triton.runtime.driver import driver as triton_driver
+
+
+@dataclass
+class Launched:
+    """One launch as the driver saw it."""
+
+    name: str
+    grid: tuple[int, int, int]
+    stream: int
+    function: int
+    metadata: Any
+    arguments: tuple[Any, ...]
+
+
+class Launcher:
+    """Stands for Triton's ``CudaLauncher``, with its parameters."""
+
+    recorder: Recorder
+
+    def __init__(self, src: Any, metadata: Any) -> None:
+        self.name = metadata.name
+
+    def __call__(
+        self,
+        gridX: int,
+        gridY: int,
+        gridZ: int,
+        stream: int,
+        function: int,
+        kernel_metadata: Any,
+        launch_metadata: Any,
+        launch_enter_hook: Any,
+        launch_exit_hook: Any,
+        *args: Any,
+    ) -> None:
+        if launch_enter_hook is not None:
+            launch_enter_hook(launch_metadata)
+        grid = (gridX, gridY, gridZ)
+        self.recorder.launches.append(Launched(self.name, grid, stream, function, launch_metadata, args))
+        if launch_exit_hook is not None:
+            launch_exit_hook(launch_metadata)
+
+
+@dataclass
+class Recorder:
+    """The driver. ``launches`` are what it was asked to launch, ``loaded`` and ``unloaded`` what became of modules."""
+
+    target: GPUTarget = field(default_factory=lambda: GPUTarget("cuda", 90, 32))
+    launches: list[Launched] = field(default_factory=list)
+    loaded: list[str] = field(default_factory=list)
+    unloaded: list[int] = field(default_factory=list)
+    device: int = -1
+    stream: int = 0
+
+    def __post_init__(self) -> None:
+        self.utils = self
+        self.launcher_cls = type("CudaLauncher", (Launcher,), {"recorder": self})
+
+    def get_current_device(self) -> int:
+        """The device that kernels are launched on."""
+        return self.device
+
+    def get_current_stream(self, device: int) -> int:
+        """A stream's handle."""
+        return self.stream
+
+    def get_current_target(self) -> GPUTarget:
+        """What is compiled for."""
+        return self.target
+
+    def get_device_properties(self, device: int) -> dict[str, int]:
+        """All that Triton asks about."""
+        return {"max_shared_mem": 232448, "multiprocessor_count": 132}
+
+    def load_binary(self, name: str, kernel: bytes, shared: int, device: int) -> tuple[int, int, int, int, int]:
+        """Module, function, registers, spills, most threads."""
+        self.loaded.append(name)
+        return len(self.loaded), 1000 + len(self.loaded), 32, 0, 1024
+
+    def unload_module(self, module: int) -> None:
+        """Asked by Triton from 3.8 on."""
+        self.unloaded.append(module)
+
+
+@contextmanager
+def recording(*kernels: Any, **facts: Any) -> Iterator[Recorder]:
+    """Triton drives a `Recorder` inside; what it compiled of ``kernels`` is forgotten afterwards."""
+    before = triton_driver._active
+    recorder = Recorder(**facts)
+    triton_driver.set_active(recorder)
+    try:
+        yield recorder
+    finally:
+        for kernel in kernels:
+            _forget(kernel)
+        triton_driver._active = before
+
+
+def _forget(kernel: Any) -> None:
+    """Empty a kernel's caches; what was compiled must not ask for its module to be unloaded, as it does from 3.8 on."""
+    for caches in kernel.device_caches.values():
+        for compiled in caches[0].values():
+            compiled.module = None
+    kernel.device_caches.clear()
