@@ -120,14 +120,14 @@ class Core:
         known = next((entry.choice for entry in self.table.peek(key) if entry.lost()), None)
         with untouched(args, kwargs):
             offer = self.backend.offer(args, kwargs, key, self.table)
-        key = self._key_after(offer, key, args, kwargs)
-        entry = self._lost_again(known, offer) or self._winner(offer, args, kwargs)
+            entry = self._lost_again(known, offer) or self._winner(offer, args, kwargs)
+        key = self._key_after(key, args, kwargs)
         entry = replace_choice(entry, sizes=sizes, key=key, new_because=new_because)
         self._warn_of_refusals(offer, entry, args, kwargs)
         self.table.publish(key, entry)
         return entry
 
-    def _key_after(self, offer: Offer, key: Key, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Key:
+    def _key_after(self, key: Key, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Key:
         """The key again: where the offer has shown that something is written, it holds which arguments overlap."""
         again = self.backend.key(args, kwargs)
         if len(again) != len(key):
@@ -142,7 +142,7 @@ class Core:
         return None if candidate is None else _entry(candidate, known, offer)
 
     def _winner(self, offer: Offer, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Entry:
-        pick = self.settings.pick
+        pick = offer.aliases.get(self.settings.pick or "", self.settings.pick)
         pinned = next((c for c in offer.candidates if c.name == pick), None)
         if pinned is not None:
             return _decided(pinned, "pinned", offer)
@@ -242,11 +242,12 @@ class Core:
                 offer = self.backend.offer(args, kwargs, key, self.table)
         except Bypass as reason:
             offer = Offer((Candidate("plain", self.plain),), (Refusal(name, (str(reason),)),))
+        wanted = offer.aliases.get(name, name)
         for candidate in offer.candidates:
-            if candidate.name == name:
+            if candidate.name == wanted:
                 return candidate
         refused = [f"{r.variant}: {'; '.join(r.reasons)}" for r in offer.refusals]
-        names = ", ".join(candidate.name for candidate in offer.candidates)
+        names = ", ".join([*(candidate.name for candidate in offer.candidates), *offer.aliases])
         change = f"variants that can run this call: {names}"
         raise NoVariantError(four_parts(self._rendered(args, kwargs), f"variant {name!r} was asked for", refused, change))
 

@@ -43,9 +43,12 @@ PARTS = {
     "backends.torch_function": [
         "backends.frames",
         "backends.fakes",
+        "backends.effects",
         "backends.dynamo",
         "backends.inductor",
         "backends.places",
+        "backends.situation",
+        "backends.builds",
     ],
     "dispatcher": ["modes", "core"],
     "backends.triton_kernel": [

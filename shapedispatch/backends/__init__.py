@@ -7,7 +7,8 @@ The dispatcher asks a backend for the key of a call on each hit, and for an offe
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
 from typing import Any, Protocol
 
 from ..keys import Key
@@ -36,7 +37,8 @@ class Offer:
     """What may run a call: plain first, then the others in the order that ties are broken in.
 
     ``written`` names the arguments that plain writes, None where that is unknown. ``untimed`` says why nothing may
-    be run for timing, if so. ``notes`` are for a person.
+    be run for timing, if so. ``notes`` are for a person. ``aliases`` name, for a variant that is the same code as
+    another, that other.
     """
 
     candidates: tuple[Candidate, ...]
@@ -44,6 +46,7 @@ class Offer:
     written: Collection[str] | None = None
     untimed: str | None = None
     notes: tuple[str, ...] = ()
+    aliases: Mapping[str, str] = field(default_factory=dict)
 
 
 class Memory(Protocol):

@@ -15,7 +15,7 @@ import types
 import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -27,9 +27,10 @@ from torch._dynamo import guards as dynamo_guards
 from torch._dynamo.symbolic_convert import InstructionTranslator
 from torch.nn import Module
 
+from .effects import Effects
 from .frames import argument_names, frame_locals
 
-__all__ = ["Effects", "GraphCompiler", "Trace", "Untraceable", "trace"]
+__all__ = ["GraphCompiler", "Trace", "Untraceable", "forget", "guarded", "trace"]
 
 GraphCompiler = Callable[[torch.fx.GraphModule, Sequence[Any]], Callable[..., Any]]
 
@@ -40,20 +41,6 @@ class Untraceable(Exception):
 
 class _Stop(BaseException):
     """Raised in place of the first run of a fresh build: a build is made without being run."""
-
-
-@dataclass(frozen=True, slots=True)
-class Effects:
-    """What a call does beside returning its value.
-
-    ``writes`` names the arguments written. ``elsewhere`` has a sentence for each thing written that is no argument.
-    ``reads_state`` is true where the graph reads tensors that are no arguments, such as parameters.
-    """
-
-    writes: frozenset[str] = frozenset()
-    elsewhere: tuple[str, ...] = ()
-    collectives: tuple[str, ...] = ()
-    reads_state: bool = False
 
 
 @dataclass(slots=True)
@@ -119,11 +106,13 @@ def trace(
     *,
     tag: str,
     number_inputs: bool = False,
+    for_effects: bool = False,
 ) -> Trace:
     """Trace ``fn`` for a call on fake tensors; raises Untraceable. Must run under the lock that building holds.
 
     ``tag`` goes into Inductor's cache keys: one hint's artifact is else served for every hint. With ``number_inputs``
-    the numbers of the call become inputs of the build instead of constants.
+    the numbers of the call become inputs of the build instead of constants. A trace ``for_effects`` is never run, so
+    that guards which no key implies do not matter; they are named in its effects.
     """
     global _recording
     twin = _fresh_copy(fn)
@@ -135,10 +124,26 @@ def trace(
         _recording = None
     if len(entries) != 1 or record.effects is None:
         raise Untraceable("there is nothing in it to compile: no operation on a tensor")
-    if record.odd:
+    if record.odd and not for_effects:
         raise Untraceable("it depends on what no key holds: " + "; ".join(record.odd))
+    record.effects = replace(record.effects, unkeyed=tuple(dict.fromkeys(record.odd)))
     record.made.append(True)
     return _finished(fn, record, *entries[0])
+
+
+def guarded(
+    fn: types.FunctionType, *, dynamic: bool, options: Mapping[str, Any]
+) -> tuple[Callable[..., Any], types.FunctionType]:
+    """A copy of ``fn`` under torch.compile with all guards, and the copy, by which `forget` finds what was compiled."""
+    twin = _fresh_copy(fn)
+    return torch.compile(twin, dynamic=dynamic, options={"fallback_random": True, **options}), twin
+
+
+def forget(twin: types.FunctionType) -> None:
+    """Let go of everything compiled for a copy."""
+    from torch._C._dynamo.eval_frame import reset_code
+
+    reset_code(twin.__code__)
 
 
 def _run_dynamo(

@@ -3,34 +3,32 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-import torch
-from torch import Tensor
-
 from .. import keys
 from ..calls import Signature
-from ..dims import Declaration, Hints, distance, dynamic_dims, hint_points, round_up_pow2, two_nearest, variant_name
+from ..dims import Declaration, Hints, dynamic_dims, hint_points, round_up_pow2, two_nearest, variant_name
 from ..keys import Key
 from ..records import Refusal, Variant
 from . import Candidate, Memory, Offer
-from .fakes import fake_arguments, resized
+from .builds import Builder, NoBuild
+from .effects import Effects
+from .fakes import resized
 from .frames import call_of, frame_locals, python_function
-from .places import Places, sizes_of
+from .places import Places, Seen, sizes_of
+from .situation import Situation
 
-if TYPE_CHECKING:  # Dynamo and Inductor take seconds to import, which is for the first build to pay
-    from .dynamo import Effects, Trace
-    from .inductor import Code
+if TYPE_CHECKING:  # Dynamo takes seconds to import, which is for the first build to pay
+    from .dynamo import Trace
 
-__all__ = ["FunctionBuild", "Plan", "TorchFunction"]
+__all__ = ["Plan", "TorchFunction"]
 
-DIRECT = "Dynamo's code, past its guards on what the key holds"
-MOST_STATES = 4
-"""Builds of one variant and class for different states of what a call does not carry (train and eval, say)."""
 BUILT_AT_FIRST = 3
 """With more hint points than this, only the two nearest to a call are built; others join when a nearer call comes."""
+TRACES_A_FAMILY = 4
+"""How many traces for effects are remembered for calls that differ in sizes and numbers only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,49 +49,16 @@ class Plan:
 
 
 @dataclass(slots=True)
-class FunctionBuild:
-    """One compiled callable and the calls it may serve."""
-
-    trace: Trace
-    code: Code
-
-    def identity(self) -> str:
-        """Equal for builds that may serve the same calls by the same code."""
-        return "\n".join((self.code.text(), *self.trace.shape_guards()))
-
-    def release(self) -> None:
-        """Let go of the generated modules; the code object goes with the last reference to this build."""
-        self.code.release()
-
-
-@dataclass(slots=True)
-class _NoBuild:
-    """Remembered so that what cannot be built is tried once; ``same_as`` names a build of equal code."""
-
-    reason: str = ""
-    same_as: str = ""
-
-    def release(self) -> None:
-        """There is nothing to let go."""
-
-
-@dataclass(slots=True)
-class _Request:
+class _Draft:
     """One offer in the making."""
 
-    scope: Mapping[str, Any]
-    places: Places
-    sizes: Mapping[str, int]
-    dynamic: tuple[str, ...]
-    memory: Memory
-    ambient: Hashable
-    numbers: bool
     candidates: list[Candidate] = field(default_factory=list)
     refusals: list[Refusal] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    effects: Effects | None = None
+    aliases: dict[str, str] = field(default_factory=dict)
 
     def refuse(self, variant: str, *reasons: str) -> None:
+        """Leave a variant out."""
         self.refusals.append(Refusal(variant, reasons))
 
 
@@ -109,6 +74,7 @@ class TorchFunction:
         self.arguments = self.signature.arguments
         self.arity = self.signature.arity if self.signature.bare else -1
         self._traced = python_function(fn)
+        self._builder = Builder(plan.options)
         self._watch_overlap = bool(plan.mutates)
 
     # -- the call
@@ -140,198 +106,150 @@ class TorchFunction:
 
     def offer(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], key: Key, memory: Memory) -> Offer:
         """Plain, hints, exact, then the supplied variants: what may run this call, built where it is missing."""
-        request = self._request(args, kwargs, key, memory)
-        request.candidates.append(Candidate("plain", self.plain))
-        self._offer_builds(request)
-        self._offer_variants(request, args, kwargs)
-        if len(request.candidates) > 1 and request.effects is None and self.plan.mutates is None:
-            request.effects = self._effects(request)
-        written, untimed = self._what_timing_may_touch(request)
+        call = self._situation(args, kwargs, key, memory)
+        draft = _Draft([Candidate("plain", self.plain)])
+        if not self._points(call, memory) and not self._wants_exact(call) and not self.plan.variants:
+            return Offer(tuple(draft.candidates))
+        effects = self._effects(call, memory)
+        written, untimed = self._what_timing_may_touch(effects)
+        self._watch_overlap |= written is None or bool(written)
+        unsafe = self._why_no_builds(effects, args, kwargs)
+        if isinstance(effects, Effects) and not unsafe:
+            self._offer_builds(call, memory, effects, draft)
+        elif unsafe:
+            draft.refuse("hint and exact builds", unsafe)
+        self._offer_variants(draft, args, kwargs)
         return Offer(
-            tuple(request.candidates), tuple(request.refusals), written, untimed, tuple(dict.fromkeys(request.notes))
+            tuple(draft.candidates), tuple(draft.refusals), written, untimed, tuple(draft.notes), draft.aliases
         )
 
-    def _request(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], key: Key, memory: Memory) -> _Request:
+    def _situation(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], key: Key, memory: Memory) -> Situation:
         scope = self._arguments_of_frame(args, kwargs)
         places = Places.of(scope, self.plan.declaration)
-        family = ("family", key[0], places.family())
-        seen = memory.recall(family)
+        fact = ("seen", key[0], places.family())
+        seen: Seen | None = memory.recall(fact)
         seen = places.seen() if seen is None else seen.with_call(places)
-        memory.remember(family, seen)
-        dynamic = tuple(a for a in seen.axes if a not in self.plan.static) if self.plan.bare else self._declared()
-        return _Request(scope, places, places.sizes(), dynamic, memory, key[0], seen.numbers_vary)
+        memory.remember(fact, seen)
+        plan = self.plan
+        varying = tuple(axis for axis in seen.axes if axis not in plan.static)
+        dynamic = varying if plan.bare else dynamic_dims(plan.hints, plan.declaration.names, plan.static)
+        points = hint_points(plan.hints, dynamic)
+        return Situation(self._traced, scope, places, places.sizes(), dynamic, points, key[0], seen.numbers_vary)
 
-    def _declared(self) -> tuple[str, ...]:
-        return dynamic_dims(self.plan.hints, self.plan.declaration.names, self.plan.static)
+    def _wants_exact(self, call: Situation) -> bool:
+        """Asked for; or bare, while no axis has been seen to vary: all sizes constant is what can be known."""
+        return self.plan.exact or (self.plan.bare and not call.dynamic and bool(self.plan.hints))
 
-    def _offer_builds(self, request: _Request) -> None:
-        points = self._points(request)
+    def _points(self, call: Situation, memory: Memory) -> Sequence[Mapping[str, int]]:
+        """The hint points that have a build or get one now."""
+        if len(call.points) <= BUILT_AT_FIRST:
+            return call.points
+        near = two_nearest({name: call.sizes[name] for name in call.points[0]}, call.points)
+        return [point for point in call.points if point in near or memory.build(call.slot(point)) is not None]
+
+    def _offer_builds(self, call: Situation, memory: Memory, effects: Effects, draft: _Draft) -> None:
+        points = self._points(call, memory)
         for point in points:
-            self._offer_build(request, variant_name(point), point)
-        refused = {refusal.variant for refusal in request.refusals}
-        if points and refused.issuperset(variant_name(point) for point in points) and not _tiny(request):
+            self._offer_build(call, point, memory, effects, draft)
+        refused = {refusal.variant for refusal in draft.refusals}
+        if points and refused.issuperset(variant_name(point) for point in points) and not call.tiny():
             # No hint's build serves this size: one that does, for this size and its like.
-            near = {name: round_up_pow2(request.sizes[name]) for name in points[0]}
+            near = {name: round_up_pow2(call.sizes[name]) for name in points[0]}
             if near not in points:
-                self._offer_build(request, variant_name(near), near)
-        if self.plan.exact or (self.plan.bare and not request.dynamic and self.plan.hints):
-            self._offer_build(request, "exact", {})
+                self._offer_build(call, near, memory, effects, draft)
+        if self._wants_exact(call):
+            self._offer_build(call, {}, memory, effects, draft)
 
-    def _points(self, request: _Request) -> Sequence[Mapping[str, int]]:
-        points = hint_points(self.plan.hints, request.dynamic)
-        if len(points) <= BUILT_AT_FIRST:
-            return points
-        near = two_nearest({name: request.sizes[name] for name in points[0]}, points)
-        return [point for point in points if point in near or request.memory.build(self._slot(request, point, 0))]
-
-    def _slot(self, request: _Request, point: Mapping[str, int], state: int) -> Hashable:
-        variant = variant_name(point) if point else "exact"
-        dynamic = request.dynamic if point else ()
-        return (request.places.kind(dynamic, request.numbers), request.ambient, variant, state)
-
-    def _offer_build(self, request: _Request, name: str, point: Mapping[str, int]) -> None:
-        if point and _tiny(request):
-            request.refuse(name, "sizes 0 and 1 are constants to the compiler and never take a hint's build")
+    def _offer_build(
+        self, call: Situation, point: Mapping[str, int], memory: Memory, effects: Effects, draft: _Draft
+    ) -> None:
+        name = variant_name(point) if point else "exact"
+        if point and call.tiny():
+            draft.refuse(name, "sizes 0 and 1 are constants to the compiler and never take a hint's build")
             return
-        slot, build = self._build_for_state(request, name, point)
-        if isinstance(build, _NoBuild):
+        slot, build = self._builder.find(call, point, memory, effects.unkeyed)
+        if isinstance(build, NoBuild):
             if build.same_as:
-                request.notes.append(f"{name} is the same code as {build.same_as}")
+                draft.aliases[name] = build.same_as
+                draft.notes.append(f"{name} is the same code as {build.same_as}")
             else:
-                request.refuse(name, build.reason)
+                draft.refuse(name, build.reason)
             return
-        request.effects = build.trace.effects
-        reasons = build.trace.accepts(self._with_fakes(request, None))
+        reasons = build.accepts(call.frame())
         if reasons:
-            request.refuse(name, *reasons)
+            draft.refuse(name, *reasons)
             return
-        notes = ("it only makes views of its inputs and launches no kernel",) if build.code.only_views else ()
-        check = build.trace.check()
-        request.candidates.append(Candidate(name, build.trace.call, check, slot, DIRECT, notes, None, point or None))
+        draft.notes += build.notes()
+        draft.candidates.append(
+            Candidate(name, build.run, build.check(), slot, build.route, point=point or None)
+        )
 
-    def _build_for_state(
-        self, request: _Request, name: str, point: Mapping[str, int]
-    ) -> tuple[Hashable, FunctionBuild | _NoBuild]:
-        """The build for the present state of what the call does not carry: known, or made."""
-        scope = self._with_fakes(request, point)
-        for state in range(MOST_STATES):
-            slot = self._slot(request, point, state)
-            build = request.memory.build(slot)
-            if build is None:
-                build = self._make(request, name, point, scope)
-                request.memory.hold(slot, build, made=isinstance(build, FunctionBuild))
-            if isinstance(build, _NoBuild) or not build.trace.accepts(scope):
-                return slot, build
-        return slot, _NoBuild(f"there are {MOST_STATES} builds of it for other states already")
-
-    def _with_fakes(self, request: _Request, point: Mapping[str, int] | None) -> dict[str, Any]:
-        """The frame of the call with fake tensors; of a point's sizes where one is given, its dims dynamic."""
-        resize = None if point is None else request.places.resize(point)
-        fakes = fake_arguments(request.scope, resize)
-        fakes.update(request.places.numbers_at(point or {}))
-        return {**frame_locals(self._traced, (), {}), **fakes}
-
-    def _make(
-        self, request: _Request, name: str, point: Mapping[str, int], scope: Mapping[str, Any]
-    ) -> FunctionBuild | _NoBuild:
-        from .dynamo import Untraceable, trace
-        from .inductor import Code, compiler
-
-        code = Code()
-        args, kwargs = call_of(self._traced, scope)
-        try:
-            traced = trace(
-                self._traced,
-                args,
-                kwargs,
-                compiler(self._options(request), code),
-                tag=f"shapedispatch {name}",
-                number_inputs=request.numbers or bool(request.places.numbers_at(point)),
-            )
-        except Untraceable as error:
-            return _NoBuild(str(error))
-        build = FunctionBuild(traced, code)
-        twin = self._equal(request, build, name)
-        if twin:
-            build.release()
-            return _NoBuild(same_as=twin)
-        return build
-
-    def _equal(self, request: _Request, build: FunctionBuild, name: str) -> str:
-        """The name of an earlier hint's build of this class that is the same code, or nothing."""
-        if name == "exact":
-            return ""
-        for point in hint_points(self.plan.hints, request.dynamic):
-            other = request.memory.build(self._slot(request, point, 0))
-            if isinstance(other, FunctionBuild) and other.identity() == build.identity():
-                return variant_name(point)
-        return ""
-
-    def _options(self, request: _Request) -> Mapping[str, Any]:
-        if self.plan.options is not None:
-            return self.plan.options
-        on_gpu = any(tensor.device.type == "cuda" for tensor in keys.tensors(list(request.scope.values())))
-        return {"max_autotune": True} if on_gpu else {}
-
-    def _offer_variants(self, request: _Request, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+    def _offer_variants(self, draft: _Draft, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         for variant in self.plan.variants:
-            name = variant.name or getattr(variant.fn, "__name__", type(variant.fn).__name__)
+            assert variant.name is not None
             reason = variant.when(*args, **kwargs) if variant.when is not None else None
             if reason:
-                request.refuse(name, reason)
+                draft.refuse(variant.name, reason)
             else:
-                request.candidates.append(Candidate(name, variant.fn, route="the function that was supplied"))
+                draft.candidates.append(Candidate(variant.name, variant.fn, route="the function that was supplied"))
 
     # -- effects
 
-    def _effects(self, request: _Request) -> Effects | None:
-        """What plain does beside returning, where no build has told: by a trace that compiles nothing."""
-        fact = ("effects", request.ambient, request.places.family())
-        known: tuple[Trace | str, ...] = request.memory.recall(fact) or ()
-        scope = self._with_fakes(request, None)
+    def _effects(self, call: Situation, memory: Memory) -> Effects | str:
+        """What plain does beside returning, from a trace that compiles nothing; or why that is unknown."""
+        fact = ("effects", *call.family())
+        known: tuple[Trace | str, ...] = memory.recall(fact) or ()
+        frame = call.frame()
         for traced in known:
             if isinstance(traced, str):
-                request.notes.append(traced)
-                return None
-            if not traced.accepts(scope):
+                return traced
+            if not traced.accepts(frame):
                 return traced.effects
-        made = self._look(request)
-        request.memory.remember(fact, (made, *known)[:MOST_STATES])
-        if isinstance(made, str):
-            request.notes.append(made)
-            return None
-        return made.effects
+        made = self._look(frame)
+        memory.remember(fact, (made, *known)[:TRACES_A_FAMILY])
+        return made if isinstance(made, str) else made.effects
 
-    def _look(self, request: _Request) -> Trace | str:
-        """A trace of the function for its effects, its sizes dynamic where they may be; or why there is none."""
+    def _look(self, frame: Mapping[str, Any]) -> Trace | str:
+        """A trace for effects alone, sizes and numbers dynamic where they may be; or why there is none."""
         from .dynamo import Untraceable, trace
         from .inductor import look_only
 
-        args, kwargs = call_of(self._traced, self._with_fakes(request, None))
+        args, kwargs = call_of(self._traced, frame)
         try:
-            return trace(self._traced, args, kwargs, look_only, tag="shapedispatch effects", number_inputs=True)
+            return trace(
+                self._traced, args, kwargs, look_only, tag="effects", number_inputs=True, for_effects=True
+            )
         except Untraceable as error:
-            return f"its effects are unknown: {error}"
+            return str(error)
 
-    def _what_timing_may_touch(self, request: _Request) -> tuple[Collection[str] | None, str | None]:
+    def _what_timing_may_touch(self, effects: Effects | str) -> tuple[Collection[str] | None, str | None]:
         """Which arguments plain writes, and why it may not be run for timing, if so."""
+        if isinstance(effects, Effects) and effects.collectives:
+            return None, f"it performs collectives ({effects.collectives[0]}), which other ranks may not be timing"
         if self.plan.mutates is not None:
             return self.plan.mutates, None
-        effects = request.effects
-        if effects is None:
-            return None, "what it does beside returning a value is unknown: name what it writes with mutates="
-        if effects.collectives:
-            return None, f"it performs collectives ({effects.collectives[0]}), which other ranks may not be timing"
+        if isinstance(effects, str):
+            unknown = "what it does beside returning a value is unknown (name what it writes with mutates=)"
+            return None, f"{unknown}: {effects}"
         if effects.elsewhere:
             return None, f"running it again would be seen: {effects.elsewhere[0]}"
         return effects.writes, None
 
-
-def _tiny(request: _Request) -> bool:
-    return any(request.sizes[name] < 2 for name in request.dynamic)
+    def _why_no_builds(self, effects: Effects | str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
+        """A build is made from arguments that share no memory, and may reorder what the function does."""
+        if isinstance(effects, str):
+            return effects
+        if effects.elsewhere or effects.collectives:
+            return (*effects.elsewhere, "it performs collectives")[0]
+        if effects.writes and effects.reads_state:
+            return f"it writes {sorted(effects.writes)[0]} and reads tensors that are no arguments and may share its memory"
+        if effects.writes and keys.overlap(args, kwargs):
+            return f"it writes {sorted(effects.writes)[0]}, and arguments share memory"
+        return None
 
 
 def _takes_self(fn: Callable[..., Any]) -> bool:
     """Whether the function stands in a class body and its first parameter is the instance."""
     names = getattr(getattr(fn, "__code__", None), "co_varnames", ())
-    return bool(names) and names[0] == "self" and "." in getattr(fn, "__qualname__", "").replace("<locals>.", "")
+    holder = getattr(fn, "__qualname__", "").rpartition(".")[0]
+    return bool(names) and names[0] == "self" and bool(holder) and not holder.endswith("<locals>")

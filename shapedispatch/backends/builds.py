@@ -1,0 +1,173 @@
+"""Builds of a PyTorch function: found for a class and the present state, or made.
+
+Two routes. The direct one is Dynamo's generated code without its guards (see `dynamo`). A function whose guards read
+more of an argument than a key holds takes the guarded one: a copy under torch.compile, all guards asked at each call.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from ..dims import variant_name
+from . import Memory
+from .frames import call_of
+from .situation import Situation
+
+if TYPE_CHECKING:  # Dynamo and Inductor take seconds to import, which is for the first build to pay
+    from .dynamo import Trace
+    from .inductor import Code
+
+__all__ = ["Build", "Builder", "DirectBuild", "GuardedBuild", "NoBuild"]
+
+MOST_STATES = 4
+"""Builds of one variant and class for different states of what a call does not carry (train and eval, say)."""
+
+Check = Callable[[tuple[Any, ...], Mapping[str, Any]], bool]
+
+
+@dataclass(slots=True)
+class DirectBuild:
+    """One compiled callable, and the calls it may serve."""
+
+    trace: Trace
+    code: Code
+    route: str = "Dynamo's code, past its guards on what the key holds"
+
+    @property
+    def run(self) -> Callable[..., Any]:
+        """The compiled callable."""
+        return self.trace.call
+
+    def accepts(self, frame: Mapping[str, Any]) -> tuple[str, ...]:
+        """Why it may not serve the call of this frame; empty where it may."""
+        return self.trace.accepts(frame)
+
+    def check(self) -> Check | None:
+        """What to ask at each hit."""
+        return self.trace.check()
+
+    def notes(self) -> tuple[str, ...]:
+        """What a person may want to know."""
+        return ("it only makes views of its inputs and launches no kernel",) if self.code.only_views else ()
+
+    def identity(self) -> str:
+        """Equal for builds that serve the same calls by the same code."""
+        return "\n".join((self.code.text(), *self.trace.shape_guards()))
+
+    def release(self) -> None:
+        """Let go of the generated modules; the code object goes with the last reference to this build."""
+        self.code.release()
+
+
+@dataclass(slots=True)
+class GuardedBuild:
+    """A copy of the function under torch.compile, which asks all of its guards itself and compiles at its first run."""
+
+    run: Callable[..., Any]
+    route: str
+    twin: types.FunctionType
+
+    def accepts(self, frame: Mapping[str, Any]) -> tuple[str, ...]:
+        """Nothing is refused: what the guards do not admit is compiled anew."""
+        return ()
+
+    def check(self) -> Check | None:
+        """Nothing is left to ask."""
+        return None
+
+    def notes(self) -> tuple[str, ...]:
+        """What a person may want to know."""
+        return ()
+
+    def release(self) -> None:
+        """Let go of everything compiled for the copy."""
+        from .dynamo import forget
+
+        forget(self.twin)
+
+
+@dataclass(slots=True)
+class NoBuild:
+    """Remembered so that what cannot be built is tried once; ``same_as`` names a build of equal code."""
+
+    reason: str = ""
+    same_as: str = ""
+
+    def release(self) -> None:
+        """There is nothing to let go."""
+
+
+Build = DirectBuild | GuardedBuild
+
+
+@dataclass(frozen=True, slots=True)
+class Builder:
+    """Makes builds with the options of torch.compile; None means max_autotune on a GPU and the defaults elsewhere."""
+
+    options: Mapping[str, Any] | None
+
+    def find(
+        self, call: Situation, point: Mapping[str, int], memory: Memory, unkeyed: Sequence[str]
+    ) -> tuple[Hashable, Build | NoBuild]:
+        """The build of a variant for this call's class and the present state, made where it is missing.
+
+        ``unkeyed`` are the guards that read more of an argument than a key holds; with any, the route is guarded.
+        """
+        frame = call.frame(point)
+        for state in range(MOST_STATES):
+            slot = call.slot(point, state)
+            build = memory.build(slot)
+            if build is None:
+                build = self._guarded(call, point, unkeyed) if unkeyed else self._direct(call, point, frame, memory)
+                memory.hold(slot, build, made=not isinstance(build, NoBuild))
+            if isinstance(build, NoBuild) or not build.accepts(frame):
+                return slot, build
+        return slot, NoBuild(f"there are {MOST_STATES} builds of it for other states already")
+
+    def _direct(
+        self, call: Situation, point: Mapping[str, int], frame: Mapping[str, Any], memory: Memory
+    ) -> DirectBuild | NoBuild:
+        from .dynamo import Untraceable, trace
+        from .inductor import Code, compiler
+
+        code = Code()
+        args, kwargs = call_of(call.fn, frame)
+        variant = variant_name(point) if point else "exact"
+        numbers = call.numbers_vary or bool(call.places.numbers_at(point))
+        try:
+            compile_graph = compiler(self._options(call), code)
+            traced = trace(
+                call.fn, args, kwargs, compile_graph, tag=f"shapedispatch {variant}", number_inputs=numbers
+            )
+        except Untraceable as error:
+            code.release()
+            return NoBuild(str(error))
+        build = DirectBuild(traced, code)
+        twin = _equal(build, call, memory, call.points) if point else ""
+        if twin:
+            build.release()
+            return NoBuild(same_as=twin)
+        return build
+
+    def _guarded(self, call: Situation, point: Mapping[str, int], unkeyed: Sequence[str]) -> GuardedBuild:
+        from .dynamo import guarded
+
+        run, twin = guarded(call.fn, dynamic=bool(point), options=self._options(call))
+        return GuardedBuild(run, f"torch.compile with all of its guards, since it depends on {unkeyed[0]}", twin)
+
+    def _options(self, call: Situation) -> Mapping[str, Any]:
+        if self.options is not None:
+            return self.options
+        return {"max_autotune": True} if call.on_gpu() else {}
+
+
+def _equal(build: DirectBuild, call: Situation, memory: Memory, points: Sequence[Mapping[str, int]]) -> str:
+    """The name of another hint's build of this class that is the same code, or nothing."""
+    for point in points:
+        other = memory.build(call.slot(point))
+        if isinstance(other, DirectBuild) and other.identity() == build.identity():
+            return variant_name(point)
+    return ""
