@@ -54,6 +54,7 @@ class _Recording:
     referents: list[Any] = field(default_factory=list)
     odd: list[str] = field(default_factory=list)
     locals_kept: set[str] = field(default_factory=set)
+    state_kept: bool = False
     effects: Effects | None = None
 
 
@@ -67,6 +68,8 @@ class Trace:
     call: Callable[..., Any]
     effects: Effects
     _function: types.FunctionType
+    state: bool
+    """Whether it depends on values that no call carries: an attribute of a module, a number among the globals."""
     _all: Any
     _rest: Callable[[Mapping[str, Any]], bool]
     _locals: frozenset[str]
@@ -178,6 +181,7 @@ def _finished(fn: types.FunctionType, record: _Recording, code: types.CodeType, 
     return Trace(
         call=call,
         effects=record.effects,
+        state=record.state_kept,
         _function=fn,
         _all=record.managers[0],
         _rest=manager.root.check,
@@ -254,6 +258,9 @@ def _backend(gm: torch.fx.GraphModule, examples: Sequence[Any], **_: Any) -> Cal
 _CONTAINER_GUARDS = frozenset(
     {"TYPE_MATCH", "SEQUENCE_LENGTH", "DICT_KEYS", "DICT_KEYS_MATCH", "DICT_CONTAINS", "MAPPING_KEYS_CHECK"}
 )
+_CODE_GUARDS = frozenset(
+    {"MODULE_MATCH", "BUILTIN_MATCH", "FUNCTION_MATCH", "CLOSURE_MATCH", "CLASS_MATCH", "ID_MATCH", "TYPE_MATCH"}
+)
 _TENSOR_GUARDS = frozenset({"TENSOR_MATCH", "TYPE_MATCH"})
 # The key holds the default device, and saved-tensor hooks are a bypass. Dynamo asks both by slow Python.
 _AMBIENT_IN_KEY = frozenset({"AUTOGRAD_SAVED_TENSORS_HOOKS", "DEFAULT_DEVICE"})
@@ -272,6 +279,7 @@ def _split_guards(guards: Sequence[Any]) -> list[bool]:
         if verdict == "odd":
             record.odd.append(f"{name} ({kind})")
         elif verdict == "ask":
+            record.state_kept |= bool(name) and kind not in _CODE_GUARDS
             record.locals_kept.update(re.findall(r"L\['(\w+)'\]", name))
     return keep
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from .. import keys
@@ -110,7 +110,11 @@ class TorchFunction:
         draft = _Draft([Candidate("plain", self.plain)])
         if not self._points(call, memory) and not self._wants_exact(call) and not self.plan.variants:
             return Offer(tuple(draft.candidates))
-        effects = self._effects(call, memory)
+        look = self._look_known(call, memory)
+        effects = look if isinstance(look, str) else look.effects
+        if not isinstance(look, str) and look.state:
+            # Plain is right in every state, but what is fastest, and what may be timed, differs between them.
+            draft.candidates[0] = replace(draft.candidates[0], check=look.check())
         written, untimed = self._what_timing_may_touch(effects)
         self._watch_overlap |= written is None or bool(written)
         unsafe = self._why_no_builds(effects, args, kwargs)
@@ -195,19 +199,17 @@ class TorchFunction:
 
     # -- effects
 
-    def _effects(self, call: Situation, memory: Memory) -> Effects | str:
-        """What plain does beside returning, from a trace that compiles nothing; or why that is unknown."""
+    def _look_known(self, call: Situation, memory: Memory) -> Trace | str:
+        """A look at plain's effects that holds for this call, remembered or made; or why there is none."""
         fact = ("effects", *call.family())
         known: tuple[Trace | str, ...] = memory.recall(fact) or ()
         frame = call.frame()
-        for traced in known:
-            if isinstance(traced, str):
-                return traced
-            if not traced.accepts(frame):
-                return traced.effects
+        for look in known:
+            if isinstance(look, str) or not look.accepts(frame):
+                return look
         made = self._look(frame)
         memory.remember(fact, (made, *known)[:TRACES_A_FAMILY])
-        return made if isinstance(made, str) else made.effects
+        return made
 
     def _look(self, frame: Mapping[str, Any]) -> Trace | str:
         """A trace for effects alone, sizes and numbers dynamic where they may be; or why there is none."""
