@@ -87,7 +87,7 @@ def contest(
     margin: float = 0.03,
     clock_ns: Clock = time.perf_counter_ns,
     rounds_min: int = 4,
-    rounds_max: int = 13,
+    rounds_max: int = 11,
     warmed: bool = False,
     alone: bool = False,
 ) -> Contest:
@@ -288,7 +288,7 @@ class GraphStopwatch:
 
     LONGEST_REPLAY_US = 1000.0
 
-    def __init__(self, device: torch.device, *, unroll: int = 50) -> None:
+    def __init__(self, device: torch.device, *, unroll: int = 20) -> None:
         self.device = device
         self.unroll = unroll
         # With the callable itself, so that its id cannot be used again while the graph is held.
