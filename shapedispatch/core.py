@@ -75,11 +75,11 @@ class Core:
     def run(self, entry: Entry, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Run what was chosen. What a build raises that writes nothing, plain answers: its error is the answer."""
         assert entry.run is not None
-        if not entry.retry:
-            return entry.run(*args, **kwargs)
         try:
             return entry.run(*args, **kwargs)
         except Exception:  # the boundary where a build is judged: plain gives the answer, or the error
+            if not entry.retry:
+                raise
             return self.plain(*args, **kwargs)
 
     def bypass(self, reason: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:

@@ -276,7 +276,7 @@ _names = itertools.count(2)
 def function_of(core: Core, fn: Callable[..., Any]) -> Any:
     """A real function that dispatches: it works as a method, under torch.compile, torch.export and fx."""
     is_dynamo_compiling = torch.compiler.is_dynamo_compiling  # Dynamo takes it for True, and inlines ``fn``
-    normal, arity = core.backend.normal, core.backend.arity
+    normal, arity, call = core.backend.normal, core.backend.arity, core.call
 
     @functools.wraps(fn)
     def dispatch(*args: Any, **kwargs: Any) -> Any:
@@ -287,7 +287,7 @@ def function_of(core: Core, fn: Callable[..., Any]) -> Any:
                 args, kwargs = normal(args, kwargs)
             except TypeError:
                 return fn(*args, **kwargs)  # the call is wrong, and the function says so best
-        return core.call(args, kwargs)
+        return call(args, kwargs)
 
     for name in ("explain", "tune", "prepare", "variant", "choices", "cache_info", "cache_clear"):
         setattr(dispatch, name, getattr(core, name))

@@ -94,12 +94,16 @@ class Entry:
 
 
 class _Slot:
-    """A key's place: entries newest first. Hashed by identity, so that recency costs no second hash of a long key."""
+    """A key's place: entries newest first, and the number of the hit that used it last.
 
-    __slots__ = ("entries",)
+    Hashed by identity, so that recency costs no second hash of a long key.
+    """
+
+    __slots__ = ("entries", "used")
 
     def __init__(self) -> None:
         self.entries: tuple[Entry, ...] = ()
+        self.used = -1
 
 
 class _Lru(LRUCache[Any, Any]):
@@ -130,7 +134,9 @@ class Table:
         self._recency = _Lru(self.maxsize, self._evicted)
         self._builds = _Lru(self.max_builds, self._build_evicted)
         self._facts: LRUCache[Hashable, Any] = LRUCache(FACTS)
-        self._hits = 0
+        self._hits = itertools.count()  # numbers hits; next() of it is atomic
+        self._looks = 0
+        self._settled = -1
         self._counts: Counter[str] = Counter()
         self.misses_by_reason: Counter[str] = Counter()
         self.bypasses_by_reason: Counter[str] = Counter()
@@ -138,25 +144,28 @@ class Table:
     # -- the hit
 
     def find(self, key: Hashable, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Entry | None:
-        """The entry for a key whose check holds now; counts the hit."""
+        """The entry for a key whose check holds now; numbers the hit. Takes no lock: see `_settle`."""
         slot = self._slots.get(key)
         if slot is None:
             return None
         for entry in slot.entries:
             if entry.run is not None and (entry.check is None or entry.check(args, kwargs)):
-                self._touch(slot, entry)
+                slot.used = next(self._hits)
                 return entry
         return None
 
-    def _touch(self, slot: _Slot, entry: Entry) -> None:
-        with self.lock:
-            self._hits += 1
-            try:
-                self._recency[slot]
-                if entry.build is not None:
-                    self._builds[entry.build]
-            except KeyError:  # it left between finding and touching: the entry in hand is still right
-                pass
+    def _settle(self) -> None:
+        """Put the hits since the last time into the order of recency, before anything leaves by it.
+
+        A hit only notes its number: reordering at each would cost it a lock and two lookups.
+        """
+        recent = sorted((slot for slot in self._recency if slot.used > self._settled), key=_last_use)
+        for slot in recent:
+            self._recency[slot]
+            for entry in slot.entries:
+                self._builds.get(entry.build)
+        if recent:
+            self._settled = recent[-1].used
 
     # -- choices
 
@@ -167,6 +176,7 @@ class Table:
             if slot is None:
                 slot = self._slots[key] = _Slot()
             slot.entries = (entry, *slot.entries)[:STATES_A_KEY]
+            self._settle()
             self._recency[slot] = key
 
     def _evicted(self, slot: _Slot, key: Hashable) -> None:
@@ -198,6 +208,7 @@ class Table:
     def hold(self, key: Hashable, build: Held, made: bool = True) -> None:
         """Keep a build, which may let the least recently used one go; ``made`` counts it as a compilation."""
         with self.lock:
+            self._settle()
             self._builds[key] = build
             self._counts["builds"] += made
 
@@ -239,8 +250,9 @@ class Table:
     def info(self) -> CacheInfo:
         """The counters."""
         with self.lock:
+            self._looks += 1  # reading the number of hits takes one
             return CacheInfo(
-                hits=self._hits,
+                hits=next(self._hits) - self._looks + 1,
                 misses=self._counts["misses"],
                 bypasses=self._counts["bypasses"],
                 evictions=self._counts["evictions"],
@@ -268,6 +280,10 @@ class Table:
             self.lock = lock
         for build in held:
             build.release()
+
+
+def _last_use(slot: _Slot) -> int:
+    return slot.used
 
 
 _tables: weakref.WeakSet[Table] = weakref.WeakSet()

@@ -28,7 +28,7 @@ from torch._dynamo.symbolic_convert import InstructionTranslator
 from torch.nn import Module
 
 from .effects import Effects
-from .frames import argument_names, frame_locals
+from .frames import argument_names, frame_locals, receiver_of
 
 __all__ = ["GraphCompiler", "Trace", "Untraceable", "forget", "guarded", "trace"]
 
@@ -49,6 +49,7 @@ class _Recording:
 
     compile_graph: GraphCompiler
     arguments: Mapping[str, Any]
+    receiver: str | None
     made: list[bool] = field(default_factory=list)
     managers: list[Any] = field(default_factory=list)
     referents: list[Any] = field(default_factory=list)
@@ -56,6 +57,7 @@ class _Recording:
     locals_kept: set[str] = field(default_factory=set)
     state_kept: bool = False
     effects: Effects | None = None
+    compiled: Any = None
 
 
 _recording: _Recording | None = None
@@ -120,7 +122,8 @@ def trace(
     global _recording
     twin = _fresh_copy(fn)
     scope = frame_locals(fn, args, kwargs)
-    record = _recording = _Recording(compile_graph, {name: scope[name] for name in argument_names(fn) if name in scope})
+    arguments = {name: scope[name] for name in argument_names(fn) if name in scope}
+    record = _recording = _Recording(compile_graph, arguments, receiver_of(fn))
     try:
         entries = _run_dynamo(twin, args, kwargs, tag, number_inputs)
     finally:
@@ -174,6 +177,7 @@ def _run_dynamo(
 def _finished(fn: types.FunctionType, record: _Recording, code: types.CodeType, manager: Any) -> Trace:
     call = types.FunctionType(code, fn.__globals__, fn.__name__, fn.__defaults__, fn.__closure__)
     call.__kwdefaults__ = fn.__kwdefaults__
+    _shorten(code, fn.__globals__, record.compiled)
     dead: list[Any] = []
     # A guard by identity holds only while the object lives: afterwards another may get its address.
     watched = [weakref.ref(referent, dead.append) for referent in record.referents]
@@ -191,6 +195,16 @@ def _finished(fn: types.FunctionType, record: _Recording, code: types.CodeType, 
     )
 
 
+def _shorten(code: types.CodeType, scope: dict[str, Any], compiled: Any) -> None:
+    """Let the generated code call the compiled graph itself, without the two wrappers that keep Dynamo out of it.
+
+    A dispatcher never runs a build while Dynamo traces, and Dynamo skips AOTAutograd's frames by itself.
+    """
+    names = [name for name in code.co_names if name.startswith("__compiled_fn") and name in scope]
+    if len(names) == 1:
+        scope[names[0]] = getattr(compiled, "_torchdynamo_orig_callable", compiled)
+
+
 def _fresh_copy(fn: types.FunctionType) -> types.FunctionType:
     """A copy with a code object of its own, so that its cache entries are only ours."""
     twin = types.FunctionType(fn.__code__.replace(), fn.__globals__, fn.__name__, fn.__defaults__, fn.__closure__)
@@ -206,6 +220,7 @@ def _quiet_configuration(tag: str, number_inputs: bool) -> Iterator[None]:
         automatic_dynamic_shapes=False,  # what is dynamic is said, not learned from other copies of the function
         assume_static_by_default=not number_inputs,
         skip_nnmodule_hook_guards=False,  # a hook added to a module later must be seen
+        **_known(torch._dynamo.config, record_runtime_overhead=False),  # two Python calls a run, for a profiler's event
     )
     functorch = torch._functorch.config.patch(
         force_non_lazy_backward_lowering=True,  # a backward compiled at its first use would be compiled under no lock
@@ -215,6 +230,11 @@ def _quiet_configuration(tag: str, number_inputs: bool) -> Iterator[None]:
     with warnings.catch_warnings(), dynamo, functorch, torch.compiler.config.patch(cache_key_tag=tag):
         warnings.simplefilter("ignore")
         yield
+
+
+def _known(config: Any, **wanted: Any) -> dict[str, Any]:
+    """Those settings that this release of torch has."""
+    return {name: value for name, value in wanted.items() if hasattr(config, name)}
 
 
 @contextlib.contextmanager
@@ -241,8 +261,8 @@ def _guards_recorded() -> Iterator[None]:
 def _backend(gm: torch.fx.GraphModule, examples: Sequence[Any], **_: Any) -> Callable[..., Any]:
     record = _recording
     assert record is not None
-    compiled = record.compile_graph(gm, examples)
-    record.effects = _effects(gm, record.arguments)
+    compiled = record.compiled = record.compile_graph(gm, examples)
+    record.effects = _effects(gm, record)
     made = record.made  # not the record, which holds the arguments
 
     def run(*inputs: Any) -> Any:
@@ -270,7 +290,7 @@ def _split_guards(guards: Sequence[Any]) -> list[bool]:
     """Which guards to ask on each call: those that an equal key does not imply."""
     record = _recording
     assert record is not None
-    implied = _Implied(record.arguments)
+    implied = _Implied(record.arguments, record.receiver)
     keep = []
     for entry in guards:
         name, kind = entry.orig_guard.name, entry.guard_type  # entry.name has lost its L[...]
@@ -287,13 +307,16 @@ def _split_guards(guards: Sequence[Any]) -> list[bool]:
 class _Implied:
     """Which guards a key implies, by where in the call they look."""
 
-    def __init__(self, arguments: Mapping[str, Any]) -> None:
+    def __init__(self, arguments: Mapping[str, Any], receiver: str | None) -> None:
         self.tensors: set[str] = set()
         self.containers: set[str] = set()
         self.values: list[str] = []
         self.states: list[str] = []
         for name, value in arguments.items():
-            self._sort(value, f"L['{name}']")
+            if name == receiver:
+                self.states.append(f"L['{name}']")
+            else:
+                self._sort(value, f"L['{name}']")
 
     def _sort(self, value: Any, path: str) -> None:
         if isinstance(value, Tensor):
@@ -359,11 +382,11 @@ def _reason(error: Exception) -> str:
 # --------------------------------------------------------------------------------------------------------------- effects
 
 
-def _effects(gm: torch.fx.GraphModule, arguments: Mapping[str, Any]) -> Effects:
+def _effects(gm: torch.fx.GraphModule, record: _Recording) -> Effects:
     """What the traced call writes and reads, from the graph's inputs, AOTAutograd's metadata and Dynamo's own list."""
     sources = [_source(node) for node in gm.graph.nodes if node.op == "placeholder"]
     written = [source for source, wrote in zip(sources, _input_writes(gm), strict=True) if wrote]
-    own = {source: name for source in sources if (name := _argument_of(source, arguments))}
+    own = {source: name for source in sources if (name := _argument_of(source, record))}
     elsewhere = [f"it writes {source}" for source in written if source not in own]
     reads_state = any(source not in own and source.startswith(("L[", "G[")) for source in sources)
     return Effects(
@@ -379,12 +402,12 @@ def _source(node: torch.fx.Node) -> str:
     return argument.source.name if argument is not None and argument.source is not None else ""
 
 
-def _argument_of(source: str, arguments: Mapping[str, Any]) -> str | None:
-    """The argument that a graph input comes from; None for what is reached through a module or from outside."""
+def _argument_of(source: str, record: _Recording) -> str | None:
+    """The argument that a graph input comes from; None for what is reached through an instance or from outside."""
     match = re.match(r"L\['(\w+)'\]", source)
-    if not match or match[1] not in arguments or isinstance(arguments[match[1]], Module):
+    if not match or match[1] not in record.arguments or match[1] == record.receiver:
         return None
-    return match[1]
+    return None if isinstance(record.arguments[match[1]], Module) else match[1]
 
 
 def _input_writes(gm: torch.fx.GraphModule) -> list[bool]:

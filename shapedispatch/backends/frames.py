@@ -8,7 +8,7 @@ import types
 from collections.abc import Callable, Mapping
 from typing import Any
 
-__all__ = ["argument_names", "call_of", "frame_locals", "python_function"]
+__all__ = ["argument_names", "call_of", "frame_locals", "python_function", "receiver_of"]
 
 
 def python_function(fn: Callable[..., Any]) -> types.FunctionType:
@@ -20,6 +20,16 @@ def python_function(fn: Callable[..., Any]) -> types.FunctionType:
         return fn(*args, **kwargs)
 
     return call
+
+
+def receiver_of(fn: types.FunctionType) -> str | None:
+    """The name of a method's instance, which a key holds by its type alone; None for what is no method.
+
+    A method stands in a class body, and its first parameter is called ``self``.
+    """
+    code, holder = fn.__code__, fn.__qualname__.rpartition(".")[0]
+    in_class = bool(holder) and not holder.endswith("<locals>")
+    return "self" if in_class and code.co_argcount and code.co_varnames[0] == "self" else None
 
 
 def frame_locals(fn: types.FunctionType, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from . import Candidate, Memory, Offer
 from .builds import Builder, NoBuild
 from .effects import Effects
 from .fakes import resized
-from .frames import call_of, frame_locals, python_function
+from .frames import call_of, frame_locals, python_function, receiver_of
 from .places import Places, Seen, sizes_of
 from .situation import Situation
 
@@ -69,11 +69,12 @@ class TorchFunction:
         self.name = name
         self.plain = fn
         self.plan = plan
-        self.signature = Signature.of(fn, _takes_self(fn))
+        self._traced = python_function(fn)
+        self.signature = Signature.of(fn, receiver_of(self._traced) is not None)
         self.normal = self.signature.normal
         self.arguments = self.signature.arguments
         self.arity = self.signature.arity if self.signature.bare else -1
-        self._traced = python_function(fn)
+        self._receiver = self.signature.receiver
         self._builder = Builder(plan.options)
         self._watch_overlap = bool(plan.mutates)
 
@@ -81,26 +82,34 @@ class TorchFunction:
 
     def key(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Key:
         """The key of a call; raises keys.Bypass."""
-        key = keys.key(args, kwargs, self.signature.receiver)
+        key = keys.key(args, kwargs, self._receiver)
         return (*key, keys.overlap(args, kwargs)) if self._watch_overlap else key
 
     def sizes(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, int]:
         """The size of each declared dim, else of each axis; raises dims.Misfit."""
-        scope = self._arguments_of_frame(args, kwargs)
+        scope, _ = self._frame(args, kwargs)
         declared = self.plan.declaration.sizes({name: sizes_of(value) for name, value in scope.items()})
         return declared or Places.of(scope, self.plan.declaration).sizes()
 
-    def _arguments_of_frame(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    def _frame(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The local names at the function's entry: its arguments, and what stays as it is: closure, ``self``.
+
+        Among the arguments stands the type of ``self``: all that a key and a build's place hold of it.
+        """
         scope = frame_locals(self._traced, args, kwargs)
-        return {name: value for name, value in scope.items() if name not in self._traced.__code__.co_freevars}
+        fixed = {name: scope.pop(name) for name in self._traced.__code__.co_freevars if name in scope}
+        if self._receiver:
+            fixed["self"] = scope["self"]
+            scope["self"] = type(scope["self"])
+        return scope, fixed
 
     def resized(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any], point: Mapping[str, int]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The call with some dims set to other sizes, its values repeated or cut; raises dims.Misfit."""
-        scope = self._arguments_of_frame(args, kwargs)
+        scope, fixed = self._frame(args, kwargs)
         places = Places.of(scope, self.plan.declaration)
-        return call_of(self._traced, {**resized(scope, places.resize(point)), **places.numbers_at(point)})
+        return call_of(self._traced, {**resized(scope, places.resize(point)), **places.numbers_at(point), **fixed})
 
     # -- the offer
 
@@ -128,7 +137,7 @@ class TorchFunction:
         )
 
     def _situation(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], key: Key, memory: Memory) -> Situation:
-        scope = self._arguments_of_frame(args, kwargs)
+        scope, fixed = self._frame(args, kwargs)
         places = Places.of(scope, self.plan.declaration)
         fact = ("seen", key[0], places.family())
         seen: Seen | None = memory.recall(fact)
@@ -138,7 +147,7 @@ class TorchFunction:
         varying = tuple(axis for axis in seen.axes if axis not in plan.static)
         dynamic = varying if plan.bare else dynamic_dims(plan.hints, plan.declaration.names, plan.static)
         points = hint_points(plan.hints, dynamic)
-        return Situation(self._traced, scope, places, places.sizes(), dynamic, points, key[0], seen.numbers_vary)
+        return Situation(self._traced, scope, fixed, places, places.sizes(), dynamic, points, key[0], seen.numbers_vary)
 
     def _wants_exact(self, call: Situation) -> bool:
         """Asked for; or bare, while no axis has been seen to vary: all sizes constant is what can be known."""
@@ -249,9 +258,3 @@ class TorchFunction:
             return f"it writes {sorted(effects.writes)[0]}, and arguments share memory"
         return None
 
-
-def _takes_self(fn: Callable[..., Any]) -> bool:
-    """Whether the function stands in a class body and its first parameter is the instance."""
-    names = getattr(getattr(fn, "__code__", None), "co_varnames", ())
-    holder = getattr(fn, "__qualname__", "").rpartition(".")[0]
-    return bool(names) and names[0] == "self" and bool(holder) and not holder.endswith("<locals>")
