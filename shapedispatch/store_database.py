@@ -68,6 +68,8 @@ def _judged() -> Iterator[None]:
     """SQLite's errors as the two kinds that matter: Damaged for wrong content, OSError for the place."""
     try:
         yield
+    except UnicodeError as error:  # SQLite quotes a damaged name in its message, and Python cannot read the message
+        raise Damaged(f"SQLite: a text that is not UTF-8 ({error})") from error
     except sqlite3.Error as error:
         code = getattr(error, "sqlite_errorcode", None)  # absent where Python itself refuses, as for text not UTF-8
         if code is not None and code & 0xFF in _PLACE and code != _SHORT_READ:
@@ -166,7 +168,7 @@ class Database:
             if found != _EXPECTED:
                 raise Damaged("its tables are not those of a store")
             # A large file is not read through at each start: there, damage shows when it is met.
-            if size <= CHECKED_BYTES and self._run("PRAGMA quick_check(1)") != [("ok",)]:
+            if size <= CHECKED_BYTES and self._run("PRAGMA integrity_check(1)") != [("ok",)]:
                 raise Damaged("SQLite's check of the file fails")
 
     def close(self) -> None:
@@ -188,6 +190,10 @@ class Database:
         with _judged():
             found = self._run("SELECT body FROM entries WHERE identity = ?", identity)
         return found[0][0] if found else None
+
+    def refuse(self, identity: str) -> None:
+        """The caller found an entry damaged: then its neighbours and the index are not to be trusted either."""
+        raise Damaged("an entry is not as it was written")
 
     def adopt(
         self, identity: str, kernel: str, kind: str, body: bytes, keep: Callable[[object], bool], drop: str | None
@@ -284,19 +290,28 @@ def _free_slot(folder: Folder) -> int:
 
 def _salvage(folder: Folder, name: str) -> list[object]:
     """Contents of a damaged database as far as they can be read; the caller judges each."""
-    bodies: list[object] = []
+    bodies: dict[object, None] = {}
     connection: sqlite3.Connection | None = None
-    with contextlib.suppress(Damaged, OSError, sqlite3.Error):
+    with contextlib.suppress(Damaged, OSError, UnicodeError, sqlite3.Error):
         for side in _SIDES:
             folder.judge_file(name + side, SIZE_LIMIT)
         connection = sqlite3.connect(f"{(folder.path / name).as_uri()}?mode=ro", uri=True, timeout=_BUSY_S)
-        connection.execute("PRAGMA trusted_schema = OFF")
-        connection.execute("PRAGMA cell_size_check = ON")
+        for setting in ("trusted_schema = OFF", "cell_size_check = ON"):
+            connection.execute(f"PRAGMA {setting}")
         tables = connection.execute("SELECT type, name, sql FROM sqlite_master LIMIT 9").fetchall()
-        if set(tables) == _EXPECTED:
-            for (body,) in connection.execute("SELECT body FROM entries NOT INDEXED LIMIT ?", (ENTRIES_LIMIT,)):
-                bodies.append(body)  # one by one: what came before an error is kept
+        # From both ends, since reading ends at the first damaged page.
+        for order in ("ASC", "DESC") if set(tables) == _EXPECTED else ():
+            bodies.update(_until_damage(connection, order))
     if connection is not None:
         with contextlib.suppress(sqlite3.Error):
             connection.close()
-    return bodies
+    return list(bodies)
+
+
+def _until_damage(connection: sqlite3.Connection, order: str) -> dict[object, None]:
+    found: dict[object, None] = {}
+    with contextlib.suppress(UnicodeError, sqlite3.Error):
+        query = f"SELECT body FROM entries NOT INDEXED ORDER BY number {order} LIMIT ?"
+        for (body,) in connection.execute(query, (ENTRIES_LIMIT,)):
+            found[body] = None
+    return found

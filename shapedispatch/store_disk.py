@@ -6,6 +6,7 @@ written stays in the memory of this process, and the first such thing is told in
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import warnings
@@ -40,6 +41,7 @@ class Form(Protocol):
     folder: Folder
 
     def read(self, identity: str) -> object: ...
+    def refuse(self, identity: str) -> None: ...
     def adopt(
         self, identity: str, kernel: str, kind: str, body: bytes, keep: Callable[[object], bool], drop: str | None
     ) -> object: ...
@@ -93,11 +95,13 @@ class Disk:
         ``drop`` names a row to remove at the same time.
         """
 
-        def keep(body: object) -> bool:
-            there = _decoded(body, row.identity)
-            return there is not None and (any_soft or there.soft == row.soft)
-
         def store(form: Form) -> Row | None:
+            def keep(body: object) -> bool:
+                there = _decoded(body, row.identity)
+                if there is None:
+                    self._refuse(form, row.identity)
+                return there is not None and (any_soft or there.soft == row.soft)
+
             body = form.adopt(row.identity, row.kernel, row.kind, row.to_bytes(), keep, drop)
             return _decoded(body, row.identity)
 
@@ -162,10 +166,13 @@ class Disk:
         body = form.read(identity)
         row = None if body is None else _decoded(body, identity)
         if body is not None and row is None:
-            self._note(f"a damaged row in {self.path} was refused")
-            if self._writable:
-                form.remove([identity])
+            self._refuse(form, identity)
         return row
+
+    def _refuse(self, form: Form, identity: str) -> None:
+        if self._writable:
+            form.refuse(identity)
+        self._note(f"a damaged row in {self.path} was refused")
 
     # --- silence -------------------------------------------------------------------------------------------------
 
@@ -311,8 +318,9 @@ def _set_aside(path: Path, name: str) -> tuple[str, list[object]]:
 def _close_all(forms: list[Form]) -> None:
     while forms:
         form = forms.pop()
-        form.close()
-        form.folder.close()
+        for what in (form, form.folder):
+            with contextlib.suppress(OSError):  # what cannot be closed cannot be helped
+                what.close()
 
 
 # --- forks ---------------------------------------------------------------------------------------------------------

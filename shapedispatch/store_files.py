@@ -59,6 +59,11 @@ class Files:
                 return None
             raise
 
+    def refuse(self, identity: str) -> None:
+        """The caller found an entry damaged: it is removed, and says nothing about the others."""
+        if not self.readonly:
+            self.folder.remove(_name(identity))
+
     def adopt(
         self, identity: str, kernel: str, kind: str, body: bytes, keep: Callable[[object], bool], drop: str | None
     ) -> object:

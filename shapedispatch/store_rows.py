@@ -123,7 +123,7 @@ class Row:
         if not isinstance(parts, dict) or parts.keys() != cls.__dataclass_fields__.keys():
             raise BadRow("a row has not the parts that a row has")
         if parts["schema"] != SCHEMA or type(parts["schema"]) is not int:
-            raise BadRow(f"a row is of schema {parts['schema']!r}, and this library reads schema {SCHEMA}")
+            raise BadRow(f"a row is of schema {str(parts['schema'])[:40]}, and this library reads schema {SCHEMA}")
         _check_texts(parts)
         _check_parts(parts["hard"])
         _check_parts(parts["soft"])
@@ -158,9 +158,16 @@ def _check_texts(parts: dict[str, Any]) -> None:
     if not isinstance(parts["key"], str):
         raise BadRow("a row's key is not a text")
     if parts["config"] is not None:
-        if not isinstance(parts["config"], str):
-            raise BadRow("a row's config is not a text")
-        strict_json(parts["config"])
+        _check_config(parts["config"])
+
+
+def _check_config(config: object) -> None:
+    if not isinstance(config, str):
+        raise BadRow("a row's config is not a text")
+    try:
+        strict_json(config)
+    except ValueError as error:
+        raise BadRow(f"a row's config is not JSON: {error}") from None
 
 
 def _check_parts(parts: object) -> None:

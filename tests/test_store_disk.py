@@ -1,0 +1,407 @@
+"""Silence: whatever the system does, the store answers; and whatever lies on disk, nothing of it runs."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import gc
+import json
+import os
+import shutil
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shapedispatch import store_disk, store_folder
+from shapedispatch.fingerprint import Environment
+from shapedispatch.store import Found, Missing, Row, Store
+
+ROOT = Path(__file__).parent.parent
+KILL_SECONDS = os.environ.get("SHAPEDISPATCH_KILL_SECONDS", "6")
+HERE = Environment({"family": "cpu", "capability": "x"}, {"torch": "2"})
+ROWS = [Row.make("kernel", f"[{n}]", hard=HERE.hard, soft=HERE.soft, variant="exact") for n in range(4)]
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "geteuid"), reason="not a POSIX system")
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A place for a store; in memory where there is such a place, since thousands of stores are made here."""
+    memory = Path("/dev/shm")
+    place = tempfile.mkdtemp(dir=memory if os.access(memory, os.W_OK) else None)
+    yield Path(place) / "store"
+    shutil.rmtree(place)
+
+
+# --- every error at every operation --------------------------------------------------------------------------------
+
+CALLS = ["open", "stat", "lstat", "fstat", "mkdir", "listdir", "link", "replace", "unlink", "fsync", "fchmod", "close"]
+SQLITE_CODES = {
+    errno.ENOSPC: sqlite3.SQLITE_FULL,
+    errno.EROFS: sqlite3.SQLITE_READONLY,
+    errno.EACCES: sqlite3.SQLITE_CANTOPEN,
+    errno.EMFILE: sqlite3.SQLITE_CANTOPEN,
+    errno.EIO: sqlite3.SQLITE_IOERR,
+    errno.ENOENT: sqlite3.SQLITE_CANTOPEN,
+}
+
+
+# By default each operation fails in one of these ways, another in each run of the test; if asked for, in all of them.
+CODES = [[code] for code in SQLITE_CODES] if os.environ.get("SHAPEDISPATCH_ALL_ERRORS") else [list(SQLITE_CODES)]
+
+
+class Faults:
+    """Counts the operations on the system, and fails those that ``fails`` picks by their number."""
+
+    def __init__(self, code: int, fails: Callable[[int], bool]) -> None:
+        self.code, self.fails, self.count = code, fails, 0
+
+    def step(self) -> bool:
+        """Count one; whether it is to fail."""
+        self.count += 1
+        return self.fails(self.count)
+
+    def system(self, real: Callable[..., Any]) -> Callable[..., Any]:
+        """The call, failing when it is its turn."""
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if self.step():
+                if real is os_close:
+                    real(*args)  # a close that fails has closed all the same
+                raise OSError(self.code, os.strerror(self.code))
+            return real(*args, **kwargs)
+
+        return call
+
+    def connection(self) -> type[sqlite3.Connection]:
+        """A connection whose statements fail when it is their turn."""
+        faults = self
+
+        class Connection(sqlite3.Connection):
+            def __init__(self, *args: Any, **kwargs: Any) -> None:
+                super().__init__(*args, **kwargs)
+                faults.statement()
+
+            def execute(self, *args: Any) -> sqlite3.Cursor:
+                faults.statement()
+                return super().execute(*args)
+
+        return Connection
+
+    def statement(self) -> None:
+        """Raise as SQLite does."""
+        if self.step():
+            error = sqlite3.OperationalError(os.strerror(self.code))
+            error.sqlite_errorcode = SQLITE_CODES[self.code]
+            raise error
+
+
+os_close = os.close
+
+
+@contextmanager
+def faulty(faults: Faults) -> Iterator[None]:
+    """The system with these faults: each of its calls that the store makes, and SQLite."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in CALLS:
+            patch.setattr(os, name, faults.system(getattr(os, name)))
+        patch.setattr(fcntl, "flock", faults.system(fcntl.flock))
+        connect, factory = sqlite3.connect, faults.connection()
+        patch.setattr(sqlite3, "connect", lambda *args, **kwargs: connect(*args, factory=factory, **kwargs))
+        patch.setattr(store_folder.time, "sleep", lambda seconds: None)
+        yield
+
+
+def use(folder: Path) -> None:
+    """Every operation once; each must answer with what it is there to answer with."""
+    store = Store(folder)
+    assert isinstance(store.get("kernel", "[0]", HERE), (Found, Missing))
+    assert store.put(ROWS[0]) == ROWS[0]
+    assert store.put(ROWS[1]) == ROWS[1]
+    found = store.get("kernel", "[1]", HERE)
+    assert isinstance(found, Missing) or found.row == ROWS[1]
+    store.missed("kernel", "[2]", HERE)
+    assert all(row.kernel == "kernel" for row in [*store.rows(), *store.hint_rows("kernel")])
+    store.why("kernel", "[3]", HERE)
+    store.stats()
+    store.prune(kernel="other")
+    store.close()
+    store.clear()
+    store.put(ROWS[3])
+    store.close()
+
+
+@pytest.mark.parametrize("form", ["sqlite", "files"])
+@pytest.mark.parametrize("existing", [False, True])
+@pytest.mark.parametrize("lasting", [False, True])
+@pytest.mark.parametrize("codes", CODES, ids=lambda codes: "+".join(errno.errorcode[code] for code in codes))
+def test_an_error_of_the_system_at_any_operation_is_at_most_a_warning(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, form: str, existing: bool, lasting: bool, codes: list[int]
+) -> None:
+    """Fail the first operation, the second, ...; once, or from then on: each call answers, the next run is whole."""
+    monkeypatch.setattr(store_disk, "on_network", lambda path: form == "files")
+    number, count, shift = 0, 1, 2 * existing + lasting
+    while number < count:
+        number += 1
+        if existing:
+            put_all(Store(folder), ROWS)
+        faults = Faults(codes[(number + shift) % len(codes)], lambda n, at=number: n >= at if lasting else n == at)  # type: ignore[misc]
+        with warnings.catch_warnings(record=True) as told, faulty(faults):
+            warnings.simplefilter("always")
+            use(folder)
+        assert len(told) <= 1, [str(warning.message) for warning in told]
+        count = max(count, faults.count)
+        put_all(Store(folder), ROWS)
+        assert [Store(folder).get("kernel", row.key, HERE) for row in ROWS] == [Found(row, "stored") for row in ROWS]
+        shutil.rmtree(folder)
+    assert count > 20
+
+
+def put_all(store: Store, rows: list[Row]) -> None:
+    """Store each, without trouble."""
+    assert [store.put(row) for row in rows] == rows
+    store.close()
+    assert store.trouble == ()
+
+
+def test_what_cannot_be_written_is_kept_in_memory(tmp_path: Path) -> None:
+    """On a full disk the process still learns, and what was stored before stays known."""
+    folder = tmp_path / "store"
+    store = Store(folder)
+    put_all(store, ROWS[:1])
+    full = Faults(errno.ENOSPC, lambda n: True)
+    with pytest.MonkeyPatch.context() as patch:
+        assert isinstance(store.get("kernel", "[0]", HERE), Found)
+        patch.setattr(store._disk._open[0], "adopt", full.system(lambda *args: None))
+        with pytest.warns(RuntimeWarning, match="No space left on device"):
+            assert store.put(ROWS[1]) == ROWS[1]
+    assert [store.get("kernel", row.key, HERE) for row in ROWS[:2]] == [Found(row, "stored") for row in ROWS[:2]]
+    assert Store(folder).rows() == ROWS[:1]
+
+
+def test_memory_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What no disk takes does not grow for ever either."""
+    monkeypatch.setattr(store_disk, "MEMORY_LIMIT", 2)
+    store = Store(tmp_path / "store", readonly=True)
+    for row in ROWS:
+        store.put(row)
+    assert store.rows() == ROWS[2:]
+
+
+def test_a_folder_removed_while_in_use_is_made_anew(tmp_path: Path) -> None:
+    """Somebody cleans the cache: no error, no warning, and what comes next is stored."""
+    store = Store(tmp_path / "store")
+    store.put(ROWS[0])
+    shutil.rmtree(tmp_path / "store")
+    assert isinstance(store.get("kernel", "[0]", HERE), Missing)
+    store.put(ROWS[1])
+    shutil.rmtree(tmp_path / "store")
+    store.put(ROWS[2])
+    assert store.rows() == Store(tmp_path / "store").rows() == ROWS[2:3]
+    assert store.trouble == ()
+
+
+def test_a_refused_folder_is_neither_read_nor_written(tmp_path: Path) -> None:
+    """One warning with the reason and what to do; rows stay in memory."""
+    folder = tmp_path / "store"
+    put_all(Store(folder), ROWS[:1])
+    folder.chmod(0o777)
+    before = sorted(folder.iterdir())
+    store = Store(folder)
+    with pytest.warns(RuntimeWarning, match=r"cannot be used .*writable by others .*chmod 700"):
+        assert isinstance(store.get("kernel", "[0]", HERE), Missing)
+    assert store.put(ROWS[1]) == ROWS[1]
+    assert store.rows() == ROWS[1:2]
+    assert store.stats()["form"] == "memory"
+    assert sorted(folder.iterdir()) == before
+
+
+def test_a_warning_made_an_error_leaves_the_store_in_order(tmp_path: Path) -> None:
+    """Whoever turns warnings into errors gets this one, once, and a store that works."""
+    (tmp_path / "store").write_text("in the way")
+    store = Store(tmp_path / "store")
+    with pytest.raises(RuntimeWarning, match="not a folder"):  # pytest's setting makes it one
+        store.put(ROWS[0])
+    assert store.put(ROWS[0]) == ROWS[0]
+    assert isinstance(store.get("kernel", "[0]", HERE), Found)
+
+
+def test_a_read_only_place_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A store baked into an image answers; what is new stays in memory, with one warning."""
+    put_all(Store(tmp_path / "store"), ROWS[:1])
+    real = os.open
+
+    def read_only(path: Any, flags: int, *args: Any, **kwargs: Any) -> int:
+        if flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT):
+            raise OSError(errno.EROFS, "read-only file system")
+        return real(path, flags, *args, **kwargs)
+
+    monkeypatch.setattr(os, "open", read_only)
+    monkeypatch.setattr(os, "access", lambda path, mode: mode != os.W_OK)
+    store = Store(tmp_path / "store")
+    with pytest.warns(RuntimeWarning, match="read-only file system"):
+        assert isinstance(store.get("kernel", "[0]", HERE), Found)
+    store.put(ROWS[1])
+    assert store.rows() == ROWS[:2]
+    store.close()
+    assert list((tmp_path / "store").glob("*-shm")) == [], "nothing was written there"
+
+
+def test_a_store_is_closed_when_it_is_dropped(tmp_path: Path) -> None:
+    """Neither descriptors nor connections stay behind."""
+    open_files = Path("/proc/self/fd")
+    before = len(list(open_files.glob("*")))
+    for _ in range(5):
+        store = Store(tmp_path / "store")
+        store.put(ROWS[0])
+        del store
+        gc.collect()
+    assert len(list(open_files.glob("*"))) == before
+
+
+# --- hostile files -------------------------------------------------------------------------------------------------
+
+WATCHED = """
+import json, sys, warnings
+from pathlib import Path
+from shapedispatch import store_disk
+from shapedispatch.fingerprint import Environment
+from shapedispatch.store import Row, Store
+from shapedispatch.store_keys import parse
+
+folder, shipped, form = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
+if form == "files":
+    store_disk.on_network = lambda path: True
+here = Environment({"family": "cpu", "capability": "x"}, {"torch": "2"})
+Store(folder.parent / "warmed up", readonly=False).put(Row.make("k", "1", hard={}, soft={}, variant="v"))
+warnings.simplefilter("ignore")
+warnings.warn("loads what showing a warning loads", RuntimeWarning)
+seen = []
+
+def watch(event, args):
+    if event == "open":
+        allowed = str(args[0]).startswith(str(folder)) or str(args[0]) in (str(shipped), "/proc/self/mountinfo")
+        # Descriptors that are open already, and names relative to the folder's: links are not followed there.
+        allowed = allowed or isinstance(args[0], int) or "/" not in str(args[0])
+        if not allowed:
+            seen.append([event, str(args[0])])
+    elif event == "sqlite3.connect":
+        if not str(args[0]).startswith(folder.as_uri()):
+            seen.append([event, str(args[0])])
+    elif event in ("exec", "compile", "import", "marshal.loads", "pickle.find_class", "subprocess.Popen", "os.system",
+                   "os.exec", "os.posix_spawn", "os.fork", "socket.connect", "ctypes.dlopen", "sqlite3.load_extension"):
+        seen.append([event, str(args)])
+
+sys.addaudithook(watch)
+store = Store(folder, shipped=[shipped])
+for key in ("[0]", "[1]", '{"type":"os.system"}'):
+    store.get("kernel", key, here)
+    store.why("kernel", key, here)
+    store.put(Row.make("kernel", key, hard=here.hard, soft=here.soft, variant="exact"))
+    store.get("kernel", key, here)
+for row in store.rows():
+    try:
+        parse(row.key)
+    except ValueError:
+        pass
+store.hint_rows("kernel")
+store.stats()
+store.merge(shipped)
+store.close()
+print(json.dumps(seen))
+"""
+
+PICKLE = b"cos\nsystem\n(S'touch pwned'\ntR."
+EVIL_KEYS = ['{"type":"os.system"}', '{"enum":"os.system"}', "__import__('os').system('touch pwned')", "[" * 9000]
+
+
+def hostile_contents() -> dict[str, bytes]:
+    """What somebody might put in the place of a row or a file."""
+    texts = [
+        json.dumps({"py/object": "os.system"}),
+        "import os; os.system('touch pwned')",
+        "[" * 100_000,
+        "9" * 100_000,
+    ]
+    rows = [
+        Row.make("kernel", key, hard=HERE.hard, soft=HERE.soft, variant="../../x.so", config='"eval"')
+        for key in EVIL_KEYS
+    ]
+    contents = [PICKLE, b"\x80\x04\x95" + bytes(64), b"", b"\xff" * 99, *(text.encode() for text in texts)]
+    contents += [row.to_bytes() for row in rows]
+    contents.append(rows[0].to_bytes().replace(b'"schema":1', b'"schema":NaN'))
+    return {str(n): content for n, content in enumerate(contents)}
+
+
+def hostile_database(file: Path) -> None:
+    """A database with triggers, views and rows of every kind that a store would not write."""
+    connection = sqlite3.connect(file, isolation_level=None)
+    for (statement,) in connection.execute("SELECT sql FROM sqlite_master WHERE type = 'table'").fetchall():
+        assert "entries" in statement
+    for content in (*hostile_contents().values(), 7, 1.5, "text"):
+        connection.execute("INSERT INTO entries VALUES (NULL, hex(randomblob(32)), 'kernel', 'choice', ?)", [content])
+    connection.execute("UPDATE entries SET identity = ? WHERE number = 1", [ROWS[0].identity])
+    connection.close()
+
+
+@pytest.mark.parametrize("form", ["sqlite", "triggers", "files"])
+def test_nothing_of_a_hostile_store_runs(tmp_path: Path, form: str) -> None:
+    """Under an audit hook: no unpickling, exec, import or process, and no file opened outside of the folder."""
+    folder, shipped = tmp_path / "store", tmp_path / "shipped.json"
+    store = Store(folder)
+    store.put(ROWS[1])
+    store.close()
+    (file,) = folder.glob("*.sqlite3")
+    if form == "files":
+        for n, (name, content) in enumerate(hostile_contents().items()):
+            identity = ROWS[n].identity if n < len(ROWS) else name.rjust(64, "0")
+            (folder / f"entry-1-{identity}.json").write_bytes(content)
+        (folder / f"entry-1-{'e' * 64}.json").symlink_to("/etc/passwd")
+    else:
+        hostile_database(file)
+    if form == "triggers":
+        connection = sqlite3.connect(file)
+        connection.execute("CREATE VIEW v AS SELECT load_extension('/tmp/evil.so')")
+        connection.execute("CREATE TRIGGER t AFTER INSERT ON entries BEGIN SELECT load_extension('/tmp/evil.so'); END")
+        connection.close()
+    rows = ",".join(content.decode("latin-1") for content in hostile_contents().values() if content.startswith(b'{"'))
+    shipped.write_text('{"format": "shapedispatch choices", "schema": 1, "rows": [' + rows.replace("NaN", "2") + "]}")
+    ran = subprocess.run(
+        [sys.executable, "-c", WATCHED, str(folder), str(shipped), form],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert json.loads(ran.stdout) == []
+    assert list(tmp_path.rglob("pwned")) == []
+
+
+# --- killed writers ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("form", ["sqlite", "files"])
+def test_killed_writers_lose_nothing_they_were_told_is_stored(form: str) -> None:
+    """Eight writers, killed at random moments: no acknowledged row lost or changed, no exception in a reader."""
+    seconds = KILL_SECONDS if form == "sqlite" else str(min(2.0, float(KILL_SECONDS)))
+    ran = subprocess.run(
+        [sys.executable, "benchmarks/store_kill.py", "--seconds", seconds, "--form", form],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    result = json.loads(ran.stdout)
+    assert result["kills"] >= 10
+    assert result["acknowledged"] > 100
+    for count in ("lost", "changed", "corrupt", "reader_exceptions", "writer_exceptions"):
+        assert result[count] == 0

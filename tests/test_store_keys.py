@@ -1,0 +1,229 @@
+"""Keys as text, and back."""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import math
+import sys
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shapedispatch.store_keys import DEPTH_LIMIT, Named, canonical, differing, leaves, nearest, parse, strict_json
+
+
+class Colour(enum.IntEnum):
+    """Members that are numbers too."""
+
+    RED = 1
+
+
+DTYPES = [value for value in vars(torch).values() if isinstance(value, torch.dtype)]
+PLAIN = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.floats(),
+    st.text(),
+    st.binary(),
+    st.sampled_from(DTYPES),
+    st.sampled_from([torch.device("cpu"), torch.device("cuda"), torch.strided, torch.sparse_coo]),
+    st.sampled_from([torch.channels_last, torch.contiguous_format]),
+    st.complex_numbers(),
+)
+KEYS = st.recursive(
+    PLAIN,
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=4).map(tuple),
+        st.lists(inner, max_size=4),
+        st.dictionaries(PLAIN, inner, max_size=4),
+        st.frozensets(PLAIN, max_size=4),
+    ),
+    max_leaves=12,
+)
+
+
+def same(one: object, other: object) -> bool:
+    """Equal with types and signs told apart, and one nan."""
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, float):
+        assert isinstance(other, float)
+        return (math.isnan(one) and math.isnan(other)) or one.hex() == other.hex()
+    if isinstance(one, complex):
+        assert isinstance(other, complex)
+        return same(one.real, other.real) and same(one.imag, other.imag)
+    if isinstance(one, (tuple, list)):
+        assert isinstance(other, (tuple, list))
+        return len(one) == len(other) and all(map(same, one, other))
+    return one == other
+
+
+@given(KEYS)
+def test_a_key_survives_the_way_there_and_back(key: object) -> None:
+    """``parse`` gives a key with the same text; without dicts and sets, an identical one."""
+    text = canonical(key)
+    assert text.isascii()
+    assert canonical(parse(text)) == text
+
+
+@given(st.recursive(PLAIN, lambda inner: st.lists(inner, max_size=4).map(tuple), max_leaves=12))
+def test_what_comes_back_is_what_went_in(key: object) -> None:
+    """Nothing is lost: not a type, not a sign."""
+    assert same(parse(canonical(key)), key)
+
+
+@given(KEYS, KEYS)
+def test_equal_texts_mean_equal_keys(one: object, other: object) -> None:
+    """Two keys share a text only when they are the same key."""
+    if canonical(one) == canonical(other):
+        assert (
+            same(parse(canonical(one)), parse(canonical(other))) or "dict" in canonical(one) or "set" in canonical(one)
+        )
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        (1, True, 1.0, "1", b"1", (1,), [1], {1}, {1: 1}, Colour.RED, 1 + 0j),
+        (0.0, -0.0, 0, False, None, "", b"", (), [], frozenset(), {}),
+        (float("inf"), float("-inf"), float("nan"), 2**63, -(2**63) - 1, 2**64),
+        (torch.float32, "float32", {"dtype": "float32"}, torch.float64),
+        (torch.Tensor, torch.nn.Parameter, "torch.Tensor", Named("type", "other.Tensor")),
+        ((1, (2, 3)), ((1, 2), 3), (1, 2, 3)),
+        (torch.strided, torch.contiguous_format, torch.device("cpu"), "cpu"),
+    ],
+)
+def test_what_python_confuses_is_told_apart(values: tuple[Any, ...]) -> None:
+    """``1``, ``True``, ``1.0`` and the like are as many texts as there are values."""
+    assert len({canonical(value) for value in values}) == len(values)
+
+
+def test_there_is_one_nan() -> None:
+    """A nan with another sign or payload is the same key, or it would never hit."""
+    assert canonical(float("nan")) == canonical(-float("nan"))
+
+
+def test_sizes_are_tuples() -> None:
+    """``torch.Size`` equals a tuple in memory, so it does on disk."""
+    assert canonical(torch.Size([2, 3])) == canonical((2, 3)) == "[2,3]"
+
+
+def test_a_device_loses_its_index() -> None:
+    """A choice made on one of eight equal GPUs serves all."""
+    assert canonical(torch.device("cuda:3")) == canonical(torch.device("cuda"))
+
+
+def test_types_and_enum_members_come_back_as_names() -> None:
+    """Reading a key imports nothing: names stay names."""
+    assert parse(canonical((torch.Tensor, Colour.RED))) == (
+        Named("type", "torch.Tensor"),
+        Named("enum", f"{__name__}.Colour.RED"),
+    )
+
+
+@pytest.mark.parametrize("value", [object(), len, lambda: None, torch.zeros(1), torch.Generator(), sys])
+def test_what_has_no_lossless_text_is_a_type_error(value: object) -> None:
+    """A key that cannot be written is not half written."""
+    with pytest.raises(TypeError, match="has no canonical text"):
+        canonical((1, value))
+
+
+def test_a_subclass_of_a_plain_type_is_a_type_error() -> None:
+    """A string that is more than a string would come back as less."""
+    with pytest.raises(TypeError, match="has no canonical text"):
+        canonical(type("Text", (str,), {})("a"))
+
+
+def test_nesting_is_bounded_both_ways() -> None:
+    """Neither a deep key nor a deep text reaches Python's recursion limit."""
+    key: object = ()
+    for _ in range(DEPTH_LIMIT + 1):
+        key = (key,)
+    with pytest.raises(TypeError, match="nested deeper"):
+        canonical(key)
+    for depth in (DEPTH_LIMIT + 1, 100_000):
+        with pytest.raises(ValueError, match="nested"):
+            parse("[" * depth + "]" * depth)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "NaN",
+        "[Infinity]",
+        "[1, 2]",
+        "1.5",
+        "{}",
+        '{"float":"1.5"}',
+        '{"float":1}',
+        '{"float":"0x1p99999"}',
+        '{"int":"0x5"}',
+        '{"int":5}',
+        '{"dtype":"no_such"}',
+        '{"dtype":"os"}',
+        '{"device":"cuda:1"}',
+        '{"device":"no such"}',
+        '{"layout":7}',
+        '{"bytes":"zz"}',
+        '{"bytes":"AA"}',
+        '{"list":1}',
+        '{"set":[2,1]}',
+        '{"set":[{"list":[]}]}',
+        '{"dict":[[1]]}',
+        '{"dict":[[1,1],[1,2]]}',
+        '{"dict":[[{"list":[]},1]]}',
+        '{"complex":[1,2]}',
+        '{"type":1}',
+        '{"type":"a","enum":"b"}',
+        '{"type":"a","type":"a"}',
+        '{"eval":"1"}',
+        '"\\u00e9\u00e9"',
+        "9" * 5000,
+        "9223372036854775808",
+    ],
+)
+def test_a_text_that_no_key_has_is_a_value_error(text: str) -> None:
+    """Every text that ``canonical`` did not write is refused, in one way."""
+    with pytest.raises(ValueError):
+        parse(text)
+
+
+@given(st.text() | st.binary())
+def test_any_text_is_read_or_refused(text: str | bytes) -> None:
+    """No other exception comes out, whatever goes in."""
+    with contextlib.suppress(ValueError):
+        strict_json(text)
+
+
+def test_leaves_have_places() -> None:
+    """Each innermost value with the way to it."""
+    assert list(leaves((1, (2, ()), {"a": [3]}))) == [
+        ("[0]", 1),
+        ("[1][0]", 2),
+        ("[1][1]", ()),
+        ("[2]['a'][0]", 3),
+    ]
+
+
+def test_differences_name_the_place_and_both_values() -> None:
+    """Changed, added and removed leaves are each a sentence."""
+    assert differing((1, (2, 3)), (1, (4,))) == (
+        "at [1][0] it has 2 and this call has 4",
+        "at [1][1] it has 3 and this call has nothing",
+    )
+    assert differing(1, 2) == ("at its only place it has 1 and this call has 2",)
+
+
+def test_the_nearest_key_differs_in_the_fewest_places() -> None:
+    """Keys that cannot be read are passed over; none at all is None."""
+    keys = [canonical(key) for key in ((1, 2, 3), (1, 2, 9), (7, 8, 9))]
+    found = nearest(["damaged", *keys], canonical((1, 5, 9)))
+    assert found == (keys[1], ("at [1] it has 2 and this call has 5",))
+    assert nearest(["damaged"], "1") is None
