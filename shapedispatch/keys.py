@@ -15,7 +15,7 @@ import dataclasses
 import enum
 import itertools
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from types import BuiltinFunctionType
+from types import BuiltinFunctionType, ModuleType
 from typing import Any, TypeAlias
 
 import torch
@@ -66,8 +66,8 @@ _any_autocast = torch._C._is_any_autocast_enabled
 _deterministic = torch._C._get_deterministic_algorithms
 _default_dtype = torch.get_default_dtype
 _matmul_precision = torch._C._get_float32_matmul_precision
+_precision_of = torch._C._get_fp32_precision_getter
 _threads = torch.get_num_threads
-_dispatch_keys = torch._C._dispatch_keys
 _compiler = torch.compiler
 _HOOK_TABLES: tuple[Mapping[int, Any], ...] = tuple(
     table for name, table in vars(nn_module).items() if name.startswith("_global_") and isinstance(table, dict)
@@ -81,6 +81,7 @@ _AUTOCAST_DEVICES = ("cpu", "cuda", "xpu", "hpu", "mps", "mtia", "ipu", "xla", "
 
 def ambient() -> Key:
     """The state around the call that changes what a function computes; raises Bypass where it cannot be keyed."""
+    device = None
     if (
         _function_modes()
         or _dispatch_modes()
@@ -94,20 +95,26 @@ def ambient() -> Key:
         or _backward_pre_hooks
         or _backward_hooks
     ):
-        return (_default_device(), *_keyed_ambient())
-    return (None, *_keyed_ambient())
-
-
-def _keyed_ambient() -> Key:
+        device = _default_device()
+    try:
+        precision: Hashable = _matmul_precision()
+    except RuntimeError:  # set through `torch.backends.*.fp32_precision`, which the older question refuses to answer
+        precision = _precisions()
     return (
+        device,
         _grad_mode(),
         _inference_mode(),
         _any_autocast() and _autocast(),
         _deterministic() and _determinism(),
         _default_dtype(),
-        _matmul_precision(),
+        precision,
         _threads(),
     )
+
+
+def _precisions() -> Key:
+    """How exact matrix products and convolutions of float32 are, backend by backend."""
+    return tuple(_precision_of(backend, "matmul") for backend in ("cuda", "mkldnn"))
 
 
 def _autocast() -> Key:
@@ -155,43 +162,50 @@ def _only_default_device() -> bool:
 
 # --------------------------------------------------------------------------------------------------------- one argument
 
-_ORDINARY: set[int] = set()
-"""Dispatch-key sets that `why_tensor` has found nothing against. A handful exist, so the set stays small."""
+# Of these, the dtype alone says that memory holds values as they are: no conj bit, no scale.
+_BY_DTYPE_ORDINARY = frozenset(
+    dtype
+    for name, dtype in vars(torch).items()
+    if isinstance(dtype, torch.dtype) and not dtype.is_complex and not name.startswith("q")
+)
+_NAMES = hasattr(Tensor, "has_names")  # named tensors have left torch with 2.13
 
 
 def _tensor(t: Tensor) -> Key:
     """A concrete tensor's part of the key.
 
-    The dispatch-key set stands for layout, conj and neg bits, wrappers, inference tensors, meta and quantized ones;
-    it is asked first because `stride` or `data_ptr` of some of those raise.
+    An ordinary tensor has an address, a dtype that says it all and no neg bit. Whatever lacks one of these (without
+    elements, complex, sparse, wrapped, meta, ...) gets the slow look of `why_tensor`; some raise when asked.
     """
-    keyset = _dispatch_keys(t).raw_repr()
-    if keyset not in _ORDINARY:
-        _screen(t, keyset)
-    return (
-        type(t),
-        t.dtype,
-        t.shape,
-        t.stride(),
-        t.device,
-        t.data_ptr() % ALIGNMENT_BYTES,
-        t.requires_grad and 2 - t.is_leaf,
-        keyset,
-    )
+    try:
+        address, dtype = t.data_ptr(), t.dtype
+        if not address or dtype not in _BY_DTYPE_ORDINARY or t.is_neg() or (_NAMES and t.has_names()):
+            _screen(t)
+        return (
+            type(t),
+            dtype,
+            t.shape,
+            t.stride(),
+            t.device,
+            address % ALIGNMENT_BYTES,
+            t.requires_grad and 2 - t.is_leaf,
+            t.is_inference(),
+        )
+    except RuntimeError as error:
+        raise Bypass(why_tensor(t) or f"a tensor that cannot be described: {error}") from None
 
 
-def _screen(t: Tensor, keyset: int) -> None:
+def _screen(t: Tensor) -> None:
     reason = why_tensor(t)
     if reason:
         raise Bypass(reason)
-    _ORDINARY.add(keyset)
 
 
 def why_tensor(t: Tensor) -> str | None:
     """Why a call with this tensor cannot be dispatched, or None."""
     if type(t) is not Tensor and type(t) is not Parameter:
         return f"a tensor of type {type(t).__name__}: only torch.Tensor and nn.Parameter are dispatched"
-    if torch._C._functorch.is_functorch_wrapped_tensor(t):
+    if torch._C._functorch.is_functorch_wrapped_tensor(t) or torch._is_functional_tensor(t):
         return "a tensor wrapped by a torch.func transform"
     if t.layout is not torch.strided or t.is_nested:
         return f"a tensor of layout {str(t.layout).removeprefix('torch.')}"
@@ -203,6 +217,10 @@ def why_tensor(t: Tensor) -> str | None:
         return "a zero tensor: it has no memory"
     if t.is_conj() or t.is_neg():
         return "a tensor with its conj or neg bit set: its memory is not its value"
+    if _NAMES and t.has_names():
+        return "a tensor with named dimensions: compiled code loses the names"
+    if t.numel() and not t.data_ptr():
+        return "a tensor whose storage has been freed"
     return None
 
 
@@ -226,6 +244,12 @@ def _slice(value: slice) -> Key:
     return (slice, describe(value.start), describe(value.stop), describe(value.step))
 
 
+def _builtin(value: BuiltinFunctionType) -> Key:
+    if not isinstance(value.__self__, (ModuleType, type, type(None))):
+        raise Bypass(f"a bound method of type {type(value.__self__).__name__}, which cannot be keyed by value")
+    return (BuiltinFunctionType, value)
+
+
 _DESCRIBE: dict[type, Callable[[Any], Key]] = {
     Tensor: _tensor,
     Parameter: _tensor,
@@ -247,7 +271,7 @@ _DESCRIBE: dict[type, Callable[[Any], Key]] = {
     list: _sequence,
     tuple: _sequence,
     dict: _dict,
-    BuiltinFunctionType: _by_value,
+    BuiltinFunctionType: _builtin,
     type: _by_value,
 }
 
@@ -266,12 +290,21 @@ def _describe_instance(value: Any) -> Key:
     if isinstance(value, Tensor):
         raise Bypass(why_tensor(value) or "a tensor")
     if isinstance(value, enum.Enum):
-        return (kind, value.name)
+        return (kind, value.name, describe(value.value))  # flags that are not members have no name
     if isinstance(value, tuple) and hasattr(kind, "_fields"):
-        return _sequence(value)
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return (kind, *[describe(getattr(value, field.name)) for field in dataclasses.fields(value)])
+        return (*_sequence(value), *_beside(value, ()))
+    if dataclasses.is_dataclass(value) and not isinstance(value, (type, list, tuple, dict)):
+        names = [field.name for field in dataclasses.fields(value)]
+        if not all(hasattr(value, name) for name in names):
+            raise Bypass(f"an argument of type {kind.__name__} with a field that has no value")
+        return (kind, *[describe(getattr(value, name)) for name in names], *_beside(value, names))
     raise Bypass(f"an argument of type {kind.__name__}, which cannot be keyed by value")
+
+
+def _beside(value: Any, names: Sequence[str]) -> Key:
+    """What an instance carries beside its fields."""
+    more = {name: item for name, item in getattr(value, "__dict__", {}).items() if name not in names}
+    return (_dict(more),) if more else ()
 
 
 # ------------------------------------------------------------------------------------------------------------ the call
@@ -280,19 +313,61 @@ def _describe_instance(value: Any) -> Key:
 def key(args: tuple[Any, ...], kwargs: Mapping[str, Any], receiver: bool = False) -> Key:
     """The key of one call in normal form; raises Bypass.
 
-    With ``receiver`` the first argument is a method's ``self`` and counts by its type alone.
+    With ``receiver`` the first argument is a method's ``self``, see `_receiver`.
     """
     parts: list[Hashable] = [ambient()]
-    if receiver:
-        parts.append((type(args[0]),))
-        args = args[1:]
-    for value in args:
-        # The two types of nearly every argument, without a call to find their function.
-        kind = type(value)
-        parts.append(_tensor(value) if kind is Tensor or kind is Parameter else describe(value))
-    for name, value in kwargs.items():
-        parts.append((name, describe(value)))
+    flat = not kwargs
+    rest = args
+    try:
+        if receiver:
+            parts.append(_receiver(args[0]))
+            flat = type(parts[-1]) is _State
+            rest = args[1:]
+        for value in rest:
+            # The two types of nearly every argument, without a call to find their function.
+            kind = type(value)
+            if kind is Tensor or kind is Parameter:
+                parts.append(_tensor(value))
+            else:
+                parts.append(describe(value))
+                flat &= kind in _FLAT
+        for name, value in kwargs.items():
+            parts.append((name, describe(value)))
+    except RecursionError:
+        raise Bypass("an argument that contains itself, or is nested too deeply") from None
+    if not flat or (rest[0] is rest[1] if len(rest) == 2 else len({*map(id, rest)}) < len(rest)):
+        parts += _same(args, kwargs)
     return tuple(parts)
+
+
+_FLAT = frozenset({int, bool, float, complex, str, bytes, type(None), torch.dtype, torch.device})
+"""Types that can hold no tensor, for a quick look at whether one tensor may stand in two places."""
+
+
+class _State(tuple[type]):
+    """The part of a receiver that counts by its type."""
+
+    __slots__ = ()
+
+
+def _receiver(value: Any) -> Key:
+    """A method's ``self`` counts by its type: builds ask its state at each call.
+
+    Unless it is a tensor, or a container whose items a build takes for arguments: these count by value.
+    """
+    kind = type(value)
+    if isinstance(value, Module):
+        return _State((kind,))
+    if isinstance(value, (Tensor, list, tuple, dict)) or hasattr(kind, "__dataclass_fields__"):
+        return describe(value)
+    return _State((kind,))
+
+
+def _same(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Hashable]:
+    """Which tensors of the call are one object: a function may ask, and a build takes them as one or as two."""
+    first: dict[int, int] = {}
+    found = [(i, j) for i, t in enumerate(tensors((args, kwargs))) if (j := first.setdefault(id(t), i)) != i]
+    return [("the same tensor", *found)] if found else []
 
 
 def span(t: Tensor) -> tuple[int, int]:
@@ -338,7 +413,7 @@ _AMBIENT_PARTS = (
     "matmul precision",
     "number of threads",
 )
-_TENSOR_PARTS = ("type", "dtype", "sizes", "strides", "device", "alignment", "requires_grad", "dispatch keys")
+_TENSOR_PARTS = ("type", "dtype", "sizes", "strides", "device", "alignment", "requires_grad", "inference tensor")
 
 
 def differences(one: Key, other: Key, names: Sequence[str]) -> tuple[str, ...]:
@@ -367,7 +442,7 @@ def _which_parts(a: Hashable, b: Hashable) -> str:
     return f"{' and '.join(parts)} of "
 
 
-# --------------------------------------------------------------------------- the safe road: calls that are not dispatched
+# ------------------------------------------------------------------------- the safe road: calls that are not dispatched
 
 
 def symbolic(size: int | torch.SymInt) -> Hashable:
