@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import sys
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch._inductor.codecache import PyCodeCache
-from torch._inductor.compile_fx import compile_fx, compile_fx_inner
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # of torch about torch, and no business of the call that comes first
+    from torch._inductor.codecache import PyCodeCache
+    from torch._inductor.compile_fx import compile_fx, compile_fx_inner
 
 __all__ = ["Code", "Uncompilable", "compiler", "look_only"]
 
 
+_autotuning_log = logging.getLogger("torch._inductor.select_algorithm")
+# Autotuning prints every config that it tried; those of these settings that this release has keep it quiet.
+_SILENT = {
+    name: value
+    for name, value in {"autotune_num_choices_displayed": 0, "max_autotune_report_choices_stats": False}.items()
+    if hasattr(torch._inductor.config, name)
+}
 # The end of a generated module: example inputs of the hint's size, and a loop over them.
 _BENCHMARK = re.compile(r"^def (?:get_args|benchmark_compiled_module)\(", re.MULTILINE)
 
@@ -55,7 +67,7 @@ def compiler(options: Mapping[str, Any], code: Code) -> Compile:
 
     ``fallback_random`` makes random numbers those of plain, so that they do not depend on the choice.
     """
-    patches = {"fallback_random": True, **options}
+    patches = {"fallback_random": True, **_SILENT, **options}
 
     def inner(gm: torch.fx.GraphModule, examples: Sequence[Any], **kwargs: Any) -> Any:
         _refuse_integer_division(gm)
@@ -66,9 +78,12 @@ def compiler(options: Mapping[str, Any], code: Code) -> Compile:
 
     def compile_graph(gm: torch.fx.GraphModule, examples: Sequence[Any]) -> Callable[..., Any]:
         before = set(map(id, PyCodeCache.modules))
+        level = _autotuning_log.level
         try:
+            _autotuning_log.setLevel(logging.CRITICAL)  # a config that does not fit the GPU is no error of the user's
             return compile_fx(gm, examples, inner_compile=inner, config_patches=patches)
         finally:
+            _autotuning_log.setLevel(level)
             code.modules += [module for module in PyCodeCache.modules if id(module) not in before]
 
     return compile_graph

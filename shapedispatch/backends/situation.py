@@ -9,7 +9,6 @@ from typing import Any
 
 from ..dims import variant_name
 from .fakes import fake_arguments
-from .frames import frame_locals
 from .places import Places
 
 __all__ = ["Situation"]
@@ -19,12 +18,14 @@ __all__ = ["Situation"]
 class Situation:
     """A call of ``fn`` in the making of an offer; never kept.
 
-    ``scope`` are its arguments by parameter name, ``points`` the hint points, ``ambient`` the key's first part. With ``numbers_vary`` a number has
-    taken a second value, and numbers are inputs of a build instead of constants.
+    ``scope`` are its arguments by parameter name, ``fixed`` the other local names at its entry: closure and ``self``;
+    ``points`` the hint points, ``ambient`` the key's first part. With ``numbers_vary`` a number has taken a second
+    value, and numbers are inputs of a build instead of constants.
     """
 
     fn: types.FunctionType
     scope: Mapping[str, Any]
+    fixed: Mapping[str, Any]
     places: Places
     sizes: Mapping[str, int]
     dynamic: tuple[str, ...]
@@ -40,7 +41,7 @@ class Situation:
         """
         resize = None if point is None else self.places.resize(point)
         fakes = fake_arguments(self.scope, resize)
-        return {**frame_locals(self.fn, (), {}), **fakes, **self.places.numbers_at(point or {})}
+        return {**fakes, **self.places.numbers_at(point or {}), **self.fixed}
 
     def slot(self, point: Mapping[str, int], state: int = 0) -> Hashable:
         """Where the build of this variant for this call's class is held."""
