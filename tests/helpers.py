@@ -1,0 +1,70 @@
+"""What several test files need: stopwatches that know the answer, dispatchers that run what a test wants to look at."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from shapedispatch import shapedispatch
+
+__all__ = ["Ladder", "assert_same", "built", "no_time", "pinned"]
+
+
+class Ladder:
+    """A stopwatch to which each candidate it meets is ten times as fast as the one before: the last one wins."""
+
+    def __init__(self) -> None:
+        self._met: list[Callable[[], object]] = []
+
+    def samples_us(self, fn: Callable[[], object], count: int) -> list[float]:
+        """Runs the candidate once, as a stopwatch would, and makes its time up."""
+        fn()
+        if not any(fn is met for met in self._met):
+            self._met.append(fn)
+        place = next(i for i, met in enumerate(self._met) if fn is met)
+        return [1e6 / 10**place] * count
+
+
+def no_time(*_: Any) -> Any:
+    """A maker of stopwatches for tests in which nothing may be timed."""
+    raise AssertionError("something was timed")
+
+
+def built(fn: Callable[..., Any] | None = None, /, **given: Any) -> Any:
+    """`shapedispatch` with a stopwatch to which the last candidate that is right is the fastest: a build, mostly."""
+
+    def decorate(target: Callable[..., Any]) -> Any:
+        dispatcher = shapedispatch(**given)(target)
+        dispatcher.core._stopwatch_for = lambda *_: Ladder()
+        return dispatcher
+
+    return decorate if fn is None else decorate(fn)
+
+
+def pinned(dispatcher: Any, variant: str) -> Any:
+    """The dispatcher, taking that variant wherever it can run, as the setting ``pick`` does; nothing is timed then."""
+    dispatcher.core.settings = dataclasses.replace(dispatcher.core.settings, pick=variant)
+    return dispatcher
+
+
+def assert_same(actual: Any, expected: Any) -> None:
+    """Equal as a caller can see it: dtype, sizes, strides, gradient or not, and numbers within rounding."""
+    if isinstance(expected, Tensor):
+        assert isinstance(actual, Tensor)
+        assert (actual.dtype, actual.shape, actual.stride()) == (expected.dtype, expected.shape, expected.stride())
+        assert actual.requires_grad == expected.requires_grad
+        torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-5, equal_nan=True)
+    elif isinstance(expected, Mapping):
+        assert actual.keys() == expected.keys()
+        assert_same(list(actual.values()), list(expected.values()))
+    elif isinstance(expected, Sequence) and not isinstance(expected, str):
+        assert type(actual) is type(expected)
+        assert len(actual) == len(expected)
+        for one, other in zip(actual, expected, strict=True):
+            assert_same(one, other)
+    else:
+        assert actual == expected
