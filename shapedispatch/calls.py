@@ -28,9 +28,12 @@ class Signature:
 
     @classmethod
     def of(cls, fn: Callable[..., Any], receiver: bool = False) -> Signature:
-        """The signature of ``fn``; a builtin that has none takes its arguments as they come."""
+        """The signature of ``fn``; a builtin that has none takes its arguments as they come.
+
+        What ``fn`` wraps has no say: a wrapper may take other arguments, and must get them as they were given.
+        """
         try:
-            signature = inspect.signature(fn)
+            signature = inspect.signature(fn, follow_wrapped=False)
         except (TypeError, ValueError):
             return cls((), -1, False, False, None)
         parameters = signature.parameters.values()

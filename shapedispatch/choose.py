@@ -15,7 +15,11 @@ from .records import Refusal, Timing
 from .timing import Stopwatch, ahead, contest
 from .trial import Outcome, Trial
 
-__all__ = ["Decision", "Rules", "all_refused", "choose", "fastest"]
+__all__ = ["Decision", "PlainRaised", "Rules", "all_refused", "choose", "fastest"]
+
+
+class PlainRaised(Exception):
+    """The function raises at this call: there is nothing to choose, and its error, the cause of this, is the answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +48,10 @@ class Decision:
 def choose(candidates: Sequence[Candidate], trial: Trial, rules: Rules) -> Decision:
     """The fastest candidate that is right. The first one is plain, and what it returns is what is right.
 
-    What plain raises on the copies is raised: the caller then runs it on the real arguments, whose error it is.
+    Raises PlainRaised where plain raises on the copies.
     """
     plain, *others = candidates
-    expected = trial.outcome(plain.run) if others else None
+    expected = _expected(plain, trial) if others else None
     refusals: list[Refusal] = []
     right = [plain]
     for candidate in others:
@@ -66,6 +70,13 @@ def choose(candidates: Sequence[Candidate], trial: Trial, rules: Rules) -> Decis
     )
     refusals += [Refusal(name, (_raised(error),)) for name, error in timed.failures.items()]
     return Decision(fastest(right, timed.timings, rules.margin), timed.timings, tuple(refusals))
+
+
+def _expected(plain: Candidate, trial: Trial) -> Outcome:
+    try:
+        return trial.outcome(plain.run)
+    except Exception as error:  # noqa: BLE001 - the boundary where a candidate is judged; the reason is kept
+        raise PlainRaised(_raised(error)) from error
 
 
 def fastest(candidates: Sequence[Candidate], timings: Sequence[Timing], margin: float) -> Candidate:

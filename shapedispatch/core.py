@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from .backends import Backend, Candidate, Offer
-from .choose import Rules, all_refused, choose
+from .choose import PlainRaised, Rules, all_refused, choose
 from .copies import untouched
 from .dims import Misfit, distance
 from .errors import NoVariantError, four_parts, render_call
@@ -96,6 +96,8 @@ class Core:
             return self.bypass("another thread is deciding", args, kwargs)
         try:
             entry = self.table.find(key, args, kwargs) or self.decide(key, args, kwargs)
+        except PlainRaised:
+            return self.bypass("the function raised", args, kwargs)  # now on the caller's arguments, as it would have
         except Bypass as reason:
             self._warn_once(str(reason), args, kwargs)
             return self.bypass(str(reason), args, kwargs)
@@ -206,6 +208,8 @@ class Core:
             key = self.backend.key(args, kwargs)
             with deciding:
                 return self.decide(key, args, kwargs).choice
+        except PlainRaised as reason:
+            raise (reason.__cause__ or reason) from None
         except Bypass as reason:
             return Choice("plain", "bypass", key=safe_key(args, kwargs), notes=(str(reason),))
 

@@ -321,7 +321,6 @@ def key(args: tuple[Any, ...], kwargs: Mapping[str, Any], receiver: bool = False
     try:
         if receiver:
             parts.append(_receiver(args[0]))
-            flat = type(parts[-1]) is _State
             rest = args[1:]
         for value in rest:
             # The two types of nearly every argument, without a call to find their function.
@@ -344,23 +343,9 @@ _FLAT = frozenset({int, bool, float, complex, str, bytes, type(None), torch.dtyp
 """Types that can hold no tensor, for a quick look at whether one tensor may stand in two places."""
 
 
-class _State(tuple[type]):
-    """The part of a receiver that counts by its type."""
-
-    __slots__ = ()
-
-
 def _receiver(value: Any) -> Key:
-    """A method's ``self`` counts by its type: builds ask its state at each call.
-
-    Unless it is a tensor, or a container whose items a build takes for arguments: these count by value.
-    """
-    kind = type(value)
-    if isinstance(value, Module):
-        return _State((kind,))
-    if isinstance(value, (Tensor, list, tuple, dict)) or hasattr(kind, "__dataclass_fields__"):
-        return describe(value)
-    return _State((kind,))
+    """A method's ``self`` counts by its type, since builds ask its state at each call; unless it is a tensor."""
+    return describe(value) if isinstance(value, Tensor) else (type(value),)
 
 
 def _same(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Hashable]:
