@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import sys
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -29,6 +30,7 @@ from .trial import Trial
 
 __all__ = ["Core"]
 
+_PACKAGE = __name__.partition(".")[0]
 _NEAREST_AMONG = 64
 """How many of the newest keys a new one is compared with, to say what is new about it."""
 
@@ -125,8 +127,8 @@ class Core:
             entry = self._lost_again(known, offer) or self._winner(offer, args, kwargs)
         key = self._key_after(key, args, kwargs)
         entry = replace_choice(entry, sizes=sizes, key=key, new_because=new_because)
-        self._warn_of_refusals(offer, entry, args, kwargs)
         self.table.publish(key, entry)
+        self._warn_of_failures(offer, args, kwargs)
         return entry
 
     def _key_after(self, key: Key, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Key:
@@ -283,14 +285,21 @@ class Core:
         if reason not in self._warned and len(self._warned) < 256:
             self._warned.add(reason)
             change = "The plain function runs, as it does at every such call."
-            text = four_parts(self._rendered(args, kwargs), "this call cannot be dispatched:", [reason], change)
-            warnings.warn(text, stacklevel=4)
+            _warn(four_parts(self._rendered(args, kwargs), "this call cannot be dispatched:", [reason], change))
 
-    def _warn_of_refusals(self, offer: Offer, entry: Entry, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        """Once: every variant was refused, so that plain is all there is."""
-        if len(offer.candidates) == 1 and offer.refusals and not self._warned:
-            self._warned.add("refusals")
-            warnings.warn(all_refused(self._rendered(args, kwargs), offer.refusals), stacklevel=5)
+    def _warn_of_failures(self, offer: Offer, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        """Once: plain is all there is, and at other sizes it will be no better."""
+        if len(offer.candidates) == 1 and offer.failures and "failures" not in self._warned:
+            self._warned.add("failures")
+            _warn(all_refused(self._rendered(args, kwargs), offer.failures))
+
+
+def _warn(text: str) -> None:
+    """A warning at the line outside of this package that made the call."""
+    frame, level = sys._getframe(1), 2
+    while frame.f_back is not None and str(frame.f_globals.get("__name__")).partition(".")[0] == _PACKAGE:
+        frame, level = frame.f_back, level + 1
+    warnings.warn(text, stacklevel=level)
 
 
 def _entry(candidate: Candidate, choice: Choice, offer: Offer) -> Entry:

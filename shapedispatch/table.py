@@ -209,6 +209,9 @@ class Table:
         """Keep a build, which may let the least recently used one go; ``made`` counts it as a compilation."""
         with self.lock:
             self._settle()
+            before = self._builds.pop(key, None)
+            if before is not None:
+                self._build_evicted(key, before)
             self._builds[key] = build
             self._counts["builds"] += made
 

@@ -38,7 +38,7 @@ class Offer:
 
     ``written`` names the arguments that plain writes, None where that is unknown. ``untimed`` says why nothing may
     be run for timing, if so. ``notes`` are for a person. ``aliases`` name, for a variant that is the same code as
-    another, that other.
+    another, that other. ``failures`` are those refusals that are no matter of this call's sizes.
     """
 
     candidates: tuple[Candidate, ...]
@@ -47,6 +47,7 @@ class Offer:
     untimed: str | None = None
     notes: tuple[str, ...] = ()
     aliases: Mapping[str, str] = field(default_factory=dict)
+    failures: tuple[Refusal, ...] = ()
 
 
 class Memory(Protocol):

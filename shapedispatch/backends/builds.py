@@ -45,6 +45,10 @@ class DirectBuild:
         """Why it may not serve the call of this frame; empty where it may."""
         return self.trace.accepts(frame)
 
+    def gone(self) -> bool:
+        """Whether no call will be accepted again."""
+        return self.trace.gone()
+
     def check(self) -> Check | None:
         """What to ask at each hit."""
         return self.trace.check()
@@ -74,6 +78,10 @@ class GuardedBuild:
         """Nothing is refused: what the guards do not admit is compiled anew."""
         return ()
 
+    def gone(self) -> bool:
+        """Whether no call will be accepted again."""
+        return False
+
     def check(self) -> Check | None:
         """Nothing is left to ask."""
         return None
@@ -96,8 +104,9 @@ class NoBuild:
     reason: str = ""
     same_as: str = ""
 
-    def release(self) -> None:
-        """There is nothing to let go."""
+    def gone(self) -> bool:
+        """What could not be built is not tried again."""
+        return False
 
 
 Build = DirectBuild | GuardedBuild
@@ -105,7 +114,7 @@ Build = DirectBuild | GuardedBuild
 
 @dataclass(frozen=True, slots=True)
 class Builder:
-    """Makes builds with the options of torch.compile; None means max_autotune on a GPU and the defaults elsewhere."""
+    """Makes builds with the options of torch.compile; None means autotuning on a GPU and the defaults elsewhere."""
 
     options: Mapping[str, Any] | None
 
@@ -119,10 +128,11 @@ class Builder:
         frame = call.frame(point)
         for state in range(MOST_STATES):
             slot = call.slot(point, state)
-            build = memory.build(slot)
-            if build is None:
+            build = memory.build(slot) or memory.recall(slot)
+            if build is None or build.gone():
                 build = self._guarded(call, point, unkeyed) if unkeyed else self._direct(call, point, frame, memory)
-                memory.hold(slot, build, made=not isinstance(build, NoBuild))
+                keep = memory.remember if isinstance(build, NoBuild) else memory.hold
+                keep(slot, build)
             if isinstance(build, NoBuild) or not build.accepts(frame):
                 return slot, build
         return slot, NoBuild(f"there are {MOST_STATES} builds of it for other states already")
@@ -138,7 +148,7 @@ class Builder:
         variant = variant_name(point) if point else "exact"
         numbers = call.numbers_vary or bool(call.places.numbers_at(point))
         try:
-            compile_graph = compiler(self._options(call), code)
+            compile_graph = compiler(self._options(call, point), code)
             traced = trace(
                 call.fn, args, kwargs, compile_graph, tag=f"shapedispatch {variant}", number_inputs=numbers
             )
@@ -155,13 +165,19 @@ class Builder:
     def _guarded(self, call: Situation, point: Mapping[str, int], unkeyed: Sequence[str]) -> GuardedBuild:
         from .dynamo import guarded
 
-        run, twin = guarded(call.fn, dynamic=bool(point), options=self._options(call))
+        run, twin = guarded(call.fn, dynamic=bool(point), options=self._options(call, point))
         return GuardedBuild(run, f"torch.compile with all of its guards, since it depends on {unkeyed[0]}", twin)
 
-    def _options(self, call: Situation) -> Mapping[str, Any]:
+    def _options(self, call: Situation, point: Mapping[str, int]) -> Mapping[str, Any]:
+        """A product is tuned at the hint, when it is compiled; any other kernel at its first run, whatever its size.
+
+        So a hint's build leaves the others to Inductor's rules for that size, and an exact one has them tuned too.
+        """
         if self.options is not None:
             return self.options
-        return {"max_autotune": True} if call.on_gpu() else {}
+        if not call.on_gpu():
+            return {}
+        return {"max_autotune_gemm": True} if point else {"max_autotune": True}
 
 
 def _equal(build: DirectBuild, call: Situation, memory: Memory, points: Sequence[Mapping[str, int]]) -> str:

@@ -83,10 +83,14 @@ class Trace:
 
         ``scope`` are the local names at the function's entry with fake tensors in place of tensors.
         """
-        if self._dead:
+        if self.gone():
             return ("an object that the function reads is gone",)
         verdict = self._all.check_verbose(scope)
         return () if verdict.result else tuple(_readable(part) for part in verdict.verbose_code_parts)
+
+    def gone(self) -> bool:
+        """Whether an object that a guard knows by its identity is gone, so that no call is accepted again."""
+        return bool(self._dead)
 
     def shape_guards(self) -> list[str]:
         """The guards on sizes, as text."""
@@ -281,7 +285,7 @@ _CONTAINER_GUARDS = frozenset(
 _CODE_GUARDS = frozenset(
     {"MODULE_MATCH", "BUILTIN_MATCH", "FUNCTION_MATCH", "CLOSURE_MATCH", "CLASS_MATCH", "ID_MATCH", "TYPE_MATCH"}
 )
-_TENSOR_GUARDS = frozenset({"TENSOR_MATCH", "TYPE_MATCH"})
+_TENSOR_GUARDS = frozenset({"TENSOR_MATCH", "TYPE_MATCH", "DUPLICATE_INPUT"})
 # The key holds the default device, and saved-tensor hooks are a bypass. Dynamo asks both by slow Python.
 _AMBIENT_IN_KEY = frozenset({"AUTOGRAD_SAVED_TENSORS_HOOKS", "DEFAULT_DEVICE"})
 

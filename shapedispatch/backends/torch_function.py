@@ -56,10 +56,28 @@ class _Draft:
     refusals: list[Refusal] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     aliases: dict[str, str] = field(default_factory=dict)
+    failures: list[Refusal] = field(default_factory=list)
 
     def refuse(self, variant: str, *reasons: str) -> None:
-        """Leave a variant out."""
+        """Leave a variant out of this call."""
         self.refusals.append(Refusal(variant, reasons))
+
+    def fail(self, variant: str, reason: str) -> None:
+        """Leave a variant out that could not be made."""
+        self.refuse(variant, reason)
+        self.failures.append(self.refusals[-1])
+
+    def offer(self, written: Collection[str] | None, untimed: str | None) -> Offer:
+        """The offer as it stands."""
+        return Offer(
+            tuple(self.candidates),
+            tuple(self.refusals),
+            written,
+            untimed,
+            tuple(self.notes),
+            self.aliases,
+            tuple(self.failures),
+        )
 
 
 class TorchFunction:
@@ -130,11 +148,9 @@ class TorchFunction:
         if isinstance(effects, Effects) and not unsafe:
             self._offer_builds(call, memory, effects, draft)
         elif unsafe:
-            draft.refuse("hint and exact builds", unsafe)
+            draft.fail("hint and exact builds", unsafe)
         self._offer_variants(draft, args, kwargs)
-        return Offer(
-            tuple(draft.candidates), tuple(draft.refusals), written, untimed, tuple(draft.notes), draft.aliases
-        )
+        return draft.offer(written, untimed)
 
     def _situation(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], key: Key, memory: Memory) -> Situation:
         scope, fixed = self._frame(args, kwargs)
@@ -186,7 +202,7 @@ class TorchFunction:
                 draft.aliases[name] = build.same_as
                 draft.notes.append(f"{name} is the same code as {build.same_as}")
             else:
-                draft.refuse(name, build.reason)
+                draft.fail(name, build.reason)
             return
         reasons = build.accepts(call.frame())
         if reasons:
@@ -200,7 +216,7 @@ class TorchFunction:
     def _offer_variants(self, draft: _Draft, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         for variant in self.plan.variants:
             assert variant.name is not None
-            reason = variant.when(*args, **kwargs) if variant.when is not None else None
+            reason = _why_not(variant, args, kwargs)
             if reason:
                 draft.refuse(variant.name, reason)
             else:
@@ -258,3 +274,10 @@ class TorchFunction:
             return f"it writes {sorted(effects.writes)[0]}, and arguments share memory"
         return None
 
+
+def _why_not(variant: Variant, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
+    """What a supplied variant's ``when`` says of the call."""
+    try:
+        return variant.when(*args, **kwargs) if variant.when is not None else None
+    except Exception as error:  # noqa: BLE001 - a candidate is judged here, and the reason kept
+        return f"its `when` raised {type(error).__name__}: {error}"
