@@ -42,7 +42,17 @@ def fake_arguments(arguments: Mapping[str, Any], resize: Resize | None = None) -
     from torch._subclasses.fake_tensor import FakeTensorMode  # half a second, which is for the first miss to pay
 
     mode = FakeTensorMode()
-    return _mapped(arguments, lambda path, t: _fake_tensor(t, path, mode, resize))
+    made: dict[Any, Tensor] = {}
+
+    def fake(path: str, t: Tensor) -> Tensor:
+        """A tensor given twice stays one: a function may ask whether two of its arguments are the same."""
+        sizes, dynamic = resize(path, t) if resize else (tuple(t.shape), None)
+        same = (id(t), tuple(sizes), None if dynamic is None else tuple(dynamic))
+        if same not in made:
+            made[same] = _fake_tensor(t, mode, sizes, dynamic)
+        return made[same]
+
+    return _mapped(arguments, fake)
 
 
 def resized(arguments: Mapping[str, Any], resize: Resize) -> dict[str, Any]:
@@ -84,8 +94,7 @@ def _map_dataclass(value: Any, path: str, change: Callable[[str, Tensor], Tensor
     return twin
 
 
-def _fake_tensor(t: Tensor, path: str, mode: Any, resize: Resize | None) -> Tensor:
-    sizes, dynamic = resize(path, t) if resize else (tuple(t.shape), None)
+def _fake_tensor(t: Tensor, mode: Any, sizes: Sequence[int], dynamic: Sequence[int] | None) -> Tensor:
     strides = scaled_strides(t.shape, t.stride(), sizes) if t.numel() else t.stride()
     with mode, torch.inference_mode(t.is_inference()):
         fake = torch.empty_strided(sizes, strides, dtype=t.dtype, device=t.device)

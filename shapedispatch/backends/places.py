@@ -113,7 +113,12 @@ class Places:
     def family(self) -> Hashable:
         """Equal for calls that differ in sizes, strides and numbers only."""
         numbers = tuple((number.path, type(number.value)) for number in self.numbers)
-        return (tuple(place.family() for place in self.tensors), numbers, self.others)
+        return (tuple(place.family() for place in self.tensors), numbers, self.others, self._same())
+
+    def _same(self) -> tuple[int, ...]:
+        """For each tensor, the first place that it stands in: a build takes a tensor given twice as one."""
+        first: dict[int, int] = {}
+        return tuple(first.setdefault(id(place.tensor), i) for i, place in enumerate(self.tensors))
 
     def kind(self, dynamic: Collection[str], numbers_vary: bool) -> Hashable:
         """The class: equal for calls that one build with these dynamic dims may serve."""
@@ -123,7 +128,7 @@ class Places:
             (n.path, type(n.value), None if any_value else describe(n.value))
             for n, any_value in zip(self.numbers, free, strict=True)
         )
-        return (tensors, numbers, self.others)
+        return (tensors, numbers, self.others, self._same())
 
     def resize(self, point: Mapping[str, int]) -> Resize:
         """How to fake the tensors at a hint point: its sizes, its dims dynamic, everything else constant."""
