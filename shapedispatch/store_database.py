@@ -122,6 +122,8 @@ class Database:
         writable = os.access(self.folder.path, os.W_OK)
         with _judged():
             self._connect("mode=ro" if writable else "mode=ro&immutable=1")
+            if not self._run("SELECT 1 FROM sqlite_master LIMIT 1"):
+                raise FileNotFoundError(f"the store in {self.folder.path} is still being made")
         self._check(size)
 
     def _current(self) -> str | None:

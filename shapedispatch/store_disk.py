@@ -129,7 +129,8 @@ class Disk:
             return [row for row in rows if row is not None]
 
         with self._lock:
-            found = {row.identity: row for row in self._attempt(load, [])} | self._memory
+            nothing: list[Row] = []
+            found = {row.identity: row for row in self._attempt(load, nothing)} | self._memory
         return [row for row in found.values() if kernel in (None, row.kernel) and kind in (None, row.kind)]
 
     def remove(self, identities: Iterable[str]) -> None:
@@ -328,9 +329,11 @@ def _close_all(forms: list[Form]) -> None:
 # SQLite's connections must not be carried into a forked child, not even to be closed there: they are closed before.
 _ALL: weakref.WeakSet[Disk] = weakref.WeakSet()
 _HELD: list[Disk] = []
+_FORKING = threading.Lock()  # two threads that fork at once take turns
 
 
 def _before_fork() -> None:
+    _FORKING.acquire()
     for disk in list(_ALL):
         disk._lock.acquire()
         _HELD.append(disk)
@@ -340,6 +343,7 @@ def _before_fork() -> None:
 def _after_fork() -> None:
     while _HELD:
         _HELD.pop()._lock.release()
+    _FORKING.release()
 
 
 if hasattr(os, "register_at_fork"):

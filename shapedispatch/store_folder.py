@@ -179,7 +179,7 @@ class Folder:
 
     def link(self, name: str, new: str) -> None:
         """Give the file a second name that must be free (FileExistsError): of two processes one succeeds."""
-        os.link(name, new, src_dir_fd=self._fd, dst_dir_fd=self._fd, follow_symlinks=False)
+        os.link(name, new, src_dir_fd=self._fd, dst_dir_fd=self._fd)
 
     def replace(self, name: str, new: str) -> None:
         """Rename the file over whatever has the new name."""

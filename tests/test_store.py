@@ -461,6 +461,39 @@ def test_a_readonly_store_sees_what_is_written_later(tmp_path: Path) -> None:
     assert found(readonly).origin == "stored"
 
 
+def test_a_readonly_store_meets_one_that_is_being_made(tmp_path: Path) -> None:
+    """An empty database is no damage: another process is about to make its tables."""
+    Store(tmp_path / "store").put(a_row())
+    (file,) = (tmp_path / "store").glob("*.sqlite3")
+    content = file.read_bytes()
+    file.write_bytes(b"")
+    readonly = Store(tmp_path / "store", readonly=True)
+    assert isinstance(readonly.get("mine.kernel", "[1]", HERE), Missing)
+    file.write_bytes(content)
+    assert found(readonly).origin == "stored"
+    assert readonly.trouble == ()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+def test_threads_that_fork_at_once_take_turns(tmp_path: Path) -> None:
+    """Each releases what it held and no more: afterwards the store can be used."""
+    store = Store(tmp_path / "store")
+    store.put(a_row())
+
+    def fork() -> None:
+        for _ in range(50):
+            store_disk._before_fork()
+            store_disk._after_fork()
+
+    threads = [threading.Thread(target=fork) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert store_disk._HELD == []
+    assert found(store)
+
+
 def test_a_row_that_is_no_row_is_not_stored(store: Store) -> None:
     """A row put together by hand with a wrong checksum is returned and forgotten, with one warning."""
     wrong = Row(**{**vars(a_row()), "variant": "other"})

@@ -16,6 +16,7 @@ import pytest
 from shapedispatch import store_database, store_disk
 from shapedispatch.fingerprint import Environment
 from shapedispatch.store import Found, Row, Store
+from shapedispatch.store_folder import Damaged
 
 FLIPS = int(os.environ.get("SHAPEDISPATCH_FLIPS", "3000"))
 HERE = Environment({"family": "cpu", "capability": "x"}, {"torch": "2"})
@@ -193,6 +194,42 @@ def test_a_row_under_anothers_name_is_refused(folder: Path) -> None:
     with pytest.warns(RuntimeWarning, match="an entry is not as it was written"):
         assert not isinstance(store.get("kernel", "[1]", HERE), Found)
     assert isinstance(store.get("kernel", "[0]", HERE), Found)
+
+
+def test_an_index_that_disagrees_with_its_table_is_made_anew(folder: Path) -> None:
+    """A row that only the index has lost is found again."""
+    ((name, content),) = filled(folder, ROWS).items()
+    identity = ROWS[1].identity.encode()
+    place = next(
+        at for at in range(0, len(content), 4096) if identity in (page := content[at : at + 4096]) and page[0] == 0x0A
+    )
+    page = content[place : place + 4096].replace(identity, identity[:-1] + b"g")
+    lay(folder, {name: content[:place] + page + content[place + 4096 :]})
+    store = Store(folder)
+    with pytest.warns(RuntimeWarning, match="was damaged"):
+        assert isinstance(store.get("kernel", "[1]", HERE), Found)
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [
+        (sqlite3.SQLITE_CORRUPT, Damaged),
+        (sqlite3.SQLITE_NOTADB, Damaged),
+        (sqlite3.SQLITE_IOERR_SHORT_READ, Damaged),
+        (None, Damaged),
+        (sqlite3.SQLITE_FULL, OSError),
+        (sqlite3.SQLITE_BUSY_SNAPSHOT, OSError),
+        (sqlite3.SQLITE_IOERR_READ, OSError),
+        (sqlite3.SQLITE_READONLY_DBMOVED, OSError),
+    ],
+)
+def test_damage_is_told_from_a_fault_of_the_place(code: int | None, kind: type[Exception]) -> None:
+    """A damaged file is set aside; a full disk or a lock is no reason to."""
+    error = sqlite3.DatabaseError("what SQLite says")
+    if code is not None:
+        error.sqlite_errorcode = code
+    with pytest.raises(kind, match="what SQLite says"), store_database._judged():
+        raise error
 
 
 @pytest.mark.parametrize(

@@ -225,6 +225,14 @@ def test_of_two_links_one_succeeds(folder: Folder) -> None:
     assert folder.read("name", 9) == b"a"
 
 
+def test_an_existing_file_is_never_made_new(folder: Folder) -> None:
+    """Nothing is written into a file that somebody else put there."""
+    folder.create("file", b"first")
+    with pytest.raises(FileExistsError):
+        folder.create("file", b"second")
+    assert folder.read("file", 9) == b"first"
+
+
 def test_a_folder_that_was_removed_or_swapped_is_gone(folder: Folder) -> None:
     """By its identity, not by its name."""
     assert not folder.is_gone()

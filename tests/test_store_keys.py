@@ -195,6 +195,12 @@ def test_a_text_that_no_key_has_is_a_value_error(text: str) -> None:
         parse(text)
 
 
+def test_a_name_given_twice_is_refused() -> None:
+    """Two readers could each take another of the two."""
+    with pytest.raises(ValueError, match="twice"):
+        strict_json('{"a":1,"a":1}')
+
+
 @given(st.text() | st.binary())
 def test_any_text_is_read_or_refused(text: str | bytes) -> None:
     """No other exception comes out, whatever goes in."""

@@ -136,6 +136,16 @@ def test_a_row_that_is_too_large_cannot_be_made() -> None:
         Row.make("k", "1" * BODY_LIMIT, hard={}, soft={}, variant="v")
 
 
+def test_a_row_that_is_too_large_is_refused_in_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What no store takes is not taken from a file either."""
+    text = rows_to_file([a_row()])
+    monkeypatch.setattr(store_rows, "BODY_LIMIT", 100)
+    rows, refused = rows_from_file(text.encode())
+    assert rows == []
+    assert len(refused) == 1
+    assert "a store takes 100" in refused[0]
+
+
 def test_a_spelling_that_json_allows_is_refused() -> None:
     """One row has one sequence of bytes: spaces and other orders are not ours."""
     parts = a_row().to_json()
