@@ -87,7 +87,8 @@ def contest(
     margin: float = 0.03,
     clock_ns: Clock = time.perf_counter_ns,
     rounds_min: int = 4,
-    rounds_max: int = 11,
+    rounds_tie: int = 11,
+    rounds_max: int = 40,
     warmed: bool = False,
     alone: bool = False,
 ) -> Contest:
@@ -95,8 +96,8 @@ def contest(
 
     Each is called once untimed (not if ``warmed``) and sampled once. Then come rounds, in each of which all that are
     still running are sampled a few times, in an order that rotates; those clearly behind leave. The contest ends
-    when the leader is ahead of all others, or as good as equal to them, after ``rounds_max`` rounds, or when
-    ``budget_ms`` of wall time are spent. The untimed call and the first sample are given to everyone whatever they
+    when the leader is ahead of all others, or as good as equal to them (after ``rounds_tie`` rounds, by the medians
+    alone), after ``rounds_max`` rounds, or when ``budget_ms`` of wall time are spent. The untimed call and the first sample are given to everyone whatever they
     take: without them nothing is known.
 
     A candidate that raises is out, with its exception in ``failures``; what is no ``Exception`` (an interrupt)
@@ -113,9 +114,10 @@ def contest(
     race.each(partial(race.sample, count=1))
     pass_ns = clock_ns() - started_ns
     for number in range(rounds_max):
-        if race.settled(margin) and (number >= rounds_min or (len(race.running) < 2 and not alone)):
+        alone_now = len(race.running) < 2 and not alone
+        if race.settled(margin, number < rounds_tie) and (number >= rounds_min or alone_now):
             break
-        batch = _batch(deadline_ns - clock_ns(), pass_ns, rounds_max - number)
+        batch = _batch(deadline_ns - clock_ns(), pass_ns, max(1, rounds_tie - number))
         race.each(partial(race.sample, count=batch), number, lambda: clock_ns() < deadline_ns)
         race.drop(FAR_BEHIND if number < ROUNDS_OF_LITTLE_EVIDENCE else BEHIND)
     return Contest(race.timings(), race.failures)
@@ -180,12 +182,20 @@ class _Race:
                 or not ahead(leader, runner.timing(), 0.0)
             ]
 
-    def settled(self, margin: float) -> bool:
-        """True if more samples would not change who wins, or not by anything that matters."""
-        timings = sorted((runner.timing() for runner in self.running), key=_median)
+    def settled(self, margin: float, patient: bool) -> bool:
+        """True if more samples would not change who wins, or not by anything that matters.
+
+        A tie is proved only while ``patient``; afterwards medians within the margin are taken for one.
+        """
+        if not self.running:
+            return True
+        leader, *others = sorted((runner.timing() for runner in self.running), key=_median)
+        tie_us = leader.median_us * margin
         return all(
-            ahead(timings[0], other, 0.0) or _noise_us(timings[0], other) < timings[0].median_us * margin / 2
-            for other in timings[1:]
+            ahead(leader, other, 0.0)
+            or _noise_us(leader, other) < tie_us / 2
+            or (not patient and other.median_us - leader.median_us <= tie_us)
+            for other in others
         )
 
     def timings(self) -> tuple[Timing, ...]:
@@ -197,11 +207,8 @@ _median = attrgetter("median_us")
 
 
 def _noise_us(a: Timing, b: Timing) -> float:
-    """How far apart two medians may lie by chance.
-
-    Never less than the two spreads: a kernel with two speeds has its median in either, however many its samples.
-    """
-    return max(a.spread_us + b.spread_us, CONFIDENCE * math.hypot(_error_us(a), _error_us(b)))
+    """How far apart two medians may lie by chance."""
+    return CONFIDENCE * math.hypot(_error_us(a), _error_us(b))
 
 
 def _error_us(timing: Timing) -> float:
@@ -252,7 +259,7 @@ class CudaStopwatch:
     """
 
     FIRST_GUESS_NS = 50_000  # of what the host takes for one call with its events
-    LONGEST_SPIN_NS = 1_000_000
+    LONGEST_SPIN_NS = 4_000_000  # a backward and its forward take the host a millisecond
 
     def __init__(self, device: torch.device, *, flush: bool = True, clock_ns: Clock = time.perf_counter_ns) -> None:
         self.device = device
@@ -264,18 +271,26 @@ class CudaStopwatch:
     def samples_us(self, fn: Call, count: int) -> list[float]:
         """Times of ``count`` calls, in microseconds a call."""
         with torch.cuda.device(self.device):
-            events = [_event_pair() for _ in range(count)]
-            guess_ns = self.host_ns.get(id(fn), self.FIRST_GUESS_NS)
-            _spin(min(self.LONGEST_SPIN_NS, 1.2 * count * guess_ns))
-            started_ns = self.clock_ns()
-            for start, end in events:
-                if self.buffer is not None:
-                    self.buffer.zero_()
-                _record(fn, start, end)
-            # The shortest seen: a call that waits for the device itself would else make the spin longer each time.
-            took_ns = (self.clock_ns() - started_ns) / count
-            self.host_ns[id(fn)] = min(took_ns, self.host_ns.get(id(fn), took_ns))
-            return _read_us(events)
+            times_us: list[float] = []
+            while len(times_us) < count:
+                guess_ns = 1.2 * self.host_ns.get(id(fn), self.FIRST_GUESS_NS)
+                behind_one_spin = max(1, int(self.LONGEST_SPIN_NS / guess_ns))
+                times_us += self._batch(fn, min(count - len(times_us), behind_one_spin), guess_ns)
+            return times_us
+
+    def _batch(self, fn: Call, count: int, guess_ns: float) -> list[float]:
+        """Times of calls that are all in the queue before the first one starts, if the guess of the host is right."""
+        events = [_event_pair() for _ in range(count)]
+        _spin(min(self.LONGEST_SPIN_NS, count * guess_ns))
+        started_ns = self.clock_ns()
+        for start, end in events:
+            if self.buffer is not None:
+                self.buffer.zero_()
+            _record(fn, start, end)
+        # The shortest seen: a call that waits for the device itself would else make the spin longer each time.
+        took_ns = (self.clock_ns() - started_ns) / count
+        self.host_ns[id(fn)] = min(took_ns, self.host_ns.get(id(fn), took_ns))
+        return _read_us(events)
 
 
 class GraphStopwatch:
