@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from . import hotpath
 from .backends import Backend, Candidate, Offer
 from .choose import PlainRaised, Rules, all_refused, choose
 from .copies import untouched
@@ -33,6 +34,8 @@ __all__ = ["Core"]
 _PACKAGE = __name__.partition(".")[0]
 _NEAREST_AMONG = 64
 """How many of the newest keys a new one is compared with, to say what is new about it."""
+_VARIANT_KEYS = 64
+"""How many keys a callable of one variant remembers its candidate for."""
 
 
 class Core:
@@ -51,18 +54,32 @@ class Core:
         self._inputs = inputs
         self._stopwatch_for = stopwatch_for or _stopwatch
         self._warned: set[str] = set()
+        self.road: hotpath.Road | None = None
         self.refresh()
         self.table = Table(self.settings.maxsize, self.settings.max_builds)
+        self._take_road()
 
     def refresh(self) -> None:
         """Read the settings again, after `set_mode`."""
         self.settings = self._resolve()
         self.off = self.settings.mode == "off"
+        if self.road is not None:
+            self.road.off = self.off
+
+    def _take_road(self) -> None:
+        """Let C answer hits, where it is in use and makes such keys as the backend does: those that have a form."""
+        self._form: Callable[[], tuple[bool, bool]] | None = getattr(self.backend, "form", None)
+        if self._form is None:
+            return
+        self.road = hotpath.road(self.call, self.plain, self._form()[0])
+        if self.road is not None:
+            self.road.off = self.off
+            self.table.attach(self.road)
 
     # -- the call
 
-    def call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """Run the variant for this call in normal form."""
+    def call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], link: Any = None) -> Any:
+        """Run the variant for this call in normal form; with a ``link``, the C road has asked, see `Table.link`."""
         if self.off:
             return self.plain(*args, **kwargs)
         try:
@@ -72,6 +89,8 @@ class Core:
         entry = self.table.find(key, args, kwargs)
         if entry is None:
             return self.miss(key, args, kwargs)
+        if link is not None and self._form is not None:
+            self.table.link(link, key, args, kwargs, self._form()[1])
         return self.run(entry, args, kwargs)
 
     def run(self, entry: Entry, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
@@ -233,21 +252,29 @@ class Core:
 
     def variant(self, name: str) -> Callable[..., Any]:
         """See `dispatcher.Dispatcher.variant`."""
+        found: dict[Key, Candidate] = {}  # goes with the callable, which keeps the builds that it runs
 
         @functools.wraps(self.plain)
         def run(*args: Any, **kwargs: Any) -> Any:
             args, kwargs = self.backend.normal(args, kwargs)
-            return self._candidate(name, args, kwargs).run(*args, **kwargs)
+            try:
+                key = self.backend.key(args, kwargs)
+            except Bypass as reason:
+                refused = Offer((Candidate("plain", self.plain),), (Refusal(name, (str(reason),)),))
+                return self._named(name, refused, args, kwargs).run(*args, **kwargs)
+            known = found.get(key)
+            if known is None or (known.check is not None and not known.check(args, kwargs)):
+                if len(found) >= _VARIANT_KEYS:
+                    found.clear()
+                with deciding, untouched(args, kwargs):
+                    offer = self.backend.offer(args, kwargs, key, self.table)
+                known = found[key] = self._named(name, offer, args, kwargs)
+            return known.run(*args, **kwargs)
 
         return run
 
-    def _candidate(self, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Candidate:
-        try:
-            key = self.backend.key(args, kwargs)
-            with deciding, untouched(args, kwargs):
-                offer = self.backend.offer(args, kwargs, key, self.table)
-        except Bypass as reason:
-            offer = Offer((Candidate("plain", self.plain),), (Refusal(name, (str(reason),)),))
+    def _named(self, name: str, offer: Offer, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Candidate:
+        """The candidate of that name; raises NoVariantError."""
         wanted = offer.aliases.get(name, name)
         for candidate in offer.candidates:
             if candidate.name == wanted:
