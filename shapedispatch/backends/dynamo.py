@@ -266,6 +266,7 @@ def _backend(gm: torch.fx.GraphModule, examples: Sequence[Any], **_: Any) -> Cal
     record = _recording
     assert record is not None
     compiled = record.compiled = record.compile_graph(gm, examples)
+    _say_nothing_donated()
     record.effects = _effects(gm, record)
     made = record.made  # not the record, which holds the arguments
 
@@ -275,6 +276,14 @@ def _backend(gm: torch.fx.GraphModule, examples: Sequence[Any], **_: Any) -> Cal
         return compiled(*inputs)
 
     return run
+
+
+def _say_nothing_donated() -> None:
+    """Without donated buffers AOTAutograd leaves None where its backward, at retain_graph=True, asks for an empty list."""
+    context = torch._guards.TracingContext.try_get()
+    metadata = context.fw_metadata if context is not None else None
+    if metadata is not None and getattr(metadata, "bw_donated_idxs", []) is None:
+        metadata.bw_donated_idxs = []
 
 
 # ---------------------------------------------------------------------------------------------------------------- guards

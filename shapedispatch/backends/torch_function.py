@@ -103,6 +103,10 @@ class TorchFunction:
         key = keys.key(args, kwargs, self._receiver)
         return (*key, keys.overlap(args, kwargs)) if self._watch_overlap else key
 
+    def form(self) -> tuple[bool, bool]:
+        """How `key` is made, for the C road: whether of a receiver, and whether with the overlaps."""
+        return self._receiver, self._watch_overlap
+
     def sizes(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, int]:
         """The size of each declared dim, else of each axis; raises dims.Misfit."""
         scope, _ = self._frame(args, kwargs)
@@ -180,8 +184,8 @@ class TorchFunction:
         points = self._points(call, memory)
         for point in points:
             self._offer_build(call, point, memory, effects, draft)
-        refused = {refusal.variant for refusal in draft.refusals}
-        if points and refused.issuperset(variant_name(point) for point in points) and not call.tiny():
+        accepted = any(candidate.point for candidate in draft.candidates)
+        if points and not accepted and not draft.failures and not call.tiny():
             # No hint's build serves this size: one that does, for this size and its like.
             near = {name: round_up_pow2(call.sizes[name]) for name in points[0]}
             if near not in points:
