@@ -276,7 +276,7 @@ _names = itertools.count(2)
 def function_of(core: Core, fn: Callable[..., Any]) -> Any:
     """A real function that dispatches: it works as a method, under torch.compile, torch.export and fx."""
     is_dynamo_compiling = torch.compiler.is_dynamo_compiling  # Dynamo takes it for True, and inlines ``fn``
-    normal, arity, call = core.backend.normal, core.backend.arity, core.call
+    normal, arity, call = core.backend.normal, core.backend.arity, core.road or core.call
 
     @functools.wraps(fn)
     def dispatch(*args: Any, **kwargs: Any) -> Any:

@@ -73,6 +73,25 @@ class Held(Protocol):
         """Let go of all that was compiled; called once, when the build leaves."""
 
 
+class Road(Protocol):
+    """The hit path in C as far as the table cares; see `hotpath.Road`. It finds slots by links, numbers their hits."""
+
+    def read(self, slot_type: type, entry_type: type, /) -> None:
+        """Learn where these types keep the fields that a hit needs."""
+
+    def number(self, numbers: Iterator[int], /) -> None:
+        """Number hits by this iterator."""
+
+    def link(self, link: Any, slot: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], overlap: bool, /) -> bool:
+        """Let calls like this one find the slot, if the link still describes it; whether it does."""
+
+    def unlink(self, link: Any, /) -> None:
+        """Let no call find the link's slot any more."""
+
+    def clear(self) -> None:
+        """Let no call find any slot any more."""
+
+
 @dataclass(slots=True, eq=False)
 class Entry:
     """What a hit needs: what to run, and what to ask first. ``check`` is None where the key says it all.
@@ -99,11 +118,12 @@ class _Slot:
     Hashed by identity, so that recency costs no second hash of a long key.
     """
 
-    __slots__ = ("entries", "used")
+    __slots__ = ("entries", "link", "used")
 
     def __init__(self) -> None:
         self.entries: tuple[Entry, ...] = ()
         self.used = -1
+        self.link: Any = None  # the C road's, by which it finds this slot
 
 
 class _Lru(LRUCache[Any, Any]):
@@ -125,6 +145,7 @@ class Table:
     def __init__(self, maxsize: int, max_builds: int) -> None:
         self.maxsize = maxsize
         self.max_builds = max_builds
+        self._road: Road | None = None
         self._reset()
         _tables.add(self)
 
@@ -135,6 +156,9 @@ class Table:
         self._builds = _Lru(self.max_builds, self._build_evicted)
         self._facts: LRUCache[Hashable, Any] = LRUCache(FACTS)
         self._hits = itertools.count()  # numbers hits; next() of it is atomic
+        if self._road is not None:
+            self._road.clear()
+            self._road.number(self._hits)
         self._looks = 0
         self._settled = -1
         self._counts: Counter[str] = Counter()
@@ -167,6 +191,27 @@ class Table:
         if recent:
             self._settled = recent[-1].used
 
+    # -- the hit in C: it reads the slots themselves, so that what changes in one needs no telling
+
+    def attach(self, road: Road) -> None:
+        """Let a road in C answer hits from this table too."""
+        road.read(_Slot, Entry)
+        road.number(self._hits)
+        self._road = road
+
+    def link(self, link: Any, key: Hashable, args: tuple[Any, ...], kwargs: Mapping[str, Any], overlap: bool) -> None:
+        """Let the road find this key's slot by ``link``, which it made of the same call before the key was made.
+
+        ``overlap`` says whether the table's keys hold which arguments overlap.
+        """
+        with self.lock:
+            slot = self._slots.get(key)
+            if slot is None or self._road is None:
+                return
+            if slot.link is not None:  # of a call that differs in something that no key holds
+                self._road.unlink(slot.link)
+            slot.link = link if self._road.link(link, slot, args, kwargs, overlap) else None
+
     # -- choices
 
     def publish(self, key: Hashable, entry: Entry) -> None:
@@ -181,6 +226,8 @@ class Table:
 
     def _evicted(self, slot: _Slot, key: Hashable) -> None:
         self._slots.pop(key, None)
+        if self._road is not None and slot.link is not None:
+            self._road.unlink(slot.link)
         self._counts["evictions"] += 1
 
     def entries(self) -> list[tuple[Hashable, Entry]]:
@@ -273,6 +320,8 @@ class Table:
         with self.lock:
             self._slots.clear()
             self._recency = _Lru(self.maxsize, self._evicted)
+            if self._road is not None:
+                self._road.clear()
 
     def clear(self) -> None:
         """Forget everything; builds are let go, counters start at nought."""

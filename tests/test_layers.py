@@ -21,7 +21,7 @@ FLOORS = {
     "fingerprint": 1,
     "timing": 1,
     "settings": 1,
-    "_hotpath": 2,
+    "hotpath": 2,
     "table": 2,
     "store": 2,
     "backends": 2,

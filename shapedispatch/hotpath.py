@@ -1,0 +1,174 @@
+"""The hit path in C: gives `_hotpath` what it needs of torch, and says why it is not in use where it is not.
+
+Both roads follow one law, which stands in `keys`: the functions that C asks are the ones that `keys` asks. Where the C
+module is missing, or torch is not as it must be for it, every call takes the Python road, to the same answers.
+
+``hotpath_available`` and ``hotpath_reason`` (None, or why not) are read from here.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import inspect
+import struct
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+from torch.nn import Module, Parameter
+
+from . import keys
+from .settings import settings
+
+__all__ = ["Road", "available", "reason", "road"]
+
+
+class Road(Protocol):
+    """The hit path of one dispatcher in C: ``road(args, kwargs)`` is `Core.call`."""
+
+    off: bool
+    """Whether every call takes the Python road."""
+    held: int
+    """How many calls it knows the table's slot of."""
+
+    def __call__(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], /) -> Any:
+        """Run what the table holds for this call, or take the Python road."""
+
+    def find(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], /) -> Any:
+        """The slot linked to this call, or None; nothing is counted or run."""
+
+    def read(self, slot_type: type, entry_type: type, /) -> None:
+        """Learn where these types keep the fields that a hit needs; raises TypeError for types without __slots__."""
+
+    def number(self, numbers: Iterator[int], /) -> None:
+        """Number hits by this iterator."""
+
+    def link(self, link: Any, slot: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], overlap: bool, /) -> bool:
+        """Let calls like this one find the slot, if the link still describes it; whether it does."""
+
+    def unlink(self, link: Any, /) -> None:
+        """Let no call find the link's slot any more."""
+
+    def clear(self) -> None:
+        """Let no call find any slot any more."""
+
+
+def road(python_road: Callable[..., Any], plain: Callable[..., Any], receiver: bool) -> Road | None:
+    """A dispatcher's hit path in C, or None where C is not in use.
+
+    ``python_road(args, kwargs, link)`` is asked where C cannot answer; ``plain`` where a build that may be retried
+    raises. ``receiver`` is as in `keys.key`.
+    """
+    module, _ = _loaded()
+    return module.Road(python_road, plain, receiver) if reason() is None else None
+
+
+def available() -> bool:
+    """Whether hits take the C road."""
+    return reason() is None
+
+
+def reason() -> str | None:
+    """Why hits do not take the C road, or None."""
+    if not settings().resolve("").hotpath:
+        return f"the setting hotpath is false ({settings().resolve('').origin['hotpath']})"
+    return _loaded()[1]
+
+
+def __getattr__(name: str) -> Any:
+    # Asked when read, since the settings are read at the first decoration and not at the import.
+    if name == "hotpath_available":
+        return available()
+    if name == "hotpath_reason":
+        return reason()
+    raise AttributeError(f"module {__name__} has no attribute {name}")
+
+
+@functools.cache
+def _loaded() -> tuple[Any, str | None]:
+    """The C module, and why it cannot be used if so."""
+    try:
+        module = importlib.import_module("._hotpath", __package__)
+    except ImportError as error:
+        return None, f"the C module is not there ({error}): it is built at installation, where there is a C compiler"
+    return module, bind(module)
+
+
+def bind(module: Any) -> str | None:
+    """Give the C module what it needs of torch; why it cannot be used, or None."""
+    try:
+        module.bind(_names())
+    except (AttributeError, TypeError) as error:
+        return f"torch {torch.__version__} is not as the C module needs it: {error}"
+    odd = torch.empty_strided((1, 3), (7, 2), dtype=torch.float16, device="cpu")
+    words = module.part(odd)
+    if words is None or struct.unpack("4q", words[-32:]) != (1, 7, 3, 2):
+        return f"torch {torch.__version__} does not show a tensor's sizes and strides as they are"
+    module.calibrate(_samples())
+    return None
+
+
+def _names() -> dict[str, Any]:
+    return _types() | _state() | {"exchange": Tensor.__dlpack_c_exchange_api__}  # type: ignore[attr-defined]  # new in 2.10
+
+
+def _types() -> dict[str, Any]:
+    return {
+        "TensorBase": torch._C.TensorBase,
+        "Tensor": Tensor,
+        "Parameter": Parameter,
+        "Module": Module,
+        "Size": torch.Size,
+        "device": torch.device,
+        "dtype": torch.dtype,
+        "layout": torch.layout,
+        "memory_format": torch.memory_format,
+        # Both must be what an exact tensor answers with, and they are where a Parameter has none of its own.
+        "requires_grad": inspect.getattr_static(Parameter, "requires_grad"),
+        "is_leaf": inspect.getattr_static(Parameter, "is_leaf"),
+        "dispatch_keys": torch._C._dispatch_keys,
+    }
+
+
+def _state() -> dict[str, Any]:
+    """What `keys.ambient` asks."""
+    return {
+        "function_modes": keys._function_modes,
+        "dispatch_modes": keys._dispatch_modes,
+        "functorch_level": keys._functorch_level,
+        "tracing": keys._tracing,
+        "saved_tensor_hooks": keys._saved_tensor_hooks,
+        "hook_tables": (
+            keys._forward_pre_hooks,
+            keys._forward_hooks,
+            keys._backward_pre_hooks,
+            keys._backward_hooks,
+        ),
+        "compiler_names": vars(torch.compiler),
+        "forward_names": vars(forward_ad),
+        "grad_mode": keys._grad_mode,
+        "inference_mode": keys._inference_mode,
+        "default_dtype": keys._default_dtype,
+        "matmul_precision": keys._matmul_precision,
+        "threads": keys._threads,
+        "any_autocast": keys._any_autocast,
+        "autocast_devices": keys._AUTOCAST_DEVICES,
+        "autocast_enabled": torch.is_autocast_enabled,
+        "autocast_dtype": torch.get_autocast_dtype,
+        "autocast_cache": torch.is_autocast_cache_enabled,
+        "deterministic": keys._deterministic,
+        "warn_only": torch.is_deterministic_algorithms_warn_only_enabled,
+        "determinism": torch.utils.deterministic,
+    }
+
+
+def _samples() -> list[tuple[Tensor, int, int]]:
+    """Tensors of many kinds, each with its dispatch-key set and its address, for C to see where the set stands."""
+    one = torch.empty(1, dtype=torch.complex64, device="cpu")
+    with torch.inference_mode():
+        inference = torch.empty((2, 3), device="cpu")
+    kinds = [one, one.conj(), one.conj().imag, inference, torch.empty(0, dtype=torch.int8, device="cpu")]
+    return [(t, torch._C._dispatch_keys(t).raw_repr(), t._cdata) for t in kinds if type(t) is Tensor]
