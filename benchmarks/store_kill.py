@@ -113,7 +113,7 @@ def round_of(place: Path, seconds: float, writers: int, choose: random.Random) -
     running = [writer() for _ in range(writers)]
     kills, end = 0, time.monotonic() + seconds
     while time.monotonic() < end:
-        time.sleep(choose.uniform(0.01, 0.1))
+        time.sleep(choose.uniform(0.005, 0.06))
         victim = choose.randrange(writers)
         kill(running[victim])
         running[victim] = writer()

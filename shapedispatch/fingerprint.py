@@ -20,6 +20,7 @@ import inspect
 import json
 import sys
 import types
+from collections import deque
 from collections.abc import Iterable
 from typing import Any
 
@@ -42,10 +43,10 @@ def digest(value: object) -> str:
 def code_identity(fn: object) -> str:
     """Identity of a function or kernel: its code, defaults, closure values and the globals that it names.
 
-    Functions it refers to count by their code too, down to a bounded depth; modules and what belongs to installed
+    Functions it refers to count by their code too, up to a bounded number; modules and what belongs to installed
     libraries by name and version; tensors and objects of other kinds by type.
     """
-    return digest(_Walk(_package(fn)).describe(fn, _DEPTH))
+    return digest(_Walk(_package(fn)).describe_all(fn))
 
 
 def candidates_identity(candidates: Iterable[tuple[str, object]]) -> str:
@@ -57,12 +58,19 @@ def candidates_identity(candidates: Iterable[tuple[str, object]]) -> str:
 
 
 class _Walk:
-    """One description of a value and all it refers to, as JSON-like data; each function once."""
+    """A value and all it refers to as JSON-like data: each function once, the nearest first, so a cut is far away."""
 
     def __init__(self, package: str | None) -> None:
         self.package = package
         self.seen: dict[int, tuple[int, object]] = {}  # the object is kept, so that its id stays its own
+        self.waiting: deque[object] = deque()
         self.nodes = 0
+
+    def describe_all(self, value: object) -> Any:
+        parts = [self.describe(value, _DEPTH)]
+        while self.waiting:
+            parts.append(self.thing(self.waiting.popleft(), _DEPTH))
+        return parts
 
     def describe(self, value: Any, depth: int) -> Any:
         self.nodes += 1
@@ -75,17 +83,20 @@ class _Walk:
             return self.container(value, depth - 1)
         if isinstance(value, types.CodeType):
             return self.code(value, depth - 1)
-        if id(value) in self.seen:
-            return ["again", self.seen[id(value)][0]]
-        self.seen[id(value)] = (len(self.seen), value)
-        return self.thing(value, depth - 1)
+        if id(value) not in self.seen:
+            self.seen[id(value)] = (len(self.seen), value)
+            self.waiting.append(value)
+        return ["thing", self.seen[id(value)][0]]
 
     def container(self, value: Any, depth: int) -> Any:
         if isinstance(value, dict):
             pairs = [[self.describe(name, depth), self.describe(item, depth)] for name, item in value.items()]
             return [_type_name(value), sorted(pairs, key=json.dumps)]
-        items = [self.describe(item, depth) for item in value]
-        return [_type_name(value), sorted(items, key=json.dumps) if isinstance(value, (set, frozenset)) else items]
+        if isinstance(value, (set, frozenset)):
+            # Things are numbered as they are met, so a set's must be met in an order of their own.
+            items = [self.describe(item, depth) for item in sorted(value, key=_name)]
+            return [_type_name(value), sorted(items, key=json.dumps)]
+        return [_type_name(value), [self.describe(item, depth) for item in value]]
 
     def thing(self, value: Any, depth: int) -> Any:
         if isinstance(value, types.ModuleType):
@@ -164,6 +175,10 @@ def _plain(value: Any) -> Any:
 
 def _type_name(value: object) -> str:
     return f"{type(value).__module__}.{type(value).__qualname__}"
+
+
+def _name(value: object) -> tuple[str, str]:
+    return _type_name(value), str(getattr(value, "__qualname__", ""))
 
 
 def _content(cell: types.CellType) -> object:

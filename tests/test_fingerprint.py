@@ -138,6 +138,34 @@ def test_an_installed_library_counts_by_its_version(monkeypatch: pytest.MonkeyPa
     assert code_identity(made("def f(x): return lib.g(x)", lib=library)) != before
 
 
+def test_a_function_of_an_installed_library_counts_by_its_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Imported by name, it is the library's name and version; the function's own package is read as code."""
+    library = types.ModuleType("some_library")
+    library.__version__ = "1.0"  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "some_library", library)
+
+    def identity(helper: str, package: str) -> str:
+        g = made(helper, "g")
+        g.__module__ = "some_library.inner"
+        f = made("def f(x): return g(x)", g=g)
+        f.__module__ = package
+        return code_identity(f)
+
+    one, other = "def g(x): return x", "def g(x): return -x"
+    assert identity(one, "mine") == identity(other, "mine")
+    assert identity(one, "some_library.kernels") != identity(other, "some_library.kernels")
+
+
+def test_many_functions_that_share_helpers_are_each_read_once() -> None:
+    """A constant at the end of a chain of functions that also call back still counts."""
+
+    def identity(constant: int) -> str:
+        chain = [f"def g{n}(x): return g{n + 1}(x) + g{n // 2}(x) + g{n // 3}(x)\n" for n in range(40)]
+        return code_identity(made("".join(chain) + f"def g40(x): return {constant}\ndef f(x): return g0(x)"))
+
+    assert identity(1) != identity(2)
+
+
 def test_functions_that_call_each_other_end() -> None:
     """Recursion, direct and mutual, is walked once."""
     source = "def f(x): return g(x)\ndef g(x): return f(x) + f(x)"
@@ -215,6 +243,18 @@ def test_a_kernels_text_counts_and_its_place_does_not(tmp_path: Path, monkeypatc
     assert len({identity(), *others}) == 4
 
 
+def test_a_kernels_text_is_what_counts_when_it_was_changed() -> None:
+    """Triton compiles ``src``, whatever the Python function under it says."""
+    fn = made("def f(p): return p")
+
+    def identity(src: str) -> str:
+        return code_identity(type("Kernel", (), {"__module__": "triton.runtime", "fn": staticmethod(fn), "src": src})())
+
+    assert identity("def f(p): return p") == identity("def f(p):  return p  # words")
+    assert identity("def f(p): return p") != identity("def f(p): return p + 1")
+    assert identity("not (Python") != identity("nor (this")
+
+
 def test_a_kernel_without_known_attributes_is_its_cache_key() -> None:
     """What a later Triton may rename is used only where it is there."""
     kernel = type("Kernel", (), {"__module__": "triton.later", "cache_key": "a"})
@@ -239,7 +279,9 @@ def test_the_order_and_the_names_of_candidates_count() -> None:
 
 def test_identities_are_the_same_in_another_process() -> None:
     """Neither ``hash()`` nor an address takes part."""
-    source = "def h(s): return s in {'a', 'b', 'c'}\ndef f(x): return h(x), VALUE\n"
+    source = (
+        "def h(s): return s in {'a', 'b', 'c'}\ndef g(s): return s\nSET = {g, h, len}\ndef f(x): return SET, VALUE\n"
+    )
     program = (
         f"import types, torch\nfrom shapedispatch.fingerprint import code_identity\n"
         f"m = types.ModuleType('a_user_module'); m.VALUE = {{'x', 'y', 'z', torch.float16}}\n"
