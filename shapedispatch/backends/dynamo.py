@@ -210,11 +210,19 @@ def _shorten(code: types.CodeType, scope: dict[str, Any], compiled: Any) -> None
 
 
 def _fresh_copy(fn: types.FunctionType) -> types.FunctionType:
-    """A copy with a code object of its own, so that its cache entries are only ours."""
-    twin = types.FunctionType(fn.__code__.replace(), fn.__globals__, fn.__name__, fn.__defaults__, fn.__closure__)
+    """A copy with a code object of its own, so that its cache entries are only ours.
+
+    Dynamo passes over what stands in torch's own files when it is called from outside, so the copy stands in none.
+    """
+    code = fn.__code__.replace(co_filename=f"<{fn.__module__}>" if _in_torch(fn) else fn.__code__.co_filename)
+    twin = types.FunctionType(code, fn.__globals__, fn.__name__, fn.__defaults__, fn.__closure__)
     twin.__kwdefaults__ = fn.__kwdefaults__
     twin.__qualname__ = fn.__qualname__
     return twin
+
+
+def _in_torch(fn: types.FunctionType) -> bool:
+    return (fn.__module__ or "").partition(".")[0] == "torch"
 
 
 @contextlib.contextmanager

@@ -6,6 +6,7 @@ import logging
 import re
 import sys
 import warnings
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -35,9 +36,12 @@ class Uncompilable(Exception):
     """Compiled code for this graph would not do what plain does; the message is why."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, weakref_slot=True)
 class Code:
-    """What one build consists of: its source texts (forward, then backward) and the modules that were generated."""
+    """What one build consists of: its source texts (forward, then backward) and the modules that were generated.
+
+    They are let go at `release`, or when the last reference to this goes, as that of a dropped dispatcher does.
+    """
 
     sources: list[str] = field(default_factory=list)
     modules: list[Any] = field(default_factory=list)
@@ -48,15 +52,23 @@ class Code:
         lines = [line for source in self.sources for line in _BENCHMARK.split(source)[0].splitlines()]
         return "\n".join(line for line in lines if not line.lstrip().startswith("#"))
 
+    def __post_init__(self) -> None:
+        weakref.finalize(self, _forget, self.modules).atexit = False
+
     def release(self) -> None:
-        """Take the generated modules out of Inductor's and Python's own caches, which never forget."""
-        for module in self.modules:
-            if module in PyCodeCache.modules:
-                PyCodeCache.modules.remove(module)
-            for table in (sys.modules, getattr(PyCodeCache, "modules_no_attr", {})):
-                for name in [name for name, value in list(table.items()) if value is module]:
-                    del table[name]
-        self.modules.clear()
+        """Let go of the generated modules."""
+        _forget(self.modules)
+
+
+def _forget(modules: list[Any]) -> None:
+    """Take generated modules out of Inductor's and Python's own caches, which never forget."""
+    for module in modules:
+        if module in PyCodeCache.modules:
+            PyCodeCache.modules.remove(module)
+        for table in (sys.modules, getattr(PyCodeCache, "modules_no_attr", {})):
+            for name in [name for name, value in list(table.items()) if value is module]:
+                del table[name]
+    modules.clear()
 
 
 Compile = Callable[[torch.fx.GraphModule, Sequence[Any]], Callable[..., Any]]

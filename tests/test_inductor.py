@@ -1,0 +1,150 @@
+from __future__ import annotations
+
+import gc
+import os
+import subprocess
+import sys
+import types
+import weakref
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.helpers import assert_same, built, pinned
+
+X = torch.linspace(-1, 1, 32).reshape(4, 8)
+
+
+def generated_modules() -> set[int]:
+    """The modules that Inductor has generated and not let go, by identity."""
+    from shapedispatch.backends.inductor import PyCodeCache
+
+    kept = [*PyCodeCache.modules, *getattr(PyCodeCache, "modules_no_attr", {}).values()]
+    return {id(module) for module in kept}
+
+
+def compiled_names() -> set[str]:
+    """What Dynamo has put into the globals of this file for a build."""
+    return {name for name in globals() if name.startswith(("__compiled_fn", "__resume"))}
+
+
+def weak_references(dispatcher: Any) -> list[weakref.ref[Any]]:
+    """To the build, its code and the modules generated for it; nothing here keeps them."""
+    [build] = dispatcher.core.table.builds()
+    modules = list(build.code.modules)
+    assert modules
+    return [weakref.ref(build.trace.call), *map(weakref.ref, modules)]
+
+
+def scaled(x: Tensor) -> Tensor:
+    return torch.relu(x) * 2
+
+
+@pytest.mark.parametrize("gradient", [False, True])
+def test_clearing_leaves_nothing_behind(gradient: bool) -> None:
+    """After `cache_clear` neither the user's module nor Inductor holds anything of a build, and it is collected."""
+    modules, names = generated_modules(), compiled_names()
+    f = pinned(built(scaled, exact=True, hints=()), "exact")
+    f(X.clone().requires_grad_(gradient))
+    left = weak_references(f)
+    f.cache_clear()
+    gc.collect()
+    assert [reference() for reference in left if reference() is not None] == []
+    assert compiled_names() <= names
+    assert generated_modules() <= modules
+
+
+def test_a_build_that_is_evicted_leaves_nothing_behind() -> None:
+    """The least recently used build beyond ``max_builds`` is let go; its choice stays, and is built again unasked."""
+    os.environ["SHAPEDISPATCH_MAX_BUILDS"] = "2"
+    try:
+        f = pinned(built(scaled, exact=True, hints=()), "exact")
+    finally:
+        del os.environ["SHAPEDISPATCH_MAX_BUILDS"]
+    f(X)
+    first = weak_references(f)
+    for m in (1, 2, 3):
+        assert_same(f(X[:m]), scaled(X[:m]))
+    gc.collect()
+    assert [reference() for reference in first if reference() is not None] == []
+    info = f.cache_info()
+    assert (info.builds_held, info.currsize, info.builds) == (2, 4, 4)
+    assert_same(f(X), scaled(X))
+    assert f.cache_info().builds == 5
+
+
+def test_a_dropped_dispatcher_leaves_nothing_behind() -> None:
+    """Without a word: when the user's last reference goes, so does everything compiled."""
+
+    def scope() -> list[weakref.ref[Any]]:
+        f = pinned(built(lambda x: torch.relu(x) * 3, exact=True, hints=()), "exact")
+        f(X)
+        return weak_references(f)
+
+    names = compiled_names()
+    left = scope()
+    gc.collect()
+    assert compiled_names() <= names
+    assert [reference() for reference in left if reference() is not None] == []
+
+
+def test_nothing_kept_holds_a_tensor() -> None:
+    """Arguments die with the caller's last reference, however often they were timed."""
+    f = built(scaled, exact=True, hints=())
+    x = torch.randn(5, 8)
+    f(x)
+    f(x)
+    gone = weakref.ref(x)
+    storage = weakref.ref(x.untyped_storage())
+    del x
+    gc.collect()
+    assert gone() is None
+    assert storage() is None
+
+
+def test_integer_division_by_a_tensor_stays_plain() -> None:
+    """A zero ends the process in compiled code, where plain raises."""
+    f = built(lambda x, y: x // y, exact=True, hints=())
+    x, y = torch.arange(8), torch.ones(8, dtype=torch.long)
+    with pytest.warns(UserWarning, match="divides whole numbers"):
+        assert_same(f(x, y), x // y)
+    with pytest.raises(RuntimeError, match="ZeroDivisionError"):
+        f(x, y * 0)
+
+
+WITHOUT_COMPILER = """
+import warnings
+import torch
+from shapedispatch import shapedispatch
+
+@shapedispatch(dims={"x": "M K"}, hints={"M": (64, 256)}, exact=True)
+def f(x):
+    return torch.relu(x) * 2
+
+with warnings.catch_warnings(record=True) as seen:
+    warnings.simplefilter("always")
+    for m in (1, 2, 5, 70):
+        for _ in range(2):
+            x = torch.randn(m, 8)
+            assert torch.equal(f(x), torch.relu(x) * 2)
+ours = [str(w.message) for w in seen if "plain runs" in str(w.message)]
+print(len(ours), len(seen))
+print(ours[0])
+print(f.explain(x))
+"""
+
+
+def test_without_a_compiler_plain_answers() -> None:
+    """One warning with the reason, and right answers at every size."""
+    environment = {**os.environ, "CXX": "no-such-compiler", "TORCHINDUCTOR_FORCE_DISABLE_CACHES": "1"}
+    environment["PYTHONPATH"] = os.pathsep.join(sys.path)
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_COMPILER], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    first, *rest = done.stdout.splitlines()
+    assert first == "1 1"
+    assert "no-such-compiler" in done.stdout
+    assert any("plain (only)" in line for line in rest)
