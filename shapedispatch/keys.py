@@ -68,6 +68,7 @@ _default_dtype = torch.get_default_dtype
 _matmul_precision = torch._C._get_float32_matmul_precision
 _precision_of = torch._C._get_fp32_precision_getter
 _threads = torch.get_num_threads
+_anomaly = torch.is_anomaly_enabled
 _compiler = torch.compiler
 _HOOK_TABLES: tuple[Mapping[int, Any], ...] = tuple(
     table for name, table in vars(nn_module).items() if name.startswith("_global_") and isinstance(table, dict)
@@ -90,6 +91,7 @@ def ambient() -> Key:
         or _compiler._is_compiling_flag
         or forward_ad._current_level >= 0
         or _saved_tensor_hooks(True) is not None
+        or _anomaly()
         or _forward_pre_hooks
         or _forward_hooks
         or _backward_pre_hooks
@@ -149,6 +151,8 @@ def why_ambient() -> str | None:
         return "forward-mode AD is active: compiled code would drop tangents"
     if _saved_tensor_hooks(True) is not None:
         return "saved-tensor hooks are active (torch.utils.checkpoint, save_on_cpu) and must see what plain saves"
+    if _anomaly():
+        return "anomaly detection is active and must see the gradient of every operation"
     if any(_HOOK_TABLES):
         return "global module hooks are registered and must run"
     if _function_modes() and not _only_default_device():
@@ -348,11 +352,14 @@ def _receiver(value: Any) -> Key:
     return describe(value) if isinstance(value, Tensor) else (type(value),)
 
 
+_SAME = "the same tensor"  # no name of a keyword, beside which it stands in a key
+
+
 def _same(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Hashable]:
     """Which tensors of the call are one object: a function may ask, and a build takes them as one or as two."""
     first: dict[int, int] = {}
     found = [(i, j) for i, t in enumerate(tensors((args, kwargs))) if (j := first.setdefault(id(t), i)) != i]
-    return [("the same tensor", *found)] if found else []
+    return [(_SAME, *found)] if found else []
 
 
 def span(t: Tensor) -> tuple[int, int]:
@@ -413,8 +420,12 @@ def differences(one: Key, other: Key, names: Sequence[str]) -> tuple[str, ...]:
     labels = [*names, *[f"argument {i}" for i in range(len(names), len(one))]]
     for name, a, b in itertools.zip_longest(labels[: len(one) - 1], one[1:], other[1:]):
         if a != b:
-            found.append(f"{_which_parts(a, b)}{name}")
+            found.append("which tensors are the same" if _says_same(a, b) else f"{_which_parts(a, b)}{name}")
     return tuple(found)
+
+
+def _says_same(a: Hashable, b: Hashable) -> bool:
+    return any(isinstance(part, tuple) and bool(part) and part[0] == _SAME for part in (a, b))
 
 
 def _which_parts(a: Hashable, b: Hashable) -> str:
@@ -443,9 +454,9 @@ def safe_key(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Key:
 
 
 def _safe(value: Any) -> Key:
-    if isinstance(value, Tensor):
-        return (type(value), value.dtype, tuple(symbolic(size) for size in value.shape), value.device)
     try:
+        if isinstance(value, Tensor):
+            return (type(value), value.dtype, tuple(symbolic(size) for size in value.shape), value.device)
         return describe(value)
-    except Bypass:
+    except (Bypass, RuntimeError):  # nested tensors have no sizes, and a list may contain itself
         return (type(value),)

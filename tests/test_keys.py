@@ -1,0 +1,265 @@
+from __future__ import annotations
+
+import dataclasses
+import gc
+import warnings
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from shapedispatch import keys
+from tests.attributes import ARGUMENTS, STATES, Recipe
+from tests.fuzzing import Config, baking, within
+
+
+def key(*args: Any, **kwargs: Any) -> keys.Key:
+    return keys.key(args, kwargs)
+
+
+# -------------------------------------------------------------------------------------------------------------- the law
+
+
+def test_equal_calls_have_equal_keys() -> None:
+    """Other memory and other values make no other key: else nothing would ever be a hit."""
+    assert Recipe().key() == Recipe().key()
+    assert hash(Recipe().key()) == hash(Recipe().key())
+    assert key(torch.zeros(3)) == key(torch.ones(3))
+
+
+def test_a_key_holds_the_device_of_each_tensor() -> None:
+    """Which no test without a GPU can show by a wrong answer."""
+    assert torch.device("cpu") in key(torch.ones(2))[1]
+
+
+def test_a_key_holds_no_tensor() -> None:
+    """Nor anything that holds one."""
+    x = torch.ones(2)
+    held = key(x, [x], {"a": x}, Config(x), n=1)
+    there = weakref.ref(x)
+    del x
+    gc.collect()
+    assert there() is None
+    assert held
+
+
+def test_every_nan_is_one() -> None:
+    """Else each call with a NaN would be a new key for ever."""
+    assert key(float("nan")) == key(-float("nan")) == key(float("inf") - float("inf"))
+
+
+def test_a_receiver_counts_by_its_type() -> None:
+    """Its state is a matter of the build's own guards."""
+    one, other = nn.Linear(2, 2), nn.Linear(3, 3)
+    assert keys.key((one, 1), {}, receiver=True) == keys.key((other, 1), {}, receiver=True)
+
+
+def test_a_receiver_that_is_a_tensor_counts_by_value() -> None:
+    """A method of a tensor is a function of that tensor."""
+    one, other = torch.ones(2), torch.ones(3)
+    assert keys.key((one,), {}, receiver=True) != keys.key((other,), {}, receiver=True)
+
+
+def test_a_module_argument_counts_by_its_type() -> None:
+    """Its state is a matter of the build's own guards."""
+    assert key(nn.Linear(2, 2)) == key(nn.Linear(3, 3))
+
+
+def test_which_tensors_are_one_object_is_seen_at_any_depth() -> None:
+    """A function may ask ``x is y`` of what it finds in a list."""
+    x, y = torch.ones(2), torch.ones(2)
+    assert key(x, [y]) != key(x, [x])
+    assert key([x, y]) != key([x, x])
+    assert key(x, k=y) != key(x, k=x)
+    assert key(x, x, y) != key(x, y, x)
+
+
+def test_one_number_in_two_places_makes_no_other_key() -> None:
+    """Small numbers are one object wherever they stand, large ones are not: that says nothing."""
+    large = 10**6
+    assert key(large, large) == key(int("1000000"), int("1000000"))
+
+
+def test_the_new_way_to_set_precision_is_keyed() -> None:
+    """``torch.backends.fp32_precision`` makes the older question for the precision raise."""
+    x = torch.ones(2)
+    usual = key(x)
+    before = torch.backends.fp32_precision
+    try:
+        torch.backends.fp32_precision = "tf32"
+        assert key(x) != usual
+        assert key(x) == key(x)
+    finally:
+        torch.backends.fp32_precision = before
+    assert key(x) == usual
+
+
+# -------------------------------------------------------------------------------------------------------------- overlap
+
+
+def test_overlap_says_which_arguments_share_memory_and_how_far_apart() -> None:
+    """Where something is written, a build for separate arguments is wrong for shared ones."""
+    base = torch.zeros(8)
+    assert keys.overlap((base[:4], base[4:]), {}) == ()
+    assert keys.overlap((base[:4], base[2:6]), {}) == ((0, 1, 8),)
+    assert keys.overlap((base[:4], base[3:7]), {}) == ((0, 1, 12),)
+    assert keys.overlap((base,), {"out": base}) == ((0, 1, 0),)
+    assert keys.overlap((base[:0], base), {}) == ()
+
+
+def test_interleaved_views_count_as_overlapping() -> None:
+    """By spans of addresses: too careful, never too bold."""
+    base = torch.zeros(8)
+    assert keys.overlap((base[::2], base[1::2]), {}) == ((0, 1, 4),)
+
+
+# ------------------------------------------------------------------------------------------------------------- bypasses
+
+
+def twice(*args: Any) -> Any:
+    return [args[0], args]
+
+
+@pytest.mark.parametrize("name", STATES)
+def test_a_state_that_cannot_be_keyed_makes_a_call_a_bypass(name: str) -> None:
+    """Plain runs, the reason is counted, and nothing is built, timed or stored."""
+    state, word = STATES[name]
+    f = baking(lambda x: x * 2)
+    x = torch.ones(3, requires_grad=True)
+    f(x)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # anomaly detection says that it is slow
+        with state():
+            assert torch.equal(f(x), x * 2)
+    info = f.cache_info()
+    assert (info.bypasses, info.misses, info.currsize, info.timings) == (1, 1, 1, 1)
+    assert word in next(iter(info.bypasses_by_reason))
+
+
+@pytest.mark.parametrize("name", ARGUMENTS)
+def test_an_argument_that_cannot_be_keyed_makes_a_call_a_bypass(name: str) -> None:
+    """Plain runs on the very object, the reason is counted, and nothing is built, timed or stored."""
+    make, word = ARGUMENTS[name]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # some of these layouts are in beta
+        value = make()
+    f = baking(twice)
+    assert f(value)[0] is value
+    info = f.cache_info()
+    assert (info.bypasses, info.misses, info.currsize, info.timings) == (1, 0, 0, 0)
+    assert word in next(iter(info.bypasses_by_reason))
+    assert f.explain(value).origin == "bypass"
+
+
+@pytest.mark.parametrize(
+    "transform",
+    [torch.func.vmap, lambda f: torch.func.grad(lambda x: f(x).sum()), torch.func.functionalize],
+    ids=["vmap", "grad", "functionalize"],
+)
+def test_a_transform_sees_plain(transform: Callable[..., Any]) -> None:
+    """Its tensors look like ordinary ones of the same sizes as a build's."""
+    f = baking(lambda x: x * x)
+    f(torch.ones(3))
+    x = torch.tensor([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]])
+    assert torch.equal(transform(f)(x), transform(lambda x: x * x)(x))
+    assert "torch.func" in next(iter(f.cache_info().bypasses_by_reason))
+
+
+def test_jit_trace_sees_plain() -> None:
+    """A build run under it would be traced into a constant."""
+    f = baking(lambda x: x * x)
+    f(torch.ones(3))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it is deprecated
+        traced = torch.jit.trace(lambda x: f(x), torch.ones(3))
+    assert torch.equal(traced(torch.full((3,), 2.0)), torch.full((3,), 4.0))
+    assert any("jit" in reason for reason in f.cache_info().bypasses_by_reason)
+
+
+def test_make_fx_sees_plain() -> None:
+    """Over real tensors too, where nothing shows on the tensors themselves."""
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    f = baking(lambda x: x * x)
+    f(torch.ones(3))
+    graph = make_fx(lambda x: f(x))(torch.ones(3))
+    assert torch.equal(graph(torch.full((3,), 2.0)), torch.full((3,), 4.0))
+
+
+def test_a_dual_tensor_keeps_its_tangent() -> None:
+    """Nothing on the tensor itself tells it from an ordinary one."""
+    from torch.autograd import forward_ad
+
+    f = baking(lambda x: x * x)
+    f(torch.ones(3))
+    with forward_ad.dual_level(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # its first use in a process scripts decompositions, which is deprecated
+        dual = forward_ad.make_dual(torch.full((3,), 2.0), torch.ones(3))
+        assert torch.equal(forward_ad.unpack_dual(f(dual)).tangent, torch.full((3,), 4.0))
+
+
+def test_a_default_device_is_keyed_and_no_bypass() -> None:
+    """It is a function mode, the only one that a call may run under."""
+    f = baking(lambda x: (x, torch.zeros(2)))
+    x = torch.ones(2)
+    for _ in range(2):
+        assert f(x)[1].device.type == "cpu"
+        with within({"device": "meta"}):
+            assert f(x)[1].device.type == "meta"
+    assert f.cache_info().bypasses == 0
+    assert f.cache_info().misses == 2
+
+
+# ------------------------------------------------------------------------------------------------------- for a person
+
+
+def test_differences_name_the_part_that_differs() -> None:
+    """``new_because`` of a choice is made of these."""
+    x = torch.ones(2, 3)
+    one = key(x, 1)
+    assert keys.differences(one, key(torch.ones(4, 3), 1), ("x", "n")) == ("sizes of x",)
+    assert keys.differences(one, key(x.double(), 2), ("x", "n")) == ("dtype of x", "n")
+    with torch.no_grad():
+        assert keys.differences(one, key(x, 1), ("x", "n")) == ("grad mode",)
+    with torch.inference_mode():
+        assert keys.differences(one, key(torch.ones(2, 3), 1), ("x", "n")) == (
+            "grad mode",
+            "inference mode",
+            "inference tensor of x",
+        )
+    assert keys.differences(key(x, x), key(x, torch.ones(2, 3)), ("x", "y")) == ("which tensors are the same",)
+
+
+def test_symbolic_sizes_hash_by_environment_and_expression() -> None:
+    """In the safe road, for `explain`: they never reach a build."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+    one, other = (FakeTensorMode(shape_env=ShapeEnv()) for _ in range(2))
+    a, b = (mode.from_tensor(torch.ones(5, 3), static_shapes=False).shape[0] for mode in (one, other))
+    assert hash(keys.symbolic(a)) == hash(keys.symbolic(a))
+    assert keys.symbolic(a) != keys.symbolic(b)
+    assert keys.symbolic(7) == 7
+
+
+def test_a_symbolic_call_is_explained_and_never_dispatched() -> None:
+    """Under a fake mode with symbolic sizes, as an exporter has it."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+    f = baking(lambda x: x * 2)
+    with FakeTensorMode(shape_env=ShapeEnv()) as mode:
+        x = mode.from_tensor(torch.ones(5, 3), static_shapes=False)
+        assert f(x).shape == x.shape
+        assert f.explain(x).origin == "bypass"
+        assert hash(f.explain(x).key) is not None
+    assert f.cache_info().misses == 0
+
+
+def test_frozen_dataclasses_are_keyed() -> None:
+    """And those with slots, which have no ``__dict__``."""
+    frozen = dataclasses.make_dataclass("Frozen", ["a"], frozen=True, slots=True)
+    assert key(frozen(1)) == key(frozen(1)) != key(frozen(2))
