@@ -8,6 +8,7 @@ from .dispatcher import Dispatcher, dispatchers, shapedispatch
 from .errors import MissError, NoVariantError, SettingsError, ShapeDispatchError
 from .modes import set_mode
 from .records import CacheInfo, Choice, Refusal, Timing, Variant
+from .store import Store
 
 __all__ = [
     "CacheInfo",
@@ -18,6 +19,7 @@ __all__ = [
     "Refusal",
     "SettingsError",
     "ShapeDispatchError",
+    "Store",
     "Timing",
     "Variant",
     "dispatchers",

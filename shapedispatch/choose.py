@@ -15,7 +15,7 @@ from .records import Refusal, Timing
 from .timing import Stopwatch, ahead, contest
 from .trial import Outcome, Trial
 
-__all__ = ["Decision", "PlainRaised", "Rules", "all_refused", "choose", "fastest"]
+__all__ = ["Decision", "PlainRaised", "Rules", "all_refused", "choose", "fastest", "refusal"]
 
 
 class PlainRaised(Exception):
@@ -70,6 +70,11 @@ def choose(candidates: Sequence[Candidate], trial: Trial, rules: Rules) -> Decis
     )
     refusals += [Refusal(name, (_raised(error),)) for name, error in timed.failures.items()]
     return Decision(fastest(right, timed.timings, rules.margin), timed.timings, tuple(refusals))
+
+
+def refusal(candidate: Candidate, plain: Candidate, trial: Trial, rules: Rules) -> str | None:
+    """Why a candidate's numbers disqualify it, or None; raises PlainRaised."""
+    return _refusal(candidate, _expected(plain, trial), trial, rules)
 
 
 def _expected(plain: Candidate, trial: Trial) -> Outcome:

@@ -17,20 +17,24 @@ from typing import Any
 import torch
 
 from . import hotpath
-from .backends import Backend, Candidate, Offer
-from .choose import PlainRaised, Rules, all_refused, choose
+from .backends import Backend, Candidate, Offer, Wish
+from .choose import PlainRaised, Rules, all_refused, choose, refusal
 from .copies import untouched
 from .dims import Misfit, distance
-from .errors import NoVariantError, four_parts, render_call
+from .errors import MissError, NoVariantError, four_parts, render_call
 from .keys import Bypass, Key, differences, safe_key, tensors
 from .records import CacheInfo, Choice, Origin, Refusal, Timing
 from .settings import Resolved
+from .shelf import Shelf, store_at
 from .table import Entry, Table, deciding
 from .timing import CudaStopwatch, GraphStopwatch, HostStopwatch, Stopwatch
 from .trial import Trial
 
 __all__ = ["Core"]
 
+FROZEN_MODES = ("frozen", "sealed")
+"""Modes in which a call never times anything."""
+_DECIDED = ("timed", "stored", "shipped", "only")
 _PACKAGE = __name__.partition(".")[0]
 _NEAREST_AMONG = 64
 """How many of the newest keys a new one is compared with, to say what is new about it."""
@@ -55,13 +59,18 @@ class Core:
         self._stopwatch_for = stopwatch_for or _stopwatch
         self._warned: set[str] = set()
         self.road: hotpath.Road | None = None
-        self.refresh()
+        self.settings = resolve()
         self.table = Table(self.settings.maxsize, self.settings.max_builds)
+        store = store_at(self.settings.store)
+        self._shelf = Shelf(store, backend.name, backend.identity) if store is not None else None
+        self.refresh()
         self._take_road()
 
     def refresh(self) -> None:
         """Read the settings again, after `set_mode`."""
-        self.settings = self._resolve()
+        before, self.settings = self.settings.mode, self._resolve()
+        if self.settings.mode != before:
+            self.table.forget(lambda choice: choice.origin == "nearest")
         self.off = self.settings.mode == "off"
         if self.road is not None:
             self.road.off = self.off
@@ -128,11 +137,12 @@ class Core:
 
     # -- the miss path
 
-    def decide(self, key: Key, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Entry:
-        """Build, refuse, check, time, choose and remember; called with `deciding` held. Raises Bypass.
+    def decide(self, key: Key, args: tuple[Any, ...], kwargs: Mapping[str, Any], afresh: bool = False) -> Entry:
+        """Recall or choose, and remember; called with `deciding` held. Raises Bypass, MissError.
 
-        1. the sizes, which may not fit the declaration; 2. what frozen modes allow; 3. the offer, which builds what is
-        missing; 4. a lost build's choice stands; 5. otherwise the winner; 6. publish.
+        1. the sizes, which may not fit the declaration; 2. what is known already: a choice whose build was lost, a
+        stored one (not if ``afresh``); 3. in a frozen mode, what to do without; 4. otherwise offer, check, time,
+        decide; 5. publish, and store what was timed.
         """
         try:
             sizes = self.backend.sizes(args, kwargs)
@@ -140,15 +150,87 @@ class Core:
             raise Bypass(str(misfit)) from None
         new_because = self._new_because(key, args, kwargs)
         self.table.count("misses", ", ".join(new_because) or "the first call")
-        known = next((entry.choice for entry in self.table.peek(key) if entry.lost()), None)
         with untouched(args, kwargs):
-            offer = self.backend.offer(args, kwargs, key, self.table)
-            entry = self._lost_again(known, offer) or self._winner(offer, args, kwargs)
+            entry = None if afresh else self._recalled(key, args, kwargs)
+            if entry is None and not afresh and self.settings.mode in FROZEN_MODES:
+                entry = self._without_timing(key, sizes, args, kwargs)
+            if entry is None:
+                entry = self._chosen(key, args, kwargs)
         key = self._key_after(key, args, kwargs)
         entry = replace_choice(entry, sizes=sizes, key=key, new_because=new_because)
         self.table.publish(key, entry)
-        self._warn_of_failures(offer, args, kwargs)
+        if entry.choice.origin == "timed" and self._shelf is not None:
+            self._shelf.keep(key, _device(args, kwargs), entry.choice)
         return entry
+
+    def _chosen(self, key: Key, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Entry:
+        offer = self.backend.offer(args, kwargs, key, self.table)
+        self._warn_of_failures(offer, args, kwargs)
+        return self._winner(offer, args, kwargs)
+
+    # -- what is known without timing
+
+    def _recalled(self, key: Key, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Entry | None:
+        """The entry of a choice whose build had left, or of a stored choice, which is judged like any candidate."""
+        lost = next((entry.choice for entry in self.table.peek(key) if entry.lost()), None)
+        if lost is not None:
+            return self._only(lost, key, args, kwargs)
+        found = self._shelf.find(key, _device(args, kwargs)) if self._shelf is not None else None
+        if found is None or (found.soft_differences and self.settings.mode not in FROZEN_MODES):
+            return None
+        stored = Choice(
+            found.row.variant,
+            found.origin,
+            config=found.row.config,
+            timings=found.row.timings,
+            notes=tuple(f"stored where {difference}" for difference in found.soft_differences),
+        )
+        return self._only(stored, key, args, kwargs)
+
+    def _only(
+        self, choice: Choice, key: Key, args: tuple[Any, ...], kwargs: Mapping[str, Any], build: bool = True
+    ) -> Entry | None:
+        """An entry for a choice made before; None where its variant is gone, cannot run this call or is wrong."""
+        wish = Wish(only=choice.variant, build=build and self.settings.mode != "sealed")
+        offer = self.backend.offer(args, kwargs, key, self.table, wish)
+        candidate = next((c for c in offer.candidates if c.name == choice.variant), None)
+        if candidate is None:
+            return None
+        if choice.origin in ("stored", "shipped") and candidate is not offer.candidates[0]:
+            trial = self._trial(offer, args, kwargs)
+            if self._why_untimed(offer, trial) or refusal(candidate, offer.candidates[0], trial, self._rules(trial)):
+                return None
+        return _entry(candidate, replace(choice, route=candidate.route), offer)
+
+    def _without_timing(
+        self, key: Key, sizes: Mapping[str, int], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> Entry:
+        """An unknown shape in a frozen mode: what ``on_miss`` says; the key is noted, to be tuned later."""
+        if self._shelf is not None:
+            self._shelf.missed(key, _device(args, kwargs))
+        if self.settings.on_miss == "error":
+            raise MissError(self._missing(sizes, args, kwargs))
+        why = f"not timed: the mode is {self.settings.mode}"
+        if self.settings.on_miss == "nearest":
+            near = self._nearest_known(sizes)
+            entry = self._only(near, key, args, kwargs, build=False) if near is not None else None
+            if entry is not None and near is not None:
+                return replace_choice(entry, origin="nearest", timings=(), notes=(f"chosen at {_at(near.sizes)}", why))
+            offer = self.backend.offer(args, kwargs, key, self.table, Wish(build=False))
+            return self._nearest(offer, f"the mode is {self.settings.mode}", args, kwargs)
+        return Entry(self.plain, None, Choice("plain", "nearest", notes=(why,)))
+
+    def _nearest_known(self, sizes: Mapping[str, int]) -> Choice | None:
+        """The timed or stored choice nearest to these sizes by log distance."""
+        known = [c for c in self.choices() if c.origin in _DECIDED and c.sizes.keys() == sizes.keys()]
+        return min(known, key=lambda choice: distance(sizes, choice.sizes), default=None)
+
+    def _missing(self, sizes: Mapping[str, int], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
+        near = self._nearest_known(sizes)
+        known = f"the nearest known is {near.variant} at {_at(near.sizes)}" if near else "no shape is known"
+        change = f"Before the mode is set: `{self.backend.name}.tune(...)` with this call, or `prepare` with its sizes."
+        tried = f"no choice is known for this call, and the mode is {self.settings.mode}:"
+        return four_parts(self._rendered(args, kwargs), tried, [known], change)
 
     def _key_after(self, key: Key, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Key:
         """The key again: where the offer has shown that something is written, it holds which arguments overlap."""
@@ -156,13 +238,6 @@ class Core:
         if len(again) != len(key):
             self.table.forget_choices()
         return again
-
-    def _lost_again(self, known: Choice | None, offer: Offer) -> Entry | None:
-        """The entry of a choice whose build had left, without timing anything again."""
-        if known is None:
-            return None
-        candidate = next((c for c in offer.candidates if c.name == known.variant), None)
-        return None if candidate is None else _entry(candidate, known, offer)
 
     def _winner(self, offer: Offer, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Entry:
         pick = offer.aliases.get(self.settings.pick or "", self.settings.pick)
@@ -228,7 +303,7 @@ class Core:
         try:
             key = self.backend.key(args, kwargs)
             with deciding:
-                return self.decide(key, args, kwargs).choice
+                return self.decide(key, args, kwargs, afresh=True).choice
         except PlainRaised as reason:
             raise (reason.__cause__ or reason) from None
         except Bypass as reason:
@@ -351,6 +426,16 @@ def _decided(
         notes=(*candidate.notes, *offer.notes),
     )
     return _entry(candidate, choice, offer)
+
+
+def _device(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> torch.device:
+    """Where a call runs: the device of its first tensor that is not on the CPU."""
+    devices = [tensor.device for tensor in _all_tensors(args, kwargs)]
+    return next((device for device in devices if device.type != "cpu"), torch.device("cpu"))
+
+
+def _at(sizes: Mapping[str, int]) -> str:
+    return ", ".join(f"{name}={size}" for name, size in sizes.items())
 
 
 def replace_choice(entry: Entry, **changes: Any) -> Entry:

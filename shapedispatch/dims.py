@@ -30,6 +30,7 @@ __all__ = [
     "dynamic_dims",
     "hint_points",
     "nearest",
+    "point_of",
     "round_up_pow2",
     "two_nearest",
     "variant_name",
@@ -304,6 +305,13 @@ def hint_points(hints: Hints, dynamic: Sequence[str]) -> tuple[dict[str, int], .
 def variant_name(point: Point) -> str:
     """What the variant of a hint point is called: ``hint[M=256,N=64]``."""
     return f"hint[{','.join(f'{name}={size}' for name, size in point.items())}]"
+
+
+def point_of(variant: str) -> dict[str, int]:
+    """The hint point that a variant's name says, the inverse of `variant_name`; empty for any other name."""
+    inside = re.fullmatch(r"hint\[(.+)\]", variant)
+    pairs = [part.rpartition("=") for part in inside[1].split(",")] if inside else []
+    return {name: int(size) for name, _, size in pairs if name and size.isdigit()}
 
 
 def _hinted(hints: Hints) -> tuple[str, ...]:

@@ -36,6 +36,7 @@ __all__ = [
     "overlap",
     "safe_key",
     "span",
+    "storable",
     "symbolic",
     "tensors",
     "why_ambient",
@@ -294,7 +295,8 @@ def _describe_instance(value: Any) -> Key:
     if isinstance(value, Tensor):
         raise Bypass(why_tensor(value) or "a tensor")
     if isinstance(value, enum.Enum):
-        return (kind, value.name, describe(value.value))  # flags that are not members have no name
+        # Flags that are not members have no name.
+        return (kind, value.name if value.name is not None else describe(value.value))
     if isinstance(value, tuple) and hasattr(kind, "_fields"):
         return (*_sequence(value), *_beside(value, ()))
     if dataclasses.is_dataclass(value) and not isinstance(value, (type, list, tuple, dict)):
@@ -436,6 +438,13 @@ def _which_parts(a: Hashable, b: Hashable) -> str:
     if "sizes" in parts and "strides" in parts:
         parts.remove("strides")  # other sizes have other strides
     return f"{' and '.join(parts)} of "
+
+
+def storable(key: Key) -> Key:
+    """The key without what is this machine's own: the number of threads, which a stored choice's environment holds."""
+    state = key[0]
+    assert isinstance(state, tuple)
+    return (state[:-1], *key[1:])
 
 
 # ------------------------------------------------------------------------- the safe road: calls that are not dispatched

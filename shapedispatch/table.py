@@ -323,6 +323,12 @@ class Table:
             if self._road is not None:
                 self._road.clear()
 
+    def forget(self, doomed: Callable[[Choice], bool]) -> None:
+        """Forget the choices that are ``doomed``."""
+        with self.lock:
+            for slot in self._slots.values():
+                slot.entries = tuple(entry for entry in slot.entries if not doomed(entry.choice))
+
     def clear(self) -> None:
         """Forget everything; builds are let go, counters start at nought."""
         with self.lock:

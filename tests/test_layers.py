@@ -50,7 +50,7 @@ PARTS = {
         "backends.situation",
         "backends.builds",
     ],
-    "dispatcher": ["modes", "core"],
+    "dispatcher": ["modes", "shelf", "core"],
     "backends.triton_kernel": [
         "backends.triton_adopt",
         "backends.triton_static",

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from ..keys import Key
 from ..records import Refusal
 
-__all__ = ["Backend", "Candidate", "Memory", "Offer"]
+__all__ = ["EVERYTHING", "Backend", "Candidate", "Memory", "Offer", "Wish"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +48,24 @@ class Offer:
     notes: tuple[str, ...] = ()
     aliases: Mapping[str, str] = field(default_factory=dict)
     failures: tuple[Refusal, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What an offer is asked for: every variant, or ``only`` plain and the one of that name.
+
+    Without ``build`` nothing is made: what is held already is all there is.
+    """
+
+    only: str | None = None
+    build: bool = True
+
+    def wants(self, variant: str) -> bool:
+        """Whether a variant is asked for."""
+        return self.only is None or self.only == variant
+
+
+EVERYTHING = Wish()
 
 
 class Memory(Protocol):
@@ -91,5 +109,10 @@ class Backend(Protocol):
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The call with some dims set to other sizes, its values repeated or cut; raises dims.Misfit."""
 
-    def offer(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], key: Key, memory: Memory) -> Offer:
+    def identity(self) -> Mapping[str, str]:
+        """What a stored choice depends on besides the key and the machine: the code, the candidates."""
+
+    def offer(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], key: Key, memory: Memory, wish: Wish = EVERYTHING
+    ) -> Offer:
         """What may run this call: builds what is missing. Called under the lock that building holds."""

@@ -119,9 +119,9 @@ class Builder:
     options: Mapping[str, Any] | None
 
     def find(
-        self, call: Situation, point: Mapping[str, int], memory: Memory, unkeyed: Sequence[str]
+        self, call: Situation, point: Mapping[str, int], memory: Memory, unkeyed: Sequence[str], make: bool = True
     ) -> tuple[Hashable, Build | NoBuild]:
-        """The build of a variant for this call's class and the present state, made where it is missing.
+        """The build of a variant for this call's class and the present state, made where it is missing (if ``make``).
 
         ``unkeyed`` are the guards that read more of an argument than a key holds; with any, the route is guarded.
         """
@@ -130,6 +130,8 @@ class Builder:
             slot = call.slot(point, state)
             build = memory.build(slot) or memory.recall(slot)
             if build is None or build.gone():
+                if not make:
+                    return slot, NoBuild("it is not built, and nothing is built in this mode")
                 build = self._guarded(call, point, unkeyed) if unkeyed else self._direct(call, point, frame, memory)
                 keep = memory.remember if isinstance(build, NoBuild) else memory.hold
                 keep(slot, build)

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from .. import keys
 from ..calls import Signature
-from ..dims import Declaration, Hints, dynamic_dims, hint_points, round_up_pow2, two_nearest, variant_name
+from ..dims import Declaration, Hints, dynamic_dims, hint_points, point_of, round_up_pow2, two_nearest, variant_name
+from ..fingerprint import candidates_identity, code_identity
 from ..keys import Key
 from ..records import Refusal, Variant
-from . import Candidate, Memory, Offer
+from . import EVERYTHING, Candidate, Memory, Offer, Wish
 from .builds import Builder, NoBuild
 from .effects import Effects
 from .fakes import resized
@@ -53,6 +54,7 @@ class _Draft:
     """One offer in the making."""
 
     candidates: list[Candidate] = field(default_factory=list)
+    wish: Wish = EVERYTHING
     refusals: list[Refusal] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     aliases: dict[str, str] = field(default_factory=dict)
@@ -135,11 +137,21 @@ class TorchFunction:
 
     # -- the offer
 
-    def offer(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], key: Key, memory: Memory) -> Offer:
+    def identity(self) -> Mapping[str, str]:
+        """What a stored choice depends on besides the key and the machine: the code, the candidates."""
+        plan = self.plan
+        declared = (repr(plan.hints), plan.static, plan.exact, plan.bare, repr(plan.options))
+        variants = [(variant.name or "", variant.fn) for variant in plan.variants]
+        return {"code": code_identity(self.plain), "candidates": candidates_identity([("plan", declared), *variants])}
+
+    def offer(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], key: Key, memory: Memory, wish: Wish = EVERYTHING
+    ) -> Offer:
         """Plain, hints, exact, then the supplied variants: what may run this call, built where it is missing."""
-        call = self._situation(args, kwargs, key, memory)
-        draft = _Draft([Candidate("plain", self.plain)])
-        if not self._points(call, memory) and not self._wants_exact(call) and not self.plan.variants:
+        call = self._situation(args, kwargs, key, memory, wish)
+        draft = _Draft([Candidate("plain", self.plain)], wish=wish)
+        wants_builds = self._points(call, memory) or self._wants_exact(call, wish)
+        if wish.only == "plain" or not (wants_builds or self.plan.variants):
             return Offer(tuple(draft.candidates))
         look = self._look_known(call, memory)
         effects = look if isinstance(look, str) else look.effects
@@ -156,7 +168,9 @@ class TorchFunction:
         self._offer_variants(draft, args, kwargs)
         return draft.offer(written, untimed)
 
-    def _situation(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], key: Key, memory: Memory) -> Situation:
+    def _situation(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], key: Key, memory: Memory, wish: Wish
+    ) -> Situation:
         scope, fixed = self._frame(args, kwargs)
         places = Places.of(scope, self.plan.declaration)
         fact = ("seen", key[0], places.family())
@@ -167,11 +181,15 @@ class TorchFunction:
         varying = tuple(axis for axis in seen.axes if axis not in plan.static)
         dynamic = varying if plan.bare else dynamic_dims(plan.hints, plan.declaration.names, plan.static)
         points = hint_points(plan.hints, dynamic)
-        return Situation(self._traced, scope, fixed, places, places.sizes(), dynamic, points, key[0], seen.numbers_vary)
+        sizes = places.sizes()
+        wished = point_of(wish.only or "")
+        if wished and wished.keys() <= sizes.keys():  # a stored choice knows axes that this process has not seen vary
+            dynamic, points = tuple(wished), (wished,)
+        return Situation(self._traced, scope, fixed, places, sizes, dynamic, points, key[0], seen.numbers_vary)
 
-    def _wants_exact(self, call: Situation) -> bool:
+    def _wants_exact(self, call: Situation, wish: Wish) -> bool:
         """Asked for; or bare, while no axis has been seen to vary: all sizes constant is what can be known."""
-        return self.plan.exact or (self.plan.bare and not call.dynamic and bool(self.plan.hints))
+        return wish.only == "exact" or self.plan.exact or (self.plan.bare and not call.dynamic and bool(self.plan.hints))
 
     def _points(self, call: Situation, memory: Memory) -> Sequence[Mapping[str, int]]:
         """The hint points that have a build or get one now."""
@@ -190,23 +208,26 @@ class TorchFunction:
             near = {name: round_up_pow2(call.sizes[name]) for name in points[0]}
             if near not in points:
                 self._offer_build(call, near, memory, effects, draft)
-        if self._wants_exact(call):
+        if self._wants_exact(call, draft.wish):
             self._offer_build(call, {}, memory, effects, draft)
 
     def _offer_build(
         self, call: Situation, point: Mapping[str, int], memory: Memory, effects: Effects, draft: _Draft
     ) -> None:
         name = variant_name(point) if point else "exact"
+        if not draft.wish.wants(name):
+            return
         if point and call.tiny():
             draft.refuse(name, "sizes 0 and 1 are constants to the compiler and never take a hint's build")
             return
-        slot, build = self._builder.find(call, point, memory, effects.unkeyed)
+        slot, build = self._builder.find(call, point, memory, effects.unkeyed, make=draft.wish.build)
         if isinstance(build, NoBuild):
             if build.same_as:
                 draft.aliases[name] = build.same_as
                 draft.notes.append(f"{name} is the same code as {build.same_as}")
             else:
-                draft.fail(name, build.reason)
+                note = draft.fail if draft.wish.build else draft.refuse
+                note(name, build.reason)
             return
         reasons = build.accepts(call.frame())
         if reasons:
@@ -220,6 +241,8 @@ class TorchFunction:
     def _offer_variants(self, draft: _Draft, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         for variant in self.plan.variants:
             assert variant.name is not None
+            if not draft.wish.wants(variant.name):
+                continue
             reason = _why_not(variant, args, kwargs)
             if reason:
                 draft.refuse(variant.name, reason)
