@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shapedispatch.calls import Signature
+
+
+def mixed(a: int, b: int = 2, /, c: int = 3, *, d: int = 4, e: int = 5) -> None:
+    """Positional-only, ordinary and keyword-only parameters, with defaults."""
+
+
+def packed(a: int, *rest: int, d: int = 4, **more: int) -> None:
+    """Packed positional and keyword arguments."""
+
+
+MIXED = Signature.of(mixed)
+values = st.integers(-3, 3)
+
+
+@given(a=values, b=values, c=values, d=values, e=values, by_name=st.sets(st.sampled_from("cde")), data=st.data())
+def test_every_spelling_of_a_call_has_one_normal_form(
+    a: int, b: int, c: int, d: int, e: int, by_name: set[str], data: st.DataObject
+) -> None:
+    """By position or by name, in any order: the normal form is the same, keywords in the signature's order."""
+    keywords = {"d": d, "e": e} | ({"c": c} if "c" in by_name else {})
+    shuffled = dict(data.draw(st.permutations(list(keywords.items()))))
+    args = (a, b) if "c" in by_name else (a, b, c)
+    normal = MIXED.normal(args, shuffled)
+    assert normal == ((a, b, c), {"d": d, "e": e})
+    assert list(normal[1]) == ["d", "e"]
+
+
+@given(a=values, given_d=st.booleans())
+def test_defaults_are_filled_in(a: int, given_d: bool) -> None:
+    """A default that is spelled out and one that is left out are the same call."""
+    assert MIXED.normal((a,), {"d": 4} if given_d else {}) == ((a, 2, 3), {"d": 4, "e": 5})
+
+
+@given(args=st.lists(values, min_size=3, max_size=3), d=values, e=values)
+def test_the_normal_form_of_a_normal_form_is_itself(args: list[int], d: int, e: int) -> None:
+    """Nothing is changed twice."""
+    once = MIXED.normal(tuple(args), {"d": d, "e": e})
+    assert MIXED.normal(*once) == once
+
+
+def test_a_bare_call_is_passed_through() -> None:
+    """With as many positional arguments as there are parameters and no keywords, the very tuple comes back."""
+    signature = Signature.of(lambda x, y: None)
+    args = (1, 2)
+    assert signature.normal(args, {})[0] is args
+
+
+def test_packed_arguments_stay_where_they_are() -> None:
+    """``*rest`` follows the positional arguments, ``**more`` the keyword-only ones."""
+    signature = Signature.of(packed)
+    assert signature.normal((1, 2, 3), {"z": 6, "d": 7}) == ((1, 2, 3), {"d": 7, "z": 6})
+    assert signature.normal((), {"a": 1}) == ((1,), {"d": 4})
+    assert signature.arguments((1, 2, 3), {"d": 7, "z": 6}) == {"a": 1, "rest": (2, 3), "d": 7, "z": 6}
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs"), [((), {}), ((1, 2, 3, 4), {}), ((1,), {"z": 1}), ((1,), {"a": 1}), ((1, 2, 3), {"c": 1})]
+)
+def test_a_call_that_the_function_refuses_is_a_type_error(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Too few, too many, unknown, positional-only by name, twice."""
+    with pytest.raises(TypeError):
+        mixed(*args, **kwargs)
+    with pytest.raises(TypeError):
+        MIXED.normal(args, kwargs)
+
+
+def test_a_builtin_without_a_signature_takes_its_arguments_as_they_come() -> None:
+    """Nothing is known of their names, so spellings stay apart."""
+    signature = Signature.of(torch.softmax)
+    assert signature.normal((1, 2), {"dtype": 3}) == ((1, 2), {"dtype": 3})
+    assert signature.arguments((1, 2), {"dtype": 3}) == {"0": 1, "1": 2, "dtype": 3}
+
+
+def test_a_partials_signature_is_what_is_left() -> None:
+    """Bound positional arguments are no parameters any more, bound keywords are defaults."""
+    signature = Signature.of(functools.partial(mixed, 1, d=9))
+    assert signature.normal((2,), {}) == ((2, 3), {"d": 9, "e": 5})

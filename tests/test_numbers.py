@@ -1,0 +1,111 @@
+from __future__ import annotations
+
+import collections
+import dataclasses
+import math
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shapedispatch.numbers import TOLERANCES, difference
+
+Pair = collections.namedtuple("Pair", "a b")
+
+
+@dataclasses.dataclass
+class Result:
+    x: Any
+    n: int = 0
+
+
+def structure(leaf: Any) -> list[Any]:
+    """The leaf in every container that a function may return."""
+    return [leaf, (leaf, 1), [leaf], {"a": leaf}, Pair(leaf, None), Result(leaf), {"a": [(leaf,)]}]
+
+
+@pytest.mark.parametrize("dtype", [*TOLERANCES, torch.int64, torch.bool, torch.uint8])
+def test_equal_is_no_difference(dtype: torch.dtype) -> None:
+    """In any dtype and any container."""
+    if dtype is torch.complex32:
+        pytest.skip("torch cannot compare them on the CPU")
+    x = torch.tensor([0, 1, 3]).to(dtype)
+    for one, other in zip(structure(x), structure(x.clone()), strict=True):
+        assert difference(one, other) is None
+
+
+def test_a_wrong_value_is_found_in_every_container() -> None:
+    """With the place where it is."""
+    one, other = structure(torch.ones(3)), structure(torch.ones(3) + 1)
+    for expected, actual in zip(one, other, strict=True):
+        assert "differs in 3 of 3 values by up to 1" in (difference(expected, actual) or "")
+    assert (difference({"a": [1]}, {"a": [2]}) or "").startswith("the result['a'][0] is 2 and not 1")
+
+
+@pytest.mark.parametrize(
+    ("expected", "actual", "sentence"),
+    [
+        (torch.ones(2), torch.ones(2).double(), "has dtype float64 and not float32"),
+        (torch.ones(2), torch.ones(3), "has shape (3,) and not (2,)"),
+        (torch.ones(2, 2), torch.ones(2, 2).T, "has strides (1, 2) and not (2, 1)"),
+        (torch.ones(2), torch.ones(2, requires_grad=True), "has requires_grad True and not False"),
+        (torch.ones(2), torch.ones(2).to_sparse(), "has layout sparse_coo and not strided"),
+        (torch.ones(2), None, "is a NoneType and not a Tensor"),
+        ((1, 2), [1, 2], "is a list and not a tuple"),
+        ((1, 2), (1,), "has 1 items and not 2"),
+        (1, True, "is a bool and not a int"),
+        (1.5, 2.5, "is 2.5 and not 1.5"),
+        ("a", "b", "is 'b' and not 'a'"),
+        ({"a": 1}, {"b": 1}, "is a NoneType and not a int"),
+    ],
+    ids=str,
+)
+def test_what_a_caller_can_see_is_compared(expected: Any, actual: Any, sentence: str) -> None:
+    """Kinds, dtypes, sizes, strides, gradient, layout, values."""
+    assert sentence in (difference(expected, actual) or "")
+
+
+def test_nan_is_nan_and_infinity_has_a_sign() -> None:
+    """What plain makes of zero by zero, a build may; nothing else stands for it."""
+    odd = torch.tensor([math.nan, math.inf, -math.inf, 1.0])
+    assert difference(odd, odd.clone()) is None
+    assert difference(odd, torch.tensor([math.nan, -math.inf, -math.inf, 1.0])) is not None
+    assert difference(odd, torch.tensor([0.0, math.inf, -math.inf, 1.0])) is not None
+    assert difference(odd, torch.tensor([math.nan, 1e30, -math.inf, 1.0])) is not None
+    assert difference(math.nan, math.nan) is None
+
+
+@given(
+    scale=st.floats(1e-12, 1e12),
+    share=st.floats(0.0, 1.0),
+    dtype=st.sampled_from([torch.float64, torch.float32, torch.bfloat16]),
+)
+def test_the_tolerance_follows_the_scale(scale: float, share: float, dtype: torch.dtype) -> None:
+    """An error is judged against all the values: multiplying them changes no verdict."""
+    expected = torch.tensor([1.0, -2.0, 3.0], dtype=torch.float64) * scale
+    tolerance = TOLERANCES[dtype]
+    off = expected * (1 + share * tolerance[0])
+    assert difference(expected, off, tolerance) is None
+    far = expected * (1 + 10 * tolerance[0])
+    assert difference(expected, far, tolerance) is not None
+
+
+def test_a_small_element_of_a_large_sum_may_be_off() -> None:
+    """What cancels to nearly nothing is judged by the root mean square of all values."""
+    expected = torch.tensor([1000.0, 1e-6])
+    assert difference(expected, torch.tensor([1000.0, 2e-6])) is None
+    assert difference(expected, torch.tensor([1000.0, 1.0])) is not None
+
+
+def test_whole_numbers_are_equal_or_wrong() -> None:
+    """No tolerance, however large the numbers."""
+    big = torch.tensor([2**40])
+    assert difference(big, big + 1) == "the result differs in 1 of 1 values"
+
+
+def test_nothing_to_compare_is_no_difference() -> None:
+    """Empty tensors have sizes only."""
+    assert difference(torch.ones(0, 3), torch.ones(0, 3)) is None
+    assert difference(torch.ones(0, 3), torch.ones(0, 4)) is not None

@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+import dataclasses
+import pickle
+
+import pytest
+
+from shapedispatch import CacheInfo, Choice, Refusal, Timing, Variant
+
+CHOICE = Choice(
+    "exact",
+    "timed",
+    sizes={"M": 4, "K": 8},
+    timings=(Timing("plain", 20.0, 1.0, 9), Timing("exact", 10.0, 0.5, 9, bytes=4096)),
+    refusals=(Refusal("hint[M=64]", ("too small", "too odd")),),
+    new_because=("sizes of x", "grad mode"),
+    config="BLOCK_M=64",
+    route="the direct road",
+    notes=("it only makes views",),
+)
+
+
+def test_a_choice_is_a_small_table() -> None:
+    """Variant, origin, sizes; every timing with its ratio to the best, the winner marked; refusals; reasons; notes."""
+    head, plain, exact, refused, *rest = str(CHOICE).splitlines()
+    assert head == "exact (timed) at M=4, K=8"
+    assert plain.split() == ["plain", "20.00", "us", "±", "1.00", "2.00", "x"]
+    assert exact.split() == [">", "exact", "10.00", "us", "±", "0.50", "1.00", "x", "4,096", "bytes"]
+    assert refused.strip() == "hint[M=64]: refused, too small; too odd"
+    assert [line.strip() for line in rest] == [
+        "runs: the direct road",
+        "config: BLOCK_M=64",
+        "new because of sizes of x, grad mode",
+        "note: it only makes views",
+    ]
+
+
+def test_a_choice_of_which_nothing_is_known_is_short() -> None:
+    """Two lines."""
+    assert str(Choice("plain", "unseen")).splitlines() == ["plain (unseen)", "  runs: the function as written"]
+
+
+def test_a_timing_of_nought_divides_nothing() -> None:
+    """A clock that saw no time does not end a table."""
+    assert "1.00 x" in str(Choice("plain", "timed", timings=(Timing("plain", 0.0, 0.0, 1),)))
+
+
+@pytest.mark.parametrize("record", [CHOICE, CHOICE.timings[0], CHOICE.refusals[0], Variant(print)])
+def test_records_are_frozen(record: object) -> None:
+    """They pass between rooms, and nobody changes them."""
+    name = dataclasses.fields(record)[0].name  # type: ignore[arg-type]
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        setattr(record, name, None)
+
+
+def test_records_can_be_pickled() -> None:
+    """They hold names and numbers only."""
+    assert pickle.loads(pickle.dumps(CHOICE)) == CHOICE
+
+
+def test_cache_info_has_the_documented_fields() -> None:
+    """By name, for dashboards."""
+    names = (
+        "hits misses bypasses evictions builds timings currsize maxsize builds_held misses_by_reason bypasses_by_reason"
+    )
+    assert [field.name for field in dataclasses.fields(CacheInfo)] == names.split()
