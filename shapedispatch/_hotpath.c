@@ -82,7 +82,7 @@ static struct {
     const Exchange *exchange;
     PyTypeObject *tensor, *parameter, *base, *module;   /* base: what every kind of tensor is */
     PyTypeObject *size, *device, *dtype, *layout, *memory_format;
-    PyGetSetDef *requires_grad, *is_leaf;
+    PyGetSetDef *requires_grad, *is_leaf, *dtype_of;
     Probe quiet[QUIET], keyed[KEYED];
     Probe any_autocast, autocast_cache, deterministic, warn_only;
     PyObject *autocast_devices, *autocast_enabled, *autocast_dtype;
@@ -341,6 +341,15 @@ static int has_memory(const View *view, uint64_t start)
     return start >= 4096 || elements_of(view) == 0;
 }
 
+/* DLPack shows integers of less than eight bits as those of eight: for these torch is asked. */
+static int push_dtype(Pack *pack, PyObject *tensor, Dtype dtype)
+{
+    enum { SIGNED, UNSIGNED };
+    if (dtype.bits > 8 || (dtype.code != SIGNED && dtype.code != UNSIGNED))
+        return 1;
+    return push_answer(pack, torch.dtype_of->get(tensor, torch.dtype_of->closure));
+}
+
 static int pack_tensor(Pack *pack, PyObject *tensor)
 {
     uint64_t keyset, grad, dtype = 0, device;
@@ -366,7 +375,7 @@ static int pack_tensor(Pack *pack, PyObject *tensor)
         push(pack, (uint64_t)view.sizes[i]);
         push(pack, (uint64_t)view.strides[i]);
     }
-    return 1;
+    return push_dtype(pack, tensor, view.dtype);
 }
 
 /* Which tensors are one object: the first place of each, as keys._same has it. */
@@ -1269,7 +1278,8 @@ static PyObject *bind(PyObject *Py_UNUSED(module), PyObject *names)
     if (!PyDict_Check(names))
         return PyErr_Format(PyExc_TypeError, "bind takes a dict");
     if (!bind_types(names) || !bind_attribute(names, "requires_grad", &torch.requires_grad)
-        || !bind_attribute(names, "is_leaf", &torch.is_leaf) || !bind_state(names) || !bind_exchange(names))
+        || !bind_attribute(names, "is_leaf", &torch.is_leaf) || !bind_attribute(names, "dtype_of", &torch.dtype_of)
+        || !bind_state(names) || !bind_exchange(names))
         return NULL;
     Py_RETURN_NONE;
 }

@@ -12,6 +12,7 @@ import functools
 import importlib
 import inspect
 import struct
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
 
@@ -101,14 +102,30 @@ def bind(module: Any) -> str | None:
     """Give the C module what it needs of torch; why it cannot be used, or None."""
     try:
         module.bind(_names())
-    except (AttributeError, TypeError) as error:
+    except (AttributeError, TypeError, ValueError) as error:
         return f"torch {torch.__version__} is not as the C module needs it: {error}"
     odd = torch.empty_strided((1, 3), (7, 2), dtype=torch.float16, device="cpu")
     words = module.part(odd)
     if words is None or struct.unpack("4q", words[-32:]) != (1, 7, 3, 2):
         return f"torch {torch.__version__} does not show a tensor's sizes and strides as they are"
+    if not _tells_dtypes(module):
+        return f"torch {torch.__version__} has dtypes that the C module cannot tell from each other"
     module.calibrate(_samples())
     return None
+
+
+def _tells_dtypes(module: Any) -> bool:
+    """Whether no two of torch's dtypes look alike to C; those that it leaves to Python do not matter."""
+    seen = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch warns that some are experimental
+        for dtype in {value for value in vars(torch).values() if isinstance(value, torch.dtype)}:
+            try:
+                seen.append(module.part(torch.empty(0, dtype=dtype, device="cpu")))
+            except (RuntimeError, NotImplementedError):  # there are no such tensors
+                continue
+    judged = [words for words in seen if words is not None]
+    return len(set(judged)) == len(judged)
 
 
 def _names() -> dict[str, Any]:
@@ -129,6 +146,7 @@ def _types() -> dict[str, Any]:
         # Both must be what an exact tensor answers with, and they are where a Parameter has none of its own.
         "requires_grad": inspect.getattr_static(Parameter, "requires_grad"),
         "is_leaf": inspect.getattr_static(Parameter, "is_leaf"),
+        "dtype_of": inspect.getattr_static(Parameter, "dtype"),
         "dispatch_keys": torch._C._dispatch_keys,
     }
 

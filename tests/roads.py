@@ -1,0 +1,70 @@
+"""The two hit paths, for tests that must hold on both: the C module, built from this tree, or none.
+
+The module is compiled once a process, with every warning an error, into a folder of its own: a test must see the file
+that is here, not the one that was installed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib.util
+import shlex
+import shutil
+import subprocess
+import sysconfig
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+from shapedispatch import hotpath
+
+__all__ = ["NO_COMPILER", "ROADS", "c_module", "compiled", "loaded", "taking"]
+
+SOURCE = Path(hotpath.__file__).parent / "_hotpath.c"
+STRICT = ("-Wall", "-Wextra", "-Werror")
+ROADS = ("python", "c")
+
+_COMPILER = shlex.split(sysconfig.get_config_var("CC") or "cc")
+NO_COMPILER = None if shutil.which(_COMPILER[0]) else f"there is no C compiler here ({_COMPILER[0]})"
+
+
+def compiled(folder: Path, *flags: str) -> Path:
+    """The C module, compiled into the folder; raises CalledProcessError, whose ``stderr`` says what is wrong."""
+    target = folder / f"_hotpath{sysconfig.get_config_var('EXT_SUFFIX')}"
+    include = f"-I{sysconfig.get_path('include')}"
+    command = [*_COMPILER, "-std=c11", "-O2", "-shared", "-fPIC", include, *flags, str(SOURCE), "-o", str(target)]
+    subprocess.run(command, check=True, capture_output=True, text=True)
+    return target
+
+
+@functools.cache
+def c_module() -> ModuleType:
+    """The C module of this tree, bound to torch."""
+    with tempfile.TemporaryDirectory() as folder:  # a loaded library stays, with or without its file
+        module = loaded(compiled(Path(folder), *STRICT))
+    assert hotpath.bind(module) is None
+    return module
+
+
+def loaded(file: Path) -> ModuleType:
+    """The module in this file, fresh."""
+    spec = importlib.util.spec_from_file_location("shapedispatch._hotpath", file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@contextlib.contextmanager
+def taking(road: str) -> Iterator[None]:
+    """Dispatchers that are made inside take this road."""
+    before = hotpath._loaded
+    answer = (c_module(), None) if road == "c" else (None, "this test takes the Python road")
+    hotpath._loaded = lambda: answer  # type: ignore[assignment]  # a cached function, replaced by a plain one
+    try:
+        yield
+    finally:
+        hotpath._loaded = before

@@ -1,0 +1,896 @@
+"""The C road: it keys, finds and runs as the Python road does, holds nothing, and is done without where it must be."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import itertools
+import random
+import sys
+import threading
+import tomllib
+import tracemalloc
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.nn import Module, Parameter
+
+from shapedispatch import hotpath, keys, set_mode, shapedispatch
+from shapedispatch.records import Choice
+from shapedispatch.settings import reset
+from shapedispatch.table import Entry, Table
+from tests.fuzzing import FUNCTIONS, baking, make_call, mismatch, observe, within
+from tests.roads import NO_COMPILER, ROADS, c_module, compiled, loaded, taking
+
+pytestmark = pytest.mark.skipif(NO_COMPILER is not None, reason=str(NO_COMPILER))
+PYPROJECT = Path(__file__).parent.parent / "pyproject.toml"
+
+Call = tuple[tuple[Any, ...], dict[str, Any]]
+
+
+@pytest.fixture(params=ROADS)
+def road(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Dispatchers of the test take the Python road, then the C road."""
+    with taking(request.param):
+        yield request.param
+
+
+@pytest.fixture
+def c_road() -> Iterator[None]:
+    """Dispatchers of the test take the C road."""
+    with taking("c"):
+        yield
+
+
+def pack(*args: Any, receiver: bool = False, overlap: bool = False, **kwargs: Any) -> Any:
+    """What C makes of a call."""
+    return c_module().pack(args, kwargs, receiver, overlap)
+
+
+def key(*args: Any, receiver: bool = False, overlap: bool = False, **kwargs: Any) -> Any:
+    """What Python makes of the same call; the reason where it is a bypass."""
+    try:
+        made = keys.key(args, kwargs, receiver)
+        return (*made, keys.overlap(args, kwargs)) if overlap else made
+    except keys.Bypass as reason:
+        return str(reason)
+
+
+def plain_only(fn: Callable[..., Any], **given: Any) -> Any:
+    """A dispatcher that builds nothing: each new key is a quick miss."""
+    return shapedispatch(hints=(), **given)(fn)
+
+
+def double(x: Tensor) -> Tensor:
+    """Something to dispatch."""
+    return x * 2
+
+
+def sized(*sizes: int) -> Tensor:
+    """A tensor of ones, of these sizes."""
+    return torch.ones(sizes)
+
+
+def linked(dispatcher: Any, *args: Any, **kwargs: Any) -> bool:
+    """Whether the C road knows this call."""
+    return dispatcher.core.road.find(*dispatcher.core.backend.normal(args, kwargs)) is not None
+
+
+def warmed(dispatcher: Any, *args: Any, **kwargs: Any) -> Any:
+    """The dispatcher after a miss and the Python road's hit: the next call is C's."""
+    dispatcher(*args, **kwargs)
+    dispatcher(*args, **kwargs)
+    assert linked(dispatcher, *args, **kwargs)
+    return dispatcher
+
+
+# ------------------------------------------------------------------------------------------------------------- one law
+
+
+LEFT_TO_PYTHON = {"configured", "paired"}  # a dataclass and a named tuple
+
+
+def disagreements(calls: list[tuple[Any, Any]]) -> list[str]:
+    """Sentences on calls, given as (key, packed), that are one to one road and two to the other."""
+    by_pack: dict[Any, Any] = {}
+    by_key: dict[Any, Any] = {}
+    judged = [(made, packed) for made, packed in calls if packed is not None]
+    coarse = [f"packed alike: {made}" for made, packed in judged if by_pack.setdefault(packed, made) != made]
+    keyed = [(made, packed) for made, packed in judged if not isinstance(made, str)]
+    fine = [f"one key, packed twice: {made}" for made, packed in keyed if by_key.setdefault(made, packed) != packed]
+    return coarse + fine
+
+
+@pytest.mark.parametrize("name", sorted(FUNCTIONS))
+def test_generated_calls_pack_alike_where_their_keys_are_equal(name: str) -> None:
+    """Equal bytes if and only if equal keys, over generated calls and states of one function; bypasses stand apart."""
+    calls, alive = [], []
+    writes = bool(FUNCTIONS[name].writes)
+    for spec, values in itertools.product(range(150), (0, 1)):
+        made = make_call(FUNCTIONS[name], spec)
+        with within(made.state):
+            args, kwargs = made.fresh(values)
+            alive.append((args, kwargs))  # an address must not come again
+            calls.append((key(*args, overlap=writes, **kwargs), pack(*args, overlap=writes, **kwargs)))
+    assert disagreements(calls) == []
+    judged = sum(packed is not None for _, packed in calls)
+    assert judged == 0 if name in LEFT_TO_PYTHON else judged > len(calls) / 2
+
+
+BASE = torch.arange(64.0)
+NUMBER = 2**70
+VALUES: dict[str, Callable[[], Any]] = {
+    "tensor": lambda: BASE[:4],
+    "other size": lambda: BASE[:5],
+    "other stride": lambda: BASE[:8:2],
+    "unaligned": lambda: BASE[1:5],
+    "other dtype": lambda: BASE[:4].double(),
+    "same width": lambda: BASE[:4].int(),
+    "two dims": lambda: BASE[:4].view(2, 2),
+    "dim of size 1": lambda: BASE[:4].view(1, 4),
+    "dim of size 1, odd stride": lambda: BASE.as_strided((1, 4), (7, 1)),
+    "with gradient": lambda: torch.zeros(4, requires_grad=True),
+    "computed": lambda: torch.zeros(4, requires_grad=True) * 1,
+    "parameter": lambda: Parameter(torch.zeros(4)),
+    "frozen parameter": lambda: Parameter(torch.zeros(4), requires_grad=False),
+    "inference": lambda: torch.inference_mode()(lambda: torch.zeros(4))(),
+    "complex": lambda: torch.zeros(4, dtype=torch.complex64),
+    "no elements": lambda: BASE[:0],
+    "no dims": lambda: torch.tensor(1.0),
+    "1": lambda: 1,
+    "1.0": lambda: 1.0,
+    "True": lambda: True,
+    "1+0j": lambda: 1 + 0j,
+    "0": lambda: 0,
+    "0.0": lambda: 0.0,
+    "-0.0": lambda: -0.0,
+    "False": lambda: False,
+    "None": lambda: None,
+    "...": lambda: ...,
+    "nan": lambda: float("nan"),
+    "large": lambda: NUMBER,
+    "larger": lambda: NUMBER + 1,
+    "negative": lambda: -1,
+    "2**63": lambda: 2**63,
+    "'1'": lambda: "1",
+    "b'1'": lambda: b"1",
+    "'larger'": lambda: "larger" * 9,
+    "float32": lambda: torch.float32,
+    "strided": lambda: torch.strided,
+    "channels last": lambda: torch.channels_last,
+    "cpu": lambda: torch.device("cpu"),
+    "cpu:0": lambda: torch.device("cpu:0"),
+    "cuda:1": lambda: torch.device("cuda:1"),
+    "int": lambda: int,
+    "Size": lambda: torch.Size((1, 2)),
+    "()": lambda: (),
+    "[]": list,
+    "{}": dict,
+    "(1, 2)": lambda: (1, 2),
+    "[1, 2]": lambda: [1, 2],
+    "[[1], 2]": lambda: [[1], 2],
+    "[1, [2]]": lambda: [1, [2]],
+    "{1: 2}": lambda: {1: 2},
+    "{2: 1}": lambda: {2: 1},
+    "{1: 2, 2: 1}": lambda: {1: 2, 2: 1},
+    "{2: 1, 1: 2}": lambda: {2: 1, 1: 2},
+    "slice(1)": lambda: slice(1),
+    "slice(None, 1, 1)": lambda: slice(None, 1, 1),
+    "[tensor]": lambda: [BASE[:4]],
+    "module": lambda: torch.nn.ReLU(),
+    "other module": lambda: torch.nn.Sigmoid(),
+    "module's type": lambda: torch.nn.ReLU,
+}
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_an_argument_is_known_again_and_told_from_all_others(name: str) -> None:
+    """Made twice it packs alike, and no other value packs as it does: as the keys have it."""
+    calls = [(key(make()), pack(make())) for make in VALUES.values()]
+    made, again = (key(VALUES[name]()), pack(VALUES[name]())), (key(VALUES[name]()), pack(VALUES[name]()))
+    assert made == again
+    assert made[1] is not None
+    assert sum(packed == made[1] for _, packed in calls) == sum(one == made[0] for one, _ in calls) == 1
+
+
+STATES: dict[str, Callable[[], contextlib.AbstractContextManager[Any]]] = {
+    "as it is": contextlib.nullcontext,
+    "no gradients": torch.no_grad,
+    "inference": torch.inference_mode,
+    "autocast": lambda: torch.autocast("cpu", torch.bfloat16),
+    "autocast to float16": lambda: torch.autocast("cpu", torch.float16),
+    "autocast, no cache": lambda: torch.autocast("cpu", torch.bfloat16, cache_enabled=False),
+    "float64": lambda: within({"default dtype": torch.float64}),
+    "precision": lambda: within({"precision": "medium"}),
+    "deterministic": lambda: within({"deterministic": "error"}),
+    "warns of the undeterministic": lambda: within({"deterministic": "warn"}),
+    "two threads": lambda: within({"threads": 2}),
+}
+
+
+@pytest.mark.parametrize("name", STATES)
+def test_a_state_is_known_again_and_told_from_all_others(name: str) -> None:
+    """The state around the call stands in what C makes of it, as it stands in the key."""
+    calls, x = [], sized(2)
+    for enter in STATES.values():
+        with enter():
+            calls.append((key(x), pack(x)))
+    with STATES[name]():
+        made = (key(x), pack(x))
+    assert made[1] is not None
+    assert sum(packed == made[1] for _, packed in calls) == sum(one == made[0] for one, _ in calls) == 1
+
+
+@contextlib.contextmanager
+def global_hook() -> Iterator[None]:
+    """A hook on every module."""
+    handle = torch.nn.modules.module.register_module_forward_hook(lambda *_: None)
+    with contextlib.closing(contextlib.ExitStack()) as stack:
+        stack.callback(handle.remove)
+        yield
+
+
+@pytest.mark.parametrize(
+    "enter",
+    [
+        lambda: torch.device("cpu"),
+        lambda: torch.overrides.TorchFunctionMode(),
+        lambda: torch.utils._python_dispatch.TorchDispatchMode(),
+        lambda: torch.autograd.graph.save_on_cpu(),
+        lambda: torch.autograd.forward_ad.dual_level(),
+        global_hook,
+    ],
+)
+def test_what_is_rare_or_a_bypass_is_left_to_python(enter: Callable[[], Any]) -> None:
+    """C does not judge a call that something watches; afterwards it does again."""
+    x = sized(2)
+    with enter():
+        assert pack(x) is None
+    assert pack(x) is not None
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.trace:DeprecationWarning")
+def test_a_call_inside_a_transform_or_a_trace_is_left_to_python() -> None:
+    """Neither the tracer's nor vmap's tensors are packed."""
+    seen: list[Any] = []
+
+    def look(x: Tensor) -> Tensor:
+        seen.append(pack(sized(2)))
+        return x * 1
+
+    torch.func.vmap(look)(sized(2, 2))
+    torch.jit.trace(look, sized(2), check_trace=False)
+    assert seen == [None, None]
+
+
+class Sub(Tensor):
+    """A tensor of another type."""
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: sized(2).as_subclass(Sub),
+        lambda: sized(2).to_sparse(),
+        lambda: torch.empty(2, device="meta"),
+        lambda: torch._to_functional_tensor(sized(2)),
+        lambda: torch.quantize_per_tensor(sized(2), 1.0, 0, torch.quint8),
+        lambda: torch.nested.nested_tensor([sized(2)]),
+        lambda: object(),
+        lambda: {1, 2},
+        lambda: range(3),
+        lambda: [].append,
+        lambda: [object()],
+        lambda: {"a": object()},
+        lambda: Choice("plain", "only"),
+    ],
+)
+def test_what_c_does_not_know_is_left_to_python(make: Callable[[], Any]) -> None:
+    """Nothing is guessed, nothing raises, and no error is left behind."""
+    with contextlib.suppress(UserWarning):  # torch warns of prototypes
+        value = make()
+        assert pack(value) is None
+        assert pack(sized(2), [value]) is None
+
+
+def test_a_freed_storage_is_left_to_python() -> None:
+    """A tensor without memory is a bypass, and no tensor with memory packs as it does."""
+    x = sized(8)
+    x.untyped_storage().resize_(0)
+    assert pack(x) is None
+    assert isinstance(key(x), str)
+
+
+@pytest.mark.parametrize("make", [lambda z: z.conj(), lambda z: z.conj().imag, lambda z: z.imag, lambda z: z.real])
+def test_a_lazy_view_never_packs_as_memory_does(make: Callable[[Tensor], Tensor]) -> None:
+    """What has a conj or neg bit is told from the tensor of the same layout without one."""
+    view = make(torch.zeros(4, dtype=torch.complex64))
+    offset = view.data_ptr() % 16 // view.element_size()
+    other = torch.zeros(64, dtype=view.dtype)[offset:].as_strided(view.shape, view.stride())
+    assert (pack(view) == pack(other)) == (not view.is_conj() and not view.is_neg())
+
+
+@pytest.mark.filterwarnings("ignore:ComplexHalf")
+def test_every_dtype_is_told_from_all_others() -> None:
+    """Tensors of equal layout pack alike only if their dtypes are one."""
+    dtypes = {value for value in vars(torch).values() if isinstance(value, torch.dtype)}
+    packed = []
+    for dtype in dtypes:
+        with contextlib.suppress(RuntimeError, NotImplementedError):
+            packed.append(pack(torch.empty(4, dtype=dtype)))
+    judged = [one for one in packed if one is not None]
+    assert len(set(judged)) == len(judged) >= 15
+
+
+def test_one_tensor_in_two_places_is_no_two_tensors() -> None:
+    """The same object counts, also inside containers and keywords; equal None and numbers do not."""
+    x, y = sized(2), sized(2)
+    for one, other in [((x, x), (x, y)), (([x], x), ([x], y)), (({"a": x}, [x]), ({"a": x}, [y]))]:
+        assert pack(*one) != pack(*other)
+        assert key(*one) != key(*other)
+    assert pack(x, a=x) != pack(x, a=y)
+    assert pack(x, y) == pack(y, x)
+
+
+def test_overlap_counts_where_it_is_asked_for() -> None:
+    """How far apart two arguments begin that share memory, and nothing of those that do not."""
+    near, far = (BASE[:8], BASE[4:12]), (BASE[:8], BASE[8:16])
+    apart = (sized(16)[:8], sized(16)[8:])
+    assert pack(*near) == pack(*far) == pack(*apart)
+    assert pack(*near, overlap=True) != pack(*far, overlap=True) == pack(*apart, overlap=True)
+    assert pack(BASE[:8], BASE[4:12:2], overlap=True) != pack(BASE[:8], BASE[::2][:4], overlap=True)
+
+
+class Plain:
+    """A receiver."""
+
+
+def test_a_receiver_counts_by_its_type() -> None:
+    """Two instances are one call; two types, or an argument in the receiver's place, are two."""
+    x = sized(2)
+    assert pack(Plain(), x, receiver=True) == pack(Plain(), x, receiver=True)
+    assert pack(Plain(), x, receiver=True) != pack(Module(), x, receiver=True)
+    assert pack(Module(), x, receiver=True) != pack(Module(), x)
+
+
+@pytest.mark.parametrize("receiver", [sized(2), [1], (1,), {}, Choice("plain", "only")])
+def test_a_receiver_that_may_hold_tensors_is_left_to_python(receiver: Any) -> None:
+    """What is found inside it is no business of C."""
+    assert pack(receiver, sized(2), receiver=True) is None
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        tuple(range(600)),
+        tuple(str(i) for i in range(40)),
+        tuple(sized(1) for _ in range(70)),
+        (sized(*[1] * 64), *[sized(*[1] * 64)] * 4),
+    ],
+)
+def test_a_call_too_large_for_c_is_left_to_python(args: tuple[Any, ...]) -> None:
+    """Its room is fixed; a call that does not fit is not judged."""
+    assert pack(*args) is None
+
+
+def test_a_list_that_holds_itself_is_left_to_python() -> None:
+    """And so is one that is nested deeply."""
+    endless: list[Any] = []
+    endless.append(endless)
+    assert pack(endless) is None
+
+
+def test_the_dispatch_keys_are_read_or_asked_for_to_the_same_answer() -> None:
+    """Where the place of the set is not known, C asks torch; calls pack alike either way."""
+    calls = [make() for make in VALUES.values()]
+    module = c_module()
+    assert module.calibrate(hotpath._samples())
+    read = [pack(value) for value in calls]
+    try:
+        assert not module.calibrate([])
+        assert [pack(value) for value in calls] == read
+    finally:
+        assert module.calibrate(hotpath._samples())
+
+
+def test_a_place_that_does_not_hold_is_not_taken() -> None:
+    """One tensor whose set stands nowhere in it is enough to read no set by its place."""
+    module, samples = c_module(), hotpath._samples()
+    t, keyset, address = samples[-1]
+    try:
+        assert not module.calibrate([*samples, (t, keyset ^ (1 << 40), address)])
+        assert pack(t) is not None
+    finally:
+        assert module.calibrate(samples)
+
+
+# ---------------------------------------------------------------------------------------------------------- one table
+
+
+def counters(dispatcher: Any) -> tuple[Any, ...]:
+    """What a dispatcher counted."""
+    info = dispatcher.cache_info()
+    return info.hits, info.misses, info.bypasses, info.evictions, info.currsize, info.bypasses_by_reason
+
+
+@pytest.mark.filterwarnings("ignore")  # torch says some things once: to the road that comes first
+@pytest.mark.parametrize("name", sorted(FUNCTIONS))
+def test_both_roads_decide_and_answer_alike(name: str) -> None:
+    """Over generated calls: the same hit, miss or bypass for each, the same answers and traces; small tables evict."""
+    function, rng = FUNCTIONS[name], random.Random(name)
+    dispatchers = {}
+    for which in ROADS:
+        with taking(which):
+            dispatchers[which] = baking(function.fn, function.writes, maxsize=8)
+    pool = [rng.getrandbits(32) for _ in range(12)]
+    for _ in range(120):
+        made, values = make_call(function, rng.choice(pool)), rng.getrandbits(16)
+        python, c = (observe(dispatchers[which], made, values) for which in ROADS)
+        assert mismatch(python, c) is None
+        assert counters(dispatchers["python"]) == counters(dispatchers["c"])
+    assert dispatchers["c"].core.road.held <= 8
+
+
+@given(turns=st.lists(st.integers(0, 5), max_size=60), maxsize=st.integers(1, 5))
+def test_what_leaves_is_the_least_recently_used_on_both_roads(turns: list[int], maxsize: int) -> None:
+    """Whichever road took the hits, the table holds what a plain LRU would."""
+    shapes = [sized(1 + i) for i in range(6)]
+    for which in ROADS:
+        with taking(which):
+            dispatcher = plain_only(lambda x: x + 1, maxsize=maxsize)
+        model: list[int] = []
+        for turn in turns:
+            dispatcher(shapes[turn])
+            model = [*[i for i in model if i != turn], turn][-maxsize:]
+            held = {choice.sizes["x.0"] - 1 for choice in dispatcher.choices()}
+            assert held == set(model)
+        if which == "c":
+            assert dispatcher.core.road.held <= maxsize
+
+
+def test_a_hit_in_c_keeps_a_build_in_use(c_road: None) -> None:
+    """The least recently used build is the one that no hit used, whichever road the hits took."""
+    dispatcher = plain_only(double)
+    x, y = sized(2), sized(3)
+    table = dispatcher.core.table
+    warmed(dispatcher, x)
+    warmed(dispatcher, y)
+    used = [slot.used for slot in table._slots.values()]
+    dispatcher(x)
+    assert [slot.used > before for slot, before in zip(table._slots.values(), used, strict=True)] == [True, False]
+
+
+def test_the_third_call_is_cs(c_road: None) -> None:
+    """A miss, a hit by the Python road that links, and from then on C alone."""
+    dispatcher, x = plain_only(double), sized(2)
+    asked: list[Any] = []
+    python_key = dispatcher.core.backend.key
+    dispatcher.core.backend.key = lambda *call: asked.append(call) or python_key(*call)
+    seen = []
+    for _ in range(4):
+        asked.clear()
+        dispatcher(x)
+        seen.append(bool(asked))
+    assert seen == [True, True, False, False]
+    assert dispatcher.cache_info().hits == 3
+
+
+def test_clearing_and_forgetting_reach_c(c_road: None) -> None:
+    """After either, the next call is a miss; cleared counters start at nought."""
+    dispatcher, x = plain_only(double), sized(2)
+    for forget in (dispatcher.cache_clear, dispatcher.core.table.forget_choices):
+        warmed(dispatcher, x)
+        before = dispatcher.cache_info().misses
+        forget()
+        assert not linked(dispatcher, x)
+        dispatcher(x)
+        assert dispatcher.cache_info().misses == (1 if forget == dispatcher.cache_clear else before + 1)
+    dispatcher.cache_clear()
+    warmed(dispatcher, x)
+    assert dispatcher.cache_info().hits == 1
+
+
+def test_a_lost_build_is_seen_at_once(road: str) -> None:
+    """What the table takes from an entry, C does not run."""
+    dispatcher, x = plain_only(double), sized(2)
+    for _ in range(3):
+        dispatcher(x)
+    (_, entry), ran = dispatcher.core.table.entries()[0], []
+    entry.run = lambda x: ran.append(1) or x
+    dispatcher(x)
+    entry.run = None
+    dispatcher(x)
+    assert ran == [1]
+    assert dispatcher.cache_info().misses == 2
+
+
+def entry_of(dispatcher: Any) -> Entry:
+    """The only entry that a dispatcher holds."""
+    ((_, entry),) = dispatcher.core.table.entries()
+    return entry
+
+
+def test_the_guards_are_asked_with_the_call_on_every_hit(road: str) -> None:
+    """`check` gets the call in normal form; where it fails the call is a miss, and the newer entry serves."""
+    dispatcher, x = plain_only(lambda x, *, n=1: x * n), sized(2)
+    for _ in range(3):
+        dispatcher(x, n=3)
+    entry, asked, verdict = entry_of(dispatcher), [], [True]
+    entry.check = lambda args, kwargs: asked.append((args, kwargs)) or verdict[0]
+    dispatcher(x, n=3)
+    assert len(asked) == 1
+    assert asked[0][0][0] is x
+    assert asked[0][1] == {"n": 3}
+    verdict[0] = False
+    dispatcher(x, n=3)
+    assert dispatcher.cache_info().misses == 2
+    before = len(asked)
+    dispatcher(x, n=3)
+    assert len(asked) == before  # the newer entry is asked first
+
+
+def test_what_a_guard_raises_is_raised(road: str) -> None:
+    """No error is hidden, on either road."""
+    dispatcher, x = plain_only(double), sized(2)
+    for _ in range(3):
+        dispatcher(x)
+
+    def check(args: Any, kwargs: Any) -> bool:
+        raise KeyError("a guard")
+
+    entry_of(dispatcher).check = check
+    with pytest.raises(KeyError, match="a guard"):
+        dispatcher(x)
+
+
+def failing(error: BaseException) -> Callable[..., Any]:
+    """A build that raises."""
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        raise error
+
+    return run
+
+
+def test_plain_answers_where_a_build_that_writes_nothing_raises(road: str) -> None:
+    """And while it runs, what the build raised is the exception being handled; afterwards nothing is."""
+    handled: list[Any] = []
+    dispatcher, x = plain_only(lambda x: handled.append(sys.exc_info()[1]) or x + 1), sized(2)
+    for _ in range(3):
+        dispatcher(x)
+    entry, error = entry_of(dispatcher), ValueError("the build")
+    entry.run, entry.retry = failing(error), True
+    assert torch.equal(dispatcher(x), x + 1)
+    assert handled[-1] is error
+    assert sys.exc_info()[1] is None
+
+
+def test_what_plain_raises_after_a_build_is_the_error(road: str) -> None:
+    """With what the build raised as its context."""
+    raising = [False]
+
+    def fn(x: Tensor) -> Tensor:
+        if raising[0]:
+            raise RuntimeError("plain")
+        return x + 1
+
+    dispatcher, x = plain_only(fn), sized(2)
+    for _ in range(3):
+        dispatcher(x)
+    entry = entry_of(dispatcher)
+    entry.run, entry.retry, raising[0] = failing(ValueError("the build")), True, True
+    with pytest.raises(RuntimeError, match="plain") as caught:
+        dispatcher(x)
+    assert isinstance(caught.value.__context__, ValueError)
+
+
+@pytest.mark.parametrize(("retry", "error"), [(False, ValueError("x")), (True, KeyboardInterrupt())])
+def test_what_may_not_be_retried_is_raised(road: str, retry: bool, error: BaseException) -> None:
+    """A build that writes, and what is no Exception."""
+    dispatcher, x = plain_only(double), sized(2)
+    for _ in range(3):
+        dispatcher(x)
+    entry = entry_of(dispatcher)
+    entry.run, entry.retry = failing(error), retry
+    with pytest.raises(type(error)):
+        dispatcher(x)
+
+
+def test_off_is_off(road: str) -> None:
+    """In mode off nothing is counted or looked up; afterwards hits are hits again."""
+    dispatcher, x = plain_only(double), sized(2)
+    for _ in range(3):
+        dispatcher(x)
+    before = dispatcher.cache_info()
+    with set_mode("off"):
+        dispatcher(x)
+        assert dispatcher.cache_info() == before
+    dispatcher(x)
+    assert dispatcher.cache_info().hits == before.hits + 1
+
+
+def test_a_table_cleared_from_inside_a_call_is_no_danger(road: str) -> None:
+    """Guards and builds may clear, forget or call again: the entry in hand still runs."""
+    dispatcher, x = plain_only(double), sized(2)
+    inside = [dispatcher.cache_clear, dispatcher.core.table.forget_choices, lambda: dispatcher(sized(5)), gc.collect]
+    for act in inside:
+        dispatcher.cache_clear()
+        for _ in range(3):
+            dispatcher(x)
+        entry = next(e for _, e in dispatcher.core.table.entries())
+        entry.check = lambda args, kwargs, act=act: (act(), True)[1]
+        entry.run = lambda x, act=act: (act(), x * 3)[1]
+        assert torch.equal(dispatcher(x), x * 3)
+
+
+def test_a_link_of_another_state_is_not_taken(c_road: None) -> None:
+    """The call is packed again before it is linked: what changed since its key was made must not be linked to it."""
+    dispatcher, x = plain_only(double), sized(2)
+    core, seen = dispatcher.core, []
+    python_road = core.table.link
+    core.table.link = lambda link, *rest: (seen.append(link), python_road(link, *rest))[1]
+    dispatcher(x)
+    dispatcher(x)
+    core.table.forget_choices()
+    dispatcher(x)
+    made = core.backend.key((x,), {})
+    with torch.no_grad():
+        python_road(seen[0], made, (x,), {}, False)
+        assert not linked(dispatcher, x)
+    assert not linked(dispatcher, x)
+    python_road(seen[0], made, (x,), {}, False)
+    assert linked(dispatcher, x)
+
+
+def test_links_of_keys_without_overlap_go_when_keys_get_it(c_road: None) -> None:
+    """A table whose keys hold overlaps never serves a call by a link that does not."""
+    dispatcher = plain_only(lambda x, y: x.add_(y) + y)
+    near, apart = (BASE[:8].clone(), sized(8)), sized(16)
+    with torch.no_grad():
+        warmed(dispatcher, *near)
+        dispatcher.core.backend._watch_overlap = True
+        dispatcher.core.table.forget_choices()
+        assert not linked(dispatcher, *near)
+        dispatcher(*near)  # the link that C makes of this call is still without overlap, and is not taken
+        warmed(dispatcher, *near)
+        assert not linked(dispatcher, apart[:8], apart[4:12])
+
+
+@pytest.mark.parametrize("count", [1, 7, 300])
+def test_links_come_and_go_in_any_order(c_road: None, count: int) -> None:
+    """Open addressing keeps every link findable, and none that was taken out."""
+    dispatcher, rng = plain_only(double), random.Random(count)
+    calls = [sized(1 + i) for i in range(count)]
+    for x in calls:
+        warmed(dispatcher, x)
+    slots = dict(zip(range(count), list(dispatcher.core.table._slots.values()), strict=True))
+    gone: set[int] = set()
+    for i in rng.sample(range(count), count):
+        dispatcher.core.road.unlink(slots[i].link)
+        gone.add(i)
+        look = rng.sample(range(count), min(count, 10))
+        assert [linked(dispatcher, calls[j]) for j in look] == [j not in gone for j in look]
+    assert dispatcher.core.road.held == 0
+
+
+def test_methods_keywords_and_modules_are_cs_too(c_road: None) -> None:
+    """Receivers count by type, keyword-only arguments by name and value."""
+
+    class Scaled(Module):
+        @shapedispatch(hints=())
+        def forward(self, x: Tensor, *, by: float = 2.0) -> Tensor:
+            return x * by
+
+    one, other, x = Scaled(), Scaled(), sized(3)
+    one.forward(x, by=3.0)
+    one.forward(x, by=3.0)
+    assert linked(Scaled.forward, other, x, by=3.0)
+    assert not linked(Scaled.forward, other, x, by=-3.0)
+    assert torch.equal(other.forward(x, by=3.0), x * 3)
+
+
+# -------------------------------------------------------------------------------------------------- threads and memory
+
+
+def test_threads_get_right_answers_while_the_table_changes(c_road: None) -> None:
+    """Hits, misses, evictions and clearing from several threads at once."""
+    dispatcher = plain_only(lambda x: x.sum(), maxsize=6)
+    wrong: list[Any] = []
+    stop = threading.Event()
+
+    def call(seed: int) -> None:
+        rng = random.Random(seed)
+        for _ in range(1500):
+            n = rng.randrange(1, 12)
+            if float(dispatcher(sized(n))) != n:
+                wrong.append(n)
+
+    def clear() -> None:
+        while not stop.is_set():
+            dispatcher.core.table.forget_choices()
+            dispatcher.cache_info()
+
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    threads = [threading.Thread(target=call, args=(seed,)) for seed in range(4)]
+    cleaner = threading.Thread(target=clear)
+    try:
+        for thread in (*threads, cleaner):
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        stop.set()
+        cleaner.join()
+        sys.setswitchinterval(before)
+    assert wrong == []
+
+
+def resident_bytes() -> int:
+    """This process's memory."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+
+def grown(act: Callable[[], None]) -> tuple[int, int]:
+    """Python's and the process's bytes that ``act`` leaves behind the second time."""
+    act()
+    gc.collect()
+    tracemalloc.start()
+    try:
+        resident, traced = resident_bytes(), tracemalloc.get_traced_memory()[0]
+        act()
+        gc.collect()
+        return tracemalloc.get_traced_memory()[0] - traced, resident_bytes() - resident
+    finally:
+        tracemalloc.stop()
+
+
+needs_proc = pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="memory is read from /proc")
+
+
+class Small:
+    """A table and its road with the least around them: a miss publishes the function itself."""
+
+    def __init__(self, maxsize: int) -> None:
+        self.table = Table(maxsize, 1)
+        self.road: Any = c_module().Road(self.call, double, False)
+        self.table.attach(self.road)
+
+    def call(self, args: Any, kwargs: Any, link: Any) -> Any:
+        """The Python road."""
+        made = keys.key(args, kwargs)
+        entry = self.table.find(made, args, kwargs)
+        if entry is None:
+            self.table.publish(made, Entry(lambda *args, **kwargs: args[0], None, Choice("plain", "only")))
+        elif link is not None:
+            self.table.link(link, made, args, kwargs, False)
+        return args[0]
+
+
+@needs_proc
+def test_a_million_hits_leave_nothing() -> None:
+    """Memory is flat, and the reference counts of the arguments are as before."""
+    small, x, word, number = Small(4), sized(2, 3), "a word", 2**70
+    call = ((x, word), {"n": [number, (1.5, None), {"k": word}]})
+    for _ in range(3):
+        small.road(*call)
+    held = [x, word, number, call[0], call[1], call[1]["n"], *small.table.entries()[0]]
+    counts = [sys.getrefcount(thing) for thing in held]
+
+    def hits() -> None:
+        for _ in itertools.repeat(None, 500_000):
+            small.road(*call)
+
+    traced, resident = grown(hits)
+    assert traced < 10_000
+    assert resident < 1_000_000
+    assert [sys.getrefcount(thing) for thing in held] == counts
+    assert small.table.info().hits == 1_000_002
+
+
+@needs_proc
+def test_ten_thousand_misses_with_evictions_leave_nothing() -> None:
+    """What is evicted is let go, links too; each call comes three times, so that each is linked and hit."""
+    small, x, turn = Small(16), sized(2), itertools.count()
+
+    def misses() -> None:
+        for _ in range(5_000):
+            call = ((x, f"word {next(turn)}", [2**70]), {})
+            for _ in range(3):
+                small.road(*call)
+
+    traced, resident = grown(misses)
+    assert small.table.info().evictions == 10_000 - 16
+    assert small.table.info().hits == 20_000
+    assert small.road.held == 16
+    assert traced < 100_000
+    assert resident < 1_000_000
+
+
+def test_a_dispatcher_is_collected_with_its_road(c_road: None) -> None:
+    """Road, links and table hold each other; the collector sees through all of them."""
+
+    class Owner:
+        @shapedispatch(hints=())
+        def method(self, x: Tensor) -> Tensor:
+            return x
+
+    collected: list[int] = []
+
+    class Witness:
+        def __del__(self) -> None:
+            collected.append(1)
+
+    x = sized(2)
+    warmed(Owner.method, Owner(), x)
+    Owner.witness = Witness()  # type: ignore[attr-defined]
+    del Owner
+    gc.collect()
+    assert collected == [1]
+
+
+# ------------------------------------------------------------------------------------------------------ where it is not
+
+
+def test_without_the_module_the_package_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The Python road is taken, and the reason names the module."""
+    monkeypatch.setattr(hotpath, "_loaded", hotpath._loaded.__wrapped__)
+    monkeypatch.setattr(hotpath, "__package__", "shapedispatch.backends")
+    assert not hotpath.hotpath_available
+    assert "_hotpath" in hotpath.hotpath_reason
+    assert plain_only(double).core.road is None
+
+
+def test_the_environment_turns_it_off(c_road: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SHAPEDISPATCH_HOTPATH=false, and the reason says that it was the environment."""
+    assert hotpath.hotpath_available
+    assert hotpath.hotpath_reason is None
+    monkeypatch.setenv("SHAPEDISPATCH_HOTPATH", "false")
+    reset()
+    assert not hotpath.hotpath_available
+    assert "SHAPEDISPATCH_HOTPATH" in hotpath.hotpath_reason
+    assert plain_only(double).core.road is None
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "reason"),
+    [
+        ("requires_grad", property(lambda t: False), "requires_grad"),
+        ("exchange", object(), "torch"),
+        ("Tensor", "Tensor", "Tensor"),
+        ("grad_mode", None, "grad_mode"),
+    ],
+)
+def test_a_torch_that_is_otherwise_is_a_reason(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: Any, reason: str
+) -> None:
+    """What C needs and does not find leaves every call to Python."""
+    names = hotpath._names()
+    changed = {k: v for k, v in names.items() if k != name} | ({} if value is None else {name: value})
+    monkeypatch.setattr(hotpath, "_names", lambda: changed)
+    try:
+        assert reason in str(hotpath.bind(c_module()))
+        assert pack(sized(2)) is None
+    finally:
+        monkeypatch.undo()
+        assert hotpath.bind(c_module()) is None
+
+
+def test_a_python_without_the_gil_is_refused(tmp_path: Path) -> None:
+    """The module relies on the GIL and says so."""
+    if sys.version_info >= (3, 13):
+        pytest.skip("from 3.13 on the macro changes the layout of objects, so that it cannot be tried here")
+    with pytest.raises(ImportError, match="GIL"):
+        loaded(compiled(tmp_path, "-DPy_GIL_DISABLED=1"))
+
+
+def test_the_module_is_optional_in_the_build() -> None:
+    """Where it cannot be compiled, installation goes on without it."""
+    built = tomllib.loads(PYPROJECT.read_text("utf-8"))["tool"]["setuptools"]["ext-modules"]
+    assert built == [{"name": "shapedispatch._hotpath", "sources": ["shapedispatch/_hotpath.c"], "optional": True}]
