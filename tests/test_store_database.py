@@ -18,7 +18,7 @@ from shapedispatch.fingerprint import Environment
 from shapedispatch.store import Found, Row, Store
 from shapedispatch.store_folder import Damaged
 
-FLIPS = int(os.environ.get("SHAPEDISPATCH_FLIPS", "3000"))
+FLIPS = int(os.environ.get("SHAPEDISPATCH_FLIPS", "2000"))
 HERE = Environment({"family": "cpu", "capability": "x"}, {"torch": "2"})
 
 
