@@ -129,6 +129,10 @@ def shapedispatch(
         raise DeclarationError("configs= and grid= are for Triton kernels")
     if objective != "time":
         raise DeclarationError(f"objective={objective!r}: allowed is \"time\"")
+    if inputs is not None and not callable(inputs):
+        raise DeclarationError(f"inputs={inputs!r}: allowed is a function inputs(sizes, like) -> (args, kwargs)")
+    if name is not None and not (isinstance(name, str) and name.strip()):
+        raise DeclarationError(f"name={name!r}: allowed is a string that is not empty")
     said = {setting: value for setting, value in given.items() if value is not _LEFT_OUT}
 
     def decorate(target: Any) -> Any:
@@ -253,10 +257,19 @@ def _refuse_what_is_no_function(target: Any) -> None:
         )
 
 
+def _named(target: Any) -> Any:
+    """What gives a target its name: of a partial, the function."""
+    while isinstance(target, functools.partial):
+        target = target.func
+    return target
+
+
 def _qualified_name(target: Any) -> str:
-    inner = target.func if isinstance(target, functools.partial) else target
+    inner = _named(target)
     module = getattr(inner, "__module__", None) or "torch"
-    return f"{module}.{getattr(inner, '__qualname__', type(inner).__name__)}"
+    # A builtin's qualified name is that of a class in which torch keeps it, and nobody else finds it.
+    name = inner.__name__ if isinstance(inner, BuiltinFunctionType) else inner.__qualname__
+    return f"{module}.{name}"
 
 
 def _annotations(target: Any) -> dict[str, Any]:
@@ -278,7 +291,7 @@ def function_of(core: Core, fn: Callable[..., Any]) -> Any:
     is_dynamo_compiling = torch.compiler.is_dynamo_compiling  # Dynamo takes it for True, and inlines ``fn``
     normal, arity, call = core.backend.normal, core.backend.arity, core.road or core.call
 
-    @functools.wraps(fn)
+    @functools.wraps(_named(fn))
     def dispatch(*args: Any, **kwargs: Any) -> Any:
         if is_dynamo_compiling():
             return fn(*args, **kwargs)

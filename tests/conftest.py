@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
 import os
+import shutil
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +15,10 @@ from hypothesis import settings as hypothesis_settings
 
 # Before anything imports torch: times and sums that depend on the number of threads are not steady.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# And before a test file decorates anything: its store would be the user's.
+os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="shapedispatch-tests-")
+atexit.register(shutil.rmtree, os.environ["XDG_CACHE_HOME"], ignore_errors=True)
 
 # No deadline: an example may compile. On CI the examples are the same on every run, so that a red run can be repeated.
 hypothesis_settings.register_profile("shapedispatch", deadline=None, derandomize="CI" in os.environ, print_blob=True)
@@ -62,13 +69,15 @@ def _own_settings_and_store(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     # Matplotlib's list of fonts takes seconds to make and is no state of ours: one for the session.
     monkeypatch.setenv("MPLCONFIGDIR", str(tmp_path_factory.getbasetemp() / "matplotlib"))
-    _forget_settings()
+    _forget()
     yield
-    _forget_settings()
+    _forget()
 
 
-def _forget_settings() -> None:
-    """Let the next decoration read the settings anew; nothing to forget where nothing has imported them."""
-    settings = sys.modules.get("shapedispatch.settings")
+def _forget() -> None:
+    """Let the next decoration read settings and store anew; nothing to forget where nothing has imported them."""
+    settings, shelf = sys.modules.get("shapedispatch.settings"), sys.modules.get("shapedispatch.shelf")
     if settings is not None:
         settings.reset()
+    if shelf is not None:
+        shelf._stores.clear()

@@ -38,7 +38,7 @@ def built(fn: Callable[..., Any] | None = None, /, **given: Any) -> Any:
     """`shapedispatch` with a stopwatch to which the last candidate that is right is the fastest: a build, mostly."""
 
     def decorate(target: Callable[..., Any]) -> Any:
-        dispatcher = shapedispatch(**given)(target)
+        dispatcher = shapedispatch(**{"store": False, **given})(target)
         dispatcher.core._stopwatch_for = lambda *_: Ladder()
         return dispatcher
 

@@ -1,0 +1,610 @@
+from __future__ import annotations
+
+import copy
+import functools
+import gc
+import inspect
+import pickle
+import subprocess
+import sys
+import typing
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+import shapedispatch as package
+from shapedispatch import Choice, Variant, dispatchers, set_mode, shapedispatch
+from shapedispatch.errors import DeclarationError, SettingsError
+from tests.helpers import Ladder, assert_same, built
+
+X = torch.linspace(-1, 1, 32).reshape(4, 8)
+unbuilt = functools.partial(shapedispatch, hints=(), store=False)
+"""A decorator that builds nothing: these tests are about the decoration."""
+
+
+@unbuilt
+def doubled(x: Tensor, scale: float = 2.0, *, shift: float = 0.0) -> Tensor:
+    """Twice x."""
+    return x * scale + shift
+
+
+def product(x: Tensor, w: Tensor) -> Tensor:
+    return x @ w
+
+
+# -------------------------------------------------------------------------------------------------------- what comes back
+
+
+def test_what_comes_back_is_a_function() -> None:
+    """With name, module, docstring, signature and annotations of the one that was written."""
+    assert inspect.isfunction(doubled)
+    assert (doubled.__name__, doubled.__qualname__, doubled.__module__) == ("doubled", "doubled", __name__)
+    assert doubled.__doc__ == "Twice x."
+    assert inspect.signature(doubled) == inspect.signature(doubled.__wrapped__)
+    assert typing.get_type_hints(doubled) == {"x": Tensor, "scale": float, "shift": float, "return": Tensor}
+
+
+@pytest.mark.parametrize(
+    "name", ["explain", "tune", "prepare", "variant", "choices", "cache_info", "cache_clear", "__wrapped__"]
+)
+def test_it_carries_the_methods(name: str) -> None:
+    """All of the table in the Protocol."""
+    assert callable(getattr(doubled, name))
+    assert hasattr(package.Dispatcher, name) or name in package.Dispatcher.__annotations__
+
+
+def test_it_is_used_with_and_without_arguments() -> None:
+    """Bare, with empty parentheses and with arguments."""
+    for decorate in (shapedispatch, shapedispatch(), shapedispatch(exact=True)):
+        assert decorate(product).__wrapped__ is product
+
+
+def test_calls_may_be_spelled_as_they_like() -> None:
+    """Positional, keyword and defaulted spellings are one call, one key, one choice."""
+    doubled.cache_clear()
+    for args, kwargs in (((X,), {}), ((), {"x": X}), ((X, 2.0), {}), ((X,), {"shift": 0.0}), ((), {"scale": 2.0, "x": X})):
+        assert_same(doubled(*args, **kwargs), X * 2)
+    assert (doubled.cache_info().misses, doubled.cache_info().hits) == (1, 4)
+    assert doubled.explain(x=X) == doubled.explain(X, 2.0, shift=0.0)
+
+
+def test_a_wrong_call_is_the_functions_own_error() -> None:
+    """Missing, surplus and unknown arguments: the TypeError that the undecorated function raises."""
+    for args, kwargs in (((), {}), ((X, 1.0, 2.0), {}), ((X,), {"nonsense": 1})):
+        with pytest.raises(TypeError) as mine:
+            doubled(*args, **kwargs)
+        with pytest.raises(TypeError) as theirs:
+            doubled.__wrapped__(*args, **kwargs)
+        assert str(mine.value) == str(theirs.value)
+
+
+def test_pickling_gives_the_same_function() -> None:
+    """By its name, as functions are pickled; a copy is the function itself."""
+    assert pickle.loads(pickle.dumps(doubled)) is doubled
+    assert copy.copy(doubled) is doubled
+    assert copy.deepcopy(doubled) is doubled
+
+
+class Model(nn.Module):
+    """A module with a decorated method."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = 3.0
+
+    @unbuilt
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.scale
+
+
+def test_a_module_with_a_decorated_method_can_be_copied_and_pickled() -> None:
+    """The method belongs to the class, so that an instance holds nothing of it."""
+    model = Model()
+    assert_same(copy.deepcopy(model)(X), X * 3)
+    assert_same(pickle.loads(pickle.dumps(model))(X), X * 3)
+
+
+def test_a_method_binds() -> None:
+    """As any function in a class does; static and class methods too, with their decorators above."""
+
+    class Box:
+        factor = 2.0
+
+        @unbuilt
+        def method(self, x: Tensor) -> Tensor:
+            return x * self.factor
+
+        @staticmethod
+        @unbuilt
+        def static(x: Tensor) -> Tensor:
+            return x * 3
+
+        @classmethod
+        @unbuilt
+        def classy(cls, x: Tensor) -> Tensor:
+            return x * cls.factor
+
+    class Smaller(Box):
+        factor = 0.5
+
+    assert_same(Box().method(X), X * 2)
+    assert_same(Smaller().method(X), X * 0.5)
+    assert_same(Box.static(X), X * 3)
+    assert_same(Box.classy(X), X * 2)
+    assert_same(Smaller.classy(X), X * 0.5)
+    assert Box.method.cache_info().misses == 2
+
+
+# ---------------------------------------------------------------------------------------------------- what can be decorated
+
+
+@pytest.mark.parametrize(
+    ("fn", "args"),
+    [
+        (lambda x: x + 1, (X,)),
+        (functools.partial(torch.add, other=2), (X,)),
+        (functools.partial(product, X), (X.T,)),
+        (functools.partial(functools.partial(torch.sum, dim=1), keepdim=True), (X,)),
+        (torch.softmax, (X, -1)),
+        (torch.Tensor.relu, (X,)),
+        (torch.nn.functional.softmax, (X, -1)),
+        (Model().forward.__wrapped__.__get__(Model()), (X,)),
+    ],
+)
+def test_functions_of_every_kind_are_accepted(fn: Callable[..., Any], args: tuple[Any, ...]) -> None:
+    """Lambdas, partials, builtins, methods: the answer is the undecorated one, and it has a name."""
+    f = unbuilt(fn)
+    assert_same(f(*args), fn(*args))
+    assert isinstance(f.__name__, str)
+    assert f.__name__ != "dispatch"
+    assert f.__wrapped__ is fn
+
+
+def test_a_builtin_is_called_by_the_name_it_is_known_by() -> None:
+    """In settings and messages: where a user finds it, not where torch keeps it."""
+    assert unbuilt(torch.softmax).core.backend.name == "torch.softmax"
+
+
+def generator(x: Tensor) -> typing.Iterator[Tensor]:
+    yield x
+
+
+async def coroutine(x: Tensor) -> Tensor:
+    return x
+
+
+class Callme:
+    def __call__(self, x: Tensor) -> Tensor:
+        return x
+
+
+@pytest.mark.parametrize(
+    ("target", "advice"),
+    [
+        (nn.Linear(2, 2), "decorate its forward"),
+        (nn.Linear, "is no function"),
+        (generator, "generator"),
+        (coroutine, "coroutine"),
+        (staticmethod(product), "write @staticmethod above @shapedispatch"),
+        (classmethod(product), "write @classmethod above @shapedispatch"),
+        (property(product), "write @property above @shapedispatch"),
+        (doubled, "dispatcher already"),
+        (Callme(), "is no function"),
+        (3, "is no function"),
+        ("M K", "is no function"),
+    ],
+)
+def test_what_is_no_function_is_told_what_to_write(target: Any, advice: str) -> None:
+    """A TypeError at decoration."""
+    with pytest.raises(TypeError, match=advice):
+        shapedispatch(target)
+
+
+def test_a_compiled_function_is_refused() -> None:
+    """With a word on what to write instead."""
+    with pytest.raises(TypeError, match="without torch.compile"):
+        shapedispatch(torch.compile(product, backend="eager"))
+
+
+# ------------------------------------------------------------------------------------------------------ wrong declarations
+
+DIMS = {"x": "M K", "w": "K N"}
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({"key": ["M"]}, 'here write dims="M N K"'),
+        ({"dim": DIMS}, "dim="),
+        ({"dims": {"z": "M"}}, "z"),
+        ({"dims": {"x": "M-1"}}, "M-1"),
+        ({"dims": {"x": "... ..."}}, "once"),
+        ({"dims": 3}, "dims=3"),
+        ({"dims": {"x": 3}}, "dims of x"),
+        ({"dims": DIMS, "hints": {"Q": (64,)}}, "'Q' is unknown"),
+        ({"dims": DIMS, "hints": {"M": (0,)}}, "at least 2"),
+        ({"dims": DIMS, "hints": {"M": (1,)}}, "at least 2"),
+        ({"dims": DIMS, "hints": {"M": (-4,)}}, "at least 2"),
+        ({"dims": DIMS, "hints": {"M": (64.0,)}}, "64.0"),
+        ({"dims": DIMS, "hints": {"M": (True,)}}, "True"),
+        ({"dims": DIMS, "hints": {"M": ("64",)}}, "'64'"),
+        ({"dims": DIMS, "hints": {"M": ()}}, "hints of M"),
+        ({"dims": DIMS, "hints": 64}, "hints=64"),
+        ({"dims": DIMS, "hints": "64"}, "hints='64'"),
+        ({"dims": DIMS, "hints": {"M": (2, 3, 4, 5, 6), "K": (2, 3, 4, 5)}}, "at most 16"),
+        ({"dims": DIMS, "hints": tuple(range(2, 20))}, "at most 16"),
+        ({"dims": DIMS, "hints": [{"M": 64}, {"Q": 3}]}, "'Q' is unknown"),
+        ({"dims": DIMS, "hints": [{}]}, "hint point"),
+        ({"dims": DIMS, "static": ("Q",)}, "'Q' is unknown"),
+        ({"dims": DIMS, "static": "M"}, "tuple of dim names"),
+        ({"dims": DIMS, "static": ("M",), "hints": {"M": (64,)}}, "one of both"),
+        ({"exact": 1}, "exact"),
+        ({"exact": "yes"}, "exact"),
+        ({"maxsize": 0}, "maxsize"),
+        ({"maxsize": -1}, "maxsize"),
+        ({"maxsize": 2.5}, "maxsize"),
+        ({"dims": DIMS, "buckets": {"M": "log"}}, "pow2"),
+        ({"dims": DIMS, "buckets": {"Q": "pow2"}}, "'Q' is unknown"),
+        ({"variants": 3}, "list of callables"),
+        ({"variants": product}, "list of callables"),
+        ({"variants": [3]}, "cannot be called"),
+        ({"variants": [Variant(product, name="plain")]}, "taken"),
+        ({"variants": [Variant(product, name="exact")]}, "taken"),
+        ({"variants": [Variant(product, name="hint[M=64]")]}, "taken"),
+        ({"variants": [Variant(product, name="a"), Variant(torch.mm, name="a")]}, "taken"),
+        ({"mutates": ("z",)}, "unknown argument 'z'"),
+        ({"options": "max-autotune"}, "mapping"),
+        ({"objective": "speed"}, "objective"),
+        ({"configs": []}, "Triton"),
+        ({"grid": lambda meta: (1,)}, "Triton"),
+        ({"store": 3}, "store"),
+        ({"name": ""}, "name"),
+        ({"name": 3}, "name"),
+        ({"inputs": 3}, "inputs"),
+    ],
+    ids=lambda value: str(value)[:40] if isinstance(value, dict) else "",
+)
+def test_a_wrong_declaration_is_an_error_at_decoration(given: dict[str, Any], expected: str) -> None:
+    """It says what was given and what is allowed, and is a TypeError and a ValueError of this package."""
+    with pytest.raises(DeclarationError) as raised:
+        shapedispatch(**given)(product)
+    assert expected in str(raised.value)
+    assert isinstance(raised.value, TypeError)
+    assert isinstance(raised.value, ValueError)
+    assert isinstance(raised.value, package.ShapeDispatchError)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"dims": DIMS},
+        {"dims": DIMS, "hints": (64,)},
+        {"dims": DIMS, "hints": [64, 128]},
+        {"dims": DIMS, "hints": {"M": (16, 64), "N": (64,)}, "static": ("K",)},
+        {"dims": DIMS, "hints": [{"M": 16, "K": 64}]},
+        {"dims": DIMS, "hints": ()},
+        {"dims": DIMS, "static": ["K"]},
+        {"hints": {"x.0": (64,)}},
+        {"static": ("x.1",)},
+        {"dims": {"x": "M ..."}, "buckets": {"M": (16, 64)}},
+        {"variants": [torch.mm, Variant(torch.matmul, when=lambda x, w: None)]},
+        {"mutates": "x"},
+        {"mutates": ()},
+        {"options": {"max_autotune": False}},
+        {"store": False, "name": "mine", "maxsize": 1},
+    ],
+    ids=str,
+)
+def test_a_right_declaration_is_none(given: dict[str, Any]) -> None:
+    """Each form that the table allows."""
+    assert shapedispatch(**given)(product).__wrapped__ is product
+
+
+def test_the_arguments_are_keywords() -> None:
+    """A second positional argument is Python's own TypeError."""
+    with pytest.raises(TypeError):
+        shapedispatch(product, DIMS)
+
+
+# -------------------------------------------------------------------------------------------------- calls that do not fit
+
+
+@pytest.mark.parametrize("x", [torch.ones(2, 3, 4), torch.ones(4)], ids=["more", "fewer"])
+def test_a_call_of_another_rank_is_plain_with_one_warning(x: Tensor) -> None:
+    """The answer is the undecorated one, the warning says why at the caller's line, and comes once."""
+    f = built(product, dims=DIMS, hints=(), variants=[Variant(torch.matmul, name="mm")])
+    w = torch.ones(4, 5)
+    with pytest.warns(UserWarning, match=r"x has .*axes") as seen:
+        assert_same(f(x, w), x @ w)
+    assert [warning.filename for warning in seen] == [__file__]
+    assert_same(f(x, w), x @ w)
+    assert f.cache_info().bypasses == 2
+    assert f.explain(x, w).origin == "bypass"
+
+
+def test_one_dim_with_two_sizes_is_plain_with_one_warning() -> None:
+    """A declaration that the function's own broadcasting does not share."""
+    f = shapedispatch(dims={"x": "M", "y": "M"}, hints=(), variants=[lambda x, y: x + y])(lambda x, y: x + y)
+    x, y = torch.ones(4), torch.ones(1)
+    with pytest.warns(UserWarning, match="dim M has two sizes: 4 at x.0 and 1 at y.0") as seen:
+        assert_same(f(x, y), x + y)
+    assert len(seen) == 1
+    assert_same(f(x, y), x + y)
+
+
+def test_plains_own_error_is_the_answer() -> None:
+    """What the function raises, the caller gets: the same type and words, at a miss and afterwards."""
+    f = built(product, hints=(), variants=[Variant(product, name="other")])
+    x, w = torch.ones(2, 3), torch.ones(4, 5)
+    with pytest.raises(RuntimeError) as theirs:
+        product(x, w)
+    for _ in range(3):
+        with pytest.raises(RuntimeError) as mine:
+            f(x, w)
+        assert str(mine.value) == str(theirs.value)
+
+
+def test_an_error_after_a_write_has_written_once() -> None:
+    """A function that writes its argument and then raises does so on the caller's own."""
+
+    def careless(x: Tensor) -> Tensor:
+        x.add_(1)
+        raise KeyError("after the write")
+
+    f = built(careless, hints=(), mutates=("x",), variants=[Variant(careless, name="other")])
+    x = torch.zeros(3)
+    for calls in range(1, 4):
+        with pytest.raises(KeyError, match="after the write"):
+            f(x)
+        assert_same(x, torch.full((3,), float(calls)))
+
+
+# --------------------------------------------------------------------------------------------------------------- variants
+
+
+def test_supplied_variants_compete_and_are_judged() -> None:
+    """A right one may win; one that is wrong, or crashes, or says that it cannot run, is refused with the reason."""
+
+    def crash(x: Tensor) -> Tensor:
+        raise RuntimeError("out of order")
+
+    f = built(
+        lambda x: x + 1,
+        hints=(),
+        variants=[
+            Variant(lambda x: 1 + x, name="swapped"),
+            Variant(lambda x: x + 2, name="wrong"),
+            Variant(lambda x: (x + 1).double(), name="wide"),
+            Variant(crash, name="crash"),
+            Variant(lambda x: x + 1, name="picky", when=lambda x: "it is Sunday"),
+            Variant(lambda x: x + 1, name="confused", when=lambda x: x.nonsense),
+        ],
+    )
+    assert_same(f(X), X + 1)
+    choice = f.explain(X)
+    assert (choice.variant, choice.origin) == ("swapped", "timed")
+    reasons = {refusal.variant: " ".join(refusal.reasons) for refusal in choice.refusals}
+    assert "differs in 32 of 32" in reasons["wrong"]
+    assert "float64 and not float32" in reasons["wide"]
+    assert "out of order" in reasons["crash"]
+    assert reasons["picky"] == "it is Sunday"
+    assert "AttributeError" in reasons["confused"]
+
+
+def test_a_variant_can_be_asked_for_by_name() -> None:
+    """For bisecting; a name that there is not is an error with the names that there are."""
+    f = built(lambda x: x + 1, hints=(), variants=[Variant(lambda x: x + 2, name="wrong")])
+    assert_same(f.variant("wrong")(X), X + 2)
+    assert_same(f.variant("plain")(x=X), X + 1)
+    with pytest.raises(package.NoVariantError, match="plain, wrong"):
+        f.variant("nonsense")(X)
+
+
+# ------------------------------------------------------------------------------------------------ explain, tune, prepare
+
+
+def test_explain_runs_builds_and_times_nothing() -> None:
+    """It says what is known, and counts neither hit nor miss."""
+    ran = []
+
+    def noisy(x: Tensor) -> Tensor:
+        ran.append(1)
+        return x + 1
+
+    f = built(noisy, exact=True, variants=[Variant(noisy, name="other")])
+    choice = f.explain(X)
+    assert (choice.variant, choice.origin) == ("plain", "unseen")
+    info = f.cache_info()
+    assert (info.hits, info.misses, info.builds, info.timings, info.currsize) == (0, 0, 0, 0, 0)
+    assert ran == []
+
+
+def test_tune_decides_without_touching_the_arguments() -> None:
+    """A function that writes is timed on copies; the caller's tensor is as it was."""
+    fn = lambda x: x.add_(1)  # noqa: E731
+    f = built(fn, hints=(), mutates=("x",), variants=[Variant(lambda x: x.add_(1.0), name="other")])
+    x = torch.zeros(3)
+    version = x._version
+    choice = f.tune(x)
+    assert choice.origin == "timed"
+    assert_same(x, torch.zeros(3))
+    assert x._version == version
+    f(x)
+    assert_same(x, torch.ones(3))
+    assert f.cache_info().hits == 1
+
+
+def test_prepare_decides_for_sizes_that_were_not_called_yet() -> None:
+    """The given call with named dims resized: afterwards a call of that size is a hit."""
+    f = built(product, dims=DIMS, hints=(), variants=[Variant(torch.matmul, name="mm")])
+    x, w = torch.randn(4, 8), torch.randn(8, 3)
+    chosen = f.prepare({"M": (2, 5), "N": 7}, x, w)
+    assert [choice.sizes for choice in chosen] == [{"M": 2, "K": 8, "N": 7}, {"M": 5, "K": 8, "N": 7}]
+    f(torch.randn(5, 8), torch.randn(8, 7))
+    assert f.cache_info().hits == 1
+    assert len(f.choices()) == 2
+
+
+def test_prepare_makes_calls_by_inputs() -> None:
+    """Without arguments the calls come from ``inputs``."""
+
+    def inputs(sizes: dict[str, int], like: Any) -> Any:
+        return (torch.randn(sizes["M"], 8), torch.randn(8, 3)), {}
+
+    f = built(product, dims=DIMS, hints=(), inputs=inputs, variants=[Variant(torch.matmul, name="mm")])
+    assert [choice.sizes["M"] for choice in f.prepare([{"M": 6}, {"M": 9}])] == [6, 9]
+    f(torch.randn(9, 8), torch.randn(8, 3))
+    assert f.cache_info().hits == 1
+
+
+def test_cache_clear_forgets() -> None:
+    """Choices and counters start at nought."""
+    f = unbuilt(product)
+    f(X, X.T)
+    f(X, X.T)
+    f.cache_clear()
+    info = f.cache_info()
+    assert (info.hits, info.misses, info.currsize, info.misses_by_reason) == (0, 0, 0, {})
+    f(X, X.T)
+    assert f.cache_info().misses == 1
+
+
+def test_maxsize_bounds_the_choices() -> None:
+    """The least recently used leaves."""
+    f = unbuilt(product, maxsize=2)
+    for m in (1, 2, 1, 3, 1, 2):
+        f(X[:m], X.T)
+    info = f.cache_info()
+    assert (info.currsize, info.maxsize, info.evictions, info.hits) == (2, 2, 2, 2)
+
+
+# ------------------------------------------------------------------------------------------------------- names, settings
+
+
+def test_dispatchers_lists_the_living_by_name() -> None:
+    """Two of one name are told apart; one that is gone is not listed."""
+    one = unbuilt(product, name="tests.same")
+    two = unbuilt(product, name="tests.same")
+    found = {name: value for name, value in dispatchers().items() if name.startswith("tests.same")}
+    assert found["tests.same"] is one
+    assert set(found.values()) == {one, two}
+    assert len(found) == 2
+    del two, found
+    gc.collect()
+    assert [name for name in dispatchers() if name.startswith("tests.same")] == ["tests.same"]
+
+
+def test_a_function_defined_anew_takes_its_name_back() -> None:
+    """As in a notebook: the dispatcher of the dead function does not hold the name."""
+    f = unbuilt(product, name="tests.again")
+    del f
+    gc.collect()
+    f = unbuilt(product, name="tests.again")
+    assert dispatchers()["tests.again"] is f
+
+
+def test_the_default_name_is_module_and_qualified_name() -> None:
+    """As settings files name it."""
+    assert dispatchers()[f"{__name__}.doubled"] is doubled
+    assert f"{__name__}.Model.forward" in dispatchers()
+
+
+def write_settings(text: str) -> None:
+    """A settings file in this test's own working directory."""
+    Path("shapedispatch.toml").write_text(text, "utf-8")
+
+
+def test_who_wins(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Environment, then the kernel's section, then the decorator, then defaults, then the built-in."""
+    write_settings('[defaults]\nmaxsize = 11\nmargin = 0.5\nbudget_ms = 7\n[kernels."tests.wins"]\nmaxsize = 22\n')
+    assert unbuilt(product, name="tests.wins", maxsize=33).cache_info().maxsize == 22
+    assert unbuilt(product, name="tests.other", maxsize=33).cache_info().maxsize == 33
+    assert unbuilt(product, name="tests.another").cache_info().maxsize == 11
+    assert unbuilt(product).core.settings.margin == 0.5
+    monkeypatch.setenv("SHAPEDISPATCH_MAXSIZE", "44")
+    package.dispatcher.settings.__globals__["reset"]()
+    assert unbuilt(product, name="tests.wins", maxsize=33).cache_info().maxsize == 44
+
+
+def test_a_sections_hints_are_checked_against_the_dims() -> None:
+    """A section that names a dim which the function does not have is an error that says so."""
+    write_settings('[kernels."tests.hints"]\nhints = { Q = [64] }\n')
+    with pytest.raises((DeclarationError, SettingsError), match="'Q' is unknown"):
+        shapedispatch(product, name="tests.hints", dims=DIMS)
+
+
+def test_a_bad_settings_file_that_was_found_is_left_out_with_a_warning() -> None:
+    """The decoration works with what else there is."""
+    write_settings("[defaults]\nmaxsise = 3\n")
+    with pytest.warns(UserWarning, match="maxsise"):
+        f = unbuilt(product)
+    assert f.cache_info().maxsize == 4096
+
+
+def test_a_bad_settings_file_that_was_named_is_an_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """With file, section, setting, what was found and what is allowed."""
+    path = tmp_path / "mine.toml"
+    path.write_text("[defaults]\nmaxsize = 0\n", "utf-8")
+    monkeypatch.setenv("SHAPEDISPATCH_SETTINGS", str(path))
+    with pytest.raises(SettingsError) as raised:
+        unbuilt(product)
+    for part in (str(path), "defaults", "maxsize", "0"):
+        assert part in str(raised.value)
+
+
+def test_pick_forces_a_variant(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By name, without timing; where it cannot run the others decide."""
+    monkeypatch.setenv("SHAPEDISPATCH_PICK", "mm")
+    f = shapedispatch(product, hints=(), variants=[Variant(torch.matmul, name="mm")])
+    f(X, X.T)
+    assert (f.explain(X, X.T).variant, f.explain(X, X.T).origin) == ("mm", "pinned")
+    assert f.cache_info().timings == 0
+
+
+# -------------------------------------------------------------------------------------------------------------- jaxtyping
+
+
+def test_jaxtyping_annotations_name_the_dims() -> None:
+    """Functions annotated with jaxtyping need no ``dims``."""
+    jaxtyping = pytest.importorskip("jaxtyping")
+    fn = lambda x, w: x @ w  # noqa: E731
+    fn.__annotations__ = {"x": jaxtyping.Float[Tensor, "M K"], "w": jaxtyping.Float[Tensor, "K N"]}
+    f = unbuilt(fn)
+    assert f.explain(X, X.T).sizes == {"M": 4, "K": 8, "N": 4}
+
+
+def test_an_annotation_that_does_not_resolve_is_no_error() -> None:
+    """Names that exist for a type checker only say nothing of dims."""
+
+    def fn(x: Nonsense) -> Tensor:  # type: ignore[name-defined]  # noqa: F821
+        return x
+
+    assert_same(unbuilt(fn)(X), X)
+
+
+# -------------------------------------------------------------------------------------------------------------- the import
+
+
+def test_the_import_is_light() -> None:
+    """Importing and decorating load neither Dynamo nor Inductor beyond what torch itself does."""
+    code = (
+        "import sys, torch; before = set(sys.modules); from shapedispatch import shapedispatch\n"
+        "shapedispatch(lambda x: x)\n"
+        "new = [m for m in set(sys.modules) - before if m.startswith(('torch._dynamo', 'torch._inductor', 'triton'))]\n"
+        "print(new)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={"PYTHONPATH": ":".join(sys.path)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.strip() == "[]"
