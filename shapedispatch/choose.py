@@ -32,7 +32,7 @@ class Rules:
 
     stopwatch: Stopwatch
     budget_ms: float = 200.0
-    margin: float = 0.03
+    margin: float = 0.02
     tolerance: tuple[float, float] | None | bool = None
 
 

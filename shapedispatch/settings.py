@@ -139,7 +139,7 @@ TABLE: Mapping[str, Setting] = MappingProxyType(
             _choice("on_miss", "nearest", "plain", "error"),
             _setting("store", True, _either(_flag, _text), "true, false or a path"),
             _setting("budget_ms", 200.0, _number(lambda budget: budget > 0), "a number of milliseconds above 0"),
-            _setting("margin", 0.03, _SHARE, "a share from 0 to 1"),
+            _setting("margin", 0.02, _SHARE, "a share from 0 to 1"),
             _setting("check", None, _tolerance, "false, or [rtol, atol] of two numbers of at least 0"),
             _setting("copy_limit", 0.1, _SHARE, "a share from 0 to 1"),
             _setting("isolate", False, _flag, _FLAG),
