@@ -1,0 +1,150 @@
+"""PyTorch functions on a GPU: builds, choices, capture, streams, gradients."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from shapedispatch import shapedispatch
+
+HINTS = (64, 256, 4096)
+
+
+def on_gpu(*sizes: int, dtype: torch.dtype = torch.float32, **more: bool) -> torch.Tensor:
+    """A tensor of random numbers on the GPU."""
+    return torch.randn(*sizes, device="cuda", dtype=dtype, **more)
+
+
+def softmax(x: torch.Tensor) -> torch.Tensor:
+    """Softmax over the last axis, in float32."""
+    return torch.softmax(x.float(), -1)
+
+
+def test_three_hints_give_three_kernels() -> None:
+    """One hint's artifact is not served for the others: the generated code differs between the three."""
+    dispatched = shapedispatch(dims={"x": "R N"}, hints={"N": HINTS}, store=False)(softmax)
+    choice = dispatched.tune(on_gpu(1024, 1000, dtype=torch.bfloat16))
+    assert [t.variant for t in choice.timings] == ["plain", "hint[N=64]", "hint[N=256]", "hint[N=4096]"]
+    texts = {build.code.text() for build in dispatched.core.table.builds()}
+    assert len(texts) == 3
+
+
+def test_every_variant_is_right_at_every_size() -> None:
+    """Builds serve sizes far from their hint, odd ones too, with plain's numbers."""
+    dispatched = shapedispatch(dims={"x": "R N"}, hints={"N": HINTS}, exact=True, store=False)(softmax)
+    for size in (2, 3, 63, 64, 257, 5000):
+        x = on_gpu(128, size, dtype=torch.bfloat16)
+        for timing in dispatched.tune(x).timings:
+            torch.testing.assert_close(dispatched.variant(timing.variant)(x), softmax(x), atol=1e-5, rtol=1e-4)
+
+
+def test_a_misaligned_view_after_an_aligned_call() -> None:
+    """A build made for aligned memory is not trusted with a view that begins one element later."""
+    dispatched = shapedispatch(dims={"x": "N"}, hints={"N": (1024,)}, exact=True, store=False)(lambda x: x.sin() * 2)
+    base = on_gpu(4097)
+    for x in (base[:4096], base[1:], base[:4096], base[1:]):
+        torch.testing.assert_close(dispatched(x), x.sin() * 2)
+
+
+def test_gradients_are_those_of_plain() -> None:
+    """A call that needs gradients is timed with its backward, and every variant's gradients are plain's."""
+
+    def gated(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(x @ w) * torch.sigmoid(x @ w)
+
+    dispatched = shapedispatch(dims={"x": "M K", "w": "K N"}, hints={"M": (64, 1024)}, exact=True, store=False)(gated)
+    x, w = on_gpu(300, 64, requires_grad=True), on_gpu(64, 32, requires_grad=True)
+    expected = torch.autograd.grad(gated(x, w).sum(), (x, w))
+    for timing in dispatched.tune(x, w).timings:
+        found = torch.autograd.grad(dispatched.variant(timing.variant)(x, w).sum(), (x, w))
+        for one, other in zip(expected, found, strict=True):
+            torch.testing.assert_close(one, other, atol=1e-3, rtol=1e-3)
+    assert x.grad is None
+
+
+def test_a_cold_call_inside_a_capture_times_nothing() -> None:
+    """While a CUDA graph is captured nothing is timed or synchronised, and the replay gives plain's numbers."""
+
+    def scaled(x: torch.Tensor) -> torch.Tensor:
+        return x * 3 + 1
+
+    dispatched = shapedispatch(hints=(), variants=[lambda x: torch.add(x * 3, 1)], mutates=(), store=False)(scaled)
+    x = on_gpu(256)
+    scaled(x)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = dispatched(x)
+    x.copy_(on_gpu(256))
+    graph.replay()
+    torch.testing.assert_close(out, scaled(x))
+    assert dispatched.cache_info().timings == 0
+
+
+def test_a_warm_call_inside_a_capture() -> None:
+    """A known shape is captured like any call."""
+    dispatched = shapedispatch(dims={"x": "R N"}, hints={"N": (64,)}, exact=True, store=False)(softmax)
+    x = on_gpu(512, 512, dtype=torch.bfloat16)
+    dispatched(x)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = dispatched(x)
+    x.copy_(on_gpu(512, 512, dtype=torch.bfloat16))
+    graph.replay()
+    torch.testing.assert_close(out, softmax(x), atol=1e-5, rtol=1e-4)
+
+
+def test_a_stream_behind_a_long_producer() -> None:
+    """A call on a stream of its own sees what that stream has produced, cold and warm."""
+    dispatched = shapedispatch(dims={"x": "R N"}, hints={"N": (256,)}, exact=True, store=False)(softmax)
+    stream = torch.cuda.Stream()
+    for _ in range(2):
+        x = torch.zeros(512, 300, device="cuda")
+        with torch.cuda.stream(stream):
+            stream.wait_stream(torch.cuda.default_stream())
+            torch.cuda._sleep(20_000_000)
+            x.fill_(0).copy_(torch.arange(300, device="cuda").expand(512, 300) / 100)
+            out = dispatched(x)
+        torch.cuda.default_stream().wait_stream(stream)
+        torch.testing.assert_close(out, softmax(x), atol=1e-5, rtol=1e-4)
+
+
+def test_random_numbers_do_not_depend_on_the_choice() -> None:
+    """Dropout draws what plain draws, at the first call and afterwards, and leaves the generator where plain does."""
+
+    def dropped(x: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.dropout(x * 2, 0.5)
+
+    dispatched = shapedispatch(dims={"x": "R N"}, hints={"N": (64,)}, exact=True, store=False)(dropped)
+    x = on_gpu(64, 100)
+    for _ in range(3):
+        torch.cuda.manual_seed(7)
+        expected, after = dropped(x), torch.rand(3, device="cuda")
+        torch.cuda.manual_seed(7)
+        torch.testing.assert_close(dispatched(x), expected)
+        torch.testing.assert_close(torch.rand(3, device="cuda"), after)
+
+
+def test_a_pure_view_launches_nothing() -> None:
+    """Slices, permutes and expands come back as views of the argument, without a kernel."""
+
+    def heads(qkv: torch.Tensor) -> torch.Tensor:
+        return qkv.permute(0, 2, 1, 3)[:, :, :, :16].expand(2, 4, 8, 16)
+
+    dispatched = shapedispatch(dims={"qkv": "B T H D"}, static=("H", "D"), hints={"T": (8,)}, store=False)(heads)
+    qkv = on_gpu(2, 8, 4, 32)
+    dispatched(qkv)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA], acc_events=True) as profile:
+        out = dispatched(qkv)
+        torch.cuda.synchronize()
+    assert out.untyped_storage().data_ptr() == qkv.untyped_storage().data_ptr()
+    names = [event.name.lower() for event in profile.events()]
+    assert not [name for name in names if "kernel" in name and "launch" not in name]
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+def test_a_device_that_is_not_current() -> None:
+    """Tensors on another device are dispatched there, and the current device stays."""
+    dispatched = shapedispatch(dims={"x": "R N"}, hints={"N": (64,)}, exact=True, store=False)(softmax)
+    x = torch.randn(64, 100, device="cuda:1")
+    torch.testing.assert_close(dispatched(x), softmax(x), atol=1e-5, rtol=1e-4)
+    assert torch.cuda.current_device() == 0
