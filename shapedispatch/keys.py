@@ -66,8 +66,8 @@ _inference_mode = torch.is_inference_mode_enabled
 _any_autocast = torch._C._is_any_autocast_enabled
 _deterministic = torch._C._get_deterministic_algorithms
 _default_dtype = torch.get_default_dtype
-_matmul_precision = torch._C._get_float32_matmul_precision
-_precision_of = torch._C._get_fp32_precision_getter
+# Backend by backend: the older question for one word raises where `torch.backends.*.fp32_precision` has been set.
+_precision = torch._C._get_fp32_precision_getter
 _threads = torch.get_num_threads
 _anomaly = torch.is_anomaly_enabled
 _compiler = torch.compiler
@@ -99,10 +99,6 @@ def ambient() -> Key:
         or _backward_hooks
     ):
         device = _default_device()
-    try:
-        precision: Hashable = _matmul_precision()
-    except RuntimeError:  # set through `torch.backends.*.fp32_precision`, which the older question refuses to answer
-        precision = _precisions()
     return (
         device,
         _grad_mode(),
@@ -110,14 +106,10 @@ def ambient() -> Key:
         _any_autocast() and _autocast(),
         _deterministic() and _determinism(),
         _default_dtype(),
-        precision,
+        _precision("cuda", "matmul"),
+        _precision("mkldnn", "matmul"),
         _threads(),
     )
-
-
-def _precisions() -> Key:
-    """How exact matrix products and convolutions of float32 are, backend by backend."""
-    return tuple(_precision_of(backend, "matmul") for backend in ("cuda", "mkldnn"))
 
 
 def _autocast() -> Key:
@@ -405,6 +397,7 @@ _AMBIENT_PARTS = (
     "deterministic algorithms",
     "default dtype",
     "matmul precision",
+    "matmul precision of mkldnn",
     "number of threads",
 )
 _TENSOR_PARTS = ("type", "dtype", "sizes", "strides", "device", "alignment", "requires_grad", "inference tensor")

@@ -21,7 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from shapedispatch import keys
 from tests.fuzzing import Call, Config, Pair, within
 
-# ------------------------------------------------------------------------------------------------------------ attributes
+# ---------------------------------------------------------------------------------------------------------- attributes
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,12 @@ class TensorRecipe:
                 return nn.Parameter(t, requires_grad=self.grad == "leaf")
             if self.grad != "none":
                 t.requires_grad_()
-            return t * 1 if self.grad == "result" else t
+            return torch.ops.aten.alias(t) if self.grad == "result" else t  # keeps all strides
+
+
+@dataclass
+class Twin(Config):
+    """A dataclass with the same fields."""
 
 
 class One(nn.Module):
@@ -64,7 +69,13 @@ class Colour(enum.Enum):
     BLUE = 2
 
 
-class Word(str, enum.Enum):
+class Other(enum.Enum):
+    """Another, of the same names."""
+
+    RED = 1
+
+
+class Word(str, enum.Enum):  # noqa: UP042 - as people write it
     """One that is equal to a string."""
 
     A = "a"
@@ -129,19 +140,18 @@ def _ones(*sizes: int) -> Tensor:
 ATTRIBUTES: Mapping[str, Mapping[str, Callable[[Recipe], Recipe]]] = {
     "dtype of x": {str(t): _x(dtype=t) for t in (torch.float64, torch.bfloat16, torch.float16)},
     "dtype of y": {str(t): _y(dtype=t) for t in (torch.int64, torch.bool, torch.uint8, torch.int32, torch.complex64)},
-    "sizes of x": {
+    "layout of x": {
         "one more": _x(sizes=(3, 1, 4)),
         "none": _x(sizes=(0, 1, 4)),
         "rank": _x(sizes=(2, 4), strides=(4, 1)),
         "scalar": _x(sizes=(), strides=()),
-    },
-    "strides of x": {
         "other order": _x(sizes=(2, 1, 4), strides=(1, 2, 2)),
         "gap": _x(sizes=(2, 1, 4), strides=(8, 8, 2)),
         "expanded": _x(sizes=(2, 1, 4), strides=(0, 0, 1)),
         "of a size of one": _x(sizes=(2, 1, 4), strides=(4, 9, 1)),
     },
-    "alignment of y": {"four bytes": _y(offset=1), "eight bytes": _y(offset=2)},
+    "alignment of x": {"off by three elements": _x(offset=3)},
+    "alignment of y": {"off by one element": _y(offset=1)},
     "gradient of x": {"leaf": _x(grad="leaf"), "result": _x(grad="result")},
     "kind of y": {"parameter": _y(parameter=True), "inference": _y(inference=True)},
     "identity": {"x twice": lambda recipe: replace(recipe, y="x")},
@@ -171,7 +181,15 @@ ATTRIBUTES: Mapping[str, Mapping[str, Callable[[Recipe], Recipe]]] = {
         "another slice": _with(word=slice(1, None)),
         "slice by true": _with(word=slice(True)),
         "range": _with(word=range(3)),
-        "range that is equal": _with(word=range(0, 3, 1)),
+        "another range": _with(word=range(1, 3)),
+        "a range to elsewhere": _with(word=range(4)),
+        "a range in steps": _with(word=range(0, 3, 2)),
+        "a slice in steps": _with(word=slice(1, None, 2)),
+        "another enum": _with(word=Other.RED),
+        "imaginary": _with(word=1j),
+        "more imaginary": _with(word=2j),
+        "real and imaginary": _with(word=2 + 2j),
+        "minus zero and imaginary": _with(word=complex(-0.0, 1)),
         "size": _with(word=torch.Size((2,))),
     },
     "nest": {
@@ -190,10 +208,13 @@ ATTRIBUTES: Mapping[str, Mapping[str, Callable[[Recipe], Recipe]]] = {
         "dict of two in another order": _with(nest=lambda: {"b": 1, "a": 1}),
         "tensor": _with(nest=lambda: [_ones(2)]),
         "larger tensor": _with(nest=lambda: [_ones(3)]),
+        "tuple of two": _with(nest=lambda: (1, 1)),
         "named tuple": _with(nest=lambda: Pair(1, 1)),
+        "another named tuple": _with(nest=lambda: _Loose(1, 1)),
         "named tuple with more": _with(nest=lambda: _beside(_Loose(1, 1), 1)),
         "named tuple with other more": _with(nest=lambda: _beside(_Loose(1, 1), 2)),
         "dataclass": _with(nest=lambda: Config(_ones(2))),
+        "another dataclass": _with(nest=lambda: Twin(_ones(2))),
         "dataclass of another scale": _with(nest=lambda: Config(_ones(2), 2.0)),
         "dataclass with more": _with(nest=lambda: _beside(Config(_ones(2)), 1)),
         "dataclass with other more": _with(nest=lambda: _beside(Config(_ones(2)), 2)),
@@ -241,7 +262,7 @@ def all_attributes() -> list[tuple[str, str, Callable[[Recipe], Recipe]]]:
     return [(group, name, change) for group, changes in ATTRIBUTES.items() for name, change in changes.items()]
 
 
-# -------------------------------------------------------------------------------------------------------------- bypasses
+# ------------------------------------------------------------------------------------------------------------ bypasses
 
 
 class CountingFunctions(TorchFunctionMode):

@@ -8,6 +8,8 @@ wrong answer, on a CPU and without a compiler.
 A call is made from one integer (`make_call`), so that a failing one can be repeated, and hypothesis can shrink a list.
 """
 
+# ruff: noqa: D103 - what a fuzzed function does is its name and its one line
+
 from __future__ import annotations
 
 import contextlib
@@ -90,7 +92,7 @@ class Layout:
         return cls(type(t), t.dtype, tuple(t.shape), t.stride(), aligned, grad, t.is_leaf, t.is_inference())
 
     def read(self, t: Tensor, address: int) -> Tensor:
-        """The tensor's memory in this layout; with a gradient, the tensor itself as the leaf or non-leaf it should be."""
+        """The tensor's memory in this layout; with a gradient, the tensor itself as leaf or non-leaf."""
         if self.grad:
             if self.leaf:
                 return t if t.is_leaf and t.requires_grad else t.detach().requires_grad_()
@@ -300,8 +302,16 @@ WHOLES = (torch.int64, torch.int32, torch.uint8, torch.bool)
 DTYPES = (*FLOATS, *WHOLES, torch.complex64)
 
 LAYOUTS = (
-    "dense", "transposed", "stepped", "expanded", "misaligned", "offset", "reversed axes", "odd stride of one", "windows",
-)  # fmt: skip
+    "dense",
+    "transposed",
+    "stepped",
+    "expanded",
+    "misaligned",
+    "offset",
+    "reversed axes",
+    "odd stride of one",
+    "windows",
+)
 
 
 def make_tensor(sizes: Sequence[int], dtype: torch.dtype, layout: str, values: int) -> Tensor:
@@ -666,7 +676,8 @@ class _Maker:
             return t.detach()[...]
 
     def a_other(self) -> Tensor:
-        return self._tensor(self.sizes[self.rng.randrange(len(self.sizes) + 1) :], self.rng.choice(self.function.dtypes))
+        sizes = self.sizes[self.rng.randrange(len(self.sizes) + 1) :]
+        return self._tensor(sizes, self.rng.choice(self.function.dtypes))
 
     def a_matrix(self) -> Tensor:
         return self._tensor((self.side, self.side), self.dtype)

@@ -17,6 +17,7 @@ from tests.fuzzing import Config, baking, within
 
 
 def key(*args: Any, **kwargs: Any) -> keys.Key:
+    """The key of a call in normal form."""
     return keys.key(args, kwargs)
 
 
@@ -83,17 +84,18 @@ def test_one_number_in_two_places_makes_no_other_key() -> None:
     assert key(large, large) == key(int("1000000"), int("1000000"))
 
 
-def test_the_new_way_to_set_precision_is_keyed() -> None:
-    """``torch.backends.fp32_precision`` makes the older question for the precision raise."""
-    x = torch.ones(2)
+@pytest.mark.parametrize(("backend", "word"), [("cuda", "tf32"), ("mkldnn", "bf16"), ("mkldnn", "tf32")])
+def test_the_new_way_to_set_precision_is_keyed(backend: str, word: str) -> None:
+    """``torch.backends.*.fp32_precision`` makes the older question for the precision raise."""
+    matmul = getattr(torch.backends, backend).matmul
+    x, before = torch.ones(2), matmul.fp32_precision
     usual = key(x)
-    before = torch.backends.fp32_precision
     try:
-        torch.backends.fp32_precision = "tf32"
+        matmul.fp32_precision = word
         assert key(x) != usual
         assert key(x) == key(x)
     finally:
-        torch.backends.fp32_precision = before
+        matmul.fp32_precision = before
     assert key(x) == usual
 
 
@@ -119,7 +121,8 @@ def test_interleaved_views_count_as_overlapping() -> None:
 # ------------------------------------------------------------------------------------------------------------- bypasses
 
 
-def twice(*args: Any) -> Any:
+def first_and_all(*args: Any) -> Any:
+    """Returns its arguments themselves."""
     return [args[0], args]
 
 
@@ -146,7 +149,7 @@ def test_an_argument_that_cannot_be_keyed_makes_a_call_a_bypass(name: str) -> No
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # some of these layouts are in beta
         value = make()
-    f = baking(twice)
+    f = baking(first_and_all)
     assert f(value)[0] is value
     info = f.cache_info()
     assert (info.bypasses, info.misses, info.currsize, info.timings) == (1, 0, 0, 0)
