@@ -61,21 +61,17 @@ typedef struct {
 
 /* A question to torch. Where it is a C function without arguments it is called directly, past Python's call. */
 typedef struct {
-    PyObject *callable;
-    PyObject *argument;
+    PyObject *question;                 /* a tuple: the function, then its arguments */
     PyCFunction direct;
     PyObject *self;
 } Probe;
 
-/* State that makes a call a bypass, or is rare: C judges only calls where each of these answers "nothing". */
-static const char *const quiet_names[] = {
-    "function_modes", "dispatch_modes", "functorch_level", "tracing", "saved_tensor_hooks",
-};
-/* State that stands in the key by value. */
-static const char *const keyed_names[] = {
-    "grad_mode", "inference_mode", "default_dtype", "matmul_precision", "threads",
-};
-enum { QUIET = 5, KEYED = 5 };
+enum { MOST_PROBES = 16 };
+
+typedef struct {
+    int count;
+    Probe probes[MOST_PROBES];
+} Probes;
 
 /* Bound once, for the process, and never let go. */
 static struct {
@@ -83,7 +79,8 @@ static struct {
     PyTypeObject *tensor, *parameter, *base, *module;   /* base: what every kind of tensor is */
     PyTypeObject *size, *device, *dtype, *layout, *memory_format;
     PyGetSetDef *requires_grad, *is_leaf, *dtype_of;
-    Probe quiet[QUIET], keyed[KEYED];
+    Probes quiet;                       /* what makes a call a bypass, or is rare: each must answer "nothing" */
+    Probes keyed;                       /* what stands in the key by value */
     Probe any_autocast, autocast_cache, deterministic, warn_only;
     PyObject *autocast_devices, *autocast_enabled, *autocast_dtype;
     PyObject *determinism;              /* has fill_uninitialized_memory */
@@ -153,9 +150,8 @@ static PyObject *ask(const Probe *probe)
 {
     if (probe->direct != NULL)
         return probe->direct(probe->self, NULL);
-    if (probe->argument != NULL)
-        return PyObject_CallOneArg(probe->callable, probe->argument);
-    return PyObject_CallNoArgs(probe->callable);
+    PyObject *const *parts = &PyTuple_GET_ITEM(probe->question, 0);
+    return PyObject_Vectorcall(parts[0], parts + 1, (size_t)PyTuple_GET_SIZE(probe->question) - 1, NULL);
 }
 
 /* A short text as one word; torch's names of precisions are at most seven letters. */
@@ -212,8 +208,8 @@ static int variable_is_at_least(PyObject *names, PyObject *name, long bound)
 static int is_quiet(void)
 {
     uint64_t word;
-    for (int i = 0; i < QUIET; i++)
-        if (!take_word(ask(&torch.quiet[i]), &word) || word != 0)
+    for (int i = 0; i < torch.quiet.count; i++)
+        if (!take_word(ask(&torch.quiet.probes[i]), &word) || word != 0)
             return 0;
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(torch.hook_tables); i++)
         if (PyDict_Size(PyTuple_GET_ITEM(torch.hook_tables, i)) != 0)
@@ -256,8 +252,8 @@ static int pack_ambient(Pack *pack)
 {
     if (!is_quiet())
         return 0;
-    for (int i = 0; i < KEYED; i++)
-        if (!push_answer(pack, ask(&torch.keyed[i])))
+    for (int i = 0; i < torch.keyed.count; i++)
+        if (!push_answer(pack, ask(&torch.keyed.probes[i])))
             return 0;
     return pack_switch(pack, &torch.any_autocast, pack_autocast)
         && pack_switch(pack, &torch.deterministic, pack_determinism);
@@ -1210,16 +1206,46 @@ static int bind_attribute(PyObject *names, const char *name, PyGetSetDef **place
     return 1;
 }
 
+static int is_tuple_of_some(PyObject *value, const char *name)
+{
+    if (PyTuple_CheckExact(value) && PyTuple_GET_SIZE(value) > 0)
+        return 1;
+    PyErr_Format(PyExc_TypeError, "%s is no tuple, or an empty one", name);
+    return 0;
+}
+
+static int take_question(PyObject *question, const char *name, Probe *probe)
+{
+    if (!is_tuple_of_some(question, name))
+        return 0;
+    Py_XSETREF(probe->question, Py_NewRef(question));
+    PyObject *function = PyTuple_GET_ITEM(question, 0);
+    int direct = PyTuple_GET_SIZE(question) == 1 && PyCFunction_CheckExact(function)
+        && PyCFunction_GET_FLAGS(function) == METH_NOARGS;
+    probe->direct = direct ? PyCFunction_GET_FUNCTION(function) : NULL;
+    probe->self = direct ? PyCFunction_GET_SELF(function) : NULL;
+    return 1;
+}
+
 static int bind_probe(PyObject *names, const char *name, Probe *probe)
 {
     PyObject *value = given(names, name);
-    if (value == NULL)
+    return value != NULL && take_question(value, name, probe);
+}
+
+static int bind_probes(PyObject *names, const char *name, Probes *probes)
+{
+    PyObject *value = given(names, name);
+    if (value == NULL || !is_tuple_of_some(value, name))
         return 0;
-    Py_XSETREF(probe->callable, Py_NewRef(value));
-    int direct = PyCFunction_CheckExact(value) && PyCFunction_GET_FLAGS(value) == METH_NOARGS;
-    probe->direct = direct ? PyCFunction_GET_FUNCTION(value) : NULL;
-    probe->self = direct ? PyCFunction_GET_SELF(value) : NULL;
-    return 1;
+    probes->count = 0;
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(value) && i < MOST_PROBES; i++, probes->count++)
+        if (!take_question(PyTuple_GET_ITEM(value, i), name, &probes->probes[i]))
+            return 0;
+    if (probes->count == PyTuple_GET_SIZE(value))
+        return 1;
+    PyErr_Format(PyExc_TypeError, "%s holds more than %d questions", name, MOST_PROBES);
+    return 0;
 }
 
 static int bind_exchange(PyObject *names)
@@ -1239,14 +1265,8 @@ static int bind_exchange(PyObject *names)
 
 static int bind_state(PyObject *names)
 {
-    for (int i = 0; i < QUIET; i++)
-        if (!bind_probe(names, quiet_names[i], &torch.quiet[i]))
-            return 0;
-    torch.quiet[QUIET - 1].argument = Py_True;  /* saved-tensor hooks: asked also where a transform ignores them */
-    for (int i = 0; i < KEYED; i++)
-        if (!bind_probe(names, keyed_names[i], &torch.keyed[i]))
-            return 0;
-    return bind_probe(names, "any_autocast", &torch.any_autocast)
+    return bind_probes(names, "quiet", &torch.quiet) && bind_probes(names, "keyed", &torch.keyed)
+        && bind_probe(names, "any_autocast", &torch.any_autocast)
         && bind_probe(names, "autocast_cache", &torch.autocast_cache)
         && bind_probe(names, "deterministic", &torch.deterministic)
         && bind_probe(names, "warn_only", &torch.warn_only)

@@ -154,11 +154,14 @@ def _types() -> dict[str, Any]:
 def _state() -> dict[str, Any]:
     """What `keys.ambient` asks."""
     return {
-        "function_modes": keys._function_modes,
-        "dispatch_modes": keys._dispatch_modes,
-        "functorch_level": keys._functorch_level,
-        "tracing": keys._tracing,
-        "saved_tensor_hooks": keys._saved_tensor_hooks,
+        "quiet": (
+            (keys._function_modes,),
+            (keys._dispatch_modes,),
+            (keys._functorch_level,),
+            (keys._tracing,),
+            (keys._saved_tensor_hooks, True),
+            (keys._anomaly,),
+        ),
         "hook_tables": (
             keys._forward_pre_hooks,
             keys._forward_hooks,
@@ -167,18 +170,21 @@ def _state() -> dict[str, Any]:
         ),
         "compiler_names": vars(torch.compiler),
         "forward_names": vars(forward_ad),
-        "grad_mode": keys._grad_mode,
-        "inference_mode": keys._inference_mode,
-        "default_dtype": keys._default_dtype,
-        "matmul_precision": keys._matmul_precision,
-        "threads": keys._threads,
-        "any_autocast": keys._any_autocast,
+        "keyed": (
+            (keys._grad_mode,),
+            (keys._inference_mode,),
+            (keys._default_dtype,),
+            (keys._precision, "cuda", "matmul"),
+            (keys._precision, "mkldnn", "matmul"),
+            (keys._threads,),
+        ),
+        "any_autocast": (keys._any_autocast,),
         "autocast_devices": keys._AUTOCAST_DEVICES,
         "autocast_enabled": torch.is_autocast_enabled,
         "autocast_dtype": torch.get_autocast_dtype,
-        "autocast_cache": torch.is_autocast_cache_enabled,
-        "deterministic": keys._deterministic,
-        "warn_only": torch.is_deterministic_algorithms_warn_only_enabled,
+        "autocast_cache": (torch.is_autocast_cache_enabled,),
+        "deterministic": (keys._deterministic,),
+        "warn_only": (torch.is_deterministic_algorithms_warn_only_enabled,),
         "determinism": torch.utils.deterministic,
     }
 

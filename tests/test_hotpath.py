@@ -12,6 +12,7 @@ import tomllib
 import tracemalloc
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -199,6 +200,17 @@ def test_an_argument_is_known_again_and_told_from_all_others(name: str) -> None:
     assert sum(packed == made[1] for _, packed in calls) == sum(one == made[0] for one, _ in calls) == 1
 
 
+@contextlib.contextmanager
+def precision_of_mkldnn(word: str) -> Iterator[None]:
+    """Set through the newer of torch's two ways, which the older does not always see."""
+    before = torch.backends.mkldnn.matmul.fp32_precision
+    torch.backends.mkldnn.matmul.fp32_precision = word
+    try:
+        yield
+    finally:
+        torch.backends.mkldnn.matmul.fp32_precision = before
+
+
 STATES: dict[str, Callable[[], contextlib.AbstractContextManager[Any]]] = {
     "as it is": contextlib.nullcontext,
     "no gradients": torch.no_grad,
@@ -208,6 +220,7 @@ STATES: dict[str, Callable[[], contextlib.AbstractContextManager[Any]]] = {
     "autocast, no cache": lambda: torch.autocast("cpu", torch.bfloat16, cache_enabled=False),
     "float64": lambda: within({"default dtype": torch.float64}),
     "precision": lambda: within({"precision": "medium"}),
+    "precision of one backend": lambda: precision_of_mkldnn("bf16"),
     "deterministic": lambda: within({"deterministic": "error"}),
     "warns of the undeterministic": lambda: within({"deterministic": "warn"}),
     "two threads": lambda: within({"threads": 2}),
@@ -227,6 +240,27 @@ def test_a_state_is_known_again_and_told_from_all_others(name: str) -> None:
     assert sum(packed == made[1] for _, packed in calls) == sum(one == made[0] for one, _ in calls) == 1
 
 
+def test_c_asks_all_that_python_asks() -> None:
+    """A question that is new in `keys.ambient` must be put by C too, or C would not see what it is about."""
+    asked = {id(part) for value in hotpath._state().values() for part in flat(value)}
+    inside = {"_default_device", "_autocast", "_determinism"}  # functions of keys itself, tested above by what they see
+    names = set(keys.ambient.__code__.co_names) & set(vars(keys)) - inside
+    assert len(names) > 15
+    assert [name for name in names if not ({id(vars(keys)[name]), id(vars_of(vars(keys)[name]))} & asked)] == []
+
+
+def flat(value: Any) -> Iterator[Any]:
+    """A value, and what stands in it where it is a tuple."""
+    yield value
+    for part in value if isinstance(value, tuple) else ():
+        yield from flat(part)
+
+
+def vars_of(value: Any) -> Any:
+    """The names of a module, which C reads as they are; else None."""
+    return vars(value) if isinstance(value, ModuleType) else None
+
+
 @contextlib.contextmanager
 def global_hook() -> Iterator[None]:
     """A hook on every module."""
@@ -244,6 +278,7 @@ def global_hook() -> Iterator[None]:
         lambda: torch.utils._python_dispatch.TorchDispatchMode(),
         lambda: torch.autograd.graph.save_on_cpu(),
         lambda: torch.autograd.forward_ad.dual_level(),
+        lambda: torch.autograd.set_detect_anomaly(True),
         global_hook,
     ],
 )
@@ -864,7 +899,9 @@ def test_the_environment_turns_it_off(c_road: None, monkeypatch: pytest.MonkeyPa
         ("requires_grad", property(lambda t: False), "requires_grad"),
         ("exchange", object(), "torch"),
         ("Tensor", "Tensor", "Tensor"),
-        ("grad_mode", None, "grad_mode"),
+        ("keyed", None, "keyed"),
+        ("quiet", (torch.is_grad_enabled,), "quiet"),
+        ("quiet", ((torch.is_grad_enabled,),) * 17, "quiet"),
     ],
 )
 def test_a_torch_that_is_otherwise_is_a_reason(
