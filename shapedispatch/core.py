@@ -150,12 +150,11 @@ class Core:
             raise Bypass(str(misfit)) from None
         new_because = self._new_because(key, args, kwargs)
         self.table.count("misses", ", ".join(new_because) or "the first call")
-        with untouched(args, kwargs):
-            entry = None if afresh else self._recalled(key, args, kwargs)
-            if entry is None and not afresh and self.settings.mode in FROZEN_MODES:
-                entry = self._without_timing(key, sizes, args, kwargs)
-            if entry is None:
-                entry = self._chosen(key, args, kwargs)
+        entry = None if afresh else self._recalled(key, args, kwargs)
+        if entry is None and not afresh and self.settings.mode in FROZEN_MODES:
+            entry = self._without_timing(key, sizes, args, kwargs)
+        if entry is None:
+            entry = self._chosen(key, args, kwargs)
         key = self._key_after(key, args, kwargs)
         entry = replace_choice(entry, sizes=sizes, key=key, new_because=new_because)
         self.table.publish(key, entry)
@@ -164,9 +163,11 @@ class Core:
         return entry
 
     def _chosen(self, key: Key, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Entry:
-        offer = self.backend.offer(args, kwargs, key, self.table)
+        with untouched(args, kwargs):  # which lets no warning through: not ours, and not the store's
+            offer = self.backend.offer(args, kwargs, key, self.table)
+            entry = self._winner(offer, args, kwargs)
         self._warn_of_failures(offer, args, kwargs)
-        return self._winner(offer, args, kwargs)
+        return entry
 
     # -- what is known without timing
 
@@ -192,14 +193,15 @@ class Core:
     ) -> Entry | None:
         """An entry for a choice made before; None where its variant is gone, cannot run this call or is wrong."""
         wish = Wish(only=choice.variant, build=build and self.settings.mode != "sealed")
-        offer = self.backend.offer(args, kwargs, key, self.table, wish)
-        candidate = next((c for c in offer.candidates if c.name == choice.variant), None)
-        if candidate is None:
-            return None
-        if choice.origin in ("stored", "shipped") and candidate is not offer.candidates[0]:
-            trial = self._trial(offer, args, kwargs)
-            if self._why_untimed(offer, trial) or refusal(candidate, offer.candidates[0], trial, self._rules(trial)):
+        with untouched(args, kwargs):
+            offer = self.backend.offer(args, kwargs, key, self.table, wish)
+            candidate = next((c for c in offer.candidates if c.name == choice.variant), None)
+            if candidate is None:
                 return None
+            if choice.origin in ("stored", "shipped") and candidate is not offer.candidates[0]:
+                trial, rules = self._trial(offer, args, kwargs), self._rules
+                if self._why_untimed(offer, trial) or refusal(candidate, offer.candidates[0], trial, rules(trial)):
+                    return None
         return _entry(candidate, replace(choice, route=candidate.route), offer)
 
     def _without_timing(
@@ -216,7 +218,8 @@ class Core:
             entry = self._only(near, key, args, kwargs, build=False) if near is not None else None
             if entry is not None and near is not None:
                 return replace_choice(entry, origin="nearest", timings=(), notes=(f"chosen at {_at(near.sizes)}", why))
-            offer = self.backend.offer(args, kwargs, key, self.table, Wish(build=False))
+            with untouched(args, kwargs):
+                offer = self.backend.offer(args, kwargs, key, self.table, Wish(build=False))
             return self._nearest(offer, f"the mode is {self.settings.mode}", args, kwargs)
         return Entry(self.plain, None, Choice("plain", "nearest", notes=(why,)))
 

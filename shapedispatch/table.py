@@ -12,7 +12,7 @@ import threading
 import weakref
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from cachetools import LRUCache
@@ -220,6 +220,8 @@ class Table:
             slot = self._slots.get(key)
             if slot is None:
                 slot = self._slots[key] = _Slot()
+            if entry.build is not None and entry.build not in self._builds:
+                entry = replace(entry, run=None)  # builds made after it have pushed its own out already
             slot.entries = (entry, *slot.entries)[:STATES_A_KEY]
             self._settle()
             self._recency[slot] = key
