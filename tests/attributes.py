@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import abc
+import ast
 import contextlib
 import dataclasses
 import enum
@@ -184,6 +186,7 @@ ATTRIBUTES: Mapping[str, Mapping[str, Callable[[Recipe], Recipe]]] = {
         "another range": _with(word=range(1, 3)),
         "a range to elsewhere": _with(word=range(4)),
         "a range in steps": _with(word=range(0, 3, 2)),
+        "a slice from elsewhere": _with(word=slice(2, None)),
         "a slice in steps": _with(word=slice(1, None, 2)),
         "another enum": _with(word=Other.RED),
         "imaginary": _with(word=1j),
@@ -191,6 +194,9 @@ ATTRIBUTES: Mapping[str, Mapping[str, Callable[[Recipe], Recipe]]] = {
         "real and imaginary": _with(word=2 + 2j),
         "minus zero and imaginary": _with(word=complex(-0.0, 1)),
         "size": _with(word=torch.Size((2,))),
+        "another size": _with(word=torch.Size((3,))),
+        "module": _with(word=One()),
+        "another module": _with(word=Two()),
     },
     "nest": {
         "a number": _with(nest=lambda: [1]),
@@ -289,6 +295,18 @@ class Unknown:
     """An object that no key can hold by value."""
 
 
+@dataclass
+class _Abstract(abc.ABC):  # noqa: B024 - its metaclass is the point
+    """A dataclass whose class is no plain type."""
+
+
+@dataclass
+class _Output(dict[str, Any]):
+    """A dict with fields, as some libraries return."""
+
+    x: Tensor
+
+
 @contextlib.contextmanager
 def _hook(register: Callable[[Any], Any]) -> Any:
     handle = register(lambda *_: None)
@@ -382,6 +400,9 @@ ARGUMENTS: Mapping[str, tuple[Callable[[], Any], str]] = {
     "bound append": (lambda: [].append, "bound method"),
     "itself inside": (_itself, "contains itself"),
     "field without a value": (_unset, "no value"),
+    "syntax tree": (lambda: ast.Name("a"), "Name"),
+    "class with a metaclass": (lambda: _Abstract, "ABCMeta"),
+    "dict that is a dataclass": (lambda: _Output(torch.ones(2)), "_Output"),
     "result of max": (lambda: torch.ones(2, 2).max(0), "max"),
 }
 """Arguments that make a call a bypass, and a word of the reason."""

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from shapedispatch import keys
-from tests.attributes import ARGUMENTS, STATES, Recipe
+from tests.attributes import ARGUMENTS, STATES, Recipe, Unknown
 from tests.fuzzing import Config, baking, within
 
 
@@ -56,6 +56,7 @@ def test_a_receiver_counts_by_its_type() -> None:
     """Its state is a matter of the build's own guards."""
     one, other = nn.Linear(2, 2), nn.Linear(3, 3)
     assert keys.key((one, 1), {}, receiver=True) == keys.key((other, 1), {}, receiver=True)
+    assert keys.key((Unknown(), 1), {}, receiver=True) == keys.key((Unknown(), 1), {}, receiver=True)
 
 
 def test_a_receiver_that_is_a_tensor_counts_by_value() -> None:
@@ -76,6 +77,8 @@ def test_which_tensors_are_one_object_is_seen_at_any_depth() -> None:
     assert key([x, y]) != key([x, x])
     assert key(x, k=y) != key(x, k=x)
     assert key(x, x, y) != key(x, y, x)
+    assert key(x, y, x) != key(x, y, y)
+    assert key(x, y, x) == key(y, x, y)
 
 
 def test_one_number_in_two_places_makes_no_other_key() -> None:
@@ -97,6 +100,47 @@ def test_the_new_way_to_set_precision_is_keyed(backend: str, word: str) -> None:
     finally:
         matmul.fp32_precision = before
     assert key(x) == usual
+
+
+def test_the_device_that_casts_is_keyed() -> None:
+    """The same cast on another device is another state."""
+    before = {device: (torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)) for device in ("cpu", "xpu")}
+    x, found = torch.ones(2), []
+    try:
+        for device in before:
+            torch.set_autocast_dtype(device, torch.bfloat16)
+            torch.set_autocast_enabled(device, True)
+            found.append(key(x))
+            torch.set_autocast_enabled(device, False)
+    finally:
+        for device, (enabled, dtype) in before.items():
+            torch.set_autocast_dtype(device, dtype)
+            torch.set_autocast_enabled(device, enabled)
+    assert found[0] != found[1]
+
+
+def test_filling_of_fresh_memory_is_keyed() -> None:
+    """Under deterministic algorithms, `torch.empty` is filled or not."""
+    x, found = torch.ones(2), []
+    with within({"deterministic": "error"}):
+        for fill in (False, True):
+            torch.utils.deterministic.fill_uninitialized_memory = fill
+            found.append(key(x))
+    assert found[0] != found[1]
+
+
+def test_an_empty_or_complex_parameter_is_dispatched() -> None:
+    """They get a slower look, and nothing is found against them."""
+    for dtype in (torch.float32, torch.complex64):
+        assert key(nn.Parameter(torch.ones(0, dtype=dtype))) == key(nn.Parameter(torch.ones(0, dtype=dtype)))
+        assert key(nn.Parameter(torch.ones(2, dtype=dtype))) != key(torch.ones(2, dtype=dtype))
+
+
+def test_nothing_speaks_against_an_ordinary_state() -> None:
+    """Nor against one with a default device."""
+    assert keys.why_ambient() is None
+    with torch.device("cpu"):
+        assert keys.why_ambient() is None
 
 
 # -------------------------------------------------------------------------------------------------------------- overlap
@@ -169,6 +213,14 @@ def test_a_transform_sees_plain(transform: Callable[..., Any]) -> None:
     x = torch.tensor([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]])
     assert torch.equal(transform(f)(x), transform(lambda x: x * x)(x))
     assert "torch.func" in next(iter(f.cache_info().bypasses_by_reason))
+
+
+def test_a_transform_that_wraps_no_argument_makes_a_bypass() -> None:
+    """It may have a say in what the function does all the same, in its random numbers for one."""
+    f, w = baking(lambda x: x * x), torch.ones(3)
+    f(w)
+    torch.func.vmap(lambda x: x + f(w))(torch.ones(2, 3))
+    assert "a torch.func transform" in next(iter(f.cache_info().bypasses_by_reason))
 
 
 def test_jit_trace_sees_plain() -> None:
