@@ -6,16 +6,17 @@ Nothing here keeps state, and nothing takes a lock.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from .backends import Candidate
 from .errors import four_parts
 from .numbers import difference
+from .objectives import Objective, best
 from .records import Refusal, Timing
-from .timing import Stopwatch, ahead, contest
+from .timing import Contest, Stopwatch, contest, peak_bytes, recorded_bytes
 from .trial import Outcome, Trial
 
-__all__ = ["Decision", "PlainRaised", "Rules", "all_refused", "choose", "fastest", "refusal"]
+__all__ = ["Decision", "PlainRaised", "Rules", "all_refused", "choose", "refusal"]
 
 
 class PlainRaised(Exception):
@@ -27,13 +28,14 @@ class Rules:
     """How a choice is made. ``tolerance`` is (rtol, atol), None for the dtype's own, False to check no numbers.
 
     ``budget_ms`` is wall time for one contest; a later candidate wins only by more than ``margin`` (a share) and
-    beyond the noise. ``stopwatch`` times one callable.
+    beyond the noise. ``stopwatch`` times one callable. ``objective`` says what is best.
     """
 
     stopwatch: Stopwatch
     budget_ms: float = 200.0
     margin: float = 0.02
-    tolerance: tuple[float, float] | None | bool = None
+    tolerance: tuple[float, float] | bool | None = None
+    objective: Objective = "time"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,30 +48,63 @@ class Decision:
 
 
 def choose(candidates: Sequence[Candidate], trial: Trial, rules: Rules) -> Decision:
-    """The fastest candidate that is right. The first one is plain, and what it returns is what is right.
+    """The best candidate that is right. The first one is plain, and what it returns is what is right.
 
     Raises PlainRaised where plain raises on the copies.
     """
     plain, *others = candidates
-    expected = _expected(plain, trial) if others else None
+    if not others:
+        return Decision(plain, (), ())
+    expected = _expected(plain, trial)
     refusals: list[Refusal] = []
     right = [plain]
     for candidate in others:
-        reason = _refusal(candidate, expected, trial, rules) if expected is not None else None
+        reason = _refusal(candidate, expected, trial, rules)
         if reason:
             refusals.append(Refusal(candidate.name, (reason,)))
         else:
             right.append(candidate)
-    del expected
     if len(right) == 1:
         return Decision(plain, (), tuple(refusals))
-    timed = contest(
-        [(candidate.name, trial.repeated(candidate.run)) for candidate in right],
-        rules.stopwatch,
-        budget_ms=rules.budget_ms,
-    )
+    timed, held = _timed(right, trial, rules)
     refusals += [Refusal(name, (_raised(error),)) for name, error in timed.failures.items()]
-    return Decision(fastest(right, timed.timings, rules.margin), timed.timings, tuple(refusals))
+    timings = tuple(replace(timing, bytes=held.get(timing.variant)) for timing in timed.timings)
+    winner, late = _confirmed(right, timings, expected, trial, rules)
+    return Decision(winner, timings, (*refusals, *late))
+
+
+def _timed(right: Sequence[Candidate], trial: Trial, rules: Rules) -> tuple[Contest, dict[str, int | None]]:
+    """The contest among those that are right, and the peak memory of each, read from the call that warms it up."""
+    held: dict[str, int | None] = {}
+    failures: dict[str, Exception] = {}
+    # Where memory decides, the allocator's own word; else what leaves no trace: a peak of the user's may stand there.
+    measure = recorded_bytes if rules.objective == "time" else peak_bytes
+    runs = {candidate.name: trial.repeated(candidate.run) for candidate in right}
+    for name, run in runs.items():
+        try:
+            held[name] = measure(run, trial.device)
+        except Exception as error:  # noqa: BLE001 - the boundary where a candidate is judged; the reason is kept
+            failures[name] = error
+    running = [(name, run) for name, run in runs.items() if name in held]
+    timed = contest(running, rules.stopwatch, budget_ms=rules.budget_ms, margin=rules.margin, warmed=True)
+    return Contest(timed.timings, {**failures, **timed.failures}), held
+
+
+def _confirmed(
+    right: Sequence[Candidate], timings: Sequence[Timing], expected: Outcome, trial: Trial, rules: Rules
+) -> tuple[Candidate, list[Refusal]]:
+    """The best candidate that is right after all its runs, too, and why better ones are not."""
+    plain = right[0]
+    refusals: list[Refusal] = []
+    while True:
+        first, valueless = best(timings, rules.margin, rules.objective)
+        refusals += [refusal for refusal in valueless if refusal not in refusals]
+        winner = next((c for c in right if first is not None and c.name == first.variant), plain)
+        reason = _refusal(winner, expected, trial, rules) if winner is not plain else None
+        if reason is None:
+            return winner, refusals
+        refusals.append(Refusal(winner.name, (f"after it was timed, {reason}",)))
+        timings = [timing for timing in timings if timing.variant != winner.name]
 
 
 def refusal(candidate: Candidate, plain: Candidate, trial: Trial, rules: Rules) -> str | None:
@@ -80,18 +115,8 @@ def refusal(candidate: Candidate, plain: Candidate, trial: Trial, rules: Rules) 
 def _expected(plain: Candidate, trial: Trial) -> Outcome:
     try:
         return trial.outcome(plain.run)
-    except Exception as error:  # noqa: BLE001 - the boundary where a candidate is judged; the reason is kept
+    except Exception as error:  # the boundary where a candidate is judged; the reason is kept
         raise PlainRaised(_raised(error)) from error
-
-
-def fastest(candidates: Sequence[Candidate], timings: Sequence[Timing], margin: float) -> Candidate:
-    """The earliest candidate that none is ahead of; the first where nothing was timed."""
-    by_name = {timing.variant: timing for timing in timings}
-    timed = [candidate for candidate in candidates if candidate.name in by_name]
-    if not timed:
-        return candidates[0]
-    best = min((by_name[candidate.name] for candidate in timed), key=lambda timing: timing.median_us)
-    return next(candidate for candidate in timed if not ahead(best, by_name[candidate.name], margin))
 
 
 def _refusal(candidate: Candidate, expected: Outcome, trial: Trial, rules: Rules) -> str | None:
@@ -102,7 +127,7 @@ def _refusal(candidate: Candidate, expected: Outcome, trial: Trial, rules: Rules
             return None
         tolerance = rules.tolerance if isinstance(rules.tolerance, tuple) else None
         return _outcome_difference(expected, actual, tolerance)
-    except Exception as error:  # the boundary where a candidate is judged; the reason is kept
+    except Exception as error:  # noqa: BLE001 - the boundary where a candidate is judged; the reason is kept
         return _raised(error)
 
 

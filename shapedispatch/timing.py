@@ -20,6 +20,7 @@ import torch
 from .records import Timing
 
 __all__ = [
+    "CONFIDENCE",
     "Candidate",
     "Contest",
     "CudaStopwatch",
@@ -28,7 +29,9 @@ __all__ = [
     "Stopwatch",
     "ahead",
     "contest",
+    "error_us",
     "peak_bytes",
+    "recorded_bytes",
 ]
 
 Clock = Callable[[], int]
@@ -208,11 +211,11 @@ _median = attrgetter("median_us")
 
 def _noise_us(a: Timing, b: Timing) -> float:
     """How far apart two medians may lie by chance."""
-    return CONFIDENCE * math.hypot(_error_us(a), _error_us(b))
+    return CONFIDENCE * math.hypot(error_us(a), error_us(b))
 
 
-def _error_us(timing: Timing) -> float:
-    """The standard error of the median.
+def error_us(timing: Timing) -> float:
+    """The standard error of a timing's median, in microseconds.
 
     Of normal noise half the distance between the quartiles is 0.6745 deviations, and the error of the median of n
     samples 1.2533 deviations by the root of n.
@@ -394,7 +397,7 @@ def peak_bytes(fn: Call, device: torch.device) -> int | None:
     and nothing is measured while a profiler is running on this thread.
     """
     if device.type != "cuda":
-        return _peak_on_host(fn)
+        return recorded_bytes(fn, device)
     before = torch.cuda.memory_allocated(device)
     if torch.cuda.max_memory_allocated(device) > before:
         torch.cuda.reset_peak_memory_stats(device)
@@ -402,8 +405,9 @@ def peak_bytes(fn: Call, device: torch.device) -> int | None:
     return max(0, torch.cuda.max_memory_allocated(device) - before)
 
 
-def _peak_on_host(fn: Call) -> int | None:
-    events = _allocations(fn)
+def recorded_bytes(fn: Call, device: torch.device) -> int | None:
+    """`peak_bytes` from a record of what torch's allocators do in one call, which leaves no trace on CUDA either."""
+    events = _allocations(fn, device)
     if events is None:
         return None
     held = peak = 0
@@ -413,8 +417,8 @@ def _peak_on_host(fn: Call) -> int | None:
     return peak
 
 
-def _allocations(fn: Call) -> list[int] | None:
-    """Bytes allocated (or, negative, freed) on the host during a call, in order.
+def _allocations(fn: Call, device: torch.device) -> list[int] | None:
+    """Bytes allocated (or, negative, freed) on CUDA devices, or else on the host, during a call, in order.
 
     From the recorder of ``torch.autograd.profiler_legacy``: today's profiler sees the same, but writes to the
     user's standard error each time. Its functions are private; without them nothing is measured.
@@ -434,4 +438,5 @@ def _allocations(fn: Call) -> list[int] | None:
     begin = records[0]
     events = [event for event in records if event.kind() == "memory_alloc"]
     events.sort(key=begin.cpu_elapsed_us)  # each thread has a list of its own
-    return [event.cpu_memory_usage() for event in events]
+    on_cuda = device.type == "cuda"
+    return [event.cuda_memory_usage() if on_cuda else event.cpu_memory_usage() for event in events]

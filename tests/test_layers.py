@@ -58,7 +58,7 @@ PARTS = {
         "backends.triton_effects",
         "backends.triton_key",
     ],
-    "choose": ["numbers", "trial"],
+    "choose": ["numbers", "trial", "objectives"],
 }
 
 ROOMS = {part: room for room, parts in PARTS.items() for part in [*parts, room]}
