@@ -199,8 +199,8 @@ def test_the_device_is_in_the_key() -> None:
 
     found = [key(keys=keys, **CALL) for _ in range(3)]
     assert len(set(found)) == 3
-    assert found[0][1] == 0
-    assert found[2][3] == ()
+    assert [keys.device_of(each) for each in found] == [0, 1, CPU]
+    assert found[2][2] == ()
 
 
 def test_dims_are_keyed_by_value() -> None:
@@ -254,7 +254,9 @@ def test_globals_that_are_read_are_in_the_key() -> None:
 
 def test_layouts_never_share_a_key() -> None:
     """What was published under fewer reads is not found when more is read."""
-    assert key(keys=key_function(layout=0), **CALL) != key(keys=key_function(layout=1), **CALL)
+    layouts = [{}, {"dims": ("n",)}, {"facets": {"x": {"shape"}}}, {"facets": {"n": {"value"}}}, {"form": True}]
+
+    assert len({key(keys=key_function(**layout), **{**CALL, "n": 3}) for layout in layouts}) == len(layouts)
 
 
 def test_spellings_of_a_call_are_one_key() -> None:
@@ -270,6 +272,22 @@ def test_the_form_of_a_call_is_a_key_where_it_is_read() -> None:
 
     assert key(X, X, 33, 1.5, 16, keys=keys) != key(keys=keys, **CALL)
     assert key(X, X, 33, 1.5, 16, keys=keys) == key(X, X, 35, 2.5, 16, keys=keys)
+
+
+@triton.jit
+def keyword_only(x, n=3, *, m, B: tl.constexpr = 4):
+    tl.store(x, n + m + B)
+
+
+@pytest.mark.parametrize("form", [False, True])
+def test_a_bound_call_has_the_same_key_again(form: bool) -> None:
+    """The key of what was bound, with the form that it had, is the key of the call."""
+    keys = key_function(keyword_only, form=form)
+    args, kwargs = (X,), {"m": 5, "num_warps": 2}
+    found, _, raw, options = keys.of(*args, **kwargs)
+
+    assert keys.bind(*args, **kwargs) == (raw, options)
+    assert keys.again((len(args), *kwargs), raw, options)[0] == found
 
 
 def test_what_configs_supply_may_be_absent_and_must_not_be_given() -> None:
@@ -334,7 +352,7 @@ def test_parts_have_names() -> None:
 
     assert keys.differing(one, other) == ("alignment", "n", "x.shape read", "options")
     assert keys.differing(one, one) == ()
-    assert keys.differing(one, key(keys=key_function(layout=3), **CALL)) == ("layout",)
+    assert keys.differing(one, key(**CALL)) == ("what is read",)
 
 
 def test_a_class_leaves_out_sizes() -> None:

@@ -23,7 +23,7 @@ SCALE = tl.constexpr(3)
 
 def describe(grid: Any, metadata: Any, arguments: dict[str, Any]) -> dict[str, Any]:
     """What a profiler is told: name and counts of a launch."""
-    return {"name": f"adds over {arguments['n']}"}
+    return {"name": f"adds over {arguments['n']} by {arguments['B']}"}
 
 
 @triton.jit(launch_metadata=describe)
@@ -94,30 +94,25 @@ def test_hooks_are_called_with_what_they_expect(recorder: Recorder, compiled: An
     hook = lambda metadata: seen.append(metadata.get())  # noqa: E731
     getattr(triton.knobs.runtime, which).add(hook)
     try:
-        launch((1,), 7, VALUES, RAW)
+        launch((1,), 7, VALUES, (*RAW[:3], None))
     finally:
         getattr(triton.knobs.runtime, which).remove(hook)
     launch((1,), 7, VALUES, RAW)
 
-    assert [found["name"] for found in seen] == ["adds over 33"]
+    assert [found["name"] for found in seen] == ["adds over 33 by 16"]
     assert seen[0]["stream"] == 7
     assert seen[0]["function"] == compiled.function
-
-
-def test_runtime_arguments_of_a_config_are_filled_in(recorder: Recorder, compiled: Any) -> None:
-    """By their place, in what is launched and in what hooks are shown."""
-    Launch(compiled, {2: 48})((1,), 0, (*VALUES[:2], None, 16), RAW)
-
-    assert recorder.launches[0].arguments == (*VALUES[:2], 48, 16)
 
 
 def test_a_launch_inside_a_capture_is_remembered(
     recorder: Recorder, compiled: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Such a kernel must stay loaded; on the default stream, which cannot be captured, nobody asks."""
+    """Such a kernel must stay loaded; not for a rehearsal, nor on the default stream, which cannot be captured."""
     monkeypatch.setattr(triton_launch, "capturing", lambda: True)
     launch = Launch(compiled)
     launch((1,), 0, VALUES, RAW)
+    assert not launch.captured
+    launch((1,), 5, VALUES, RAW, rehearsal=True)
     assert not launch.captured
     launch((1,), 5, VALUES, RAW)
     assert launch.captured

@@ -7,7 +7,7 @@ CPU answers when asked for its device: so such tensors pass for device memory.
 # ruff: noqa: D102 - kernels, fixtures and stand-ins are named for what they are; every test has its sentence
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,7 +18,7 @@ from triton.runtime.driver import driver as triton_driver
 
 @dataclass
 class Launched:
-    """One launch as the driver saw it."""
+    """One launch as the driver saw it; ``constants`` are those of the compiled kernel, by name."""
 
     name: str
     grid: tuple[int, int, int]
@@ -26,6 +26,8 @@ class Launched:
     function: int
     metadata: Any
     arguments: tuple[Any, ...]
+    constants: dict[str, Any]
+    num_warps: int
 
 
 class Launcher:
@@ -35,6 +37,9 @@ class Launcher:
 
     def __init__(self, src: Any, metadata: Any) -> None:
         self.name = metadata.name
+        self.num_warps = metadata.num_warps
+        names = list(src.signature)
+        self.constants = {names[path[0]]: value for path, value in src.constants.items() if len(path) == 1}
 
     def __call__(
         self,
@@ -51,15 +56,21 @@ class Launcher:
     ) -> None:
         if launch_enter_hook is not None:
             launch_enter_hook(launch_metadata)
-        grid = (gridX, gridY, gridZ)
-        self.recorder.launches.append(Launched(self.name, grid, stream, function, launch_metadata, args))
+        launched = Launched(
+            self.name, (gridX, gridY, gridZ), stream, function, launch_metadata, args, self.constants, self.num_warps
+        )
+        self.recorder.launches.append(launched)
+        self.recorder.effect(launched)
         if launch_exit_hook is not None:
             launch_exit_hook(launch_metadata)
 
 
 @dataclass
 class Recorder:
-    """The driver. ``launches`` are what it was asked to launch, ``loaded`` and ``unloaded`` what became of modules."""
+    """The driver. ``launches`` are what it was asked to launch, ``loaded`` and ``unloaded`` what became of modules.
+
+    ``effect`` is done at each launch, for tests in which a kernel must write something.
+    """
 
     target: GPUTarget = field(default_factory=lambda: GPUTarget("cuda", 90, 32))
     launches: list[Launched] = field(default_factory=list)
@@ -67,6 +78,8 @@ class Recorder:
     unloaded: list[int] = field(default_factory=list)
     device: int = -1
     stream: int = 0
+    shared_memory: int = 232448
+    effect: Callable[[Launched], None] = lambda launched: None
 
     def __post_init__(self) -> None:
         self.utils = self
@@ -86,7 +99,7 @@ class Recorder:
 
     def get_device_properties(self, device: int) -> dict[str, int]:
         """All that Triton asks about."""
-        return {"max_shared_mem": 232448, "multiprocessor_count": 132}
+        return {"max_shared_mem": self.shared_memory, "multiprocessor_count": 132}
 
     def load_binary(self, name: str, kernel: bytes, shared: int, device: int) -> tuple[int, int, int, int, int]:
         """Module, function, registers, spills, most threads."""

@@ -83,6 +83,11 @@ class Adopted:
         """The one ``triton.autotune``, if there is one."""
         return next((layer for layer in self.layers if isinstance(layer, Tuning)), None)
 
+    @property
+    def heuristics(self) -> list[tuple[str, Callable[[Mapping[str, Any]], Any]]]:
+        """Every heuristic with the name of what it computes, in the order of evaluation."""
+        return [item for layer in self.layers if isinstance(layer, Heuristics) for item in layer.values.items()]
+
     def keywords(
         self, positional: Mapping[str, Any], given: Mapping[str, Any], config: Any = None, view: View = AS_THEY_ARE
     ) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
-__all__ = ["compile_all", "compile_one", "compiling_elsewhere", "forget"]
+__all__ = ["compile_all", "compile_one", "compiled_already", "compiling_elsewhere", "forget"]
 
 MOST_WORKERS = 16
 
@@ -30,6 +30,36 @@ def compile_all(kernel: Any, variants: Sequence[Mapping[str, Any]], device: int)
     with _workers(len(variants)):
         started = [_or_error(lambda v=variant: _started(kernel, v, device)) for variant in variants]
     return [one if isinstance(one, Exception) else _or_error(lambda one=one: _finished(kernel, one)) for one in started]
+
+
+def compiled_already(kernel: Any, arguments: Mapping[str, Any], device: int) -> Any:
+    """What `compile_one` would give, if it has been compiled in this process; else None. Compiles nothing.
+
+    Asked as Triton asks its own cache. Where this Triton asks in another way, nothing is found.
+    """
+    try:
+        from triton.runtime.jit import compute_cache_key
+
+        cache, keys, _, _, binder = kernel.device_caches[device]
+        _, specialization, options = binder(**_as_run_does(kernel, arguments))
+        _clear_memory_of_keys(kernel, device)
+        found = cache.get(compute_cache_key(keys, specialization, options))
+    except (AttributeError, ImportError, TypeError, ValueError):
+        return None
+    return None if hasattr(found, "result") else found
+
+
+def _as_run_does(kernel: Any, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments with the options that ``JITFunction.run`` adds, in its order: it is part of Triton's key."""
+    from triton import knobs
+
+    more = {
+        "debug": arguments.get("debug", kernel.debug) or knobs.runtime.debug,
+        "instrumentation_mode": knobs.compilation.instrumentation_mode,
+    }
+    if hasattr(knobs.compilation, "fpsan_homomorphic_casts"):
+        more["fpsan_homomorphic_casts"] = knobs.compilation.fpsan_homomorphic_casts
+    return {**arguments, **more}
 
 
 def compiling_elsewhere() -> bool:

@@ -14,8 +14,8 @@ kernel reads raw memory, so less can change it than a function; what can, stands
   Triton's own memory of keys they do not), floats by ``hex``;
 - the device that the kernel will run on, and plain globals that the grid or a heuristic reads.
 
-What a heuristic or a grid reads is found out by running it (`triton_reads`), so it may become known late; the key's
-first part is the number of the layout, and keys of an older layout are equal to no newer one.
+What a heuristic or a grid reads is found out by running it (`triton_reads`), so it may become known late. The key's
+first part says what else is in it: keys of one layout are equal to none of another.
 
 What is none of these is a bypass: Triton's own launch, with the reason. The key is computed by a function generated
 for the kernel's signature, because this is the part of a hit that grows with the number of arguments.
@@ -92,6 +92,9 @@ Keyed: TypeAlias = tuple[Key, tuple[Any, ...], tuple[Any, ...], dict[str, Any]]
 The two hold one item a parameter, `ABSENT` for what the call leaves to a config. Last, the other keywords of the call.
 A plain tuple, because it is made on each hit.
 """
+
+Bound: TypeAlias = tuple[tuple[Any, ...], dict[str, Any]]
+"""The last two parts of a `Keyed`."""
 
 
 # ------------------------------------------------------------------------------------------------- one argument's class
@@ -182,7 +185,7 @@ _CONSTANT = """\
     @k{i} = {x} if type({x}) is int else @constant({x})"""
 _SUPPLIED = """\
     if {x} is not @ABSENT: raise @Bypass("'{x}' is given by the call and by a config or a heuristic")
-    @v{i} = @k{i} = {x}"""
+    @v{i}, @k{i} = {x}, None"""
 _FACETS = {
     "shape": "{x}.shape",
     "stride": "{x}.stride()",
@@ -198,10 +201,11 @@ class KeyFunction:
     ``here`` gives the current device. ``supplied`` are the parameters that configs or heuristics fill in. ``dims`` are
     keyed by value, and so is each facet in ``facets`` (name to ``value``, ``shape``, ``stride``, ``offset``,
     ``requires_grad`` or ``address % n``), each reader in ``outer`` and, with ``form``, how the call passes its
-    arguments. ``layout`` numbers such a choice.
+    arguments.
 
     ``of(*args, **kwargs)`` is a `Keyed`. It raises Bypass, TypeError where the call does not bind, and what a tensor
-    without memory raises when asked for its address, which is what Triton raises.
+    without memory raises when asked for its address, which is what Triton raises. ``bind(*args, **kwargs)`` is the last
+    two parts of it and raises TypeError alone.
     """
 
     parameters: tuple[Parameter, ...]
@@ -211,14 +215,23 @@ class KeyFunction:
     facets: Mapping[str, Collection[str]] = field(default_factory=dict)
     outer: tuple[Callable[[], Any], ...] = ()
     form: bool = False
-    layout: int = 0
     labels: tuple[str, ...] = field(init=False)
     of: Callable[..., Keyed] = field(init=False)
+    bind: Callable[..., Bound] = field(init=False)
+    _bound: Callable[..., Keyed] = field(init=False)
 
     def __post_init__(self) -> None:
         parts = self._parts()
         object.__setattr__(self, "labels", tuple(label for label, _ in parts))
-        object.__setattr__(self, "of", self._generate("".join(f"{code}, " for _, code in parts)))
+        object.__setattr__(self, "_bound", self._generate("".join(f"{code}, " for _, code in parts)))
+        object.__setattr__(self, "of", _noting_form(self._bound) if self.form else self._bound)
+        object.__setattr__(self, "bind", self._generate_bind())
+
+    def again(self, form: tuple[Hashable, ...], raw: tuple[Any, ...], options: Mapping[str, Any]) -> Keyed:
+        """The key of a bound call; ``form`` is (number of positional arguments, *names of keywords) of the call."""
+        by_position = [p for p in self.parameters if not p.keyword_only]
+        rest = dict(zip([p.name for p in self.parameters if p.keyword_only], raw[len(by_position) :], strict=True))
+        return self._bound(*([form] if self.form else []), *raw[: len(by_position)], **rest, **options)
 
     def by_value(self, name: str) -> bool:
         """Whether an argument's value, not its class, is in the key."""
@@ -230,22 +243,38 @@ class KeyFunction:
         kept = [
             part
             for label, part in zip(self.labels, key, strict=True)
-            if label not in left_out and not label.endswith(" read")
+            if label != "layout and device" and label not in left_out and not label.endswith(" read")
         ]
-        return tuple(kept)
+        return (self.device_of(key), *kept)
 
     def differing(self, key: Key, other: Key) -> tuple[str, ...]:
         """The names of the parts in which two keys differ."""
-        if len(key) != len(other) or key[0] != other[0]:
-            return ("layout",)
+        if len(key) != len(other):
+            return ("what is read",)
         return tuple(label for label, a, b in zip(self.labels, key, other, strict=True) if a != b)
+
+    def _layout(self) -> str:
+        """What is in the key beside each argument's class, the same in every process."""
+        read = [f"{name}: {', '.join(sorted(facets))}" for name, facets in sorted(self.facets.items()) if facets]
+        return "; ".join([f"by value: {', '.join(self.dims)}", *read, *(["the form of the call"] if self.form else [])])
 
     def _tensor_facets(self, name: str) -> list[str]:
         return sorted(set(self.facets.get(name, ())) - {"value"})
 
+    def far(self, key: Key) -> dict[int, int]:
+        """The places of tensors on other devices than the kernel's, and which."""
+        far: Any = key[self.labels.index("devices")]
+        return dict(zip(far[::2], far[1::2], strict=True))
+
+    @staticmethod
+    def device_of(key: Key) -> int:
+        """The device that a call with this key runs on."""
+        state: Any = key[0]
+        return state[1]  # type: ignore[no-any-return]  # what `_parts` has put there
+
     def _parts(self) -> list[tuple[str, str]]:
         """Each part of the key: what a person calls it, and the code that computes it."""
-        parts = [("layout", str(self.layout)), ("device", "@here"), ("alignment", "@off"), ("devices", "@far")]
+        parts = [("layout and device", f"({self._layout()!r}, @here)"), ("alignment", "@off"), ("devices", "@far")]
         parts += [(parameter.name, f"@k{i}") for i, parameter in enumerate(self.parameters)]
         for i, parameter in enumerate(self.parameters):
             if self._tensor_facets(parameter.name):
@@ -264,9 +293,15 @@ class KeyFunction:
             *[self._classify(i, parameter) for i, parameter in enumerate(self.parameters)],
             f"    return ({key}), ({values}), ({raw}), @options",
         ]
-        if self.form:
-            lines += ["def @of(*args, **kwargs):", "    return @bound((len(args), *kwargs), *args, **kwargs)"]
-        return _made("@of" if self.form else "@bound", "\n".join(lines), names, self._scope())
+        return _made("@bound", "\n".join(lines), names, self._scope())
+
+    def _generate_bind(self) -> Callable[..., Bound]:
+        names = [parameter.name for parameter in self.parameters]
+        source = (
+            f"def @bind({', '.join([*_signature(self.parameters, self.supplied), '**@options'])}):\n"
+            f"    return ({''.join(f'{name}, ' for name in names)}), @options"
+        )
+        return _made("@bind", source, names, self._scope())
 
     def _classify(self, i: int, parameter: Parameter) -> str:
         x = parameter.name
@@ -306,6 +341,10 @@ class KeyFunction:
         }
 
 
+def _noting_form(bound: Callable[..., Keyed]) -> Callable[..., Keyed]:
+    return lambda *args, **kwargs: bound((len(args), *kwargs), *args, **kwargs)
+
+
 def _option_key(options: Mapping[str, Any]) -> Hashable:
     return tuple(sorted((name, _constant(value)) for name, value in options.items()))
 
@@ -339,10 +378,10 @@ def _signature(parameters: tuple[Parameter, ...], supplied: Collection[str]) -> 
     return texts
 
 
-def _made(name: str, source: str, taken: Collection[str], scope: Mapping[str, Any]) -> Callable[..., Keyed]:
+def _made(name: str, source: str, taken: Collection[str], scope: Mapping[str, Any]) -> Callable[..., Any]:
     prefix = "_"
     while any(other.startswith(prefix) for other in taken):
         prefix += "_"
     names = {key.replace("@", prefix): value for key, value in scope.items()}
     exec(source.replace("@", prefix), names)
-    return names[name.replace("@", prefix)]  # type: ignore[no-any-return]  # made by the line above
+    return names[name.replace("@", prefix)]  # type: ignore[no-any-return]  # the function that the line above made

@@ -16,7 +16,7 @@ From Triton 3.7 on too few arguments would be read past their end: their number 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -29,32 +29,30 @@ LEADING = ("gridX", "gridY", "gridZ", "stream", "function")
 class Launch:
     """One compiled kernel, loaded, ready to be launched. It must be made under the device that it is for.
 
-    ``filled`` are runtime arguments that a config or a heuristic gives, by their place. ``captured`` becomes true with
-    the first launch inside a CUDA graph's capture: such a kernel must stay loaded for the life of the process, since
-    nothing tells when the graph is gone.
+    ``captured`` becomes true with the first launch inside a CUDA graph's capture: such a kernel must stay loaded for
+    the life of the process, since nothing tells when the graph is gone. A ``rehearsal``'s graph is gone right after it.
     """
 
-    __slots__ = ("_filled", "_function", "_hooks", "_packed", "_run", "captured", "compiled")
+    __slots__ = ("_function", "_hooks", "_packed", "_run", "captured", "compiled")
 
-    def __init__(self, compiled: Any, filled: Mapping[int, Any] | None = None) -> None:
+    def __init__(self, compiled: Any) -> None:
         self.compiled = compiled
         self.captured = False
-        self._filled = dict(filled or {})
         self._run = compiled.run  # loads the module
         self._function = compiled.function
         self._packed = compiled.packed_metadata
         self._hooks = _launch_hooks()
 
-    def __call__(self, grid: Any, stream: int, values: tuple[Any, ...], raw: tuple[Any, ...]) -> Any:
+    def __call__(
+        self, grid: Any, stream: int, values: tuple[Any, ...], raw: tuple[Any, ...], rehearsal: bool = False
+    ) -> Any:
         """Launch over ``grid`` on ``stream``; ``values`` are the arguments as launched, ``raw`` as given."""
-        if self._filled:
-            values, raw = self._with_filled(values), self._with_filled(raw)
         size = len(grid)
         enter, leave = self._hooks
-        if stream and capturing():  # the default stream cannot be captured
+        if stream and not rehearsal and capturing():  # the default stream cannot be captured
             self.captured = True
         if _any(enter) or _any(leave):
-            metadata = self.compiled.launch_metadata(grid, stream, *raw)
+            metadata = self.compiled.launch_metadata(grid, stream, *self._with_constants(raw))
         else:
             enter = leave = metadata = None
         self._run(
@@ -71,11 +69,13 @@ class Launch:
         )
         return self.compiled
 
-    def _with_filled(self, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
-        filled = list(arguments)
-        for place, value in self._filled.items():
-            filled[place] = value
-        return tuple(filled)
+    def _with_constants(self, raw: tuple[Any, ...]) -> list[Any]:
+        """The arguments with the constants in their places, which the call may have left to a config."""
+        complete = list(raw)
+        for path, value in getattr(self.compiled.src, "constants", {}).items():
+            if len(path) == 1:  # else it stands inside a tuple
+                complete[path[0]] = value
+        return complete
 
 
 def why_not_direct(compiled: Any, names: list[str]) -> list[str]:

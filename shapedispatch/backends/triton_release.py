@@ -22,10 +22,16 @@ __all__ = ["Leaving", "Releases", "unload"]
 OWN_REFERENCES = 4
 """References to a compiled kernel that is leaving: its `Leaving`, two parameters, and the one that counts them."""
 
+HELD = "it is referenced elsewhere"
+
 REASONS_KEPT = 64
 
 _pinned: list[Any] = []
 """Kernels that a captured graph may replay: of the process, since a graph outlives any dispatcher."""
+
+
+MOST_TRIES = 4
+"""How often a kernel that someone else still holds is tried again, at later releases, before it is left loaded."""
 
 
 class Leaving(NamedTuple):
@@ -35,6 +41,7 @@ class Leaving(NamedTuple):
     compiled: Any
     device: int
     captured: bool
+    tries: int = 0
 
 
 class Releases:
@@ -71,7 +78,10 @@ class Releases:
             leaving = waiting.pop()
             self._forget(leaving.kernel, leaving.compiled)
             reason = unload(leaving.compiled, leaving.device)
-            if reason:
+            if reason == HELD and leaving.tries < MOST_TRIES:
+                with self._lock:
+                    self._waiting.append(leaving._replace(tries=leaving.tries + 1))
+            elif reason:
                 self._keep(leaving.compiled.name, reason)
 
     def _keep(self, name: str, reason: str) -> None:
@@ -83,7 +93,7 @@ def unload(compiled: Any, device: int) -> str | None:
     if compiled.module is None:
         return None
     if _references(compiled) > OWN_REFERENCES:
-        return "it is referenced elsewhere"
+        return HELD
     if hasattr(type(compiled), "__del__"):
         return None  # this Triton unloads it with the last reference
     driver = _driver()

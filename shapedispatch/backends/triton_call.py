@@ -1,0 +1,127 @@
+"""One call of a kernel while it is being decided: what its configs and heuristics come to, and what they read."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from ..keys import Bypass, Key
+from .triton_adopt import Adopted
+from .triton_key import ABSENT, Parameter
+from .triton_reads import Reads, Unreadable
+from .triton_run import Settled, Spelling
+
+__all__ = ["KernelCall", "Unsettled"]
+
+Answer = TypeVar("Answer")
+
+
+class Unsettled(LookupError):
+    """A config does not fit the call; the message says why."""
+
+
+@dataclass(slots=True)
+class KernelCall:
+    """A call in normal form with what is needed to settle it.
+
+    ``supplied`` are the parameters that configs and heuristics fill in; ``reads`` notes what the user's functions
+    read, so that it can be keyed. ``grid`` is the decorator's.
+    """
+
+    adopted: Adopted
+    parameters: tuple[Parameter, ...]
+    supplied: Collection[str]
+    grid: Callable[..., Any] | tuple[int, ...] | None
+    reads: Reads
+    spelling: Spelling
+    raw: tuple[Any, ...]
+    options: Mapping[str, Any]
+    device: int
+    key: Key = ()
+    settled: dict[int, Settled] = field(default_factory=dict)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The kernel's parameters."""
+        return tuple(parameter.name for parameter in self.parameters)
+
+    @property
+    def positional(self) -> dict[str, Any]:
+        """What the caller gave by position."""
+        return dict(zip(self.names[: self.spelling.by_position], self.raw, strict=False))
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """What the caller gave by keyword."""
+        known = {**dict(zip(self.names, self.raw, strict=True)), **self.options}
+        return {name: known[name] for name in self.spelling.by_name}
+
+    def value(self, name: str) -> Any:
+        """An argument."""
+        return self.raw[self.names.index(name)]
+
+    def settle(self, config: Any) -> Settled:
+        """What this call and ``config`` come to; raises Unsettled, and Bypass for what cannot be keyed."""
+        known = self.settled.get(id(config))
+        if known is None:
+            known = self.settled[id(config)] = self._settle(config)
+        return known
+
+    def _settle(self, config: Any) -> Settled:
+        keywords = self._asked("a heuristic", self.adopted.keywords, self.positional, self.given, config, self.reads)
+        supplied = {name: self._supplied(name, keywords) for name in self.supplied}
+        options = {name: value for name, value in keywords.items() if name not in self.names}
+        settled = Settled(self.names, config, supplied, options, None, self.adopted.tuning)
+        if self.grid is None:
+            return settled
+        return Settled(self.names, config, supplied, options, self._grid(settled), self.adopted.tuning)
+
+    def _supplied(self, name: str, keywords: Mapping[str, Any]) -> Any:
+        default = self.parameters[self.names.index(name)].default
+        value = keywords.get(name, default)
+        if value is inspect.Parameter.empty:
+            raise Unsettled(f"it gives no {name}, which has no default")
+        return value
+
+    def _grid(self, settled: Settled) -> tuple[int, ...]:
+        if not callable(self.grid):
+            return tuple(self.grid or ())
+        shown = self.reads.mapping(settled.arguments(self.raw))
+        return tuple(self._asked("the grid", self.grid, shown))
+
+    def pruned(self, configs: Sequence[Any]) -> list[int]:
+        """The places of the configs that ``prune_configs_by`` leaves for this call, in the order it leaves them."""
+        left = self._asked("prune_configs_by", self.adopted.pruned, configs, self.positional, self.given, self.reads)
+        return [place for place in (_place(config, configs) for config in left) if place is not None]
+
+    def _asked(self, what: str, fn: Callable[..., Answer], *args: Any) -> Answer:
+        """What a function of the user's answers, while it is watched."""
+        try:
+            return fn(*args)
+        except Unreadable as unreadable:
+            raise Bypass(f"{what} reads {unreadable}, which cannot be keyed") from None
+        except Exception as error:  # noqa: BLE001 - Triton's own call, which follows, raises it again if it is not ours
+            raise Bypass(f"{what} raised {type(error).__name__} while it was watched: {error}") from None
+
+    def arguments(self, settled: Settled) -> dict[str, Any]:
+        """All that the kernel is compiled for: arguments and options by name."""
+        return {**settled.arguments(self.raw), **settled.options}
+
+    def conflicts(self, config: Any) -> list[str]:
+        """What both the call and a config give, which Triton refuses."""
+        return sorted(config.all_kwargs().keys() & (self.positional.keys() | self.given.keys()))
+
+    def present(self) -> dict[str, Any]:
+        """The arguments that are not left to configs or heuristics."""
+        return {name: value for name, value in zip(self.names, self.raw, strict=True) if value is not ABSENT}
+
+
+def _place(config: Any, configs: Sequence[Any]) -> int | None:
+    """Where a config stands, by identity, else by equality."""
+    for same in (lambda other: other is config, lambda other: other == config):
+        for place, other in enumerate(configs):
+            if same(other):
+                return place
+    return None

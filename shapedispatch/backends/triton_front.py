@@ -1,0 +1,221 @@
+"""What the user holds: an object called as Triton kernels are, whose hits go past `JITFunction.run`.
+
+It is an instance of the class of what it was put on, and shares its attributes: so a kernel can still be called from
+another kernel, be asked for its parameters, and be taken for a kernel by Dynamo and ``wrap_triton``. To those it is a
+``triton.autotune`` over the configs that have been found, with nothing left to prune.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ..keys import Bypass
+from .triton_adopt import Adopted
+from .triton_launch import capturing
+from .triton_run import Spelling
+
+__all__ = ["front"]
+
+
+def front(core: Any) -> Any:
+    """The object for a `core.Core` whose backend is a `triton_kernel.TritonKernel`."""
+    shown = _shown(core.backend.adopted)
+    made: Any = object.__new__(_class_over(type(shown)))
+    made.__dict__ = shown.__dict__  # one and the same: what is set on either is seen on both
+    made.core = core
+    return made
+
+
+def _shown(adopted: Adopted) -> Any:
+    """What others take the object for: what it was put on, and where that is ``Heuristics`` an autotuner over it."""
+    if not adopted.interpreted and not adopted.strange and type(adopted.original).__name__ == "Heuristics":
+        from triton.runtime.autotuner import Autotuner
+
+        return Autotuner(adopted.original, adopted.original.arg_names, None, [], None, None)
+    return adopted.original
+
+
+_classes: dict[type, type] = {}
+
+
+def _class_over(base: type) -> type:
+    """The class of such objects over a class of Triton's: made once."""
+    if base not in _classes:
+        _classes[base] = _made_over(base)
+    return _classes[base]
+
+
+def _made_over(base: type) -> type:
+    tuner = hasattr(base, "prune_configs")
+    bases = (_Tuned, _Front, base) if tuner else (_Front, base)
+    return type(f"Dispatched{base.__name__}", bases, {"__slots__": ("core",), "__doc__": _Front.__doc__})
+
+
+class _AtGrid(functools.partial[Any]):
+    """``kernel[grid]``: called with the kernel's arguments, and asked for what a dispatcher is asked for."""
+
+    def explain(self, *args: Any, **kwargs: Any) -> Any:
+        """See `dispatcher.Dispatcher.explain`."""
+        return self._front().core.explain(self.args[0], *args, **kwargs)
+
+    def tune(self, *args: Any, **kwargs: Any) -> Any:
+        """See `dispatcher.Dispatcher.tune`."""
+        return self._front().core.tune(self.args[0], *args, **kwargs)
+
+    def prepare(self, sizes: Any = (), *args: Any, **kwargs: Any) -> Any:
+        """See `dispatcher.Dispatcher.prepare`."""
+        return self._front().core.prepare(sizes, self.args[0], *args, **kwargs)
+
+    def _front(self) -> Any:
+        return self.func.__self__  # type: ignore[attr-defined]  # what is called is a method of the object
+
+
+class _Variant:
+    """One variant: called as the kernel is."""
+
+    def __init__(self, run: Callable[..., Any]) -> None:
+        self._run = run
+
+    def __getitem__(self, grid: Any) -> Callable[..., Any]:
+        return functools.partial(self._run, grid)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Over the grid that the decorator gave."""
+        return self._run(None, *args, **kwargs)
+
+
+class _Front:
+    """A Triton kernel whose calls are dispatched: ``kernel[grid](...)``, or ``kernel(...)`` with a decorator's grid."""
+
+    __slots__ = ()
+    core: Any
+
+    def __getitem__(self, grid: Any) -> _AtGrid:
+        return _AtGrid(self._launch, grid)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Launch over the grid that the decorator gave."""
+        if self.core.backend.plan.grid is None:
+            # Called by another kernel under the interpreter; or wrongly, and Triton says how.
+            return self.core.backend.adopted.original(*args, **kwargs)
+        return self._launch(None, *args, **kwargs)
+
+    def run(self, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
+        """As Triton's ``run``: by the choice for this call, or with ``warmup`` Triton's own compilation."""
+        if warmup:
+            return self.core.backend.adopted.original.run(*args, grid=grid, warmup=warmup, **kwargs)
+        return self._launch(grid, *args, **kwargs)
+
+    def warmup(self, *args: Any, **kwargs: Any) -> Any:
+        """Triton's own."""
+        return self.core.backend.adopted.original.warmup(*args, **kwargs)
+
+    # -- the hit
+
+    def _launch(self, grid: Any, *args: Any, **kwargs: Any) -> Any:
+        core = self.core
+        backend = core.backend
+        reason = "" if core.off else backend.why_bypassed()
+        if reason is None:
+            try:
+                keys = backend.layout.keys or backend.scouted(grid, args, kwargs)
+                key, values, raw, options = keys.of(*args, **kwargs)
+            except Bypass as bypass:
+                reason = str(bypass)
+            except TypeError:  # Triton says how to call it, or takes the call after all
+                reason = "the call does not bind"
+        if reason is not None:  # outside of any except: Triton's errors are not ours in another dress
+            return self._bypass(reason, grid, args, kwargs)
+        entry = core.table.find(key, raw, options)
+        if entry is None:
+            return self._miss(key, (Spelling(grid, len(args), tuple(kwargs)), *raw), options)
+        return entry.run.launch(grid, values, raw, options)
+
+    def _miss(self, key: Any, args: tuple[Any, ...], options: Mapping[str, Any]) -> Any:
+        if capturing():
+            return self.core.backend.loaded(args, options, self.core.table).run(*args, **options)
+        return self.core.miss(key, args, options)
+
+    def _bypass(self, reason: str, grid: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """Triton's own call, exactly as the caller wrote it; without a reason nothing is counted."""
+        backend = self.core.backend
+        if reason:
+            self.core.table.count("bypasses", reason)
+        sized = grid if grid is not None else backend.plan.grid
+        return backend.adopted.original.run(*args, grid=sized, warmup=False, **kwargs)
+
+    # -- what a user may ask; a call is the kernel's, without a grid
+
+    def explain(self, *args: Any, **kwargs: Any) -> Any:
+        """See `dispatcher.Dispatcher.explain`."""
+        return self.core.explain(None, *args, **kwargs)
+
+    def tune(self, *args: Any, **kwargs: Any) -> Any:
+        """See `dispatcher.Dispatcher.tune`."""
+        return self.core.tune(None, *args, **kwargs)
+
+    def prepare(self, sizes: Any = (), *args: Any, **kwargs: Any) -> Any:
+        """See `dispatcher.Dispatcher.prepare`."""
+        given = (None, *args) if args or kwargs else ()
+        return self.core.prepare(sizes, *given, **kwargs)
+
+    def variant(self, name: str) -> _Variant:
+        """See `dispatcher.Dispatcher.variant`."""
+        return _Variant(self.core.variant(name))
+
+    def choices(self) -> Any:
+        """See `dispatcher.Dispatcher.choices`."""
+        return self.core.choices()
+
+    def cache_info(self) -> Any:
+        """See `dispatcher.Dispatcher.cache_info`."""
+        return self.core.cache_info()
+
+    def cache_clear(self) -> None:
+        """See `dispatcher.Dispatcher.cache_clear`."""
+        self.core.cache_clear()
+
+    @property
+    def __wrapped__(self) -> Any:
+        return self.core.backend.adopted.original
+
+
+class _Tuned:
+    """What is asked of an autotuner: it has the configs that were found, once there are any, and prunes none."""
+
+    __slots__ = ()
+    core: Any
+
+    @property
+    def configs(self) -> list[Any]:
+        """The configs that were found for hints; all of them, where none was."""
+        return self._found() or self.__dict__["configs"]
+
+    @property
+    def early_config_prune(self) -> Any:
+        """None where only what was found is left."""
+        return None if self._found() else self.__dict__["early_config_prune"]
+
+    @property
+    def perf_model(self) -> Any:
+        """None where only what was found is left."""
+        return None if self._found() else self.__dict__["perf_model"]
+
+    @property
+    def best_config(self) -> Any:
+        """The config of the newest choice."""
+        choices = [choice for choice in self.core.choices() if choice.config is not None]
+        return choices[-1].config if choices else self.__dict__.get("best_config")
+
+    @property
+    def __name__(self) -> str:
+        return self.core.backend.adopted.kernel.__name__
+
+    def _found(self) -> list[Any]:
+        seen: list[Any] = []
+        for choice in self.core.choices():
+            if choice.config is not None and not any(choice.config is other for other in seen):
+                seen.append(choice.config)
+        return seen

@@ -1,0 +1,409 @@
+"""Triton kernels: all configs searched once per hint, and few of them timed at each shape.
+
+What stands below the decorator is taken over (`triton_adopt`). At a call whose nearest hint has no config yet, all
+configs are searched on copies of that call, and the best is kept for the hint; a shape then times only plain (the
+first config that runs) and what was found for hints. With ``static``, what is found for hints has these parameters as
+constants; with ``exact``, one more build has all dims so.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from ..dims import Misfit, distance, hint_points, variant_name
+from ..errors import four_parts, render_call
+from ..fingerprint import candidates_identity, code_identity
+from ..keys import Bypass, Key
+from . import EVERYTHING, Candidate, Memory, Offer, Wish
+from .triton_adopt import Adopted, config_text
+from .triton_build import compiling_elsewhere
+from .triton_builds import Builds, releases
+from .triton_call import KernelCall, Unsettled
+from .triton_key import KeyFunction
+from .triton_launch import current_stream, why_not_now
+from .triton_layout import CPU, Layout
+from .triton_offer import Making, Wanted, why_no_constants
+from .triton_plan import KernelPlan
+from .triton_run import AsWritten, FirstConfig, Spelling, TritonsOwn
+
+__all__ = ["Search", "TritonKernel"]
+
+MOST_FOUND = 4
+"""Configs kept for one hint: a second one joins where pruning leaves out all that are known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Search(Offer):
+    """An offer of all configs, of which one is to be found.
+
+    ``found(variant, timed)`` must be told what was chosen, and whether by timing: that is kept, the rest let go. What
+    was chosen is the choice for the key if ``final``; else the next offer is made of what was found for hints. ``at``
+    is the call to be timed where that is another one: at the hint itself.
+    """
+
+    found: Callable[[str, bool], None] | None = None
+    final: bool = False
+    at: tuple[tuple[Any, ...], dict[str, Any]] | None = None
+
+
+class _Found(NamedTuple):
+    """What a search found: the places of configs, newest first, and how."""
+
+    places: tuple[int, ...] = ()
+    how: str = ""
+
+
+class TritonKernel:
+    """The backend of a Triton kernel; see `backends.Backend` for the methods.
+
+    A call in normal form is a `Spelling`, then one argument a parameter; options such as ``num_warps`` are keywords.
+    """
+
+    arity = -1
+
+    def __init__(self, adopted: Adopted, name: str, plan: KernelPlan) -> None:
+        self.name = name
+        self.adopted = adopted
+        self.plan = plan
+        self.layout = Layout(adopted, plan.dims, plan.configs, plan.grid)
+        self._names = self.layout.names
+        self.plain = AsWritten(adopted.original, self._names, plan.grid)
+        self.first = FirstConfig(adopted, self._configs_here, self._names, plan.grid)
+        """In place of plain where Triton's autotuner would time."""
+        self._why_never = "; ".join(adopted.strange) or self.layout.refusal
+        self._points = hint_points(plan.hints, plan.dynamic) or (({},) if plan.hints else ())
+        self._builds = Builds(adopted.kernel, self._names)
+
+    # -- the call
+
+    def why_bypassed(self) -> str | None:
+        """Why this very call goes to Triton whatever its arguments, or None; asked at every call."""
+        return self._why_never or (None if self.adopted.interpreted else why_not_now(self.adopted.kernel))
+
+    def normal(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The call ``(grid, *arguments)`` in normal form; raises TypeError for one that does not bind."""
+        if args and isinstance(args[0], Spelling):
+            return args, dict(kwargs)
+        if self._why_never:
+            raise Bypass(self._why_never)
+        raw, options = self.layout.ready().bind(*args[1:], **kwargs)
+        return (Spelling(args[0] if args else None, len(args) - 1, tuple(kwargs)), *raw), options
+
+    def key(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Key:
+        """The key of a call; raises keys.Bypass."""
+        spelling: Spelling = args[0]
+        keys = self.layout.keys or self._scouted(self._call(args, kwargs))
+        return keys.again(spelling.form(), args[1:], kwargs)[0]
+
+    def scouted(self, grid: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> KeyFunction:
+        """The key, once a call has been looked at; TypeError where it does not bind, Bypass where it has no key."""
+        normal = self.normal((grid, *args), kwargs)
+        return self._scouted(self._call(*normal))
+
+    def _scouted(self, call: KernelCall) -> KeyFunction:
+        """The key after heuristics, grid and pruning have been seen at work, on one config."""
+        configs = self.layout.configs_of(call.device)
+        left = call.pruned(configs)
+        with contextlib.suppress(Unsettled):
+            call.settle(configs[left[0]] if left else None)
+        return self.layout.renew(configs)
+
+    def _configs_here(self) -> Sequence[Any]:
+        return self.layout.configs_of(self.layout.ready().here())
+
+    def identity(self) -> Mapping[str, str]:
+        """What a stored choice depends on besides the key and the machine: the code, the candidates."""
+        plan, tuning = self.plan, self.adopted.tuning
+        configs = plan.configs if plan.configs is not None else (tuning.configs if tuning is not None else ())
+        declared = (repr(plan.hints), plan.dims, plan.static, plan.exact)
+        what = [("plan", declared), ("configs", configs), ("grid", plan.grid), ("heuristics", self.adopted.heuristics)]
+        pruning = (tuning.early_config_prune, tuning.perf_model, tuning.top_k) if tuning is not None else ()
+        variants = [(variant.name or "", variant.fn) for variant in plan.variants]
+        return {
+            "code": code_identity(self.adopted.kernel),
+            "candidates": candidates_identity([*what, ("pruning", pruning), *variants]),
+        }
+
+    def arguments(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """The grid, the arguments by name, the options."""
+        return {"grid": args[0].grid, **dict(zip(self._names, args[1:], strict=True)), **kwargs}
+
+    def sizes(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, int]:
+        """The dims that are integers in this call."""
+        known = dict(zip(self._names, args[1:], strict=True))
+        return {name: known[name] for name in self.plan.dims if type(known[name]) is int}
+
+    def resized(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], point: Mapping[str, int]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Only the call as it is: its tensors hold what its integers say, and nobody here knows how."""
+        sizes = self.sizes(args, kwargs)
+        if all(sizes.get(name) == size for name, size in point.items()):
+            return args, dict(kwargs)
+        raise Misfit("a kernel's call cannot be made larger or smaller: give inputs= to shapedispatch")
+
+    def differences(self, key: Key, other: Key) -> tuple[str, ...]:
+        """The names of the parts in which two keys differ."""
+        return self.layout.ready().differing(key, other)
+
+    # -- the offer
+
+    def offer(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], key: Key, memory: Memory, wish: Wish = EVERYTHING
+    ) -> Offer:
+        """Plain, what was found for hints, exact, supplied variants; or a `Search`. Raises what plain raises."""
+        making = self._making(args, kwargs, memory, wish)
+        if self.adopted.interpreted:
+            return self._interpreted(making)
+        self._add_plain(making)
+        search = self._search_for(making) if wish.only is None and wish.build else None
+        if search is not None:
+            return search
+        self._add_found(making)
+        self._add_constants(making)
+        making.add_supplied(self.plan.variants)
+        return Offer(**self._effects(making), aliases=making.aliases)
+
+    def _making(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], memory: Memory, wish: Wish) -> Making:
+        """The call with its configs, after all has been read that decides about them. Raises Bypass."""
+        releases.go_on()
+        if not self.adopted.interpreted and compiling_elsewhere():
+            raise Bypass("the caller has an AsyncCompileMode open: what is compiled belongs to it")
+        call = self._call(args, kwargs)
+        configs = self.layout.configs_of(call.device)
+        conflicts = {name for config in configs for name in call.conflicts(config)}
+        if conflicts:
+            raise Bypass(f"{', '.join(sorted(conflicts))} is given by the call and by a config")
+        self._scouted(call)
+        call.key = self.key(args, kwargs)
+        _refuse_far_tensors(self._names, self.layout.ready().far(call.key))
+        left = call.pruned(configs)
+        if configs and not left:
+            raise Bypass("prune_configs_by leaves no config for this call")
+        stream_of = _no_stream if self.adopted.interpreted else current_stream()
+        return Making(call, configs, left, self._builds, memory, stream_of, wish)
+
+    def _call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> KernelCall:
+        keys = self.layout.ready()
+        return KernelCall(
+            self.adopted, self.layout.parameters, keys.supplied, self.plan.grid, self.layout.reads,
+            args[0], args[1:], kwargs, keys.here(),
+        )  # fmt: skip
+
+    def _interpreted(self, making: Making) -> Offer:
+        settled = making.call.settle(making.config(making.left[0] if making.left else None))
+        run = TritonsOwn(settled, self.adopted.kernel)
+        plain = Candidate("plain", run, config=settled.config, route="Triton's interpreter")
+        return Offer((plain,), notes=("nothing is timed under Triton's interpreter",))
+
+    def _effects(self, making: Making) -> dict[str, Any]:
+        """What an offer says besides what it offers."""
+        return {
+            "candidates": tuple(making.candidates),
+            "refusals": tuple(making.refusals),
+            "written": making.written(self.plan.mutates),
+            "untimed": self._why_untimed(making),
+            "notes": self._notes(making),
+        }
+
+    def _notes(self, making: Making) -> tuple[str, ...]:
+        why = self._why_untimed(making)
+        return (f"no config was searched for: {why}",) if why and len(making.left) > 1 else ()
+
+    def _why_untimed(self, making: Making) -> str | None:
+        beyond = making.effects.beyond
+        return f"{beyond[0]}: name what it writes with mutates=" if beyond and self.plan.mutates is None else None
+
+    # -- candidates
+
+    def _add_plain(self, making: Making) -> None:
+        """The first config that runs; raises what the first of all raised where none does."""
+        for place in _places(making):
+            making.add([Wanted("plain", place)])
+            if making.candidates:
+                return
+        if making.wish.build:
+            raise making.errors["plain"]
+        making.candidates.append(Candidate("plain", self.first, route="Triton's own launch, which may compile"))
+
+    def _static_of(self, making: Making, names: Collection[str]) -> Collection[str]:
+        """``names`` if they can be constants in this call, else none of them."""
+        return () if why_no_constants(making.call, names) else names
+
+    def _add_found(self, making: Making) -> None:
+        """What was found for each hint so far, as far as pruning leaves it for this call."""
+        if len(making.left) < 2:
+            return
+        wanted = []
+        for point in self._points:
+            found = self._recall(making, point)
+            survivors = self._survivors(making, point)
+            for number, place in enumerate(survivors):
+                name = (
+                    variant_name(point) if not number else f"{variant_name(point)} {config_text(making.config(place))}"
+                )
+                wanted.append(Wanted(name, place, point, found.how))
+            if found.places and not survivors:
+                making.refuse(variant_name(point), "prune_configs_by leaves out what was found for it")
+        wanted += self._found_here(making)
+        making.add([*wanted, *self._wished(making, wanted)], self._static_of(making, self.plan.static))
+
+    def _wished(self, making: Making, known: Sequence[Wanted]) -> list[Wanted]:
+        """The one that is asked for by name and config, if this process has not found it itself."""
+        name, config = making.wish.only, getattr(making.wish, "config", None)
+        if name is None or config is None or any(one.name == name for one in known):
+            return []
+        places = [place for place in making.left if _is_config(making.config(place), config)]
+        return [Wanted(name, place, None, "the config that was found before") for place in places[:1]]
+
+    def _found_here(self, making: Making) -> list[Wanted]:
+        found: _Found = making.memory.recall(("best", making.call.key)) or _Found()
+        return [Wanted(_config_name(making, place), place, None, found.how) for place in found.places]
+
+    def _add_constants(self, making: Making) -> None:
+        """Builds with constants beside those for hints: ``static`` where there are no configs, and ``exact``."""
+        if self.plan.static and len(making.left) < 2:
+            self._add_constant(making, "static", self.plan.static)
+        if self.plan.exact:
+            self._add_constant(making, "exact", self.plan.dims)
+
+    def _add_constant(self, making: Making, name: str, constants: Collection[str]) -> None:
+        reasons = why_no_constants(making.call, constants)
+        if reasons:
+            making.refuse(name, *reasons)
+            return
+        best = self._survivors(making, self._nearest(making.call)) if self._points else ()
+        place = best[0] if best else (making.left[0] if making.left else None)
+        making.add([Wanted(name, place)], constants)
+
+    # -- the search
+
+    def _nearest(self, call: KernelCall) -> Mapping[str, int]:
+        """The hint nearest to a call, over the dims that are integers in it."""
+        sizes = self.sizes((call.spelling, *call.raw), call.options)
+
+        def far(point: Mapping[str, int]) -> float:
+            return distance(sizes, {name: size for name, size in point.items() if name in sizes})
+
+        return min(self._points, key=far)
+
+    def _fact(self, making: Making, point: Mapping[str, int]) -> tuple[Any, ...]:
+        return ("found", self.layout.ready().class_of(making.call.key, self.plan.dynamic), variant_name(point))
+
+    def _recall(self, making: Making, point: Mapping[str, int]) -> _Found:
+        return making.memory.recall(self._fact(making, point)) or _Found()
+
+    def _survivors(self, making: Making, point: Mapping[str, int]) -> list[int]:
+        """What was found for a hint and may run this call."""
+        return [place for place in self._recall(making, point).places if place in making.left]
+
+    def _search_for(self, making: Making) -> Search | None:
+        """The search that this call needs before it can be decided, if any."""
+        if len(making.left) < 2 or self._why_untimed(making):
+            return None
+        if getattr(making.wish, "exhaustive", False) or not self._points:
+            return self._search(making, ("best", making.call.key), final=True)
+        point = self._nearest(making.call)
+        if self._survivors(making, point):
+            return None
+        fact = self._fact(making, point)
+        at = self._call_at(making, point)
+        if at is None:
+            return self._search(making, fact)
+        there = self._making(*at, making.memory, making.wish)
+        self._add_plain(there)
+        return self._search(there, fact, at=at)
+
+    def _call_at(self, making: Making, point: Mapping[str, int]) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+        """The call at a hint itself, if the user makes such; over a grid given at the call it would be another one."""
+        if self.plan.inputs is None or making.call.spelling.grid is not None:
+            return None
+        args, kwargs = self.plan.inputs(dict(point), making.call.present())
+        return self.normal((None, *args), kwargs)
+
+    def _search(self, making: Making, fact: tuple[Any, ...], **facts: Any) -> Search:
+        """All configs, with plain first."""
+        static = self._static_of(making, self.plan.static)
+        plain = next(place for place in making.left if making.config(place) is making.candidates[0].config)
+        rest = [place for place in making.left if static or place != plain]
+        places = {_config_name(making, place): place for place in rest}
+        making.add([Wanted(name, place) for name, place in places.items()], static, hold=False)
+        how = f"the best of {len(making.left)} configs at {self._at(making.call)}"
+
+        def found(variant: str, timed: bool) -> None:
+            making.let_go(but=variant)
+            if timed:
+                _keep(making.memory, fact, places.get(variant, plain), how)
+
+        return Search(**self._effects(making), aliases=making.aliases, found=found, **facts)
+
+    def _at(self, call: KernelCall) -> str:
+        sizes = self.sizes((call.spelling, *call.raw), call.options)
+        return ", ".join(f"{name}={size}" for name, size in sizes.items()) or "the first such call"
+
+    # -- while a CUDA graph is captured
+
+    def loaded(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], memory: Memory) -> Candidate:
+        """What may run a call inside a capture, where nothing can be loaded; raises RuntimeError where nothing may."""
+        making = self._making(args, kwargs, memory, EVERYTHING)
+        places = [*(self._survivors(making, self._nearest(making.call)) if self._points else ()), *_places(making)]
+        for place in dict.fromkeys(places):
+            for static in dict.fromkeys((tuple(self._static_of(making, self.plan.static)), ())):
+                candidate = self._loaded_one(making, place, static)
+                if candidate is not None:
+                    return candidate
+        raise RuntimeError(
+            four_parts(
+                render_call(self.name, self.arguments(args, kwargs)),
+                "A CUDA graph is being captured, and no compiled kernel for this call is loaded:",
+                ["loading one would break the capture"],
+                "Make this call once before the capture.",
+            )
+        )
+
+    def _loaded_one(self, making: Making, place: int | None, static: Collection[str]) -> Candidate | None:
+        settled = making.settle(Wanted("loaded", place))
+        if settled is None:
+            return None
+        (compiled,) = self._builds.compiled([making.call.arguments(settled)], static, making.call.device, make=False)
+        if isinstance(compiled, Exception):
+            return None
+        making.add([Wanted("loaded", place)], static)
+        return making.candidates[-1] if making.candidates else None
+
+
+def _keep(memory: Memory, fact: tuple[Any, ...], place: int, how: str) -> None:
+    """Remember the config at ``place`` as the newest that was found."""
+    known: _Found = memory.recall(fact) or _Found()
+    others = [other for other in known.places if other != place]
+    memory.remember(fact, _Found((place, *others)[:MOST_FOUND], how))
+
+
+def _places(making: Making) -> Sequence[int | None]:
+    return making.left or [None]
+
+
+def _is_config(config: Any, described: Any) -> bool:
+    """Whether ``described``, a config or its text as a store holds it, is this config."""
+    if isinstance(described, str):
+        return described in (str(config), json.dumps(str(config)), config_text(config))
+    return described is config or described == config  # type: ignore[no-any-return]  # Triton's own comparison
+
+
+def _config_name(making: Making, place: int) -> str:
+    return f"config[{config_text(making.config(place))}]"
+
+
+def _refuse_far_tensors(names: Sequence[str], far: Mapping[int, int]) -> None:
+    """Tensors on the host among those of a device: pinned or not, Triton's own launch looks at their addresses."""
+    for place, device in far.items():
+        if device == CPU:
+            raise Bypass(f"{names[place]} lies on the CPU, and Triton's own launch looks at such addresses")
+
+
+def _no_stream(device: int) -> int:
+    return 0

@@ -1,0 +1,106 @@
+"""What the key of a kernel's calls consists of: known in part, and made anew when more is found to be read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from typing import Any
+
+import torch
+
+from ..keys import Bypass
+from .triton_adopt import Adopted
+from .triton_key import KeyFunction, Parameter, parameters_of
+from .triton_launch import current_device
+from .triton_reads import Reads, outside
+
+__all__ = ["CPU", "Layout"]
+
+CPU = -1
+"""The device of a tensor on the host, and of an interpreted kernel."""
+
+
+class Layout:
+    """The key function of one kernel. ``dims`` are keyed by value; ``configs`` and ``grid`` are the decorator's.
+
+    ``keys`` is None until a first call has been looked at: what device there is, what its configs fill in, and what
+    heuristics read is not known before. ``refusal`` says why no call can be keyed, if so.
+    """
+
+    def __init__(
+        self,
+        adopted: Adopted,
+        dims: Collection[str],
+        configs: Sequence[Any] | Callable[..., Sequence[Any]] | None,
+        grid: Callable[..., Any] | tuple[int, ...] | None,
+    ) -> None:
+        self.keys: KeyFunction | None = None
+        self.reads = Reads()
+        self.parameters, self.refusal = _parameters(adopted.kernel)
+        self.names = tuple(parameter.name for parameter in self.parameters)
+        self._adopted = adopted
+        self._dims = dims
+        self._given = configs
+        self._grid = grid
+        self._configs: dict[int, tuple[Any, ...]] = {}
+        self._first: KeyFunction | None = None
+
+    def ready(self) -> KeyFunction:
+        """The key of this kernel as far as it is known: enough to bind a call."""
+        if self._first is None:
+            here = _on_the_host if self._adopted.interpreted else current_device()
+            self._first = self._key_function(here, self._supplied(self.configs_of(here())))
+        return self.keys or self._first
+
+    def _facets(self, supplied: Collection[str]) -> dict[str, frozenset[str]]:
+        read = self.reads.facets.items()
+        return {name: frozenset(found) for name, found in read if name in self.names and name not in supplied}
+
+    def _key_function(self, here: Callable[[], int], supplied: frozenset[str]) -> KeyFunction:
+        facets = self._facets(supplied)
+        readers = tuple(reader for fn in self._functions_of_user() for reader in outside(fn))
+        return KeyFunction(self.parameters, here, supplied, self._dims, facets, readers, self.reads.form)
+
+    def _functions_of_user(self) -> Iterator[Callable[..., Any]]:
+        """Those whose answers are settled once per key."""
+        yield from (fn for _, fn in self._adopted.heuristics)
+        tuning = self._adopted.tuning
+        pruning = (tuning.early_config_prune, tuning.perf_model) if tuning is not None else ()
+        yield from (fn for fn in (self._grid, *pruning) if callable(fn))
+
+    def _supplied(self, configs: Iterable[Any]) -> frozenset[str]:
+        """The parameters that configs and heuristics fill in."""
+        given = {name for config in configs for name in config.all_kwargs()}
+        return frozenset((given | {name for name, _ in self._adopted.heuristics}) & set(self.names))
+
+    def configs_of(self, device: int) -> tuple[Any, ...]:
+        """The configs to choose from on a device."""
+        if device not in self._configs:
+            self._configs[device] = tuple(self._all_configs(device))
+        return self._configs[device]
+
+    def _all_configs(self, device: int) -> Sequence[Any]:
+        if callable(self._given):
+            return self._given(torch.device("cpu") if device == CPU else torch.device("cuda", device))
+        if self._given is not None:
+            return self._given
+        return self._adopted.tuning.configs if self._adopted.tuning is not None else ()
+
+    def renew(self, configs: Iterable[Any]) -> KeyFunction:
+        """The key, in a new layout where more has been read, or is filled in, than it knew of."""
+        old = self.ready()
+        supplied = frozenset(old.supplied) | self._supplied(configs)
+        if (self._facets(supplied), self.reads.form, supplied) != (old.facets, old.form, old.supplied):
+            old = self._key_function(old.here, supplied)
+        self.keys = old
+        return old
+
+
+def _parameters(kernel: Any) -> tuple[tuple[Parameter, ...], str | None]:
+    try:
+        return parameters_of(kernel), None
+    except Bypass as reason:
+        return (), str(reason)
+
+
+def _on_the_host() -> int:
+    return CPU

@@ -1,0 +1,164 @@
+"""One offer in the making: configs become candidates, settled, compiled and loaded; or refused with reasons."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from ..records import Refusal, Variant
+from . import Candidate, Memory, Wish
+from .triton_builds import Build, Builds
+from .triton_call import KernelCall
+from .triton_effects import Effects
+from .triton_run import Direct, Run, Settled, Supplied, TritonsOwn
+
+__all__ = ["Making", "Wanted", "why_no_constants"]
+
+DIRECT = "the compiled kernel, launched directly"
+TRITONS_OWN = "Triton's own launch"
+
+
+class Wanted(NamedTuple):
+    """A candidate to be: its name, the place of its config (None without configs), the hint it stands for."""
+
+    name: str
+    place: int | None
+    point: Mapping[str, int] | None = None
+    note: str = ""
+
+
+@dataclass(slots=True)
+class Making:
+    """The candidates for one call. ``left`` are the places of the configs that pruning leaves."""
+
+    call: KernelCall
+    configs: Sequence[Any]
+    left: Sequence[int]
+    builds: Builds
+    memory: Memory
+    stream_of: Callable[[int], int]
+    wish: Wish
+    candidates: list[Candidate] = field(default_factory=list)
+    refusals: list[Refusal] = field(default_factory=list)
+    aliases: dict[str, str] = field(default_factory=dict)
+    made: dict[str, Build] = field(default_factory=dict)
+    errors: dict[str, Exception] = field(default_factory=dict)
+    effects: Effects = field(default_factory=lambda: Effects(frozenset()))
+    foreign: bool = False
+    """Whether a candidate runs host code of the user's, whose effects nobody knows."""
+
+    def config(self, place: int | None) -> Any:
+        """The config at a place."""
+        return None if place is None else self.configs[place]
+
+    def refuse(self, name: str, *reasons: str) -> None:
+        """Say why a variant does not compete."""
+        self.refusals.append(Refusal(name, reasons))
+
+    def add(self, wanted: Sequence[Wanted], static: Collection[str] = (), hold: bool = True) -> None:
+        """Make candidates with the parameters ``static`` as constants, compiled at the same time.
+
+        With ``hold`` the table holds their builds; without, `let_go` must be called.
+        """
+        wished = [one for one in wanted if one.name == "plain" or self.wish.wants(one.name)]
+        settled = {one.name: (one, self.settle(one)) for one in wished}
+        ready = [(one, facts) for one, facts in settled.values() if facts is not None]
+        arguments = [self.call.arguments(facts) for _, facts in ready]
+        compiled = self.builds.compiled(arguments, static, self.call.device, self.wish.build)
+        for (one, facts), kernel in zip(ready, compiled, strict=True):
+            build = self._built(one, kernel, static)
+            if build is not None:
+                self._add(one, facts, build, static, hold)
+
+    def settle(self, one: Wanted) -> Settled | None:
+        """What the call and a config come to; None, and a refusal, where they do not fit. Raises Bypass."""
+        try:
+            return self.call.settle(self.config(one.place))
+        except LookupError as error:
+            self._fail(one, error)
+            return None
+
+    def _built(self, one: Wanted, compiled: Any, static: Collection[str]) -> Build | None:
+        if isinstance(compiled, Exception):
+            self._fail(one, compiled)
+            return None
+        try:
+            return self.builds.build(compiled, static, self.call.device, self.memory)
+        except Exception as error:  # noqa: BLE001 - a candidate is judged here, and the reason kept
+            self._fail(one, error)
+            return None
+
+    def _fail(self, one: Wanted, error: Exception) -> None:
+        self.errors[one.name] = error
+        self.refuse(one.name, f"{type(error).__name__}: {' '.join(str(error).split())[:300]}")
+
+    def _add(self, one: Wanted, settled: Settled, build: Build, static: Collection[str], hold: bool) -> None:
+        twin = next((c.name for c in self.candidates if c.build == build.slot and _alike(c.run, settled)), None)
+        if twin is not None:
+            self.aliases[one.name] = twin
+            return
+        if hold and self.memory.build(build.slot) is None:
+            self.memory.hold(build.slot, build)
+        self.made[one.name] = build
+        self.effects |= self.builds.effects(build.compiled, self.memory)
+        self.foreign = self.foreign or (settled.config is not None and settled.config.pre_hook is not None)
+        self.candidates.append(self._candidate(one, settled, build, static))
+
+    def _candidate(self, one: Wanted, settled: Settled, build: Build, static: Collection[str]) -> Candidate:
+        run: Run
+        if build.launch is None:
+            run, route = TritonsOwn(settled, self.builds.function(static)), f"{TRITONS_OWN}: {'; '.join(build.reasons)}"
+        else:
+            run, route = Direct(settled, build.launch, self.stream_of, build.device), DIRECT
+        constants = f"{', '.join(sorted(static))} are constants" if static else ""
+        notes = tuple(note for note in (one.note, constants) if note)
+        return Candidate(one.name, run, None, build.slot, route, notes, settled.config, one.point)
+
+    def add_supplied(self, variants: Sequence[Variant]) -> None:
+        """Candidates of the user's own."""
+        settled = Settled(self.call.names, None, {}, {}, None, None)
+        for variant in (each for each in variants if self.wish.wants(str(each.name))):
+            name = str(variant.name or getattr(variant.fn, "__name__", type(variant.fn).__name__))
+            given = self.call.present()
+            reason = variant.when(**given) if variant.when is not None else None
+            if reason:
+                self.refuse(name, reason)
+            else:
+                self.foreign = True
+                self.candidates.append(Candidate(name, Supplied(settled, variant.fn), route="the function supplied"))
+
+    def let_go(self, but: str) -> None:
+        """Hold the build of the candidate ``but``, and release what no table holds."""
+        for name, build in self.made.items():
+            if self.memory.build(build.slot) is None:
+                if name == but:
+                    self.memory.hold(build.slot, build)
+                else:
+                    build.release()
+
+    def written(self, mutates: Collection[str] | None) -> Collection[str] | None:
+        """The names of the arguments that may be written; None where that is unknown."""
+        if mutates is not None:
+            return mutates
+        tuning = self.call.adopted.tuning
+        if self.foreign or (tuning is not None and (tuning.pre_hook or tuning.post_hook)):
+            return None
+        resets = (*tuning.reset_to_zero, *tuning.restore_value) if tuning is not None else ()
+        return self.effects.written.union(resets)
+
+
+def _alike(run: Any, settled: Settled) -> bool:
+    """Whether a candidate of the same compiled kernel would be launched in the same way."""
+    other: Settled = run.settled
+    hooks = [getattr(one.config, "pre_hook", None) for one in (other, settled)]
+    return other.supplied == settled.supplied and hooks[0] is hooks[1]
+
+
+def why_no_constants(call: KernelCall, static: Collection[str]) -> list[str]:
+    """Why these parameters cannot be constants in this call."""
+    return [
+        f"{name} is {'not given' if name in call.supplied else repr(call.value(name))}, not an integer"
+        for name in static
+        if name in call.supplied or type(call.value(name)) is not int
+    ]

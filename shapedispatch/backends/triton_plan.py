@@ -1,0 +1,117 @@
+"""What the decoration of a kernel says of its variants: checked once, against the kernel's parameters."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from ..dims import Hints, check_hints, check_static, dynamic_dims
+from ..errors import DeclarationError
+from ..records import Variant
+from .triton_adopt import Adopted
+
+__all__ = ["KernelPlan", "Settings", "plan_of"]
+
+
+class Settings(Protocol):
+    """Those of the settings that a kernel's plan takes up."""
+
+    @property
+    def hints(self) -> Any:
+        """See the decorator."""
+
+    @property
+    def static(self) -> Any:
+        """See the decorator."""
+
+    @property
+    def exact(self) -> bool:
+        """See the decorator."""
+
+
+@dataclass(frozen=True, slots=True)
+class KernelPlan:
+    """What the decoration says, settled.
+
+    ``dims`` are the parameters that choices depend on, static ones included. ``configs`` are None for those of
+    ``triton.autotune``. ``inputs`` makes a call of given sizes.
+    """
+
+    dims: tuple[str, ...] = ()
+    hints: Hints = ()
+    static: tuple[str, ...] = ()
+    exact: bool = False
+    variants: tuple[Variant, ...] = ()
+    configs: Sequence[Any] | Callable[..., Sequence[Any]] | None = None
+    grid: Callable[..., Any] | tuple[Any, ...] | None = None
+    mutates: tuple[str, ...] | None = None
+    inputs: Callable[..., Any] | None = None
+
+    @property
+    def dynamic(self) -> tuple[str, ...]:
+        """The dims that hints are for."""
+        return dynamic_dims(self.hints, self.dims, self.static)
+
+
+def plan_of(
+    adopted: Adopted,
+    settings: Settings,
+    *,
+    dims: Any = None,
+    variants: tuple[Variant, ...] = (),
+    configs: Any = None,
+    grid: Any = None,
+    mutates: tuple[str, ...] | None = None,
+    inputs: Callable[..., Any] | None = None,
+) -> KernelPlan:
+    """The plan of a kernel; raises DeclarationError for what cannot mean anything.
+
+    Without ``dims`` they are the key of the ``triton.autotune`` below; what hints or ``static`` name is a dim as well.
+    """
+    parameters = tuple(adopted.kernel.arg_names)
+    named = _dims(adopted, dims, parameters)
+    hints = check_hints(settings.hints, parameters)
+    static = check_static(settings.static, parameters, hints)
+    hinted = [name for point in _points(hints) for name in point]
+    every = tuple(dict.fromkeys((*named, *hinted, *static)))
+    return KernelPlan(every, hints, static, settings.exact, variants, _configs(configs), _grid(grid), mutates, inputs)
+
+
+def _points(hints: Hints) -> list[Mapping[str, Any]]:
+    if isinstance(hints, Mapping):
+        return [hints]
+    return [point for point in hints if isinstance(point, Mapping)]
+
+
+def _dims(adopted: Adopted, dims: Any, parameters: Collection[str]) -> tuple[str, ...]:
+    if dims is None:
+        key = adopted.tuning.key if adopted.tuning is not None else ()
+        return tuple(name for name in key if name in parameters)  # as Triton does with names that it does not know
+    names = dims.split() if isinstance(dims, str) else dims
+    if isinstance(names, Mapping) or not all(isinstance(name, str) for name in names):
+        raise DeclarationError(f'dims={dims!r}: for a kernel allowed are names of parameters, such as "M N K"')
+    for name in names:
+        if name not in parameters:
+            near = difflib.get_close_matches(name, parameters, n=1, cutoff=0.5)
+            meant = f"Did you mean {near[0]!r}? " if near else ""
+            raise DeclarationError(f"the kernel has no parameter {name!r}. {meant}It has {', '.join(parameters)}")
+    return tuple(dict.fromkeys(names))
+
+
+def _configs(configs: Any) -> Sequence[Any] | Callable[..., Sequence[Any]] | None:
+    if configs is None or callable(configs):
+        return configs  # type: ignore[no-any-return]  # None, or the user's own function
+    right = isinstance(configs, (list, tuple)) and all(hasattr(config, "all_kwargs") for config in configs)
+    if not right or not configs:
+        raise DeclarationError(f"configs={configs!r}: allowed is a list of triton.Config, or configs(device) -> list")
+    return tuple(configs)
+
+
+def _grid(grid: Any) -> Callable[..., Any] | tuple[Any, ...] | None:
+    if grid is None or callable(grid):
+        return grid  # type: ignore[no-any-return]  # None, or the user's own function
+    if not isinstance(grid, (list, tuple)) or not 1 <= len(grid) <= 3 or not all(type(n) is int for n in grid):
+        raise DeclarationError(f"grid={grid!r}: allowed is grid(meta) -> tuple, or one to three whole numbers")
+    return tuple(grid)

@@ -1,0 +1,210 @@
+"""A variant of a kernel as it is run: by its own launch, by Triton's, or by a function that the user supplied.
+
+Each is made for one key and holds what was settled for that key: the config, what heuristics came to, the grid where
+the decorator gives one. None holds an argument of any call. ``launch`` is the hit's way in; calling it is the
+dispatcher's, with a call in normal form: where it was called (`Spelling`), then one argument a parameter, then options.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from .triton_adopt import Adopted, Tuning
+from .triton_key import ABSENT
+from .triton_launch import Launch
+
+__all__ = ["AsWritten", "Direct", "FirstConfig", "Run", "Settled", "Spelling", "Supplied", "TritonsOwn"]
+
+
+class Spelling(NamedTuple):
+    """How a call was written: its grid (None for the decorator's), how many arguments by position, which by name."""
+
+    grid: Any
+    by_position: int
+    by_name: tuple[str, ...]
+
+    def form(self) -> tuple[Any, ...]:
+        """The spelling as `KeyFunction.again` takes it."""
+        return (self.by_position, *self.by_name)
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """What one key and one config come to.
+
+    ``supplied`` are the parameters that the config and the heuristics fill in, ``options`` what goes to the compiler
+    beside them. ``grid`` is the decorator's. ``tuning`` holds the hooks that surround a launch on copies.
+    """
+
+    names: tuple[str, ...]
+    config: Any
+    supplied: Mapping[str, Any]
+    options: Mapping[str, Any]
+    grid: tuple[int, ...] | None
+    tuning: Tuning | None
+
+    def arguments(self, raw: Iterable[Any]) -> dict[str, Any]:
+        """The kernel's arguments by name, as Triton shows them to a grid."""
+        return {**dict(zip(self.names, raw, strict=True)), **self.supplied}
+
+    def sized(self, grid: Any, raw: tuple[Any, ...]) -> Sequence[int]:
+        """The grid of this very call."""
+        if grid is None:
+            if self.grid is None:
+                raise TypeError("a kernel needs a grid: call kernel[grid](...), or give grid= to shapedispatch")
+            return self.grid
+        return grid(self.arguments(raw)) if callable(grid) else grid  # type: ignore[no-any-return]  # the user's own
+
+    def before(self, grid: Any, raw: tuple[Any, ...]) -> None:
+        """What a config asks for before every launch."""
+        if self.config is not None and self.config.pre_hook is not None:
+            given = {name: value for name, value in zip(self.names, raw, strict=True) if value is not ABSENT}
+            self.config.pre_hook({**given, "grid": grid, "warmup": False, **self.config.all_kwargs()})
+
+
+class Run:
+    """The common part. ``rehearse`` is a call on copies: as Triton's autotuner would make it, with its resets."""
+
+    def __init__(self, settled: Settled) -> None:
+        self.settled = settled
+
+    def launch(self, grid: Any, values: tuple[Any, ...], raw: tuple[Any, ...], options: Mapping[str, Any]) -> Any:
+        """Run on the caller's arguments; ``values`` are they as a launch takes them."""
+        raise NotImplementedError
+
+    def rehearsal(self, grid: Any, values: tuple[Any, ...], raw: tuple[Any, ...]) -> Any:
+        """Run on copies."""
+        return self.launch(grid, values, raw, {})
+
+    def __call__(self, spelling: Spelling, *raw: Any, **options: Any) -> Any:
+        """Run on the caller's arguments."""
+        return self.launch(spelling.grid, _values(raw), raw, options)
+
+    def rehearse(self, spelling: Spelling, *raw: Any, **options: Any) -> Any:
+        """Run on copies, which are reset before or restored after as the decorator below has said."""
+        tuning = self.settled.tuning
+        if tuning is None:
+            return self.rehearsal(spelling.grid, _values(raw), raw)
+        arguments = self.settled.arguments(raw)
+        for name in tuning.reset_to_zero:
+            if arguments.get(name) is not None:
+                arguments[name].zero_()
+        kept = {name: arguments[name].clone() for name in tuning.restore_value if arguments.get(name) is not None}
+        if tuning.pre_hook is not None:
+            tuning.pre_hook(arguments)
+        result = self.rehearsal(spelling.grid, _values(raw), raw)
+        if tuning.post_hook is not None:
+            tuning.post_hook(arguments, exception=None)
+        for name, value in kept.items():
+            arguments[name].copy_(value)
+        return result
+
+
+class Direct(Run):
+    """By the kernel's own launch. ``stream_of`` gives the current stream of a device."""
+
+    def __init__(self, settled: Settled, launch: Launch, stream_of: Callable[[int], int], device: int) -> None:
+        super().__init__(settled)
+        self._launch = launch
+        self._stream_of = stream_of
+        self._device = device
+        self._before = settled.before if settled.config is not None and settled.config.pre_hook is not None else None
+        constants = {path[0] for path in launch.compiled.src.constants if len(path) == 1}
+        places = ((settled.names.index(name), value) for name, value in settled.supplied.items())
+        # What is no constant is passed at the launch, and only the config or the heuristic knows it.
+        self._filled = tuple((i, value) for i, value in places if i not in constants)
+
+    def launch(self, grid: Any, values: tuple[Any, ...], raw: tuple[Any, ...], options: Mapping[str, Any]) -> Any:
+        """See `Run.launch`."""
+        if self._before is not None:
+            self._before(grid, raw)
+        if type(grid) is not tuple:
+            grid = self.settled.sized(grid, raw)
+        if self._filled:
+            values = self._with_filled(values)
+        return self._launch(grid, self._stream_of(self._device), values, raw)
+
+    def rehearsal(self, grid: Any, values: tuple[Any, ...], raw: tuple[Any, ...]) -> Any:
+        """See `Run.rehearsal`."""
+        self.settled.before(grid, raw)
+        grid = self.settled.sized(grid, raw)
+        return self._launch(grid, self._stream_of(self._device), self._with_filled(values), raw, rehearsal=True)
+
+    def _with_filled(self, values: tuple[Any, ...]) -> tuple[Any, ...]:
+        filled = list(values)
+        for place, value in self._filled:
+            filled[place] = value
+        return tuple(filled)
+
+
+class TritonsOwn(Run):
+    """By Triton's own launch of the function ``kernel``, with the config that was chosen."""
+
+    def __init__(self, settled: Settled, kernel: Any) -> None:
+        super().__init__(settled)
+        self._kernel = kernel
+
+    def launch(self, grid: Any, values: tuple[Any, ...], raw: tuple[Any, ...], options: Mapping[str, Any]) -> Any:
+        """See `Run.launch`."""
+        self.settled.before(grid, raw)
+        sized = tuple(self.settled.sized(grid, raw))
+        return self._kernel.run(grid=sized, warmup=False, **self.settled.arguments(raw), **self.settled.options)
+
+
+class AsWritten:
+    """Triton's own call of what stood below the decorator, its tuning included; ``grid`` is the decorator's."""
+
+    def __init__(self, original: Any, names: Sequence[str], grid: Any) -> None:
+        self._original = original
+        self._names = names
+        self._grid = grid
+
+    def launch(self, grid: Any, values: tuple[Any, ...], raw: tuple[Any, ...], options: Mapping[str, Any]) -> Any:
+        """See `Run.launch`."""
+        given = {name: value for name, value in zip(self._names, raw, strict=True) if value is not ABSENT}
+        return self._run(grid, (), {**given, **options})
+
+    def __call__(self, spelling: Spelling, *raw: Any, **options: Any) -> Any:
+        """The call as the caller spelled it."""
+        known = {**dict(zip(self._names, raw, strict=True)), **options}
+        given = {name: known[name] for name in spelling.by_name}
+        return self._run(spelling.grid, raw[: spelling.by_position], given)
+
+    def _run(self, grid: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        return self._original.run(*args, grid=self._grid if grid is None else grid, warmup=False, **kwargs)
+
+
+class FirstConfig(AsWritten):
+    """Triton's own launch with the first config that pruning leaves: it may compile, and never times."""
+
+    def __init__(self, adopted: Adopted, configs: Callable[[], Sequence[Any]], names: Sequence[str], grid: Any) -> None:
+        super().__init__(adopted.kernel, names, grid)
+        self._adopted = adopted
+        self._configs = configs
+
+    def _run(self, grid: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        positional = dict(zip(self._names, args, strict=False))
+        left = self._adopted.pruned(self._configs(), positional, kwargs)
+        return super()._run(grid, args, self._adopted.keywords(positional, kwargs, left[0] if left else None))
+
+
+class Supplied(Run):
+    """By a function of the user's, called with the kernel's arguments by name and without a grid."""
+
+    def __init__(self, settled: Settled, fn: Callable[..., Any]) -> None:
+        super().__init__(settled)
+        self._fn = fn
+
+    def launch(self, grid: Any, values: tuple[Any, ...], raw: tuple[Any, ...], options: Mapping[str, Any]) -> Any:
+        """See `Run.launch`."""
+        given = zip(self.settled.names, raw, strict=True)
+        return self._fn(**{name: value for name, value in given if value is not ABSENT})
+
+
+def _values(raw: Iterable[Any]) -> tuple[Any, ...]:
+    """The arguments as a launch takes them: tensors by their addresses."""
+    return tuple(value.data_ptr() if isinstance(value, Tensor) else value for value in raw)
