@@ -10,7 +10,7 @@ import functools
 import itertools
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -22,7 +22,9 @@ from .choose import PlainRaised, Rules, all_refused, choose, refusal
 from .copies import untouched
 from .dims import Misfit, distance
 from .errors import MissError, NoVariantError, four_parts, render_call
+from .fingerprint import code_identity
 from .keys import Bypass, Key, differences, safe_key, tensors
+from .objectives import Objective
 from .records import CacheInfo, Choice, Origin, Refusal, Timing
 from .settings import Resolved
 from .shelf import Shelf, store_at
@@ -51,18 +53,20 @@ class Core:
         resolve: Callable[[], Resolved],
         inputs: Callable[..., Any] | None = None,
         stopwatch_for: Callable[[torch.device, str], Stopwatch] | None = None,
+        objective: Objective = "time",
     ) -> None:
         self.backend = backend
         self.plain = backend.plain
         self._resolve = resolve
         self._inputs = inputs
         self._stopwatch_for = stopwatch_for or _stopwatch
+        self._objective = objective
         self._warned: set[str] = set()
         self.road: hotpath.Road | None = None
         self.settings = resolve()
         self.table = Table(self.settings.maxsize, self.settings.max_builds)
         store = store_at(self.settings.store)
-        self._shelf = Shelf(store, backend.name, backend.identity) if store is not None else None
+        self._shelf = Shelf(store, backend.name, self._identity) if store is not None else None
         self.refresh()
         self._take_road()
 
@@ -74,6 +78,11 @@ class Core:
         self.off = self.settings.mode == "off"
         if self.road is not None:
             self.road.off = self.off
+
+    def _identity(self) -> Mapping[str, str]:
+        """What a stored choice depends on besides the key and the machine; the usual objective goes without saying."""
+        objective = {} if self._objective == "time" else {"objective": code_identity(self._objective)}
+        return {**self.backend.identity(), **objective}
 
     def _take_road(self) -> None:
         """Let C answer hits, where it is in use and makes such keys as the backend does: those that have a form."""
@@ -141,8 +150,9 @@ class Core:
         """Recall or choose, and remember; called with `deciding` held. Raises Bypass, MissError.
 
         1. the sizes, which may not fit the declaration; 2. what is known already: a choice whose build was lost, a
-        stored one (not if ``afresh``); 3. in a frozen mode, what to do without; 4. otherwise offer, check, time,
-        decide; 5. publish, and store what was timed.
+        stored one, that of the call's bucket (not if ``afresh``); 3. in a frozen mode, what to do without;
+        4. otherwise offer, check, time, decide; 5. publish, and store what was timed. While a CUDA graph is being
+        captured nothing is made, timed or remembered.
         """
         try:
             sizes = self.backend.sizes(args, kwargs)
@@ -150,7 +160,10 @@ class Core:
             raise Bypass(str(misfit)) from None
         new_because = self._new_because(key, args, kwargs)
         self.table.count("misses", ", ".join(new_because) or "the first call")
-        entry = None if afresh else self._recalled(key, args, kwargs)
+        if capturing(_device(args, kwargs)):
+            offer = self.backend.offer(args, kwargs, key, self.table, Wish(build=False))
+            return self._nearest(offer, "a CUDA graph is being captured", args, kwargs)
+        entry = None if afresh else self._recalled(key, args, kwargs) or self._of_bucket(key, args, kwargs)
         if entry is None and not afresh and self.settings.mode in FROZEN_MODES:
             entry = self._without_timing(key, sizes, args, kwargs)
         if entry is None:
@@ -160,6 +173,8 @@ class Core:
         self.table.publish(key, entry)
         if entry.choice.origin == "timed" and self._shelf is not None:
             self._shelf.keep(key, _device(args, kwargs), entry.choice)
+        if entry.choice.origin in ("timed", "stored", "shipped") and self.settings.buckets:
+            self.table.remember(self._bucket(key, args, kwargs), (entry.choice.variant, _at(sizes)))
         return entry
 
     def _chosen(self, key: Key, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Entry:
@@ -188,6 +203,18 @@ class Core:
         )
         return self._only(stored, key, args, kwargs)
 
+    def _bucket(self, key: Key, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Hashable:
+        """The name of the fact that is a bucket's choice."""
+        return ("bucket", self.backend.bucket(args, kwargs, key, self.settings.buckets))
+
+    def _of_bucket(self, key: Key, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Entry | None:
+        """The variant that was chosen for another call of this one's bucket, judged for this call but not timed."""
+        known = self.table.recall(self._bucket(key, args, kwargs)) if self.settings.buckets else None
+        if known is None:
+            return None
+        variant, where = known
+        return self._only(Choice(variant, "bucket", notes=(f"chosen at {where}, in the same bucket",)), key, args, kwargs)
+
     def _only(
         self, choice: Choice, key: Key, args: tuple[Any, ...], kwargs: Mapping[str, Any], build: bool = True
     ) -> Entry | None:
@@ -198,7 +225,7 @@ class Core:
             candidate = next((c for c in offer.candidates if c.name == choice.variant), None)
             if candidate is None:
                 return None
-            if choice.origin in ("stored", "shipped") and candidate is not offer.candidates[0]:
+            if choice.origin in ("stored", "shipped", "bucket") and candidate is not offer.candidates[0]:
                 trial, rules = self._trial(offer, args, kwargs), self._rules
                 if self._why_untimed(offer, trial) or refusal(candidate, offer.candidates[0], trial, rules(trial)):
                     return None
@@ -259,15 +286,15 @@ class Core:
 
     def _trial(self, offer: Offer, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Trial:
         grad = torch.is_grad_enabled() and any(t.requires_grad for t in _all_tensors(args, kwargs))
-        return Trial(args, kwargs, tuple(self.backend.arguments(args, kwargs)), offer.written, grad)
+        # A supplied variant that writes what plain does not is to be found out on copies.
+        written = None if any(candidate.supplied for candidate in offer.candidates) else offer.written
+        return Trial(args, kwargs, tuple(self.backend.arguments(args, kwargs)), written, grad)
 
     def _why_untimed(self, offer: Offer, trial: Trial) -> str | None:
         if offer.untimed:
             return offer.untimed
         if torch.are_deterministic_algorithms_enabled():
             return "deterministic algorithms are asked for, and timing is not deterministic"
-        if trial.device.type == "cuda" and torch.cuda.is_current_stream_capturing():
-            return "a CUDA graph is being captured"
         return trial.hooked() or trial.memory_refusal(self.settings.copy_limit)
 
     def _nearest(self, offer: Offer, why: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Entry:
@@ -282,7 +309,11 @@ class Core:
     def _rules(self, trial: Trial) -> Rules:
         settings = self.settings
         return Rules(
-            self._stopwatch_for(trial.device, settings.regime), settings.budget_ms, settings.margin, settings.check
+            self._stopwatch_for(trial.device, settings.regime),
+            settings.budget_ms,
+            settings.margin,
+            settings.check,
+            self._objective,
         )
 
     # -- what a user may ask
@@ -435,6 +466,11 @@ def _device(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> torch.device:
     """Where a call runs: the device of its first tensor that is not on the CPU."""
     devices = [tensor.device for tensor in _all_tensors(args, kwargs)]
     return next((device for device in devices if device.type != "cpu"), torch.device("cpu"))
+
+
+def capturing(device: torch.device) -> bool:
+    """Whether what is launched now becomes part of a CUDA graph: nothing may be waited for, allocated or timed."""
+    return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
 
 
 def _at(sizes: Mapping[str, int]) -> str:

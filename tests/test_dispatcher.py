@@ -398,6 +398,22 @@ def test_supplied_variants_compete_and_are_judged() -> None:
     assert "AttributeError" in reasons["confused"]
 
 
+def test_a_variant_that_writes_what_plain_does_not_is_refused() -> None:
+    """Found out on copies: the caller's tensor and answer are those of plain."""
+
+    def careless(x: Tensor) -> Tensor:
+        y = x + 1
+        x.zero_()
+        return y
+
+    f = built(lambda x: x + 1, hints=(), variants=[careless])
+    x = torch.ones(4)
+    assert_same(f(x), torch.full((4,), 2.0))
+    assert_same(x, torch.ones(4))
+    [refusal] = f.explain(x).refusals
+    assert "what it wrote into the arguments" in refusal.reasons[0]
+
+
 def test_a_variant_can_be_asked_for_by_name() -> None:
     """For bisecting; a name that there is not is an error with the names that there are."""
     f = built(lambda x: x + 1, hints=(), variants=[Variant(lambda x: x + 2, name="wrong")])

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from typing import Any, Protocol
 
+from ..dims import Rule
 from ..keys import Key
 from ..records import Refusal
 
@@ -30,6 +31,8 @@ class Candidate:
     config: Any = None
     point: Mapping[str, int] | None = None
     """Of a hint's build: the hint."""
+    supplied: bool = False
+    """Whether a user wrote it: then nothing is known of what it writes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +111,11 @@ class Backend(Protocol):
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any], point: Mapping[str, int]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The call with some dims set to other sizes, its values repeated or cut; raises dims.Misfit."""
+
+    def bucket(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], key: Key, rules: Mapping[str, Rule]
+    ) -> Hashable:
+        """What calls have in common that may share one timing: all but the dims with rules, and there the bucket."""
 
     def identity(self) -> Mapping[str, str]:
         """What a stored choice depends on besides the key and the machine: the code, the candidates."""

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from .. import keys
 from ..calls import Signature
-from ..dims import Declaration, Hints, dynamic_dims, hint_points, point_of, round_up_pow2, two_nearest, variant_name
+from ..dims import Declaration, Hints, Rule, dynamic_dims, hint_points, point_of, round_up_pow2, two_nearest, variant_name
 from ..fingerprint import candidates_identity, code_identity
 from ..keys import Key
 from ..records import Refusal, Variant
@@ -127,6 +127,13 @@ class TorchFunction:
             scope["self"] = type(scope["self"])
         return scope, fixed
 
+    def bucket(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], key: Key, rules: Mapping[str, Rule]
+    ) -> Hashable:
+        """What calls have in common that may share one timing: all but the dims with rules, and there the bucket."""
+        scope, _ = self._frame(args, kwargs)
+        return (key[0], Places.of(scope, self.plan.declaration).bucket(rules))
+
     def resized(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any], point: Mapping[str, int]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -153,7 +160,9 @@ class TorchFunction:
         wants_builds = self._points(call, memory) or self._wants_exact(call, wish)
         if wish.only == "plain" or not (wants_builds or self.plan.variants):
             return Offer(tuple(draft.candidates))
-        look = self._look_known(call, memory)
+        look = self._look_known(call, memory, wish.build)
+        if look is None:
+            return Offer(tuple(draft.candidates), untimed="what it does is not known, and nothing is built in this mode")
         effects = look if isinstance(look, str) else look.effects
         if not isinstance(look, str) and look.state:
             # Plain is right in every state, but what is fastest, and what may be timed, differs between them.
@@ -247,18 +256,21 @@ class TorchFunction:
             if reason:
                 draft.refuse(variant.name, reason)
             else:
-                draft.candidates.append(Candidate(variant.name, variant.fn, route="the function that was supplied"))
+                route = "the function that was supplied"
+                draft.candidates.append(Candidate(variant.name, variant.fn, route=route, supplied=True))
 
     # -- effects
 
-    def _look_known(self, call: Situation, memory: Memory) -> Trace | str:
-        """A look at plain's effects that holds for this call, remembered or made; or why there is none."""
+    def _look_known(self, call: Situation, memory: Memory, make: bool) -> Trace | str | None:
+        """A look at plain's effects that holds for this call, remembered or (if ``make``) made; or why there is none."""
         fact = ("effects", *call.family())
         known: tuple[Trace | str, ...] = memory.recall(fact) or ()
         frame = call.frame()
         for look in known:
             if isinstance(look, str) or not look.accepts(frame):
                 return look
+        if not make:
+            return None
         made = self._look(frame)
         memory.remember(fact, (made, *known)[:TRACES_A_FAMILY])
         return made
