@@ -213,7 +213,8 @@ class Core:
         if known is None:
             return None
         variant, where = known
-        return self._only(Choice(variant, "bucket", notes=(f"chosen at {where}, in the same bucket",)), key, args, kwargs)
+        shared = Choice(variant, "bucket", notes=(f"chosen at {where}, in the same bucket",))
+        return self._only(shared, key, args, kwargs)
 
     def _only(
         self, choice: Choice, key: Key, args: tuple[Any, ...], kwargs: Mapping[str, Any], build: bool = True

@@ -19,6 +19,7 @@ from .calls import Signature
 from .core import Core
 from .dims import Declaration, check_buckets, check_hints, check_static
 from .errors import DeclarationError
+from .objectives import check_objective
 from .records import CacheInfo, Choice, Variant
 from .settings import TABLE, Resolved, settings
 
@@ -107,7 +108,8 @@ def shapedispatch(
         variants: alternatives as they are: callables of the same arguments, or `Variant`.
         inputs: ``inputs(sizes, like) -> (args, kwargs)`` makes a call of given sizes, for `Dispatcher.prepare`.
         mutates: names of the arguments that the function writes; inferred where left out.
-        objective: ``"time"``.
+        objective: ``"time"``; ``"memory"``, the least peak bytes of a call, ties by time; or a callable that makes a
+            number of a `Timing`, the smaller the better.
         maxsize: most choices kept (default 4096).
         name: what settings and messages call it (default: module and qualified name).
         options: for the compiler, as in torch.compile.
@@ -127,8 +129,10 @@ def shapedispatch(
     }
     if configs is not _LEFT_OUT or grid is not _LEFT_OUT:
         raise DeclarationError("configs= and grid= are for Triton kernels")
-    if objective != "time":
-        raise DeclarationError(f"objective={objective!r}: allowed is \"time\"")
+    try:
+        check_objective(objective)
+    except ValueError as error:
+        raise DeclarationError(f"objective={objective!r}: {error}") from None
     if inputs is not None and not callable(inputs):
         raise DeclarationError(f"inputs={inputs!r}: allowed is a function inputs(sizes, like) -> (args, kwargs)")
     if name is not None and not (isinstance(name, str) and name.strip()):
@@ -143,7 +147,7 @@ def shapedispatch(
         decorator = _checked(said, declaration, signature.names)
         resolve = functools.partial(_resolve, label, decorator)
         plan = _plan(resolve(), declaration, signature.names, _variants(variants), mutates, options)
-        return function_of(Core(TorchFunction(target, label, plan), resolve, inputs), target)
+        return function_of(Core(TorchFunction(target, label, plan), resolve, inputs, objective=objective), target)
 
     return decorate if fn is None else decorate(fn)
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Mapping
 from dataclasses import dataclass, field
-
 from typing import Any, Protocol
 
 from ..dims import Rule

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import Module
 
-from ..dims import Declaration, Misfit
+from ..dims import Declaration, Misfit, Rule, bucket_of
 from ..keys import Bypass, describe
 from .fakes import Resize, scaled_strides
 
@@ -129,6 +129,12 @@ class Places:
             for n, any_value in zip(self.numbers, free, strict=True)
         )
         return (tensors, numbers, self.others, self._same())
+
+    def bucket(self, rules: Mapping[str, Rule]) -> Hashable:
+        """Equal for calls that differ in the dims that have rules only, and there within one bucket."""
+        sizes = self.sizes()
+        ruled = [name for name in rules if name in sizes]
+        return (self.kind(ruled, False), tuple((name, bucket_of(sizes[name], rules[name])) for name in ruled))
 
     def resize(self, point: Mapping[str, int]) -> Resize:
         """How to fake the tensors at a hint point: its sizes, its dims dynamic, everything else constant."""

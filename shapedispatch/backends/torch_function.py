@@ -9,7 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 from .. import keys
 from ..calls import Signature
-from ..dims import Declaration, Hints, Rule, dynamic_dims, hint_points, point_of, round_up_pow2, two_nearest, variant_name
+from ..dims import (
+    Declaration,
+    Hints,
+    Rule,
+    dynamic_dims,
+    hint_points,
+    point_of,
+    round_up_pow2,
+    two_nearest,
+    variant_name,
+)
 from ..fingerprint import candidates_identity, code_identity
 from ..keys import Key
 from ..records import Refusal, Variant
@@ -162,7 +172,7 @@ class TorchFunction:
             return Offer(tuple(draft.candidates))
         look = self._look_known(call, memory, wish.build)
         if look is None:
-            return Offer(tuple(draft.candidates), untimed="what it does is not known, and nothing is built in this mode")
+            return Offer(tuple(draft.candidates), untimed="what it does is not known, and nothing is traced now")
         effects = look if isinstance(look, str) else look.effects
         if not isinstance(look, str) and look.state:
             # Plain is right in every state, but what is fastest, and what may be timed, differs between them.
@@ -262,7 +272,7 @@ class TorchFunction:
     # -- effects
 
     def _look_known(self, call: Situation, memory: Memory, make: bool) -> Trace | str | None:
-        """A look at plain's effects that holds for this call, remembered or (if ``make``) made; or why there is none."""
+        """A look at plain's effects that holds for this call, remembered or made (if ``make``); or why there is none."""
         fact = ("effects", *call.family())
         known: tuple[Trace | str, ...] = memory.recall(fact) or ()
         frame = call.frame()
