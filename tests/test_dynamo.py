@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import gc
+import threading
 import types
 import weakref
 from collections.abc import Callable
@@ -200,3 +201,17 @@ def test_a_bound_method_is_keyed_by_its_arguments() -> None:
     for x in (X, X.double(), X[:3, :5], X.T):
         assert_same(f(x), torch.relu(x) * 3.0)
     assert f.cache_info().misses == 4
+
+
+def test_what_another_thread_compiles_meanwhile_is_not_taken_for_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The user's own torch.compile in another thread leaves its guards out of the build being made."""
+    maker = dynamo.dynamo_guards.CheckFunctionManager
+    monkeypatch.setattr(maker, "build_guards", lambda self: ("builder", threading.current_thread().name))
+    monkeypatch.setattr(dynamo, "_recording", dynamo._Recording(look_only, {}, None))
+    compilation = types.SimpleNamespace(_weakrefs={})
+    with dynamo._guards_recorded():
+        theirs = threading.Thread(target=lambda: maker.build_guards(compilation))
+        theirs.start()
+        theirs.join()
+        maker.build_guards(compilation)
+    assert dynamo._recording.managers == [threading.current_thread().name]

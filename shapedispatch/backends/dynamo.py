@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import threading
 import types
 import warnings
 import weakref
@@ -45,7 +46,10 @@ class _Stop(BaseException):
 
 @dataclass(slots=True)
 class _Recording:
-    """What one trace leaves behind; one exists while Dynamo runs, under the lock that building holds."""
+    """What one trace leaves behind; one exists while Dynamo runs, under the lock that building holds.
+
+    ``thread`` is the one that traces: another may compile something of the user's own meanwhile.
+    """
 
     compile_graph: GraphCompiler
     arguments: Mapping[str, Any]
@@ -58,6 +62,7 @@ class _Recording:
     state_kept: bool = False
     effects: Effects | None = None
     compiled: Any = None
+    thread: int = field(default_factory=threading.get_ident)
 
 
 _recording: _Recording | None = None
@@ -257,7 +262,7 @@ def _guards_recorded() -> Iterator[None]:
 
     def build_guards(self: Any, *args: Any, **kwargs: Any) -> Any:
         built = original(self, *args, **kwargs)
-        if _recording is not None:
+        if _recording is not None and _recording.thread == threading.get_ident():
             _recording.managers.append(built[1])
             _recording.referents.extend(o for ref in self._weakrefs.values() if (o := ref()) is not None)
         return built
