@@ -5,6 +5,7 @@ A row names a variant. Whether that exists, may run the call and is right is jud
 
 from __future__ import annotations
 
+import contextlib
 import json
 import threading
 from collections.abc import Callable, Mapping
@@ -18,6 +19,7 @@ from .keys import Key, storable
 from .records import Choice
 from .store import Found, Row, Store
 from .store_keys import canonical
+from .store_rows import BadRow
 
 __all__ = ["Shelf", "store_at"]
 
@@ -44,16 +46,18 @@ class Shelf:
             return
         here = self._here(device)
         config = None if choice.config is None else json.dumps(str(choice.config))
-        row = Row.make(
-            self.kernel,
-            text,
-            hard=here.hard,
-            soft=here.soft,
-            variant=choice.variant,
-            config=config,
-            timings=[timing for timing in choice.timings if timing.median_us < float("inf")],
-        )
-        self.store.put(row)
+        timings = [timing for timing in choice.timings if timing.median_us < float("inf")]
+        with contextlib.suppress(BadRow):  # too large for a row: it is timed again in the next process
+            row = Row.make(
+                self.kernel,
+                text,
+                hard=here.hard,
+                soft=here.soft,
+                variant=choice.variant,
+                config=config,
+                timings=timings,
+            )
+            self.store.put(row)
 
     def missed(self, key: Key, device: torch.device) -> None:
         """Note a key that was met where nothing may be timed."""
