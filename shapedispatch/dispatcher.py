@@ -106,11 +106,14 @@ def shapedispatch(
         exact: one more build per observed shape, with all sizes constant.
         buckets: dim to ``"pow2"``, a step or bounds: calls of one bucket share one timing.
         variants: alternatives as they are: callables of the same arguments, or `Variant`.
+        configs: for Triton kernels: `triton.Config`s, or a callable ``configs(device) -> list``.
+        grid: for Triton kernels: ``grid(meta) -> tuple``, given once, so that the kernel is called like a function.
         inputs: ``inputs(sizes, like) -> (args, kwargs)`` makes a call of given sizes, for `Dispatcher.prepare`.
         mutates: names of the arguments that the function writes; inferred where left out.
         objective: ``"time"``; ``"memory"``, the least peak bytes of a call, ties by time; or a callable that makes a
             number of a `Timing`, the smaller the better.
         maxsize: most choices kept (default 4096).
+        store: where choices are kept between processes: True, False, a path or a `Store`.
         name: what settings and messages call it (default: module and qualified name).
         options: for the compiler, as in torch.compile.
 

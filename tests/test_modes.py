@@ -1,0 +1,118 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from shapedispatch import modes, set_mode, shapedispatch
+from tests.helpers import built
+
+
+@pytest.fixture(autouse=True)
+def _as_it_was() -> Any:
+    """Whatever a test sets, the next finds the mode unset."""
+    yield
+    modes._set({})
+
+
+def ran_by(f: Any, x: Tensor) -> int:
+    """How many hits and misses a call adds."""
+    before = f.cache_info()
+    f(x)
+    after = f.cache_info()
+    return (after.hits + after.misses) - (before.hits + before.misses)
+
+
+X = torch.ones(3)
+
+
+def test_a_mode_takes_effect_at_once() -> None:
+    """For dispatchers that exist already, until the next is set."""
+    f = shapedispatch(lambda x: x + 1, hints=(), store=False)
+    assert ran_by(f, X) == 1
+    set_mode("off")
+    assert ran_by(f, X) == 0
+    set_mode("tune")
+    assert ran_by(f, X) == 1
+
+
+def test_a_mode_holds_for_dispatchers_made_later() -> None:
+    """Decorated under it."""
+    with set_mode("off"):
+        f = shapedispatch(lambda x: x + 1, hints=(), store=False)
+        assert ran_by(f, X) == 0
+    assert ran_by(f, X) == 1
+
+
+def test_contexts_nest() -> None:
+    """Each restores what was set before it, also after an error."""
+    with set_mode("off"):
+        with pytest.raises(RuntimeError, match="inside"), set_mode("frozen", on_miss="plain"):
+            assert dict(modes.current()) == {"mode": "frozen", "on_miss": "plain"}
+            raise RuntimeError("inside")
+        assert dict(modes.current()) == {"mode": "off"}
+    assert dict(modes.current()) == {}
+
+
+def test_a_mode_without_on_miss_leaves_on_miss() -> None:
+    """Only what is said is set."""
+    set_mode("frozen", on_miss="error")
+    set_mode("sealed")
+    assert dict(modes.current()) == {"mode": "sealed", "on_miss": "error"}
+
+
+@pytest.mark.parametrize("mode", ["on", "", "TUNE", None, 3, True])
+def test_another_word_is_an_error(mode: Any) -> None:
+    """Which names what is allowed, and sets nothing."""
+    with pytest.raises(ValueError, match=r"mode=.*tune"):
+        set_mode(mode)
+    assert dict(modes.current()) == {}
+    with pytest.raises(ValueError, match=r"on_miss=.*nearest"):
+        set_mode("frozen", on_miss="ignore")
+
+
+def test_the_environment_is_stronger(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Operations have the last word."""
+    monkeypatch.setenv("SHAPEDISPATCH_MODE", "off")
+    f = shapedispatch(lambda x: x + 1, hints=(), store=False)
+    set_mode("tune")
+    assert ran_by(f, X) == 0
+
+
+def test_the_mode_is_stronger_than_the_decorator_and_files() -> None:
+    """`set_mode` stands between the environment and a kernel's section."""
+    with open("shapedispatch.toml", "w") as file:
+        file.write('[kernels."tests.mode"]\nmode = "tune"\n[defaults]\nmode = "tune"\n')
+    f = shapedispatch(lambda x: x + 1, hints=(), store=False, name="tests.mode")
+    set_mode("off")
+    assert ran_by(f, X) == 0
+
+
+def test_what_was_known_is_known_after_off() -> None:
+    """Going through off forgets nothing."""
+    f = built(lambda x: x + 1, hints=(), variants=[lambda x: 1 + x])
+    f(X)
+    with set_mode("off"):
+        f(X)
+    hits = f.cache_info().hits
+    f(X)
+    assert f.cache_info().hits == hits + 1
+
+
+def test_a_frozen_mode_times_nothing_new() -> None:
+    """A known shape has its choice; an unknown one the nearest; tuning by hand still works."""
+    f = built(lambda x: x + 1, hints=(), variants=[lambda x: 1 + x], dims={"x": "M"})
+    f(X)
+    for mode in ("frozen", "sealed"):
+        with set_mode(mode):
+            timed = f.cache_info().timings
+            f(X)
+            f(torch.ones(5))
+            assert f.cache_info().timings == timed
+            assert f.explain(X).origin == "timed"
+            assert f.explain(torch.ones(5)).origin == "nearest"
+            assert f.tune(torch.ones(6)).origin == "timed"
+    f(torch.ones(5))
+    assert f.explain(torch.ones(5)).origin == "timed"
