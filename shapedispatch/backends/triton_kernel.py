@@ -10,14 +10,16 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from ..dims import Misfit, distance, hint_points, variant_name
+from torch import Tensor
+
+from ..dims import Misfit, Rule, bucket_of, distance, hint_points, variant_name
 from ..errors import four_parts, render_call
 from ..fingerprint import candidates_identity, code_identity
-from ..keys import Bypass, Key
+from ..keys import Bypass, Key, describe
 from . import EVERYTHING, Candidate, Memory, Offer, Wish
 from .triton_adopt import Adopted, config_text
 from .triton_build import compiling_elsewhere
@@ -136,6 +138,13 @@ class TritonKernel:
         """The dims that are integers in this call."""
         known = dict(zip(self._names, args[1:], strict=True))
         return {name: known[name] for name in self.plan.dims if type(known[name]) is int}
+
+    def bucket(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], key: Key, rules: Mapping[str, Rule]
+    ) -> Hashable:
+        """What calls have in common that may share one timing: all but the dims with rules, and there the bucket."""
+        given = {**dict(zip(self._names, args[1:], strict=True)), **kwargs}
+        return tuple((name, _shared(value, rules.get(name))) for name, value in given.items())
 
     def resized(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any], point: Mapping[str, int]
@@ -407,3 +416,15 @@ def _refuse_far_tensors(names: Sequence[str], far: Mapping[int, int]) -> None:
 
 def _no_stream(device: int) -> int:
     return 0
+
+
+def _shared(value: Any, rule: Rule | None) -> Hashable:
+    """What of an argument calls of one bucket have in common: of a tensor not its sizes, which its dims tell."""
+    if isinstance(value, Tensor):
+        return (type(value), value.dtype, value.device)
+    if rule is not None and type(value) is int:
+        return bucket_of(value, rule)
+    try:
+        return describe(value)
+    except Bypass:
+        return type(value).__qualname__
