@@ -20,7 +20,7 @@ from types import ModuleType
 
 from shapedispatch import hotpath
 
-__all__ = ["NO_COMPILER", "ROADS", "c_module", "compiled", "loaded", "taking"]
+__all__ = ["NO_COMPILER", "ROADS", "c_module", "compiled", "library", "loaded", "taking"]
 
 SOURCE = Path(hotpath.__file__).parent / "_hotpath.c"
 STRICT = ("-Wall", "-Wextra", "-Werror")
@@ -37,6 +37,15 @@ def compiled(folder: Path, *flags: str) -> Path:
     command = [*_COMPILER, "-std=c11", "-O2", "-shared", "-fPIC", include, *flags, str(SOURCE), "-o", str(target)]
     subprocess.run(command, check=True, capture_output=True, text=True)
     return target
+
+
+def library(name: str) -> str | None:
+    """Where the compiler keeps a library, or None."""
+    if NO_COMPILER:
+        return None
+    command = [*_COMPILER, f"-print-file-name={name}"]
+    said = subprocess.run(command, check=False, capture_output=True, text=True).stdout.strip()
+    return said if Path(said).is_absolute() and Path(said).exists() else None
 
 
 @functools.cache
