@@ -28,6 +28,11 @@ FACTS = 1024
 """How many facts that a backend learned of its calls are remembered; one that is lost is learned again."""
 
 
+WITHIN = 2
+"""A build that leaves twice within so many times ``maxsize`` calls is not made again. At 1, shapes in turn that are one
+more than the table holds would each be just out of sight when they leave again."""
+
+
 class _Turn:
     """A lock that knows which thread holds it."""
 
@@ -153,7 +158,8 @@ class Table:
         self.lock = threading.Lock()
         self._slots: dict[Hashable, _Slot] = {}
         self._recency = _Lru(self.maxsize, self._evicted)
-        self._builds = _Lru(self.max_builds, self._build_evicted)
+        self._builds = _Lru(self.max_builds, self._pushed_out)
+        self._departures: LRUCache[Hashable, tuple[int, ...]] = LRUCache(WITHIN * self.maxsize)
         self._facts: LRUCache[Hashable, Any] = LRUCache(FACTS)
         self._hits = itertools.count()  # numbers hits; next() of it is atomic
         if self._road is not None:
@@ -264,6 +270,23 @@ class Table:
             self._builds[key] = build
             self._counts["builds"] += made
 
+    def _pushed_out(self, key: Hashable, build: Held) -> None:
+        """A build leaves to make room: note when, in calls."""
+        self._departures[key] = (*self._departures.get(key, ()), self._calls())[-2:]
+        self._build_evicted(key, build)
+
+    def why_not_again(self, key: Hashable) -> str | None:
+        """Why the build under this key, which was held before, is not to be made another time, or None."""
+        with self.lock:
+            times = self._departures.get(key, ())
+        within = WITHIN * self.maxsize
+        if len(times) < 2 or times[1] - times[0] > within:
+            return None
+        return (
+            f"it had to make room for other builds twice within {within} calls and is not made again: "
+            f"max_builds is {self.max_builds}"
+        )
+
     # -- facts: what a backend learns of the calls it sees
 
     def recall(self, fact: Hashable) -> Any:
@@ -299,12 +322,19 @@ class Table:
                 counts = self.misses_by_reason if name == "misses" else self.bypasses_by_reason
                 counts[reason if reason in counts or len(counts) < 256 else "other reasons"] += 1
 
+    def _hits_so_far(self) -> int:
+        self._looks += 1  # reading the number of hits takes one
+        return next(self._hits) - self._looks + 1
+
+    def _calls(self) -> int:
+        """How many calls there were that had a key."""
+        return self._hits_so_far() + self._counts["misses"]
+
     def info(self) -> CacheInfo:
         """The counters."""
         with self.lock:
-            self._looks += 1  # reading the number of hits takes one
             return CacheInfo(
-                hits=next(self._hits) - self._looks + 1,
+                hits=self._hits_so_far(),
                 misses=self._counts["misses"],
                 bypasses=self._counts["bypasses"],
                 evictions=self._counts["evictions"],

@@ -79,6 +79,9 @@ class Memory(Protocol):
     def hold(self, key: Hashable, build: Any, made: bool = True) -> None:
         """Keep a build, which may let the least recently used one go; ``made`` counts it as a compilation."""
 
+    def why_not_again(self, key: Hashable) -> str | None:
+        """Why the build under this key, which was held before, is not to be made another time, or None."""
+
     def recall(self, fact: Hashable) -> Any:
         """What was remembered under this name, or None."""
 

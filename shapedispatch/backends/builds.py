@@ -99,10 +99,14 @@ class GuardedBuild:
 
 @dataclass(slots=True)
 class NoBuild:
-    """Remembered so that what cannot be built is tried once; ``same_as`` names a build of equal code."""
+    """Remembered so that what cannot be built is tried once; ``same_as`` names a build of equal code.
+
+    One that is ``passing`` is not remembered: it could be built, but not now.
+    """
 
     reason: str = ""
     same_as: str = ""
+    passing: bool = False
 
     def gone(self) -> bool:
         """What could not be built is not tried again."""
@@ -130,8 +134,9 @@ class Builder:
             slot = call.slot(point, state)
             build = memory.build(slot) or memory.recall(slot)
             if build is None or build.gone():
-                if not make:
-                    return slot, NoBuild("it is not built, and nothing is built in this mode")
+                why = memory.why_not_again(slot) if make else "it is not built, and nothing is built in this mode"
+                if why:
+                    return slot, NoBuild(why, passing=True)
                 build = self._guarded(call, point, unkeyed) if unkeyed else self._direct(call, point, frame, memory)
                 keep = memory.remember if isinstance(build, NoBuild) else memory.hold
                 keep(slot, build)

@@ -245,7 +245,7 @@ class TorchFunction:
                 draft.aliases[name] = build.same_as
                 draft.notes.append(f"{name} is the same code as {build.same_as}")
             else:
-                note = draft.fail if draft.wish.build else draft.refuse
+                note = draft.refuse if build.passing else draft.fail
                 note(name, build.reason)
             return
         reasons = build.accepts(call.frame())
