@@ -8,6 +8,7 @@ import itertools
 import typing
 import weakref
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import Any, Protocol
 
@@ -22,6 +23,7 @@ from .errors import DeclarationError
 from .objectives import check_objective
 from .records import CacheInfo, Choice, Variant
 from .settings import TABLE, Resolved, settings
+from .store import Store
 
 __all__ = ["Dispatcher", "dispatchers", "shapedispatch"]
 
@@ -190,8 +192,11 @@ def _checked(said: Mapping[str, Any], declaration: Declaration, parameters: tupl
     if "buckets" in checked:
         checked["buckets"] = check_buckets(checked["buckets"], declaration.names, parameters)
     for setting in checked.keys() - {"hints", "static", "buckets"}:
+        if isinstance(checked[setting], Store):
+            continue  # what no settings file can say
         try:
-            checked[setting] = TABLE[setting].clean(checked[setting])
+            given = checked[setting]
+            checked[setting] = TABLE[setting].clean(str(given) if isinstance(given, Path) else given)
         except ValueError:
             raise DeclarationError(f"{setting}={said[setting]!r}: allowed is {TABLE[setting].allowed}") from None
     return checked
