@@ -1035,6 +1035,6 @@ def test_wrong_declarations_are_errors(said: dict[str, Any], message: str) -> No
 
 def test_dims_come_from_the_autotuner(recorder: Recorder) -> None:
     """Its key, and what hints and static name."""
-    kernel = dispatched(autotuned(key=("n", "unknown")), hints={"step": (4,)})
+    kernel = dispatched(autotuned(), hints={"step": (4,)})
 
     assert kernel.core.backend.plan.dims == ("n", "step")

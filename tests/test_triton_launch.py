@@ -104,6 +104,18 @@ def test_hooks_are_called_with_what_they_expect(recorder: Recorder, compiled: An
     assert seen[0]["function"] == compiled.function
 
 
+def test_a_hook_in_place_of_the_chain_is_called(
+    recorder: Recorder, compiled: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A function may be put where Triton keeps its chain, after the launch was made."""
+    seen = []
+    launch = Launch(compiled)
+    monkeypatch.setattr(triton.knobs.runtime, "launch_enter_hook", seen.append)
+    launch((1,), 7, VALUES, RAW)
+
+    assert [metadata.get()["stream"] for metadata in seen] == [7]
+
+
 def test_a_launch_inside_a_capture_is_remembered(
     recorder: Recorder, compiled: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

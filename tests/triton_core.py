@@ -88,7 +88,7 @@ class _Rehearsed(Trial):
 
 
 def dispatched(kernel: Any, recorder: Recorder | None = None, cost: Cost = lambda launched: 1.0, **said: Any) -> Any:
-    """``kernel`` under the decorator; what is no argument of `plan_of` is a setting."""
+    """``kernel`` under the decorator; what is no argument of `plan_of` is a setting. Without a recorder it is timed."""
     planned = {
         name: said.pop(name) for name in ("dims", "configs", "grid", "mutates", "variants", "inputs") if name in said
     }
@@ -96,7 +96,8 @@ def dispatched(kernel: Any, recorder: Recorder | None = None, cost: Cost = lambd
     adopted = adopt(kernel)
     backend = TritonKernel(adopted, "kernel", plan_of(adopted, resolve(), **planned))
     stopwatch = ToldStopwatch(recorder, cost) if recorder is not None else None
-    dispatcher = front(KernelCore(backend, resolve, planned.get("inputs"), lambda device, regime: stopwatch))
+    told = None if recorder is None else lambda device, regime: stopwatch
+    dispatcher = front(KernelCore(backend, resolve, planned.get("inputs"), told))
     dispatcher.core.stopwatch = stopwatch
     return dispatcher
 

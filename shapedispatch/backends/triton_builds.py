@@ -13,7 +13,7 @@ from .triton_launch import Launch, capturing, why_not_direct
 from .triton_release import Leaving, Releases
 from .triton_static import static_copy
 
-__all__ = ["Build", "Builds", "releases"]
+__all__ = ["Build", "Builds", "releases", "slot_of"]
 
 releases = Releases(lambda: capturing(), forget)
 """What all dispatchers of the process let go: a capture in one of them keeps the others waiting, too."""
@@ -34,8 +34,8 @@ class Build:
 
     @property
     def slot(self) -> Hashable:
-        """Under what the table holds it: equal for the same code on the same device."""
-        return ("kernel", self.compiled.hash, self.device)
+        """See `slot_of`."""
+        return slot_of(self.compiled, self.device)
 
     def release(self) -> None:
         """Let go of the compiled kernel and, where it may be, of its module."""
@@ -45,6 +45,11 @@ class Build:
         leaving = Leaving(self.kernel, self.compiled, self.device, captured)
         self.compiled = self.launch = None
         releases.let_go(leaving)
+
+
+def slot_of(compiled: Any, device: int) -> Hashable:
+    """Under what the table holds the build of a compiled kernel: equal for the same code on the same device."""
+    return ("kernel", compiled.hash, device)
 
 
 class Builds:

@@ -33,7 +33,7 @@ class Launch:
     the life of the process, since nothing tells when the graph is gone. A ``rehearsal``'s graph is gone right after it.
     """
 
-    __slots__ = ("_function", "_hooks", "_packed", "_run", "captured", "compiled")
+    __slots__ = ("_function", "_packed", "_run", "captured", "compiled")
 
     def __init__(self, compiled: Any) -> None:
         self.compiled = compiled
@@ -41,17 +41,19 @@ class Launch:
         self._run = compiled.run  # loads the module
         self._function = compiled.function
         self._packed = compiled.packed_metadata
-        self._hooks = _launch_hooks()
 
     def __call__(
         self, grid: Any, stream: int, values: tuple[Any, ...], raw: tuple[Any, ...], rehearsal: bool = False
     ) -> Any:
         """Launch over ``grid`` on ``stream``; ``values`` are the arguments as launched, ``raw`` as given."""
         size = len(grid)
-        enter, leave = self._hooks
+        enter, leave = _runtime.launch_enter_hook, _runtime.launch_exit_hook
         if stream and not rehearsal and capturing():  # the default stream cannot be captured
             self.captured = True
-        if _any(enter) or _any(leave):
+        # A chain of hooks is an object even when it is empty; a profiler may add to it, or put another in its place.
+        if (enter is not None and getattr(enter, "calls", True)) or (
+            leave is not None and getattr(leave, "calls", True)
+        ):
             metadata = self.compiled.launch_metadata(grid, stream, *self._with_constants(raw))
         else:
             enter = leave = metadata = None
@@ -141,28 +143,21 @@ class _Quiet:
     launch_exit_hook = None
 
 
+_RUNTIME_KNOBS = ("debug", "add_stages_inspection_hook", "launch_enter_hook", "launch_exit_hook")
+
+
 def _knobs(group: str) -> Any:
     try:
         from triton import knobs
     except ImportError:
         return _Quiet()
     found = getattr(knobs, group, None)
-    wanted = {"runtime": ("debug", "add_stages_inspection_hook"), "compilation": ("instrumentation_mode",)}[group]
+    wanted = {"compilation": ["instrumentation_mode"]}.get(group, [*_RUNTIME_KNOBS])
     return found if all(hasattr(found, name) for name in wanted) else _Quiet()
 
 
 _runtime: Any = _knobs("runtime")
 _compilation: Any = _knobs("compilation")
-
-
-def _launch_hooks() -> tuple[Any, Any]:
-    """Triton's chains of launch hooks: the objects stay, profilers add to them."""
-    return getattr(_runtime, "launch_enter_hook", None), getattr(_runtime, "launch_exit_hook", None)
-
-
-def _any(hook: Any) -> bool:
-    """Whether a hook would do something: a chain is an object even when it is empty."""
-    return hook is not None and bool(getattr(hook, "calls", True))
 
 
 # ------------------------------------------------------------------------------------------------- where it runs

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from ..records import Refusal, Variant
 from . import Candidate, Memory, Wish
-from .triton_builds import Build, Builds
+from .triton_builds import Build, Builds, slot_of
 from .triton_call import KernelCall
 from .triton_effects import Effects
 from .triton_run import Direct, Run, Settled, Supplied, TritonsOwn
@@ -83,6 +83,10 @@ class Making:
         if isinstance(compiled, Exception):
             self._fail(one, compiled)
             return None
+        again = self.memory.why_not_again(slot_of(compiled, self.call.device)) if one.name == "exact" else None
+        if again:
+            self._fail(one, LookupError(again))
+            return None
         try:
             return self.builds.build(compiled, static, self.call.device, self.memory)
         except Exception as error:  # noqa: BLE001 - a candidate is judged here, and the reason kept
@@ -125,8 +129,8 @@ class Making:
             if reason:
                 self.refuse(name, reason)
             else:
-                self.foreign = True
-                self.candidates.append(Candidate(name, Supplied(settled, variant.fn), route="the function supplied"))
+                run = Supplied(settled, variant.fn)
+                self.candidates.append(Candidate(name, run, route="the function that was supplied", supplied=True))
 
     def let_go(self, but: str) -> None:
         """Hold the build of the candidate ``but``, and release what no table holds."""
