@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from .backends import Candidate
+from .copies import untouched
 from .errors import four_parts
 from .numbers import difference
 from .objectives import Objective, best
@@ -66,7 +67,8 @@ def choose(candidates: Sequence[Candidate], trial: Trial, rules: Rules) -> Decis
             right.append(candidate)
     if len(right) == 1:
         return Decision(plain, (), tuple(refusals))
-    timed, held = _timed(right, trial, rules)
+    with untouched(trial.args, trial.kwargs):  # the winner is run again after it, from the same random numbers
+        timed, held = _timed(right, trial, rules)
     refusals += [Refusal(name, (_raised(error),)) for name, error in timed.failures.items()]
     timings = tuple(replace(timing, bytes=held.get(timing.variant)) for timing in timed.timings)
     winner, late = _confirmed(right, timings, expected, trial, rules)

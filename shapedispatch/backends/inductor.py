@@ -89,6 +89,7 @@ def compiler(options: Mapping[str, Any], code: Code) -> Compile:
         return compiled
 
     def compile_graph(gm: torch.fx.GraphModule, examples: Sequence[Any]) -> Callable[..., Any]:
+        _refuse_unchecked(gm, examples)
         before = set(map(id, PyCodeCache.modules))
         level = _autotuning_log.level
         try:
@@ -124,6 +125,24 @@ def _refuse_integer_division(gm: torch.fx.GraphModule) -> None:
         whole = isinstance(value, torch.Tensor) and not value.is_floating_point()
         if whole and isinstance(divisor, torch.fx.Node) and isinstance(divisor.meta.get("val"), torch.Tensor):
             raise Uncompilable("it divides whole numbers by a tensor, where compiled code dies of a zero")
+
+
+_CHECKED_BY_PLAIN = frozenset(
+    {"index_select", "index_add", "index_copy", "bernoulli", "binary_cross_entropy", "_assert_async"}
+)
+
+
+def _refuse_unchecked(gm: torch.fx.GraphModule, examples: Sequence[Any]) -> None:
+    """Where plain looks at values and raises, and compiled code takes them as they come: a negative index, say.
+
+    On a GPU plain ends in a device assertion there, which is no error that anyone could have caught.
+    """
+    if any(isinstance(example, torch.Tensor) and example.device.type != "cpu" for example in examples):
+        return
+    for node in gm.graph.nodes:
+        name = str(getattr(node.target, "__name__", node.target)).removesuffix("_")
+        if node.op in ("call_function", "call_method") and name in _CHECKED_BY_PLAIN:
+            raise Uncompilable(f"plain checks the values that {name} gets, and compiled code does not")
 
 
 def _only_views(gm: torch.fx.GraphModule) -> bool:
