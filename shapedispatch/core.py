@@ -16,16 +16,17 @@ from typing import Any
 
 import torch
 
-from . import hotpath
+from . import hotpath, profiling
 from .backends import Backend, Candidate, Offer, Wish
 from .choose import PlainRaised, Rules, all_refused, choose, refusal
 from .copies import untouched
 from .dims import Misfit, distance
 from .errors import MissError, NoVariantError, four_parts, render_call
 from .fingerprint import code_identity
+from .journal import Journal
 from .keys import Bypass, Key, differences, safe_key, tensors
 from .objectives import Objective
-from .records import CacheInfo, Choice, Origin, Refusal, Timing
+from .records import CacheInfo, Choice, Origin, Refusal, Timing, choices_html
 from .settings import Resolved
 from .shelf import Shelf, store_at
 from .table import Entry, Table, deciding
@@ -64,7 +65,8 @@ class Core:
         self._warned: set[str] = set()
         self.road: hotpath.Road | None = None
         self.settings = resolve()
-        self.table = Table(self.settings.maxsize, self.settings.max_builds)
+        self.journal = Journal(backend.name)
+        self.table = Table(self.settings.maxsize, self.settings.max_builds, self.journal)
         store = store_at(self.settings.store)
         self._shelf = Shelf(store, backend.name, self._identity) if store is not None else None
         self.refresh()
@@ -113,9 +115,12 @@ class Core:
 
     def run(self, entry: Entry, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Run what was chosen. What a build raises that writes nothing, plain answers: its error is the answer."""
-        assert entry.run is not None
+        run = entry.run
+        assert run is not None
+        if profiling.state._is_profiler_enabled:
+            run = profiling.labelled(f"{self.backend.name}: {entry.choice.variant}", run)
         try:
-            return entry.run(*args, **kwargs)
+            return run(*args, **kwargs)
         except Exception:  # the boundary where a build is judged: plain gives the answer, or the error
             if not entry.retry:
                 raise
@@ -171,6 +176,7 @@ class Core:
         key = self._key_after(key, args, kwargs)
         entry = replace_choice(entry, sizes=sizes, key=key, new_because=new_because)
         self.table.publish(key, entry)
+        self.journal.decided(entry.choice)
         if entry.choice.origin == "timed" and self._shelf is not None:
             self._shelf.keep(key, _device(args, kwargs), entry.choice)
         if entry.choice.origin in ("timed", "stored", "shipped") and self.settings.buckets:
@@ -405,6 +411,9 @@ class Core:
     def cache_clear(self) -> None:
         """See `dispatcher.Dispatcher.cache_clear`."""
         self.table.clear()
+
+    def _repr_html_(self) -> str:
+        return choices_html(self.backend.name, self.choices())
 
     # -- messages
 

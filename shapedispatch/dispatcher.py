@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 import torch
 
-from . import modes
+from . import modes, profiling
 from .backends.torch_function import Plan, TorchFunction
 from .calls import Signature
 from .core import Core
@@ -302,6 +302,7 @@ def function_of(core: Core, fn: Callable[..., Any]) -> Any:
     """A real function that dispatches: it works as a method, under torch.compile, torch.export and fx."""
     is_dynamo_compiling = torch.compiler.is_dynamo_compiling  # Dynamo takes it for True, and inlines ``fn``
     normal, arity, call = core.backend.normal, core.backend.arity, core.road or core.call
+    python_road, profiler = core.call, profiling.state
 
     @functools.wraps(_named(fn))
     def dispatch(*args: Any, **kwargs: Any) -> Any:
@@ -312,11 +313,14 @@ def function_of(core: Core, fn: Callable[..., Any]) -> Any:
                 args, kwargs = normal(args, kwargs)
             except TypeError:
                 return fn(*args, **kwargs)  # the call is wrong, and the function says so best
+        if profiler._is_profiler_enabled:
+            return python_road(args, kwargs)  # which names what it runs
         return call(args, kwargs)
 
     for name in ("explain", "tune", "prepare", "variant", "choices", "cache_info", "cache_clear"):
         setattr(dispatch, name, getattr(core, name))
     dispatch.__wrapped__ = fn
+    dispatch._repr_html_ = core._repr_html_  # type: ignore[attr-defined]  # a notebook asks the function itself
     dispatch.core = core  # type: ignore[attr-defined]  # a function's attributes have no type
     _register(core.backend.name, dispatch)
     return dispatch

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import html
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-__all__ = ["CacheInfo", "Choice", "Origin", "Refusal", "Timing", "Variant"]
+__all__ = ["CacheInfo", "Choice", "Origin", "Refusal", "Timing", "Variant", "choices_html"]
 
 Origin = Literal["timed", "stored", "shipped", "only", "nearest", "bucket", "unseen", "bypass", "pinned"]
 
@@ -72,8 +73,7 @@ class Choice:
     notes: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        sizes = ", ".join(f"{name}={size}" for name, size in self.sizes.items())
-        lines = [f"{self.variant} ({self.origin}){' at ' + sizes if sizes else ''}"]
+        lines = [_title(self)]
         best = min((timing.median_us for timing in self.timings), default=0.0)
         lines += [f"  {_timing_line(timing, best, timing.variant == self.variant)}" for timing in self.timings]
         lines += [f"    {refusal.variant}: refused, {'; '.join(refusal.reasons)}" for refusal in self.refusals]
@@ -83,6 +83,15 @@ class Choice:
         if self.new_because:
             lines.append(f"  new because of {', '.join(self.new_because)}")
         return "\n".join([*lines, *[f"  note: {note}" for note in self.notes]])
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the timings as a table, and below it what ``str()`` says besides."""
+        best = min((timing.median_us for timing in self.timings), default=0.0)
+        rows = [_html_cells(timing, best, timing.variant == self.variant) for timing in self.timings]
+        refused = [f"{refusal.variant} was refused: {'; '.join(refusal.reasons)}" for refusal in self.refusals]
+        lines = [f"runs: {self.route}", *refused, *self.notes]
+        table = _html_table(("", "variant", "µs a call", "±", "× the best"), rows) if rows else ""
+        return f"<b>{html.escape(_title(self))}</b>{table}<br>{'<br>'.join(map(html.escape, lines))}"
 
 
 def _timing_line(timing: Timing, best_us: float, chosen: bool) -> str:
@@ -113,3 +122,43 @@ class CacheInfo:
     builds_held: int
     misses_by_reason: Mapping[str, int]
     bypasses_by_reason: Mapping[str, int]
+
+
+def _title(choice: Choice) -> str:
+    sizes = _sizes(choice)
+    return f"{choice.variant} ({choice.origin}){' at ' + sizes if sizes else ''}"
+
+
+def _sizes(choice: Choice) -> str:
+    return ", ".join(f"{name}={size}" for name, size in choice.sizes.items())
+
+
+# What a notebook shows.
+
+
+def choices_html(name: str, choices: Iterable[Choice]) -> str:
+    """The choices of the dispatcher called ``name`` as an HTML table, one a row."""
+    columns = ("sizes", "variant", "origin", "µs a call", "faster than plain")
+    rows = [_choice_cells(choice) for choice in choices]
+    title = f"<b>{html.escape(name)}</b>"
+    return title + _html_table(columns, rows) if rows else f"{title}: nothing is chosen yet"
+
+
+def _choice_cells(choice: Choice) -> tuple[str, ...]:
+    times = {timing.variant: timing.median_us for timing in choice.timings}
+    time, plain = times.get(choice.variant), times.get("plain")
+    shown = "" if time is None else f"{time:.2f}"
+    gain = f"{plain / time:.2f} ×" if plain and time else ""
+    return (_sizes(choice), choice.variant, choice.origin, shown, gain)
+
+
+def _html_cells(timing: Timing, best_us: float, chosen: bool) -> tuple[str, ...]:
+    ratio = timing.median_us / best_us if best_us > 0 else 1.0
+    numbers = (f"{timing.median_us:.2f}", f"{timing.spread_us:.2f}", f"{ratio:.2f}")
+    return ("▶" if chosen else "", timing.variant, *numbers)
+
+
+def _html_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    head = "".join(f"<th>{html.escape(column)}</th>" for column in columns)
+    body = "".join(f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"

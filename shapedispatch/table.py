@@ -17,6 +17,7 @@ from typing import Any, Protocol
 
 from cachetools import LRUCache
 
+from .journal import Journal
 from .records import CacheInfo, Choice
 
 __all__ = ["STATES_A_KEY", "Entry", "Held", "Table", "deciding"]
@@ -147,9 +148,10 @@ class _Lru(LRUCache[Any, Any]):
 class Table:
     """The memory of one dispatcher. Every method is safe to call from any thread."""
 
-    def __init__(self, maxsize: int, max_builds: int) -> None:
+    def __init__(self, maxsize: int, max_builds: int, journal: Journal | None = None) -> None:
         self.maxsize = maxsize
         self.max_builds = max_builds
+        self.journal = journal or Journal("a table")
         self._road: Road | None = None
         self._reset()
         _tables.add(self)
@@ -231,6 +233,7 @@ class Table:
             slot.entries = (entry, *slot.entries)[:STATES_A_KEY]
             self._settle()
             self._recency[slot] = key
+        self._tell()
 
     def _evicted(self, slot: _Slot, key: Hashable) -> None:
         self._slots.pop(key, None)
@@ -269,6 +272,7 @@ class Table:
                 self._build_evicted(key, before)
             self._builds[key] = build
             self._counts["builds"] += made
+        self._tell()
 
     def _pushed_out(self, key: Hashable, build: Held) -> None:
         """A build leaves to make room: note when, in calls."""
@@ -320,7 +324,10 @@ class Table:
             self._counts[name] += 1
             if reason is not None:
                 counts = self.misses_by_reason if name == "misses" else self.bypasses_by_reason
-                counts[reason if reason in counts or len(counts) < 256 else "other reasons"] += 1
+                reason = reason if reason in counts or len(counts) < 256 else "other reasons"
+                counts[reason] += 1
+        if name == "bypasses" and reason is not None:
+            self.journal.bypassed(reason, self.bypasses_by_reason[reason])
 
     def _hits_so_far(self) -> int:
         self._looks += 1  # reading the number of hits takes one
@@ -346,6 +353,13 @@ class Table:
                 misses_by_reason=dict(self.misses_by_reason),
                 bypasses_by_reason=dict(self.bypasses_by_reason),
             )
+
+    def _tell(self) -> None:
+        """What has left, outside the lock: who listens to the log may ask the table."""
+        if self._counts["evictions"]:
+            self.journal.left("choice", "maxsize", self.maxsize)
+        if self._departures:
+            self.journal.left("build", "max_builds", self.max_builds)
 
     def forget_choices(self) -> None:
         """Forget every choice, keeping builds and counters: the keys will have another form."""

@@ -15,6 +15,8 @@ FLOORS = {
     "errors": 0,
     "records": 0,
     "calls": 0,
+    "journal": 1,
+    "profiling": 1,
     "dims": 1,
     "keys": 1,
     "copies": 1,
@@ -31,8 +33,9 @@ FLOORS = {
     "dispatcher": 4,
     "report": 5,
     "demo": 5,
-    "cli": 5,
+    "cli": 6,  # it calls the rooms beside which it stands
     "__init__": 5,
+    "__main__": 7,
 }
 
 # Rooms that have parts in files of their own, the lowest first. A part stands on its room's floor and may import the
@@ -48,6 +51,7 @@ PARTS = {
         "backends.inductor",
         "backends.places",
         "backends.situation",
+        "backends.sharing",
         "backends.builds",
     ],
     "dispatcher": ["modes", "shelf", "core"],
