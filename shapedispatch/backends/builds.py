@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ..dims import variant_name
+from ..dims import point_of, variant_name
 from . import Memory
 from .frames import call_of
+from .sharing import Shelved, same_closure, source_key
 from .situation import Situation
 
 if TYPE_CHECKING:  # Dynamo and Inductor take seconds to import, which is for the first build to pay
@@ -28,13 +29,14 @@ MOST_STATES = 4
 Check = Callable[[tuple[Any, ...], Mapping[str, Any]], bool]
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, weakref_slot=True)
 class DirectBuild:
-    """One compiled callable, and the calls it may serve."""
+    """One compiled callable, and the calls it may serve. A ``shared`` one was compiled for another function."""
 
     trace: Trace
     code: Code
     route: str = "Dynamo's code, past its guards on what the key holds"
+    shared: bool = False
 
     @property
     def run(self) -> Callable[..., Any]:
@@ -55,7 +57,16 @@ class DirectBuild:
 
     def notes(self) -> tuple[str, ...]:
         """What a person may want to know."""
-        return ("it only makes views of its inputs and launches no kernel",) if self.code.only_views else ()
+        views = ("it only makes views of its inputs and launches no kernel",) if self.code.only_views else ()
+        return (*views, "it was compiled for another function of the same source") if self.shared else views
+
+    def of(self, fn: types.FunctionType) -> DirectBuild | None:
+        """This build for another function of the same source; None where it may not serve that one."""
+        ours = self.trace.function()
+        if self.code.holders <= 0 or ours.__globals__ is not fn.__globals__ or not same_closure(ours, fn):
+            return None
+        self.code.holders += 1
+        return DirectBuild(self.trace.of(fn), self.code, shared=True)
 
     def identity(self) -> str:
         """Equal for builds that serve the same calls by the same code."""
@@ -73,6 +84,7 @@ class GuardedBuild:
     run: Callable[..., Any]
     route: str
     twin: types.FunctionType
+    shared: bool = False
 
     def accepts(self, frame: Mapping[str, Any]) -> tuple[str, ...]:
         """Nothing is refused: what the guards do not admit is compiled anew."""
@@ -97,7 +109,7 @@ class GuardedBuild:
         forget(self.twin)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, weakref_slot=True)
 class NoBuild:
     """Remembered so that what cannot be built is tried once; ``same_as`` names a build of equal code.
 
@@ -107,6 +119,8 @@ class NoBuild:
     reason: str = ""
     same_as: str = ""
     passing: bool = False
+    code: Code | None = None
+    """Of the build of equal code."""
 
     def gone(self) -> bool:
         """What could not be built is not tried again."""
@@ -114,6 +128,8 @@ class NoBuild:
 
 
 Build = DirectBuild | GuardedBuild
+
+_made = Shelved()
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,13 +154,39 @@ class Builder:
                 if why:
                     return slot, NoBuild(why, passing=True)
                 build = self._guarded(call, point, unkeyed) if unkeyed else self._direct(call, point, frame, memory)
-                keep = memory.remember if isinstance(build, NoBuild) else memory.hold
-                keep(slot, build)
+                if isinstance(build, NoBuild):
+                    memory.remember(slot, build)
+                else:
+                    memory.hold(slot, build, not build.shared)
             if isinstance(build, NoBuild) or not build.accepts(frame):
                 return slot, build
         return slot, NoBuild(f"there are {MOST_STATES} builds of it for other states already")
 
     def _direct(
+        self, call: Situation, point: Mapping[str, int], frame: Mapping[str, Any], memory: Memory
+    ) -> DirectBuild | NoBuild:
+        """Shared with a function of the same source, or made."""
+        from .inductor import settings_identity
+
+        source = source_key(call, point, self._options(call, point), settings_identity())
+        build = self._shared(_made.find(source), call, frame, memory) or self._compiled(call, point, frame, memory)
+        _made.put(source, build)
+        return build
+
+    def _shared(
+        self, made: Any, call: Situation, frame: Mapping[str, Any], memory: Memory
+    ) -> DirectBuild | NoBuild | None:
+        """What was made for another function, if it may serve this one."""
+        if isinstance(made, NoBuild):  # the same code as a hint's build, if that one is shared too
+            twin = memory.build(call.slot(point_of(made.same_as))) if made.same_as else None
+            return made if isinstance(twin, DirectBuild) and twin.code is made.code else None
+        build = made.of(call.fn) if isinstance(made, DirectBuild) else None
+        if build is None or not build.accepts(frame):
+            return build
+        build.release()
+        return None
+
+    def _compiled(
         self, call: Situation, point: Mapping[str, int], frame: Mapping[str, Any], memory: Memory
     ) -> DirectBuild | NoBuild:
         from .dynamo import Untraceable, trace
@@ -163,10 +205,10 @@ class Builder:
             code.release()
             return NoBuild(str(error))
         build = DirectBuild(traced, code)
-        twin = _equal(build, call, memory, call.points) if point else ""
-        if twin:
+        name, twin = _equal(build, call, memory, call.points) if point else ("", None)
+        if twin is not None:
             build.release()
-            return NoBuild(same_as=twin)
+            return NoBuild(same_as=name, code=twin.code)
         return build
 
     def _guarded(self, call: Situation, point: Mapping[str, int], unkeyed: Sequence[str]) -> GuardedBuild:
@@ -187,10 +229,12 @@ class Builder:
         return {"max_autotune_gemm": True} if point else {"max_autotune": True}
 
 
-def _equal(build: DirectBuild, call: Situation, memory: Memory, points: Sequence[Mapping[str, int]]) -> str:
-    """The name of another hint's build of this class that is the same code, or nothing."""
+def _equal(
+    build: DirectBuild, call: Situation, memory: Memory, points: Sequence[Mapping[str, int]]
+) -> tuple[str, DirectBuild | None]:
+    """Another hint's build of this class that is the same code, and its name."""
     for point in points:
         other = memory.build(call.slot(point))
         if isinstance(other, DirectBuild) and other.identity() == build.identity():
-            return variant_name(point)
-    return ""
+            return variant_name(point), other
+    return "", None

@@ -97,6 +97,17 @@ class Trace:
         """Whether an object that a guard knows by its identity is gone, so that no call is accepted again."""
         return bool(self._dead)
 
+    def of(self, fn: types.FunctionType) -> Trace:
+        """The same code for another function with the same code and globals: with that one's closure."""
+        code: types.CodeType = self.call.__code__  # type: ignore[attr-defined]  # it is a function that was made here
+        call = types.FunctionType(code, fn.__globals__, fn.__name__, fn.__defaults__, fn.__closure__)
+        call.__kwdefaults__ = fn.__kwdefaults__
+        return replace(self, call=call, _function=fn)
+
+    def function(self) -> types.FunctionType:
+        """The function that was traced, or whose closure it has."""
+        return self._function
+
     def shape_guards(self) -> list[str]:
         """The guards on sizes, as text."""
         lines = [line for line in str(self._all).splitlines() if "LAMBDA_GUARD" in line]

@@ -7,7 +7,7 @@ import re
 import sys
 import warnings
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,7 +18,7 @@ with warnings.catch_warnings():
     from torch._inductor.codecache import PyCodeCache
     from torch._inductor.compile_fx import compile_fx, compile_fx_inner
 
-__all__ = ["Code", "Uncompilable", "compiler", "look_only"]
+__all__ = ["Code", "Uncompilable", "compiler", "look_only", "settings_identity"]
 
 
 _autotuning_log = logging.getLogger("torch._inductor.select_algorithm")
@@ -46,6 +46,7 @@ class Code:
     sources: list[str] = field(default_factory=list)
     modules: list[Any] = field(default_factory=list)
     only_views: bool = True
+    holders: int = 1
 
     def text(self) -> str:
         """The code without comments, which number the compilation, and without Inductor's own benchmark of it."""
@@ -56,8 +57,10 @@ class Code:
         weakref.finalize(self, _forget, self.modules).atexit = False
 
     def release(self) -> None:
-        """Let go of the generated modules."""
-        _forget(self.modules)
+        """One that holds it lets go; with the last one go the generated modules."""
+        self.holders -= 1
+        if self.holders <= 0:
+            _forget(self.modules)
 
 
 def _forget(modules: list[Any]) -> None:
@@ -69,6 +72,11 @@ def _forget(modules: list[Any]) -> None:
             for name in [name for name, value in list(table.items()) if value is module]:
                 del table[name]
     modules.clear()
+
+
+def settings_identity() -> Hashable:
+    """Equal as long as nobody changes Inductor's settings; never equal where this release cannot tell."""
+    return getattr(torch._inductor.config, "get_hash", object)()
 
 
 Compile = Callable[[torch.fx.GraphModule, Sequence[Any]], Callable[..., Any]]

@@ -147,6 +147,11 @@ class Places:
 
         return resize
 
+    def sizes_at(self, point: Mapping[str, int]) -> tuple[tuple[int, ...], ...]:
+        """The sizes that a build for this point is made for."""
+        resize = self.resize(point)
+        return tuple(tuple(resize(place.path, place.tensor)[0]) for place in self.tensors)
+
     def numbers_at(self, point: Mapping[str, int]) -> dict[str, int]:
         """The arguments that are dims themselves, as the point has them."""
         return {_plain(n.path): point[n.label] for n in self.numbers if n.label in point}
