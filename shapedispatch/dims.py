@@ -311,7 +311,7 @@ def point_of(variant: str) -> dict[str, int]:
     """The hint point that a variant's name says, the inverse of `variant_name`; empty for any other name."""
     inside = re.fullmatch(r"hint\[(.+)\]", variant)
     pairs = [part.rpartition("=") for part in inside[1].split(",")] if inside else []
-    return {name: int(size) for name, _, size in pairs if name and size.isdigit()}
+    return {name: int(size) for name, _, size in pairs if name and size.isascii() and size.isdigit()}
 
 
 def _hinted(hints: Hints) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -18,7 +19,7 @@ from .environment import Environment, environment
 from .keys import Key, storable
 from .records import Choice
 from .store import Found, Row, Store
-from .store_keys import canonical
+from .store_keys import canonical, leaves, parse
 from .store_rows import BadRow
 
 __all__ = ["Shelf", "store_at"]
@@ -39,11 +40,26 @@ class Shelf:
         found = self.store.get(self.kernel, text, self._here(device)) if text is not None else None
         return found if isinstance(found, Found) else None
 
-    def keep(self, key: Key, device: torch.device, choice: Choice) -> None:
-        """Store what was timed; a row of another process that came first stands."""
+    def nearest(self, key: Key, device: torch.device) -> Found | None:
+        """Of the rows for calls that differ in sizes and whole numbers only, the one nearest by log distance.
+
+        An exact build serves one call, so that it is no answer for another.
+        """
         text = _text(key)
         if text is None:
-            return
+            return None
+        here = self._here(device)
+        rows = [row for row in self.store.choices(self.kernel) if row.hard == here.hard and row.variant != "exact"]
+        known = [(far, row) for row in rows if (far := _far(row.key, text)) is not None]
+        row = min(known, key=lambda pair: pair[0])[1] if known else None
+        found = self.store.get(self.kernel, row.key, here) if row is not None else None
+        return found if isinstance(found, Found) else None
+
+    def keep(self, key: Key, device: torch.device, choice: Choice, instead: bool = False) -> Row | None:
+        """Store what was timed and return it; or, if not ``instead``, the row of another process that came first."""
+        text = _text(key)
+        if text is None:
+            return None
         here = self._here(device)
         config = None if choice.config is None else json.dumps(str(choice.config))
         timings = [timing for timing in choice.timings if timing.median_us < float("inf")]
@@ -57,7 +73,8 @@ class Shelf:
                 config=config,
                 timings=timings,
             )
-            self.store.put(row)
+            return self.store.put(row, instead=instead)
+        return None
 
     def missed(self, key: Key, device: torch.device) -> None:
         """Note a key that was met where nothing may be timed."""
@@ -78,10 +95,28 @@ class Shelf:
 
 def _text(key: Key) -> str | None:
     """The key in its canonical form; None for one that holds what has no name outside this process."""
+    if key[-1] == ():
+        # Which arguments overlap is in the keys of a function that writes, from when an offer has shown that it does.
+        # A process that has not seen one yet must find what is stored, so "none" is not part of the text.
+        key = key[:-1]
     try:
         return canonical(storable(key))
     except (TypeError, ValueError):
         return None
+
+
+def _far(one: str, other: str) -> float | None:
+    """How far two calls are apart, by the logs of their whole numbers; None where they differ in anything else."""
+    try:
+        ours, theirs = list(leaves(parse(one))), list(leaves(parse(other)))
+    except ValueError:  # a key of another release
+        return None
+    if [place for place, _ in ours] != [place for place, _ in theirs]:
+        return None
+    differing = [(a, b) for (_, a), (_, b) in zip(ours, theirs, strict=True) if a != b or type(a) is not type(b)]
+    if any(type(a) is not int or type(b) is not int or min(a, b) < 1 for a, b in differing):
+        return None
+    return sum(abs(math.log2(a) - math.log2(b)) for a, b in differing)
 
 
 _stores: dict[Path | None, Store] = {}

@@ -112,13 +112,17 @@ class Store:
         rows = [row for row in self._everywhere(kernel) if row.kind == "hint"]
         return [row for row in rows if environment is None or row.hard == environment.hard]
 
+    def choices(self, kernel: str) -> list[Row]:
+        """The choices of a kernel, user's before shipped."""
+        return [row for row in self._everywhere(kernel) if row.kind == "choice"]
+
     def rows(self, kernel: str | None = None, kind: Kind | None = None) -> list[Row]:
         """The user's own rows, sorted; those in shipped files are not among them."""
         return sorted(self._disk.rows(kernel, kind), key=lambda row: (row.kernel, row.kind, row.key, row.identity))
 
     def why(self, kernel: str, key: str, environment: Environment | None = None) -> tuple[str, ...]:
         """Why a key is found, found with differences, or not found: sentences, with the nearest stored key's."""
-        rows = [row for row in self._everywhere(kernel) if row.kind == "choice"]
+        rows = self.choices(kernel)
         same = [row for row in rows if row.key == key]
         if same:
             return tuple(sentence for row in same for sentence in _about(row, environment)) + self.trouble
@@ -135,10 +139,11 @@ class Store:
 
     # --- keeping -------------------------------------------------------------------------------------------------
 
-    def put(self, row: Row) -> Row:
+    def put(self, row: Row, *, instead: bool = False) -> Row:
         """Store a row, or adopt the one that another process stored first under equal soft parts; return what stands.
 
-        A row whose soft parts differ is replaced. Where nothing can be written the row is kept in memory.
+        A row whose soft parts differ is replaced, with ``instead`` any row. Where nothing can be written the row is
+        kept in memory.
         """
         try:
             row = Row.from_bytes(row.to_bytes())
@@ -146,6 +151,8 @@ class Store:
             self._disk.note(f"a row of {row.kernel} was not stored: {error}")
             return row
         drop = identity_of("missed", row.kernel, row.key, row.hard) if row.kind == "choice" else None
+        if instead:
+            self._disk.remove([row.identity])
         kept = self._disk.adopt(row, drop=drop)
         self._counts["adopted" if kept != row else "put"] += 1
         return kept

@@ -56,11 +56,13 @@ class Offer:
 class Wish:
     """What an offer is asked for: every variant, or ``only`` plain and the one of that name.
 
-    Without ``build`` nothing is made: what is held already is all there is.
+    Without ``build`` nothing is made: what is held already is all there is. ``config`` is what the one of that name
+    had for a config, or its text as a store holds it.
     """
 
     only: str | None = None
     build: bool = True
+    config: Any = None
 
     def wants(self, variant: str) -> bool:
         """Whether a variant is asked for."""
