@@ -29,6 +29,7 @@ from .objectives import Objective
 from .records import CacheInfo, Choice, Origin, Refusal, Timing, choices_html
 from .settings import Resolved
 from .shelf import Shelf, store_at
+from .store import Found
 from .table import Entry, Table, deciding
 from .timing import CudaStopwatch, GraphStopwatch, HostStopwatch, Stopwatch
 from .trial import Trial
@@ -38,6 +39,9 @@ __all__ = ["Core"]
 FROZEN_MODES = ("frozen", "sealed")
 """Modes in which a call never times anything."""
 _DECIDED = ("timed", "stored", "shipped", "only")
+_OF_THIS_CALL = ("timed", "only", "pinned", "nearest")
+"""Origins of choices whose variant has been judged in this process, or is what the user forces."""
+_STORED_WHERE = "stored where "
 _PACKAGE = __name__.partition(".")[0]
 _NEAREST_AMONG = 64
 """How many of the newest keys a new one is compared with, to say what is new about it."""
@@ -74,9 +78,9 @@ class Core:
 
     def refresh(self) -> None:
         """Read the settings again, after `set_mode`."""
-        before, self.settings = self.settings.mode, self._resolve()
-        if self.settings.mode != before:
-            self.table.forget(lambda choice: choice.origin == "nearest")
+        before, self.settings = self.settings, self._resolve()
+        if (self.settings.mode, self.settings.on_miss) != (before.mode, before.on_miss):
+            self.table.forget(_of_its_mode)
         self.off = self.settings.mode == "off"
         if self.road is not None:
             self.road.off = self.off
@@ -156,7 +160,7 @@ class Core:
 
         1. the sizes, which may not fit the declaration; 2. what is known already: a choice whose build was lost, a
         stored one, that of the call's bucket (not if ``afresh``); 3. in a frozen mode, what to do without;
-        4. otherwise offer, check, time, decide; 5. publish, and store what was timed. While a CUDA graph is being
+        4. otherwise offer, check, time, decide; 5. store what was timed, and publish. While a CUDA graph is being
         captured nothing is made, timed or remembered.
         """
         try:
@@ -168,17 +172,18 @@ class Core:
         if capturing(_device(args, kwargs)):
             offer = self.backend.offer(args, kwargs, key, self.table, Wish(build=False))
             return self._nearest(offer, "a CUDA graph is being captured", args, kwargs)
-        entry = None if afresh else self._recalled(key, args, kwargs) or self._of_bucket(key, args, kwargs)
+        entry, unused = (None, ()) if afresh else self._known(key, args, kwargs)
         if entry is None and not afresh and self.settings.mode in FROZEN_MODES:
-            entry = self._without_timing(key, sizes, args, kwargs)
+            entry = self._without_timing(key, sizes, args, kwargs, unused)
         if entry is None:
             entry = self._chosen(key, args, kwargs)
         key = self._key_after(key, args, kwargs)
-        entry = replace_choice(entry, sizes=sizes, key=key, new_because=new_because)
+        if entry.choice.origin == "timed":
+            entry = self._kept(entry, key, args, kwargs, instead=afresh or bool(unused))
+        notes = (*entry.choice.notes, *unused)
+        entry = replace_choice(entry, sizes=sizes, key=key, new_because=new_because, notes=notes)
         self.table.publish(key, entry)
         self.journal.decided(entry.choice)
-        if entry.choice.origin == "timed" and self._shelf is not None:
-            self._shelf.keep(key, _device(args, kwargs), entry.choice)
         if entry.choice.origin in ("timed", "stored", "shipped") and self.settings.buckets:
             self.table.remember(self._bucket(key, args, kwargs), (entry.choice.variant, _at(sizes)))
         return entry
@@ -192,22 +197,45 @@ class Core:
 
     # -- what is known without timing
 
-    def _recalled(self, key: Key, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Entry | None:
-        """The entry of a choice whose build had left, or of a stored choice, which is judged like any candidate."""
+    def _known(
+        self, key: Key, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> tuple[Entry | None, tuple[str, ...]]:
+        """The entry of a choice whose build had left, of a stored choice or of the bucket's; and why a row is not used.
+
+        A variant that is forced by a setting is none of these, and has no need to be timed.
+        """
         lost = next((entry.choice for entry in self.table.peek(key) if entry.lost()), None)
         if lost is not None:
-            return self._only(lost, key, args, kwargs)
+            return self._only(lost, key, args, kwargs), ()
+        if self.settings.pick is not None:
+            frozen = self.settings.mode in FROZEN_MODES
+            return (self._only(Choice(self.settings.pick, "pinned"), key, args, kwargs) if frozen else None), ()
+        entry, unused = self._recalled(key, args, kwargs)
+        return entry or self._of_bucket(key, args, kwargs), unused
+
+    def _recalled(
+        self, key: Key, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> tuple[Entry | None, tuple[str, ...]]:
+        """The entry of the stored choice, which is judged like any candidate; or None, and why a row is not used."""
         found = self._shelf.find(key, _device(args, kwargs)) if self._shelf is not None else None
-        if found is None or (found.soft_differences and self.settings.mode not in FROZEN_MODES):
-            return None
-        stored = Choice(
-            found.row.variant,
-            found.origin,
-            config=found.row.config,
-            timings=found.row.timings,
-            notes=tuple(f"stored where {difference}" for difference in found.soft_differences),
-        )
-        return self._only(stored, key, args, kwargs)
+        if found is None:
+            return None, ()
+        if found.soft_differences and self.settings.mode not in FROZEN_MODES:
+            why = "; ".join(found.soft_differences)
+            return None, (f"{found.row.variant} was stored, and timed again: {why}",)
+        entry = self._only(_stored(found), key, args, kwargs)
+        return entry, () if entry else (f"{found.row.variant} was stored, and cannot be used for this call",)
+
+    def _kept(
+        self, entry: Entry, key: Key, args: tuple[Any, ...], kwargs: Mapping[str, Any], instead: bool
+    ) -> Entry:
+        """The entry, stored; or that of the choice which another process stored meanwhile, if not ``instead``."""
+        if self._shelf is None:
+            return entry
+        row = self._shelf.keep(key, _device(args, kwargs), entry.choice, instead)
+        if row is None or row.variant == entry.choice.variant:
+            return entry
+        return self._only(_stored(Found(row, "stored")), key, args, kwargs) or entry
 
     def _bucket(self, key: Key, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Hashable:
         """The name of the fact that is a bucket's choice."""
@@ -226,48 +254,88 @@ class Core:
         self, choice: Choice, key: Key, args: tuple[Any, ...], kwargs: Mapping[str, Any], build: bool = True
     ) -> Entry | None:
         """An entry for a choice made before; None where its variant is gone, cannot run this call or is wrong."""
-        wish = Wish(only=choice.variant, build=build and self.settings.mode != "sealed")
+        wish = Wish(choice.variant, build and self.settings.mode != "sealed", choice.config)
         with untouched(args, kwargs):
             offer = self.backend.offer(args, kwargs, key, self.table, wish)
             candidate = next((c for c in offer.candidates if c.name == choice.variant), None)
             if candidate is None:
                 return None
-            if choice.origin in ("stored", "shipped", "bucket") and candidate is not offer.candidates[0]:
-                trial, rules = self._trial(offer, args, kwargs), self._rules
-                if self._why_untimed(offer, trial) or refusal(candidate, offer.candidates[0], trial, rules(trial)):
-                    return None
-        return _entry(candidate, replace(choice, route=candidate.route), offer)
+            if choice.origin not in _OF_THIS_CALL and not self._sound(candidate, offer, args, kwargs):
+                return None
+        return _entry(candidate, replace(choice, route=candidate.route, config=candidate.config), offer)
+
+    def _sound(self, candidate: Candidate, offer: Offer, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+        """Whether a variant that was chosen for another call or elsewhere gives plain's numbers.
+
+        A build is looked at once for its class, a supplied variant at each key: nothing is known of its classes. Where
+        nothing may be run to see, a build is trusted as the nearest hint's would be, and what a user wrote is not.
+        """
+        fact = ("sound", candidate.build)
+        if candidate is offer.candidates[0] or (candidate.build is not None and self.table.recall(fact)):
+            return True
+        trial = self._trial(offer, args, kwargs)
+        if self._why_untimed(offer, trial):
+            return offer.untimed is None and not candidate.supplied
+        if refusal(candidate, offer.candidates[0], trial, self._rules(trial)):
+            return False
+        if candidate.build is not None:
+            self.table.remember(fact, True)
+        return True
 
     def _without_timing(
-        self, key: Key, sizes: Mapping[str, int], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+        self,
+        key: Key,
+        sizes: Mapping[str, int],
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        unused: Sequence[str],
     ) -> Entry:
-        """An unknown shape in a frozen mode: what ``on_miss`` says; the key is noted, to be tuned later."""
-        if self._shelf is not None:
+        """An unknown shape in a frozen mode: what ``on_miss`` says; the key is noted, to be tuned later.
+
+        ``unused`` says why the row that is stored for it is not used.
+        """
+        if self._shelf is not None and not unused:
             self._shelf.missed(key, _device(args, kwargs))
         if self.settings.on_miss == "error":
-            raise MissError(self._missing(sizes, args, kwargs))
-        why = f"not timed: the mode is {self.settings.mode}"
+            raise MissError(self._missing(sizes, args, kwargs, unused))
+        why = f"the mode is {self.settings.mode}"
         if self.settings.on_miss == "nearest":
-            near = self._nearest_known(sizes)
-            entry = self._only(near, key, args, kwargs, build=False) if near is not None else None
-            if entry is not None and near is not None:
-                return replace_choice(entry, origin="nearest", timings=(), notes=(f"chosen at {_at(near.sizes)}", why))
-            with untouched(args, kwargs):
-                offer = self.backend.offer(args, kwargs, key, self.table, Wish(build=False))
-            return self._nearest(offer, f"the mode is {self.settings.mode}", args, kwargs)
-        return Entry(self.plain, None, Choice("plain", "nearest", notes=(why,)))
+            return self._near(key, sizes, args, kwargs, why) or self._nearest_held(key, args, kwargs, why)
+        return Entry(self.plain, None, Choice("plain", "nearest", notes=(f"not timed: {why}",)))
+
+    def _near(
+        self, key: Key, sizes: Mapping[str, int], args: tuple[Any, ...], kwargs: Mapping[str, Any], why: str
+    ) -> Entry | None:
+        """What was chosen for the call nearest to this one that can run it: stored, else in this process."""
+        found = self._shelf.nearest(key, _device(args, kwargs)) if self._shelf is not None else None
+        here = self._nearest_known(sizes)
+        nearest = [_stored(found)] if found is not None else []
+        for near in [*nearest, *([here] if here is not None and here.variant != "exact" else [])]:
+            entry = self._only(near, key, args, kwargs)
+            if entry is not None:
+                where = f"chosen at {_at(near.sizes)}" if near.sizes else "stored for the call nearest to this one"
+                notes = (where, *near.notes, f"not timed: {why}")
+                return replace_choice(entry, origin="nearest", timings=(), notes=notes)
+        return None
+
+    def _nearest_held(self, key: Key, args: tuple[Any, ...], kwargs: Mapping[str, Any], why: str) -> Entry:
+        with untouched(args, kwargs):
+            offer = self.backend.offer(args, kwargs, key, self.table, Wish(build=False))
+        return self._nearest(offer, why, args, kwargs)
 
     def _nearest_known(self, sizes: Mapping[str, int]) -> Choice | None:
-        """The timed or stored choice nearest to these sizes by log distance."""
+        """The timed or stored choice of this process nearest to these sizes by log distance."""
         known = [c for c in self.choices() if c.origin in _DECIDED and c.sizes.keys() == sizes.keys()]
         return min(known, key=lambda choice: distance(sizes, choice.sizes), default=None)
 
-    def _missing(self, sizes: Mapping[str, int], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
+    def _missing(
+        self, sizes: Mapping[str, int], args: tuple[Any, ...], kwargs: Mapping[str, Any], unused: Sequence[str]
+    ) -> str:
         near = self._nearest_known(sizes)
         known = f"the nearest known is {near.variant} at {_at(near.sizes)}" if near else "no shape is known"
         change = f"Before the mode is set: `{self.backend.name}.tune(...)` with this call, or `prepare` with its sizes."
         tried = f"no choice is known for this call, and the mode is {self.settings.mode}:"
-        return four_parts(self._rendered(args, kwargs), tried, [known], change)
+        return four_parts(self._rendered(args, kwargs), tried, [known, *unused], change)
 
     def _key_after(self, key: Key, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Key:
         """The key again: where the offer has shown that something is written, it holds which arguments overlap."""
@@ -336,7 +404,8 @@ class Core:
         for entry in self.table.peek(key):
             if entry.lost() or entry.check is None or entry.check(args, kwargs):
                 return entry.choice
-        return Choice("plain", "unseen", sizes, key, new_because=self._new_because(key, args, kwargs))
+        why = self._shelf.why(key, _device(args, kwargs)) if self._shelf is not None else ()
+        return Choice("plain", "unseen", sizes, key, new_because=self._new_because(key, args, kwargs), notes=why)
 
     def tune(self, *args: Any, exhaustive: bool = False, **kwargs: Any) -> Choice:
         """See `dispatcher.Dispatcher.tune`."""
@@ -451,6 +520,18 @@ def _warn(text: str) -> None:
 def _entry(candidate: Candidate, choice: Choice, offer: Offer) -> Entry:
     retry = candidate.build is not None and offer.written is not None and not offer.written
     return Entry(candidate.run, candidate.check, choice, candidate.build, retry)
+
+
+def _stored(found: Found) -> Choice:
+    """A row as a choice, which says where it was made."""
+    notes = tuple(f"{_STORED_WHERE}{difference}" for difference in found.soft_differences)
+    row = found.row
+    return Choice(row.variant, found.origin, config=row.config, timings=row.timings, notes=notes)
+
+
+def _of_its_mode(choice: Choice) -> bool:
+    """Whether another mode would choose otherwise."""
+    return choice.origin == "nearest" or any(note.startswith(_STORED_WHERE) for note in choice.notes)
 
 
 def _decided(

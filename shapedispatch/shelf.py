@@ -113,10 +113,13 @@ def _far(one: str, other: str) -> float | None:
         return None
     if [place for place, _ in ours] != [place for place, _ in theirs]:
         return None
-    differing = [(a, b) for (_, a), (_, b) in zip(ours, theirs, strict=True) if a != b or type(a) is not type(b)]
-    if any(type(a) is not int or type(b) is not int or min(a, b) < 1 for a, b in differing):
-        return None
-    return sum(abs(math.log2(a) - math.log2(b)) for a, b in differing)
+    far = 0.0
+    for (_, a), (_, b) in zip(ours, theirs, strict=True):
+        if type(a) is int and type(b) is int and a > 0 and b > 0:
+            far += abs(math.log2(a) - math.log2(b))
+        elif type(a) is not type(b) or a != b:
+            return None
+    return far
 
 
 _stores: dict[Path | None, Store] = {}
