@@ -13,8 +13,8 @@ import importlib
 import inspect
 import struct
 import warnings
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Protocol
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Protocol, TypeAlias
 
 import torch
 from torch import Tensor
@@ -24,7 +24,10 @@ from torch.nn import Module, Parameter
 from . import keys
 from .settings import settings
 
-__all__ = ["Road", "available", "reason", "road"]
+__all__ = ["Plan", "Road", "available", "plan", "reason", "road"]
+
+Plan: TypeAlias = Callable[[tuple[int, ...], tuple[Any, ...]], bool]
+"""A launch in C: ``plan(grid, values)``. False means that this thread has no CUDA context: nothing was launched."""
 
 
 class Road(Protocol):
@@ -65,6 +68,36 @@ def road(python_road: Callable[..., Any], plain: Callable[..., Any], receiver: b
     """
     module, _ = _loaded()
     return module.Road(python_road, plain, receiver) if reason() is None else None
+
+
+def plan(
+    name: str, function: int, threads: int, shared_bytes: int, device: int, parameters: Sequence[tuple[str, int, int]]
+) -> Plan | str:
+    """The launch of a loaded CUDA kernel in C, or why there is none.
+
+    ``function`` is the driver's handle. ``parameters`` are all that the kernel takes, each as (kind, bytes, place of
+    its value in a call): of kind ``p`` for an address, a tensor or None, ``i`` and ``u`` for integers, ``f`` for floats
+    of 4 or 8 bytes, ``0`` for zeros. It is only for kernels that need nothing more of the driver than this; a driver
+    that knows the parameters otherwise is a reason. The plan raises RuntimeError, naming kernel and call, where the
+    driver refuses a launch.
+    """
+    why = reason() or _no_driver()
+    if why is not None:
+        return why
+    try:
+        made: Plan = _loaded()[0].Plan(name, function, threads, shared_bytes, device, tuple(parameters))
+    except (RuntimeError, ValueError) as error:
+        return str(error)
+    return made
+
+
+@functools.cache
+def _no_driver() -> str | None:
+    try:
+        _loaded()[0].use_driver()
+    except OSError as error:
+        return str(error)
+    return None
 
 
 def available() -> bool:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import gc
 import itertools
 import os
 import random
+import struct
 import subprocess
 import sys
 import threading
@@ -872,6 +874,202 @@ def test_a_dispatcher_is_collected_with_its_road(c_road: None) -> None:
     del Owner
     gc.collect()
     assert collected == [1]
+
+
+# ------------------------------------------------------------------------------------------------------------- launches
+
+
+class Driver:
+    """A CUDA driver that runs nothing: it knows one kernel's parameters and notes what it is asked to launch."""
+
+    def __init__(self, *parameters: tuple[int, int]) -> None:
+        self.parameters = parameters
+        self.launches: list[Any] = []
+        self.during: Callable[[], Any] = lambda: None
+        self.error = 0
+        sizes, unsigned, pointer = ctypes.POINTER(ctypes.c_size_t), [ctypes.c_uint] * 7, ctypes.c_void_p
+        out = ctypes.POINTER(ctypes.c_char_p)
+        self._functions = (
+            ctypes.CFUNCTYPE(ctypes.c_int, pointer, *unsigned, pointer, ctypes.POINTER(pointer), pointer)(self._launch),
+            ctypes.CFUNCTYPE(ctypes.c_int, pointer, ctypes.c_size_t, sizes, sizes)(self._info),
+            ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int, out)(self._text),
+            ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.POINTER(pointer))(self._stream),
+        )
+
+    @property
+    def addresses(self) -> tuple[int, ...]:
+        """As `use_driver` takes them."""
+        return tuple(ctypes.cast(function, ctypes.c_void_p).value or 0 for function in self._functions)
+
+    def _launch(self, function: Any, *rest: Any) -> int:
+        *sizes, stream, places, _ = rest
+        given = [ctypes.string_at(places[i], size) for i, (_, size) in enumerate(self.parameters)]
+        self.launches.append((function, tuple(sizes), stream, given))
+        self.during()
+        return self.error
+
+    def _info(self, function: Any, index: int, offset: Any, size: Any) -> int:
+        if index >= len(self.parameters):
+            return 1
+        offset[0], size[0] = self.parameters[index]
+        return 0
+
+    def _text(self, error: int, text: Any) -> int:
+        text[0] = b"the driver's words"
+        return 0
+
+    def _stream(self, kind: int, device: int, stream: Any) -> int:
+        assert kind == 2
+        stream[0] = 700 + device
+        return 0
+
+
+@pytest.fixture
+def driver() -> Iterator[Driver]:
+    """A driver whose kernel takes two addresses, an int, a float and eight bytes of scratch."""
+    made = Driver((0, 8), (8, 8), (16, 4), (20, 4), (24, 8))
+    c_module().use_driver(made.addresses)
+    yield made
+    c_module().use_driver((0, 0, 0, 0))
+
+
+ADD = (("p", 8, 0), ("p", 8, 2), ("i", 4, 3), ("f", 4, 1), ("0", 8, 0))
+
+
+def planned(parameters: tuple[Any, ...] = ADD, device: int = 0) -> Any:
+    """A plan for the driver's kernel."""
+    return c_module().Plan("add_kernel", 4096, 128, 64, device, parameters)
+
+
+@pytest.mark.parametrize("number", [3, -1, -(2**31), True])
+def test_a_launch_passes_each_parameter_in_its_place(driver: Driver, number: int) -> None:
+    """Tensors by their address, numbers in the width that the kernel takes, on the device's current stream."""
+    x = sized(8)
+    assert planned(device=1)((5, 2), (x[1:], 0.1, x.data_ptr() + 8, number, "not passed")) is True
+    ((function, sizes, stream, given),) = driver.launches
+    assert (function, sizes, stream) == (4096, (5, 2, 1, 128, 1, 1, 64), 701)
+    wanted = struct.pack("<QQifQ", x.data_ptr() + 4, x.data_ptr() + 8, number, 0.1, 0)
+    assert b"".join(given) == wanted
+
+
+def test_every_width_is_passed_whole() -> None:
+    """Signed and unsigned, of one to eight bytes, up to their ends; a double is a double, None is no address."""
+    kinds = [(kind, size) for kind in "iu" for size in (1, 2, 4, 8)]
+    driver = Driver(*[(8 * i, size) for i, (_, size) in enumerate(kinds)], (64, 8), (72, 8))
+    parameters = tuple((kind, size, i) for i, (kind, size) in enumerate([*kinds, ("f", 8), ("p", 8)]))
+    c_module().use_driver(driver.addresses)
+    try:
+        run = planned(parameters)
+        low = tuple(-(2 ** (8 * size - 1)) if kind == "i" else 0 for kind, size in kinds)
+        high = tuple(2 ** (8 * size - (kind == "i")) - 1 for kind, size in kinds)
+        for values in (low, high):
+            run((1,), (*values, 0.1, None))
+            given = driver.launches[-1][3]
+            assert given == [
+                struct.pack(f"<{form}", v) for form, v in zip("bhiqBHIQdQ", (*values, 0.1, 0), strict=True)
+            ]
+        for i, (one, other) in enumerate(zip(low, high, strict=True)):
+            for outside in (one - 1, other + 1):
+                with pytest.raises((OverflowError, TypeError)):
+                    run((1,), (*low[:i], outside, *low[i + 1 :], 0.1, None))
+        assert len(driver.launches) == 2
+    finally:
+        c_module().use_driver((0, 0, 0, 0))
+
+
+def test_what_the_driver_refuses_names_kernel_and_call(driver: Driver) -> None:
+    """An exception with the grid, the arguments and the driver's own words."""
+    driver.error = 700
+    with pytest.raises(RuntimeError) as caught:
+        planned()((4, 2), (16, 1.5, 32, 3))
+    for part in ("add_kernel", "(4, 2)", "(16, 1.5, 32, 3)", "128", "64", "700", "the driver's words"):
+        assert part in str(caught.value)
+
+
+def test_a_thread_without_a_context_is_told_so(driver: Driver) -> None:
+    """Nothing was launched, and the caller takes Triton's own launch, which makes one."""
+    driver.error = 201
+    assert planned()((1,), (0, 1.0, 0, 3)) is False
+
+
+def test_the_gil_is_free_while_the_driver_works(driver: Driver) -> None:
+    """Another thread runs during a launch."""
+    entered, left = threading.Event(), threading.Event()
+    driver.during = lambda: (entered.set(), left.wait(10))
+    run = planned()
+    thread = threading.Thread(target=run, args=((1,), (0, 1.0, 0, 3)))
+    thread.start()
+    assert entered.wait(10)
+    left.set()
+    thread.join()
+    assert len(driver.launches) == 1
+
+
+def test_a_kernel_whose_parameters_are_otherwise_has_no_plan(driver: Driver) -> None:
+    """In number or in size, the driver's word counts."""
+    planned()
+    with pytest.raises(ValueError, match="parameter 2 of add_kernel takes 4 bytes, and 8"):
+        planned((*ADD[:2], ("i", 8, 3), *ADD[3:]))
+    with pytest.raises(ValueError, match="more than the 4 parameters"):
+        planned(ADD[:4])
+    with pytest.raises(ValueError, match="parameter 5 of add_kernel"):
+        planned((*ADD, ("p", 8, 0)))
+
+
+@pytest.mark.parametrize("wrong", [("x", 8, 0), ("p", 4, 0), ("f", 2, 0), ("i", 3, 0), ("i", 4, -1)])
+def test_a_parameter_that_cannot_be_passed_is_refused(driver: Driver, wrong: tuple[str, int, int]) -> None:
+    """Kinds and sizes that C does not know."""
+    with pytest.raises(ValueError, match="is no parameter"):
+        planned((wrong,))
+
+
+def test_without_a_driver_there_is_no_plan() -> None:
+    """And no way to launch."""
+    c_module().use_driver((0, 0, 0, 0))
+    with pytest.raises(RuntimeError, match="no driver to launch add_kernel"):
+        planned()
+
+
+def test_why_there_is_no_plan_is_said(c_road: None, driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The package's own door gives a sentence where the driver is missing or disagrees, and else a plan."""
+    monkeypatch.setattr(hotpath, "_no_driver", lambda: None)
+    assert "more than the 4" in str(hotpath.plan("add_kernel", 4096, 128, 0, 0, ADD[:4]))
+    assert callable(hotpath.plan("add_kernel", 4096, 128, 0, 0, ADD))
+    monkeypatch.setattr(hotpath, "_no_driver", lambda: "there is no CUDA driver")
+    assert hotpath.plan("add_kernel", 4096, 128, 0, 0, ADD) == "there is no CUDA driver"
+
+
+@pytest.mark.parametrize("grid", [(), (1, 1, 1, 1), (-1,), ("1",), [1], None, (2**31,)])
+def test_a_grid_that_is_none_is_refused(driver: Driver, grid: Any) -> None:
+    """Before anything is launched."""
+    with pytest.raises((TypeError, ValueError)):
+        planned()(grid, (0, 1.0, 0, 0))
+    assert driver.launches == []
+
+
+@pytest.mark.parametrize(
+    ("values", "error"),
+    [
+        ((0, 1.0, 0), TypeError),
+        ((0, 1.0, 0, 2**31), OverflowError),
+        ((0, 1.0, 0, "3"), TypeError),
+        ((0, "1", 0, 3), TypeError),
+        ((-1, 1.0, 0, 3), OverflowError),
+        (("x", 1.0, 0, 3), TypeError),
+        ((sized(2).to_sparse(), 1.0, 0, 3), RuntimeError),
+    ],
+)
+def test_values_that_do_not_fit_are_refused(driver: Driver, values: tuple[Any, ...], error: type[Exception]) -> None:
+    """Nothing is cut off, and nothing is launched."""
+    with pytest.raises(error):
+        planned()((1,), values)
+    assert driver.launches == []
+
+
+def test_an_empty_grid_launches_nothing(driver: Driver) -> None:
+    """As Triton has it."""
+    assert planned()((4, 0), (0, 1.0, 0, 3)) is True
+    assert driver.launches == []
 
 
 # ------------------------------------------------------------------------------------------------------ where it is not
