@@ -21,7 +21,7 @@ if TYPE_CHECKING:  # Dynamo and Inductor take seconds to import, which is for th
     from .dynamo import Trace
     from .inductor import Code
 
-__all__ = ["Build", "Builder", "DirectBuild", "GuardedBuild", "NoBuild"]
+__all__ = ["Build", "Builder", "DirectBuild", "GuardedBuild", "NoBuild", "made"]
 
 MOST_STATES = 4
 """Builds of one variant and class for different states of what a call does not carry (train and eval, say)."""
@@ -129,7 +129,8 @@ class NoBuild:
 
 Build = DirectBuild | GuardedBuild
 
-_made = Shelved()
+made = Shelved()
+"""Builds that functions of the same source may share, in the whole process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,18 +170,18 @@ class Builder:
         from .inductor import settings_identity
 
         source = source_key(call, point, self._options(call, point), settings_identity())
-        build = self._shared(_made.find(source), call, frame, memory) or self._compiled(call, point, frame, memory)
-        _made.put(source, build)
+        build = self._shared(made.find(source), call, frame, memory) or self._compiled(call, point, frame, memory)
+        made.put(source, build)
         return build
 
     def _shared(
-        self, made: Any, call: Situation, frame: Mapping[str, Any], memory: Memory
+        self, found: Any, call: Situation, frame: Mapping[str, Any], memory: Memory
     ) -> DirectBuild | NoBuild | None:
         """What was made for another function, if it may serve this one."""
-        if isinstance(made, NoBuild):  # the same code as a hint's build, if that one is shared too
-            twin = memory.build(call.slot(point_of(made.same_as))) if made.same_as else None
-            return made if isinstance(twin, DirectBuild) and twin.code is made.code else None
-        build = made.of(call.fn) if isinstance(made, DirectBuild) else None
+        if isinstance(found, NoBuild):  # the same code as a hint's build, if that one is shared too
+            twin = memory.build(call.slot(point_of(found.same_as))) if found.same_as else None
+            return found if isinstance(twin, DirectBuild) and twin.code is found.code else None
+        build = found.of(call.fn) if isinstance(found, DirectBuild) else None
         if build is None or not build.accepts(frame):
             return build
         build.release()

@@ -70,6 +70,10 @@ class Shelved:
     def __init__(self) -> None:
         self._made: weakref.WeakValueDictionary[Hashable, Any] = weakref.WeakValueDictionary()
 
+    def clear(self) -> None:
+        """Let nobody find anything any more."""
+        self._made.clear()
+
     def find(self, key: Hashable) -> Any:
         """What was made last under this key, or None."""
         return self._made.get(key) if key is not None else None
