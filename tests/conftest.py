@@ -74,6 +74,14 @@ def _own_settings_and_store(
     _forget()
 
 
+@pytest.fixture(autouse=True)
+def _own_builds() -> None:
+    """Nothing shared with a function of the same source that an earlier test decorated: tests count builds."""
+    builds = sys.modules.get("shapedispatch.backends.builds")
+    if builds is not None:
+        builds.made.clear()
+
+
 def _forget() -> None:
     """Let the next decoration read settings and store anew; nothing to forget where nothing has imported them."""
     settings, shelf = sys.modules.get("shapedispatch.settings"), sys.modules.get("shapedispatch.shelf")
