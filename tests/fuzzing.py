@@ -16,6 +16,7 @@ import contextlib
 import copy
 import ctypes
 import dataclasses
+import functools
 import random
 from collections import namedtuple
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -263,6 +264,9 @@ def within(state: Mapping[str, Any]) -> Iterator[None]:
     """Inside, the ambient state is this one."""
     now = ambient_state()
     wanted = {**now, **state}
+    if wanted == now:
+        yield
+        return
     with ExitStack() as stack:
         if wanted["inference"] != now["inference"]:
             stack.enter_context(torch.inference_mode(wanted["inference"]))
@@ -349,15 +353,18 @@ def _dense(sizes: Sequence[int]) -> tuple[int, ...]:
     return tuple(reversed(strides))
 
 
-_WIDE = torch.arange(4096, dtype=torch.float64)
+@functools.cache
+def _row(dtype: torch.dtype, shift: int) -> Tensor:
+    with torch.inference_mode(False), torch._C.DisableTorchFunction():
+        whole = (torch.arange(1024, dtype=torch.float64, device="cpu") * 7 + shift) % 13
+        if dtype.is_floating_point or dtype.is_complex:
+            return ((whole - 4) / 4).to(dtype)
+        return (whole > 6) if dtype is torch.bool else whole.to(dtype)
 
 
 def _numbers(count: int, dtype: torch.dtype, values: int) -> Tensor:
-    """A row of small numbers that differ with ``values``."""
-    whole = (_WIDE[:count] * 7 + values) % 13
-    if dtype.is_floating_point or dtype.is_complex:
-        return ((whole - 4) / 4).to(dtype)
-    return (whole > 6) if dtype is torch.bool else whole.to(dtype)
+    """A fresh row of small numbers that differ with ``values``."""
+    return _row(dtype, values % 13)[:count].clone()
 
 
 # ------------------------------------------------------------------------------------------------------------ functions
@@ -874,7 +881,7 @@ def fuzz(calls: int, seed: int, specs_each: int = 30, batch: int = 1000) -> Tall
     functions = list(FUNCTIONS.values())
     while tally.calls < calls:
         function = functions[tally.calls // batch % len(functions)]
-        dispatcher = baking(function.fn, function.writes, maxsize=rng.choice((16, 4096)))
+        dispatcher = baking(function.fn, function.writes, maxsize=rng.choice((16, 4096, 4096, 4096)))
         pool = [rng.getrandbits(32) for _ in range(specs_each)]
         for _ in range(min(batch, calls - tally.calls)):
             compare(dispatcher, make_call(function, rng.choice(pool)), rng.getrandbits(16), tally)
@@ -895,3 +902,51 @@ def compare(dispatcher: Any, made: Made, values: int, tally: Tally, exact: bool 
     tally.raised += plain.error is not None
     if found:
         tally.mismatches.append(f"{made.function.name}, spec {made.spec}, values {values}: {found}")
+
+
+class SomeSimple:
+    """A rule for `fuzz_built`: few classes, so that few builds are compiled."""
+
+    sizes = ((4, 3), (5,), (1, 3))
+    layouts = ("dense", "transposed", "misaligned", "expanded")
+    dtypes = (torch.float32, torch.int64)
+
+
+class _SimpleMaker(_Maker):
+    """Calls of few classes: what is left to vary is values, memory, identity, gradients and numbers."""
+
+    def __init__(self, rng: random.Random, function: Function, state: Mapping[str, Any], values: int) -> None:
+        super().__init__(rng, function, state, values)
+        allowed = [dtype for dtype in SomeSimple.dtypes if dtype in function.dtypes]
+        self.dtype = rng.choice(allowed)
+        self.sizes = rng.choice(SomeSimple.sizes)
+        self.side = 4
+        self.layout = rng.choice(SomeSimple.layouts)
+        self.roll = rng.choice((0.1, 0.9, 0.9))
+
+    def _tensor(self, sizes: Sequence[int], dtype: torch.dtype) -> Tensor:
+        with torch._C.DisableTorchFunction(), torch.inference_mode(False):
+            dtype = self.dtype
+            t = self._with_grad(make_tensor(sizes, dtype, self.layout, self.values + len(self.made)), self.roll)
+        self.made.append(t)
+        return t
+
+
+@dataclass
+class Simple(Made):
+    """A call of few classes."""
+
+    def fresh(self, values: int) -> Call:
+        """The call with tensors of its own."""
+        rng = random.Random(self.spec)
+        return _SimpleMaker(rng, self.function, self.state, values).call()
+
+
+def fuzz_built(function: Function, dispatcher: Any, calls: int, seed: int, specs: int = 6) -> Tally:
+    """Compare calls of few classes by a dispatcher over real builds with plain; numbers within rounding."""
+    rng, tally = random.Random(seed), Tally()
+    pool = [rng.getrandbits(32) for _ in range(specs)]
+    for _ in range(calls):
+        state = {**DEFAULTS, "grad": rng.random() < 0.8}
+        compare(dispatcher, Simple(function, rng.choice(pool), state), rng.getrandbits(16), tally, exact=False)
+    return tally

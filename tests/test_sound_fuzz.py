@@ -1,0 +1,94 @@
+"""Differential fuzz: decorated against plain, over generated calls; see `fuzzing`.
+
+``FUZZ_CALLS`` sets how many calls the long test makes (default 100000 where ``CI`` is set, else 20000), ``FUZZ_SEED``
+its seed. ``benchmarks/fuzz.py`` is the same loop without a bound.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import warnings
+from collections.abc import Iterator
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shapedispatch import shapedispatch
+from tests.fuzzing import FUNCTIONS, Tally, baking, compare, fuzz, fuzz_built, last_wins, make_call
+
+CALLS = int(os.environ.get("FUZZ_CALLS", "100000" if "CI" in os.environ else "20000"))
+SEED = int(os.environ.get("FUZZ_SEED", "20261"))
+
+
+@pytest.fixture(autouse=True)
+def _silent_and_put_back() -> Iterator[None]:
+    """Generated calls warn of what they do; the fuzz sets the generators and ambient state."""
+    state, threads = random.getstate(), torch.get_num_threads()
+    with torch.random.fork_rng(devices=()), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+    random.setstate(state)
+    torch.set_num_threads(threads)
+
+
+def test_generated_calls_are_answered_as_plain_does() -> None:
+    """Values, structure, strides, aliasing, gradients, what is written, generators and errors, call by call."""
+    tally = fuzz(CALLS, SEED)
+    assert tally.mismatches == []
+    assert tally.calls == CALLS
+    # Not vacuous: most calls are hits, some bypass, some raise, every function has had its turn or more.
+    assert tally.hits > 0.4 * CALLS
+    assert tally.bypasses > 0.01 * CALLS
+    assert tally.raised > 0.01 * CALLS
+
+
+@given(
+    function=st.sampled_from(sorted(FUNCTIONS)),
+    specs=st.lists(st.integers(0, 2**32 - 1), min_size=1, max_size=6),
+    turns=st.lists(st.tuples(st.integers(0, 5), st.integers(0, 99)), min_size=1, max_size=12),
+)
+@settings(max_examples=150)
+def test_any_sequence_of_calls_is_answered_as_plain_does(
+    function: str, specs: list[int], turns: list[tuple[int, int]]
+) -> None:
+    """The same with a search behind it, which shrinks what fails to few calls."""
+    tally = Tally()
+    dispatcher = baking(FUNCTIONS[function].fn, FUNCTIONS[function].writes)
+    for place, values in turns:
+        compare(dispatcher, make_call(FUNCTIONS[function], specs[place % len(specs)]), values, tally)
+    assert tally.mismatches == []
+
+
+BUILT = ("same_or_not", "write_then_read", "in_place", "transposed", "scale", "noisy", "configured", "made")
+
+
+@pytest.mark.parametrize("name", BUILT)
+def test_real_builds_answer_as_plain_does(name: str) -> None:
+    """Calls of few classes by compiled builds: numbers within rounding, everything else as plain leaves it."""
+    function = FUNCTIONS[name]
+    f = shapedispatch(function.fn, hints=(), exact=True, store=False)
+    f.core._stopwatch_for = last_wins
+    tally = fuzz_built(function, f, 150, SEED, specs=3)
+    assert tally.mismatches == []
+    assert any(choice.variant == "exact" for choice in f.choices())
+
+
+@pytest.mark.parametrize("name", ["add", "raising", "by_value", "nested", "dropped"])
+def test_supplied_variants_answer_as_plain_does(name: str) -> None:
+    """The function under another name wins every contest that it enters; effects are inferred."""
+    function = FUNCTIONS[name]
+    f = shapedispatch(function.fn, hints=(), variants=[lambda *args, **more: function.fn(*args, **more)], store=False)
+    f.core._stopwatch_for = last_wins
+    assert fuzz_built(function, f, 150, SEED, specs=6).mismatches == []
+
+
+def test_the_fuzz_sees_a_key_that_is_too_coarse(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without strides in the key a thousand calls suffice to show it."""
+    from shapedispatch import keys
+
+    whole = keys._tensor
+    monkeypatch.setattr(keys, "_tensor", lambda t: whole(t)[:3] + whole(t)[4:])
+    assert fuzz(3000, SEED, batch=100).mismatches
