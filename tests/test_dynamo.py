@@ -215,3 +215,129 @@ def test_what_another_thread_compiles_meanwhile_is_not_taken_for_ours(monkeypatc
         theirs.join()
         maker.build_guards(compilation)
     assert dynamo._recording.managers == [threading.current_thread().name]
+
+
+# -------------------------------------------------------------------------------------------------------------- refusals
+
+
+def test_a_size_that_the_function_fixes_is_a_quiet_refusal(capfd: pytest.CaptureFixture[str]) -> None:
+    """A dynamic dim that turns out to be a constant: one warning of ours with the reason, and no pages of torch's."""
+
+    @built(dims={"x": "M"}, hints=(64,))
+    def f(x: Tensor) -> Tensor:
+        return x * 2 if x.shape[0] == 64 else x * 3
+
+    with pytest.warns(UserWarning, match="specialized it to be a constant") as seen:
+        assert_same(f(torch.ones(64)), torch.full((64,), 2.0))
+    assert len(seen) == 1
+    assert_same(f(torch.ones(65)), torch.full((65,), 3.0))
+    assert capfd.readouterr().err == ""
+
+
+def test_a_graph_break_is_a_refusal_with_its_reason() -> None:
+    """Plain answers, and `explain` says what stopped the compiler."""
+
+    def breaks(x: Tensor) -> Tensor:
+        return x + 1 if x.sum().item() > 0 else x - 1
+
+    f = exact(breaks)
+    with pytest.warns(UserWarning, match="every variant but plain was refused"):
+        f(X)
+    for x in (X, -X - 3, X + 3):
+        assert_same(f(x), breaks(x))
+    assert f.explain(X).variant == "plain"
+
+
+def test_what_a_key_does_not_hold_takes_the_guarded_road() -> None:
+    """A function that reads ``x.grad``: torch.compile's own guards are asked at each call, and `explain` says why."""
+
+    def reads_grad(x: Tensor) -> Tensor:
+        return torch.relu(x) if x.grad is None else x.grad * 2
+
+    f = exact(reads_grad)
+    for _ in range(2):
+        x = torch.ones(3)
+        assert_same(f(x), reads_grad(x))
+        x.grad = torch.full((3,), 5.0)
+        assert_same(f(x), reads_grad(x))
+    assert "all of its guards" in f.explain(torch.ones(3)).route
+
+
+# ----------------------------------------------------------------------------------------------------------- the trace
+
+
+def test_a_trace_runs_nothing() -> None:
+    """Neither the function's Python on real tensors, nor its random numbers, nor its writes."""
+    state, x = torch.get_rng_state(), torch.zeros(3)
+
+    def fn(x: Tensor) -> Tensor:
+        return x.add_(torch.rand(3))
+
+    looked_at(fn, x)
+    assert torch.equal(x, torch.zeros(3))
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_a_trace_knows_what_is_written() -> None:
+    """Arguments by name; what is no argument, and Python objects, in sentences."""
+    log: list[int] = []
+
+    def writes(x: Tensor, y: Tensor) -> Tensor:
+        y.add_(x)
+        return x + y
+
+    def appends(x: Tensor) -> Tensor:
+        log.append(1)
+        return x + 1
+
+    assert looked_at(writes, torch.ones(3), torch.ones(3)).effects.writes == {"y"}
+    assert looked_at(writes, torch.ones(3), torch.ones(3)).effects.elsewhere == ()
+    assert looked_at(appends, torch.ones(3)).effects.elsewhere == ("it changes L['log']",)
+    assert log == []
+
+
+def test_a_trace_knows_the_state_it_reads() -> None:
+    """Parameters are state; a function of its arguments reads none."""
+    lin = nn.Linear(3, 3)
+    assert looked_at(lambda x: lin(x), torch.ones(2, 3)).effects.reads_state
+    assert not looked_at(lambda x: x + 1, torch.ones(2, 3)).effects.reads_state
+
+
+def test_what_cannot_be_traced_says_why() -> None:
+    """The first sentences of Dynamo's."""
+    with pytest.raises(Untraceable, match="Data-dependent"):
+        looked_at(lambda x: x + 1 if x.sum() > 0 else x, torch.ones(3))
+    with pytest.raises(Untraceable, match="nothing in it to compile"):
+        looked_at(lambda x: 3, torch.ones(3))
+
+
+def test_a_trace_leaves_torchs_settings_alone() -> None:
+    """Whatever it needed for itself."""
+    import torch._functorch.config as functorch
+
+    dynamo_config = torch._dynamo.config
+    before = (dynamo_config.automatic_dynamic_shapes, functorch.donated_buffer, functorch.enable_autograd_cache)
+    looked_at(lambda x: x + 1, torch.ones(3))
+    after = (dynamo_config.automatic_dynamic_shapes, functorch.donated_buffer, functorch.enable_autograd_cache)
+    assert before == after
+
+
+def test_what_torch_compile_compiled_is_left_alone() -> None:
+    """The user's own compiled copies of the same function stay compiled."""
+    counts: list[int] = []
+
+    def backend(gm: Any, examples: Any) -> Any:
+        counts.append(1)
+        return gm
+
+    def fn(x: Tensor) -> Tensor:
+        return torch.relu(x) + 1
+
+    compiled = torch.compile(fn, backend=backend)
+    compiled(X)
+    f = exact(fn)
+    f(X)
+    f.cache_clear()
+    gc.collect()
+    compiled(X)
+    assert counts == [1]

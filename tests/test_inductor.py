@@ -148,3 +148,4 @@ def test_without_a_compiler_plain_answers() -> None:
     assert first == "1 1"
     assert "no-such-compiler" in done.stdout
     assert any("plain (only)" in line for line in rest)
+    assert done.stderr == ""

@@ -10,6 +10,7 @@ makes the function unfit for this road (`Untraceable`).
 from __future__ import annotations
 
 import contextlib
+import logging
 import re
 import threading
 import types
@@ -255,9 +256,23 @@ def _quiet_configuration(tag: str, number_inputs: bool) -> Iterator[None]:
         donated_buffer=False,  # plain allows retain_graph=True
         enable_autograd_cache=False,  # a hit would skip the look at the graph
     )
-    with warnings.catch_warnings(), dynamo, functorch, torch.compiler.config.patch(cache_key_tag=tag):
+    with warnings.catch_warnings(), dynamo, functorch, torch.compiler.config.patch(cache_key_tag=tag), _quiet_loggers():
         warnings.simplefilter("ignore")
         yield
+
+
+@contextlib.contextmanager
+def _quiet_loggers() -> Iterator[None]:
+    """What fails is a build's refusal, told in a sentence; torch would log pages of it as an error."""
+    loggers = [logging.getLogger(name) for name in ("torch._guards", "torch._inductor.utils")]
+    before = [logger.disabled for logger in loggers]
+    for logger in loggers:
+        logger.disabled = True
+    try:
+        yield
+    finally:
+        for logger, disabled in zip(loggers, before, strict=True):
+            logger.disabled = disabled
 
 
 def _known(config: Any, **wanted: Any) -> dict[str, Any]:
