@@ -81,9 +81,9 @@ def autotuned(kernel: Any = adds, configs: Any = None, key: Any = ("n",), **opti
 
 
 def cost(launched: Launched) -> float:
-    """The block nearest to the size wins, and two warps are a little dearer."""
+    """The block nearest to the size wins, and two warps are dearer."""
     size = next(value for value in launched.arguments if type(value) is int and value < 2**40)
-    return 10 + abs(launched.constants["B"] - size) + launched.num_warps
+    return 10 + abs(launched.constants["B"] - size) + 10 * launched.num_warps
 
 
 def grid_of(n: int) -> Any:
@@ -116,6 +116,19 @@ def test_all_configs_are_searched_once_per_hint(recorder: Recorder) -> None:
         )
 
     assert searched == [6, 2, 6, 3, 3]
+
+
+def test_what_was_nearly_as_good_is_tried_too(recorder: Recorder) -> None:
+    """Two configs that tie at the call that was searched both compete elsewhere, and the better one is chosen."""
+    kernel = dispatched(
+        autotuned(configs=CONFIGS[:2]),
+        recorder,
+        lambda launched: 10 + (launched.num_warps != 1 + launched.arguments[2] // 64) * 0.5,
+    )
+    for n, warps in ((60, 1), (65, 2), (61, 1)):
+        kernel[grid_of(n)](X, Y, n, 1)
+
+        assert recorder.launches[-1].num_warps == warps
 
 
 def test_what_was_found_for_the_nearest_hint_is_chosen(recorder: Recorder) -> None:

@@ -57,9 +57,8 @@ class KernelCore(Core):
             found = getattr(offer, "found", None)
             if found is None:
                 return entry
-            timed = entry.choice.origin == "timed"
-            found(entry.choice.variant, timed)
-            if offer.final or not timed:
+            found(entry.choice)
+            if offer.final or entry.choice.origin != "timed":
                 return entry
 
     def tune(self, *args: Any, exhaustive: bool = False, **kwargs: Any) -> Any:

@@ -9,22 +9,21 @@ constants; with ``exact``, one more build has all dims so.
 from __future__ import annotations
 
 import contextlib
-import json
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from collections.abc import Collection, Hashable, Mapping, Sequence
+from typing import Any
 
 from torch import Tensor
 
-from ..dims import Misfit, Rule, bucket_of, distance, hint_points, variant_name
+from ..dims import Misfit, Rule, bucket_of
 from ..errors import four_parts, render_call
 from ..fingerprint import candidates_identity, code_identity
 from ..keys import Bypass, Key, describe
 from . import EVERYTHING, Candidate, Memory, Offer, Wish
-from .triton_adopt import Adopted, config_text
+from .triton_adopt import Adopted
 from .triton_build import compiling_elsewhere
 from .triton_builds import Builds, releases
 from .triton_call import KernelCall, Unsettled
+from .triton_finds import Finds, Search
 from .triton_key import KeyFunction
 from .triton_launch import current_stream, why_not_now
 from .triton_layout import CPU, Layout
@@ -32,31 +31,7 @@ from .triton_offer import Making, Wanted, why_no_constants
 from .triton_plan import KernelPlan
 from .triton_run import AsWritten, FirstConfig, Spelling, TritonsOwn
 
-__all__ = ["Search", "TritonKernel"]
-
-MOST_FOUND = 4
-"""Configs kept for one hint: a second one joins where pruning leaves out all that are known."""
-
-
-@dataclass(frozen=True, slots=True)
-class Search(Offer):
-    """An offer of all configs, of which one is to be found.
-
-    ``found(variant, timed)`` must be told what was chosen, and whether by timing: that is kept, the rest let go. What
-    was chosen is the choice for the key if ``final``; else the next offer is made of what was found for hints. ``at``
-    is the call to be timed where that is another one: at the hint itself.
-    """
-
-    found: Callable[[str, bool], None] | None = None
-    final: bool = False
-    at: tuple[tuple[Any, ...], dict[str, Any]] | None = None
-
-
-class _Found(NamedTuple):
-    """What a search found: the places of configs, newest first, and how."""
-
-    places: tuple[int, ...] = ()
-    how: str = ""
+__all__ = ["TritonKernel"]
 
 
 class TritonKernel:
@@ -77,7 +52,7 @@ class TritonKernel:
         self.first = FirstConfig(adopted, self._configs_here, self._names, plan.grid)
         """In place of plain where Triton's autotuner would time."""
         self._why_never = "; ".join(adopted.strange) or self.layout.refusal
-        self._points = hint_points(plan.hints, plan.dynamic) or (({},) if plan.hints else ())
+        self._finds = Finds(plan, self.layout)
         self._builds = Builds(adopted.kernel, self._names)
 
     # -- the call
@@ -192,7 +167,7 @@ class TritonKernel:
         if configs and not left:
             raise Bypass("prune_configs_by leaves no config for this call")
         stream_of = _no_stream if self.adopted.interpreted else current_stream()
-        return Making(call, configs, left, self._builds, memory, stream_of, wish)
+        return Making(call, configs, left, self._builds, memory, stream_of, wish, self.sizes(args, kwargs))
 
     def _call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> KernelCall:
         keys = self.layout.ready()
@@ -242,34 +217,9 @@ class TritonKernel:
         return () if why_no_constants(making.call, names) else names
 
     def _add_found(self, making: Making) -> None:
-        """What was found for each hint so far, as far as pruning leaves it for this call."""
-        if len(making.left) < 2:
-            return
-        wanted = []
-        for point in self._points:
-            found = self._recall(making, point)
-            survivors = self._survivors(making, point)
-            for number, place in enumerate(survivors):
-                name = (
-                    variant_name(point) if not number else f"{variant_name(point)} {config_text(making.config(place))}"
-                )
-                wanted.append(Wanted(name, place, point, found.how))
-            if found.places and not survivors:
-                making.refuse(variant_name(point), "prune_configs_by leaves out what was found for it")
-        wanted += self._found_here(making)
-        making.add([*wanted, *self._wished(making, wanted)], self._static_of(making, self.plan.static))
-
-    def _wished(self, making: Making, known: Sequence[Wanted]) -> list[Wanted]:
-        """The one that is asked for by name and config, if this process has not found it itself."""
-        name, config = making.wish.only, getattr(making.wish, "config", None)
-        if name is None or config is None or any(one.name == name for one in known):
-            return []
-        places = [place for place in making.left if _is_config(making.config(place), config)]
-        return [Wanted(name, place, None, "the config that was found before") for place in places[:1]]
-
-    def _found_here(self, making: Making) -> list[Wanted]:
-        found: _Found = making.memory.recall(("best", making.call.key)) or _Found()
-        return [Wanted(_config_name(making, place), place, None, found.how) for place in found.places]
+        """What was found so far, as far as pruning leaves it for this call."""
+        if len(making.left) > 1:
+            making.add(self._finds.wanted(making), self._static_of(making, self.plan.static))
 
     def _add_constants(self, making: Making) -> None:
         """Builds with constants beside those for hints: ``static`` where there are no configs, and ``exact``."""
@@ -283,47 +233,31 @@ class TritonKernel:
         if reasons:
             making.refuse(name, *reasons)
             return
-        best = self._survivors(making, self._nearest(making.call)) if self._points else ()
-        place = best[0] if best else (making.left[0] if making.left else None)
-        making.add([Wanted(name, place)], constants)
+        places = [*self._finds.best_first(making), *_places(making)]
+        making.add([Wanted(name, places[0])], constants)
 
     # -- the search
-
-    def _nearest(self, call: KernelCall) -> Mapping[str, int]:
-        """The hint nearest to a call, over the dims that are integers in it."""
-        sizes = self.sizes((call.spelling, *call.raw), call.options)
-
-        def far(point: Mapping[str, int]) -> float:
-            return distance(sizes, {name: size for name, size in point.items() if name in sizes})
-
-        return min(self._points, key=far)
-
-    def _fact(self, making: Making, point: Mapping[str, int]) -> tuple[Any, ...]:
-        return ("found", self.layout.ready().class_of(making.call.key, self.plan.dynamic), variant_name(point))
-
-    def _recall(self, making: Making, point: Mapping[str, int]) -> _Found:
-        return making.memory.recall(self._fact(making, point)) or _Found()
-
-    def _survivors(self, making: Making, point: Mapping[str, int]) -> list[int]:
-        """What was found for a hint and may run this call."""
-        return [place for place in self._recall(making, point).places if place in making.left]
 
     def _search_for(self, making: Making) -> Search | None:
         """The search that this call needs before it can be decided, if any."""
         if len(making.left) < 2 or self._why_untimed(making):
             return None
-        if getattr(making.wish, "exhaustive", False) or not self._points:
-            return self._search(making, ("best", making.call.key), final=True)
-        point = self._nearest(making.call)
-        if self._survivors(making, point):
+        if getattr(making.wish, "exhaustive", False) or not self._finds.points:
+            return self._search(making, self._finds.fact_here(making), final=True)
+        (point,) = self._finds.nearest(making)
+        if self._finds.survivors(making, point):
             return None
-        fact = self._fact(making, point)
+        fact = self._finds.fact(making, point)
         at = self._call_at(making, point)
         if at is None:
             return self._search(making, fact)
         there = self._making(*at, making.memory, making.wish)
         self._add_plain(there)
         return self._search(there, fact, at=at)
+
+    def _search(self, making: Making, fact: tuple[Any, ...], **facts: Any) -> Search:
+        found = self._finds.search(making, fact, self._static_of(making, self.plan.static))
+        return Search(**self._effects(making), aliases=making.aliases, found=found, **facts)
 
     def _call_at(self, making: Making, point: Mapping[str, int]) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
         """The call at a hint itself, if the user makes such; over a grid given at the call it would be another one."""
@@ -332,33 +266,12 @@ class TritonKernel:
         args, kwargs = self.plan.inputs(dict(point), making.call.present())
         return self.normal((None, *args), kwargs)
 
-    def _search(self, making: Making, fact: tuple[Any, ...], **facts: Any) -> Search:
-        """All configs, with plain first."""
-        static = self._static_of(making, self.plan.static)
-        plain = next(place for place in making.left if making.config(place) is making.candidates[0].config)
-        rest = [place for place in making.left if static or place != plain]
-        places = {_config_name(making, place): place for place in rest}
-        making.add([Wanted(name, place) for name, place in places.items()], static, hold=False)
-        how = f"the best of {len(making.left)} configs at {self._at(making.call)}"
-
-        def found(variant: str, timed: bool) -> None:
-            making.let_go(but=variant)
-            if timed:
-                _keep(making.memory, fact, places.get(variant, plain), how)
-
-        return Search(**self._effects(making), aliases=making.aliases, found=found, **facts)
-
-    def _at(self, call: KernelCall) -> str:
-        sizes = self.sizes((call.spelling, *call.raw), call.options)
-        return ", ".join(f"{name}={size}" for name, size in sizes.items()) or "the first such call"
-
     # -- while a CUDA graph is captured
 
     def loaded(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], memory: Memory) -> Candidate:
         """What may run a call inside a capture, where nothing can be loaded; raises RuntimeError where nothing may."""
         making = self._making(args, kwargs, memory, EVERYTHING)
-        places = [*(self._survivors(making, self._nearest(making.call)) if self._points else ()), *_places(making)]
-        for place in dict.fromkeys(places):
+        for place in dict.fromkeys([*self._finds.best_first(making), *_places(making)]):
             for static in dict.fromkeys((tuple(self._static_of(making, self.plan.static)), ())):
                 candidate = self._loaded_one(making, place, static)
                 if candidate is not None:
@@ -383,26 +296,8 @@ class TritonKernel:
         return making.candidates[-1] if making.candidates else None
 
 
-def _keep(memory: Memory, fact: tuple[Any, ...], place: int, how: str) -> None:
-    """Remember the config at ``place`` as the newest that was found."""
-    known: _Found = memory.recall(fact) or _Found()
-    others = [other for other in known.places if other != place]
-    memory.remember(fact, _Found((place, *others)[:MOST_FOUND], how))
-
-
 def _places(making: Making) -> Sequence[int | None]:
     return making.left or [None]
-
-
-def _is_config(config: Any, described: Any) -> bool:
-    """Whether ``described``, a config or its text as a store holds it, is this config."""
-    if isinstance(described, str):
-        return described in (str(config), json.dumps(str(config)), config_text(config))
-    return described is config or described == config  # type: ignore[no-any-return]  # Triton's own comparison
-
-
-def _config_name(making: Making, place: int) -> str:
-    return f"config[{config_text(making.config(place))}]"
 
 
 def _refuse_far_tensors(names: Sequence[str], far: Mapping[int, int]) -> None:

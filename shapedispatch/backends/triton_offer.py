@@ -39,6 +39,7 @@ class Making:
     memory: Memory
     stream_of: Callable[[int], int]
     wish: Wish
+    sizes: Mapping[str, int]
     candidates: list[Candidate] = field(default_factory=list)
     refusals: list[Refusal] = field(default_factory=list)
     aliases: dict[str, str] = field(default_factory=dict)
@@ -132,11 +133,11 @@ class Making:
                 run = Supplied(settled, variant.fn)
                 self.candidates.append(Candidate(name, run, route="the function that was supplied", supplied=True))
 
-    def let_go(self, but: str) -> None:
-        """Hold the build of the candidate ``but``, and release what no table holds."""
+    def let_go(self, but: Collection[str]) -> None:
+        """Hold the builds of the candidates ``but``, and release what no table holds."""
         for name, build in self.made.items():
             if self.memory.build(build.slot) is None:
-                if name == but:
+                if name in but:
                     self.memory.hold(build.slot, build)
                 else:
                     build.release()

@@ -112,6 +112,8 @@ class Direct(Run):
         self._launch = launch
         self._stream_of = stream_of
         self._device = device
+        self._names = settled.names
+        self._supplied = settled.supplied
         self._before = settled.before if settled.config is not None and settled.config.pre_hook is not None else None
         constants = {path[0] for path in launch.compiled.src.constants if len(path) == 1}
         places = ((settled.names.index(name), value) for name, value in settled.supplied.items())
@@ -123,10 +125,18 @@ class Direct(Run):
         if self._before is not None:
             self._before(grid, raw)
         if type(grid) is not tuple:
-            grid = self.settled.sized(grid, raw)
+            grid = self._sized(grid, raw)
         if self._filled:
             values = self._with_filled(values)
         return self._launch(grid, self._stream_of(self._device), values, raw)
+
+    def _sized(self, grid: Any, raw: tuple[Any, ...]) -> Any:
+        """As `Settled.sized`, for the hit."""
+        if not callable(grid):
+            return self.settled.sized(grid, raw)
+        meta = dict(zip(self._names, raw))  # noqa: B905 - as many by construction
+        meta.update(self._supplied)
+        return grid(meta)
 
     def rehearsal(self, grid: Any, values: tuple[Any, ...], raw: tuple[Any, ...]) -> Any:
         """See `Run.rehearsal`."""

@@ -1,0 +1,163 @@
+"""What searching the configs has found: for each hint, and for shapes that were searched by themselves.
+
+What is found for a hint holds for a class of calls: those with the same key but for the dynamic dims. It is a few
+places in the list of configs, kept in the table's memory, and no tensor.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import Any, NamedTuple
+
+from ..dims import distance, hint_points, variant_name
+from ..records import Choice
+from . import Memory, Offer
+from .triton_adopt import config_text
+from .triton_layout import Layout
+from .triton_offer import Making, Wanted
+from .triton_plan import KernelPlan
+
+__all__ = ["Finds", "Search"]
+
+MOST_FOUND = 3
+"""Configs kept for one hint: the best, and others that were nearly as good where they were searched."""
+NEARLY = 1.1
+"""How much slower than the best a config may be where it was searched, to be tried at other shapes too."""
+NEAREST = 2
+"""A call is offered what was found for so many of the hints nearest to it."""
+
+Point = Mapping[str, int]
+Fact = tuple[Any, ...]
+_median = attrgetter("median_us")
+
+
+@dataclass(frozen=True, slots=True)
+class Search(Offer):
+    """An offer of all configs, of which one is to be found.
+
+    ``found`` must be told the choice: what it names is kept, and what was nearly as good; the rest is let go. It is the
+    choice for the key if ``final``; else the next offer is made of what was found for hints. ``at`` is the call to be
+    timed where that is another one: at the hint itself.
+    """
+
+    found: Callable[[Choice], None] | None = None
+    final: bool = False
+    at: tuple[tuple[Any, ...], dict[str, Any]] | None = None
+
+
+class _Found(NamedTuple):
+    """The places of configs, the best first, and how they were found."""
+
+    places: tuple[int, ...] = ()
+    how: str = ""
+
+
+class Finds:
+    """The finds of one kernel."""
+
+    def __init__(self, plan: KernelPlan, layout: Layout) -> None:
+        self.points = hint_points(plan.hints, plan.dynamic) or (({},) if plan.hints else ())
+        self._plan = plan
+        self._layout = layout
+
+    def nearest(self, making: Making, count: int = 1) -> list[Point]:
+        """The hints nearest to a call, over the dims that are integers in it."""
+        sizes = making.sizes
+
+        def far(point: Point) -> float:
+            return distance(sizes, {name: size for name, size in point.items() if name in sizes})
+
+        points: Iterable[Point] = self.points
+        return sorted(points, key=far)[:count]
+
+    def fact(self, making: Making, point: Point) -> Fact:
+        """Under what is kept what is found for a hint and this call's class."""
+        return ("found", self._layout.ready().class_of(making.call.key, self._plan.dynamic), variant_name(point))
+
+    @staticmethod
+    def fact_here(making: Making) -> Fact:
+        """Under what is kept what is found for this call's key."""
+        return ("found here", making.call.key)
+
+    def survivors(self, making: Making, point: Point) -> list[int]:
+        """What was found for a hint and may run this call."""
+        return [place for place in _recall(making.memory, self.fact(making, point)).places if place in making.left]
+
+    def best_first(self, making: Making) -> list[int]:
+        """What was found for the nearest hint and may run this call."""
+        return [place for point in self.nearest(making) for place in self.survivors(making, point)]
+
+    def wanted(self, making: Making) -> list[Wanted]:
+        """All that was found for this call: for the hints nearest to it, for its own shape, in another process."""
+        found = [one for point in self.nearest(making, NEAREST) for one in self._wanted_for(making, point)]
+        here = _recall(making.memory, self.fact_here(making))
+        found += [Wanted(config_name(making, place), place, None, here.how) for place in here.places[:1]]
+        return [*found, *_wished(making, found)]
+
+    def _wanted_for(self, making: Making, point: Point) -> list[Wanted]:
+        found, name = _recall(making.memory, self.fact(making, point)), variant_name(point)
+        survivors = self.survivors(making, point)
+        if found.places and not survivors:
+            making.refuse(name, "prune_configs_by leaves out what was found for it")
+        names = [name, *[f"{name} {config_text(making.config(place))}" for place in survivors[1:]]]
+        return [Wanted(each, place, point, found.how) for each, place in zip(names, survivors, strict=False)]
+
+    def search(self, making: Making, fact: Fact, static: Collection[str]) -> Callable[[Choice], None]:
+        """Add every config to an offer that holds plain; returns what must be told the choice."""
+        plain = next(place for place in making.left if making.config(place) is making.candidates[0].config)
+        places = {config_name(making, place): place for place in making.left if static or place != plain}
+        making.add([Wanted(name, place) for name, place in places.items()], static, hold=False)
+        how = f"the best of {len(making.left)} configs at {_at(making.sizes)}"
+
+        def found(choice: Choice) -> None:
+            best = _nearly_best(choice) if choice.origin == "timed" else [choice.variant]
+            making.let_go(but=best)
+            if choice.origin == "timed":
+                _keep(making.memory, fact, [places.get(name, plain) for name in best], how)
+
+        return found
+
+
+def config_name(making: Making, place: int) -> str:
+    """What a config is called where it stands for no hint."""
+    return f"config[{config_text(making.config(place))}]"
+
+
+def _wished(making: Making, known: Sequence[Wanted]) -> list[Wanted]:
+    """The one that is asked for by name and config, if this process has not found it itself."""
+    name, config = making.wish.only, getattr(making.wish, "config", None)
+    if name is None or config is None or any(one.name == name for one in known):
+        return []
+    places = [place for place in making.left if _is_config(making.config(place), config)]
+    return [Wanted(name, place, None, "the config that was found before") for place in places[:1]]
+
+
+def _is_config(config: Any, described: Any) -> bool:
+    """Whether ``described``, a config or its text as a store holds it, is this config."""
+    if isinstance(described, str):
+        return described in (str(config), json.dumps(str(config)), config_text(config))
+    return described is config or described == config  # type: ignore[no-any-return]  # Triton's own comparison
+
+
+def _at(sizes: Mapping[str, int]) -> str:
+    return ", ".join(f"{name}={size}" for name, size in sizes.items()) or "the first such call"
+
+
+def _nearly_best(choice: Choice) -> list[str]:
+    """The variant chosen, then those that were nearly as fast, the fastest first."""
+    best = min(timing.median_us for timing in choice.timings)
+    near = sorted((timing for timing in choice.timings if timing.median_us <= best * NEARLY), key=_median)
+    return list(dict.fromkeys([choice.variant, *[timing.variant for timing in near]]))[:MOST_FOUND]
+
+
+def _recall(memory: Memory, fact: Fact) -> _Found:
+    return memory.recall(fact) or _Found()
+
+
+def _keep(memory: Memory, fact: Fact, places: Sequence[int], how: str) -> None:
+    """Remember the configs at ``places`` as the newest that were found."""
+    every = dict.fromkeys([*places, *_recall(memory, fact).places])
+    memory.remember(fact, _Found(tuple(every)[:MOST_FOUND], how))
