@@ -63,7 +63,7 @@ class Core:
         self.backend = backend
         self.plain = backend.plain
         self._resolve = resolve
-        self._inputs = inputs
+        self.inputs = inputs
         self._stopwatch_for = stopwatch_for or _stopwatch
         self._objective = objective
         self._warned: set[str] = set()
@@ -430,8 +430,8 @@ class Core:
     def _call_at(
         self, point: Mapping[str, int], args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
-        if not args and not kwargs and self._inputs is not None:
-            return self._inputs(point, None)  # type: ignore[no-any-return]  # the user's own function
+        if not args and not kwargs and self.inputs is not None:
+            return self.inputs(point, None)  # type: ignore[no-any-return]  # the user's own function
         args, kwargs = self.backend.normal(args, kwargs)
         return self.backend.resized(args, kwargs, point)
 
