@@ -468,6 +468,15 @@ def test_prepare_decides_for_sizes_that_were_not_called_yet() -> None:
     assert len(f.choices()) == 2
 
 
+def test_what_is_prepared_is_what_a_call_finds() -> None:
+    """Of a transposed tensor and of one that needs gradients, too."""
+    f = built(product, dims=DIMS, hints=(), variants=[Variant(torch.matmul, name="mm")])
+    x, w = torch.randn(8, 4).t(), torch.randn(8, 3, requires_grad=True)
+    f.prepare({"M": 6}, x, w)
+    f(torch.randn(8, 6).t(), w)
+    assert f.cache_info().hits == 1
+
+
 def test_prepare_makes_calls_by_inputs() -> None:
     """Without arguments the calls come from ``inputs``."""
 

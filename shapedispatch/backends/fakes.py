@@ -60,12 +60,26 @@ def resized(arguments: Mapping[str, Any], resize: Resize) -> dict[str, Any]:
 
     def change(path: str, t: Tensor) -> Tensor:
         sizes, _ = resize(path, t)
-        for axis, size in enumerate(sizes):
-            if size != t.shape[axis]:
-                t = t.index_select(axis, torch.arange(size, device=t.device) % max(t.shape[axis], 1))
-        return t
+        return t if tuple(sizes) == tuple(t.shape) else _of_size(t, sizes)
 
     return _mapped(arguments, change)
+
+
+def _of_size(t: Tensor, sizes: Sequence[int]) -> Tensor:
+    """A tensor like this one but for its sizes: what a key says of it is what it would say of the caller's own."""
+    with torch.no_grad(), torch.inference_mode(t.is_inference()):
+        values = t.detach() if t.numel() else torch.zeros(tuple(sizes), dtype=t.dtype, device=t.device)
+        for axis, size in enumerate(sizes):
+            values = values.index_select(axis, torch.arange(size, device=t.device) % values.shape[axis])
+        strides = scaled_strides(t.shape, t.stride(), sizes) if t.numel() else values.stride()
+        other = torch.empty_strided(sizes, strides, dtype=t.dtype, device=t.device)
+        once = [slice(None, 1) if stride == 0 else slice(None) for stride in strides]  # broadcast axes hold one value
+        other[tuple(once)].copy_(values[tuple(once)])
+    if isinstance(t, Parameter):
+        return Parameter(other, requires_grad=t.requires_grad)
+    if t.requires_grad:
+        other.requires_grad_()
+    return other if t.is_leaf else other.view_as(other)
 
 
 def _mapped(arguments: Mapping[str, Any], change: Callable[[str, Tensor], Tensor]) -> dict[str, Any]:
