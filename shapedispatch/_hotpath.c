@@ -200,12 +200,12 @@ static int push_answer(Pack *pack, PyObject *answer)
     return take_word(answer, &word) && push(pack, word);
 }
 
-/* A module's variable, read where `module.name` would read it. */
+/* A module's variable, read where `module.name` would read it; also true where it is no number or is missing. */
 static int variable_is_at_least(PyObject *names, PyObject *name, long bound)
 {
     PyObject *value = PyDict_GetItemWithError(names, name);
     long number = value == NULL ? bound : PyLong_AsLong(value);
-    return number >= bound;
+    return number >= bound || PyErr_Occurred();
 }
 
 static int is_quiet(void)
@@ -867,21 +867,32 @@ static PyObject *call_with(PyObject *callable, PyObject *args, PyObject *kwargs)
     return PyObject_Call(callable, args, kwargs);
 }
 
-/* `except Exception: return plain(...)`: while plain runs, what the build raised is the exception being handled. */
-static PyObject *plain_instead(const Road *road, PyObject *args, PyObject *kwargs)
+/* The exception that is being raised, taken from there. */
+static PyObject *take_raised(void)
 {
-    PyObject *type, *error, *traceback, *before = PyErr_GetHandledException();
+#if PY_VERSION_HEX >= 0x030C0000
+    return PyErr_GetRaisedException();
+#else
+    PyObject *type, *error, *traceback;
     PyErr_Fetch(&type, &error, &traceback);
     PyErr_NormalizeException(&type, &error, &traceback);
     if (traceback != NULL)
         PyException_SetTraceback(error, traceback);
+    Py_XDECREF(type);
+    Py_XDECREF(traceback);
+    return error;
+#endif
+}
+
+/* `except Exception: return plain(...)`: while plain runs, what the build raised is the exception being handled. */
+static PyObject *plain_instead(const Road *road, PyObject *args, PyObject *kwargs)
+{
+    PyObject *before = PyErr_GetHandledException(), *error = take_raised();
     PyErr_SetHandledException(error);
     PyObject *answer = call_with(road->plain, args, kwargs);
     PyErr_SetHandledException(before);
     Py_XDECREF(before);
-    Py_XDECREF(type);
     Py_XDECREF(error);
-    Py_XDECREF(traceback);
     return answer;
 }
 
@@ -1511,11 +1522,15 @@ static PyObject *given(PyObject *names, const char *name)
     return value;
 }
 
-static int bind_object(PyObject *names, const char *name, PyObject **place)
+static int bind_object(PyObject *names, const char *name, PyTypeObject *type, PyObject **place)
 {
     PyObject *value = given(names, name);
     if (value == NULL)
         return 0;
+    if (!PyObject_TypeCheck(value, type)) {
+        PyErr_Format(PyExc_TypeError, "%s is no %s", name, type->tp_name);
+        return 0;
+    }
     Py_XSETREF(*place, Py_NewRef(value));
     return 1;
 }
@@ -1611,14 +1626,14 @@ static int bind_state(PyObject *names)
         && bind_probe(names, "autocast_cache", &torch.autocast_cache)
         && bind_probe(names, "deterministic", &torch.deterministic)
         && bind_probe(names, "warn_only", &torch.warn_only)
-        && bind_object(names, "autocast_devices", &torch.autocast_devices)
-        && bind_object(names, "autocast_enabled", &torch.autocast_enabled)
-        && bind_object(names, "autocast_dtype", &torch.autocast_dtype)
-        && bind_object(names, "determinism", &torch.determinism)
-        && bind_object(names, "compiler_names", &torch.compiler_names)
-        && bind_object(names, "forward_names", &torch.forward_names)
-        && bind_object(names, "hook_tables", &torch.hook_tables)
-        && bind_object(names, "dispatch_keys", &torch.dispatch_keys);
+        && bind_object(names, "autocast_devices", &PyTuple_Type, &torch.autocast_devices)
+        && bind_object(names, "autocast_enabled", &PyBaseObject_Type, &torch.autocast_enabled)
+        && bind_object(names, "autocast_dtype", &PyBaseObject_Type, &torch.autocast_dtype)
+        && bind_object(names, "determinism", &PyBaseObject_Type, &torch.determinism)
+        && bind_object(names, "compiler_names", &PyDict_Type, &torch.compiler_names)
+        && bind_object(names, "forward_names", &PyDict_Type, &torch.forward_names)
+        && bind_object(names, "hook_tables", &PyTuple_Type, &torch.hook_tables)
+        && bind_object(names, "dispatch_keys", &PyBaseObject_Type, &torch.dispatch_keys);
 }
 
 static int bind_types(PyObject *names)

@@ -340,6 +340,17 @@ def test_what_c_does_not_know_is_left_to_python(make: Callable[[], Any]) -> None
         assert pack(sized(2), [value]) is None
 
 
+@pytest.mark.parametrize("flag", [None, "no number"])
+def test_a_flag_that_c_cannot_read_leaves_every_call_to_python(monkeypatch: pytest.MonkeyPatch, flag: Any) -> None:
+    """A flag of torch's that is gone or has become something else is taken for set."""
+    assert pack(sized(2)) is not None
+    if flag is None:
+        monkeypatch.delattr(torch.compiler, "_is_compiling_flag")
+    else:
+        monkeypatch.setattr(torch.compiler, "_is_compiling_flag", flag)
+    assert pack(sized(2)) is None
+
+
 def test_a_freed_storage_is_left_to_python() -> None:
     """A tensor without memory is a bypass, and no tensor with memory packs as it does."""
     x = sized(8)
@@ -1102,6 +1113,8 @@ def test_the_environment_turns_it_off(c_road: None, monkeypatch: pytest.MonkeyPa
         ("exchange", object(), "torch"),
         ("Tensor", "Tensor", "Tensor"),
         ("keyed", None, "keyed"),
+        ("hook_tables", [], "hook_tables"),
+        ("compiler_names", None, "compiler_names"),
         ("quiet", (torch.is_grad_enabled,), "quiet"),
         ("quiet", ((torch.is_grad_enabled,),) * 17, "quiet"),
     ],
