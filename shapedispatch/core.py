@@ -17,14 +17,14 @@ from typing import Any
 import torch
 
 from . import hotpath, profiling
-from .backends import Backend, Candidate, Offer, Wish
+from .backends import Backend, Candidate, Offer, Search, Wish
 from .choose import PlainRaised, Rules, all_refused, choose, refusal
 from .copies import untouched
 from .dims import Misfit, distance
 from .errors import MissError, NoVariantError, four_parts, render_call
 from .fingerprint import code_identity
 from .journal import Journal
-from .keys import Bypass, Key, differences, safe_key, tensors
+from .keys import Bypass, Key, safe_key, tensors
 from .objectives import Objective
 from .records import CacheInfo, Choice, Origin, Refusal, Timing, choices_html
 from .settings import Resolved
@@ -33,6 +33,7 @@ from .store import Found
 from .table import Entry, Table, deciding
 from .timing import CudaStopwatch, GraphStopwatch, HostStopwatch, Stopwatch
 from .trial import Trial
+from .worker import Worker, address, shared
 
 __all__ = ["Core"]
 
@@ -66,6 +67,7 @@ class Core:
         self.inputs = inputs
         self._stopwatch_for = stopwatch_for or _stopwatch
         self._objective = objective
+        self.worker: Callable[[], Worker] = shared
         self._warned: set[str] = set()
         self.road: hotpath.Road | None = None
         self.settings = resolve()
@@ -142,20 +144,29 @@ class Core:
         needs_grad = torch.is_grad_enabled() and any(t.requires_grad for t in tensors((args, kwargs)))
         if not deciding.take(wait=needs_grad):
             return self.bypass("another thread is deciding", args, kwargs)
+        entry, why = None, ""
         try:
             entry = self.table.find(key, args, kwargs) or self.decide(key, args, kwargs)
         except PlainRaised:
-            return self.bypass("the function raised", args, kwargs)  # now on the caller's arguments, as it would have
+            why = "the function raised"  # on copies; now on the caller's arguments, as it would have
         except Bypass as reason:
-            self._warn_once(str(reason), args, kwargs)
-            return self.bypass(str(reason), args, kwargs)
+            why = str(reason)
+            self._warn_once(why, args, kwargs)
         finally:
             deciding.give()
-        return self.run(entry, args, kwargs)
+        # Here and not above: the function runs under no lock, and what it raises has no context but its own.
+        return self.bypass(why, args, kwargs) if entry is None else self.run(entry, args, kwargs)
 
     # -- the miss path
 
-    def decide(self, key: Key, args: tuple[Any, ...], kwargs: Mapping[str, Any], afresh: bool = False) -> Entry:
+    def decide(
+        self,
+        key: Key,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        afresh: bool = False,
+        exhaustive: bool = False,
+    ) -> Entry:
         """Recall or choose, and remember; called with `deciding` held. Raises Bypass, MissError.
 
         1. the sizes, which may not fit the declaration; 2. what is known already: a choice whose build was lost, a
@@ -167,7 +178,7 @@ class Core:
             sizes = self.backend.sizes(args, kwargs)
         except Misfit as misfit:
             raise Bypass(str(misfit)) from None
-        new_because = self._new_because(key, args, kwargs)
+        new_because = self._new_because(key)
         self.table.count("misses", ", ".join(new_because) or "the first call")
         if capturing(_device(args, kwargs)):
             offer = self.backend.offer(args, kwargs, key, self.table, Wish(build=False))
@@ -176,7 +187,8 @@ class Core:
         if entry is None and not afresh and self.settings.mode in FROZEN_MODES:
             entry = self._without_timing(key, sizes, args, kwargs, unused)
         if entry is None:
-            entry = self._chosen(key, args, kwargs)
+            wish = Wish(exhaustive=exhaustive, judge=self._judge(key, args, kwargs))
+            entry = self._chosen(key, args, kwargs, wish)
         key = self._key_after(key, args, kwargs)
         if entry.choice.origin == "timed":
             entry = self._kept(entry, key, args, kwargs, instead=afresh or bool(unused))
@@ -188,12 +200,19 @@ class Core:
             self.table.remember(self._bucket(key, args, kwargs), (entry.choice.variant, _at(sizes)))
         return entry
 
-    def _chosen(self, key: Key, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Entry:
-        with untouched(args, kwargs):  # which lets no warning through: not ours, and not the store's
-            offer = self.backend.offer(args, kwargs, key, self.table)
-            entry = self._winner(offer, args, kwargs)
-        self._warn_of_failures(offer, args, kwargs)
-        return entry
+    def _chosen(self, key: Key, args: tuple[Any, ...], kwargs: Mapping[str, Any], wish: Wish) -> Entry:
+        """The winner of the offer; where that is a search of configs, of the offer that follows from what it found."""
+        while True:
+            with untouched(args, kwargs):  # which lets no warning through: not ours, and not the store's
+                offer = self.backend.offer(args, kwargs, key, self.table, wish)
+                at = offer.at if isinstance(offer, Search) else None
+                entry = self._winner(offer, *(at or (args, kwargs)))
+                if isinstance(offer, Search) and offer.found is not None:
+                    offer.found(entry.choice)
+                    if not offer.final and entry.choice.origin == "timed":
+                        continue
+            self._warn_of_failures(offer, args, kwargs)
+            return entry
 
     # -- what is known without timing
 
@@ -254,7 +273,8 @@ class Core:
         self, choice: Choice, key: Key, args: tuple[Any, ...], kwargs: Mapping[str, Any], build: bool = True
     ) -> Entry | None:
         """An entry for a choice made before; None where its variant is gone, cannot run this call or is wrong."""
-        wish = Wish(choice.variant, build and self.settings.mode != "sealed", choice.config)
+        judge = self._judge(key, args, kwargs)
+        wish = Wish(choice.variant, build and self.settings.mode != "sealed", choice.config, judge=judge)
         with untouched(args, kwargs):
             offer = self.backend.offer(args, kwargs, key, self.table, wish)
             candidate = next((c for c in offer.candidates if c.name == choice.variant), None)
@@ -381,6 +401,31 @@ class Core:
         entry = _decided(winner, "nearest" if winner.point else "only", offer)
         return replace_choice(entry, notes=(*entry.choice.notes, f"not timed: {why}"))
 
+    def _judge(
+        self, key: Key, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> Callable[[str], str | None] | None:
+        """With ``isolate``: what tries a variant in a worker first. One that took the worker with it is not tried again.
+
+        What has no address in a module cannot be tried, and so is refused: nothing runs here that did not survive there.
+        """
+        if not self.settings.isolate:
+            return None
+        where = address(self.plain, self)
+
+        def judge(variant: str) -> str | None:
+            if isinstance(where, str):
+                return where
+            for fact in (("deadly", variant), ("tried", variant, key)):
+                known = self.table.recall(fact)
+                if known is not None:
+                    return known or None
+            names = tuple(self.backend.arguments(args, kwargs))
+            reason, deadly = self.worker().why_not(where, variant, args, kwargs, names, self.settings.copy_limit)
+            self.table.remember(("deadly", variant) if deadly else ("tried", variant, key), reason or "")
+            return reason
+
+        return judge
+
     def _rules(self, trial: Trial) -> Rules:
         settings = self.settings
         return Rules(
@@ -405,7 +450,7 @@ class Core:
             if entry.lost() or entry.check is None or entry.check(args, kwargs):
                 return entry.choice
         why = self._shelf.why(key, _device(args, kwargs)) if self._shelf is not None else ()
-        return Choice("plain", "unseen", sizes, key, new_because=self._new_because(key, args, kwargs), notes=why)
+        return Choice("plain", "unseen", sizes, key, new_because=self._new_because(key), notes=why)
 
     def tune(self, *args: Any, exhaustive: bool = False, **kwargs: Any) -> Choice:
         """See `dispatcher.Dispatcher.tune`."""
@@ -413,7 +458,7 @@ class Core:
         try:
             key = self.backend.key(args, kwargs)
             with deciding:
-                return self.decide(key, args, kwargs, afresh=True).choice
+                return self.decide(key, args, kwargs, afresh=True, exhaustive=exhaustive).choice
         except PlainRaised as reason:
             raise (reason.__cause__ or reason) from None
         except Bypass as reason:
@@ -486,11 +531,9 @@ class Core:
 
     # -- messages
 
-    def _new_because(self, key: Key, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[str, ...]:
+    def _new_because(self, key: Key) -> tuple[str, ...]:
         """What differs between this key and the nearest of the newest known ones."""
-        names = tuple(self.backend.arguments(args, kwargs))
-        known = self.table.newest(_NEAREST_AMONG)
-        found = (differences(key, other, names) for other in known if len(other) == len(key))
+        found = (self.backend.differences(key, other) for other in self.table.newest(_NEAREST_AMONG))
         return min(found, key=len, default=())
 
     def _rendered(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:

@@ -7,7 +7,7 @@ import inspect
 import itertools
 import typing
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import Any, Protocol
@@ -16,6 +16,7 @@ import torch
 
 from . import modes, profiling
 from .backends.torch_function import Plan, TorchFunction
+from .backends.triton_adopt import adopt, is_kernel
 from .calls import Signature
 from .core import Core
 from .dims import Declaration, check_buckets, check_hints, check_static
@@ -132,8 +133,6 @@ def shapedispatch(
         "maxsize": maxsize,
         "store": store,
     }
-    if configs is not _LEFT_OUT or grid is not _LEFT_OUT:
-        raise DeclarationError("configs= and grid= are for Triton kernels")
     try:
         check_objective(objective)
     except ValueError as error:
@@ -145,16 +144,48 @@ def shapedispatch(
     said = {setting: value for setting, value in given.items() if value is not _LEFT_OUT}
 
     def decorate(target: Any) -> Any:
+        _refuse_twice(target)
+        if is_kernel(target):
+            told = {"dims": dims, "configs": configs, "grid": grid, "inputs": inputs, "mutates": mutates}
+            kernel_said = {name: value for name, value in told.items() if value is not _LEFT_OUT}
+            return _kernel_dispatcher(target, name, said, kernel_said, _variants(variants), objective)
+        if configs is not _LEFT_OUT or grid is not _LEFT_OUT:
+            raise DeclarationError("configs= and grid= are for Triton kernels")
         _refuse_what_is_no_function(target)
         label = name or _qualified_name(target)
         signature = Signature.of(target)
         declaration = Declaration.parse(None if dims is _LEFT_OUT else dims, signature.names, _annotations(target))
-        decorator = _checked(said, declaration, signature.names)
+        decorator = _checked(said, declaration.names, signature.names)
         resolve = functools.partial(_resolve, label, decorator)
         plan = _plan(resolve(), declaration, signature.names, _variants(variants), mutates, options)
         return function_of(Core(TorchFunction(target, label, plan), resolve, inputs, objective=objective), target)
 
     return decorate if fn is None else decorate(fn)
+
+
+def _kernel_dispatcher(
+    target: Any,
+    name: str | None,
+    said: Mapping[str, Any],
+    told: dict[str, Any],
+    variants: tuple[Variant, ...],
+    objective: Any,
+) -> Any:
+    """A Triton kernel's dispatcher: an object called as Triton kernels are."""
+    from .backends.triton_front import front  # Triton takes a while to import, and may not be there
+    from .backends.triton_kernel import TritonKernel
+    from .backends.triton_plan import plan_of
+
+    adopted = adopt(target)
+    label = name or _qualified_name(adopted.kernel.fn)
+    parameters = tuple(adopted.kernel.arg_names)
+    told["mutates"] = _mutates(told["mutates"], parameters)
+    checked = _checked(said, parameters, parameters)
+    resolve = functools.partial(_resolve, label, checked)
+    plan = plan_of(adopted, resolve(), variants=variants, **told)
+    dispatcher = front(Core(TritonKernel(adopted, label, plan), resolve, told["inputs"], objective=objective))
+    _register(label, dispatcher)
+    return dispatcher
 
 
 def _resolve(label: str, decorator: Mapping[str, Any]) -> Resolved:
@@ -182,15 +213,15 @@ def _names_dims(hints: Any) -> bool:
     return isinstance(hints, Mapping) or any(isinstance(point, Mapping) for point in hints)
 
 
-def _checked(said: Mapping[str, Any], declaration: Declaration, parameters: tuple[str, ...]) -> dict[str, Any]:
+def _checked(said: Mapping[str, Any], names: Sequence[str], parameters: tuple[str, ...]) -> dict[str, Any]:
     """The decorator's settings in their one form; wrong ones are errors here, at the decoration."""
     checked = dict(said)
     if "hints" in checked:
-        checked["hints"] = check_hints(checked["hints"], declaration.names, parameters)
+        checked["hints"] = check_hints(checked["hints"], names, parameters)
     if "static" in checked:
-        checked["static"] = check_static(checked["static"], declaration.names, (), parameters)
+        checked["static"] = check_static(checked["static"], names, (), parameters)
     if "buckets" in checked:
-        checked["buckets"] = check_buckets(checked["buckets"], declaration.names, parameters)
+        checked["buckets"] = check_buckets(checked["buckets"], names, parameters)
     for setting in checked.keys() - {"hints", "static", "buckets"}:
         if isinstance(checked[setting], Store):
             continue  # what no settings file can say
@@ -247,14 +278,17 @@ def _unknown_argument(unknown: Mapping[str, Any]) -> str:
     return f"{label}={value!r} is not an argument of shapedispatch. Allowed are {allowed}"
 
 
+def _refuse_twice(target: Any) -> None:
+    if hasattr(target, "core") and hasattr(target, "cache_info"):
+        raise DeclarationError(f"{target.core.backend.name} is a dispatcher already")
+
+
 def _refuse_what_is_no_function(target: Any) -> None:
     """Everything that can be decorated is a function of some kind; the rest is told what to write."""
     if isinstance(target, torch.nn.Module):
         raise DeclarationError(
             f"{type(target).__name__} is a module instance: decorate its forward, in the class, with @shapedispatch"
         )
-    if hasattr(target, "core") and hasattr(target, "cache_info"):
-        raise DeclarationError(f"{_qualified_name(target)} is a dispatcher already")
     if hasattr(target, "_torchdynamo_orig_callable"):
         raise DeclarationError("a compiled function: decorate the function as written, without torch.compile")
     if inspect.iscoroutinefunction(target) or inspect.isgeneratorfunction(target) or inspect.isasyncgenfunction(target):

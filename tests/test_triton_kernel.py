@@ -15,12 +15,12 @@ import torch
 import triton
 import triton.language as tl
 
-from shapedispatch.backends import triton_builds, triton_front
+from shapedispatch.backends import Wish, triton_builds, triton_front
 from shapedispatch.errors import DeclarationError
 from shapedispatch.keys import storable
 from shapedispatch.modes import set_mode
 from shapedispatch.store_keys import canonical
-from tests.triton_core import KernelWish, dispatched, tensors
+from tests.triton_core import dispatched, tensors
 from tests.triton_recorder import Launched, Recorder, recording
 
 SCALE = tl.constexpr(2)
@@ -977,7 +977,7 @@ def test_a_choice_of_another_process_is_found_by_its_config(recorder: Recorder) 
     backend, table = second.core.backend, second.core.table
     args, options = backend.normal((grid_of(60), X, Y, 60, 1), {})
     for described in (choice.config, str(choice.config), json.dumps(str(choice.config))):
-        offer = backend.offer(args, options, (), table, KernelWish(only=choice.variant, config=described))
+        offer = backend.offer(args, options, (), table, Wish(only=choice.variant, config=described))
 
         assert [(c.name, c.config.kwargs["B"]) for c in offer.candidates] == [
             ("plain", 16),

@@ -12,9 +12,9 @@ from typing import Any, Protocol
 
 from ..dims import Rule
 from ..keys import Key
-from ..records import Refusal
+from ..records import Choice, Refusal
 
-__all__ = ["EVERYTHING", "Backend", "Candidate", "Memory", "Offer", "Wish"]
+__all__ = ["EVERYTHING", "Backend", "Candidate", "Memory", "Offer", "Search", "Wish"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,20 +53,41 @@ class Offer:
 
 
 @dataclass(frozen=True, slots=True)
+class Search(Offer):
+    """An offer of all configs, of which one is to be found.
+
+    ``found`` must be told the choice: what it names is kept, and what was nearly as good; the rest is let go. It is the
+    choice for the key if ``final``; else the next offer is made of what was found for hints. ``at`` is the call to be
+    timed where that is another one: at the hint itself.
+    """
+
+    found: Callable[[Choice], None] | None = None
+    final: bool = False
+    at: tuple[tuple[Any, ...], dict[str, Any]] | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Wish:
     """What an offer is asked for: every variant, or ``only`` plain and the one of that name.
 
     Without ``build`` nothing is made: what is held already is all there is. ``config`` is what the one of that name
-    had for a config, or its text as a store holds it.
+    had for a config, or its text as a store holds it. ``exhaustive`` asks for all configs at this very call.
+    ``judge(variant)`` is asked before a variant is made or run, and says why it may not be, if so.
     """
 
     only: str | None = None
     build: bool = True
     config: Any = None
+    exhaustive: bool = False
+    judge: Callable[[str], str | None] | None = None
 
     def wants(self, variant: str) -> bool:
         """Whether a variant is asked for."""
         return self.only is None or self.only == variant
+
+    def why_not(self, variant: str) -> str | None:
+        """Why a variant may not be made or run here, or None."""
+        return self.judge(variant) if self.judge is not None else None
 
 
 EVERYTHING = Wish()
@@ -107,6 +128,9 @@ class Backend(Protocol):
 
     def arguments(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """The arguments by name."""
+
+    def differences(self, key: Key, other: Key) -> tuple[str, ...]:
+        """What differs between two keys of this backend, for a person."""
 
     def sizes(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, int]:
         """The size of each dim; raises dims.Misfit."""

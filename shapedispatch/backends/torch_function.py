@@ -115,6 +115,10 @@ class TorchFunction:
         key = keys.key(args, kwargs, self._receiver)
         return (*key, keys.overlap(args, kwargs)) if self._watch_overlap else key
 
+    def differences(self, key: Key, other: Key) -> tuple[str, ...]:
+        """What differs between two keys of this function, for a person."""
+        return keys.differences(key, other, self.signature.names) if len(key) == len(other) else ()
+
     def form(self) -> tuple[bool, bool]:
         """How `key` is made, for the C road: whether of a receiver, and whether with the overlaps."""
         return self._receiver, self._watch_overlap
@@ -239,6 +243,10 @@ class TorchFunction:
         if point and call.tiny():
             draft.refuse(name, "sizes 0 and 1 are constants to the compiler and never take a hint's build")
             return
+        why_not = draft.wish.why_not(name)
+        if why_not:
+            draft.refuse(name, why_not)
+            return
         slot, build = self._builder.find(call, point, memory, effects.unkeyed, make=draft.wish.build)
         if isinstance(build, NoBuild):
             if build.same_as:
@@ -262,7 +270,7 @@ class TorchFunction:
             assert variant.name is not None
             if not draft.wish.wants(variant.name):
                 continue
-            reason = _why_not(variant, args, kwargs)
+            reason = _why_not(variant, args, kwargs) or draft.wish.why_not(variant.name)
             if reason:
                 draft.refuse(variant.name, reason)
             else:
@@ -316,7 +324,7 @@ class TorchFunction:
         if isinstance(effects, str):
             return effects
         if effects.elsewhere or effects.collectives:
-            return (*effects.elsewhere, "it performs collectives")[0]
+            return effects.elsewhere[0] if effects.elsewhere else "it performs collectives"
         if effects.writes and effects.reads_state:
             return f"it writes {sorted(effects.writes)[0]} and reads tensors that are no arguments and may share its memory"
         if effects.writes and keys.overlap(args, kwargs):

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from ..dims import distance, hint_points, variant_name
 from ..records import Choice
-from . import Memory, Offer
+from . import Memory, Offer, Search
 from .triton_adopt import config_text
 from .triton_layout import Layout
 from .triton_offer import Making, Wanted
@@ -32,20 +32,6 @@ NEAREST = 2
 Point = Mapping[str, int]
 Fact = tuple[Any, ...]
 _median = attrgetter("median_us")
-
-
-@dataclass(frozen=True, slots=True)
-class Search(Offer):
-    """An offer of all configs, of which one is to be found.
-
-    ``found`` must be told the choice: what it names is kept, and what was nearly as good; the rest is let go. It is the
-    choice for the key if ``final``; else the next offer is made of what was found for hints. ``at`` is the call to be
-    timed where that is another one: at the hint itself.
-    """
-
-    found: Callable[[Choice], None] | None = None
-    final: bool = False
-    at: tuple[tuple[Any, ...], dict[str, Any]] | None = None
 
 
 class _Found(NamedTuple):
