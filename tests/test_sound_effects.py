@@ -99,7 +99,7 @@ def of_the_process() -> dict[str, Any]:
 
 
 def of_a_result(value: Any) -> Any:
-    """What can be seen of a result; how often its fresh memory was written before it was returned is nobody's affair."""
+    """What can be seen of a result; how often its fresh memory was written before is no affair of anyone."""
     seen = of_an_argument(list(value) if isinstance(value, Pair) else value)
     if isinstance(seen, dict):
         seen.pop("version", None)
@@ -419,7 +419,7 @@ def test_a_warning_of_the_function_is_shown_as_often_as_by_plain() -> None:
 
 
 def test_an_error_of_the_function_is_raised_once_with_its_own_traceback() -> None:
-    """Its innermost frame is the function's, its cause and context are its own, and nothing of the trial hangs on it."""
+    """Its innermost frame is the function, its cause and context are its own; nothing of the trial hangs on it."""
 
     def failing(x: Tensor) -> Tensor:
         raise LookupError("mine") from OSError("cause")
