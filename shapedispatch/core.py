@@ -74,7 +74,7 @@ class Core:
         self.journal = Journal(backend.name)
         self.table = Table(self.settings.maxsize, self.settings.max_builds, self.journal)
         store = store_at(self.settings.store)
-        self._shelf = Shelf(store, backend.name, self._identity) if store is not None else None
+        self._shelf = Shelf(store, backend.name, self.identity) if store is not None else None
         self.refresh()
         self._take_road()
 
@@ -87,7 +87,7 @@ class Core:
         if self.road is not None:
             self.road.off = self.off
 
-    def _identity(self) -> Mapping[str, str]:
+    def identity(self) -> Mapping[str, str]:
         """What a stored choice depends on besides the key and the machine; the usual objective goes without saying."""
         objective = {} if self._objective == "time" else {"objective": code_identity(self._objective)}
         return {**self.backend.identity(), **objective}
