@@ -43,7 +43,7 @@ __all__ = [
     "why_tensor",
 ]
 
-Key: TypeAlias = tuple[Hashable, ...]
+Key: TypeAlias = tuple[Any, ...]  # of hashable things; mypy takes a type for none, although it hashes
 
 ALIGNMENT_BYTES = 16
 """Compiled code may load this many bytes at once where the first address is a multiple of it."""
@@ -119,7 +119,8 @@ def _autocast() -> Key:
 
 
 def _determinism() -> Key:
-    return (torch.is_deterministic_algorithms_warn_only_enabled(), torch.utils.deterministic.fill_uninitialized_memory)
+    fill = torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]  # a property of the module
+    return (torch.is_deterministic_algorithms_warn_only_enabled(), fill)
 
 
 def _default_device() -> torch.device | None:
@@ -176,7 +177,7 @@ def _tensor(t: Tensor) -> Key:
     """
     try:
         address, dtype = t.data_ptr(), t.dtype
-        if not address or dtype not in _BY_DTYPE_ORDINARY or t.is_neg() or (_NAMES and t.has_names()):
+        if not address or dtype not in _BY_DTYPE_ORDINARY or t.is_neg() or (_NAMES and t.has_names()):  # type: ignore[attr-defined]
             _screen(t)
         return (
             type(t),
@@ -214,7 +215,7 @@ def why_tensor(t: Tensor) -> str | None:
         return "a zero tensor: it has no memory"
     if t.is_conj() or t.is_neg():
         return "a tensor with its conj or neg bit set: its memory is not its value"
-    if _NAMES and t.has_names():
+    if _NAMES and t.has_names():  # type: ignore[attr-defined]  # where it is gone, it is not asked
         return "a tensor with named dimensions: compiled code loses the names"
     if t.numel() and not t.data_ptr():
         return "a tensor whose storage has been freed"
@@ -288,7 +289,8 @@ def _describe_instance(value: Any) -> Key:
         raise Bypass(why_tensor(value) or "a tensor")
     if isinstance(value, enum.Enum):
         # Flags that are not members have no name.
-        return (kind, value.name if value.name is not None else describe(value.value))
+        name: str | None = value.name
+        return (kind, name if name is not None else describe(value.value))
     if isinstance(value, tuple) and hasattr(kind, "_fields"):
         return (*_sequence(value), *_beside(value, ()))
     if dataclasses.is_dataclass(value) and not isinstance(value, (type, list, tuple, dict)):

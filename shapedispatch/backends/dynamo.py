@@ -256,7 +256,8 @@ def _quiet_configuration(tag: str, number_inputs: bool) -> Iterator[None]:
         donated_buffer=False,  # plain allows retain_graph=True
         enable_autograd_cache=False,  # a hit would skip the look at the graph
     )
-    with warnings.catch_warnings(), dynamo, functorch, torch.compiler.config.patch(cache_key_tag=tag), _quiet_loggers():
+    tagged = torch.compiler.config.patch(cache_key_tag=tag)  # type: ignore[attr-defined]  # added by the module itself
+    with warnings.catch_warnings(), dynamo, functorch, tagged, _quiet_loggers():
         warnings.simplefilter("ignore")
         yield
 
@@ -283,7 +284,7 @@ def _known(config: Any, **wanted: Any) -> dict[str, Any]:
 @contextlib.contextmanager
 def _guards_recorded() -> Iterator[None]:
     """Keep both guard managers that Dynamo makes when guards are filtered: all guards, then the rest."""
-    manager_class = dynamo_guards.CheckFunctionManager
+    manager_class: Any = dynamo_guards.CheckFunctionManager
     original = manager_class.build_guards
 
     def build_guards(self: Any, *args: Any, **kwargs: Any) -> Any:

@@ -19,7 +19,7 @@ def python_function(fn: Callable[..., Any]) -> types.FunctionType:
     def call(*args: Any, **kwargs: Any) -> Any:
         return fn(*args, **kwargs)
 
-    return call
+    return call  # type: ignore[return-value]  # to mypy no function is a FunctionType
 
 
 def receiver_of(fn: types.FunctionType) -> str | None:

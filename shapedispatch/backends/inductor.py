@@ -102,7 +102,8 @@ def compiler(options: Mapping[str, Any], code: Code) -> Compile:
         level = _autotuning_log.level
         try:
             _autotuning_log.setLevel(logging.CRITICAL)  # a config that does not fit the GPU is no error of the user's
-            return compile_fx(gm, examples, inner_compile=inner, config_patches=patches)
+            compiled: Any = compile_fx(gm, examples, inner_compile=inner, config_patches=patches)
+            return compiled
         finally:
             _autotuning_log.setLevel(level)
             code.modules += [module for module in PyCodeCache.modules if id(module) not in before]

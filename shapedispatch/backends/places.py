@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn import Module
 
 from ..dims import Declaration, Misfit, Rule, bucket_of
-from ..keys import Bypass, describe
+from ..keys import Bypass, Key, describe
 from .fakes import Resize, scaled_strides
 
 __all__ = ["Places", "Seen", "sizes_of"]
@@ -154,7 +154,7 @@ class Places:
 
     def numbers_at(self, point: Mapping[str, int]) -> dict[str, int]:
         """The arguments that are dims themselves, as the point has them."""
-        return {_plain(n.path): point[n.label] for n in self.numbers if n.label in point}
+        return {_plain(n.path): point[n.label] for n in self.numbers if n.label is not None and n.label in point}
 
 
 def sizes_of(value: Any) -> Any:
@@ -205,7 +205,7 @@ def _number_label(argument: str, path: str, declaration: Declaration) -> str | N
     return named[0][0] if len(named) == 1 and path == f"L['{argument}']" else None
 
 
-def _other(value: Any) -> tuple[Hashable, ...]:
+def _other(value: Any) -> Key:
     """A value that is neither tensor nor number: by value where it can be keyed, else by type (`self`)."""
     try:
         return describe(value)
