@@ -7,15 +7,14 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 from shapedispatch import MissError, NoVariantError
 from shapedispatch.backends import Candidate, Offer
 from shapedispatch.core import Core
 from shapedispatch.dims import Misfit
-from shapedispatch.keys import Bypass, ambient
+from shapedispatch.keys import Bypass, ambient, differences
 from shapedispatch.records import Refusal
-from shapedispatch.settings import TABLE, Resolved, settings
+from shapedispatch.settings import Resolved, settings
 from tests.helpers import Ladder, no_time
 
 
@@ -66,6 +65,10 @@ class Backend:
             raise Misfit(self.misfit)
         return {"M": args[0]}
 
+    def differences(self, key: Any, other: Any) -> tuple[str, ...]:
+        """Of keys, for a person."""
+        return differences(key, other, ("x",))
+
     def resized(self, args: Any, kwargs: Any, point: Mapping[str, int]) -> Any:
         """The number set anew."""
         return (point.get("M", args[0]),), dict(kwargs)
@@ -99,7 +102,7 @@ def call(core: Core, x: Any) -> Any:
     return core.call((x,), {})
 
 
-# ----------------------------------------------------------------------------------------------------------- hit and miss
+# hit and miss
 
 
 def test_a_miss_decides_and_a_hit_does_not(backend: Backend) -> None:
@@ -153,7 +156,7 @@ def test_a_misfit_runs_plain_with_one_warning(backend: Backend) -> None:
     core = core_of(backend, timed=False)
     with pytest.warns(UserWarning, match="x has 3 axes") as seen:
         call(core, 3)
-        call(core, 4)
+    call(core, 4)
     assert len(seen) == 1
     assert backend.ran == ["plain", "plain"]
 
@@ -190,7 +193,7 @@ def test_while_another_thread_decides_plain_runs(backend: Backend) -> None:
     assert core.explain(3).variant == "slow"
 
 
-# ------------------------------------------------------------------------------------------------- what cannot be timed
+# what cannot be timed
 
 
 @pytest.mark.parametrize("given", [{"untimed": "it performs collectives", "written": None}])
@@ -232,7 +235,7 @@ def test_copies_that_are_too_large_are_not_made() -> None:
     assert "copies for timing would take 4000 bytes" in str(core.choices()[0])
 
 
-# --------------------------------------------------------------------------------------------------------------- errors
+# errors
 
 
 def test_what_a_build_raises_plain_answers() -> None:
@@ -294,7 +297,7 @@ def test_plains_error_is_raised_on_the_callers_arguments() -> None:
     assert backend.ran == []
 
 
-# --------------------------------------------------------------------------------------------------------- what is asked
+# what is asked
 
 
 def test_explain_asks_for_no_offer(backend: Backend) -> None:
@@ -380,7 +383,7 @@ def test_one_warning_where_nothing_can_be_built() -> None:
     core = core_of(backend, timed=False)
     with pytest.warns(UserWarning, match="exact: no compiler") as seen:
         call(core, 3)
-        call(core, 4)
+    call(core, 4)
     assert [warning.filename for warning in seen] == [__file__]
 
 
@@ -391,7 +394,7 @@ def test_a_refusal_that_is_a_matter_of_size_is_no_warning() -> None:
     call(core_of(backend, timed=False), 1)
 
 
-# ---------------------------------------------------------------------------------------------------------- frozen modes
+# frozen modes
 
 
 @pytest.mark.parametrize("mode", ["frozen", "sealed"])

@@ -8,21 +8,18 @@ import pickle
 import subprocess
 import sys
 import typing
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import shapedispatch as package
-from shapedispatch import Choice, Variant, dispatchers, set_mode, shapedispatch
+from shapedispatch import Variant, dispatchers, shapedispatch
 from shapedispatch.errors import DeclarationError, SettingsError
-from tests.helpers import Ladder, assert_same, built
+from tests.helpers import assert_same, built
 
 X = torch.linspace(-1, 1, 32).reshape(4, 8)
 unbuilt = functools.partial(shapedispatch, hints=(), store=False)
@@ -36,10 +33,11 @@ def doubled(x: Tensor, scale: float = 2.0, *, shift: float = 0.0) -> Tensor:
 
 
 def product(x: Tensor, w: Tensor) -> Tensor:
+    """A matrix product."""
     return x @ w
 
 
-# -------------------------------------------------------------------------------------------------------- what comes back
+# what comes back
 
 
 def test_what_comes_back_is_a_function() -> None:
@@ -69,7 +67,13 @@ def test_it_is_used_with_and_without_arguments() -> None:
 def test_calls_may_be_spelled_as_they_like() -> None:
     """Positional, keyword and defaulted spellings are one call, one key, one choice."""
     doubled.cache_clear()
-    for args, kwargs in (((X,), {}), ((), {"x": X}), ((X, 2.0), {}), ((X,), {"shift": 0.0}), ((), {"scale": 2.0, "x": X})):
+    for args, kwargs in (
+        ((X,), {}),
+        ((), {"x": X}),
+        ((X, 2.0), {}),
+        ((X,), {"shift": 0.0}),
+        ((), {"scale": 2.0, "x": X}),
+    ):
         assert_same(doubled(*args, **kwargs), X * 2)
     assert (doubled.cache_info().misses, doubled.cache_info().hits) == (1, 4)
     assert doubled.explain(x=X) == doubled.explain(X, 2.0, shift=0.0)
@@ -101,6 +105,7 @@ class Model(nn.Module):
 
     @unbuilt
     def forward(self, x: Tensor) -> Tensor:
+        """Scales."""
         return x * self.scale
 
 
@@ -142,7 +147,7 @@ def test_a_method_binds() -> None:
     assert Box.method.cache_info().misses == 2
 
 
-# ---------------------------------------------------------------------------------------------------- what can be decorated
+# what can be decorated
 
 
 @pytest.mark.parametrize(
@@ -173,15 +178,20 @@ def test_a_builtin_is_called_by_the_name_it_is_known_by() -> None:
 
 
 def generator(x: Tensor) -> typing.Iterator[Tensor]:
+    """No function of tensors."""
     yield x
 
 
 async def coroutine(x: Tensor) -> Tensor:
+    """No function of tensors."""
     return x
 
 
 class Callme:
+    """An object that can be called."""
+
     def __call__(self, x: Tensor) -> Tensor:
+        """As it came."""
         return x
 
 
@@ -213,7 +223,7 @@ def test_a_compiled_function_is_refused() -> None:
         shapedispatch(torch.compile(product, backend="eager"))
 
 
-# ------------------------------------------------------------------------------------------------------ wrong declarations
+# wrong declarations
 
 DIMS = {"x": "M K", "w": "K N"}
 
@@ -313,7 +323,7 @@ def test_the_arguments_are_keywords() -> None:
         shapedispatch(product, DIMS)
 
 
-# -------------------------------------------------------------------------------------------------- calls that do not fit
+# calls that do not fit
 
 
 @pytest.mark.parametrize("x", [torch.ones(2, 3, 4), torch.ones(4)], ids=["more", "fewer"])
@@ -366,7 +376,7 @@ def test_an_error_after_a_write_has_written_once() -> None:
         assert_same(x, torch.full((3,), float(calls)))
 
 
-# --------------------------------------------------------------------------------------------------------------- variants
+# variants
 
 
 def test_supplied_variants_compete_and_are_judged() -> None:
@@ -423,7 +433,7 @@ def test_a_variant_can_be_asked_for_by_name() -> None:
         f.variant("nonsense")(X)
 
 
-# ------------------------------------------------------------------------------------------------ explain, tune, prepare
+# explain, tune, prepare
 
 
 def test_explain_runs_builds_and_times_nothing() -> None:
@@ -510,7 +520,7 @@ def test_maxsize_bounds_the_choices() -> None:
     assert (info.currsize, info.maxsize, info.evictions, info.hits) == (2, 2, 2, 2)
 
 
-# ------------------------------------------------------------------------------------------------------- names, settings
+# names, settings
 
 
 def test_dispatchers_lists_the_living_by_name() -> None:
@@ -593,7 +603,7 @@ def test_pick_forces_a_variant(monkeypatch: pytest.MonkeyPatch) -> None:
     assert f.cache_info().timings == 0
 
 
-# -------------------------------------------------------------------------------------------------------------- jaxtyping
+# jaxtyping
 
 
 def test_jaxtyping_annotations_name_the_dims() -> None:
@@ -614,7 +624,7 @@ def test_an_annotation_that_does_not_resolve_is_no_error() -> None:
     assert_same(unbuilt(fn)(X), X)
 
 
-# -------------------------------------------------------------------------------------------------------------- the import
+# the import
 
 
 def test_the_import_is_light() -> None:

@@ -3,7 +3,6 @@ from __future__ import annotations
 import gc
 import threading
 import types
-import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -30,17 +29,19 @@ def looked_at(fn: Any, *args: Any, **kwargs: Any) -> dynamo.Trace:
     return trace(fn, args, kwargs, look_only, tag="test", for_effects=True)
 
 
-# ------------------------------------------------------------------------------------------------ state outside the call
+# state outside the call
 
 SCALE: Any = 2.0
 TABLE = {"scale": 2.0}
 
 
 def scaled_by_global(x: Tensor) -> Tensor:
+    """Reads a global."""
     return torch.relu(x) * SCALE
 
 
 def scaled_by_entry(x: Tensor) -> Tensor:
+    """Reads what a global holds."""
     return torch.relu(x) * TABLE["scale"]
 
 
@@ -72,7 +73,7 @@ def test_a_changed_closure_value_is_seen() -> None:
 
     f = exact(scaled)
     f(X)
-    for scale in (3.0, torch.tensor(4.0), torch.tensor(5.0)):
+    for scale in (3.0, torch.tensor(4.0), torch.tensor(5.0)):  # noqa: B007 - the closure reads it
         assert_same(f(X), scaled(X))
 
 
@@ -85,6 +86,7 @@ HELPER = helper(2.0)
 
 
 def helped(x: Tensor) -> Tensor:
+    """Calls a global function."""
     return torch.relu(HELPER(x))
 
 
@@ -117,7 +119,7 @@ def test_states_that_are_gone_make_room(monkeypatch: pytest.MonkeyPatch) -> None
     assert f.cache_info().builds_held <= 4
 
 
-# ------------------------------------------------------------------------------------------------------------- receivers
+# receivers
 
 
 @dataclass
@@ -128,27 +130,37 @@ class Scaled:
 
     @exact
     def apply(self, x: Tensor) -> Tensor:
+        """Reads its instance."""
         return torch.relu(x) * self.scale
 
 
 class ScaledList(list[Any]):
+    """An instance that is a list."""
+
     @exact
     def apply(self, x: Tensor) -> Tensor:
+        """Reads its instance."""
         return torch.relu(x) * self[0]
 
 
 class ScaledDict(dict[str, Any]):
+    """An instance that is a dict."""
+
     @exact
     def apply(self, x: Tensor) -> Tensor:
+        """Reads its instance."""
         return torch.relu(x) * self["scale"]
 
 
 class ScaledObject:
+    """An instance of an ordinary class."""
+
     def __init__(self, scale: Any) -> None:
         self.scale = scale
 
     @exact
     def apply(self, x: Tensor) -> Tensor:
+        """Reads its instance."""
         return torch.relu(x) * self.scale
 
 
@@ -181,6 +193,7 @@ class Counter:
 
     @exact
     def count(self, x: Tensor) -> Tensor:
+        """Writes, then reads."""
         self.calls.add_(1)
         return torch.relu(x) + self.calls
 
@@ -217,7 +230,7 @@ def test_what_another_thread_compiles_meanwhile_is_not_taken_for_ours(monkeypatc
     assert dynamo._recording.managers == [threading.current_thread().name]
 
 
-# -------------------------------------------------------------------------------------------------------------- refusals
+# refusals
 
 
 def test_a_size_that_the_function_fixes_is_a_quiet_refusal(capfd: pytest.CaptureFixture[str]) -> None:
@@ -263,7 +276,7 @@ def test_what_a_key_does_not_hold_takes_the_guarded_road() -> None:
     assert "all of its guards" in f.explain(torch.ones(3)).route
 
 
-# ----------------------------------------------------------------------------------------------------------- the trace
+# the trace
 
 
 def test_a_trace_runs_nothing() -> None:

@@ -4,7 +4,6 @@ import gc
 import os
 import subprocess
 import sys
-import types
 import weakref
 from typing import Any
 
@@ -39,6 +38,7 @@ def weak_references(dispatcher: Any) -> list[weakref.ref[Any]]:
 
 
 def scaled(x: Tensor) -> Tensor:
+    """What most tests here build."""
     return torch.relu(x) * 2
 
 

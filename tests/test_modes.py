@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -83,8 +84,7 @@ def test_the_environment_is_stronger(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_mode_is_stronger_than_the_decorator_and_files() -> None:
     """`set_mode` stands between the environment and a kernel's section."""
-    with open("shapedispatch.toml", "w") as file:
-        file.write('[kernels."tests.mode"]\nmode = "tune"\n[defaults]\nmode = "tune"\n')
+    Path("shapedispatch.toml").write_text('[kernels."tests.mode"]\nmode = "tune"\n[defaults]\nmode = "tune"\n', "utf-8")
     f = shapedispatch(lambda x: x + 1, hints=(), store=False, name="tests.mode")
     set_mode("off")
     assert ran_by(f, X) == 0

@@ -17,6 +17,8 @@ Pair = collections.namedtuple("Pair", "a b")
 
 @dataclasses.dataclass
 class Result:
+    """A dataclass that a function may return."""
+
     x: Any
     n: int = 0
 

@@ -21,6 +21,8 @@ def places(declaration: Declaration = NONE, **arguments: Any) -> Places:
 
 @dataclass
 class Holder:
+    """A dataclass with a tensor."""
+
     t: Tensor
 
 

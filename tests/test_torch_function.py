@@ -1,10 +1,6 @@
 from __future__ import annotations
 
 import copy
-import gc
-import sys
-import types
-import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -14,15 +10,15 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from shapedispatch import NoVariantError, shapedispatch
 from tests.helpers import assert_same, built, pinned
 
 
 def relu_matmul(x: Tensor, w: Tensor) -> Tensor:
+    """What most tests here decorate."""
     return torch.relu(x @ w)
 
 
-# ----------------------------------------------------------------------------------------------------------------- hints
+# hints
 
 
 def test_a_hints_build_is_right_at_every_size_it_accepts() -> None:
@@ -40,6 +36,7 @@ def test_a_hints_build_is_right_at_every_size_it_accepts() -> None:
 
 
 def branching(x: Tensor) -> Tensor:
+    """Another function for large sizes."""
     return torch.sin(x) if x.shape[0] > 100 else torch.cos(x)
 
 
@@ -119,7 +116,7 @@ def test_one_compile_a_build_and_the_argument_that_caused_it() -> None:
     assert f.cache_info().misses_by_reason == {"the first call": 1, "strides of w": 1, "sizes of x": 1}
 
 
-# ------------------------------------------------------------------------------------------------------------------ bare
+# bare
 
 
 def test_bare_finds_the_dims_that_vary() -> None:
@@ -152,7 +149,7 @@ def test_bare_honours_mark_dynamic() -> None:
     assert f.explain(x).variant == "hint[x.0=64]"
 
 
-# -------------------------------------------------------------------------------------------------------------- gradients
+# gradients
 
 
 def test_gradients_match() -> None:
@@ -190,7 +187,7 @@ def test_grad_mode_is_part_of_the_key() -> None:
         assert f(x).is_inference()
 
 
-# ---------------------------------------------------------------------------------------------------------------- modules
+# modules
 
 
 class Layer(nn.Module):
@@ -203,11 +200,13 @@ class Layer(nn.Module):
         self.scale = 2.0
 
     def plain(self, x: Tensor) -> Tensor:
+        """What it computes, undecorated."""
         y = torch.relu(self.lin(x)) * self.scale + self.shift
         return y if self.training else -y
 
     @built(exact=True, hints=())
     def forward(self, x: Tensor) -> Tensor:
+        """The same, dispatched."""
         y = torch.relu(self.lin(x)) * self.scale + self.shift
         return y if self.training else -y
 
@@ -315,6 +314,7 @@ class Norm(nn.Module):
 
     @built(exact=True, hints=())
     def forward(self, x: Tensor) -> Tensor:
+        """Normalised."""
         return self.norm(x)
 
 
@@ -343,7 +343,7 @@ def test_random_numbers_do_not_depend_on_the_choice() -> None:
         assert_same(torch.rand(1), after)
 
 
-# ---------------------------------------------------------------------------------------------------------------- numbers
+# numbers
 
 
 def test_numbers_that_vary_do_not_compile_per_value() -> None:
@@ -362,7 +362,7 @@ def test_a_number_that_controls_the_flow_is_followed() -> None:
         assert_same(f(X, n), torch.sin(X) if n > 3 else torch.cos(X))
 
 
-# ------------------------------------------------------------------------------------------------------------------ views
+# views
 
 
 def test_a_pure_view_is_a_view() -> None:
@@ -388,7 +388,7 @@ def test_what_plain_returns_as_it_came_comes_back_as_itself() -> None:
         assert f(x, x)[0] is x
 
 
-# ------------------------------------------------------------------------------------------------------------ other tools
+# other tools
 
 
 def method_module() -> nn.Module:

@@ -66,7 +66,7 @@ def test_gradients_go_nowhere_but_into_the_outcome() -> None:
 
 @pytest.mark.parametrize(
     "fn",
-    [lambda a: a.detach(), lambda a: None, lambda a: (a > 0), lambda a: a, lambda a: 3],
+    [lambda a: a.detach(), lambda a: None, lambda a: a > 0, lambda a: a, lambda a: 3],
     ids=["detached", "nothing", "booleans", "the argument", "a number"],
 )
 def test_a_result_without_a_backward_is_fine(fn: Any) -> None:
