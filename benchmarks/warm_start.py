@@ -1,0 +1,239 @@
+"""How long does a process that starts take to its first result at each shape, when all shapes were seen before?
+
+A first process calls a function at n shapes and fills all caches. Then fresh processes do the same, measured from after
+``import torch``: importing and decorating, then the first call at each shape. shapedispatch has its store and Inductor's
+caches, once as it is and once with an objective by which every build beats plain, since plain costs nothing to start;
+torch.compile has its own caches, static, dynamic and as it comes. On a GPU also a Triton kernel under triton.autotune,
+which times again in each process, and the same kernel under shapedispatch. Bars: from the start to the last first result
+at most 1.2 × torch.compile (as it comes) and 0.5 × triton.autotune, with no timing and no build but the chosen ones.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve()
+sys.path.insert(0, str(HERE.parent.parent))
+
+OURS, OUR_BUILDS, AS_IT_COMES, STATIC, DYNAMIC = (
+    "shapedispatch",
+    "shapedispatch, plain never chosen",
+    "torch.compile",
+    "torch.compile(dynamic=False)",
+    "torch.compile(dynamic=True)",
+)
+COMPILE = {AS_IT_COMES: None, STATIC: False, DYNAMIC: True}
+TRITON, OUR_KERNEL = "triton.autotune", "shapedispatch on the kernel"
+WORKLOADS, SMALL_WORKLOADS = ("softmax", "relu_matmul", "layer_norm"), ("softmax",)
+KERNEL = "softmax"
+BARS = {AS_IT_COMES: 1.2, TRITON: 0.5}
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run, print, write; or be one of the processes."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    if given[:1] == ["--child"]:
+        child(*given[1:])
+        return
+    from common import CONSOLE, banner, options, write
+
+    chosen = options(__doc__, given)
+    ran_on = banner(chosen.device)
+    rounds = 1 if chosen.small else 7
+    found: dict[str, Any] = {"rounds": rounds}
+    names = SMALL_WORKLOADS if chosen.small else WORKLOADS
+    for name in names:
+        contenders = [OURS, OUR_BUILDS, AS_IT_COMES] if chosen.small else [OURS, OUR_BUILDS, *COMPILE]
+        with CONSOLE.status(f"{name}: {rounds} rounds of {len(contenders)} processes"):
+            found[name] = measured(contenders, name, chosen, rounds)
+        show(name, found[name], (OURS, OUR_BUILDS))
+    if chosen.device == "cuda":
+        found["kernel"] = measured([OUR_KERNEL, TRITON], KERNEL, chosen, rounds)
+        show(f"{KERNEL}, a Triton kernel", found["kernel"], (OUR_KERNEL,))
+    write(__file__, found, ran_on, chosen)
+
+
+def measured(contenders: Sequence[str], workload: str, chosen: argparse.Namespace, rounds: int) -> dict[str, Any]:
+    """Each contender's fresh processes, in turn so that a slow moment hits all, after one that fills its caches."""
+    with tempfile.TemporaryDirectory() as folder:
+        runs: dict[str, list[dict[str, Any]]] = {name: [] for name in contenders}
+        for turn in range(1 + rounds):
+            for name in contenders[turn % len(contenders) :] + contenders[: turn % len(contenders)]:
+                told = process(name, workload, chosen, Path(folder) / str(contenders.index(name)))  # no spaces: g++
+                if turn:
+                    runs[name].append(told)
+    return {name: summed_up(told) for name, told in runs.items()}
+
+
+def process(contender: str, workload: str, chosen: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    """What one fresh process told; its caches are in ``folder``."""
+    caches = {
+        "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"),
+        "TRITON_CACHE_DIR": str(folder / "triton"),
+        "XDG_CACHE_HOME": str(folder / "store"),
+    }
+    sweep = "small" if chosen.small or chosen.device == "cpu" else "full"
+    command = [sys.executable, str(HERE), "--child", contender, workload, chosen.device, sweep]
+    ran = subprocess.run(command, env={**os.environ, **caches}, capture_output=True, text=True, check=False)
+    if ran.returncode:
+        raise RuntimeError(f"{contender}, {workload}:\n{ran.stderr[-4000:]}")
+    return json.loads(ran.stdout.strip().splitlines()[-1])
+
+
+def summed_up(told: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Medians over the processes, in milliseconds: ready to call, each shape's first call, and all of it."""
+    columns = zip(*[one["first_ms"] for one in told], strict=True)
+    return {
+        "ready_ms": statistics.median(one["ready_ms"] for one in told),
+        "first_ms": dict(zip(told[0]["shapes"], map(statistics.median, columns), strict=True)),
+        "all_ms": statistics.median(one["ready_ms"] + sum(one["first_ms"]) for one in told),
+        "all_ms_each": [one["ready_ms"] + sum(one["first_ms"]) for one in told],
+        "timings": max(one["timings"] for one in told),
+        "builds": max(one["builds"] for one in told),
+        "chosen": told[-1]["chosen"],
+    }
+
+
+def show(title: str, found: dict[str, Any], ours: Sequence[str]) -> None:
+    """One table; the bars, which go into ``found`` too."""
+    from common import CONSOLE, print_table, verdict
+
+    shapes = list(found[ours[0]]["first_ms"])
+    rows = [
+        (name, *(f"{ms:.0f}" for ms in (one["ready_ms"], *one["first_ms"].values(), one["all_ms"])))
+        for name, one in found.items()
+    ]
+    print_table(f"{title}: ms in a fresh process", ("contender", "ready", *shapes, "all"), rows)
+    bars = {}
+    for name in ours:
+        one = found[name]
+        ran = ", ".join(one["chosen"])
+        CONSOLE.print(f"{name}: {one['timings']} timings, {one['builds']} builds; chosen: {ran}", highlight=False)
+        for other, bar in BARS.items():
+            if other in found:
+                bars[f"{name} / {other}"] = {"ratio": one["all_ms"] / found[other]["all_ms"], "bar": bar}
+    for said, held in bars.items():
+        CONSOLE.print(f"{said}: {verdict(held['ratio'], held['bar'])}", highlight=False)
+    found["bars"] = bars
+
+
+# --- a process ---
+
+
+def child(contender: str, workload: str, device: str, sweep: str) -> None:
+    """Call at each shape once, with the clock running from after the import of torch; print what it took."""
+    import torch
+
+    shapes, calls, reference = (kernel_calls if contender in (TRITON, OUR_KERNEL) else function_calls)(
+        workload, device, sweep == "small"
+    )
+    if device == "cuda":
+        torch.cuda.synchronize()
+    start = time.perf_counter()
+    run, count = prepared(contender, workload, device)
+    ready_ms = 1e3 * (time.perf_counter() - start)
+    first_ms, results = [], []
+    for args in calls:
+        start = time.perf_counter()
+        results.append(run(*args))
+        if device == "cuda":
+            torch.cuda.synchronize()
+        first_ms.append(1e3 * (time.perf_counter() - start))
+    for args, result in zip(calls, results, strict=True):
+        torch.testing.assert_close(result, reference(*args), rtol=2e-2, atol=2e-2)
+    told = {"shapes": shapes, "ready_ms": ready_ms, "first_ms": first_ms, **count(calls)}
+    print(json.dumps(told))
+
+
+Prepared = tuple[Callable[..., Any], Callable[[Sequence[Any]], dict[str, Any]]]
+
+
+def function_calls(workload: str, device: str, small: bool) -> tuple[list[str], list[Any], Callable[..., Any]]:
+    """The shapes in words, the arguments at each, and the plain function."""
+    from workloads import load
+
+    found = load(workload)
+    sweep = found.sizes(small=small)
+    return [said(sizes) for sizes in sweep], [found.inputs(sizes, device=device) for sizes in sweep], found.fn
+
+
+def kernel_calls(workload: str, device: str, small: bool) -> tuple[list[str], list[Any], Callable[..., Any]]:
+    """The same for the kernel."""
+    from kernels import load_all
+
+    found = load_all()[workload]
+    sweep = found.small_sweep if small else found.sweep
+    return [said(sizes) for sizes in sweep], [found.inputs(sizes, device=device) for sizes in sweep], found.reference
+
+
+def said(sizes: Mapping[str, int]) -> str:
+    """``M=64, N=128``."""
+    return ", ".join(f"{name}={size}" for name, size in sizes.items())
+
+
+def prepared(contender: str, workload: str, device: str) -> Prepared:
+    """The contender, and what it counted."""
+    if contender in COMPILE:
+        return compiled(workload, COMPILE[contender], device), lambda calls: {"timings": 0, "builds": 0, "chosen": []}
+    if contender in (TRITON, OUR_KERNEL):
+        return kernel(workload, contender == OUR_KERNEL)
+    return dispatched(workload, "time" if contender == OURS else no_plain)
+
+
+def compiled(workload: str, dynamic: bool | None, device: str) -> Callable[..., Any]:
+    """The function under torch.compile; on a GPU with the autotuning that shapedispatch's builds have."""
+    import torch
+    from workloads import load
+
+    options = {"max_autotune": True} if device == "cuda" else None
+    return torch.compile(load(workload).fn, dynamic=dynamic, options=options)
+
+
+def no_plain(timing: Any) -> float:
+    """An objective: the fastest build."""
+    return timing.median_us + 1e9 * (timing.variant == "plain")
+
+
+def dispatched(workload: str, objective: Any) -> Prepared:
+    """The function as its author would decorate it."""
+    from shapedispatch import shapedispatch
+    from workloads import load
+
+    found = load(workload)
+    run = shapedispatch(dims=found.dims, static=found.static, hints=found.hints, objective=objective)(found.fn)
+    return run, lambda calls: counted(run.cache_info(), [run.explain(*args).variant for args in calls])
+
+
+def kernel(workload: str, ours: bool) -> Prepared:
+    """The kernel as it is, or with one line above it."""
+    from kernels import load_all
+
+    found = load_all()[workload]
+    if not ours:
+        return lambda *args: found.run(found.kernels, *args), lambda calls: {"timings": 0, "builds": 0, "chosen": []}
+    from shapedispatch import shapedispatch
+
+    kernels = found.dispatched(shapedispatch)
+    (one,) = kernels.values()
+    return lambda *args: found.run(kernels, *args), lambda calls: counted(
+        one.core.cache_info(), [choice.variant for choice in one.core.choices()]
+    )
+
+
+def counted(info: Any, chosen: Sequence[str]) -> dict[str, Any]:
+    """Counters as JSON has them."""
+    return {"timings": info.timings, "builds": info.builds, "chosen": list(chosen)}
+
+
+if __name__ == "__main__":
+    main()
