@@ -344,8 +344,8 @@ def tell_second_pass(shown: Sequence[Show], console: Console) -> None:
         console.print(f"  {name}: {', '.join(f'{count} {what}' for what, count in found.items())}", highlight=False)
 
 
-def main() -> None:
-    """Run the demo and print it."""
+def main() -> tuple[list[Show], list[dict[int, Choice]]]:
+    """Run the demo and print it; what was shown, and what was chosen in each."""
     console = Console(width=None if Console().is_terminal else 120)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     start = time.perf_counter()
@@ -360,6 +360,7 @@ def main() -> None:
         tell_explain(shown[0], console)
         tell_second_pass(shown, console)
     console.print(f"{time.perf_counter() - start:.0f} s in all.", highlight=False)
+    return shown, found
 
 
 if __name__ == "__main__":

@@ -1,0 +1,263 @@
+"""The command line: ``shapedispatch``, or ``python -m shapedispatch``.
+
+Exit codes: 0 done; 1 it could not be done; 2 it was asked for wrongly; 130 interrupted. What went wrong is one sentence
+on the standard error. Stored names are never imported: a module is imported only where the command line names it.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+import torch
+
+from . import demo as demo_room
+from .cli_store import FILE, row_text, store
+from .cli_tune import run_jobs, tune, under_option
+from .console import (
+    Failed,
+    WrongInput,
+    as_json,
+    json_option,
+    named_target,
+    opened,
+    row_json,
+    row_of,
+    rows_or_fail,
+    screen,
+    sorted_rows,
+    store_option,
+    telling,
+)
+from .doctor import Finding, examine
+from .environment import environment
+from .records import Choice, Timing
+from .report import (
+    GROUPS,
+    CannotDraw,
+    Sweep,
+    choice_json,
+    draw,
+    draw_times,
+    read_json,
+    refusals_table,
+    rows_table,
+    save,
+    timings_table,
+    words,
+)
+from .store_rows import Row
+from .targets import Wrong, jobs_at, points_of, target
+
+__all__ = ["main"]
+
+KINDS = ("times", "ratio", "heat", *GROUPS)
+
+
+class _Commands(click.Group):
+    """Every command's errors are sentences."""
+
+    def invoke(self, context: click.Context) -> Any:
+        with telling():
+            return super().invoke(context)
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="shapedispatch")
+def main() -> None:
+    """Run each call of a function by the build that is fastest for its exact shape."""
+
+
+main.add_command(tune)
+main.add_command(store)
+
+
+@main.command()
+@click.option("--plot", "picture", type=FILE, help="Also draw the first table, to a .png or .svg FILE.")
+def demo(picture: Path | None) -> None:
+    """Show it on this machine: three functions, every variant timed at several sizes, the winner marked."""
+    shown, found = demo_room.main()
+    if picture is not None:
+        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        sweep = Sweep.of_choices(f"{shown[0].name}", found[0].values(), words(environment(device)))
+        save(draw_times(sweep, shown[0].dim), picture)
+        click.echo(f"drawn: {picture}")
+
+
+@main.command()
+@click.argument("modules", nargs=-1, metavar="[MODULE]...")
+@json_option
+def doctor(modules: tuple[str, ...], wants_json: bool) -> None:
+    """Look at what is here, and say what to do about what is missing; exit code 1 where something cannot work.
+
+    MODULEs are imported first, so that settings for dispatchers that do not exist can be told.
+    """
+    for name in modules:
+        _import_only(name)
+    found = examine()
+    if wants_json:
+        as_json([{"what": f.what, "state": f.state, "found": f.found, "advice": f.advice} for f in found])
+    else:
+        _print_findings(found)
+    click.get_current_context().exit(1 if any(finding.state == "bad" for finding in found) else 0)
+
+
+def _import_only(name: str) -> None:
+    try:
+        importlib.import_module(name)
+    except ImportError as error:
+        raise WrongInput(f"the module {name} cannot be imported: {error}") from None
+
+
+def _print_findings(found: Sequence[Finding]) -> None:
+    out = screen()
+    marks = {"ok": "[green]ok  [/green]", "note": "[yellow]note[/yellow]", "bad": "[bold red]bad [/bold red]"}
+    for finding in found:
+        out.print(f"{marks[finding.state]} {finding.what:<14}", end=" ")
+        out.print(finding.found, markup=False, soft_wrap=True)
+        if finding.advice:
+            out.print(f"{'':<19} {finding.advice}", markup=False, style="dim", soft_wrap=True)
+
+
+# Asking.
+
+
+@main.command()
+@click.argument("kernel", required=False)
+@click.option("--variant", help="Only where this variant was chosen.")
+@click.option("--device", help="Only of devices that have this in their names: cpu, cuda, 9.0.")
+@click.option("--kind", type=click.Choice(("choice", "hint", "missed")), help="Only rows of this kind.")
+@click.option(
+    "--sort", "by", type=click.Choice(("kernel", "call", "variant", "device", "time", "gain")), default="kernel"
+)
+@click.option("--reverse", is_flag=True, help="The other way round.")
+@click.option("--target", "name", help="The dispatcher, as module:dispatcher: then sizes have the names of its dims.")
+@store_option
+@json_option
+def show(
+    kernel: str | None,
+    variant: str | None,
+    device: str | None,
+    kind: str | None,
+    by: str,
+    reverse: bool,
+    name: str | None,
+    place: Path | None,
+    wants_json: bool,
+) -> None:
+    """Print the choices of the store: of all kernels, or of those that have KERNEL in their names."""
+    dispatcher = named_target(name)
+    rows = [row_json(row, dispatcher) for row in rows_or_fail(opened(place), kernel, kind)]
+    wanted = [row for row in rows if variant in (None, row["variant"]) and (device or "") in row["device"]]
+    if not wanted:
+        raise Failed(f"none of the {len(rows)} rows is of that variant on that device")
+    ordered = sorted_rows(wanted, by, reverse)
+    if wants_json:
+        as_json(ordered)
+    else:
+        screen().print(rows_table(ordered))
+
+
+@main.command()
+@click.argument("what", metavar="ID|TARGET")
+@click.argument("sizes", nargs=-1, metavar="[SIZES]...")
+@click.option("--tune", "afresh", is_flag=True, help="Build and time now, for refusals and routes as well.")
+@under_option
+@store_option
+@json_option
+def why(what: str, sizes: tuple[str, ...], afresh: bool, under: str, place: Path | None, wants_json: bool) -> None:
+    """Say of one call what runs and why: every candidate with its time, every refusal, the key.
+
+    ID is a row's, as `show` prints it. A TARGET (module:dispatcher) with one size of each dim, M=64 N=256, is asked
+    what it knows of that call, made by its inputs=; with --tune it decides there and then.
+    """
+    if ":" in what or sizes:
+        _why_call(what, sizes, afresh, under, wants_json)
+    else:
+        _why_row(row_of(opened(place), what), wants_json)
+
+
+def _why_row(row: Row, wants_json: bool) -> None:
+    shown = row_json(row)
+    if wants_json:
+        as_json({**shown, "key": row.key, "hard": dict(row.hard), "soft": dict(row.soft)})
+        return
+    out = screen()
+    out.print(f"{shown['id']}  {row.kernel}({shown['call']})", markup=False, style="bold")
+    out.print(f"{row.variant} ({row.kind})" + (f", config {shown['config']}" if row.config else ""), markup=False)
+    if row.timings:
+        out.print(timings_table([Timing(**timing) for timing in shown["timings"]], row.variant))
+    row_text(row)
+    out.print("refusals are not stored: `shapedispatch why TARGET SIZES --tune` finds them anew", style="dim")
+
+
+def _why_call(name: str, sizes: Sequence[str], afresh: bool, under: str, wants_json: bool) -> None:
+    points = points_of(sizes)
+    if len(points) != 1 or not sizes:
+        raise Wrong(f"one call has one size of each dim, as in M=64 N=256; these are {len(points) if sizes else 0}")
+    dispatcher = target(name)
+    (job,) = jobs_at(dispatcher, points, "tune" if afresh else "explain")
+    found = run_jobs([job], under)
+    if found.failures or not found.choices:
+        raise Failed(found.failures[0] if found.failures else "interrupted")
+    choice = found.choices[0]
+    if wants_json:
+        as_json({"kernel": dispatcher.core.backend.name, **choice_json(choice), "key": repr(choice.key)})
+    else:
+        _print_choice(dispatcher.core.backend.name, choice)
+
+
+def _print_choice(kernel: str, choice: Choice) -> None:
+    out = screen()
+    sizes = ", ".join(f"{dim}={size}" for dim, size in choice.sizes.items())
+    out.print(f"{kernel} at {sizes}: {choice.variant} ({choice.origin})", markup=False, style="bold")
+    if choice.timings:
+        out.print(timings_table(choice.timings, choice.variant))
+    if choice.refusals:
+        out.print(refusals_table(choice))
+    for line in (f"runs: {choice.route}", *(f"note: {note}" for note in choice.notes), f"key: {choice.key!r}"):
+        out.print(line, markup=False)
+    if choice.origin == "unseen":
+        out.print("nothing is known of this call in this process: --tune decides now", style="dim")
+
+
+# Drawing.
+
+
+@main.command()
+@click.argument("source")
+@click.option(
+    "-o", "--out", type=FILE, default=Path("shapedispatch.png"), help="A .png or .svg file.", show_default=True
+)
+@click.option("--kind", type=click.Choice(KINDS), default="times", show_default=True, help="What to draw.")
+@click.option("--dim", "dims", multiple=True, help="The dim to draw along; twice for a heat map.")
+@click.option("--kernel", help="Where SOURCE is a file with several: the one to draw.")
+@click.option("--target", "name", help="The dispatcher, as module:dispatcher: then sizes have the names of its dims.")
+@store_option
+def plot(
+    source: str, out: Path, kind: str, dims: tuple[str, ...], kernel: str | None, name: str | None, place: Path | None
+) -> None:
+    """Draw SOURCE: a JSON file (of `tune --json`, `show --json` or a benchmark), or a kernel's name in the store.
+
+    times: time against size, a line a variant, the chosen one ringed, shaded where each wins. ratio: each variant's
+    time as a multiple of the best one's. heat: for two dims, what is chosen and how much faster than plain it is.
+    shapes, tensors: a benchmark's call overhead by their number.
+    """
+    if out.suffix.lower() not in (".png", ".svg"):
+        raise Wrong(f"{out}: a picture is written as .png or .svg")
+    file = Path(source)
+    if file.is_file():
+        document = read_json(file)
+    else:
+        if file.suffix == ".json":
+            raise Wrong(f"there is no file {file}")
+        dispatcher = named_target(name)
+        document = [row_json(row, dispatcher) for row in rows_or_fail(opened(place), source, "choice")]
+    try:
+        save(draw(document, kind, dims, kernel), out)
+    except CannotDraw as reason:
+        raise Failed(str(reason)) from None
+    click.echo(f"drawn: {out}")

@@ -1,0 +1,200 @@
+"""``shapedispatch store``: looking after the choices that are kept between processes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+import torch
+
+from .console import (
+    ID_DIGITS,
+    Failed,
+    as_json,
+    json_option,
+    opened,
+    row_of,
+    rows_or_fail,
+    screen,
+    sound,
+    store_option,
+)
+from .environment import Environment, differences, environment
+from .store_rows import BadRow, Row, rows_from_file
+from .targets import target
+
+__all__ = ["store"]
+
+KINDS = ("choice", "hint", "missed")
+FILE = click.Path(dir_okay=False, path_type=Path)
+FILE_THAT_IS_THERE = click.Path(exists=True, dir_okay=False, path_type=Path)
+OF_A_KERNEL = ("code", "candidates", "objective")
+"""Soft parts that are the kernel's own: the others are the machine's and its libraries'."""
+
+
+@click.group()
+def store() -> None:
+    """Look after the choices that are kept between processes."""
+
+
+@store.command()
+@store_option
+def path(place: Path | None) -> None:
+    """Print the store's folder."""
+    click.echo(str(opened(place).path))
+
+
+@store.command()
+@store_option
+@json_option
+def stats(place: Path | None, wants_json: bool) -> None:
+    """Say how many choices are kept, in what form, in how many bytes, and what went wrong."""
+    kept = opened(place)
+    with sound(kept):
+        found = kept.stats()
+    if wants_json:
+        as_json(found)
+        return
+    rows = ", ".join(f"{count} of kind {kind}" for kind, count in found["rows"].items()) or "none"
+    click.echo(f"folder  {found['path']}\nform    {found['form']}\nrows    {rows}\nbytes   {found['bytes']:,}")
+
+
+@store.command()
+@click.argument("file", type=FILE)
+@click.option("--kernel", help="Only rows of kernels that have this in their names.")
+@click.option("--kind", "kinds", type=click.Choice(KINDS), multiple=True, help="Which rows (default: choice and hint).")
+@store_option
+def export(file: Path, kernel: str | None, kinds: tuple[Any, ...], place: Path | None) -> None:
+    """Write choices to one readable JSON FILE: sorted, so that it can be compared, to be shipped and imported."""
+    kept = opened(place)
+    names = sorted({row.kernel for row in rows_or_fail(kept, kernel)})
+    if kernel is not None and kernel not in names and len(names) > 1:
+        raise Failed(f"{kernel} is in the names of {', '.join(names)}: an export is of one kernel, or of all")
+    count = kept.export(file, kinds=kinds or ("choice", "hint"), kernel=names[0] if kernel is not None else None)
+    click.echo(f"{count} rows written to {file}")
+
+
+@store.command("import")
+@click.argument("file", type=FILE_THAT_IS_THERE)
+@store_option
+def import_(file: Path, place: Path | None) -> None:
+    """Take in the choices of an exported FILE; what is here already stays as it is."""
+    kept = opened(place)
+    _rows_in(file)
+    with sound(kept):
+        merged = kept.merge(file)
+    click.echo(f"{merged.taken} rows taken, {merged.known} known already, {len(merged.refused)} refused")
+    for reason in merged.refused:
+        click.echo(f"  {reason}", err=True)
+
+
+@store.command()
+@click.option("--kernel", help="Of this kernel, by its full name.")
+@click.option("--unlike-here", is_flag=True, help="Made under other versions or on another machine than this one.")
+@click.option("--device", default=None, type=click.Choice(("cpu", "cuda")), help="What --unlike-here compares with.")
+@store_option
+def prune(kernel: str | None, unlike_here: bool, device: str | None, place: Path | None) -> None:
+    """Remove some choices: of one kernel, those that were not made here, or both."""
+    if kernel is None and not unlike_here:
+        raise click.UsageError("say which: --kernel NAME, --unlike-here, or both; `store clear` removes everything")
+    kept = opened(place)
+    rows_or_fail(kept)
+    with sound(kept):
+        count = kept.prune(kernel=kernel, unlike=_here(device) if unlike_here else None)
+    click.echo(f"{count} rows removed")
+
+
+@store.command()
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@store_option
+def clear(yes: bool, place: Path | None) -> None:
+    """Remove everything that is kept."""
+    kept = opened(place)
+    if not yes:
+        click.confirm(f"Remove everything in {kept.path}?", abort=True)
+    with sound(kept):
+        kept.clear()
+    click.echo(f"{kept.path} is empty")
+
+
+@store.command()
+@click.argument("row_id", metavar="ID")
+@click.option("--target", "name", help="The dispatcher, as module:dispatcher: then its code is compared, too.")
+@store_option
+def why(row_id: str, name: str | None, place: Path | None) -> None:
+    """Say whether the row ID (see `show`) answers calls here, or what makes them be timed again."""
+    row = row_of(opened(place), row_id)
+    here = _here("cuda" if row.hard.get("family") == "cuda" else "cpu")
+    hard = differences(row.hard, here.hard)
+    own = target(name).core.identity() if name else {part: row.soft[part] for part in OF_A_KERNEL if part in row.soft}
+    soft = differences(row.soft, here.extended(**own).soft)
+    click.echo(f"{row.identity[:ID_DIGITS]} is {row.variant} for {row.kernel}")
+    for difference in (*hard, *soft):
+        click.echo(f"  {difference}")
+    click.echo(_verdict(bool(hard), bool(soft), bool(name)))
+
+
+def _verdict(hard: bool, soft: bool, compared: bool) -> str:
+    if hard:
+        return "it is not used on this machine"
+    if soft:
+        return "in the mode tune its calls are timed again; frozen and sealed processes use it"
+    return "it is used" + ("" if compared else ", if the kernel is still the same: --target compares")
+
+
+@store.command()
+@click.argument("file", type=FILE_THAT_IS_THERE)
+@click.argument("name", metavar="TARGET")
+@json_option
+@click.pass_context
+def check(context: click.Context, file: Path, name: str, wants_json: bool) -> None:
+    """Compare an exported FILE with the dispatcher TARGET (module:dispatcher): exit code 1 where the table is old.
+
+    It is old when the function's code or its candidates are others than when the choices were timed, or when it holds
+    none of this kernel.
+    """
+    dispatcher = target(name)
+    kernel = dispatcher.core.backend.name
+    rows = [row for row in _rows_in(file) if row.kernel == kernel and row.kind != "missed"]
+    changed = _changed(rows, dispatcher.core.identity())
+    if wants_json:
+        as_json({"kernel": kernel, "rows": len(rows), "current": bool(rows) and not changed, "reasons": changed})
+    elif not rows:
+        click.echo(f"{file} holds no choice of {kernel}")
+    else:
+        for reason in changed:
+            click.echo(f"{kernel}: {reason}")
+        click.echo(f"{file}: {len(rows)} choices, timed " + ("before the kernel changed" if changed else "as it is"))
+    context.exit(0 if rows and not changed else 1)
+
+
+def _changed(rows: list[Row], identity: Any) -> list[str]:
+    """What of the kernel is not as it was when a row was timed: each difference once."""
+    found: dict[str, None] = {}
+    for row in rows:
+        was = {part: row.soft[part] for part in OF_A_KERNEL if part in row.soft}
+        found |= dict.fromkeys(differences(was, identity))
+    return list(found)
+
+
+def _rows_in(file: Path) -> list[Row]:
+    try:
+        return rows_from_file(file.read_bytes())[0]
+    except BadRow as reason:
+        raise Failed(f"{file}: {reason}") from None
+
+
+def _here(device: str | None) -> Environment:
+    wanted = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    if wanted == "cuda" and not torch.cuda.is_available():
+        return Environment({"family": "no such device"})
+    return environment(torch.device(wanted))
+
+
+def row_text(row: Row) -> None:
+    """Print a row's key and the environment it was made in."""
+    out = screen()
+    out.print(f"key: {row.key}", markup=False)
+    for name, value in {**row.hard, **row.soft}.items():
+        out.print(f"  {name}: {value}", markup=False)

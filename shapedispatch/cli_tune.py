@@ -1,0 +1,146 @@
+"""``shapedispatch tune``: deciding ahead, at sizes or for the calls that were missed."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+import torch
+
+from .console import Failed, as_json, json_option, progress, rows_or_fail, screen
+from .environment import environment
+from .records import Choice
+from .report import choices_table, sweep_json, words
+from .store import Store
+from .store_rows import BadRow, Row, rows_from_file
+from .targets import Job, jobs_at, jobs_of_missed, points_of, target
+
+__all__ = ["GRAD_MODES", "Outcome", "run_jobs", "tune", "under_option"]
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+GRAD_MODES = {"grad": torch.enable_grad, "no-grad": torch.no_grad, "inference": torch.inference_mode}
+INTERRUPTED = 128 + signal.SIGINT
+MISSED = "Tune the calls that FILE says were missed."
+RANDOM = "With --missed: tensors may be filled with small random numbers."
+
+
+def under_option(command: F) -> F:
+    """``--under``."""
+    kind = click.Choice(list(GRAD_MODES))
+    return click.option("--under", type=kind, default="grad", show_default=True, help="The mode of the calls.")(command)
+
+
+@click.command()
+@click.argument("name", metavar="TARGET")
+@click.argument("sizes", nargs=-1, metavar="[SIZES]...")
+@click.option("--missed", type=click.Path(exists=True, path_type=Path), help=MISSED)
+@click.option("--random", is_flag=True, help=RANDOM)
+@click.option("--exhaustive", is_flag=True, help="Kernels: search all configs at each of these very sizes.")
+@under_option
+@json_option
+def tune(
+    name: str,
+    sizes: tuple[str, ...],
+    missed: Path | None,
+    random: bool,
+    exhaustive: bool,
+    under: str,
+    wants_json: bool,
+) -> None:
+    """Decide ahead for the dispatcher TARGET (module:dispatcher) at SIZES, and keep it in its store.
+
+    SIZES are M=16,64,256 or M=64:4096:64, both ends included; of several dims every combination. The calls are made by
+    the dispatcher's inputs=. Ctrl-C keeps what is done. SHAPEDISPATCH_STORE names another folder to keep it in.
+
+    --missed takes the place of SIZES: a FILE that `store export --kind missed` wrote, or a store's folder. Calls are
+    made by inputs= at the missed sizes; without inputs= and only with --random, of random numbers: say it of functions
+    for which any numbers will do, and never where tensors hold indices that could be out of bounds.
+    """
+    if bool(sizes) == (missed is not None):
+        raise click.UsageError("give SIZES, such as M=16,64,256, or --missed FILE, and not both")
+    points = points_of(sizes)
+    dispatcher = target(name)
+    if missed is None:
+        found = run_jobs(jobs_at(dispatcher, points, exhaustive=exhaustive), under)
+    else:
+        found = run_jobs(_missed_jobs(dispatcher, missed, random), None)
+    _report(dispatcher, found, wants_json)
+
+
+def _missed_jobs(dispatcher: Any, missed: Path, random: bool) -> list[Job]:
+    kernel = dispatcher.core.backend.name
+    rows = [row for row in _missed_rows(missed) if row.kernel == kernel]
+    if not rows:
+        raise Failed(f"{missed} holds no missed call of {kernel}")
+    jobs, refused = jobs_of_missed(dispatcher, rows, random=random)
+    for reason in dict.fromkeys(refused):
+        click.echo(f"{refused.count(reason)} of {len(rows)} missed calls not tuned: {reason}", err=True)
+    if not jobs:
+        raise Failed(f"none of the {len(rows)} missed calls of {kernel} could be made again")
+    return jobs
+
+
+def _missed_rows(missed: Path) -> list[Row]:
+    if missed.is_dir():
+        return rows_or_fail(Store(missed, readonly=True), kind="missed")
+    try:
+        return [row for row in rows_from_file(missed.read_bytes())[0] if row.kind == "missed"]
+    except BadRow as reason:
+        raise Failed(f"{missed}: {reason}") from None
+
+
+class Outcome:
+    """What came of a list of jobs."""
+
+    def __init__(self) -> None:
+        self.choices: list[Choice] = []
+        self.failures: list[str] = []
+        self.interrupted = False
+
+
+def run_jobs(jobs: Sequence[Job], under: str | None) -> Outcome:
+    """One job after the other, under a bar; what is decided is kept at once: Ctrl-C loses the current one only."""
+    found = Outcome()
+    with progress() as bar:
+        task = bar.add_task("tuning", total=len(jobs))
+        try:
+            for job in jobs:
+                bar.update(task, description=job.label)
+                _do(job, found, under)
+                bar.advance(task)
+        except KeyboardInterrupt:
+            found.interrupted = True
+    return found
+
+
+def _do(job: Job, found: Outcome, under: str | None) -> None:
+    try:
+        if under is None:
+            found.choices.append(job.run())
+        else:
+            with GRAD_MODES[under]():  # type: ignore[no-untyped-call]  # torch's own
+                found.choices.append(job.run())
+    except Exception as error:  # noqa: BLE001 - the user's functions, at the boundary; the reason is told
+        text = " ".join(str(error).split())
+        found.failures.append(f"{job.label}: {type(error).__name__}: {text[:300]}")
+
+
+def _report(dispatcher: Any, found: Outcome, wants_json: bool) -> None:
+    kernel = dispatcher.core.backend.name
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if wants_json:
+        as_json(sweep_json(kernel, found.choices, words(environment(device))))
+    elif found.choices:
+        screen().print(choices_table(kernel, found.choices))
+    for failure in found.failures:
+        click.echo(f"not tuned: {failure}", err=True)
+    if dispatcher.core.settings.store is False:
+        click.echo(f"{kernel} has no store (store=False), so nothing was kept", err=True)
+    if found.interrupted:
+        click.echo(f"interrupted: what is done is kept, {len(found.choices)} choices", err=True)
+    code = INTERRUPTED if found.interrupted else 1 if found.failures else 0
+    click.get_current_context().exit(code)

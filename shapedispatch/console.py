@@ -1,0 +1,197 @@
+"""What the commands share: how they fail, print and warn, and which store they mean."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+import torch
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
+
+from .doctor import store_in_use
+from .environment import Environment
+from .errors import ShapeDispatchError
+from .keyed_calls import Unbuildable, axes_of, in_words, rebuilt
+from .report import words
+from .store import Store
+from .store_rows import Row
+from .sweeps import timing_json
+from .targets import Wrong, target
+
+__all__ = [
+    "Failed",
+    "WrongInput",
+    "as_json",
+    "json_option",
+    "named_target",
+    "opened",
+    "progress",
+    "row_json",
+    "row_of",
+    "rows_or_fail",
+    "screen",
+    "sorted_rows",
+    "sound",
+    "store_option",
+    "telling",
+]
+
+ID_DIGITS = 10
+WIDTH_WITHOUT_A_TERMINAL = 140
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Failed(click.ClickException):
+    """It could not be done: exit code 1."""
+
+
+class WrongInput(click.ClickException):
+    """It was asked for wrongly: exit code 2."""
+
+    exit_code = 2
+
+
+@contextlib.contextmanager
+def telling() -> Iterator[None]:
+    """Errors as one sentence and an exit code, warnings as one line each on the standard error."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        warnings.showwarning = lambda message, *_, **__: click.echo(f"Warning: {message}", err=True)
+        try:
+            yield
+        except Wrong as error:
+            raise WrongInput(str(error)) from None
+        except ShapeDispatchError as error:
+            raise Failed(str(error)) from None
+        except OSError as error:
+            where = f"{error.filename}: " if error.filename else ""
+            raise Failed(f"{where}{error.strerror or error}") from None
+
+
+def screen(*, err: bool = False) -> Console:
+    """Where to print; made when it is needed, since tests and shells redirect the streams."""
+    stream = sys.stderr if err else sys.stdout
+    return Console(file=stream, width=None if stream.isatty() else WIDTH_WITHOUT_A_TERMINAL, highlight=False)
+
+
+def progress() -> Progress:
+    """A bar with the time left, on the standard error, so that the output can be piped."""
+    bar = (SpinnerColumn(), TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn())
+    return Progress(*bar, TimeRemainingColumn(), console=screen(err=True), transient=True)
+
+
+def as_json(value: Any) -> None:
+    """Print for a program."""
+    click.echo(json.dumps(value, indent=1, ensure_ascii=False))
+
+
+def json_option(command: F) -> F:
+    """``--json``."""
+    return click.option("--json", "wants_json", is_flag=True, help="Print JSON, for a program.")(command)
+
+
+def store_option(command: F) -> F:
+    """``--store``."""
+    told = "The store's folder (default: that of the settings)."
+    return click.option("--store", "place", type=click.Path(path_type=Path), help=told)(command)
+
+
+# The store.
+
+
+def opened(place: Path | None) -> Store:
+    """The store in that folder, or the one in use."""
+    return Store(place) if place is not None else store_in_use()
+
+
+@contextlib.contextmanager
+def sound(store: Store) -> Iterator[None]:
+    """What the store only notes, so that a user's call goes on, is here a failure."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+    if store.trouble:
+        raise Failed(f"the store cannot be used: {store.trouble[0]}")
+
+
+def rows_or_fail(store: Store, kernel: str | None = None, kind: str | None = None) -> list[Row]:
+    """The rows of the kernels that have ``kernel`` in their names; a sentence where there is none."""
+    with sound(store):
+        rows = [row for row in store.rows() if kind is None or row.kind == kind]
+    found = [row for row in rows if kernel is None or kernel in row.kernel]
+    if not rows:
+        raise Failed(f"nothing is stored in {store.path}" + (f" of kind {kind}" if kind else ""))
+    if not found:
+        raise Failed(f"nothing is stored for {kernel}; there is {', '.join(sorted({row.kernel for row in rows}))}")
+    return found
+
+
+def row_of(store: Store, name: str) -> Row:
+    """The row whose id begins with ``name``."""
+    found = [row for row in rows_or_fail(store) if row.identity.startswith(name.lower())]
+    if len(found) != 1:
+        what = "no row" if not found else f"{len(found)} rows"
+        raise WrongInput(f"{what} of {store.path} has an id that begins with {name}: `shapedispatch show` prints them")
+    return found[0]
+
+
+def row_json(row: Row, dispatcher: Any = None) -> dict[str, Any]:
+    """A row for a program and for tables; with its dispatcher, sizes by the names of its dims."""
+    environment = Environment(row.hard, row.soft)
+    return {
+        "id": row.identity[:ID_DIGITS],
+        "kernel": row.kernel,
+        "kind": row.kind,
+        "call": in_words(row.key),
+        "sizes": _sizes(row, dispatcher),
+        "device": f"{row.hard.get('family')} {row.hard.get('capability')}",
+        "variant": row.variant,
+        "config": None if row.config is None else json.loads(row.config),
+        "timings": [timing_json(timing) for timing in row.timings],
+        "ran_on": words(environment),
+    }
+
+
+def _sizes(row: Row, dispatcher: Any) -> dict[str, int]:
+    if dispatcher is None or dispatcher.core.backend.name != row.kernel:
+        return axes_of(row.key)
+    try:
+        return dict(dispatcher.core.backend.sizes(*rebuilt(row.key, device=torch.device("meta"))))
+    except (Unbuildable, ShapeDispatchError, ValueError):
+        return axes_of(row.key)
+
+
+def named_target(name: str | None) -> Any:
+    """The dispatcher of that name, or None."""
+    return None if name is None else target(name)
+
+
+def sorted_rows(rows: Sequence[dict[str, Any]], by: str, reverse: bool) -> list[dict[str, Any]]:
+    """Rows in the order of one column: ``time`` and ``gain`` by number, the others by text, calls by their sizes."""
+    order: dict[str, Callable[[dict[str, Any]], Any]] = {
+        "kernel": lambda row: (row["kernel"], list(row["sizes"].values())),
+        "call": lambda row: list(row["sizes"].values()),
+        "variant": lambda row: row["variant"],
+        "device": lambda row: row["device"],
+        "time": lambda row: _time(row),
+        "gain": lambda row: -_gain(row),
+    }
+    return sorted(rows, key=order[by], reverse=reverse)
+
+
+def _time(row: dict[str, Any], variant: str | None = None) -> float:
+    wanted = variant or row["variant"]
+    return next((one["median_us"] for one in row["timings"] if one["variant"] == wanted), float("inf"))
+
+
+def _gain(row: dict[str, Any]) -> float:
+    mine, plain = _time(row), _time(row, "plain")
+    return plain / mine if plain < float("inf") else 0.0

@@ -1,0 +1,208 @@
+"""What a stored key says of its call: in words, its sizes, and the call itself made anew.
+
+Keys are those of `keys`, in the form that a store has them. They hold no values of tensors, no objects and no modules:
+what cannot be made of a key is said, and never guessed. Whether a call that was made is the one that was met is for
+whoever makes its key again and compares.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .errors import ShapeDispatchError
+from .keys import ALIGNMENT_BYTES
+from .store_keys import Named, parse
+
+__all__ = ["Unbuildable", "axes_of", "in_words", "made_under", "rebuilt"]
+
+_TENSORS = ("torch.Tensor", "torch.nn.parameter.Parameter")
+_SAME = "the same tensor"
+_TEXT_LIMIT = 120
+
+
+class Unbuildable(ShapeDispatchError):
+    """A call cannot be made of its key; the text is a sentence."""
+
+
+# Reading.
+
+
+def in_words(text: str) -> str:
+    """A call for a person: ``float32[64,256], float32[256,32]^(1,256), 3``; strides only where they are unusual."""
+    try:
+        parts = [_part_in_words(part) for part in _parts(text) if part != ()]
+    except (ValueError, Unbuildable):
+        parts = [text]
+    joined = ", ".join(parts)
+    return joined if len(joined) <= _TEXT_LIMIT else joined[: _TEXT_LIMIT - 3] + "..."
+
+
+def axes_of(text: str) -> dict[str, int]:
+    """The sizes of a call's tensors and its whole numbers, by place: ``{"arg0.0": 64, "arg0.1": 256, "arg1": 3}``."""
+    found: dict[str, int] = {}
+    with contextlib.suppress(ValueError, Unbuildable):
+        for place, part in enumerate(_parts(text)):
+            if _is_tensor(part):
+                found |= {f"arg{place}.{axis}": size for axis, size in enumerate(part[2])}
+            elif _type_name(part) == "builtins.int":
+                found[f"arg{place}"] = part[1]
+    return found
+
+
+def _parts(text: str) -> tuple[Any, ...]:
+    """The arguments' parts of a key; raises ValueError for no key, Unbuildable for one that is not a function's."""
+    key = parse(text)
+    if not (isinstance(key, tuple) and key and isinstance(key[0], tuple) and len(key[0]) == 8):
+        raise Unbuildable("the key is not that of a function's call")
+    return key[1:]
+
+
+def _part_in_words(part: Any) -> str:
+    if _is_tensor(part):
+        _, dtype, sizes, strides, *_ = part
+        usual = tuple(torch.empty(sizes, device="meta").stride())
+        shown = f"{str(dtype).removeprefix('torch.')}[{','.join(map(str, sizes))}]"
+        return shown if strides == usual else f"{shown}^({','.join(map(str, strides))})"
+    if isinstance(part, tuple) and len(part) == 2 and isinstance(part[0], str):
+        return f"{part[0]}={_part_in_words(part[1])}"
+    try:
+        return repr(_value(part, _no_tensor))
+    except Unbuildable:
+        return (_type_name(part) or "...").rpartition(".")[2]
+
+
+def _no_tensor(part: Any) -> Any:
+    raise Unbuildable("a tensor")
+
+
+def _is_tensor(part: Any) -> bool:
+    return isinstance(part, tuple) and len(part) == 8 and _type_name(part) in _TENSORS
+
+
+def _type_name(part: Any) -> str | None:
+    named = isinstance(part, tuple) and part and isinstance(part[0], Named)
+    return part[0].name if named else None
+
+
+# Making.
+
+
+def rebuilt(
+    text: str, *, device: torch.device | None = None, fill: Callable[[Tensor], None] | None = None
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The call of a key: tensors of its dtypes, sizes, strides, alignments and device, whose numbers ``fill`` sets.
+
+    Without ``fill`` they hold whatever memory held. ``device`` overrides the key's. Raises Unbuildable, ValueError.
+    """
+    made: list[Tensor] = []
+
+    def tensor(part: Any) -> Tensor:
+        made.append(_tensor(part, device, fill))
+        return made[-1]
+
+    args: list[Any] = []
+    kwargs: dict[str, Any] = {}
+    for part in _parts(text):
+        if isinstance(part, tuple) and part[:1] == (_SAME,):
+            raise Unbuildable("the same tensor stood in two places of the call")
+        if isinstance(part, tuple) and len(part) == 2 and isinstance(part[0], str):
+            kwargs[part[0]] = _value(part[1], tensor)
+        elif _is_overlap(part):
+            if part:
+                raise Unbuildable("tensors of the call shared memory")
+        else:
+            args.append(_value(part, tensor))
+    return tuple(args), kwargs
+
+
+def _is_overlap(part: Any) -> bool:
+    return isinstance(part, tuple) and all(
+        isinstance(item, tuple) and list(map(type, item)) == [int] * 3 for item in part
+    )
+
+
+def _value(part: Any, tensor: Callable[[Any], Any]) -> Any:
+    """One argument from its part of a key."""
+    if _is_tensor(part):
+        return tensor(part)
+    name = _type_name(part)
+    if name in _BY_VALUE:
+        return part[1]
+    if name in _SEQUENCES:
+        return _SEQUENCES[name](_value(item, tensor) for item in part[1:])
+    if name == "builtins.dict":
+        return {_value(key, tensor): _value(value, tensor) for key, value in part[1:]}
+    if name == "builtins.float":
+        return float.fromhex(part[1])
+    if name == "builtins.complex":
+        return complex(float.fromhex(part[1]), float.fromhex(part[2]))
+    raise Unbuildable(f"an argument of type {(name or 'unknown').rpartition('.')[2]} cannot be made of a key")
+
+
+_BY_VALUE = {
+    *(f"builtins.{name}" for name in ("int", "bool", "str", "bytes", "NoneType", "ellipsis")),
+    *(f"torch.{name}" for name in ("dtype", "device", "layout", "memory_format")),
+}
+_SEQUENCES: Mapping[str | None, Callable[[Iterator[Any]], Any]] = {"builtins.list": list, "builtins.tuple": tuple}
+
+
+def _tensor(part: Any, device: torch.device | None, fill: Callable[[Tensor], None] | None) -> Tensor:
+    name, dtype, sizes, strides, where, alignment, grad, inference = part
+    with torch.inference_mode(inference), torch.no_grad():
+        made = _laid_out(dtype, sizes, strides, device or where, alignment, fill)
+    if name.name != _TENSORS[0]:
+        return torch.nn.Parameter(made, requires_grad=bool(grad))
+    if not grad:
+        return made
+    made.requires_grad_()
+    return made if grad == 1 else made.view_as(made)  # 2: no leaf, as in `keys`
+
+
+def _laid_out(
+    dtype: torch.dtype,
+    sizes: Sequence[int],
+    strides: Sequence[int],
+    device: torch.device,
+    alignment: int,
+    fill: Callable[[Tensor], None] | None,
+) -> Tensor:
+    """A tensor that starts ``alignment`` bytes beyond a multiple of 16, over memory of its own."""
+    length = 1 + sum((size - 1) * stride for size, stride in zip(sizes, strides, strict=True)) if 0 not in sizes else 0
+    try:
+        spare = ALIGNMENT_BYTES // dtype.itemsize
+        memory = torch.empty(length + spare, dtype=dtype, device=device)
+        start = ((alignment - memory.data_ptr()) % ALIGNMENT_BYTES) // dtype.itemsize if length else 0
+    except RuntimeError as error:
+        raise Unbuildable(f"a tensor of the call cannot be made here: {str(error).splitlines()[0]}") from None
+    if fill is not None:
+        fill(memory)
+    return memory.as_strided(sizes, strides, start)
+
+
+def small_random(memory: Tensor) -> None:
+    """Fill with small random numbers, the same at each call: from -1 to 1, or whole ones of 0 and 1."""
+    generator = torch.Generator().manual_seed(0)
+    kind = memory.dtype
+    if kind.is_complex:
+        small_random(torch.view_as_real(memory))
+    elif kind.is_floating_point:
+        memory.copy_((torch.rand(memory.shape, generator=generator) * 2 - 1).to(kind))
+    else:
+        memory.copy_(torch.randint(0, 2, memory.shape, generator=generator).to(kind))
+
+
+@contextlib.contextmanager
+def made_under(text: str) -> Iterator[None]:
+    """The grad mode, inference mode and autocast of a key."""
+    _, grad, inference, casts, *_ = parse(text)[0]
+    with contextlib.ExitStack() as state:
+        state.enter_context(torch.inference_mode(inference))
+        state.enter_context(torch.set_grad_enabled(grad))
+        for name, dtype in casts[:-1] if casts else ():
+            state.enter_context(torch.autocast(name, dtype=dtype, cache_enabled=casts[-1]))
+        yield

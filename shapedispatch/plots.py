@@ -1,0 +1,232 @@
+"""Pictures of sweeps: PNG or SVG, on any machine, readable in grey.
+
+Each variant has a marker and a line style of its own, so that no picture needs its colours; device and versions stand
+in the corner. Matplotlib is imported when the first picture is drawn, and its global state is not touched: no pyplot,
+no backend.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from .errors import ShapeDispatchError
+from .sweeps import Curve, Point, Sweep
+
+__all__ = ["CannotDraw", "draw_curves", "draw_heat", "draw_ratios", "draw_times", "save"]
+
+FORMATS = (".png", ".svg")
+# Dark to light and apart in grey too; markers and line styles tell what is left.
+_COLOURS = ("#1b1b1b", "#b3452b", "#2b6cb0", "#5a8f29", "#8e44ad", "#c78a1b", "#4f6d7a", "#a23b72")
+_MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<")
+_LINES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1)), (0, (1, 1)), (0, (8, 3)))
+_SHADES = ("0.93", "0.99")
+_LETTERS_ACROSS = 75  # of a region's label; one that has no room stands upright
+
+
+class CannotDraw(ShapeDispatchError):
+    """There is nothing to draw, or nothing to draw with; the text is a sentence."""
+
+
+# What is drawn. Each takes a Sweep (or Curves) and returns a matplotlib Figure.
+
+
+def draw_times(sweep: Sweep, dim: str) -> Any:
+    """Microseconds a call against the size of ``dim``: a line a variant, the chosen one ringed, shaded by who wins."""
+    row = _row(sweep, dim)
+    figure, axes = _axes(row, f"size of {dim}", "µs a call")
+    for place, name in enumerate(row.variants()):
+        timed = [(point.sizes[dim], timing) for point in row.points for timing in point.timings]
+        sizes = [size for size, timing in timed if timing.variant == name]
+        timings = [timing for _, timing in timed if timing.variant == name]
+        axes.plot(sizes, [timing.median_us for timing in timings], label=name, **_style(place))
+        low, high = ([timing.median_us + sign * timing.spread_us for timing in timings] for sign in (-1, 1))
+        axes.fill_between(sizes, low, high, color=_style(place)["color"], alpha=0.15, linewidth=0)
+    _ring(axes, [(point.sizes[dim], time) for point in row.points if (time := point.times().get(point.chosen))])
+    _logarithmic(axes, [point.sizes[dim] for point in row.points], "both")
+    _shade(axes, row, dim)
+    return _finished(figure, axes, row.ran_on)
+
+
+def draw_ratios(sweep: Sweep, dim: str) -> Any:
+    """Each variant's time as a multiple of the fastest one's at that size: how far a fixed choice can be off."""
+    row = _row(sweep, dim)
+    figure, axes = _axes(row, f"size of {dim}", "time / time of the fastest variant at that size")
+    for place, name in enumerate(row.variants()):
+        points = [(point.sizes[dim], point.ratios()[name]) for point in row.points if name in point.ratios()]
+        worst = max((ratio for _, ratio in points), default=1.0)
+        axes.plot(*_columns(points), label=f"always {name}: at worst {worst:.2f} ×", **_style(place))
+    _ring(axes, [(point.sizes[dim], ratio) for point in row.points if (ratio := point.ratios().get(point.chosen))])
+    axes.axhline(1.0, color="0.6", linewidth=0.8)
+    _logarithmic(axes, [point.sizes[dim] for point in row.points], "x")
+    return _finished(figure, axes, row.ran_on)
+
+
+def draw_heat(sweep: Sweep, across: str, up: str) -> Any:
+    """For two dims: in each cell the chosen variant and how many times faster than plain it is; darker is more."""
+    cells: dict[tuple[int, int], Point] = {}
+    for point in sweep.points:
+        if across in point.sizes and up in point.sizes:
+            cells[point.sizes[across], point.sizes[up]] = point
+    if not cells:
+        raise CannotDraw(f"{sweep.title}: no call has both sizes {across} and {up}")
+    columns, rows = sorted({x for x, _ in cells}), sorted({y for _, y in cells})
+    figure, axes = _axes(sweep, f"size of {across}", f"size of {up}")
+    gains = [[_gain(cells.get((x, y))) for x in columns] for y in rows]
+    low, top = min(map(min, gains)), max(map(max, gains))
+    # Neither white nor black: what is written in a cell is read on any of these greys.
+    span = {"vmin": low - 0.1, "vmax": low + 2 * (top - low) + 0.1}
+    image = axes.imshow(gains, origin="lower", aspect="auto", cmap="Greys", **span)
+    for i, y in enumerate(rows):
+        for j, x in enumerate(columns):
+            axes.text(j, i, _cell_text(cells.get((x, y))), ha="center", va="center", fontsize=7)
+    axes.set_xticks(range(len(columns)), [str(x) for x in columns])
+    axes.set_yticks(range(len(rows)), [str(y) for y in rows])
+    figure.colorbar(image, label="time of plain / time of what was chosen")
+    return _cornered(figure, sweep.ran_on)
+
+
+def draw_curves(title: str, curves: Sequence[Curve], across: str, ran_on: str = "") -> Any:
+    """Microseconds a call against a count, such as the number of shapes or of tensors: a line a contender."""
+    if not curves:
+        raise CannotDraw(f"{title}: there is nothing to draw")
+    figure, axes = _axes(Sweep(title, (), ran_on), across, "µs a call on the host")
+    for place, curve in enumerate(curves):
+        counts, medians, spreads = (list(column) for column in zip(*curve.points, strict=True))
+        axes.errorbar(counts, medians, spreads, label=curve.name, capsize=2, **_style(place))
+    _logarithmic(axes, [count for curve in curves for count, _, _ in curve.points], "x")
+    axes.set_ylim(bottom=0)
+    return _finished(figure, axes, ran_on)
+
+
+def save(figure: Any, path: Path) -> None:
+    """Write a picture; the ending says which kind. The same picture is the same bytes.
+
+    Raises CannotDraw for another ending, OSError for a place that cannot be written.
+    """
+    ending = path.suffix.lower()
+    if ending not in FORMATS:
+        raise CannotDraw(f"{path.name}: a picture is written as {' or '.join(FORMATS)}")
+    import matplotlib as mpl
+
+    with mpl.rc_context({"svg.hashsalt": "shapedispatch"}):
+        figure.savefig(path, dpi=150, metadata={"Date": None} if ending == ".svg" else {"Software": None})
+
+
+# How it is drawn.
+
+
+def _row(sweep: Sweep, dim: str) -> Sweep:
+    row = sweep.along(dim)
+    if not row.points:
+        raise CannotDraw(f"{sweep.title}: nothing was timed at sizes of {dim}")
+    return row
+
+
+def _axes(sweep: Sweep, across: str, up: str) -> tuple[Any, Any]:
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise CannotDraw("plots need matplotlib, which is not installed: pip install 'shapedispatch[plot]'") from None
+    figure = Figure(figsize=(7.2, 4.6), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    axes.set_title(sweep.title, loc="left", fontsize=10)
+    axes.set_xlabel(across)
+    axes.set_ylabel(up)
+    return figure, axes
+
+
+def _style(place: int) -> dict[str, Any]:
+    kinds = {"color": _COLOURS, "marker": _MARKERS, "linestyle": _LINES}
+    return {name: values[place % len(values)] for name, values in kinds.items()} | {"markersize": 5, "linewidth": 1.4}
+
+
+def _columns(points: Sequence[tuple[float, float]]) -> tuple[list[float], list[float]]:
+    return [x for x, _ in points], [y for _, y in points]
+
+
+def _ring(axes: Any, points: Sequence[tuple[float, float]]) -> None:
+    if points:
+        ring = {"markersize": 12, "markerfacecolor": "none", "markeredgecolor": "black", "markeredgewidth": 1.3}
+        axes.plot(*_columns(points), linestyle="none", marker="o", label="chosen", **ring)
+
+
+def _logarithmic(axes: Any, sizes: Sequence[int], which: str) -> None:
+    """Sizes that were measured are the ticks; time is logarithmic where it spans magnitudes."""
+    ticks = sorted(set(sizes))
+    if min(ticks) > 0:
+        axes.set_xscale("log", base=2)
+    axes.set_xticks(ticks, [str(size) for size in ticks], rotation=45 if len(ticks) > 8 else 0)
+    axes.minorticks_off()
+    if which == "both":
+        _logarithmic_time(axes)
+
+
+def _logarithmic_time(axes: Any) -> None:
+    """Ticks at 1, 2 and 5 of each magnitude where there are few magnitudes, written as plain numbers."""
+    from matplotlib.ticker import LogLocator, NullFormatter
+
+    axes.set_yscale("log")
+    low, high = axes.get_ylim()
+    axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if high < 1000 * low else (1.0,)))
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    axes.yaxis.set_minor_formatter(NullFormatter())
+
+
+def _shade(axes: Any, row: Sweep, dim: str) -> None:
+    """The regions in which each variant wins, in two greys in turn, each with its name at the top."""
+    left, right = axes.get_xlim()
+    regions = row.regions(dim)
+    axes.set_xlim(left, right)
+    bounds = [left, *[region.start for region in regions[1:]], right]
+    for place, region in enumerate(regions):
+        start, end = bounds[place], bounds[place + 1]
+        axes.axvspan(start, end, facecolor=_SHADES[place % len(_SHADES)], zorder=0)
+        (here, _), (there, _) = axes.transAxes.inverted().transform(axes.transData.transform([(start, 1), (end, 1)]))
+        middle = (start * end) ** 0.5 if axes.get_xscale() == "log" else (start + end) / 2
+        axes.annotate(
+            region.variant,
+            (middle, 0.985),
+            xycoords=axes.get_xaxis_transform(),
+            ha="center",
+            va="top",
+            fontsize=7,
+            color="0.25",
+            rotation=90 if len(region.variant) > (there - here) * _LETTERS_ACROSS else 0,
+        )
+
+
+def _gain(point: Point | None) -> float:
+    times = point.times() if point is not None else {}
+    if point is None or point.chosen not in times or "plain" not in times:
+        return 1.0
+    return times["plain"] / times[point.chosen]
+
+
+def _cell_text(point: Point | None) -> str:
+    return "" if point is None else f"{point.chosen}\n{_gain(point):.2f} ×"
+
+
+def _finished(figure: Any, axes: Any, ran_on: str) -> Any:
+    axes.grid(which="major", color="0.88", linewidth=0.6)
+    axes.set_axisbelow(True)
+    axes.legend(fontsize=8, frameon=True, framealpha=0.9, loc="upper left", bbox_to_anchor=(1.0, 1.0))
+    return _cornered(figure, ran_on)
+
+
+def _cornered(figure: Any, ran_on: str) -> Any:
+    figure.supxlabel(ran_on, x=0.99, ha="right", fontsize=6, color="0.35")
+    return figure
+
+
+def pictures(sweep: Sweep) -> Mapping[str, Any]:
+    """The pictures that a sweep has: times and ratios along its longest dim, a heat map where two dims vary."""
+    dims = sweep.dims()
+    if not dims:
+        raise CannotDraw(f"{sweep.title}: nothing was timed")
+    longest = max(dims, key=lambda dim: len(sweep.along(dim).points))
+    found = {"times": draw_times(sweep, longest), "ratio": draw_ratios(sweep, longest)}
+    return found | ({"heat": draw_heat(sweep, dims[0], dims[1])} if len(dims) == 2 else {})

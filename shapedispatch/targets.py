@@ -1,0 +1,248 @@
+"""What the command line names: a dispatcher as ``module:dispatcher``, sizes as ``M=16,64`` or ``M=64:4096:64``."""
+
+from __future__ import annotations
+
+import importlib
+import itertools
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .backends.torch_function import TorchFunction
+from .errors import ShapeDispatchError
+from .keyed_calls import Unbuildable, made_under, rebuilt, small_random
+from .keys import Bypass, storable
+from .records import Choice
+from .store_keys import canonical, differing, parse
+from .store_rows import Row
+
+__all__ = ["Job", "Wrong", "dispatchers_in", "jobs_at", "jobs_of_missed", "points_of", "target"]
+
+POINTS_LIMIT = 100_000
+
+
+class Wrong(ShapeDispatchError):
+    """The command line names something that there is not, or sizes that are none; the text is a sentence."""
+
+
+# Dispatchers.
+
+
+def target(name: str) -> Any:
+    """The dispatcher called ``module:dispatcher``, or the only one of ``module``. Imports the module.
+
+    Raises Wrong where there is no such module, nothing of that name in it, or no dispatcher there.
+    """
+    module_name, _, path = name.partition(":")
+    module = _imported(module_name)
+    if path:
+        return _within(module, module_name, path)
+    found = dispatchers_in(module)
+    if len(found) != 1:
+        names = ", ".join(f"{module_name}:{label}" for label in found)
+        raise Wrong(f"{module_name} has {len(found)} dispatchers: name one of {names}" if found else _none(module_name))
+    return next(iter(found.values()))
+
+
+def is_dispatcher(value: Any) -> bool:
+    """Whether this is what `shapedispatch` returned."""
+    return hasattr(value, "core") and hasattr(value, "cache_info")
+
+
+def dispatchers_in(module: Any) -> dict[str, Any]:
+    """The dispatchers among a module's names, each once."""
+    found: dict[str, Any] = {}
+    for label, value in vars(module).items():
+        if is_dispatcher(value) and all(value is not other for other in found.values()):
+            found[label] = value
+    return found
+
+
+def _imported(name: str) -> Any:
+    """The module, looked for in the working directory too, as ``python -m`` does."""
+    if not name or not all(part.isidentifier() for part in name.split(".")):
+        raise Wrong(f"{name!r} is no module's name: write module:dispatcher, as in mypackage.ops:mlp")
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        missing = f": it imports {error.name}, which is not installed" if error.name not in _parents(name) else ""
+        raise Wrong(f"there is no module {name}{'' if not missing else ' that can be imported'}{missing}") from None
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - the user's code, at the boundary; the reason is told
+        raise Wrong(f"the module {name} cannot be imported: {_in_a_line(error)}") from None
+
+
+def _parents(name: str) -> list[str]:
+    return [".".join(name.split(".")[: i + 1]) for i in range(name.count(".") + 1)]
+
+
+def _within(module: Any, module_name: str, path: str) -> Any:
+    found = module
+    for part in path.split("."):
+        if not hasattr(found, part):
+            raise Wrong(f"{module_name} has no {path}{_there_are(module, module_name)}")
+        found = getattr(found, part)
+    if not is_dispatcher(found):
+        raise Wrong(f"{module_name}:{path} is no dispatcher: decorate it with @shapedispatch{_there_are(module, '')}")
+    return found
+
+
+def _none(module_name: str) -> str:
+    return f"{module_name} has no dispatcher: decorate a function in it with @shapedispatch"
+
+
+def _there_are(module: Any, module_name: str) -> str:
+    names = ", ".join(dispatchers_in(module))
+    return f"; its dispatchers are {names}" if names else ", and no dispatcher" * bool(module_name)
+
+
+def _in_a_line(error: BaseException) -> str:
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text[:300]}" if text else type(error).__name__
+
+
+# Sizes.
+
+
+def points_of(texts: Sequence[str]) -> list[dict[str, int]]:
+    """Every combination of the sizes that ``M=16,64`` and ``N=64:256:64`` (both ends included) name; raises Wrong."""
+    columns: dict[str, list[int]] = {}
+    for text in texts:
+        name, equals, sizes = text.partition("=")
+        if not equals or not name.strip():
+            raise Wrong(f"{text!r} names no sizes: write M=16,64,256 or M=64:4096:64")
+        if name.strip() in columns:
+            raise Wrong(f"the sizes of {name.strip()} are given twice")
+        columns[name.strip()] = list(dict.fromkeys(_sizes(text, sizes)))
+    count = 1
+    for sizes_of_one in columns.values():
+        count *= len(sizes_of_one)
+    if count > POINTS_LIMIT:
+        raise Wrong(f"these are {count} combinations of sizes; at most {POINTS_LIMIT} are tuned at once")
+    return [dict(zip(columns, row, strict=True)) for row in itertools.product(*columns.values())]
+
+
+def _sizes(text: str, sizes: str) -> Iterator[int]:
+    for item in sizes.split(","):
+        numbers = item.strip().split(":")
+        if not (len(numbers) <= 3 and all(number.strip().isdecimal() for number in numbers)):
+            raise Wrong(f"{text!r} has {item.strip()!r} for a size: write whole numbers, as M=16,64 or M=64:4096:64")
+        start = int(numbers[0])
+        end = int(numbers[1]) if len(numbers) > 1 else start
+        step = int(numbers[2]) if len(numbers) > 2 else 1
+        if step < 1 or end < start or end - start > step * POINTS_LIMIT:
+            raise Wrong(f"{item.strip()!r} in {text!r} is no range: start:end:step rises by a step of at least 1")
+        yield from range(start, end + 1, step)
+
+
+# Calls to tune.
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One call to tune: how it is called, and what decides it."""
+
+    label: str
+    run: Callable[[], Choice]
+
+
+def jobs_at(dispatcher: Any, points: Sequence[Mapping[str, int]], ask: str = "tune", **how: bool) -> list[Job]:
+    """A job for each point, its call made by the dispatcher's ``inputs``. Raises Wrong.
+
+    ``ask`` is the dispatcher's method that answers: ``tune`` or ``explain``; ``how`` goes to it.
+    """
+    core = dispatcher.core
+    if core.inputs is None:
+        raise Wrong(
+            f"{core.backend.name} cannot be tuned at sizes alone, since nobody here knows its other arguments: "
+            "give inputs=, a function inputs(sizes, like) -> (args, kwargs), to @shapedispatch"
+        )
+    _refuse_unknown_dims(core.backend, points)
+
+    def job(point: Mapping[str, int]) -> Job:
+        def run() -> Choice:
+            args, kwargs = core.inputs(dict(point), None)
+            return getattr(dispatcher, ask)(*args, **how, **kwargs)  # type: ignore[no-any-return]
+
+        return Job(", ".join(f"{name}={size}" for name, size in point.items()), run)
+
+    return [job(point) for point in points]
+
+
+def _refuse_unknown_dims(backend: Any, points: Sequence[Mapping[str, int]]) -> None:
+    declaration = getattr(backend.plan, "declaration", None)
+    known = declaration.names if declaration is not None else tuple(backend.plan.dims)
+    unknown = sorted({name for point in points for name in point} - set(known)) if known else []
+    if unknown:
+        raise Wrong(f"{backend.name} has no dim {unknown[0]}; it has {', '.join(known)}")
+
+
+def jobs_of_missed(dispatcher: Any, rows: Sequence[Row], *, random: bool) -> tuple[list[Job], list[str]]:
+    """A job for each missed call that can be made again, and a sentence for each that cannot.
+
+    Made by the dispatcher's ``inputs`` at the sizes that the key holds; without them, and only if ``random``, of
+    tensors as the key describes them, filled with small random numbers.
+    """
+    jobs, refused = [], []
+    for row in rows:
+        try:
+            call = _call_again(dispatcher.core, row.key, random)
+        except (Unbuildable, ValueError) as reason:
+            refused.append(str(reason))
+        else:
+            jobs.append(Job(_said(dispatcher.core.backend, call), _tuned_again(dispatcher, row.key, random)))
+    return jobs, refused
+
+
+Call = tuple[tuple[Any, ...], Mapping[str, Any]]
+
+
+def _tuned_again(dispatcher: Any, key: str, random: bool) -> Callable[[], Choice]:
+    """The call is made a second time when its turn comes: all of them together may need more memory than there is."""
+
+    def run() -> Choice:
+        args, kwargs = _call_again(dispatcher.core, key, random)
+        with made_under(key):
+            return dispatcher.tune(*args, **kwargs)  # type: ignore[no-any-return]
+
+    return run
+
+
+def _said(backend: Any, call: Call) -> str:
+    return ", ".join(f"{name}={size}" for name, size in backend.sizes(*call).items()) or "one call"
+
+
+def _call_again(core: Any, key: str, random: bool) -> Call:
+    """The call of a key, made so that its key is this one; raises Unbuildable where it does not come out so."""
+    backend = core.backend
+    if not isinstance(backend, TorchFunction):
+        raise Unbuildable("the key of a kernel's call does not hold its tensors' sizes: tune it at sizes instead")
+    if core.inputs is None and not random:
+        raise Unbuildable(
+            f"{backend.name} has no inputs=, so its calls can only be made of random numbers: say --random if they may"
+        )
+    with made_under(key):
+        call: Call = rebuilt(key, fill=small_random if core.inputs is None else None)
+        if core.inputs is not None:
+            call = _by_inputs(core, *call)
+        try:
+            again = canonical(storable(backend.key(*call)))
+        except (Bypass, TypeError) as reason:
+            raise Unbuildable(f"the call cannot be made again: {reason}") from None
+    if again != key:
+        raise Unbuildable(f"the call that can be made is another one: {differing(parse(key), parse(again))[0]}")
+    return call
+
+
+def _by_inputs(core: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Call:
+    """The call that the dispatcher's ``inputs`` makes at this one's sizes, like its arguments."""
+    backend = core.backend
+    try:
+        made = core.inputs(dict(backend.sizes(args, kwargs)), backend.arguments(args, kwargs))
+        return backend.normal(*made)  # type: ignore[no-any-return]
+    except Exception as error:  # noqa: BLE001 - the user's code, at the boundary; the reason is told
+        raise Unbuildable(f"inputs= made no call of it: {_in_a_line(error)}") from None
