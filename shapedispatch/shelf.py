@@ -6,9 +6,11 @@ A row names a variant. Whether that exists, may run the call and is right is jud
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import math
 import threading
+import weakref
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -28,11 +30,25 @@ __all__ = ["Shelf", "store_at"]
 class Shelf:
     """What is stored of one kernel. ``identity`` gives the soft parts that are the kernel's own: code, candidates."""
 
-    def __init__(self, store: Store, kernel: str, identity: Callable[[], Mapping[str, str]]) -> None:
+    def __init__(self, store: Store, name: str, identity: Callable[[], Mapping[str, str]]) -> None:
         self.store = store
-        self.kernel = kernel
-        self._identity = identity
-        self._soft: Mapping[str, str] | None = None
+        self._name = name
+        self._identity = functools.cache(identity)  # read at the first call: by then its globals are there
+        with _lock:
+            _shelves[:] = [ref for ref in _shelves if ref() is not None]
+            self._before = [ref for ref in _shelves if (shelf := ref()) is not None and shelf._name == name]
+            _shelves.append(weakref.ref(self))
+
+    @functools.cached_property
+    def kernel(self) -> str:
+        """The name in the store: where dispatchers of other code have the same name, the second one's has a number.
+
+        Without it, they would take each other's place, and time again in each process.
+        """
+        earlier = [shelf for ref in self._before if (shelf := ref()) is not None]
+        codes = list(dict.fromkeys(tuple(sorted(shelf._identity().items())) for shelf in [*earlier, self]))
+        place = codes.index(tuple(sorted(self._identity().items())))
+        return f"{self._name}#{place + 1}" if place else self._name
 
     def find(self, key: Key, device: torch.device) -> Found | None:
         """The stored row for this key on this kind of device."""
@@ -88,9 +104,7 @@ class Shelf:
         return ("this key cannot be stored",) if text is None else self.store.why(self.kernel, text, self._here(device))
 
     def _here(self, device: torch.device) -> Environment:
-        if self._soft is None:
-            self._soft = self._identity()
-        return environment(device).extended(**self._soft)
+        return environment(device).extended(**self._identity())
 
 
 def _text(key: Key) -> str | None:
@@ -122,6 +136,7 @@ def _far(one: str, other: str) -> float | None:
     return far
 
 
+_shelves: list[weakref.ref[Shelf]] = []
 _stores: dict[Path | None, Store] = {}
 _lock = threading.Lock()
 

@@ -38,6 +38,8 @@ __all__ = ["Plan", "TorchFunction"]
 
 BUILT_AT_FIRST = 3
 """With more hint points than this, only the two nearest to a call are built; others join when a nearer call comes."""
+_FAR = 64
+"""A stored hint that is none of the decoration's, since it was made for a nearby call: at most so many times the size."""
 TRACES_A_FAMILY = 4
 """How many traces for effects are remembered for calls that differ in sizes and numbers only."""
 
@@ -206,13 +208,28 @@ class TorchFunction:
         points = hint_points(plan.hints, dynamic)
         sizes = places.sizes()
         wished = point_of(wish.only or "")
-        if wished and wished.keys() <= sizes.keys():  # a stored choice knows axes that this process has not seen vary
+        if wished and (wished in points or self._might_be(wished, sizes)):
             dynamic, points = tuple(wished), (wished,)
         return Situation(self._traced, scope, fixed, places, sizes, dynamic, points, key[0], seen.numbers_vary)
 
+    def _might_be(self, point: Mapping[str, int], sizes: Mapping[str, int]) -> bool:
+        """Whether a point that a stored choice names is one that this decoration comes to.
+
+        A store knows axes that this process has not seen vary, and powers of two where no hint's build served a size.
+        """
+        if any(name not in sizes or name in self.plan.static or size < 2 for name, size in point.items()):
+            return False
+        hints = [size for size in self.plan.hints if isinstance(size, int)] if self.plan.bare else []
+        pairs = [(size, sizes[name]) for name, size in point.items()]
+        return all(size in hints or (size == round_up_pow2(size) and size <= _FAR * own) for size, own in pairs)
+
     def _wants_exact(self, call: Situation, wish: Wish) -> bool:
-        """Asked for; or bare, while no axis has been seen to vary: all sizes constant is what can be known."""
-        return wish.only == "exact" or self.plan.exact or (self.plan.bare and not call.dynamic and bool(self.plan.hints))
+        """Asked for; or bare, while no axis has been seen to vary: all sizes constant is what can be known.
+
+        Another process's choice may be one that it made before it saw an axis vary.
+        """
+        bare = self.plan.bare and bool(self.plan.hints) and (not call.dynamic or wish.only == "exact")
+        return self.plan.exact or bare
 
     def _points(self, call: Situation, memory: Memory) -> Sequence[Mapping[str, int]]:
         """The hint points that have a build or get one now."""
