@@ -29,7 +29,7 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from shapedispatch import core as core_room
-from shapedispatch.backends import Candidate, Memory, Offer
+from shapedispatch.backends import EVERYTHING, Candidate, Memory, Offer, Wish
 from shapedispatch.backends.torch_function import Plan, TorchFunction
 from shapedispatch.core import Core
 from shapedispatch.dims import Declaration
@@ -155,7 +155,9 @@ def _meet(one: Tensor, other: Tensor) -> bool:
 class BakingBackend(TorchFunction):
     """Offers plain and a `Baked` build of the call at hand; nothing is traced or compiled."""
 
-    def offer(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], key: Key, memory: Memory) -> Offer:
+    def offer(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], key: Key, memory: Memory, wish: Wish = EVERYTHING
+    ) -> Offer:
         """Plain, then the baked build."""
         plain = Candidate("plain", self.plain)
         baked = Candidate("baked", Baked(self.plain, args, kwargs, bool(self.plan.mutates)), route="memory by address")
