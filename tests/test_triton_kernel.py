@@ -83,7 +83,7 @@ def autotuned(kernel: Any = adds, configs: Any = None, key: Any = ("n",), **opti
 def cost(launched: Launched) -> float:
     """The block nearest to the size wins, and two warps are dearer."""
     size = next(value for value in launched.arguments if type(value) is int and value < 2**40)
-    return 10 + abs(launched.constants["B"] - size) + 10 * launched.num_warps
+    return 10 + abs(launched.constants["B"] - size) + 100 * launched.num_warps
 
 
 def grid_of(n: int) -> Any:
@@ -870,6 +870,19 @@ def test_kernels_at_a_grid_can_be_asked(recorder: Recorder) -> None:
     assert kernel.choices()[0].variant == "hint[n=64]"
     kernel.cache_clear()
     assert kernel.choices() == []
+
+
+@pytest.mark.parametrize("sizes", [{"n": (60, 250)}, [{"n": 60}, {"n": 250}]])
+def test_calls_are_prepared_from_made_inputs(recorder: Recorder, sizes: Any) -> None:
+    """Every size asked for is decided ahead, and hit by the first call."""
+    kernel = dispatched(
+        autotuned(), recorder, cost, inputs=lambda point, like: ((*tensors(2), point["n"], 1), {}), margin=0.0
+    )
+    choices = kernel[(4,)].prepare(sizes)
+    kernel[(4,)](X, Y, 250, 1)
+
+    assert [choice.sizes["n"] for choice in choices] == [60, 250]
+    assert kernel.cache_info().hits == 1
 
 
 def test_why_a_key_is_new(recorder: Recorder) -> None:

@@ -85,7 +85,7 @@ WORKLOADS = (
         make_inputs=make_inputs,
         reference=torch.matmul,
         tolerance={torch.float32: (1e-4, 1e-3), torch.bfloat16: (2e-2, 5e-1), torch.float16: (1e-2, 1e-1)},
-        said={"matmul": {"hints": {"M": (16, 64, 256, 1024, 4096)}}},
+        said={"matmul": {"hints": {"M": tuple(2**i for i in range(4, 13))}}},
         sweep=tuple(at(m) for m in (1, 16, 48, 64, 128, 256, 512, 1000, 1024, 2048, 4096)),
         small_sweep=(at(5, 7, 48), at(33, 40, 64), at(70, 20, 30)),
     ),

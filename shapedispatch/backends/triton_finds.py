@@ -8,23 +8,22 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, NamedTuple
 
 from ..dims import distance, hint_points, variant_name
 from ..records import Choice
-from . import Memory, Offer, Search
+from . import Memory
 from .triton_adopt import config_text
 from .triton_layout import Layout
 from .triton_offer import Making, Wanted
 from .triton_plan import KernelPlan
 
-__all__ = ["Finds", "Search"]
+__all__ = ["Finds"]
 
-MOST_FOUND = 3
+MOST_FOUND = 4
 """Configs kept for one hint: the best, and others that were nearly as good where they were searched."""
-NEARLY = 1.1
+NEARLY = 1.25
 """How much slower than the best a config may be where it was searched, to be tried at other shapes too."""
 NEAREST = 2
 """A call is offered what was found for so many of the hints nearest to it."""
@@ -114,7 +113,7 @@ def config_name(making: Making, place: int) -> str:
 
 def _wished(making: Making, known: Sequence[Wanted]) -> list[Wanted]:
     """The one that is asked for by name and config, if this process has not found it itself."""
-    name, config = making.wish.only, getattr(making.wish, "config", None)
+    name, config = making.wish.only, making.wish.config
     if name is None or config is None or any(one.name == name for one in known):
         return []
     places = [place for place in making.left if _is_config(making.config(place), config)]

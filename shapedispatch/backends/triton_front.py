@@ -8,6 +8,7 @@ another kernel, be asked for its parameters, and be taken for a kernel by Dynamo
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -66,7 +67,7 @@ class _AtGrid(functools.partial[Any]):
 
     def prepare(self, sizes: Any = (), *args: Any, **kwargs: Any) -> Any:
         """See `dispatcher.Dispatcher.prepare`."""
-        return self._front().core.prepare(sizes, self.args[0], *args, **kwargs)
+        return _prepared(self._front().core, self.args[0], sizes, args, kwargs)
 
     def _front(self) -> Any:
         return self.func.__self__  # type: ignore[attr-defined]  # what is called is a method of the object
@@ -84,6 +85,23 @@ class _Variant:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Over the grid that the decorator gave."""
         return self._run(None, *args, **kwargs)
+
+
+def _prepared(core: Any, grid: Any, sizes: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
+    """See `dispatcher.Dispatcher.prepare`: with a call, that call; without, those that ``inputs`` makes."""
+    inputs = core.backend.plan.inputs
+    if inputs is None or args or kwargs:
+        return core.prepare(sizes, grid, *args, **kwargs)  # type: ignore[no-any-return]  # the core is known by use
+    made = [inputs(point, None) for point in _points(sizes)]
+    return [core.tune(grid, *made_args, **made_kwargs) for made_args, made_kwargs in made]
+
+
+def _points(sizes: Any) -> list[dict[str, int]]:
+    """A mapping of dim to size or sizes, or a list of mappings, as a list of points."""
+    if not isinstance(sizes, Mapping):
+        return [dict(point) for point in sizes]
+    columns = [size if isinstance(size, (list, tuple, range)) else [size] for size in sizes.values()]
+    return [dict(zip(sizes, row, strict=True)) for row in itertools.product(*columns)]
 
 
 class _Front:
@@ -158,8 +176,7 @@ class _Front:
 
     def prepare(self, sizes: Any = (), *args: Any, **kwargs: Any) -> Any:
         """See `dispatcher.Dispatcher.prepare`."""
-        given = (None, *args) if args or kwargs else ()
-        return self.core.prepare(sizes, *given, **kwargs)
+        return _prepared(self.core, None, sizes, args, kwargs)
 
     def variant(self, name: str) -> _Variant:
         """See `dispatcher.Dispatcher.variant`."""

@@ -18,12 +18,12 @@ from ..dims import Misfit, Rule, bucket_of
 from ..errors import four_parts, render_call
 from ..fingerprint import candidates_identity, code_identity
 from ..keys import Bypass, Key, describe
-from . import EVERYTHING, Candidate, Memory, Offer, Wish
+from . import EVERYTHING, Candidate, Memory, Offer, Search, Wish
 from .triton_adopt import Adopted
 from .triton_build import compiling_elsewhere
 from .triton_builds import Builds, releases
 from .triton_call import KernelCall, Unsettled
-from .triton_finds import Finds, Search
+from .triton_finds import Finds
 from .triton_key import KeyFunction
 from .triton_launch import current_stream, why_not_now
 from .triton_layout import CPU, Layout
@@ -242,7 +242,7 @@ class TritonKernel:
         """The search that this call needs before it can be decided, if any."""
         if len(making.left) < 2 or self._why_untimed(making):
             return None
-        if getattr(making.wish, "exhaustive", False) or not self._finds.points:
+        if making.wish.exhaustive or not self._finds.points:
             return self._search(making, self._finds.fact_here(making), final=True)
         (point,) = self._finds.nearest(making)
         if self._finds.survivors(making, point):

@@ -62,8 +62,7 @@ class Making:
 
         With ``hold`` the table holds their builds; without, `let_go` must be called.
         """
-        wished = [one for one in wanted if one.name == "plain" or self.wish.wants(one.name)]
-        settled = {one.name: (one, self.settle(one)) for one in wished}
+        settled = {one.name: (one, self.settle(one)) for one in wanted if self._may_be_made(one.name)}
         ready = [(one, facts) for one, facts in settled.values() if facts is not None]
         arguments = [self.call.arguments(facts) for _, facts in ready]
         compiled = self.builds.compiled(arguments, static, self.call.device, self.wish.build)
@@ -71,6 +70,15 @@ class Making:
             build = self._built(one, kernel, static)
             if build is not None:
                 self._add(one, facts, build, static, hold)
+
+    def _may_be_made(self, name: str) -> bool:
+        """Whether a variant is asked for and nothing is held against it; a refusal where something is."""
+        if name == "plain":
+            return True
+        why = self.wish.why_not(name) if self.wish.wants(name) else None
+        if why:
+            self.refuse(name, why)
+        return self.wish.wants(name) and not why
 
     def settle(self, one: Wanted) -> Settled | None:
         """What the call and a config come to; None, and a refusal, where they do not fit. Raises Bypass."""
@@ -123,8 +131,10 @@ class Making:
     def add_supplied(self, variants: Sequence[Variant]) -> None:
         """Candidates of the user's own."""
         settled = Settled(self.call.names, None, {}, {}, None, None)
-        for variant in (each for each in variants if self.wish.wants(str(each.name))):
+        for variant in variants:
             name = str(variant.name or getattr(variant.fn, "__name__", type(variant.fn).__name__))
+            if not self._may_be_made(name):
+                continue
             given = self.call.present()
             reason = variant.when(**given) if variant.when is not None else None
             if reason:
