@@ -245,9 +245,7 @@ class Core:
         entry = self._only(_stored(found), key, args, kwargs)
         return entry, () if entry else (f"{found.row.variant} was stored, and cannot be used for this call",)
 
-    def _kept(
-        self, entry: Entry, key: Key, args: tuple[Any, ...], kwargs: Mapping[str, Any], instead: bool
-    ) -> Entry:
+    def _kept(self, entry: Entry, key: Key, args: tuple[Any, ...], kwargs: Mapping[str, Any], instead: bool) -> Entry:
         """The entry, stored; or that of the choice which another process stored meanwhile, if not ``instead``."""
         if self._shelf is None:
             return entry
@@ -401,12 +399,10 @@ class Core:
         entry = _decided(winner, "nearest" if winner.point else "only", offer)
         return replace_choice(entry, notes=(*entry.choice.notes, f"not timed: {why}"))
 
-    def _judge(
-        self, key: Key, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-    ) -> Callable[[str], str | None] | None:
-        """With ``isolate``: what tries a variant in a worker first. One that took the worker with it is not tried again.
+    def _judge(self, key: Key, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Callable[[str], str | None] | None:
+        """With ``isolate``: what tries a variant in a worker first. One that took the worker with it is not tried anew.
 
-        What has no address in a module cannot be tried, and so is refused: nothing runs here that did not survive there.
+        What has no address in a module cannot be tried and is refused: nothing runs here that did not survive there.
         """
         if not self.settings.isolate:
             return None
@@ -512,7 +508,9 @@ class Core:
         refused = [f"{r.variant}: {'; '.join(r.reasons)}" for r in offer.refusals]
         names = ", ".join([*(candidate.name for candidate in offer.candidates), *offer.aliases])
         change = f"variants that can run this call: {names}"
-        raise NoVariantError(four_parts(self._rendered(args, kwargs), f"variant {name!r} was asked for", refused, change))
+        raise NoVariantError(
+            four_parts(self._rendered(args, kwargs), f"variant {name!r} was asked for", refused, change)
+        )
 
     def choices(self) -> list[Choice]:
         """See `dispatcher.Dispatcher.choices`."""

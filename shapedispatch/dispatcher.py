@@ -139,7 +139,7 @@ def shapedispatch(
         raise DeclarationError(f"objective={objective!r}: {error}") from None
     if inputs is not None and not callable(inputs):
         raise DeclarationError(f"inputs={inputs!r}: allowed is a function inputs(sizes, like) -> (args, kwargs)")
-    if name is not None and not (isinstance(name, str) and name.strip()):
+    if name is not None and not _is_name(name):
         raise DeclarationError(f"name={name!r}: allowed is a string that is not empty")
     said = {setting: value for setting, value in given.items() if value is not _LEFT_OUT}
 
@@ -261,6 +261,10 @@ def _mutates(given: Any, parameters: tuple[str, ...]) -> tuple[str, ...] | None:
     return names
 
 
+def _is_name(given: Any) -> bool:
+    return isinstance(given, str) and bool(given.strip())
+
+
 def _options(given: Any) -> Mapping[str, Any] | None:
     if given is not None and not isinstance(given, Mapping):
         raise DeclarationError(f"options={given!r}: allowed is a mapping, as in torch.compile(options=...)")
@@ -296,7 +300,10 @@ def _refuse_what_is_no_function(target: Any) -> None:
     if isinstance(target, (staticmethod, classmethod, property)):
         kind = type(target).__name__
         raise DeclarationError(f"a {kind}: write @{kind} above @shapedispatch, not below")
-    builtin = isinstance(target, BuiltinFunctionType) or type(target).__name__ in ("method_descriptor", "wrapper_descriptor")
+    builtin = isinstance(target, BuiltinFunctionType) or type(target).__name__ in (
+        "method_descriptor",
+        "wrapper_descriptor",
+    )
     if isinstance(target, type) or not (isinstance(target, (FunctionType, MethodType, functools.partial)) or builtin):
         raise DeclarationError(
             f"{target!r} is no function: shapedispatch decorates functions, methods, lambdas, partials and builtins"

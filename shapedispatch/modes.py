@@ -24,7 +24,7 @@ def on_change(listener: Callable[[], None]) -> None:
     _listeners.append(listener)
 
 
-class set_mode:  # noqa: N801 - used like a function, as torch.no_grad and torch.set_grad_enabled are
+class set_mode:
     """Set the mode of all dispatchers: ``tune``, ``frozen``, ``sealed`` or ``off``; also a context manager.
 
     Takes effect at once, and for the whole process: ``with set_mode("off"): ...`` restores what was set before.

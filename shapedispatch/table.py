@@ -69,7 +69,7 @@ class _Turn:
 
 
 deciding = _Turn()
-"""Held around building and timing, one for the process: compiler settings are global, and timings disturb each other."""
+"""Held around building and timing, one for the process: compiler settings are global, timings disturb each other."""
 
 
 class Held(Protocol):

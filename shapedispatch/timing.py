@@ -100,8 +100,8 @@ def contest(
     Each is called once untimed (not if ``warmed``) and sampled once. Then come rounds, in each of which all that are
     still running are sampled a few times, in an order that rotates; those clearly behind leave. The contest ends
     when the leader is ahead of all others, or as good as equal to them (after ``rounds_tie`` rounds, by the medians
-    alone), after ``rounds_max`` rounds, or when ``budget_ms`` of wall time are spent. The untimed call and the first sample are given to everyone whatever they
-    take: without them nothing is known.
+    alone), after ``rounds_max`` rounds, or when ``budget_ms`` of wall time are spent. The untimed call and the first
+    sample are given to everyone whatever they take: without them nothing is known.
 
     A candidate that raises is out, with its exception in ``failures``; what is no ``Exception`` (an interrupt)
     passes through. Samples that are not positive and finite are thrown away; without a valid one the median is

@@ -140,9 +140,7 @@ class Backend(Protocol):
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The call with some dims set to other sizes, its values repeated or cut; raises dims.Misfit."""
 
-    def bucket(
-        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], key: Key, rules: Mapping[str, Rule]
-    ) -> Hashable:
+    def bucket(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], key: Key, rules: Mapping[str, Rule]) -> Hashable:
         """What calls have in common that may share one timing: all but the dims with rules, and there the bucket."""
 
     def identity(self) -> Mapping[str, str]:

@@ -140,11 +140,17 @@ class Builder:
     options: Mapping[str, Any] | None
 
     def find(
-        self, call: Situation, point: Mapping[str, int], memory: Memory, unkeyed: Sequence[str], make: bool = True
+        self,
+        call: Situation,
+        point: Mapping[str, int],
+        memory: Memory,
+        unkeyed: Sequence[str] | None,
+        make: bool = True,
     ) -> tuple[Hashable, Build | NoBuild]:
         """The build of a variant for this call's class and the present state, made where it is missing (if ``make``).
 
-        ``unkeyed`` are the guards that read more of an argument than a key holds; with any, the route is guarded.
+        ``unkeyed`` are the guards that read more of an argument than a key holds; with any, the route is guarded. Where
+        they are not known (None) the direct route is tried, and failing by such a guard is not remembered.
         """
         frame = call.frame(point)
         for state in range(MOST_STATES):
@@ -156,6 +162,8 @@ class Builder:
                     return slot, NoBuild(why, passing=True)
                 build = self._guarded(call, point, unkeyed) if unkeyed else self._direct(call, point, frame, memory)
                 if isinstance(build, NoBuild):
+                    if unkeyed is None and build.passing:
+                        return slot, build
                     memory.remember(slot, build)
                 else:
                     memory.hold(slot, build, not build.shared)
@@ -190,7 +198,7 @@ class Builder:
     def _compiled(
         self, call: Situation, point: Mapping[str, int], frame: Mapping[str, Any], memory: Memory
     ) -> DirectBuild | NoBuild:
-        from .dynamo import Untraceable, trace
+        from .dynamo import Unkeyed, Untraceable, trace
         from .inductor import Code, compiler
 
         code = Code()
@@ -199,12 +207,10 @@ class Builder:
         numbers = call.numbers_vary or bool(call.places.numbers_at(point))
         try:
             compile_graph = compiler(self._options(call, point), code)
-            traced = trace(
-                call.fn, args, kwargs, compile_graph, tag=f"shapedispatch {variant}", number_inputs=numbers
-            )
+            traced = trace(call.fn, args, kwargs, compile_graph, tag=f"shapedispatch {variant}", number_inputs=numbers)
         except Untraceable as error:
             code.release()
-            return NoBuild(str(error))
+            return NoBuild(str(error), passing=isinstance(error, Unkeyed))
         build = DirectBuild(traced, code)
         name, twin = _equal(build, call, memory, call.points) if point else ("", None)
         if twin is not None:

@@ -32,13 +32,17 @@ from torch.nn import Module
 from .effects import Effects
 from .frames import argument_names, frame_locals, receiver_of
 
-__all__ = ["GraphCompiler", "Trace", "Untraceable", "forget", "guarded", "trace"]
+__all__ = ["GraphCompiler", "Trace", "Unkeyed", "Untraceable", "forget", "guarded", "trace"]
 
 GraphCompiler = Callable[[torch.fx.GraphModule, Sequence[Any]], Callable[..., Any]]
 
 
 class Untraceable(Exception):
     """Dynamo cannot follow this call in one graph, or guards it by what a key does not hold; the message is why."""
+
+
+class Unkeyed(Untraceable):
+    """It depends on more of an argument than a key holds."""
 
 
 class _Stop(BaseException):
@@ -152,7 +156,7 @@ def trace(
     if len(entries) != 1 or record.effects is None:
         raise Untraceable("there is nothing in it to compile: no operation on a tensor")
     if record.odd and not for_effects:
-        raise Untraceable("it depends on what no key holds: " + "; ".join(record.odd))
+        raise Unkeyed("it depends on what no key holds: " + "; ".join(record.odd))
     record.effects = replace(record.effects, unkeyed=tuple(dict.fromkeys(record.odd)))
     record.made.append(True)
     return _finished(fn, record, *entries[0])
@@ -185,7 +189,7 @@ def _run_dynamo(
             compiled(*args, **kwargs)
     except _Stop:
         pass
-    except Exception as error:  # the boundary: whatever stops Dynamo or the compiler is this build's refusal
+    except Exception as error:  # noqa: BLE001 - whatever stops Dynamo or the compiler is this build's refusal
         raise Untraceable(_reason(error)) from None
     finally:
         # Taken before the reset, since a dying code object deletes its globals; reset in every case, since the code
@@ -319,14 +323,14 @@ def _backend(gm: torch.fx.GraphModule, examples: Sequence[Any], **_: Any) -> Cal
 
 
 def _say_nothing_donated() -> None:
-    """Without donated buffers AOTAutograd leaves None where its backward, at retain_graph=True, asks for an empty list."""
+    """AOTAutograd leaves None where its backward, at retain_graph=True, asks for an empty list of donated buffers."""
     context = torch._guards.TracingContext.try_get()
     metadata = context.fw_metadata if context is not None else None
     if metadata is not None and getattr(metadata, "bw_donated_idxs", []) is None:
         metadata.bw_donated_idxs = []
 
 
-# ---------------------------------------------------------------------------------------------------------------- guards
+# --------------------------------------------------------------------------------------------------------------- guards
 
 _CONTAINER_GUARDS = frozenset(
     {"TYPE_MATCH", "SEQUENCE_LENGTH", "DICT_KEYS", "DICT_KEYS_MATCH", "DICT_CONTAINS", "MAPPING_KEYS_CHECK"}
@@ -432,7 +436,7 @@ def _reason(error: Exception) -> str:
     return f"{type(inner).__name__}: {text[:300]}"
 
 
-# --------------------------------------------------------------------------------------------------------------- effects
+# -------------------------------------------------------------------------------------------------------------- effects
 
 
 def _effects(gm: torch.fx.GraphModule, record: _Recording) -> Effects:

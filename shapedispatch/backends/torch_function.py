@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -24,7 +23,7 @@ from ..fingerprint import candidates_identity, code_identity
 from ..keys import Key
 from ..records import Refusal, Variant
 from . import EVERYTHING, Candidate, Memory, Offer, Wish
-from .builds import Builder, NoBuild
+from .builds import Builder, DirectBuild, NoBuild
 from .effects import Effects
 from .fakes import resized
 from .frames import call_of, frame_locals, python_function, receiver_of
@@ -39,7 +38,7 @@ __all__ = ["Plan", "TorchFunction"]
 BUILT_AT_FIRST = 3
 """With more hint points than this, only the two nearest to a call are built; others join when a nearer call comes."""
 _FAR = 64
-"""A stored hint that is none of the decoration's, since it was made for a nearby call: at most so many times the size."""
+"""A stored hint that is none of the decoration's was made for a nearby call: at most so many times the size."""
 TRACES_A_FAMILY = 4
 """How many traces for effects are remembered for calls that differ in sizes and numbers only."""
 
@@ -143,9 +142,7 @@ class TorchFunction:
             scope["self"] = type(scope["self"])
         return scope, fixed
 
-    def bucket(
-        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], key: Key, rules: Mapping[str, Rule]
-    ) -> Hashable:
+    def bucket(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], key: Key, rules: Mapping[str, Rule]) -> Hashable:
         """What calls have in common that may share one timing: all but the dims with rules, and there the bucket."""
         scope, _ = self._frame(args, kwargs)
         return (key[0], Places.of(scope, self.plan.declaration).bucket(rules))
@@ -176,13 +173,9 @@ class TorchFunction:
         wants_builds = self._points(call, memory) or self._wants_exact(call, wish)
         if wish.only == "plain" or not (wants_builds or self.plan.variants):
             return Offer(tuple(draft.candidates))
-        look = self._look_known(call, memory, wish.build)
-        if look is None:
+        effects = self._effects(call, memory, draft)
+        if effects is None:
             return Offer(tuple(draft.candidates), untimed="what it does is not known, and nothing is traced now")
-        effects = look if isinstance(look, str) else look.effects
-        if not isinstance(look, str) and look.state:
-            # Plain is right in every state, but what is fastest, and what may be timed, differs between them.
-            draft.candidates[0] = replace(draft.candidates[0], check=look.check())
         written, untimed = self._what_timing_may_touch(effects)
         self._watch_overlap |= written is None or bool(written)
         unsafe = self._why_no_builds(effects, args, kwargs)
@@ -278,9 +271,7 @@ class TorchFunction:
             draft.refuse(name, *reasons)
             return
         draft.notes += build.notes()
-        draft.candidates.append(
-            Candidate(name, build.run, build.check(), slot, build.route, point=point or None)
-        )
+        draft.candidates.append(Candidate(name, build.run, build.check(), slot, build.route, point=point or None))
 
     def _offer_variants(self, draft: _Draft, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         for variant in self.plan.variants:
@@ -296,8 +287,33 @@ class TorchFunction:
 
     # -- effects
 
+    def _effects(self, call: Situation, memory: Memory, draft: _Draft) -> Effects | str | None:
+        """What plain does, or why that is unknown; None where nothing may be made to find out.
+
+        Where one build is all that is asked for, its own trace says it: a process that starts has no time for two.
+        """
+        look = self._look_known(call, memory, make=False)
+        effects = self._effects_of_build(call, memory, draft.wish) if look is None else None
+        if effects is not None:
+            return effects
+        look = look if look is not None else self._look_known(call, memory, draft.wish.build)
+        if look is None or isinstance(look, str):
+            return look
+        if look.state:
+            # Plain is right in every state, but what is fastest, and what may be timed, differs between them.
+            draft.candidates[0] = replace(draft.candidates[0], check=look.check())
+        return look.effects
+
+    def _effects_of_build(self, call: Situation, memory: Memory, wish: Wish) -> Effects | None:
+        point = point_of(wish.only or "")
+        wanted = (point in call.points and not call.tiny()) or (wish.only == "exact" and self._wants_exact(call, wish))
+        if not wanted or wish.why_not(str(wish.only)):
+            return None
+        _, build = self._builder.find(call, point, memory, None, make=wish.build)
+        return build.trace.effects if isinstance(build, DirectBuild) and not build.accepts(call.frame()) else None
+
     def _look_known(self, call: Situation, memory: Memory, make: bool) -> Trace | str | None:
-        """A look at plain's effects that holds for this call, remembered or made (if ``make``); or why there is none."""
+        """A look at plain's effects that holds for this call, remembered or (if ``make``) made; or why there's none."""
         fact = ("effects", *call.family())
         known: tuple[Trace | str, ...] = memory.recall(fact) or ()
         frame = call.frame()
@@ -317,9 +333,7 @@ class TorchFunction:
 
         args, kwargs = call_of(self._traced, frame)
         try:
-            return trace(
-                self._traced, args, kwargs, look_only, tag="effects", number_inputs=True, for_effects=True
-            )
+            return trace(self._traced, args, kwargs, look_only, tag="effects", number_inputs=True, for_effects=True)
         except Untraceable as error:
             return str(error)
 
@@ -343,7 +357,8 @@ class TorchFunction:
         if effects.elsewhere or effects.collectives:
             return effects.elsewhere[0] if effects.elsewhere else "it performs collectives"
         if effects.writes and effects.reads_state:
-            return f"it writes {sorted(effects.writes)[0]} and reads tensors that are no arguments and may share its memory"
+            name = sorted(effects.writes)[0]
+            return f"it writes {name} and reads tensors that are no arguments and may share its memory"
         if effects.writes and keys.overlap(args, kwargs):
             return f"it writes {sorted(effects.writes)[0]}, and arguments share memory"
         return None
