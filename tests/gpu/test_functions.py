@@ -129,7 +129,7 @@ def test_a_pure_view_launches_nothing() -> None:
     """Slices, permutes and expands come back as views of the argument, without a kernel."""
 
     def heads(qkv: torch.Tensor) -> torch.Tensor:
-        return qkv.permute(0, 2, 1, 3)[:, :, :, :16].expand(2, 4, 8, 16)
+        return qkv.permute(0, 2, 1, 3)[:, :, :, :16].expand(2, 4, qkv.shape[1], 16)
 
     dispatched = shapedispatch(dims={"qkv": "B T H D"}, static=("H", "D"), hints={"T": (8,)}, store=False)(heads)
     qkv = on_gpu(2, 8, 4, 32)
