@@ -75,7 +75,7 @@ main.add_command(tune)
 main.add_command(store)
 
 
-@main.command()
+@main.command(short_help="Show it on this machine, in tables.")
 @click.option("--plot", "picture", type=FILE, help="Also draw the first table, to a .png or .svg FILE.")
 def demo(picture: Path | None) -> None:
     """Show it on this machine: three functions, every variant timed at several sizes, the winner marked."""
@@ -87,7 +87,7 @@ def demo(picture: Path | None) -> None:
         click.echo(f"drawn: {picture}")
 
 
-@main.command()
+@main.command(short_help="Look at what is here, and what is missing.")
 @click.argument("modules", nargs=-1, metavar="[MODULE]...")
 @json_option
 def doctor(modules: tuple[str, ...], wants_json: bool) -> None:
@@ -125,7 +125,7 @@ def _print_findings(found: Sequence[Finding]) -> None:
 # Asking.
 
 
-@main.command()
+@main.command(short_help="Print the choices of the store.")
 @click.argument("kernel", required=False)
 @click.option("--variant", help="Only where this variant was chosen.")
 @click.option("--device", help="Only of devices that have this in their names: cpu, cuda, 9.0.")
@@ -161,7 +161,7 @@ def show(
         screen().print(rows_table(ordered))
 
 
-@main.command()
+@main.command(short_help="Say of one call what runs and why.")
 @click.argument("what", metavar="ID|TARGET")
 @click.argument("sizes", nargs=-1, metavar="[SIZES]...")
 @click.option("--tune", "afresh", is_flag=True, help="Build and time now, for refusals and routes as well.")
@@ -218,16 +218,18 @@ def _print_choice(kernel: str, choice: Choice) -> None:
         out.print(timings_table(choice.timings, choice.variant))
     if choice.refusals:
         out.print(refusals_table(choice))
-    for line in (f"runs: {choice.route}", *(f"note: {note}" for note in choice.notes), f"key: {choice.key!r}"):
-        out.print(line, markup=False)
     if choice.origin == "unseen":
-        out.print("nothing is known of this call in this process: --tune decides now", style="dim")
+        out.print("nothing is decided for this call in this process: --tune decides now")
+    else:
+        out.print(f"runs: {choice.route}", markup=False)
+    for line in (*(f"note: {note}" for note in choice.notes), f"key: {choice.key!r}"):
+        out.print(line, markup=False, soft_wrap=True)
 
 
 # Drawing.
 
 
-@main.command()
+@main.command(short_help="Draw choices or a benchmark, as PNG or SVG.")
 @click.argument("source")
 @click.option(
     "-o", "--out", type=FILE, default=Path("shapedispatch.png"), help="A .png or .svg file.", show_default=True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -131,7 +132,7 @@ def why(row_id: str, name: str | None, place: Path | None) -> None:
     soft = differences(row.soft, here.extended(**own).soft)
     click.echo(f"{row.identity[:ID_DIGITS]} is {row.variant} for {row.kernel}")
     for difference in (*hard, *soft):
-        click.echo(f"  {difference}")
+        click.echo(f"  {_shortened(difference)}")
     click.echo(_verdict(bool(hard), bool(soft), bool(name)))
 
 
@@ -164,8 +165,9 @@ def check(context: click.Context, file: Path, name: str, wants_json: bool) -> No
         click.echo(f"{file} holds no choice of {kernel}")
     else:
         for reason in changed:
-            click.echo(f"{kernel}: {reason}")
-        click.echo(f"{file}: {len(rows)} choices, timed " + ("before the kernel changed" if changed else "as it is"))
+            click.echo(f"{kernel}: {_shortened(reason)}")
+        when = "before the kernel changed" if changed else "with the kernel as it is"
+        click.echo(f"{file}: {len(rows)} choices, timed {when}")
     context.exit(0 if rows and not changed else 1)
 
 
@@ -176,6 +178,11 @@ def _changed(rows: list[Row], identity: Any) -> list[str]:
         was = {part: row.soft[part] for part in OF_A_KERNEL if part in row.soft}
         found |= dict.fromkeys(differences(was, identity))
     return list(found)
+
+
+def _shortened(sentence: str) -> str:
+    """Digests as a person compares them, by their first digits."""
+    return re.sub(r"\b([0-9a-f]{8})[0-9a-f]{56}\b", r"\1", sentence)
 
 
 def _rows_in(file: Path) -> list[Row]:
@@ -195,6 +202,6 @@ def _here(device: str | None) -> Environment:
 def row_text(row: Row) -> None:
     """Print a row's key and the environment it was made in."""
     out = screen()
-    out.print(f"key: {row.key}", markup=False)
+    out.print(f"key: {row.key}", markup=False, soft_wrap=True)
     for name, value in {**row.hard, **row.soft}.items():
-        out.print(f"  {name}: {value}", markup=False)
+        out.print(f"  {name}: {value}", markup=False, soft_wrap=True)

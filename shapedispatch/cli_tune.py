@@ -14,6 +14,7 @@ from .console import Failed, as_json, json_option, progress, rows_or_fail, scree
 from .environment import environment
 from .records import Choice
 from .report import choices_table, sweep_json, words
+from .shelf import store_at
 from .store import Store
 from .store_rows import BadRow, Row, rows_from_file
 from .targets import Job, jobs_at, jobs_of_missed, points_of, target
@@ -34,7 +35,7 @@ def under_option(command: F) -> F:
     return click.option("--under", type=kind, default="grad", show_default=True, help="The mode of the calls.")(command)
 
 
-@click.command()
+@click.command(short_help="Decide ahead at sizes, and keep it.")
 @click.argument("name", metavar="TARGET")
 @click.argument("sizes", nargs=-1, metavar="[SIZES]...")
 @click.option("--missed", type=click.Path(exists=True, path_type=Path), help=MISSED)
@@ -138,9 +139,18 @@ def _report(dispatcher: Any, found: Outcome, wants_json: bool) -> None:
         screen().print(choices_table(kernel, found.choices))
     for failure in found.failures:
         click.echo(f"not tuned: {failure}", err=True)
-    if dispatcher.core.settings.store is False:
-        click.echo(f"{kernel} has no store (store=False), so nothing was kept", err=True)
+    kept = _not_kept(dispatcher) if found.choices else None
+    if kept:
+        click.echo(f"not kept: {kept}", err=True)
     if found.interrupted:
-        click.echo(f"interrupted: what is done is kept, {len(found.choices)} choices", err=True)
-    code = INTERRUPTED if found.interrupted else 1 if found.failures else 0
+        click.echo(f"interrupted: {len(found.choices)} choices were made before", err=True)
+    code = INTERRUPTED if found.interrupted else 1 if found.failures or kept else 0
     click.get_current_context().exit(code)
+
+
+def _not_kept(dispatcher: Any) -> str | None:
+    """Why what was decided is not in a store, or None."""
+    store = store_at(dispatcher.core.settings.store)
+    if store is None:
+        return f"{dispatcher.core.backend.name} has no store (store=False)"
+    return store.trouble[0] if store.trouble else None

@@ -15,10 +15,11 @@ import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
 
+from .dims import Misfit
 from .doctor import store_in_use
 from .environment import Environment
 from .errors import ShapeDispatchError
-from .keyed_calls import Unbuildable, axes_of, in_words, rebuilt
+from .keyed_calls import axes_of, in_words, rebuilt
 from .report import words
 from .store import Store
 from .store_rows import Row
@@ -146,12 +147,13 @@ def row_of(store: Store, name: str) -> Row:
 def row_json(row: Row, dispatcher: Any = None) -> dict[str, Any]:
     """A row for a program and for tables; with its dispatcher, sizes by the names of its dims."""
     environment = Environment(row.hard, row.soft)
+    sizes, named = _sizes(row, dispatcher)
     return {
         "id": row.identity[:ID_DIGITS],
         "kernel": row.kernel,
         "kind": row.kind,
-        "call": in_words(row.key),
-        "sizes": _sizes(row, dispatcher),
+        "call": ", ".join(f"{dim}={size}" for dim, size in sizes.items()) if named else in_words(row.key),
+        "sizes": sizes,
         "device": f"{row.hard.get('family')} {row.hard.get('capability')}",
         "variant": row.variant,
         "config": None if row.config is None else json.loads(row.config),
@@ -160,13 +162,12 @@ def row_json(row: Row, dispatcher: Any = None) -> dict[str, Any]:
     }
 
 
-def _sizes(row: Row, dispatcher: Any) -> dict[str, int]:
-    if dispatcher is None or dispatcher.core.backend.name != row.kernel:
-        return axes_of(row.key)
-    try:
-        return dict(dispatcher.core.backend.sizes(*rebuilt(row.key, device=torch.device("meta"))))
-    except (Unbuildable, ShapeDispatchError, ValueError):
-        return axes_of(row.key)
+def _sizes(row: Row, dispatcher: Any) -> tuple[dict[str, int], bool]:
+    """The sizes in a key, and whether they are by the names of the dispatcher's dims."""
+    if dispatcher is not None and dispatcher.core.backend.name == row.kernel:
+        with contextlib.suppress(ShapeDispatchError, Misfit, ValueError):
+            return dict(dispatcher.core.backend.sizes(*rebuilt(row.key, device=torch.device("meta")))), True
+    return axes_of(row.key), False
 
 
 def named_target(name: str | None) -> Any:

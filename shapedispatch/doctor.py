@@ -99,7 +99,10 @@ def _compiler() -> Iterator[Finding]:
 
 
 def _hot_path() -> Iterator[Finding]:
-    reason = hotpath.reason()
+    try:
+        reason = hotpath.reason()
+    except SettingsError:
+        return  # told below
     if reason is None:
         yield Finding("hit path in C", "ok", "in use")
         return
