@@ -14,6 +14,7 @@ import sys
 import threading
 import tomllib
 import tracemalloc
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
@@ -202,6 +203,13 @@ def test_an_argument_is_known_again_and_told_from_all_others(name: str) -> None:
     assert made == again
     assert made[1] is not None
     assert sum(packed == made[1] for _, packed in calls) == sum(one == made[0] for one, _ in calls) == 1
+
+
+def test_every_nan_is_one() -> None:
+    """Whatever its sign and payload."""
+    other = struct.unpack("<d", struct.pack("<Q", 0xFFF8000000000123))[0]
+    assert pack(float("nan")) == pack(other) == pack(-float("nan"))
+    assert pack(complex(0, float("nan"))) == pack(complex(0, other))
 
 
 @contextlib.contextmanager
@@ -714,6 +722,61 @@ def test_links_of_keys_without_overlap_go_when_keys_get_it(c_road: None) -> None
         assert not linked(dispatcher, apart[:8], apart[4:12])
 
 
+def test_a_change_of_the_keys_form_drops_what_was_linked() -> None:
+    """Links made without overlap are gone once one is made with it."""
+    small, x = Small(4), sized(2)
+    for word in ("a", "b"):
+        for _ in range(3):
+            small.road((x, word), {})
+    assert small.road.held == 2
+    small.overlap = True
+    for _ in range(3):
+        small.road((x, "c"), {})
+    small.table.forget_choices()
+    for _ in range(4):
+        small.road((x, "c"), {})
+    assert small.road.held == 1
+
+
+def mixed(words: tuple[int, ...], state: int) -> int:
+    """The C module's hash of further words."""
+    for word in words:
+        state = ((state ^ word) * 0x9E3779B97F4A7C15) % 2**64
+        state ^= state >> 32
+    return state
+
+
+def test_equal_hashes_are_not_enough(c_road: None) -> None:
+    """Two calls whose packed words hash alike are told apart: so are equal objects from equally hashed ones."""
+    dispatcher, x = plain_only(lambda x, a, b: x + a), sized(2)
+    words = struct.unpack(f"<{len(pack(x, 3, 4)[0]) // 8}Q", pack(x, 3, 4)[0])
+    *front, _, tag, _ = words
+    before = mixed(tuple(front), len(words))
+    meant, found = mixed((3, tag), before) ^ 4, mixed((5, tag), before)
+    other = struct.unpack("<q", struct.pack("<Q", meant ^ found))[0]
+    assert mixed((5, tag, other % 2**64), before) == mixed((3, tag, 4), before)
+    warmed(dispatcher, x, 3, 4)
+    assert not linked(dispatcher, x, 5, other)
+    large = 2**70
+    assert hash(large) == hash(large + 2**61 - 1)
+    warmed(dispatcher, x, 3, large)
+    assert not linked(dispatcher, x, 3, large + 2**61 - 1)
+
+
+def test_what_is_evicted_goes_at_once() -> None:
+    """Nothing waits for the garbage collector: a link does not keep its slot, nor a slot its link."""
+    small, x = Small(1), sized(2)
+    for _ in range(3):
+        small.road((x, "a"), {})
+    run = weakref.ref(small.table.entries()[0][1].run)
+    gc.disable()
+    try:
+        small.road((x, "b"), {})
+        assert run() is None
+    finally:
+        gc.enable()
+
+
 @pytest.mark.parametrize("count", [1, 7, 300])
 def test_links_come_and_go_in_any_order(c_road: None, count: int) -> None:
     """Open addressing keeps every link findable, and none that was taken out."""
@@ -810,6 +873,7 @@ class Small:
     """A table and its road with the least around them: a miss publishes the function itself."""
 
     def __init__(self, maxsize: int) -> None:
+        self.overlap = False
         self.table = Table(maxsize, 1)
         self.road: Any = c_module().Road(self.call, double, False)
         self.table.attach(self.road)
@@ -821,7 +885,7 @@ class Small:
         if entry is None:
             self.table.publish(made, Entry(lambda *args, **kwargs: args[0], None, Choice("plain", "only")))
         elif link is not None:
-            self.table.link(link, made, args, kwargs, False)
+            self.table.link(link, made, args, kwargs, self.overlap)
         return args[0]
 
 
