@@ -116,9 +116,12 @@ class Backend(Protocol):
     """The calls of one decorated thing, and their variants. A call is always in normal form, see `calls`."""
 
     name: str
-    plain: Callable[..., Any]
     arity: int
     """A call of exactly this many positional arguments and no keywords is in normal form already."""
+
+    @property
+    def plain(self) -> Callable[..., Any]:
+        """The thing as it was written."""
 
     def normal(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The call in normal form; raises TypeError for a call that the function itself would refuse."""

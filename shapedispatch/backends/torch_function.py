@@ -314,7 +314,7 @@ class TorchFunction:
 
     def _look_known(self, call: Situation, memory: Memory, make: bool) -> Trace | str | None:
         """A look at plain's effects that holds for this call, remembered or (if ``make``) made; or why there's none."""
-        fact = ("effects", *call.family())
+        fact = ("effects", call.family())
         known: tuple[Trace | str, ...] = memory.recall(fact) or ()
         frame = call.frame()
         for look in known:
