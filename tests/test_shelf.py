@@ -1,0 +1,208 @@
+from __future__ import annotations
+
+import gc
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shapedispatch.records import Choice, Timing
+from shapedispatch.shelf import Shelf, _far, store_at
+from shapedispatch.store import Found, Store
+from shapedispatch.store_keys import canonical
+
+CPU = torch.device("cpu")
+STATE = (None, True, False, False, False, torch.float32, "none", "none")
+
+
+def key(*sizes: int, threads: int = 1, more: tuple[Any, ...] = ()) -> tuple[Any, ...]:
+    """A key of one argument."""
+    return ((*STATE, threads), (torch.Tensor, sizes), *more)
+
+
+def shelf(store: Store, name: str = "kernel", code: str = "1") -> Shelf:
+    """The shelf of a kernel whose code is ``code``."""
+    return Shelf(store, name, lambda: MappingProxyType({"code": code}))
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    """A store of this test's own."""
+    return Store(tmp_path / "store")
+
+
+def test_what_is_kept_is_found(store: Store) -> None:
+    """With its variant, config and timings, by another shelf of the same name and code."""
+    timing = Timing("fast", 1.0, 0.1, 3)
+    row = shelf(store).keep(key(4), CPU, Choice("fast", "timed", config=7, timings=(timing,)))
+    assert row is not None
+    found = shelf(store).find(key(4), CPU)
+    assert found == Found(row, "stored")
+    assert (row.variant, row.config, row.timings) == ("fast", '"7"', (timing,))
+    assert shelf(store).find(key(5), CPU) is None
+
+
+def test_a_timing_that_is_infinite_is_not_kept(store: Store) -> None:
+    """It is that of a candidate which never ran, and no JSON number."""
+    never = Timing("slow", float("inf"), 0.0, 0)
+    row = shelf(store).keep(key(4), CPU, Choice("fast", "timed", timings=(never,)))
+    assert row is not None
+    assert row.timings == ()
+
+
+def test_the_first_row_stands(store: Store) -> None:
+    """Another process's choice is adopted; with ``instead`` it is replaced."""
+    shelf(store).keep(key(4), CPU, Choice("first", "timed"))
+    stands = shelf(store).keep(key(4), CPU, Choice("second", "timed"))
+    assert stands is not None
+    assert stands.variant == "first"
+    stands = shelf(store).keep(key(4), CPU, Choice("second", "timed"), instead=True)
+    assert stands is not None
+    assert stands.variant == "second"
+    found = shelf(store).find(key(4), CPU)
+    assert found is not None
+    assert found.row.variant == "second"
+
+
+def test_the_number_of_threads_is_a_soft_part(store: Store) -> None:
+    """The key is the same, and the environment holds it."""
+    shelf(store).keep(key(4, threads=1), CPU, Choice("fast", "timed"))
+    found = shelf(store).find(key(4, threads=2), CPU)
+    assert found is not None
+    assert found.soft_differences == ()
+
+
+def test_no_overlap_is_no_part_of_a_stored_key(store: Store) -> None:
+    """A process that has not yet learned that the function writes finds what one has stored that had."""
+    shelf(store).keep(key(4, more=((),)), CPU, Choice("fast", "timed"))
+    assert shelf(store).find(key(4), CPU) is not None
+    assert shelf(store).find(key(4, more=(((0, 1, 8),),)), CPU) is None
+
+
+def test_other_code_is_a_soft_difference(store: Store) -> None:
+    """The row is found, and says so."""
+    first = shelf(store, code="1")
+    first.keep(key(4), CPU, Choice("fast", "timed"))
+    del first
+    gc.collect()
+    found = shelf(store, code="2").find(key(4), CPU)
+    assert found is not None
+    assert "the function's code" in found.soft_differences[0]
+
+
+def test_a_key_without_a_text_is_not_stored(store: Store) -> None:
+    """An object that has no name outside of this process: found nowhere, kept nowhere, and `why` says it."""
+    odd = key(4, more=(object(),))
+    one = shelf(store)
+    assert one.keep(odd, CPU, Choice("fast", "timed")) is None
+    assert one.find(odd, CPU) is None
+    assert one.nearest(odd, CPU) is None
+    one.missed(odd, CPU)
+    assert one.why(odd, CPU) == ("this key cannot be stored",)
+    assert store.rows() == []
+
+
+def test_too_large_a_choice_is_not_stored(store: Store) -> None:
+    """It is timed again in the next process."""
+    timings = tuple(Timing(f"variant {i}", 1.0, 0.0, 1) for i in range(2000))
+    assert shelf(store).keep(key(4), CPU, Choice("fast", "timed", timings=timings)) is None
+
+
+def test_a_miss_is_noted_until_it_is_tuned(store: Store) -> None:
+    """As a row without a variant, which a choice takes the place of."""
+    one = shelf(store)
+    one.missed(key(4), CPU)
+    assert [(row.kind, row.variant) for row in store.rows()] == [("missed", "")]
+    one.keep(key(4), CPU, Choice("fast", "timed"))
+    assert [row.kind for row in store.rows()] == ["choice"]
+
+
+def test_why_names_the_nearest(store: Store) -> None:
+    """Nothing stored, another key stored, this key stored."""
+    one = shelf(store)
+    assert "nothing is stored for kernel" in one.why(key(4), CPU)[0]
+    one.keep(key(8), CPU, Choice("fast", "timed"))
+    said = one.why(key(4), CPU)
+    assert "not this one" in said[0]
+    assert "it has 8 and this call has 4" in said[1]
+    assert "fast is stored for this key" in one.why(key(8), CPU)[0]
+
+
+# -- the nearest
+
+
+def test_the_nearest_differs_in_sizes_only(store: Store) -> None:
+    """By log distance; a row of another dtype or rank, and an exact build, serve no other call."""
+    one = shelf(store)
+    for size, variant in ((10, "ten"), (100, "hundred"), (30, "exact")):
+        one.keep(key(size), CPU, Choice(variant, "timed"))
+    one.keep(key(29, 1), CPU, Choice("of another rank", "timed"))
+    one.keep(key(29, more=("else",)), CPU, Choice("of another call", "timed"))
+    found = one.nearest(key(29), CPU)
+    assert found is not None
+    assert found.row.variant == "ten"
+    found = one.nearest(key(40), CPU)
+    assert found is not None
+    assert found.row.variant == "hundred"
+
+
+def test_the_nearest_is_of_this_kind_of_device(store: Store) -> None:
+    """What is stored for another kind of device is no row here."""
+    shelf(store).keep(key(10), torch.device("meta"), Choice("ten", "timed"))
+    assert shelf(store).nearest(key(10), CPU) is None
+
+
+sizes = st.lists(st.integers(0, 2**40), min_size=1, max_size=4)
+
+
+@given(sizes, sizes)
+def test_far_is_a_distance(one: list[int], other: list[int]) -> None:
+    """Nought for itself, the same both ways, and none between zero and a size, or between ranks."""
+    a, b = canonical(tuple(one)), canonical(tuple(other))
+    assert _far(a, a) == 0
+    assert _far(a, b) == _far(b, a)
+    comparable = len(one) == len(other) and all(x == y or (x and y) for x, y in zip(one, other, strict=True))
+    assert (_far(a, b) is not None) == comparable
+
+
+@pytest.mark.parametrize(("one", "other"), [(1, True), (1.0, 2.0), ("a", "b"), (1, None), (1, 1.0), (-1, 1)])
+def test_only_sizes_have_a_distance(one: Any, other: Any) -> None:
+    """Anything else is the same or another call."""
+    assert _far(canonical((one,)), canonical((other,))) is None
+
+
+def test_a_text_that_is_no_key_is_far() -> None:
+    """Such as one of another release."""
+    assert _far('{"new": 1}', canonical((1,))) is None
+
+
+# -- names and stores
+
+
+def test_dispatchers_of_one_name_and_other_code_have_rows_of_their_own(store: Store) -> None:
+    """The second one's name has a number, by the order of decoration; the same code shares a name."""
+    one, two, again, three = (shelf(store, code=code) for code in "1213")
+    assert [each.kernel for each in (three, two, one, again)] == ["kernel#3", "kernel#2", "kernel", "kernel"]
+    assert shelf(store, "other", "4").kernel == "other"
+
+
+def test_a_dispatcher_that_is_gone_gives_its_name_back(store: Store) -> None:
+    """A function that is written anew has the name of the old one."""
+    one = shelf(store, code="1")
+    assert one.kernel == "kernel"
+    del one
+    gc.collect()
+    assert shelf(store, code="2").kernel == "kernel"
+
+
+def test_one_store_for_each_place(tmp_path: Path) -> None:
+    """True is the user's cache folder, false is none, a path is that place, a Store is itself."""
+    assert store_at(False) is None
+    assert store_at(str(tmp_path)) is store_at(str(tmp_path))
+    assert store_at(True) is store_at(True)
+    own = Store(tmp_path)
+    assert store_at(own) is own
