@@ -184,8 +184,8 @@ def _refuse_unknown_dims(backend: Any, points: Sequence[Mapping[str, int]]) -> N
 def jobs_of_missed(dispatcher: Any, rows: Sequence[Row], *, random: bool) -> tuple[list[Job], list[str]]:
     """A job for each missed call that can be made again, and a sentence for each that cannot.
 
-    Made by the dispatcher's ``inputs`` at the sizes that the key holds; without them, and only if ``random``, of
-    tensors as the key describes them, filled with small random numbers.
+    Made by the dispatcher's ``inputs`` at the sizes that the key holds; where that is another call, or there are none,
+    and only if ``random``, of tensors as the key describes them, filled with small random numbers.
     """
     jobs, refused = [], []
     for row in rows:
@@ -226,16 +226,22 @@ def _call_again(core: Any, key: str, random: bool) -> Call:
             f"{backend.name} has no inputs=, so its calls can only be made of random numbers: say --random if they may"
         )
     with made_under(key):
-        call: Call = rebuilt(key, fill=small_random if core.inputs is None else None)
         if core.inputs is not None:
-            call = _by_inputs(core, *call)
-        try:
-            again = canonical(storable(backend.key(*call)))
-        except (Bypass, TypeError) as reason:
-            raise Unbuildable(f"the call cannot be made again: {reason}") from None
-    if again != key:
-        raise Unbuildable(f"the call that can be made is another one: {differing(parse(key), parse(again))[0]}")
+            call, other = _if_the_same(backend, key, _by_inputs(core, *rebuilt(key)))
+        if core.inputs is None or (other and random):
+            call, other = _if_the_same(backend, key, rebuilt(key, fill=small_random))
+    if other:
+        raise Unbuildable(f"the call that can be made is another one: {other}")
     return call
+
+
+def _if_the_same(backend: Any, key: str, call: Call) -> tuple[Call, str | None]:
+    """A call, and where its key is not this one, in what it differs; raises Unbuildable for one that has no key."""
+    try:
+        again = canonical(storable(backend.key(*call)))
+    except (Bypass, TypeError) as reason:
+        raise Unbuildable(f"the call cannot be made again: {reason}") from None
+    return call, None if again == key else differing(parse(key), parse(again))[0]
 
 
 def _by_inputs(core: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Call:

@@ -13,6 +13,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ..keys import Bypass
+from ..profiling import labelled
+from ..profiling import state as _profiler
 from .triton_adopt import Adopted
 from .triton_launch import capturing
 from .triton_run import Spelling
@@ -149,7 +151,10 @@ class _Front:
         entry = core.table.find(key, raw, options)
         if entry is None:
             return self._miss(key, (Spelling(grid, len(args), tuple(kwargs)), *raw), options)
-        return entry.run.launch(grid, values, raw, options)
+        launch = entry.run.launch
+        if _profiler._is_profiler_enabled:
+            launch = labelled(f"{backend.name}: {entry.choice.variant}", launch)
+        return launch(grid, values, raw, options)
 
     def _miss(self, key: Any, args: tuple[Any, ...], options: Mapping[str, Any]) -> Any:
         if capturing():
@@ -193,6 +198,9 @@ class _Front:
     def cache_clear(self) -> None:
         """See `dispatcher.Dispatcher.cache_clear`."""
         self.core.cache_clear()
+
+    def _repr_html_(self) -> str:
+        return self.core._repr_html_()  # type: ignore[no-any-return]  # a notebook asks for it
 
     @property
     def __wrapped__(self) -> Any:
