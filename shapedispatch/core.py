@@ -83,6 +83,7 @@ class Core:
         before, self.settings = self.settings, self._resolve()
         if (self.settings.mode, self.settings.on_miss) != (before.mode, before.on_miss):
             self.table.forget(_of_its_mode)
+        self.table.seal(self.settings.mode == "sealed")
         self.off = self.settings.mode == "off"
         if self.road is not None:
             self.road.off = self.off
@@ -197,7 +198,7 @@ class Core:
         self.table.publish(key, entry)
         self.journal.decided(entry.choice)
         if entry.choice.origin in ("timed", "stored", "shipped") and self.settings.buckets:
-            self.table.remember(self._bucket(key, args, kwargs), (entry.choice.variant, _at(sizes)))
+            self.table.remember(self._bucket(key, args, kwargs), (entry.choice.variant, entry.choice.config, _at(sizes)))
         return entry
 
     def _chosen(self, key: Key, args: tuple[Any, ...], kwargs: Mapping[str, Any], wish: Wish) -> Entry:
@@ -263,8 +264,8 @@ class Core:
         known = self.table.recall(self._bucket(key, args, kwargs)) if self.settings.buckets else None
         if known is None:
             return None
-        variant, where = known
-        shared = Choice(variant, "bucket", notes=(f"chosen at {where}, in the same bucket",))
+        variant, config, where = known
+        shared = Choice(variant, "bucket", config=config, notes=(f"chosen at {where}, in the same bucket",))
         return self._only(shared, key, args, kwargs)
 
     def _only(
@@ -294,7 +295,8 @@ class Core:
         trial = self._trial(offer, args, kwargs)
         if self._why_untimed(offer, trial):
             return offer.untimed is None and not candidate.supplied
-        if refusal(candidate, offer.candidates[0], trial, self._rules(trial)):
+        # Nothing is timed: the maker of stopwatches, whose may take memory, is not asked.
+        if refusal(candidate, offer.candidates[0], trial, Rules(HostStopwatch(), tolerance=self.settings.check)):
             return False
         if candidate.build is not None:
             self.table.remember(fact, True)
@@ -339,7 +341,7 @@ class Core:
     def _nearest_held(self, key: Key, args: tuple[Any, ...], kwargs: Mapping[str, Any], why: str) -> Entry:
         with untouched(args, kwargs):
             offer = self.backend.offer(args, kwargs, key, self.table, Wish(build=False))
-        return self._nearest(offer, why, args, kwargs)
+        return replace_choice(self._nearest(offer, why, args, kwargs), origin="nearest")
 
     def _nearest_known(self, sizes: Mapping[str, int]) -> Choice | None:
         """The timed or stored choice of this process nearest to these sizes by log distance."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import re
 import sys
@@ -66,11 +67,12 @@ class Code:
 def _forget(modules: list[Any]) -> None:
     """Take generated modules out of Inductor's and Python's own caches, which never forget."""
     for module in modules:
-        if module in PyCodeCache.modules:
+        with contextlib.suppress(ValueError):
             PyCodeCache.modules.remove(module)
         for table in (sys.modules, getattr(PyCodeCache, "modules_no_attr", {})):
-            for name in [name for name, value in list(table.items()) if value is module]:
-                del table[name]
+            # A copy of the dict, not a list of its items: making a list may collect garbage, and that end up here.
+            for name in [name for name, value in table.copy().items() if value is module]:
+                table.pop(name, None)
     modules.clear()
 
 

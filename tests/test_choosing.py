@@ -1,0 +1,231 @@
+"""Choosing as a whole: hostile candidates, ties, what may not be timed, and builds that keep being pushed out."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from shapedispatch import core as core_module
+from shapedispatch import shapedispatch
+from shapedispatch.backends import Candidate
+from shapedispatch.choose import Rules, choose
+from shapedispatch.table import Table
+from shapedispatch.trial import Trial
+from tests.helpers import Ladder, assert_same, built, no_time
+from tests.hostile import WRONG, double
+
+# -------------------------------------------------------------------------------------------------- hostile candidates
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_hostile_candidate_is_never_chosen(name: str) -> None:
+    """However fast: the reason is kept, the call answers, and its arguments are as they were."""
+    f = built(double, hints=(), variants=[WRONG[name]()])
+    for size in (8, 9, 10):
+        x = torch.randn(size)
+        before = x.clone()
+        for _ in range(3):
+            assert_same(f(x), before * 2)
+            assert_same(x, before)
+        choice = f.explain(x)
+        assert choice.variant == "plain"
+        assert [refusal.variant for refusal in choice.refusals] == [name]
+        assert choice.refusals[0].reasons[0]
+
+
+def test_all_hostile_candidates_together() -> None:
+    """The one that is right is chosen among all that are not."""
+
+    def summed(x: Tensor) -> Tensor:
+        return x + x
+
+    f = built(double, hints=(), variants=[*(make() for make in WRONG.values()), summed])
+    x = torch.randn(16)
+    assert_same(f(x), x * 2)
+    choice = f.explain(x)
+    assert choice.variant == "summed"
+    wrong_at_once = WRONG.keys() - {"only_once"}  # which did not win, and so was not looked at again
+    assert {refusal.variant for refusal in choice.refusals} == wrong_at_once
+
+
+def test_right_only_the_first_time_says_when_it_was_found_out() -> None:
+    """Its numbers are looked at again after its runs, and the next best is taken."""
+
+    def summed(x: Tensor) -> Tensor:
+        return x + x
+
+    f = built(double, hints=(), variants=[summed, WRONG["only_once"]()])
+    x = torch.randn(16)
+    assert_same(f(x), x * 2)
+    choice = f.explain(x)
+    assert choice.variant == "summed"
+    assert choice.refusals[0].reasons[0].startswith("after it was timed, the result differs in")
+
+
+def test_unchecked_numbers_are_not_looked_at_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who turns the check off gets what they asked for."""
+    monkeypatch.setenv("SHAPEDISPATCH_CHECK", "false")
+    f = built(double, hints=(), variants=[WRONG["only_once"]()])
+    f(torch.randn(16))
+    assert f.explain(torch.randn(16)).variant == "only_once"
+
+
+# ---------------------------------------------------------------------------------------------------------------- ties
+
+
+class Noisy:
+    """A stopwatch with noise, and a slow moment now and then; ``costs`` in the order of first appearance."""
+
+    def __init__(self, seed: int, *costs_us: float) -> None:
+        self.random = random.Random(seed)
+        self.costs_us = list(costs_us)
+        self.met: list[Callable[[], object]] = []
+
+    def samples_us(self, fn: Callable[[], object], count: int) -> list[float]:
+        """Samples around the candidate's cost; nothing is run."""
+        if fn not in self.met:
+            self.met.append(fn)
+        cost_us = self.costs_us[self.met.index(fn)]
+        return [self.sample_us(cost_us) for _ in range(count)]
+
+    def sample_us(self, cost_us: float) -> float:
+        """A tenth of all samples meet a busy core."""
+        busy = 1 + self.random.expovariate(2) if self.random.random() < 0.1 else 1.0
+        return cost_us * busy * (1 + abs(self.random.gauss(0, 0.03)))
+
+
+def chosen(seed: int, *costs_us: float) -> str:
+    """Which of two candidates wins, called ``first`` and ``second``, after plain, which costs a thousand times more."""
+    x = torch.ones(2)
+    candidates = [Candidate(name, double) for name in ("first", "second")]
+    trial = Trial((x,), {}, ("x",), (), False)
+    rules = Rules(Noisy(seed, *costs_us), budget_ms=1e6, margin=0.02)
+    return choose(candidates, trial, rules).winner.name
+
+
+def test_the_same_kernel_under_two_names_keeps_the_first() -> None:
+    """1,000 tunings under load: at least 999."""
+    assert [chosen(seed, 10, 10) for seed in range(1000)].count("first") >= 999
+
+
+def test_one_a_fifth_slower_is_refused() -> None:
+    """1,000 tunings under load, whichever comes first: at least 990."""
+    assert [chosen(seed, 12, 10) for seed in range(500)].count("second") >= 495
+    assert [chosen(seed, 10, 12) for seed in range(500)].count("first") >= 495
+
+
+# ------------------------------------------------------------------------------------------------ what may not be timed
+
+
+def test_while_a_graph_is_captured_nothing_is_made_timed_or_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The nearest build that is there already runs; afterwards the shape is chosen for as ever."""
+    f = built(lambda x: torch.relu(x) * 2, dims={"x": "M K"}, hints={"M": (64, 256)}, exact=True)
+    x, y = torch.randn(6, 8), torch.randn(7, 8)
+    f(x)
+    before = f.cache_info()
+    monkeypatch.setattr(core_module, "capturing", lambda device: True)
+    monkeypatch.setattr(torch, "get_rng_state", no_time)  # to save it would be to wait for the device
+    f.core._stopwatch_for = no_time
+    assert_same(f(y), torch.relu(y) * 2)
+    entry = f.core.decide(f.core.backend.key((y,), {}), (y,), {})
+    assert entry.choice.variant == "hint[M=64]"
+    assert entry.choice.origin == "nearest"
+    assert "not timed: a CUDA graph is being captured" in entry.choice.notes
+    after = f.cache_info()
+    assert (after.builds, after.timings, after.currsize) == (before.builds, before.timings, before.currsize)
+
+    monkeypatch.undo()
+    f.core._stopwatch_for = lambda *_: Ladder()
+    assert_same(f(y), torch.relu(y) * 2)
+    assert f.explain(y).origin == "timed"
+
+
+def test_a_cold_call_while_a_graph_is_captured_runs_plain(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is built, so nothing can run but what is written; not even a look is taken at what it does."""
+    f = built(lambda x: torch.relu(x) * 2, dims={"x": "M K"}, hints={"M": (64,)})
+    monkeypatch.setattr(core_module, "capturing", lambda device: True)
+    monkeypatch.setattr(f.core.backend, "_look", no_time)
+    x = torch.randn(6, 8)
+    assert_same(f(x), torch.relu(x) * 2)
+    assert (f.cache_info().builds, f.cache_info().currsize) == (0, 0)
+    assert f.cache_info().bypasses == 0
+
+    monkeypatch.undo()
+    assert_same(f(x), torch.relu(x) * 2)
+    assert f.explain(x).variant == "hint[M=64]"
+
+
+@pytest.mark.parametrize(("kind", "asked"), [("cpu", False), ("cuda", True)])
+def test_only_a_cuda_call_asks_whether_its_stream_is_captured(
+    monkeypatch: pytest.MonkeyPatch, kind: str, asked: bool
+) -> None:
+    """On a CPU the question would start CUDA."""
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    assert core_module.capturing(torch.device(kind)) is asked
+
+
+# -------------------------------------------------------------------------------------------------------- two bounds
+
+
+def cycling(shapes: int, maxsize: int, max_builds: int) -> Any:
+    """A dispatcher with an exact build a shape, and small bounds."""
+    f = shapedispatch(exact=True, hints=(), store=False)(lambda x: torch.relu(x) * 2)
+    f.core.table = Table(maxsize, max_builds)
+    f.core._stopwatch_for = lambda *_: Ladder()
+    return f
+
+
+def rounds(f: Any, shapes: int, count: int) -> list[int]:
+    """How many builds were made after each round through the shapes."""
+    made = []
+    for _ in range(count):
+        for size in range(2, 2 + shapes):
+            x = torch.randn(size, 3)
+            assert_same(f.core.call((x,), {}), torch.relu(x) * 2)
+        made.append(f.cache_info().builds)
+    return made
+
+
+@pytest.mark.parametrize("maxsize", [64, 4], ids=["choices stay", "choices leave too"])
+def test_more_shapes_than_builds_do_not_build_at_every_call(maxsize: int) -> None:
+    """One shape more than the table holds, in turn: each is built twice at the most, then those that fit stay."""
+    shapes = 5
+    made = rounds(cycling(shapes, maxsize, 2), shapes, 6)
+    assert made[-1] <= 2 * shapes
+    assert made[-1] == made[-2] == made[-3]
+
+
+def test_a_build_that_is_not_made_again_says_why() -> None:
+    """Two evictions within the window, and `explain` names the bound."""
+    f = cycling(5, 64, 2)
+    rounds(f, 5, 4)
+    refusals = [r for choice in f.choices() for r in choice.refusals if r.variant == "exact"]
+    assert refusals
+    assert "max_builds is 2" in refusals[0].reasons[0]
+
+
+def test_a_build_that_leaves_seldom_is_made_again() -> None:
+    """Two departures far apart are no thrashing."""
+
+    class Build:
+        def release(self) -> None:
+            pass
+
+    table = Table(4, 1)
+    for name in ("a", "b"):
+        table.hold(name, Build())
+    for _ in range(20):
+        table.count("misses")
+    for name in ("a", "b"):
+        table.hold(name, Build())
+    assert table.why_not_again("a") is None
+    table.hold("a", Build())
+    table.hold("b", Build())
+    assert table.why_not_again("a") is not None
+    table.clear()
+    assert table.why_not_again("a") is None
