@@ -143,18 +143,18 @@ class Core:
         if deciding.mine():
             return self.bypass("another call of this thread is being decided", args, kwargs)
         needs_grad = torch.is_grad_enabled() and any(t.requires_grad for t in tensors((args, kwargs)))
-        if not deciding.take(wait=needs_grad):
+        if not needs_grad and deciding.taken():
             return self.bypass("another thread is deciding", args, kwargs)
         entry, why = None, ""
-        try:
-            entry = self.table.find(key, args, kwargs) or self.decide(key, args, kwargs)
-        except PlainRaised:
-            why = "the function raised"  # on copies; now on the caller's arguments, as it would have
-        except Bypass as reason:
-            why = str(reason)
-            self._warn_once(why, args, kwargs)
-        finally:
-            deciding.give()
+        with deciding.turn():
+            deciding.hold()
+            try:
+                entry = self.table.find(key, args, kwargs) or self.decide(key, args, kwargs)
+            except PlainRaised:
+                why = "the function raised"  # on copies; now on the caller's arguments, as it would have
+            except Bypass as reason:
+                why = str(reason)
+                self._warn_once(why, args, kwargs)
         # Here and not above: the function runs under no lock, and what it raises has no context but its own.
         return self.bypass(why, args, kwargs) if entry is None else self.run(entry, args, kwargs)
 
@@ -455,7 +455,8 @@ class Core:
         args, kwargs = self.backend.normal(args, kwargs)
         try:
             key = self.backend.key(args, kwargs)
-            with deciding:
+            with deciding.turn():
+                deciding.hold()
                 return self.decide(key, args, kwargs, afresh=True, exhaustive=exhaustive).choice
         except PlainRaised as reason:
             raise (reason.__cause__ or reason) from None
@@ -494,7 +495,8 @@ class Core:
             if known is None or (known.check is not None and not known.check(args, kwargs)):
                 if len(found) >= _VARIANT_KEYS:
                     found.clear()
-                with deciding, untouched(args, kwargs):
+                with deciding.turn(), untouched(args, kwargs):
+                    deciding.hold()
                     offer = self.backend.offer(args, kwargs, key, self.table)
                 known = found[key] = self._named(name, offer, args, kwargs)
             return known.run(*args, **kwargs)

@@ -12,6 +12,7 @@ import threading
 import weakref
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -46,26 +47,24 @@ class _Turn:
         self._holder: int | None = None
 
     def mine(self) -> bool:
-        """Whether the calling thread holds it."""
-        return self._holder == threading.get_ident()
+        """Whether the calling thread holds it; who held it last is of no interest."""
+        return self._holder == threading.get_ident() and self._lock.locked()
 
-    def take(self, wait: bool) -> bool:
-        """Take it, waiting for another thread if ``wait``; whether it was taken. Never where it is `mine`."""
-        if not self._lock.acquire(blocking=wait):
-            return False
+    def taken(self) -> bool:
+        """Whether any thread holds it."""
+        return self._lock.locked()
+
+    def turn(self) -> AbstractContextManager[Any]:
+        """For ``with``: waits for the lock itself, or for nothing where it is `mine`. Inside, call `hold` first.
+
+        The lock's own entry and exit run no Python, so that no interrupt can come between taking it and the block, or
+        between the block and giving it back: one that did would keep the lock for ever.
+        """
+        return nullcontext() if self.mine() else self._lock
+
+    def hold(self) -> None:
+        """Note which thread has it."""
         self._holder = threading.get_ident()
-        return True
-
-    def give(self) -> None:
-        """Give it back."""
-        self._holder = None
-        self._lock.release()
-
-    def __enter__(self) -> None:
-        self.take(wait=True)
-
-    def __exit__(self, *_: object) -> None:
-        self.give()
 
 
 deciding = _Turn()

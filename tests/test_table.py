@@ -269,15 +269,18 @@ def in_thread() -> Callable[[Callable[[], Any]], Any]:
 
 
 def test_a_turn_is_one_threads(in_thread: Callable[[Callable[[], Any]], Any]) -> None:
-    """It knows whose it is, and another thread that does not wait is told no."""
+    """It knows whose it is, and another thread can ask whether it is anyone's."""
     assert not deciding.mine()
-    with deciding:
+    with deciding.turn():
+        deciding.hold()
         assert deciding.mine()
+        assert deciding.taken()
         assert in_thread(deciding.mine) is False
-        assert in_thread(lambda: deciding.take(wait=False)) is False
+        assert in_thread(deciding.taken) is True
+        with deciding.turn():  # it is this thread's: nothing to wait for
+            assert deciding.mine()
     assert not deciding.mine()
-    assert deciding.take(wait=False)
-    deciding.give()
+    assert not deciding.taken()
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there are no forks here")
@@ -285,9 +288,9 @@ def test_a_turn_is_one_threads(in_thread: Callable[[Callable[[], Any]], Any]) ->
 def test_a_fork_in_the_middle_leaves_no_lock_behind() -> None:
     """The child can decide and count, whoever held the locks in the parent."""
     table = Table(8, 8)
-    with deciding, table.lock:
+    with deciding.turn(), table.lock:
         child = os.fork()
         if child == 0:
-            free = deciding.take(wait=False) and table.lock.acquire(blocking=False)
+            free = not deciding.taken() and table.lock.acquire(blocking=False)
             os._exit(0 if free else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
