@@ -11,6 +11,8 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from ..dims import point_of, variant_name
 from . import Memory
 from .frames import call_of
@@ -79,12 +81,23 @@ class DirectBuild:
 
 @dataclass(slots=True)
 class GuardedBuild:
-    """A copy of the function under torch.compile, which asks all of its guards itself and compiles at its first run."""
+    """A copy of the function under torch.compile, which asks all of its guards itself and compiles at its first run.
 
-    run: Callable[..., Any]
+    While it is ``sealed`` it runs as written what its guards do not admit.
+    """
+
+    compiled: Callable[..., Any]
     route: str
     twin: types.FunctionType
     shared: bool = False
+    sealed: bool = False
+
+    def run(self, *args: Any, **kwargs: Any) -> Any:
+        """Run what is compiled for the call."""
+        if not self.sealed:
+            return self.compiled(*args, **kwargs)
+        with torch.compiler.set_stance("eager_on_recompile"):
+            return self.compiled(*args, **kwargs)
 
     def accepts(self, frame: Mapping[str, Any]) -> tuple[str, ...]:
         """Nothing is refused: what the guards do not admit is compiled anew."""
@@ -156,6 +169,8 @@ class Builder:
         for state in range(MOST_STATES):
             slot = call.slot(point, state)
             build = memory.build(slot) or memory.recall(slot)
+            if isinstance(build, GuardedBuild) and not make:
+                return slot, NoBuild("its guards may have it compiled again, and nothing is built now", passing=True)
             if build is None or build.gone():
                 why = memory.why_not_again(slot) if make else "it is not built, and nothing is built in this mode"
                 if why:

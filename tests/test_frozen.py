@@ -1,0 +1,259 @@
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from shapedispatch import MissError, Store, set_mode, shapedispatch
+from shapedispatch.backends import builds, dynamo, inductor
+from tests.helpers import Ladder, assert_same, no_time
+
+
+def waves(x: Tensor) -> Tensor:
+    """Something worth fusing."""
+    return torch.sin(x) * 2 + torch.cos(x)
+
+
+def call(rows: int) -> Tensor:
+    """An argument of that many rows."""
+    return torch.linspace(-1, 1, rows * 8).reshape(rows, 8)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    """What processes of this test share."""
+    return Store(tmp_path / "store")
+
+
+@pytest.fixture
+def started(store: Store) -> Callable[..., Any]:
+    """A maker of dispatchers of `waves`, as a process that starts makes one; timed ones prefer builds."""
+
+    def start(timed: bool = False, **given: Any) -> Any:
+        builds.made.clear()  # of the process before
+        said = {
+            "dims": {"x": "M K"},
+            "hints": {"M": (8, 64)},
+            "static": ("K",),
+            "store": store,
+            "name": "waves",
+            **given,
+        }
+        dispatcher = shapedispatch(**said)(waves)
+        dispatcher.core._stopwatch_for = (lambda *_: Ladder()) if timed else no_time
+        return dispatcher
+
+    return start
+
+
+@pytest.fixture
+def tuned(started: Callable[..., Any]) -> None:
+    """A process before has timed at 16 and at 128 rows."""
+    dispatcher = started(timed=True)
+    for rows in (16, 128):
+        dispatcher(call(rows))
+        assert dispatcher.explain(call(rows)).variant.startswith("hint[")
+
+
+@pytest.fixture
+def neither(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """From when it is called, what traces and what compiles fail."""
+
+    def never(*_: Any, **__: Any) -> Any:
+        raise AssertionError("something was traced or compiled")
+
+    def fail() -> None:
+        for module, name in ((dynamo, "trace"), (dynamo, "guarded"), (inductor, "compiler"), (inductor, "look_only")):
+            monkeypatch.setattr(module, name, never)
+        monkeypatch.setattr(torch, "compile", never)
+
+    return fail
+
+
+@pytest.fixture(autouse=True)
+def _no_warning() -> Iterator[None]:
+    """Nothing here is worth one."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        yield
+
+
+@pytest.mark.usefixtures("tuned")
+def test_frozen_builds_what_was_chosen_and_times_nothing(started: Callable[..., Any]) -> None:
+    """A process that starts frozen."""
+    dispatcher = started()
+    with set_mode("frozen"):
+        for rows in (16, 128):
+            assert_same(dispatcher(call(rows)), waves(call(rows)))
+            assert dispatcher.explain(call(rows)).origin == "stored"
+    info = dispatcher.cache_info()
+    assert (info.timings, info.builds) == (0, 1)
+
+
+@pytest.mark.usefixtures("tuned")
+def test_frozen_takes_the_nearest_stored(started: Callable[..., Any], store: Store) -> None:
+    """In a process that knows nothing but the store: its hint is built, and the miss is noted."""
+    dispatcher = started()
+    with set_mode("frozen"):
+        assert_same(dispatcher(call(20)), waves(call(20)))
+        choice = dispatcher.explain(call(20))
+        assert (choice.variant, choice.origin) == ("hint[M=8]", "nearest")
+        assert choice.notes == ("stored for the call nearest to this one", "not timed: the mode is frozen")
+        assert dispatcher.cache_info().builds == 1
+    assert len(store.rows(kind="missed")) == 1
+
+
+def test_frozen_without_a_store_runs_what_is_there(started: Callable[..., Any]) -> None:
+    """The nearest choice of this process, or plain."""
+    dispatcher = started(timed=True, store=False)
+    with set_mode("frozen"):
+        assert_same(dispatcher(call(20)), waves(call(20)))
+        assert (dispatcher.explain(call(20)).variant, dispatcher.cache_info().builds) == ("plain", 0)
+    dispatcher(call(16))
+    dispatcher.core._stopwatch_for = no_time
+    with set_mode("frozen"):
+        assert_same(dispatcher(call(24)), waves(call(24)))
+        choice = dispatcher.explain(call(24))
+        assert (choice.variant, choice.origin, choice.notes[0]) == ("hint[M=8]", "nearest", "chosen at M=16, K=8")
+
+
+@pytest.mark.usefixtures("tuned")
+def test_sealed_after_its_warm_up(started: Callable[..., Any], neither: Callable[[], None], store: Store) -> None:
+    """Neither compiles nor times: known shapes run what was built for them, others the nearest, gradients or not."""
+    dispatcher = started()
+    for rows in (16, 128):
+        dispatcher(call(rows))
+    neither()
+    with set_mode("sealed"):
+        for rows in (16, 128, 20, 1, 0, 200):
+            assert_same(dispatcher(call(rows)), waves(call(rows)))
+        assert [dispatcher.explain(call(rows)).origin for rows in (16, 20)] == ["stored", "nearest"]
+        assert dispatcher.explain(call(20)).variant == "hint[M=8]"
+        x = call(16).requires_grad_()
+        dispatcher(x).sum().backward()
+        assert x.grad is not None
+        assert dispatcher.cache_info().builds == 1
+    assert len(store.rows(kind="missed")) == 5
+
+
+@pytest.mark.usefixtures("tuned")
+def test_sealed_without_a_warm_up_runs_plain(
+    started: Callable[..., Any], neither: Callable[[], None], store: Store
+) -> None:
+    """What is stored needs no tuning: it is no miss."""
+    dispatcher = started()
+    neither()
+    with set_mode("sealed"):
+        assert_same(dispatcher(call(16)), waves(call(16)))
+        choice = dispatcher.explain(call(16))
+        assert (choice.variant, choice.origin) == ("plain", "nearest")
+        assert "hint[M=8] was stored, and cannot be used for this call" in choice.notes
+    assert store.rows(kind="missed") == []
+
+
+def test_a_sealed_build_with_guards_of_its_own_compiles_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It runs the calls that it was compiled for, the function as written in another state, and no new call."""
+
+    def summed(x: Tensor) -> Tensor:
+        return waves(x) if x.grad is None else waves(x) + x.grad
+
+    said = {"dims": {"x": "M K"}, "hints": {"M": (8,)}, "static": ("K",), "store": False}
+    dispatcher = shapedispatch(**said)(summed)
+    dispatcher.core._stopwatch_for = lambda *_: Ladder()
+    dispatcher(call(16))
+    assert "torch.compile" in dispatcher.explain(call(16)).route
+    convert, compiled = torch._dynamo.convert_frame, []
+    real = convert._compile
+    monkeypatch.setattr(convert, "_compile", lambda *args, **kwargs: compiled.append(1) or real(*args, **kwargs))
+    with set_mode("sealed"):
+        assert_same(dispatcher(call(16)), waves(call(16)))
+        assert_same(dispatcher(call(1)), waves(call(1)))
+        assert_same(dispatcher(call(20)), waves(call(20)))
+        assert dispatcher.explain(call(20)).variant == "plain"
+        x = call(16)
+        x.grad = call(16)
+        assert_same(dispatcher(x), waves(call(16)) + call(16))
+        assert compiled == []
+    assert_same(dispatcher(x), waves(call(16)) + call(16))
+    assert compiled == [1]
+
+
+def test_tune_and_prepare_work_when_sealed(started: Callable[..., Any]) -> None:
+    """They are asked for."""
+    dispatcher = started(timed=True)
+    with set_mode("sealed"):
+        assert dispatcher.tune(call(16)).origin == "timed"
+        assert [choice.origin for choice in dispatcher.prepare({"M": [32, 64]}, call(16))] == ["timed"] * 2
+        assert_same(dispatcher(call(32)), waves(call(32)))
+
+
+@pytest.mark.parametrize("mode", ["frozen", "sealed"])
+@pytest.mark.usefixtures("tuned")
+def test_on_miss_plain(started: Callable[..., Any], mode: str) -> None:
+    """The function as written, whatever is known; the mode after it times."""
+    dispatcher = started()
+    with set_mode(mode, on_miss="plain"):
+        assert_same(dispatcher(call(20)), waves(call(20)))
+        assert dispatcher.explain(call(20)).variant == "plain"
+        assert dispatcher.cache_info().builds == 0
+    dispatcher.core._stopwatch_for = lambda *_: Ladder()
+    dispatcher(call(20))
+    assert dispatcher.explain(call(20)).origin == "timed"
+
+
+@pytest.mark.parametrize("mode", ["frozen", "sealed"])
+@pytest.mark.usefixtures("tuned")
+def test_on_miss_error(started: Callable[..., Any], mode: str, store: Store) -> None:
+    """In four parts; a known shape is none, and the lock is free afterwards."""
+    dispatcher = started()
+    dispatcher(call(16))
+    with set_mode(mode, on_miss="error"):
+        dispatcher(call(16))
+        with pytest.raises(MissError) as raised:
+            dispatcher(call(20))
+        said = str(raised.value)
+        assert "20" in said.splitlines()[1]
+        assert f"the mode is {mode}" in said
+        assert "the nearest known is hint[M=8] at M=16, K=8" in said
+        assert "waves.tune(...)" in said
+        dispatcher(call(16))
+    assert len(store.rows(kind="missed")) == 1
+
+
+@pytest.mark.usefixtures("tuned")
+def test_another_on_miss_is_heard(started: Callable[..., Any]) -> None:
+    """What one decided is not kept for the other."""
+    dispatcher = started()
+    with set_mode("frozen", on_miss="plain"):
+        dispatcher(call(20))
+        with set_mode("frozen", on_miss="nearest"):
+            dispatcher(call(20))
+            assert dispatcher.explain(call(20)).variant == "hint[M=8]"
+
+
+@pytest.mark.usefixtures("tuned")
+def test_off_is_plain(started: Callable[..., Any], neither: Callable[[], None]) -> None:
+    """Nothing is read, built, timed or counted."""
+    neither()
+    with set_mode("off"):
+        dispatcher = started()
+        assert_same(dispatcher(call(16)), waves(call(16)))
+        info = dispatcher.cache_info()
+        assert (info.misses, info.hits, info.bypasses) == (0, 0, 0)
+
+
+@pytest.mark.parametrize("mode", ["frozen", "sealed"])
+def test_a_forced_variant_is_no_miss(started: Callable[..., Any], mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It needs no timing; where it is not built, a sealed process does without."""
+    monkeypatch.setenv("SHAPEDISPATCH_PICK", "hint[M=64]")
+    dispatcher = started()
+    with set_mode(mode):
+        assert_same(dispatcher(call(16)), waves(call(16)))
+        choice = dispatcher.explain(call(16))
+        wanted = ("hint[M=64]", "pinned") if mode == "frozen" else ("plain", "nearest")
+        assert (choice.variant, choice.origin) == wanted
