@@ -1,0 +1,34 @@
+"""What the tests of the command line run it on: a module with dispatchers, copied to where the command runs."""
+
+from __future__ import annotations
+
+APP = """
+import torch
+from shapedispatch import Variant, shapedispatch
+
+def make(sizes, like):
+    return (torch.randn(sizes.get("M", 8), sizes.get("K", 4)), torch.randn(sizes.get("K", 4), 2)), {}
+
+@shapedispatch(dims={"x": "M K", "w": "K N"}, hints=(), inputs=make, variants=[
+    Variant(lambda x, w: torch.mm(x, w).relu(), name="mm"),
+    Variant(lambda x, w: x, name="wrong"),
+])
+def mlp(x, w):
+    return torch.relu(x @ w)
+
+@shapedispatch(dims={"x": "M K"}, hints=(), variants=[Variant(lambda x, n: x.mul(n), name="mul")])
+def scale(x, n=2):
+    return x * n
+
+@shapedispatch(dims={"x": "M"}, hints=(), store=False, inputs=lambda sizes, like: 1 / 0)
+def broken(x):
+    return x
+
+class Layer:
+    @shapedispatch(dims={"x": "M"}, hints=(), variants=[Variant(lambda self, x: x.clone(), name="clone")])
+    def forward(self, x):
+        return x + 0
+
+def not_one(x):
+    return x
+"""
