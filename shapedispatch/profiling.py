@@ -14,8 +14,14 @@ from torch.autograd import profiler
 
 __all__ = ["labelled", "state"]
 
-# Private, and read by Inductor's own launchers for the same purpose; where it is gone, traces have no labels of ours.
-state: Any = profiler if hasattr(profiler, "_is_profiler_enabled") else SimpleNamespace(_is_profiler_enabled=False)
+
+def state_of(module: Any) -> Any:
+    """What has the attribute: torch's module, or where that has lost it something that is never on."""
+    # Private, and read by Inductor's own launchers for the same purpose; where it is gone, traces have no such ranges.
+    return module if hasattr(module, "_is_profiler_enabled") else SimpleNamespace(_is_profiler_enabled=False)
+
+
+state = state_of(profiler)
 """Its ``_is_profiler_enabled`` is whether a profiler is on."""
 
 

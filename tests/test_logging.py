@@ -1,0 +1,195 @@
+from __future__ import annotations
+
+import logging
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from shapedispatch import Variant, profiling, shapedispatch
+from shapedispatch.journal import STORM, Journal
+from shapedispatch.records import Choice, Refusal, Timing
+from tests.helpers import Ladder
+
+DECIDED = Choice(
+    "exact", "timed", {"M": 4, "N": 2}, timings=(Timing("plain", 5.0, 0.1, 9), Timing("exact", 2.5, 0.1, 9))
+)
+
+
+def added(**given: Any) -> Any:
+    """A dispatcher over ``x + 1`` whose supplied variant wins by the told stopwatch; nothing compiles."""
+    supplied = Variant(lambda x: x.add(1), name="supplied")
+    wrong = Variant(lambda x: x, name="wrong")
+    made = {"dims": {"x": "M"}, "hints": (), "store": False, "variants": [supplied, wrong], "name": "added", **given}
+    dispatcher = shapedispatch(**made)(lambda x: x + 1)
+    dispatcher.core._stopwatch_for = lambda *_: Ladder()
+    return dispatcher
+
+
+@pytest.fixture
+def told(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
+    """Everything under ``shapedispatch`` from INFO up."""
+    caplog.set_level(logging.INFO, logger="shapedispatch")
+    return caplog
+
+
+def messages(told: pytest.LogCaptureFixture) -> list[str]:
+    """The lines under ``shapedispatch``; none of them at a level of its own invention."""
+    lines = [record for record in told.records if record.name == "shapedispatch"]
+    assert {record.levelno for record in lines} <= {logging.INFO, logging.WARNING}
+    return [record.getMessage() for record in lines]
+
+
+# The journal
+
+
+def test_a_decision_is_one_line_with_its_reasons(told: pytest.LogCaptureFixture) -> None:
+    """Where, what, how it was found, what each took, what was new."""
+    Journal("f").decided(DECIDED)
+    assert messages(told) == ["f at M=4, N=2: exact (timed, plain 5 us, exact 2.5 us)"]
+
+
+def test_what_was_new_is_told(told: pytest.LogCaptureFixture) -> None:
+    """The parts of the key that differ from the nearest known one."""
+    Journal("f").decided(Choice("plain", "only", new_because=("sizes of x", "grad mode")))
+    assert messages(told) == ["f: plain (only), new because of sizes of x, grad mode"]
+
+
+def test_a_refusal_is_told_once(told: pytest.LogCaptureFixture) -> None:
+    """The same reason at the next shape is no news; another one is."""
+    journal = Journal("f")
+    for reason in ("it is wrong", "it is wrong", "it raised"):
+        journal.decided(Choice("plain", "timed", refusals=(Refusal("exact", (reason,)),)))
+    refused = [line for line in messages(told) if "refused" in line]
+    assert refused == ["f: exact was refused: it is wrong", "f: exact was refused: it raised"]
+
+
+def test_a_storm_is_told_once_and_as_a_warning(told: pytest.LogCaptureFixture) -> None:
+    """At the thousandth bypass for one reason, and never again."""
+    journal = Journal("f")
+    for count in range(1, 3 * STORM):
+        journal.bypassed("a hook must run", count)
+    journal.bypassed("a hook must run", STORM)  # counted anew after cache_clear
+    assert messages(told) == ["f: 1000 calls were not dispatched and ran plain: a hook must run"]
+    assert told.records[0].levelno == logging.WARNING
+
+
+def test_what_is_told_is_bounded(told: pytest.LogCaptureFixture) -> None:
+    """A dispatcher with a new reason at each call does not remember them all."""
+    journal = Journal("f")
+    for number in range(5000):
+        journal.decided(Choice("plain", "only", refusals=(Refusal("exact", (f"guard {number}",)),)))
+    assert len(journal._told) == 1024
+
+
+def test_nothing_is_put_together_that_nobody_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Below INFO a decision is not even put into words."""
+    monkeypatch.setattr("shapedispatch.journal._at", pytest.fail)
+    logging.getLogger("shapedispatch").setLevel(logging.WARNING)
+    try:
+        Journal("f").decided(DECIDED)
+    finally:
+        logging.getLogger("shapedispatch").setLevel(logging.NOTSET)
+
+
+# A dispatcher's
+
+
+def test_a_first_call_tells_its_decision_and_its_refusals(told: pytest.LogCaptureFixture) -> None:
+    """And a hit tells nothing."""
+    dispatcher = added()
+    dispatcher(torch.ones(4))
+    first = messages(told)
+    assert first[0].startswith("added at M=4: supplied (timed, ")
+    assert first[1].startswith("added: wrong was refused: ")
+    dispatcher(torch.ones(4))
+    assert messages(told) == first
+
+
+def test_the_first_choice_that_leaves_is_told(told: pytest.LogCaptureFixture) -> None:
+    """With the setting that bounds it, once."""
+    dispatcher = added(maxsize=2)
+    for size in range(2, 8):
+        dispatcher(torch.ones(size))
+    left = [line for line in messages(told) if "has left" in line]
+    assert left == [
+        "added: the least recently used choice has left, maxsize=2 are kept; cache_info() counts the next ones"
+    ]
+    assert dispatcher.cache_info().evictions == 4
+
+
+def test_the_log_may_ask_the_dispatcher(told: pytest.LogCaptureFixture) -> None:
+    """No lock is held while a handler runs: it may look at what it is told of."""
+    dispatcher = added(maxsize=2)
+    seen = []
+
+    class Asks(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            seen.append(dispatcher.cache_info().currsize)
+
+    handler = Asks()
+    logging.getLogger("shapedispatch").addHandler(handler)
+    try:
+        for size in range(2, 6):
+            dispatcher(torch.ones(size))
+    finally:
+        logging.getLogger("shapedispatch").removeHandler(handler)
+    assert seen
+
+
+def test_a_storm_of_bypasses_is_told(told: pytest.LogCaptureFixture) -> None:
+    """Calls of a type that is never dispatched: once, after a thousand."""
+
+    class Other(torch.Tensor):
+        pass
+
+    dispatcher, x = added(), torch.ones(2).as_subclass(Other)
+    for _ in range(STORM + 5):
+        dispatcher(x)
+    storms = [line for line in messages(told) if "not dispatched" in line]
+    assert len(storms) == 1
+    assert "a tensor of type Other" in storms[0]
+
+
+# The profiler's ranges
+
+
+def names(dispatcher: Any, x: torch.Tensor) -> list[str]:
+    """The names in a trace of one call."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        dispatcher(x)
+    return [event.key for event in profile.key_averages()]
+
+
+def test_a_trace_names_the_variant() -> None:
+    """On a hit, and at the run that follows a miss."""
+    dispatcher, x = added(), torch.ones(4)
+    assert "added: supplied" in names(dispatcher, x)
+    assert "added: supplied" in names(dispatcher, x)
+
+
+def test_without_a_profiler_there_is_no_range(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call makes none, on either road."""
+    dispatcher, x = added(), torch.ones(4)
+    dispatcher(x)
+    monkeypatch.setattr(profiling, "labelled", pytest.fail)
+    dispatcher(x)
+    dispatcher.core.call((x,), {})
+
+
+def test_under_a_profiler_answers_and_counts_are_the_same() -> None:
+    """The call takes the Python road, which finds the same entry."""
+    dispatcher, x = added(), torch.ones(4)
+    dispatcher(x)
+    before = dispatcher.cache_info().hits
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]):
+        assert torch.equal(dispatcher(x), x + 1)
+    assert dispatcher.cache_info().hits == before + 1
+
+
+def test_where_torch_does_not_tell_there_are_no_ranges() -> None:
+    """The private attribute is asked for once; without it no call looks for it."""
+    assert hasattr(profiling.state, "_is_profiler_enabled")
+    other = profiling.state_of(SimpleNamespace())
+    assert other._is_profiler_enabled is False
