@@ -197,8 +197,9 @@ class Core:
         entry = replace_choice(entry, sizes=sizes, key=key, new_because=new_because, notes=notes)
         self.table.publish(key, entry)
         self.journal.decided(entry.choice)
-        if entry.choice.origin in ("timed", "stored", "shipped") and self.settings.buckets:
-            self.table.remember(self._bucket(key, args, kwargs), (entry.choice.variant, entry.choice.config, _at(sizes)))
+        choice = entry.choice
+        if choice.origin in ("timed", "stored", "shipped") and self.settings.buckets:
+            self.table.remember(self._bucket(key, args, kwargs), (choice.variant, choice.config, _at(sizes)))
         return entry
 
     def _chosen(self, key: Key, args: tuple[Any, ...], kwargs: Mapping[str, Any], wish: Wish) -> Entry:
