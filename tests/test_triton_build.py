@@ -10,7 +10,13 @@ import torch
 import triton
 import triton.language as tl
 
-from shapedispatch.backends.triton_build import compile_all, compile_one, compiling_elsewhere, forget
+from shapedispatch.backends.triton_build import (
+    compile_all,
+    compile_one,
+    compiled_already,
+    compiling_elsewhere,
+    forget,
+)
 from tests.triton_recorder import Recorder, recording
 
 DEVICE = -1
@@ -94,6 +100,31 @@ def test_without_parallel_compilation_builds_are_made_in_turn(
 
     assert [one.src.constants[(3,)] for one in built] == [16, 32]
     assert not compiling_elsewhere()
+
+
+def test_what_was_compiled_is_found_without_compiling(recorder: Recorder) -> None:
+    """By the very call, in any spelling of its options' order that Triton tells apart; never by an equal constant."""
+    call = {**CALL, "B": 64, "num_warps": 2}
+    assert compiled_already(adds, call, DEVICE) is None
+    built = compile_one(adds, call, DEVICE)
+    zero = compile_one(types, {"x": X, "T": 0}, DEVICE)
+
+    assert compiled_already(adds, call, DEVICE) is built
+    assert compiled_already(adds, {**call, "n": 35}, DEVICE) is built
+    assert compiled_already(adds, {**call, "n": 32}, DEVICE) is None
+    assert compiled_already(types, {"x": X, "T": 0}, DEVICE) is zero
+    assert compiled_already(types, {"x": X, "T": False}, DEVICE) is None
+    assert len(adds.device_caches[DEVICE][0]) == 1
+
+
+def test_a_triton_that_asks_its_cache_in_another_way_is_asked_nothing(
+    recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Then everything counts as not compiled yet."""
+    compile_one(adds, {**CALL, "B": 64}, DEVICE)
+    monkeypatch.delattr("triton.runtime.jit.compute_cache_key")
+
+    assert compiled_already(adds, {**CALL, "B": 64}, DEVICE) is None
 
 
 def test_a_mode_of_the_callers_is_seen(recorder: Recorder) -> None:

@@ -231,6 +231,14 @@ def test_with_other_bindings_every_pointer_counts_as_written(monkeypatch: pytest
     assert effects_of(kernel) == Effects(frozenset({"x", "y"}))
 
 
+def test_ir_with_other_arguments_says_nothing() -> None:
+    """Where the arguments of the IR are not those of the signature, nobody knows which is which."""
+    kernel = compiled(copies, {"x": F, "y": F, "n": N, "B": "constexpr"}, {"B": 16})
+    kernel.src.signature = {"w": F, **kernel.src.signature}
+
+    assert effects_of(kernel) == Effects(frozenset({"w", "x", "y"}))
+
+
 def test_broken_ir_counts_as_none(capfd: pytest.CaptureFixture[str]) -> None:
     """IR that does not parse says nothing."""
     kernel = compiled(copies, {"x": F, "y": F, "n": N, "B": "constexpr"}, {"B": 16})
