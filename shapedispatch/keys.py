@@ -422,7 +422,7 @@ def differences(one: Key, other: Key, names: Sequence[str]) -> tuple[str, ...]:
 
 
 def _says_same(a: Hashable, b: Hashable) -> bool:
-    return any(isinstance(part, tuple) and bool(part) and part[0] == _SAME for part in (a, b))
+    return (type(a) is tuple and a[:1] == (_SAME,)) or (type(b) is tuple and b[:1] == (_SAME,))
 
 
 def _which_parts(a: Hashable, b: Hashable) -> str:
