@@ -89,3 +89,4 @@ def _forget() -> None:
         settings.reset()
     if shelf is not None:
         shelf._stores.clear()
+        shelf._shelves.clear()  # one that awaits collection would keep its name from the next test's
