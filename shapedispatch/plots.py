@@ -14,13 +14,16 @@ from typing import Any
 from .errors import ShapeDispatchError
 from .sweeps import Curve, Point, Sweep
 
-__all__ = ["CannotDraw", "draw_curves", "draw_heat", "draw_ratios", "draw_times", "save"]
+__all__ = ["CannotDraw", "draw_bars", "draw_curves", "draw_heat", "draw_ratios", "draw_times", "save"]
 
 FORMATS = (".png", ".svg")
 # Dark to light and apart in grey too; markers and line styles tell what is left.
 _COLOURS = ("#1b1b1b", "#b3452b", "#2b6cb0", "#5a8f29", "#8e44ad", "#c78a1b", "#4f6d7a", "#a23b72")
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<")
 _LINES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1)), (0, (1, 1)), (0, (8, 3)))
+_ROOM_FOR_A_TICK = 0.04  # of the axis
+_FILLS = ("0.25", "0.85", "0.6", "0.95", "0.45")
+_HATCHES = ("", "", "//", "..", "\\\\")
 _SHADES = ("0.93", "0.99")
 _LETTERS_ACROSS = 75  # of a region's label; one that has no room stands upright
 
@@ -56,7 +59,7 @@ def draw_ratios(sweep: Sweep, dim: str) -> Any:
     for place, name in enumerate(row.variants()):
         points = [(point.sizes[dim], point.ratios()[name]) for point in row.points if name in point.ratios()]
         worst = max((ratio for _, ratio in points), default=1.0)
-        axes.plot(*_columns(points), label=f"always {name}: at worst {worst:.2f} ×", **_style(place))
+        axes.plot(*_columns(points), label=f"{name}: at worst {worst:.2f} ×", **_style(place))
     _ring(axes, [(point.sizes[dim], ratio) for point in row.points if (ratio := point.ratios().get(point.chosen))])
     axes.axhline(1.0, color="0.6", linewidth=0.8)
     _logarithmic(axes, [point.sizes[dim] for point in row.points], "x")
@@ -97,6 +100,19 @@ def draw_curves(title: str, curves: Sequence[Curve], across: str, ran_on: str = 
         axes.errorbar(counts, medians, spreads, label=curve.name, capsize=2, **_style(place))
     _logarithmic(axes, [count for curve in curves for count, _, _ in curve.points], "x")
     axes.set_ylim(bottom=0)
+    return _finished(figure, axes, ran_on)
+
+
+def draw_bars(title: str, labels: Sequence[str], bars: Mapping[str, Sequence[float]], up: str, ran_on: str = "") -> Any:
+    """A group of bars for each label, one a contender: ``bars`` are the contenders' heights, one a label."""
+    figure, axes = _axes(Sweep(title, (), ran_on), "", up)
+    width = 0.8 / len(bars)
+    for place, (name, heights) in enumerate(bars.items()):
+        left = [group - 0.4 + width * (place + 0.5) for group in range(len(labels))]
+        fill = {"color": _FILLS[place % len(_FILLS)], "hatch": _HATCHES[place % len(_HATCHES)], "edgecolor": "0.2"}
+        drawn = axes.bar(left, heights, width, label=name, **fill)
+        axes.bar_label(drawn, [f"{height:.3g}" for height in heights], fontsize=6)
+    axes.set_xticks(range(len(labels)), labels)
     return _finished(figure, axes, ran_on)
 
 
@@ -159,10 +175,21 @@ def _logarithmic(axes: Any, sizes: Sequence[int], which: str) -> None:
     ticks = sorted(set(sizes))
     if min(ticks) > 0:
         axes.set_xscale("log", base=2)
+        ticks = _apart(ticks)
     axes.set_xticks(ticks, [str(size) for size in ticks], rotation=45 if len(ticks) > 8 else 0)
     axes.minorticks_off()
     if which == "both":
         _logarithmic_time(axes)
+
+
+def _apart(sizes: Sequence[int]) -> list[int]:
+    """The sizes whose names have room beside each other: of two that nearly touch, the larger."""
+    span = sizes[-1] / sizes[0]
+    kept = list(sizes[-1:])
+    for size in reversed(sizes[:-1]):
+        if kept[-1] / size >= span**_ROOM_FOR_A_TICK:
+            kept.append(size)
+    return kept[::-1]
 
 
 def _logarithmic_time(axes: Any) -> None:

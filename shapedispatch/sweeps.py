@@ -223,15 +223,24 @@ def _ran_on(environment: Any) -> str:
 def curves_of(document: Any, group: str) -> list[Curve]:
     """The contenders of a benchmark by count: of its part ``group``, such as ``shapes`` or ``tensors``.
 
-    Raises Unreadable where the document has no such part.
+    Where that was measured on both roads it is the one in C. Raises Unreadable where there is no such part.
     """
-    part = document.get(group) if isinstance(document, dict) else None
-    if not isinstance(part, dict):
-        raise Unreadable(f"there is nothing measured by number of {group} in this file")
     found: dict[str, list[tuple[int, float, float]]] = {}
-    for count, row in part.items():
-        for timing in _timings(row) if isinstance(row, dict) and str(count).isdigit() else ():
+    for count, row in _part(document, group).items():
+        for timing in _timings(_times_of(row)) if str(count).isdigit() else ():
             found.setdefault(timing.variant, []).append((int(count), timing.median_us, timing.spread_us))
     if not found:
         raise Unreadable(f"there is nothing measured by number of {group} in this file")
     return [Curve(name, tuple(sorted(points))) for name, points in found.items()]
+
+
+def _part(document: Any, group: str) -> Mapping[str, Any]:
+    places = [document, *(document.get(road) for road in ("C", "Python"))] if isinstance(document, dict) else []
+    parts = [place.get(group) for place in places if isinstance(place, dict)]
+    return next((part for part in parts if isinstance(part, dict)), {})
+
+
+def _times_of(row: Any) -> Mapping[str, Any]:
+    if not isinstance(row, dict):
+        return {}
+    return row if "times" in row else {"times": row.get("one shape")}
