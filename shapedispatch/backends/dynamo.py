@@ -67,6 +67,7 @@ class _Recording:
     state_kept: bool = False
     effects: Effects | None = None
     compiled: Any = None
+    casts: tuple[torch.dtype, ...] | None = None
     thread: int = field(default_factory=threading.get_ident)
 
 
@@ -87,6 +88,8 @@ class Trace:
     _locals: frozenset[str]
     _dead: list[Any]
     _watched: list[Any]
+    _casts: tuple[torch.dtype, ...] | None
+    """What autocast cast to by default, where the function enters one: Dynamo guards it only while one is on."""
 
     def accepts(self, scope: Mapping[str, Any]) -> tuple[str, ...]:
         """Why this build may not serve a call, by all of its guards; empty where it may.
@@ -95,6 +98,8 @@ class Trace:
         """
         if self.gone():
             return ("an object that the function reads is gone",)
+        if self._casts is not None and self._casts != _default_casts():
+            return ("what autocast casts to by default has changed",)
         verdict = self._all.check_verbose(scope)
         return () if verdict.result else tuple(_readable(part) for part in verdict.verbose_code_parts)
 
@@ -121,11 +126,23 @@ class Trace:
     def check(self) -> Callable[[tuple[Any, ...], Mapping[str, Any]], bool]:
         """The guards on what no key holds, as a function of the call, for every hit."""
         rest, dead, needed = self._rest, self._dead, self._locals
+        if self._casts is not None:
+            rest = _while_casting_to(self._casts, rest)
         if not needed:
             nothing: dict[str, Any] = {}
             return lambda args, kwargs: not dead and rest(nothing)
         function = self._function
         return lambda args, kwargs: not dead and rest(frame_locals(function, args, kwargs))
+
+
+def _default_casts() -> tuple[torch.dtype, ...]:
+    return tuple(torch.get_autocast_dtype(device) for device in ("cpu", "cuda"))
+
+
+def _while_casting_to(
+    casts: tuple[torch.dtype, ...], rest: Callable[[Mapping[str, Any]], bool]
+) -> Callable[[Mapping[str, Any]], bool]:
+    return lambda scope: casts == _default_casts() and rest(scope)
 
 
 def trace(
@@ -217,6 +234,7 @@ def _finished(fn: types.FunctionType, record: _Recording, code: types.CodeType, 
         _locals=frozenset(record.locals_kept),
         _dead=dead,
         _watched=watched,
+        _casts=record.casts,
     )
 
 
@@ -312,6 +330,8 @@ def _backend(gm: torch.fx.GraphModule, examples: Sequence[Any], **_: Any) -> Cal
     compiled = record.compiled = record.compile_graph(gm, examples)
     _say_nothing_donated()
     record.effects = _effects(gm, record)
+    if any(node.target is torch.amp.autocast_mode._enter_autocast for node in gm.graph.nodes):
+        record.casts = _default_casts()
     made = record.made  # not the record, which holds the arguments
 
     def run(*inputs: Any) -> Any:
