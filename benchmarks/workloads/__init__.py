@@ -28,7 +28,8 @@ class Workload:
     where that is possible and computes in the dtype it is given; ``check`` gives it float64.
     ``tolerance`` maps a dtype to (rtol, atol) of the outputs; gradients, which sum more terms, get
     ``gradient_factor`` times that. ``dims``, ``static``, ``hints`` are what a user would hand to ``shapedispatch``.
-    ``sweep`` is for a GPU in ``dtype``, ``small_sweep`` for a CPU in ``small_dtype``.
+    ``sweep`` is for a GPU in ``dtype``, ``small_sweep`` for a CPU in ``small_dtype``. ``variants`` are other ways to
+    the same answer, callables or `shapedispatch.Variant`s; ``objectives`` what is to be best, one after the other.
     """
 
     name: str
@@ -44,6 +45,8 @@ class Workload:
     needs_grad: bool = False
     is_view: bool = False
     gradient_factor: float = 4.0
+    variants: tuple[Any, ...] = ()
+    objectives: tuple[str, ...] = ("time",)
     dtype: torch.dtype = torch.bfloat16
     small_dtype: torch.dtype = torch.float32
 
