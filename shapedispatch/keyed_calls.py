@@ -177,7 +177,7 @@ def _laid_out(
         spare = ALIGNMENT_BYTES // dtype.itemsize
         memory = torch.empty(length + spare, dtype=dtype, device=device)
         start = ((alignment - memory.data_ptr()) % ALIGNMENT_BYTES) // dtype.itemsize if length else 0
-    except RuntimeError as error:
+    except (RuntimeError, AssertionError) as error:  # the latter from a torch that is built without the device
         raise Unbuildable(f"a tensor of the call cannot be made here: {str(error).splitlines()[0]}") from None
     if fill is not None:
         fill(memory)

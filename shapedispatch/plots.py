@@ -126,7 +126,8 @@ def save(figure: Any, path: Path) -> None:
         raise CannotDraw(f"{path.name}: a picture is written as {' or '.join(FORMATS)}")
     import matplotlib as mpl
 
-    with mpl.rc_context({"svg.hashsalt": "shapedispatch"}):
+    # Text stays text in an SVG: as outlines it would be most of the file.
+    with mpl.rc_context({"svg.hashsalt": "shapedispatch", "svg.fonttype": "none"}):
         figure.savefig(path, dpi=150, metadata={"Date": None} if ending == ".svg" else {"Software": None})
 
 
