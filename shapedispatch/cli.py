@@ -14,6 +14,7 @@ from typing import Any
 import click
 import torch
 
+from . import __version__
 from . import demo as demo_room
 from .cli_store import FILE, row_text, store
 from .cli_tune import run_jobs, tune, under_option
@@ -66,7 +67,7 @@ class _Commands(click.Group):
 
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(package_name="shapedispatch")
+@click.version_option(__version__)
 def main() -> None:
     """Run each call of a function by the build that is fastest for its exact shape."""
 

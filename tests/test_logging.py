@@ -6,11 +6,16 @@ from typing import Any
 
 import pytest
 import torch
+import triton
+import triton.language as tl
 
 from shapedispatch import Variant, profiling, shapedispatch
+from shapedispatch.backends import triton_builds
 from shapedispatch.journal import STORM, Journal
 from shapedispatch.records import Choice, Refusal, Timing
 from tests.helpers import Ladder
+from tests.triton_core import dispatched, tensors
+from tests.triton_recorder import recording
 
 DECIDED = Choice(
     "exact", "timed", {"M": 4, "N": 2}, timings=(Timing("plain", 5.0, 0.1, 9), Timing("exact", 2.5, 0.1, 9))
@@ -167,6 +172,26 @@ def test_a_trace_names_the_variant() -> None:
     dispatcher, x = added(), torch.ones(4)
     assert "added: supplied" in names(dispatcher, x)
     assert "added: supplied" in names(dispatcher, x)
+
+
+@triton.jit
+def adds(x, y, n, B: tl.constexpr):  # noqa: D103 - a kernel is named for what it does
+    i = tl.program_id(0) * B + tl.arange(0, B)
+    tl.store(y + i, tl.load(x + i, mask=i < n), mask=i < n)
+
+
+def test_a_trace_names_a_kernels_variant() -> None:
+    """Kernels have a hit path of their own."""
+    x, y = tensors(2)
+    with recording(adds) as recorder:
+        kernel = dispatched(adds, recorder)
+        kernel[(4,)](x, y, 60, B=16)
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+            kernel[(4,)](x, y, 60, B=16)
+        assert "kernel: plain" in [event.key for event in profile.key_averages()]
+        assert "plain" in kernel._repr_html_()
+    triton_builds.releases.kept.clear()
+    triton_builds.releases._waiting.clear()
 
 
 def test_without_a_profiler_there_is_no_range(monkeypatch: pytest.MonkeyPatch) -> None:
