@@ -96,7 +96,8 @@ static struct {
 
 /* -------------------------------------------------------------------------------------------------- a call in words */
 
-enum { MOST_WORDS = 512, MOST_OBJECTS = 32, MOST_TENSORS = 64, MOST_DEPTH = 16 };
+/* Each level of a nested argument takes a word, so that the words bound the depth, too. */
+enum { MOST_WORDS = 512, MOST_OBJECTS = 32, MOST_TENSORS = 64 };
 
 /* The first word of each part of a call says what follows, so that no two different calls pack alike. */
 enum { TENSOR = 1, INT, FLOAT, COMPLEX, SINGLETON, IDENTICAL, EQUAL, KIND, SEQUENCE, DICT, SLICE, SAME, OVERLAP };
@@ -109,7 +110,7 @@ typedef struct {
 } Place;
 
 typedef struct {
-    int word_count, object_count, tensor_count, depth;
+    int word_count, object_count, tensor_count;
     int overlap;
     uint64_t words[MOST_WORDS];
     PyObject *objects[MOST_OBJECTS];    /* strong references; never to anything that holds a tensor */
@@ -495,16 +496,6 @@ static int pack_slice(Pack *pack, PyObject *value)
         && pack_value(pack, slice->step);
 }
 
-static int pack_container(Pack *pack, PyObject *value, int (*pack_contents)(Pack *, PyObject *))
-{
-    if (pack->depth == MOST_DEPTH)
-        return 0;
-    pack->depth++;
-    int judged = pack_contents(pack, value);
-    pack->depth--;
-    return judged;
-}
-
 /* Whether keys.tensors may find tensors inside an instance of this type: what it finds there is Python's to key. */
 static int may_hold_tensors(PyTypeObject *type)
 {
@@ -526,11 +517,11 @@ static int pack_other(Pack *pack, PyObject *value)
     if (type == &PyUnicode_Type || type == &PyBytes_Type || type == torch.device)
         return pack_equal(pack, value);
     if (type == &PyList_Type || type == &PyTuple_Type || type == torch.size)
-        return pack_container(pack, value, pack_sequence);
+        return pack_sequence(pack, value);
     if (type == &PyDict_Type)
-        return pack_container(pack, value, pack_dict);
+        return pack_dict(pack, value);
     if (type == &PySlice_Type)
-        return pack_container(pack, value, pack_slice);
+        return pack_slice(pack, value);
     if (type == &PyComplex_Type)
         return pack_complex(pack, value);
     if (type == torch.dtype || type == torch.layout || type == torch.memory_format || type == &PyType_Type)
@@ -571,7 +562,7 @@ static int pack_arguments(Pack *pack, PyObject *args, PyObject *kwargs, int rece
 /* The whole call. Where this returns 0 nothing is held and no error is set; else drop_objects is the caller's. */
 static int pack_call(Pack *pack, PyObject *args, PyObject *kwargs, int receiver, int overlap)
 {
-    pack->word_count = pack->object_count = pack->tensor_count = pack->depth = 0;
+    pack->word_count = pack->object_count = pack->tensor_count = 0;
     pack->overlap = overlap;
     if (torch.exchange != NULL && PyTuple_CheckExact(args) && PyDict_CheckExact(kwargs)
         && pack_ambient(pack) && pack_arguments(pack, args, kwargs, receiver)
