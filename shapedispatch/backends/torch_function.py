@@ -266,7 +266,7 @@ class TorchFunction:
                 note = draft.refuse if build.passing else draft.fail
                 note(name, build.reason)
             return
-        reasons = build.accepts(call.frame())
+        reasons = build.accepts(call.as_seen())
         if reasons:
             draft.refuse(name, *reasons)
             return
@@ -310,19 +310,19 @@ class TorchFunction:
         if not wanted or wish.why_not(str(wish.only)):
             return None
         _, build = self._builder.find(call, point, memory, None, make=wish.build)
-        return build.trace.effects if isinstance(build, DirectBuild) and not build.accepts(call.frame()) else None
+        return build.trace.effects if isinstance(build, DirectBuild) and not build.accepts(call.as_seen()) else None
 
     def _look_known(self, call: Situation, memory: Memory, make: bool) -> Trace | str | None:
         """A look at plain's effects that holds for this call, remembered or (if ``make``) made; or why there's none."""
         fact = ("effects", call.family())
         known: tuple[Trace | str, ...] = memory.recall(fact) or ()
-        frame = call.frame()
+        frame = call.as_seen()
         for look in known:
             if isinstance(look, str) or not look.accepts(frame):
                 return look
         if not make:
             return None
-        made = self._look(frame)
+        made = self._look(call.frame())  # a frame of its own: a trace may leave marks on it
         memory.remember(fact, (made, *known)[:TRACES_A_FAMILY])
         return made
 
