@@ -243,6 +243,7 @@ def test_drawing_leaves_matplotlib_as_it_was(tmp_path: Path, monkeypatch: pytest
     import matplotlib as mpl
 
     monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)  # an import of it would raise
+
     def defaults() -> dict[str, Any]:
         return {name: dict.__getitem__(mpl.rcParams, name) for name in mpl.rcParams}  # asking itself picks a backend
 
