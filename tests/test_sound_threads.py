@@ -284,6 +284,7 @@ def _state() -> list[Any]:
         random.getstate(),
         torch.is_grad_enabled(),
         torch.is_warn_always_enabled(),
+        torch.autograd._profiler_enabled(),
         list(warnings.filters),
         deciding.mine(),
     ]
