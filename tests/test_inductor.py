@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from shapedispatch.backends import inductor
 from tests.helpers import assert_same, built, pinned
 
 X = torch.linspace(-1, 1, 32).reshape(4, 8)
@@ -149,3 +150,12 @@ def test_without_a_compiler_plain_answers() -> None:
     assert "no-such-compiler" in done.stdout
     assert any("plain (only)" in line for line in rest)
     assert done.stderr == ""
+
+
+def test_indexing_has_no_build_where_it_would_end_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A torch whose CPU code does not bound its loads compiles nothing that indexes by a tensor."""
+    monkeypatch.setattr(inductor, "_DIES_OF_AN_INDEX", True)
+    f = built(lambda x, i: x[i] * 2, hints=(), exact=True)
+    x, i = torch.randn(4, 3), torch.tensor([1, 3, 0])
+    with pytest.warns(UserWarning, match="indexes by a tensor"):
+        assert torch.equal(f(x, i), x[i] * 2)

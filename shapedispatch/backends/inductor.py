@@ -93,6 +93,7 @@ def compiler(options: Mapping[str, Any], code: Code) -> Compile:
 
     def inner(gm: torch.fx.GraphModule, examples: Sequence[Any], **kwargs: Any) -> Any:
         _refuse_integer_division(gm)
+        _refuse_indexing(gm)
         code.only_views &= _only_views(gm)
         compiled = compile_fx_inner(gm, examples, **kwargs)
         code.sources.append(getattr(compiled, "source_code", None) or "")
@@ -136,6 +137,20 @@ def _refuse_integer_division(gm: torch.fx.GraphModule) -> None:
         whole = isinstance(value, torch.Tensor) and not value.is_floating_point()
         if whole and isinstance(divisor, torch.fx.Node) and isinstance(divisor.meta.get("val"), torch.Tensor):
             raise Uncompilable("it divides whole numbers by a tensor, where compiled code dies of a zero")
+
+
+# Seen on torch 2.11 (a segmentation fault, on the CPU only), not on 2.13; there is nothing in it that could be asked.
+_DIES_OF_AN_INDEX = torch.torch_version.TorchVersion(torch.__version__) < (2, 13)
+_INDEXING = ("index", "gather", "scatter", "embedding", "take")
+
+
+def _refuse_indexing(gm: torch.fx.GraphModule) -> None:
+    """An index out of range ends the process in the CPU code of a release that does not bound its loads."""
+    for node in gm.graph.nodes if _DIES_OF_AN_INDEX else ():
+        value = node.meta.get("val")
+        on_cpu = isinstance(value, torch.Tensor) and value.device.type == "cpu"
+        if on_cpu and str(node.target).startswith(tuple(f"aten.{name}" for name in _INDEXING)):
+            raise Uncompilable("it indexes by a tensor, and this torch's compiled code dies of an index out of range")
 
 
 _CHECKED_BY_PLAIN = frozenset(
