@@ -430,11 +430,12 @@ def _allocations(fn: Call, device: torch.device) -> list[int] | None:
         return None
     from torch.autograd.profiler_legacy import profile
 
+    config = profile(profile_memory=True).config()
     try:
-        enable(profile(profile_memory=True).config())  # in here: an interrupt may come as soon as it is done
+        enable(config)  # in here: an interrupt may come as soon as it is done
         fn()
     finally:
-        records = [event for thread in disable() for event in thread] if recording() else []
+        records = [event for thread in disable() for event in thread]
     begin = records[0]
     events = [event for event in records if event.kind() == "memory_alloc"]
     events.sort(key=begin.cpu_elapsed_us)  # each thread has a list of its own

@@ -240,6 +240,7 @@ class Interrupt:
     """Raises KeyboardInterrupt at the n-th line that runs in the package, as Ctrl-C might.
 
     Not at ``with`` and ``try``: on a lock the one runs in C, and a signal waits for its end; the other runs nothing.
+    Nor at the first line of a ``finally``: a signal is seen after the first call there.
     """
 
     def __init__(self, at: int) -> None:
@@ -249,7 +250,7 @@ class Interrupt:
         """Trace the package's frames and no other."""
         if not frame.f_code.co_filename.startswith(ROOM):
             return None
-        if event == "line" and not _line(frame).lstrip().startswith(("with ", "try:")):
+        if event == "line" and not _line(frame).startswith(("with ", "try:")) and _line(frame, -1) != "finally:":
             self.left -= 1
             if self.left == 0:
                 sys.settrace(None)
@@ -268,8 +269,8 @@ class Interrupt:
         return False
 
 
-def _line(frame: Any) -> str:
-    return linecache.getline(frame.f_code.co_filename, frame.f_lineno)
+def _line(frame: Any, beside: int = 0) -> str:
+    return linecache.getline(frame.f_code.co_filename, frame.f_lineno + beside).strip()
 
 
 def _lines_of(call: Callable[[], Any]) -> int:
