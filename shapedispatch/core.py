@@ -186,13 +186,14 @@ class Core:
             offer = self.backend.offer(args, kwargs, key, self.table, Wish(build=False))
             return self._nearest(offer, "a CUDA graph is being captured", args, kwargs)
         entry, unused = (None, ()) if afresh else self._known(key, args, kwargs)
+        lasting = False
         if entry is None and not afresh and self.settings.mode in FROZEN_MODES:
             entry = self._without_timing(key, sizes, args, kwargs, unused)
         if entry is None:
             wish = Wish(exhaustive=exhaustive, judge=self._judge(key, args, kwargs))
-            entry = self._chosen(key, args, kwargs, wish)
+            entry, lasting = self._chosen(key, args, kwargs, wish)
         key = self._key_after(key, args, kwargs)
-        if entry.choice.origin == "timed":
+        if lasting:
             entry = self._kept(entry, key, args, kwargs, instead=afresh or bool(unused))
         notes = (*entry.choice.notes, *unused)
         entry = replace_choice(entry, sizes=sizes, key=key, new_because=new_because, notes=notes)
@@ -203,8 +204,13 @@ class Core:
             self.table.remember(self._bucket(key, args, kwargs), (choice.variant, choice.config, _at(sizes)))
         return entry
 
-    def _chosen(self, key: Key, args: tuple[Any, ...], kwargs: Mapping[str, Any], wish: Wish) -> Entry:
-        """The winner of the offer; where that is a search of configs, of the offer that follows from what it found."""
+    def _chosen(
+        self, key: Key, args: tuple[Any, ...], kwargs: Mapping[str, Any], wish: Wish
+    ) -> tuple[Entry, bool]:
+        """The winner of the offer; where that is a search of configs, of the offer that follows from what it found.
+
+        And whether another process need not look for it again.
+        """
         while True:
             with untouched(args, kwargs):  # which lets no warning through: not ours, and not the store's
                 offer = self.backend.offer(args, kwargs, key, self.table, wish)
@@ -215,7 +221,8 @@ class Core:
                     if not offer.final and entry.choice.origin == "timed":
                         continue
             self._warn_of_failures(offer, args, kwargs)
-            return entry
+            timed, alone = entry.choice.origin == "timed", len(offer.candidates) == 1
+            return entry, timed or (alone and offer.lasting and entry.choice.origin == "only")
 
     # -- what is known without timing
 

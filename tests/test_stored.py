@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from shapedispatch import Store, Variant, core, set_mode, shapedispatch, shelf
-from shapedispatch.backends import builds
+from shapedispatch.backends import builds, dynamo
 from shapedispatch.shelf import Shelf
 from shapedispatch.store import Row
 from tests.helpers import Ladder, assert_same, built, no_time
@@ -533,3 +533,22 @@ def test_without_a_store_nothing_is_touched(tmp_path: Path, monkeypatch: pytest.
     dispatcher(call(16))
     assert dispatcher.explain(call(16)).notes == ()
     assert not (tmp_path / "none").exists()
+
+
+def test_that_nothing_but_plain_may_run_is_stored(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where that is a matter of the call: another process need not try again. Of the moment: it must."""
+    process(waves, store)(call(1))
+    monkeypatch.setattr(dynamo, "trace", no_time)
+    again = process(waves, store)
+    again(call(1))
+    assert (again.explain(call(1)).variant, again.explain(call(1)).origin) == ("plain", "stored")
+    monkeypatch.setattr(dynamo, "trace", unable)
+    one = process(waves, store, name="without a compiler")
+    with pytest.warns(UserWarning, match="no compiler"):
+        one(call(16))
+    assert [row.kernel for row in store.rows()] == ["waves"]
+
+
+def unable(*_: Any, **__: Any) -> Any:
+    """What tracing is where something is missing."""
+    raise dynamo.Untraceable("there is no compiler")

@@ -40,7 +40,8 @@ class Offer:
 
     ``written`` names the arguments that plain writes, None where that is unknown. ``untimed`` says why nothing may
     be run for timing, if so. ``notes`` are for a person. ``aliases`` name, for a variant that is the same code as
-    another, that other. ``failures`` are those refusals that are no matter of this call's sizes.
+    another, that other. ``failures`` are those refusals that are no matter of this call's sizes. ``lasting`` says that
+    where plain is all that is offered, the reasons would hold in another process too.
     """
 
     candidates: tuple[Candidate, ...]
@@ -50,6 +51,7 @@ class Offer:
     notes: tuple[str, ...] = ()
     aliases: Mapping[str, str] = field(default_factory=dict)
     failures: tuple[Refusal, ...] = ()
+    lasting: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,6 +70,8 @@ class _Draft:
     notes: list[str] = field(default_factory=list)
     aliases: dict[str, str] = field(default_factory=dict)
     failures: list[Refusal] = field(default_factory=list)
+    passing: bool = False
+    """Whether a refusal is one of this moment."""
 
     def refuse(self, variant: str, *reasons: str) -> None:
         """Leave a variant out of this call."""
@@ -90,6 +92,7 @@ class _Draft:
             tuple(self.notes),
             self.aliases,
             tuple(self.failures),
+            bool(self.refusals) and not (self.failures or self.passing or untimed),
         )
 
 
@@ -161,7 +164,7 @@ class TorchFunction:
         """What a stored choice depends on besides the key and the machine: the code, the candidates."""
         plan = self.plan
         declared = (repr(plan.hints), plan.static, plan.exact, plan.bare, repr(plan.options))
-        variants = [(variant.name or "", variant.fn) for variant in plan.variants]
+        variants = [(variant.name or "", (variant.fn, variant.when)) for variant in plan.variants]
         return {"code": code_identity(self.plain), "candidates": candidates_identity([("plan", declared), *variants])}
 
     def offer(
@@ -255,6 +258,7 @@ class TorchFunction:
             return
         why_not = draft.wish.why_not(name)
         if why_not:
+            draft.passing = True
             draft.refuse(name, why_not)
             return
         slot, build = self._builder.find(call, point, memory, effects.unkeyed, make=draft.wish.build)
@@ -263,6 +267,7 @@ class TorchFunction:
                 draft.aliases[name] = build.same_as
                 draft.notes.append(f"{name} is the same code as {build.same_as}")
             else:
+                draft.passing |= build.passing
                 note = draft.refuse if build.passing else draft.fail
                 note(name, build.reason)
             return
@@ -278,7 +283,9 @@ class TorchFunction:
             assert variant.name is not None
             if not draft.wish.wants(variant.name):
                 continue
-            reason = _why_not(variant, args, kwargs) or draft.wish.why_not(variant.name)
+            own = _why_not(variant, args, kwargs)
+            reason = own or draft.wish.why_not(variant.name)
+            draft.passing |= bool(reason and not own)
             if reason:
                 draft.refuse(variant.name, reason)
             else:

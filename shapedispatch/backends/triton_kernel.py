@@ -99,7 +99,7 @@ class TritonKernel:
         declared = (repr(plan.hints), plan.dims, plan.static, plan.exact)
         what = [("plan", declared), ("configs", configs), ("grid", plan.grid), ("heuristics", self.adopted.heuristics)]
         pruning = (tuning.early_config_prune, tuning.perf_model, tuning.top_k) if tuning is not None else ()
-        variants = [(variant.name or "", variant.fn) for variant in plan.variants]
+        variants = [(variant.name or "", (variant.fn, variant.when)) for variant in plan.variants]
         return {
             "code": code_identity(self.adopted.kernel),
             "candidates": candidates_identity([*what, ("pruning", pruning), *variants]),
