@@ -1,6 +1,6 @@
 # `make demo` and `make test` are all that needs typing: each makes the virtual environment first if it must.
 #
-#   make demo     run the demo: the runtime size × variant tables, on the GPU if there is one
+#   make demo     run the demo: the runtime size × variant tables and a plot, on the GPU if there is one
 #   make test     lint, type checks, tests
 #   make bench    run the benchmark scripts
 #   make lint     ruff and mypy alone          make format   let ruff lay the code out
@@ -17,7 +17,7 @@ STAMP := $(VENV)/.installed
 ARGS ?=
 
 demo: $(STAMP)
-	$(BIN)/python -m shapedispatch.demo $(ARGS)
+	$(BIN)/python -m shapedispatch demo --plot demo.png $(ARGS)
 
 test: lint pytest
 
