@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -214,6 +215,20 @@ def test_what_was_let_go_is_not_found() -> None:
     second(x, w)
     assert held.code.holders == 0
     assert second.cache_info().builds == 1
+
+
+def test_a_build_looks_itself_at_whom_it_may_serve() -> None:
+    """An address may be that of something new: closures and globals are compared, and nobody holds what is refused."""
+    x, w = tensors()
+    first = partition()
+    first(x, w)
+    (build,) = first.core.table.builds()
+    same, other = partition(2.0).__wrapped__, partition(3.0).__wrapped__
+    elsewhere = types.FunctionType(same.__code__, dict(same.__globals__), "f", None, same.__closure__)
+    assert build.of(other) is None
+    assert build.of(elsewhere) is None
+    assert build.code.holders == 1
+    assert build.of(same) is not None
 
 
 def test_gradients_are_those_of_ones_own_arguments() -> None:
