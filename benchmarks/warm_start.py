@@ -1,11 +1,13 @@
 """How long does a process that starts take to its first result at each shape, when all shapes were seen before?
 
-A first process calls a function at n shapes and fills all caches. Then fresh processes do the same, measured from after
-``import torch``: importing and decorating, then the first call at each shape. shapedispatch has its store and Inductor's
-caches, once as it is and once with an objective by which every build beats plain, since plain costs nothing to start;
-torch.compile has its own caches, static, dynamic and as it comes. On a GPU also a Triton kernel under triton.autotune,
-which times again in each process, and the same kernel under shapedispatch. Bars: from the start to the last first result
-at most 1.2 × torch.compile (as it comes) and 0.5 × triton.autotune, with no timing and no build but the chosen ones.
+A first process calls a function at n shapes and fills all caches. Then fresh processes do the same, with the clock
+running from after ``import torch``: importing and decorating, then the first call at each shape. shapedispatch has its
+store and Inductor's caches, once as it is and once with an objective by which every build beats plain, since plain
+costs nothing to start; torch.compile has its own caches, static, dynamic and as it comes. On a GPU also a Triton kernel
+under triton.autotune, which times again in each process, and the same kernel under shapedispatch.
+
+Bars: from the start to the last first result at most 1.2 × torch.compile (as it comes) and 0.5 × triton.autotune, with
+no timing and no build but the chosen ones.
 """
 
 from __future__ import annotations
@@ -206,8 +208,9 @@ def no_plain(timing: Any) -> float:
 
 def dispatched(workload: str, objective: Any) -> Prepared:
     """The function as its author would decorate it."""
-    from shapedispatch import shapedispatch
     from workloads import load
+
+    from shapedispatch import shapedispatch
 
     found = load(workload)
     run = shapedispatch(dims=found.dims, static=found.static, hints=found.hints, objective=objective)(found.fn)
