@@ -163,9 +163,11 @@ def partitions(chosen: argparse.Namespace) -> dict[str, Any]:
             workload.check(block, args)
     infos = [block.cache_info() for block in blocks]
     found = {"made": sum(info.builds for info in infos), "held": sum(info.builds_held for info in infos)}
-    print_table("ten partitions of the same source", ("partitions", "builds made", "builds held"), [
-        (PARTITIONS, found["made"], found["held"])
-    ])
+    print_table(
+        "ten partitions of the same source",
+        ("partitions", "builds made", "builds held"),
+        [(PARTITIONS, found["made"], found["held"])],
+    )
     return found
 
 

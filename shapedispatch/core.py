@@ -204,9 +204,7 @@ class Core:
             self.table.remember(self._bucket(key, args, kwargs), (choice.variant, choice.config, _at(sizes)))
         return entry
 
-    def _chosen(
-        self, key: Key, args: tuple[Any, ...], kwargs: Mapping[str, Any], wish: Wish
-    ) -> tuple[Entry, bool]:
+    def _chosen(self, key: Key, args: tuple[Any, ...], kwargs: Mapping[str, Any], wish: Wish) -> tuple[Entry, bool]:
         """The winner of the offer; where that is a search of configs, of the offer that follows from what it found.
 
         And whether another process need not look for it again.

@@ -59,14 +59,15 @@ def _own_settings_and_store(
     """No setting from the environment or from a file above, and a store of this test's own.
 
     Inductor's and Triton's caches stay where they are: they hold compiled code by its content, and
-    without them every test would compile again.
+    without them every test would compile again. TESTS_STORE names one folder for the stores of all tests, to run the
+    suite twice over it, cold and warm: tests that are about choosing ask for ``store=False``.
     """
     for name in [name for name in os.environ if name.startswith("SHAPEDISPATCH_")]:
         monkeypatch.delenv(name)
     folder = tmp_path / "working directory"
     folder.mkdir()
     monkeypatch.chdir(folder)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("XDG_CACHE_HOME", os.environ.get("TESTS_STORE") or str(tmp_path / "cache"))
     # Matplotlib's list of fonts takes seconds to make and is no state of ours: one for the session.
     monkeypatch.setenv("MPLCONFIGDIR", str(tmp_path_factory.getbasetemp() / "matplotlib"))
     _forget()

@@ -104,7 +104,8 @@ def test_the_new_way_to_set_precision_is_keyed(backend: str, word: str) -> None:
 
 def test_the_device_that_casts_is_keyed() -> None:
     """The same cast on another device is another state."""
-    before = {device: (torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)) for device in ("cpu", "xpu")}
+    devices = ("cpu", "xpu")
+    before = {device: (torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)) for device in devices}
     x, found = torch.ones(2), []
     try:
         for device in before:
