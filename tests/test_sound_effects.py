@@ -383,14 +383,10 @@ def test_deciding_over_real_builds_leaves_the_world_as_a_plain_call_does(name: s
 
 def test_the_audit_sees_a_second_run() -> None:
     """Else it would prove nothing: a decorator that runs everything twice fails for what has effects."""
-    twice: Callable[[Body], Callable[[World], Any]] = lambda body: (
-        lambda world: (
-            lambda x, y: (  # noqa: E731
-                body(world, x, y),
-                body(world, x, y),
-            )[1]
-        )
-    )
+
+    def twice(body: Body) -> Callable[[World], Any]:
+        return lambda world: lambda x, y: (body(world, x, y), body(world, x, y))[1]
+
     seen = 0
     for name in ("adds_in_place", "rand", "python_random", "appends", "counts", "batch_norm", "prints", "warns"):
         one, other = _left_behind(_plain(AUDITED[name])), _left_behind(twice(AUDITED[name]))

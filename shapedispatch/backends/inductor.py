@@ -18,6 +18,7 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # of torch about torch, and no business of the call that comes first
     from torch._inductor.codecache import PyCodeCache
     from torch._inductor.compile_fx import compile_fx, compile_fx_inner
+from torch.torch_version import TorchVersion
 
 __all__ = ["Code", "Uncompilable", "compiler", "look_only", "settings_identity"]
 
@@ -140,7 +141,7 @@ def _refuse_integer_division(gm: torch.fx.GraphModule) -> None:
 
 
 # Seen on torch 2.11 (a segmentation fault, on the CPU only), not on 2.13; there is nothing in it that could be asked.
-_DIES_OF_AN_INDEX = torch.torch_version.TorchVersion(torch.__version__) < (2, 13)
+_DIES_OF_AN_INDEX = TorchVersion(torch.__version__) < TorchVersion("2.13")
 _INDEXING = ("index", "gather", "scatter", "embedding", "take")
 
 
