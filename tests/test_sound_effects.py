@@ -418,6 +418,16 @@ def test_a_warning_of_the_function_is_shown_as_often_as_by_plain() -> None:
     assert counted(f) <= 1
 
 
+def test_deciding_a_call_that_raises_writes_nothing_to_standard_error(capfd: pytest.CaptureFixture[str]) -> None:
+    """Torch logs an operation that its fake tensors refuse, at length."""
+    f = shapedispatch(lambda x: x.sum(5), hints=(), variants=[lambda x: x.sum(5)], store=False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with pytest.raises(IndexError):
+            f(torch.ones(2))
+    assert capfd.readouterr().err == ""
+
+
 def test_an_error_of_the_function_is_raised_once_with_its_own_traceback() -> None:
     """Its innermost frame is the function, its cause and context are its own; nothing of the trial hangs on it."""
 

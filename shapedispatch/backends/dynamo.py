@@ -287,7 +287,8 @@ def _quiet_configuration(tag: str, number_inputs: bool) -> Iterator[None]:
 @contextlib.contextmanager
 def _quiet_loggers() -> Iterator[None]:
     """What fails is a build's refusal, told in a sentence; torch would log pages of it as an error."""
-    loggers = [logging.getLogger(name) for name in ("torch._guards", "torch._inductor.utils")]
+    names = ("torch._guards", "torch._inductor.utils", "torch._subclasses.fake_tensor")
+    loggers = [logging.getLogger(name) for name in names]
     before = [logger.disabled for logger in loggers]
     for logger in loggers:
         logger.disabled = True
