@@ -424,7 +424,7 @@ def test_deciding_a_call_that_raises_writes_nothing_to_standard_error(capfd: pyt
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         with pytest.raises(IndexError):
-            f(torch.ones(2))
+            f(torch.ones(0))  # without elements, since that takes the reference implementation, which is logged
     assert capfd.readouterr().err == ""
 
 
