@@ -183,5 +183,10 @@ def _never() -> bool:
     return False
 
 
-capturing: Callable[[], bool] = torch.cuda.is_current_stream_capturing if torch.backends.cuda.is_built() else _never
+def _on_cuda() -> bool:
+    """Before CUDA has started there is no graph, and on a machine without a driver a torch built for CUDA raises."""
+    return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
+
+
+capturing: Callable[[], bool] = _on_cuda if torch.backends.cuda.is_built() else _never
 """Whether the current stream is being captured into a CUDA graph."""
