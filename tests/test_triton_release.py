@@ -4,12 +4,14 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 import weakref
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
+from torch._C._dynamo.eval_frame import set_eval_frame
 
 from shapedispatch.backends import triton_release
 from shapedispatch.backends.triton_release import Leaving, Releases, unload
@@ -107,16 +109,33 @@ def test_what_someone_else_holds_stays_in_the_end(releases: Releases, driver: Dr
     assert kernel.module == 7
 
 
-def test_handles_are_gone_before_the_module_is(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_handles_are_gone_before_the_module_is(driver: Driver) -> None:
     """Whoever still comes by an unloaded kernel loads it anew."""
-    monkeypatch.setattr(triton_release, "_references", lambda compiled: 2)
-    kernel = Kernel()
+    leaving = Leaving("jitted", Kernel(), 0, False)
 
-    assert unload(kernel, 0) is None
-    assert kernel.module is kernel.function is kernel._run is None
+    assert unload(leaving) is None
+    assert leaving.compiled.module is leaving.compiled.function is leaving.compiled._run is None
     assert driver.unloaded == [7]
-    assert unload(kernel, 0) is None
+    assert unload(leaving) is None
     assert driver.unloaded == [7]
+
+
+def references_in_a_call(thing: object) -> int:
+    return sys.getrefcount(thing)
+
+
+def test_dynamos_frame_evaluation_holds_nothing_back(releases: Releases, driver: Driver) -> None:
+    """It stays on in a process where a compiled call has raised, and adds a reference at every call."""
+    without = references_in_a_call(object())
+    before = set_eval_frame(False)
+    try:
+        assert references_in_a_call(object()) > without, "the test is vacuous"
+        releases.let_go(Leaving("jitted", Kernel(), 0, False))
+    finally:
+        set_eval_frame(before)
+
+    assert driver.unloaded == [7]
+    assert releases.kept == []
 
 
 def test_a_newer_triton_unloads_with_the_last_reference(releases: Releases, driver: Driver) -> None:

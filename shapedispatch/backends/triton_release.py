@@ -13,14 +13,19 @@ import ctypes
 import sys
 import threading
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 
 __all__ = ["Leaving", "Releases", "unload"]
 
-OWN_REFERENCES = 4
-"""References to a compiled kernel that is leaving: its `Leaving`, two parameters, and the one that counts them."""
+OWN_REFERENCES = 2
+"""References to a compiled kernel that is leaving: its `Leaving`, and the one that counts them.
+
+No local and no parameter holds it here: how many references a call adds is up to the interpreter (with Dynamo's frame
+evaluation on, as it is in a process while any of its threads runs compiled code, one more at every call).
+"""
 
 HELD = "it is referenced elsewhere"
 
@@ -34,7 +39,8 @@ MOST_TRIES = 4
 """How often a kernel that someone else still holds is tried again, at later releases, before it is left loaded."""
 
 
-class Leaving(NamedTuple):
+@dataclass(slots=True)
+class Leaving:
     """A compiled kernel that is let go: of which jitted function, for which device, and whether a capture saw it."""
 
     kernel: Any
@@ -65,7 +71,6 @@ class Releases:
             return
         with self._lock:
             self._waiting.append(leaving)
-        del leaving  # its references would count
         self.go_on()
 
     def go_on(self) -> None:
@@ -74,13 +79,13 @@ class Releases:
             return
         with self._lock:
             waiting, self._waiting = self._waiting, []
-        while waiting:
-            leaving = waiting.pop()
+        for leaving in waiting:
             self._forget(leaving.kernel, leaving.compiled)
-            reason = unload(leaving.compiled, leaving.device)
+            reason = unload(leaving)
             if reason == HELD and leaving.tries < MOST_TRIES:
+                leaving.tries += 1
                 with self._lock:
-                    self._waiting.append(leaving._replace(tries=leaving.tries + 1))
+                    self._waiting.append(leaving)
             elif reason:
                 self._keep(leaving.compiled.name, reason)
 
@@ -88,27 +93,24 @@ class Releases:
         self.kept = [*self.kept[1 - REASONS_KEPT :], f"{name} stays loaded: {reason}"]
 
 
-def unload(compiled: Any, device: int) -> str | None:
+def unload(leaving: Leaving) -> str | None:
     """Unload the module of a compiled kernel; or why it stays."""
-    if compiled.module is None:
+    if leaving.compiled.module is None:
         return None
-    if _references(compiled) > OWN_REFERENCES:
+    if sys.getrefcount(leaving.compiled) > OWN_REFERENCES:
         return HELD
-    if hasattr(type(compiled), "__del__"):
-        return None  # this Triton unloads it with the last reference
+    if hasattr(type(leaving.compiled), "__del__"):
+        leaving.compiled = None  # this Triton unloads it with the last reference
+        return None
     driver = _driver()
     if driver is None:
         return "this Triton cannot unload, and libcuda cannot be called"
-    module = compiled.module
-    compiled.module = compiled.function = compiled._run = None  # whoever still comes by it loads it anew
-    with torch.cuda.device(device):
+    module = leaving.compiled.module
+    leaving.compiled.module = leaving.compiled.function = leaving.compiled._run = None  # who comes by it loads it anew
+    with torch.cuda.device(leaving.device):
         torch.cuda.synchronize()
         code = driver.cuModuleUnload(ctypes.c_void_p(module))
     return f"cuModuleUnload answered {code}" if code else None
-
-
-def _references(compiled: Any) -> int:
-    return sys.getrefcount(compiled)
 
 
 def _driver() -> Any:
