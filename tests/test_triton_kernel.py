@@ -455,6 +455,21 @@ def test_a_build_with_wrong_numbers_is_refused(recorder: Recorder) -> None:
     assert recorder.launches[-1].constants["B"] == 16
 
 
+def test_where_all_builds_but_plain_are_wrong_plain_runs(recorder: Recorder) -> None:
+    """A search in which nothing is left to be timed is one that found plain."""
+    recorder.effect = lambda launched: setattr(
+        ctypes.c_float.from_address(launched.arguments[1]), "value", 10.0 * launched.constants["B"] + launched.num_warps
+    )
+    kernel = dispatched(autotuned(), recorder, cost, margin=0.0)
+    y = tensors(1)[0]
+    for n in (60, 61):
+        kernel[grid_of(n)](X, y, n, 1)
+
+        assert (recorder.launches[-1].constants["B"], y[0]) == (16, 161)
+        assert kernel.explain(X, y, n, 1).variant == "plain"
+    assert recorder.launches[-2].arguments[2] == 60, "it was searched again"
+
+
 def test_no_argument_is_kept(recorder: Recorder) -> None:
     """After a call nothing of this package holds its tensors."""
     kernel = dispatched(autotuned(), recorder, cost)

@@ -133,7 +133,7 @@ def _at(sizes: Mapping[str, int]) -> str:
 
 def _nearly_best(choice: Choice) -> list[str]:
     """The variant chosen, then those that were nearly as fast, the fastest first."""
-    best = min(timing.median_us for timing in choice.timings)
+    best = min((timing.median_us for timing in choice.timings), default=0.0)  # none where all but plain are wrong
     near = sorted((timing for timing in choice.timings if timing.median_us <= best * NEARLY), key=_median)
     return list(dict.fromkeys([choice.variant, *[timing.variant for timing in near]]))[:MOST_FOUND]
 
