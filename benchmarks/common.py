@@ -8,6 +8,7 @@ import gc
 import importlib.util
 import itertools
 import json
+import os
 import platform
 import re
 import statistics
@@ -25,11 +26,23 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-RESULTS = Path(__file__).parent / "results"
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))  # the library of this checkout, whether it is installed or not
+RESULTS = ROOT / "benchmarks" / "results"
 CONSOLE = Console(width=None if sys.stdout.isatty() else 132)
 Call = tuple[Callable[..., Any], Sequence[tuple[Any, ...]]]  # a function, and the arguments to call it with in turn
 FLUSH_BYTES = 256 * 2**20
 SLEEP_CYCLES = 2_000_000  # about a millisecond: the host is ahead of the GPU when the timed part begins
+
+
+PLACES = {
+    str(ROOT): "<checkout>",
+    sys.prefix: "<python>",
+    sys.base_prefix: "<python>",
+    tempfile.gettempdir(): "<tmp>",
+    str(Path.home()): "~",
+}
+"""This machine's folders, and what a result calls them."""
 
 
 @dataclass(frozen=True)
@@ -48,24 +61,36 @@ class Measured:
 # --- how a script is called, and where it ran ---
 
 
-def options(description: str | None, arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    """``--small``, ``--device``, ``--json``; ``device`` is ``cuda`` where there is one unless said otherwise."""
+def options(
+    description: str | None,
+    arguments: Sequence[str] | None = None,
+    *,
+    devices: Sequence[str] = ("cuda", "cpu"),
+    more: Callable[[argparse.ArgumentParser], object] = lambda parser: None,
+) -> argparse.Namespace:
+    """``--small``, ``--device``, ``--json``; the device is the first of ``devices`` that is here unless said otherwise.
+
+    ``more`` adds a script's own options.
+    """
+    here = [device for device in devices if device == "cpu" or torch.cuda.is_available()]
     parser = argparse.ArgumentParser(description=(description or "").split("\n")[0])
     parser.add_argument("--small", action="store_true", help="few and small sizes, for a check that everything runs")
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--json", type=Path, help="where to write the result (default: benchmarks/results/...)")
+    parser.add_argument("--device", choices=devices, default=here[0])
+    told = "where to write the result (default: benchmarks/results/...)"
+    parser.add_argument("--json", "--out", dest="json", type=Path, help=told)
+    more(parser)
     found = parser.parse_args(arguments)
-    if found.device == "cuda" and not torch.cuda.is_available():
+    if found.device not in here:
         parser.error("no CUDA device is available here; use --device cpu")
     return found
 
 
 def environment(device: str) -> dict[str, Any]:
-    """Where this runs: device, driver, versions, command, date."""
-    script = Path(sys.argv[0]).name
+    """Where this runs: device, driver, versions, commit, command, date."""
     found = {
-        "command": " ".join(["python", f"benchmarks/{script}", *sys.argv[1:]]),
+        "command": command(sys.argv),
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "commit": commit(),
         "device": device_name(device),
         "cpu": cpu_name(),
         "threads": torch.get_num_threads(),
@@ -74,6 +99,25 @@ def environment(device: str) -> dict[str, Any]:
         "python": platform.python_version(),
     }
     return found | ({"driver": driver_version()} if device == "cuda" else {})
+
+
+def command(argv: Sequence[str]) -> str:
+    """How to run the script again from the root of a checkout; where its result was written is left out."""
+    kept = list(argv[1:])
+    for name in ("--json", "--out"):
+        if name in kept:
+            del kept[kept.index(name) : kept.index(name) + 2]
+    kept = [word for word in kept if not word.startswith(("--json=", "--out="))]
+    return " ".join(["python", f"benchmarks/{Path(argv[0]).name}", *kept])
+
+
+def commit() -> str:
+    """The commit that is checked out, ``+`` after it where files differ; where there is none, what COMMIT says."""
+    try:
+        git = ["git", "-C", str(ROOT), "describe", "--always", "--abbrev=12", "--exclude=*", "--dirty=+"]
+        return subprocess.run(git, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return os.environ.get("COMMIT", "unknown")
 
 
 def device_name(device: str) -> str:
@@ -282,17 +326,35 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]
     CONSOLE.print(table)
 
 
-def write(script: str, found: Mapping[str, Any], ran_on: Mapping[str, Any], chosen: argparse.Namespace) -> Path:
-    """Write the result beside its environment; return the path."""
-    slug = re.sub(r"[^a-z0-9]+", "-", str(ran_on["device"]).lower()).strip("-")
-    name = f"{Path(script).stem}-{slug}{'-small' if chosen.small else ''}.json"
+def write(
+    script: str, found: Mapping[str, Any], ran_on: Mapping[str, Any], chosen: argparse.Namespace, *, part: str = ""
+) -> Path:
+    """Write the result beside its environment; return the path. ``part`` tells several results of a script apart."""
+    name = f"{Path(script).stem}-{slug(ran_on['device'])}{part and f'-{part}'}{'-small' if chosen.small else ''}.json"
     path = chosen.json or RESULTS / name
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps({"environment": dict(ran_on), **found}, indent=1, default=plain_json) + "\n")
+    text = json.dumps(without_places({"environment": dict(ran_on), **found}), indent=1, default=plain_json)
+    path.write_text(text + "\n", encoding="utf-8")
     CONSOLE.print(f"written: {path}", highlight=False)
     return path
 
 
+def slug(text: object) -> str:
+    """``nvidia-h100``: a name as a part of a file's."""
+    return re.sub(r"[^a-z0-9]+", "-", str(text).lower()).strip("-")
+
+
+def without_places(value: Any) -> Any:
+    """The same with every text rid of this machine's folders: a reason for a refusal may quote them."""
+    if isinstance(value, str):
+        for folder in sorted(PLACES, key=len, reverse=True):  # a checkout in somebody's home is a checkout
+            value = value.replace(folder, PLACES[folder]) if len(folder) > 1 else value
+        return value
+    if isinstance(value, Mapping):
+        return {name: without_places(inner) for name, inner in value.items()}
+    return [without_places(inner) for inner in value] if isinstance(value, (list, tuple)) else value
+
+
 def plain_json(value: Any) -> Any:
     """What JSON has no word for: measurements as mappings, anything else as text."""
-    return asdict(value) if isinstance(value, Measured) else str(value)
+    return asdict(value) if isinstance(value, Measured) else without_places(str(value))

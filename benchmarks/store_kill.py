@@ -1,6 +1,6 @@
 """Does the store keep what it acknowledged when its writers are killed at random moments?
 
-    python benchmarks/store_kill.py --seconds 600 --json benchmarks/results/store_kill.json
+    python benchmarks/store_kill.py --seconds 600
 
 Processes write rows into one store and note each that was acknowledged; they are killed with SIGKILL and replaced all
 the time, while a reader reads. Then every acknowledged row must be there as it was acknowledged. Counted: rows lost,
@@ -13,9 +13,7 @@ than a writer lives. Each round has a fresh store, with the store's bound on its
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import platform
 import random
 import signal
 import sqlite3
@@ -24,10 +22,11 @@ import tempfile
 import time
 import warnings
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from common import CONSOLE, banner, options, print_table
+from common import write as write_result
 
 from shapedispatch import store_database, store_disk
 from shapedispatch.environment import Environment
@@ -36,6 +35,8 @@ from shapedispatch.store import Found, Row, Store
 
 KERNEL = "benchmark.kernel"
 HERE = Environment({"family": "cpu", "capability": "none"}, {"code": "1"})
+SECONDS, SMALL_SECONDS = 20.0, 2.0
+BAD = ("lost", "changed", "corrupt", "reader_exceptions", "writer_exceptions")
 SHARED_KEYS = 5  # one row in so many has a key that all writers write, so that they race to be first
 
 
@@ -147,43 +148,42 @@ def judged(folder: Path, notes: Path) -> Counter[str]:
     return counts
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=20)
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run, print, write; the exit code is 1 where anything went wrong."""
+    chosen = options(__doc__, arguments, devices=("cpu",), more=own_options)
+    ran_on = banner("cpu") | {"sqlite": sqlite3.sqlite_version, "cpus": os.cpu_count()}
+    store_database.ENTRIES_LIMIT, store_database.SIZE_LIMIT = 10**7, 2**32
+    if chosen.form == "files":
+        store_disk.on_network = lambda path: True
+    seconds = chosen.seconds or (SMALL_SECONDS if chosen.small else SECONDS)
+    total = rounds(seconds, chosen.round, chosen.writers, random.Random(chosen.seed))
+    print_table("what the store lost", ("what", "how many"), sorted(total.items()))
+    asked = {"form": chosen.form, "seconds": seconds, "writers": chosen.writers, "seed": chosen.seed}
+    write_result(__file__, {**asked, **dict(sorted(total.items()))}, ran_on, chosen, part=chosen.form)
+    bad = [name for name in BAD if total[name]]
+    CONSOLE.print(f"MISSED: {', '.join(bad)}" if bad else "nothing acknowledged was lost", highlight=False)
+    return int(bool(bad))
+
+
+def own_options(parser: argparse.ArgumentParser) -> None:
+    """What this script takes besides what all take."""
+    parser.add_argument("--seconds", type=float, help=f"how long (default: {SECONDS}, small {SMALL_SECONDS})")
     parser.add_argument("--round", type=float, default=10, help="seconds in one store")
     parser.add_argument("--writers", type=int, default=8)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument(
-        "--form", choices=("sqlite", "files"), default="sqlite", help="files: as on network file systems"
-    )
-    parser.add_argument("--json", type=Path, help="write the result there too")
-    options = parser.parse_args()
+    forms = ("sqlite", "files")
+    parser.add_argument("--form", choices=forms, default="sqlite", help="files: as on network file systems")
 
-    store_database.ENTRIES_LIMIT, store_database.SIZE_LIMIT = 10**7, 2**32
-    if options.form == "files":
-        store_disk.on_network = lambda path: True
-    choose = random.Random(options.seed)
-    total: Counter[str] = Counter(
-        {"lost": 0, "changed": 0, "corrupt": 0, "reader_exceptions": 0, "writer_exceptions": 0}
-    )
-    end = time.monotonic() + options.seconds
+
+def rounds(seconds: float, each: float, writers: int, choose: random.Random) -> Counter[str]:
+    """The counts of all rounds, each in a store of its own."""
+    total: Counter[str] = Counter(dict.fromkeys(BAD, 0))
+    end = time.monotonic() + seconds
     while (left := end - time.monotonic()) > 0.5:
         with tempfile.TemporaryDirectory() as place:
-            total.update(round_of(Path(place), min(options.round, left), options.writers, choose))
-    result = {
-        "question": "what does the store lose when its writers are killed?",
-        **{name: getattr(options, name) for name in ("form", "seconds", "writers", "seed")},
-        **dict(sorted(total.items())),
-        "versions": {"python": platform.python_version(), "sqlite": sqlite3.sqlite_version},
-        "cpus": os.cpu_count(),
-    }
-    text = json.dumps(result, indent=1)
-    print(text)
-    if options.json:
-        options.json.parent.mkdir(parents=True, exist_ok=True)
-        options.json.write_text(text + "\n")
-    sys.exit(any(total[name] for name in ("lost", "changed", "corrupt", "reader_exceptions", "writer_exceptions")))
+            total.update(round_of(Path(place), min(each, left), writers, choose))
+    return total
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

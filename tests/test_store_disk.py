@@ -390,17 +390,26 @@ def test_nothing_of_a_hostile_store_runs(tmp_path: Path, form: str) -> None:
 
 
 @pytest.mark.parametrize("form", ["sqlite", "files"])
-def test_killed_writers_lose_nothing_they_were_told_is_stored(form: str) -> None:
+def test_killed_writers_lose_nothing_they_were_told_is_stored(form: str, tmp_path: Path) -> None:
     """Eight writers, killed at random moments: no acknowledged row lost or changed, no exception in a reader."""
     seconds = KILL_SECONDS if form == "sqlite" else str(min(2.0, float(KILL_SECONDS)))
     ran = subprocess.run(
-        [sys.executable, "benchmarks/store_kill.py", "--seconds", seconds, "--form", form],
+        [
+            sys.executable,
+            "benchmarks/store_kill.py",
+            "--seconds",
+            seconds,
+            "--form",
+            form,
+            "--json",
+            tmp_path / "found",
+        ],
         capture_output=True,
         text=True,
         cwd=ROOT,
     )
     assert ran.returncode == 0, ran.stdout + ran.stderr
-    result = json.loads(ran.stdout)
+    result = json.loads((tmp_path / "found").read_text())
     assert result["kills"] >= 10
     assert result["acknowledged"] > 100
     for count in ("lost", "changed", "corrupt", "reader_exceptions", "writer_exceptions"):
