@@ -190,7 +190,9 @@ class Core:
         if entry is None and not afresh and self.settings.mode in FROZEN_MODES:
             entry = self._without_timing(key, sizes, args, kwargs, unused)
         if entry is None:
-            wish = Wish(exhaustive=exhaustive, judge=self._judge(key, args, kwargs))
+            shelf = self._shelf if self.backend.searches else None
+            finds = shelf.finds(_device(args, kwargs)) if shelf is not None else None
+            wish = Wish(exhaustive=exhaustive, judge=self._judge(key, args, kwargs), finds=finds)
             entry, lasting = self._chosen(key, args, kwargs, wish)
         key = self._key_after(key, args, kwargs)
         if lasting:
@@ -214,10 +216,10 @@ class Core:
                 offer = self.backend.offer(args, kwargs, key, self.table, wish)
                 at = offer.at if isinstance(offer, Search) else None
                 entry = self._winner(offer, *(at or (args, kwargs)))
-                if isinstance(offer, Search) and offer.found is not None:
-                    offer.found(entry.choice)
-                    if not offer.final and entry.choice.origin == "timed":
-                        continue
+            if isinstance(offer, Search) and offer.found is not None:
+                offer.found(entry.choice)
+                if not offer.final and entry.choice.origin == "timed":
+                    continue
             self._warn_of_failures(offer, args, kwargs)
             timed, alone = entry.choice.origin == "timed", len(offer.candidates) == 1
             return entry, timed or (alone and offer.lasting and entry.choice.origin == "only")

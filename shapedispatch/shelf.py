@@ -11,20 +11,23 @@ import json
 import math
 import threading
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from .environment import Environment, environment
+from .environment import Environment, differences, environment
 from .keys import Key, storable
-from .records import Choice
+from .records import Choice, Timing
 from .store import Found, Row, Store
 from .store_keys import canonical, leaves, parse
 from .store_rows import BadRow
 
-__all__ = ["Shelf", "store_at"]
+__all__ = ["HintFinds", "Shelf", "store_at"]
+
+_MOST_CONFIGS = 16
+"""How many of a row's configs are looked at."""
 
 
 class Shelf:
@@ -78,7 +81,6 @@ class Shelf:
             return None
         here = self._here(device)
         config = None if choice.config is None else json.dumps(str(choice.config))
-        timings = [timing for timing in choice.timings if timing.median_us < float("inf")]
         with contextlib.suppress(BadRow):  # too large for a row: it is timed again in the next process
             row = Row.make(
                 self.kernel,
@@ -87,10 +89,14 @@ class Shelf:
                 soft=here.soft,
                 variant=choice.variant,
                 config=config,
-                timings=timings,
+                timings=_finite(choice),
             )
             return self.store.put(row, instead=instead)
         return None
+
+    def finds(self, device: torch.device) -> HintFinds:
+        """What processes have found for the hints of this kernel on this kind of device, as it stands now."""
+        return HintFinds(self.store, self.kernel, self._here(device))
 
     def missed(self, key: Key, device: torch.device) -> None:
         """Note a key that was met where nothing may be timed."""
@@ -107,16 +113,77 @@ class Shelf:
         return environment(device).extended(**self._identity())
 
 
+class HintFinds:
+    """The configs that won at hints, best first, by their texts; see `backends.Finds`.
+
+    Rows are read when this is made: what a store has to warn of is said outside of any offer, where it is heard.
+    """
+
+    def __init__(self, store: Store, kernel: str, here: Environment) -> None:
+        self._store = store
+        self._kernel = kernel
+        self._here = here
+        self._rows: dict[str, list[Row]] = {}
+        for row in store.hint_rows(kernel, here):
+            self._rows.setdefault(row.key, []).append(row)
+
+    def recall(self, of: Key, hint: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """See `backends.Finds`: what was found under other conditions is to be found anew."""
+        why: tuple[str, ...] = ()
+        for row in self._rows.get(_canonical((of, hint)) or "", ()):
+            changed = differences(row.soft, self._here.soft)
+            if not changed:
+                return _configs_in(row), ()
+            why = why or changed
+        return (), why
+
+    def keep(self, of: Key, hint: str, choice: Choice, configs: Sequence[str], instead: bool) -> tuple[str, ...]:
+        """See `backends.Finds`. ``choice`` is that of the search; one without timings says nothing."""
+        text, here = _canonical((of, hint)), self._here
+        if text is None or not choice.timings:
+            return tuple(configs)
+        with contextlib.suppress(BadRow):  # too large for a row: the next process searches again
+            row = Row.make(
+                self._kernel,
+                text,
+                hard=here.hard,
+                soft=here.soft,
+                variant=hint,
+                config=json.dumps(list(configs)),
+                timings=_finite(choice),
+                kind="hint",
+            )
+            stands = self._store.put(row, instead=instead)
+            return _configs_in(stands) or _configs_in(self._store.put(row, instead=True))
+        return tuple(configs)
+
+
+def _configs_in(row: Row) -> tuple[str, ...]:
+    """The texts of configs that a hint's row holds; none where it holds anything else."""
+    held = json.loads(row.config) if row.config is not None else None
+    if not isinstance(held, list) or not all(isinstance(text, str) for text in held):
+        return ()
+    return tuple(held[:_MOST_CONFIGS])
+
+
+def _finite(choice: Choice) -> list[Timing]:
+    return [timing for timing in choice.timings if timing.median_us < float("inf")]
+
+
+def _canonical(of: Key) -> str | None:
+    try:
+        return canonical(of)
+    except (TypeError, ValueError):
+        return None
+
+
 def _text(key: Key) -> str | None:
     """The key in its canonical form; None for one that holds what has no name outside this process."""
     if key[-1] == ():
         # Which arguments overlap is in the keys of a function that writes, from when an offer has shown that it does.
         # A process that has not seen one yet must find what is stored, so "none" is not part of the text.
         key = key[:-1]
-    try:
-        return canonical(storable(key))
-    except (TypeError, ValueError):
-        return None
+    return _canonical(storable(key))
 
 
 def _far(one: str, other: str) -> float | None:

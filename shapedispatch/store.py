@@ -109,12 +109,12 @@ class Store:
 
     def hint_rows(self, kernel: str, environment: Environment | None = None) -> list[Row]:
         """The configs that won at hint points of a kernel, user's before shipped, for this kind of device."""
-        rows = [row for row in self._everywhere(kernel) if row.kind == "hint"]
+        rows = self._everywhere(kernel, "hint")
         return [row for row in rows if environment is None or row.hard == environment.hard]
 
     def choices(self, kernel: str) -> list[Row]:
         """The choices of a kernel, user's before shipped."""
-        return [row for row in self._everywhere(kernel) if row.kind == "choice"]
+        return self._everywhere(kernel, "choice")
 
     def rows(self, kernel: str | None = None, kind: Kind | None = None) -> list[Row]:
         """The user's own rows, sorted; those in shipped files are not among them."""
@@ -134,8 +134,9 @@ class Store:
         count = "1 key is" if len(rows) == 1 else f"{len(rows)} keys are"
         return (f"{count} stored for {kernel}, not this one; the nearest:", *close[1], *self.trouble)
 
-    def _everywhere(self, kernel: str) -> list[Row]:
-        return [*self.rows(kernel), *(row for row in self._layer().values() if row.kernel == kernel)]
+    def _everywhere(self, kernel: str, kind: Kind) -> list[Row]:
+        shipped = [row for row in self._layer().values() if (row.kernel, row.kind) == (kernel, kind)]
+        return [*self.rows(kernel, kind), *shipped]
 
     # --- keeping -------------------------------------------------------------------------------------------------
 

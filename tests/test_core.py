@@ -22,6 +22,7 @@ class Backend:
     """Calls of one number each: the number is the key, and what is offered is what a test says."""
 
     name = "tests.backend"
+    searches = False
     arity = 1
 
     def __init__(self) -> None:

@@ -6,7 +6,7 @@ The dispatcher asks a backend for the key of a call on each hit, and for an offe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Mapping
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -14,7 +14,7 @@ from ..dims import Rule
 from ..keys import Key
 from ..records import Choice, Refusal
 
-__all__ = ["EVERYTHING", "Backend", "Candidate", "Memory", "Offer", "Search", "Wish"]
+__all__ = ["EVERYTHING", "Backend", "Candidate", "Finds", "Memory", "Offer", "Search", "Wish"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,13 +68,24 @@ class Search(Offer):
     at: tuple[tuple[Any, ...], dict[str, Any]] | None = None
 
 
+class Finds(Protocol):
+    """What processes have found for the hints of one thing; ``of`` is the class of calls, ``hint`` the hint's name."""
+
+    def recall(self, of: Key, hint: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """The texts of the configs that were found, best first; or none, and sentences why they are found anew."""
+
+    def keep(self, of: Key, hint: str, choice: Choice, configs: Sequence[str], instead: bool) -> tuple[str, ...]:
+        """Keep what a search has found; returns what stands: another process's if it was first, and not ``instead``."""
+
+
 @dataclass(frozen=True, slots=True)
 class Wish:
     """What an offer is asked for: every variant, or ``only`` plain and the one of that name.
 
     Without ``build`` nothing is made: what is held already is all there is. ``config`` is what the one of that name
     had for a config, or its text as a store holds it. ``exhaustive`` asks for all configs at this very call.
-    ``judge(variant)`` is asked before a variant is made or run, and says why it may not be, if so.
+    ``judge(variant)`` is asked before a variant is made or run, and says why it may not be, if so. ``finds`` are those
+    of all processes, where they are kept.
     """
 
     only: str | None = None
@@ -82,6 +93,7 @@ class Wish:
     config: Any = None
     exhaustive: bool = False
     judge: Callable[[str], str | None] | None = None
+    finds: Finds | None = None
 
     def wants(self, variant: str) -> bool:
         """Whether a variant is asked for."""
@@ -118,6 +130,8 @@ class Backend(Protocol):
     """The calls of one decorated thing, and their variants. A call is always in normal form, see `calls`."""
 
     name: str
+    searches: bool
+    """Whether an offer may be a `Search`, so that it asks for `Finds`."""
     arity: int
     """A call of exactly this many positional arguments and no keywords is in normal form already."""
 

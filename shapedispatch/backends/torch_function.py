@@ -99,6 +99,8 @@ class _Draft:
 class TorchFunction:
     """The backend of a PyTorch function; see `backends.Backend` for the methods."""
 
+    searches = False
+
     def __init__(self, fn: Callable[..., Any], name: str, plan: Plan) -> None:
         self.name = name
         self.plain = fn

@@ -12,6 +12,7 @@ from operator import attrgetter
 from typing import Any, NamedTuple
 
 from ..dims import distance, hint_points, variant_name
+from ..keys import Key
 from ..records import Choice
 from . import Memory
 from .triton_adopt import config_text
@@ -27,6 +28,9 @@ NEARLY = 1.25
 """How much slower than the best a config may be where it was searched, to be tried at other shapes too."""
 NEAREST = 2
 """A call is offered what was found for so many of the hints nearest to it."""
+
+FOUND = "found"
+"""How the facts begin that are found for hints."""
 
 Point = Mapping[str, int]
 Fact = tuple[Any, ...]
@@ -60,7 +64,7 @@ class Finds:
 
     def fact(self, making: Making, point: Point) -> Fact:
         """Under what is kept what is found for a hint and this call's class."""
-        return ("found", self._layout.ready().class_of(making.call.key, self._plan.dynamic), variant_name(point))
+        return (FOUND, self._layout.ready().class_of(making.call.key, self._plan.dynamic), variant_name(point))
 
     @staticmethod
     def fact_here(making: Making) -> Fact:
@@ -69,7 +73,19 @@ class Finds:
 
     def survivors(self, making: Making, point: Point) -> list[int]:
         """What was found for a hint and may run this call."""
-        return [place for place in _recall(making.memory, self.fact(making, point)).places if place in making.left]
+        return [place for place in self._found(making, point).places if place in making.left]
+
+    def _found(self, making: Making, point: Point) -> _Found:
+        """What was found for a hint: by this process or, where that has not searched, by another."""
+        fact = self.fact(making, point)
+        found = _recall(making.memory, fact)
+        if not found.places and making.wish.finds is not None:
+            texts, _ = making.wish.finds.recall(*_everywhere(fact))
+            places = _places_of(making, texts)
+            if places:
+                _keep(making.memory, fact, places, "the config that another process has found for this hint")
+                found = _recall(making.memory, fact)
+        return found
 
     def best_first(self, making: Making) -> list[int]:
         """What was found for the nearest hint and may run this call."""
@@ -83,7 +99,7 @@ class Finds:
         return [*found, *_wished(making, found)]
 
     def _wanted_for(self, making: Making, point: Point) -> list[Wanted]:
-        found, name = _recall(making.memory, self.fact(making, point)), variant_name(point)
+        found, name = self._found(making, point), variant_name(point)
         survivors = self.survivors(making, point)
         if found.places and not survivors:
             making.refuse(name, "prune_configs_by leaves out what was found for it")
@@ -95,15 +111,48 @@ class Finds:
         plain = next(place for place in making.left if making.config(place) is making.candidates[0].config)
         places = {config_name(making, place): place for place in making.left if static or place != plain}
         making.add([Wanted(name, place) for name, place in places.items()], static, hold=False)
-        how = f"the best of {len(making.left)} configs at {_at(making.sizes)}"
+        how = f"the best of {len(making.left)} configs at {_at(making.sizes)}{_why_again(making, fact)}"
 
         def found(choice: Choice) -> None:
             best = _nearly_best(choice) if choice.origin == "timed" else [choice.variant]
             making.let_go(but=best)
             if choice.origin == "timed":
-                _keep(making.memory, fact, [places.get(name, plain) for name in best], how)
+                won = [places.get(name, plain) for name in best]
+                _keep(making.memory, fact, _shared(making, fact, choice, won), how)
 
         return found
+
+
+def _everywhere(fact: Fact) -> tuple[Key, str]:
+    """What of a hint's fact holds in every process: the class of calls but for the device's number, and the hint."""
+    _, its_class, hint = fact
+    return (its_class[1:], hint)
+
+
+def _places_of(making: Making, texts: Iterable[str]) -> list[int]:
+    """Where configs with these texts stand among the candidates; what stands nowhere is passed over."""
+    here = {config_text(config): place for place, config in reversed([*enumerate(making.configs)])}
+    return [here[text] for text in dict.fromkeys(texts) if text in here][:MOST_FOUND]
+
+
+def _why_again(making: Making, fact: Fact) -> str:
+    """What has changed since another process searched for this hint, if one has."""
+    if making.wish.finds is None or fact[0] != FOUND:
+        return ""
+    _, changed = making.wish.finds.recall(*_everywhere(fact))
+    return f", searched again: {'; '.join(changed)}" if changed else ""
+
+
+def _shared(making: Making, fact: Fact, choice: Choice, places: Sequence[int]) -> Sequence[int]:
+    """Keep for all processes what was found for a hint; what stands is another's if that was first and is there."""
+    finds = making.wish.finds
+    if finds is None or fact[0] != FOUND:
+        return places
+    of, hint = _everywhere(fact)
+    useless, _ = finds.recall(of, hint)  # none of these is a candidate, else nothing would have been searched for
+    texts = [config_text(making.config(place)) for place in places]
+    stands = finds.keep(of, hint, choice, texts, instead=bool(useless))
+    return _places_of(making, stands) or places
 
 
 def config_name(making: Making, place: int) -> str:

@@ -40,6 +40,7 @@ class TritonKernel:
     A call in normal form is a `Spelling`, then one argument a parameter; options such as ``num_warps`` are keywords.
     """
 
+    searches = True
     arity = -1
 
     def __init__(self, adopted: Adopted, name: str, plan: KernelPlan) -> None:
