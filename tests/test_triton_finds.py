@@ -157,6 +157,22 @@ def test_what_another_process_found_meanwhile_stands(recorder: Recorder, store: 
     assert hint_rows(store) == [row]
 
 
+def test_an_exact_build_has_the_config_it_was_timed_with(recorder: Recorder, store: Store) -> None:
+    """A stored choice of ``exact`` runs in another process what was timed in the first: config and constants."""
+    for origin in ("timed", "stored"):
+        kernel = process(recorder, store, exact=True, cost=lambda each: 10 + 100 * each.num_warps + _far(each))
+        kernel[grid_of(60)](X, Y, 60, 1)
+        choice = kernel.explain(X, Y, 60, 1)
+        assert (choice.variant, choice.origin, choice.config.kwargs) == ("exact", origin, {"B": 64})
+        assert (recorder.launches[-1].constants["B"], recorder.launches[-1].constants.get("n")) == (64, 60)
+
+
+def _far(launched: Launched) -> float:
+    """How far the block is from the size, and less where the size is a constant."""
+    constant = launched.constants.get("n")
+    return abs(launched.constants["B"] - 60) + (0 if constant else 20)
+
+
 # -- judged afresh
 
 

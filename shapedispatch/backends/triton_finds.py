@@ -20,7 +20,7 @@ from .triton_layout import Layout
 from .triton_offer import Making, Wanted
 from .triton_plan import KernelPlan
 
-__all__ = ["Finds"]
+__all__ = ["Finds", "wished"]
 
 MOST_FOUND = 4
 """Configs kept for one hint: the best, and others that were nearly as good where they were searched."""
@@ -29,6 +29,8 @@ NEARLY = 1.25
 NEAREST = 2
 """A call is offered what was found for so many of the hints nearest to it."""
 
+CONSTANT = ("exact", "static")
+"""Variants that are no config's, but have constants beside it."""
 FOUND = "found"
 """How the facts begin that are found for hints."""
 
@@ -160,13 +162,20 @@ def config_name(making: Making, place: int) -> str:
     return f"config[{config_text(making.config(place))}]"
 
 
+def wished(making: Making) -> list[int]:
+    """The place of the config that is asked for with a variant, if it may run this call."""
+    config = making.wish.config
+    if config is None:
+        return []
+    return [place for place in making.left if _is_config(making.config(place), config)][:1]
+
+
 def _wished(making: Making, known: Sequence[Wanted]) -> list[Wanted]:
     """The one that is asked for by name and config, if this process has not found it itself."""
-    name, config = making.wish.only, making.wish.config
-    if name is None or config is None or any(one.name == name for one in known):
+    name = making.wish.only
+    if name is None or name in CONSTANT or any(one.name == name for one in known):
         return []
-    places = [place for place in making.left if _is_config(making.config(place), config)]
-    return [Wanted(name, place, None, "the config that was found before") for place in places[:1]]
+    return [Wanted(name, place, None, "the config that was found before") for place in wished(making)]
 
 
 def _is_config(config: Any, described: Any) -> bool:

@@ -23,7 +23,7 @@ from .triton_adopt import Adopted
 from .triton_build import compiling_elsewhere
 from .triton_builds import Builds, releases
 from .triton_call import KernelCall, Unsettled
-from .triton_finds import Finds
+from .triton_finds import Finds, wished
 from .triton_key import KeyFunction
 from .triton_launch import current_stream, why_not_now
 from .triton_layout import CPU, Layout
@@ -234,7 +234,8 @@ class TritonKernel:
         if reasons:
             making.refuse(name, *reasons)
             return
-        places = [*self._finds.best_first(making), *_places(making)]
+        asked = wished(making) if making.wish.only == name else []
+        places = [*asked, *self._finds.best_first(making), *_places(making)]
         making.add([Wanted(name, places[0])], constants)
 
     # -- the search
