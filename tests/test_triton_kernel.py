@@ -1001,6 +1001,66 @@ def test_a_sealed_kernel_that_was_never_built_runs_its_first_config(recorder: Re
     assert [(launched.arguments[0] is X, launched.constants["B"]) for launched in recorder.launches] == [(True, 16)] * 2
 
 
+@pytest.mark.parametrize("mode", ["frozen", "sealed"])
+def test_on_a_miss_plain_is_the_first_config_that_pruning_leaves(recorder: Recorder, mode: Any) -> None:
+    """Not what was written, whose autotuner would time; on the caller's tensors, once, and the first time too."""
+    prune = lambda configs, named, **rest: [config for config in configs if config.kwargs["B"] > 16]  # noqa: E731
+    kernel = dispatched(autotuned(prune_configs_by={"early_config_prune": prune}), recorder, cost)
+    with set_mode(mode, on_miss="plain"):
+        kernel.core.refresh()
+        for _ in range(2):
+            kernel[grid_of(60)](X, Y, 60, step=1)
+        choice = kernel.explain(X, Y, 60, 1)
+    kernel.core.refresh()
+
+    assert [(launched.arguments[0], launched.constants["B"]) for launched in recorder.launches] == [
+        (X.data_ptr() if mode == "frozen" else X, 64)
+    ] * 2
+    assert (choice.variant, choice.origin) == ("plain", "nearest")
+    assert f"not timed: the mode is {mode}" in choice.notes
+    assert kernel.cache_info().timings == 0
+
+
+@pytest.mark.parametrize("on_miss", ["plain", "nearest"])
+def test_a_sealed_kernel_compiles_nothing(recorder: Recorder, monkeypatch: pytest.MonkeyPatch, on_miss: Any) -> None:
+    """After its warm-up: of the configs that pruning leaves, one that is loaded runs an unknown shape."""
+    kernel = dispatched(autotuned(), recorder, cost, margin=0.0)
+    kernel[grid_of(60)](X, Y, 60, 1)
+    loaded = len(recorder.loaded)
+    with set_mode("sealed", on_miss=on_miss):
+        kernel.core.refresh()
+        with monkeypatch.context() as context:
+            context.setattr(triton.runtime.jit.JITFunction, "_do_compile", no_compiler)
+            context.setattr(kernel.core, "_stopwatch_for", no_compiler)
+            for n in (60, 61, 62, 61):
+                kernel[grid_of(n)](X, Y, n, 1)
+
+                assert recorder.launches[-1].arguments[:3] == (X.data_ptr(), Y.data_ptr(), n)
+                assert recorder.launches[-1].constants["B"] == (64 if on_miss == "nearest" or n == 60 else 16)
+    kernel.core.refresh()
+
+    assert len(recorder.loaded) == loaded
+
+
+def no_compiler(*_: Any, **__: Any) -> Any:
+    raise AssertionError("a sealed process compiles and times nothing")
+
+
+def test_the_hook_of_the_first_config_runs(recorder: Recorder) -> None:
+    """Where Triton launches it, too: it may zero what the kernel adds to."""
+    seen = []
+    configs = [triton.Config({"B": block}, pre_hook=seen.append) for block in (16, 64)]
+    kernel = dispatched(autotuned(configs=configs), recorder, cost)
+    with set_mode("sealed"):
+        kernel.core.refresh()
+        kernel[(4,)](X, Y, 60, step=1)
+    kernel.core.refresh()
+
+    assert [(named["x"] is X, named["n"], named["step"], named["B"], named["grid"]) for named in seen] == [
+        (True, 60, 1, 16, (4,))
+    ]
+
+
 def test_a_choice_of_another_process_is_found_by_its_config(recorder: Recorder) -> None:
     """A hint's config that this process has not searched for is named by its text."""
     first = dispatched(autotuned(), recorder, cost, margin=0.0)

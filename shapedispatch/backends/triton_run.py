@@ -199,7 +199,11 @@ class FirstConfig(AsWritten):
     def _run(self, grid: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         positional = dict(zip(self._names, args, strict=False))
         left = self._adopted.pruned(self._configs(), positional, kwargs)
-        return super()._run(grid, args, self._adopted.keywords(positional, kwargs, left[0] if left else None))
+        config = left[0] if left else None
+        if config is not None and config.pre_hook is not None:
+            sized = self._grid if grid is None else grid
+            config.pre_hook({**positional, **kwargs, "grid": sized, "warmup": False, **config.all_kwargs()})
+        return super()._run(grid, args, self._adopted.keywords(positional, kwargs, config))
 
 
 class Supplied(Run):
