@@ -139,13 +139,18 @@ class Core:
         self.table.count("bypasses", reason)
         return self.plain(*args, **kwargs)
 
+    def _meanwhile(self, reason: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """Run plain while something is being decided, and count why; a kernel as written would be timed then."""
+        self.table.count("bypasses", reason)
+        return getattr(self.backend, "first", self.plain)(*args, **kwargs)
+
     def miss(self, key: Key, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Decide for a key without a choice, then run the winner once on the caller's arguments."""
         if deciding.mine():
-            return self.bypass("another call of this thread is being decided", args, kwargs)
+            return self._meanwhile("another call of this thread is being decided", args, kwargs)
         needs_grad = torch.is_grad_enabled() and any(t.requires_grad for t in tensors((args, kwargs)))
         if not needs_grad and deciding.taken():
-            return self.bypass("another thread is deciding", args, kwargs)
+            return self._meanwhile("another thread is deciding", args, kwargs)
         entry, why = None, ""
         with deciding.turn():
             deciding.hold()

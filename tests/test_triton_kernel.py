@@ -1061,6 +1061,26 @@ def test_the_hook_of_the_first_config_runs(recorder: Recorder) -> None:
     ]
 
 
+def test_while_something_is_decided_nothing_else_is_timed(recorder: Recorder) -> None:
+    """A call that comes meanwhile runs the first config, on the caller's tensors; its shape is decided later."""
+    meanwhile = []
+
+    def calls(launched: Launched) -> float:
+        if not meanwhile:
+            meanwhile.append(None)
+            kernel[grid_of(250)](X, Y, 250, 1)
+            meanwhile[0] = recorder.launches[-1]
+        return cost(launched)
+
+    kernel = dispatched(autotuned(), recorder, calls, margin=0.0)
+    kernel[grid_of(60)](X, Y, 60, 1)
+
+    assert (meanwhile[0].arguments[0] is X, meanwhile[0].constants["B"]) == (True, 16)
+    assert kernel.cache_info().bypasses_by_reason == {"another call of this thread is being decided": 1}
+    assert kernel.explain(X, Y, 60, 1).variant == "hint[n=64]"
+    assert kernel.explain(X, Y, 250, 1).origin == "unseen"
+
+
 def test_a_choice_of_another_process_is_found_by_its_config(recorder: Recorder) -> None:
     """A hint's config that this process has not searched for is named by its text."""
     first = dispatched(autotuned(), recorder, cost, margin=0.0)
