@@ -28,6 +28,7 @@ __all__ = [
     "check_static",
     "distance",
     "dynamic_dims",
+    "every_point",
     "hint_points",
     "nearest",
     "point_of",
@@ -312,6 +313,14 @@ def point_of(variant: str) -> dict[str, int]:
     inside = re.fullmatch(r"hint\[(.+)\]", variant)
     pairs = [part.rpartition("=") for part in inside[1].split(",")] if inside else []
     return {name: int(size) for name, _, size in pairs if name and size.isascii() and size.isdigit()}
+
+
+def every_point(sizes: Any) -> list[dict[str, int]]:
+    """A mapping of dim to size or sizes (every combination), or a list of mappings, as points; of nothing, one."""
+    if not isinstance(sizes, Mapping):
+        return [dict(point) for point in sizes] or [{}]
+    columns = [size if isinstance(size, (list, tuple, range)) else [size] for size in sizes.values()]
+    return [dict(zip(sizes, row, strict=True)) for row in itertools.product(*columns)]
 
 
 def _hinted(hints: Hints) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-__all__ = ["CacheInfo", "Choice", "Origin", "Refusal", "Timing", "Variant", "choices_html"]
+__all__ = ["CacheInfo", "Choice", "Origin", "Refusal", "Timing", "Variant", "choices_html", "spelled"]
 
 Origin = Literal["timed", "stored", "shipped", "only", "nearest", "bucket", "unseen", "bypass", "pinned"]
 
@@ -125,12 +125,13 @@ class CacheInfo:
 
 
 def _title(choice: Choice) -> str:
-    sizes = _sizes(choice)
+    sizes = spelled(choice.sizes)
     return f"{choice.variant} ({choice.origin}){' at ' + sizes if sizes else ''}"
 
 
-def _sizes(choice: Choice) -> str:
-    return ", ".join(f"{name}={size}" for name, size in choice.sizes.items())
+def spelled(sizes: Mapping[str, int]) -> str:
+    """Sizes for a person: ``M=64, K=8``."""
+    return ", ".join(f"{name}={size}" for name, size in sizes.items())
 
 
 # What a notebook shows.
@@ -149,7 +150,7 @@ def _choice_cells(choice: Choice) -> tuple[str, ...]:
     time, plain = times.get(choice.variant), times.get("plain")
     shown = "" if time is None else f"{time:.2f}"
     gain = f"{plain / time:.2f} ×" if plain and time else ""
-    return (_sizes(choice), choice.variant, choice.origin, shown, gain)
+    return (spelled(choice.sizes), choice.variant, choice.origin, shown, gain)
 
 
 def _html_cells(timing: Timing, best_us: float, chosen: bool) -> tuple[str, ...]:

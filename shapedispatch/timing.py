@@ -32,6 +32,7 @@ __all__ = [
     "error_us",
     "peak_bytes",
     "recorded_bytes",
+    "stopwatch",
 ]
 
 Clock = Callable[[], int]
@@ -349,6 +350,13 @@ class GraphStopwatch:
             _record(fn, start, end)
         shortest_us = max(1.0, min(_read_us(events)))
         return max(1, min(self.unroll, int(self.LONGEST_REPLAY_US / shortest_us)))
+
+
+def stopwatch(device: torch.device, regime: str) -> Stopwatch:
+    """The one for calls on this device; ``regime`` is ``stream`` or ``graph``."""
+    if device.type != "cuda":
+        return HostStopwatch()
+    return GraphStopwatch(device) if regime == "graph" else CudaStopwatch(device)
 
 
 EventPair = tuple[torch.cuda.Event, torch.cuda.Event]

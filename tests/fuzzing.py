@@ -175,12 +175,12 @@ def baking(fn: Callable[..., Any], mutates: Sequence[str] = (), **given: Any) ->
 @contextlib.contextmanager
 def builds_win() -> Iterator[None]:
     """Every contest inside is won by its last candidate: a build or a supplied variant, if its numbers are right."""
-    before = core_room._stopwatch
-    core_room._stopwatch = last_wins  # type: ignore[assignment]
+    before = core_room.stopwatch
+    core_room.stopwatch = last_wins  # type: ignore[assignment]
     try:
         yield
     finally:
-        core_room._stopwatch = before
+        core_room.stopwatch = before
 
 
 # ----------------------------------------------------------------------------------------------------------- containers

@@ -10,8 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from shapedispatch import core as core_module
-from shapedispatch import shapedispatch
+from shapedispatch import miss, shapedispatch
 from shapedispatch.backends import Candidate
 from shapedispatch.choose import Rules, choose
 from shapedispatch.table import Table
@@ -128,11 +127,11 @@ def test_while_a_graph_is_captured_nothing_is_made_timed_or_remembered(monkeypat
     x, y = torch.randn(6, 8), torch.randn(7, 8)
     f(x)
     before = f.cache_info()
-    monkeypatch.setattr(core_module, "capturing", lambda device: True)
+    monkeypatch.setattr(miss, "capturing", lambda device: True)
     monkeypatch.setattr(torch, "get_rng_state", no_time)  # to save it would be to wait for the device
     f.core._stopwatch_for = no_time
     assert_same(f(y), torch.relu(y) * 2)
-    entry = f.core.decide(f.core.backend.key((y,), {}), (y,), {})
+    entry = miss.decide(f.core.case(f.core.backend.key((y,), {}), (y,), {}))
     assert entry.choice.variant == "hint[M=64]"
     assert entry.choice.origin == "nearest"
     assert "not timed: a CUDA graph is being captured" in entry.choice.notes
@@ -148,7 +147,7 @@ def test_while_a_graph_is_captured_nothing_is_made_timed_or_remembered(monkeypat
 def test_a_cold_call_while_a_graph_is_captured_runs_plain(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is built, so nothing can run but what is written; not even a look is taken at what it does."""
     f = built(lambda x: torch.relu(x) * 2, dims={"x": "M K"}, hints={"M": (64,)})
-    monkeypatch.setattr(core_module, "capturing", lambda device: True)
+    monkeypatch.setattr(miss, "capturing", lambda device: True)
     monkeypatch.setattr(f.core.backend, "_look", no_time)
     x = torch.randn(6, 8)
     assert_same(f(x), torch.relu(x) * 2)
@@ -166,7 +165,7 @@ def test_only_a_cuda_call_asks_whether_its_stream_is_captured(
 ) -> None:
     """On a CPU the question would start CUDA."""
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
-    assert core_module.capturing(torch.device(kind)) is asked
+    assert miss.capturing(torch.device(kind)) is asked
 
 
 # -------------------------------------------------------------------------------------------------------- two bounds

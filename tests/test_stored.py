@@ -20,7 +20,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from shapedispatch import Store, Variant, core, set_mode, shapedispatch, shelf
+from shapedispatch import Store, Variant, recall, set_mode, shapedispatch, shelf
 from shapedispatch.backends import builds, dynamo
 from shapedispatch.shelf import Shelf
 from shapedispatch.store import Row
@@ -94,7 +94,7 @@ from tests.helpers import Ladder, no_time
 
 torch.set_num_threads(1)
 cold = sys.argv[1] == "cold"
-core._stopwatch = (lambda *_: Ladder()) if cold else no_time
+core.stopwatch = (lambda *_: Ladder()) if cold else no_time
 declared = {"dims": {"x": "M K"}, "static": ("K",)}
 
 def waves(x): return torch.sin(x) * 2 + torch.cos(x)
@@ -186,8 +186,8 @@ def test_numbers_are_checked_once_a_class(store: Store, monkeypatch: pytest.Monk
     for rows in (16, 20, 30):
         first(call(rows))
     checked = []
-    judge = core.refusal
-    monkeypatch.setattr(core, "refusal", lambda *args: checked.append(args[0].name) or judge(*args))
+    judge = recall.refusal
+    monkeypatch.setattr(recall, "refusal", lambda *args: checked.append(args[0].name) or judge(*args))
     again = process(waves, store)
     for rows in (16, 20, 30):
         assert_same(again(call(rows)), waves(call(rows)))

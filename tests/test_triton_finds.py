@@ -14,7 +14,7 @@ import torch
 import triton
 import triton.language as tl
 
-from shapedispatch import Store, set_mode, shelf
+from shapedispatch import Store, miss, set_mode, shelf
 from shapedispatch.backends import triton_builds
 from shapedispatch.backends.triton_adopt import config_text
 from shapedispatch.records import Timing
@@ -133,21 +133,23 @@ def test_what_is_shipped_is_not_searched(recorder: Recorder, store: Store, tmp_p
     assert timed(process(recorder, Store(tmp_path / "own", shipped=[file])), 70) == 2
 
 
-def test_what_another_process_found_meanwhile_stands(recorder: Recorder, store: Store) -> None:
+def test_what_another_process_found_meanwhile_stands(
+    recorder: Recorder, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Of two that search at the same time the second takes what the first has found."""
     process(recorder, store)[grid_of(60)](X, Y, 60, 1)
     forge(store, config=json.dumps([config_text(CONFIGS[2]), config_text(CONFIGS[4])]))
     (row,) = hint_rows(store)
     store.clear()
     second = process(recorder, store)
-    chosen = second.core._winner
+    choose = miss.choose
 
-    def winner(*args: Any) -> Any:
-        entry = chosen(*args)
+    def chosen(*args: Any) -> Any:
+        decision = choose(*args)
         store.put(row)
-        return entry
+        return decision
 
-    second.core._winner = winner
+    monkeypatch.setattr(miss, "choose", chosen)
     second[grid_of(70)](X, Y, 70, 1)
     assert {timing.variant for timing in second.explain(X, Y, 70, 1).timings} == {
         "plain",

@@ -18,6 +18,7 @@ import pytest
 import torch
 
 from shapedispatch import worker as workers
+from shapedispatch.isolation import judge
 from shapedispatch.worker import Address, Worker, address
 from tests import hostile
 from tests.helpers import Ladder, assert_same
@@ -249,4 +250,4 @@ def test_without_isolate_nothing_is_started() -> None:
     """The setting is off unless said otherwise."""
     f = hostile.fine
     f.core.settings = dataclasses.replace(f.core.settings, isolate=False)
-    assert f.core._judge((), (), {}) is None
+    assert judge(f.core.case((), (), {})) is None

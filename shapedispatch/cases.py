@@ -1,0 +1,107 @@
+"""A call that is looked at closer than a hit does: with its key, and all that its dispatcher remembers and is set to.
+
+It is made for one decision or one question, of the dispatcher's state at that moment, and nothing keeps it.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from .backends import Backend, Offer, Wish
+from .choose import Rules
+from .errors import render_call
+from .keys import Key, tensors
+from .notices import Notices
+from .objectives import Objective
+from .settings import Resolved
+from .shelf import Shelf
+from .table import Table
+from .timing import Stopwatch
+from .trial import Trial
+from .worker import Address, Worker
+
+__all__ = ["Case"]
+
+_NEAREST_AMONG = 64
+"""How many of the newest keys a new one is compared with, to say what is new about it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A call in normal form, its key, and what the two are judged by.
+
+    ``shelf`` is None without a store. ``where`` is how a worker finds the dispatcher, or why it can't, see
+    `worker.address`; it is None where variants run here without having survived elsewhere.
+    """
+
+    key: Key
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    backend: Backend
+    table: Table
+    shelf: Shelf | None
+    settings: Resolved
+    notices: Notices
+    objective: Objective
+    stopwatch_for: Callable[[torch.device, str], Stopwatch]
+    where: Address | str | None
+    worker: Callable[[], Worker]
+
+    def at(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Case:
+        """The same decision, made by running another call."""
+        return replace(self, args=args, kwargs=kwargs)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the call runs: the device of its first tensor that is not on the CPU."""
+        devices = [tensor.device for tensor in self._all_tensors()]
+        return next((device for device in devices if device.type != "cpu"), torch.device("cpu"))
+
+    def sizes(self) -> dict[str, int]:
+        """The size of each dim; raises dims.Misfit. An offer may have shown which dims there are."""
+        return self.backend.sizes(self.args, self.kwargs)
+
+    def rendered(self) -> str:
+        """The call for a message."""
+        return render_call(self.backend.name, self.backend.arguments(self.args, self.kwargs))
+
+    def new_because(self) -> tuple[str, ...]:
+        """What differs between the key and the nearest of the newest known ones."""
+        found = (self.backend.differences(self.key, other) for other in self.table.newest(_NEAREST_AMONG))
+        return min(found, key=len, default=())
+
+    # -- what can be done about it
+
+    def offer(self, wish: Wish) -> Offer:
+        """What may run the call."""
+        return self.backend.offer(self.args, self.kwargs, self.key, self.table, wish)
+
+    def trial(self, offer: Offer) -> Trial:
+        """The call, to be run any number of times without a trace."""
+        grad = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in self._all_tensors())
+        # A supplied variant that writes what plain does not is to be found out on copies.
+        written = None if any(candidate.supplied for candidate in offer.candidates) else offer.written
+        return Trial(self.args, self.kwargs, tuple(self.backend.arguments(self.args, self.kwargs)), written, grad)
+
+    def why_untimed(self, offer: Offer, trial: Trial) -> str | None:
+        """Why nothing may be run to see what it gives and costs, or None."""
+        if offer.untimed:
+            return offer.untimed
+        if torch.are_deterministic_algorithms_enabled():
+            return "deterministic algorithms are asked for, and timing is not deterministic"
+        return trial.hooked() or trial.memory_refusal(self.settings.copy_limit)
+
+    def rules(self, trial: Trial) -> Rules:
+        """How a choice is made."""
+        settings = self.settings
+        stopwatch = self.stopwatch_for(trial.device, settings.regime)
+        return Rules(stopwatch, settings.budget_ms, settings.margin, settings.check, self.objective)
+
+    def _all_tensors(self) -> itertools.chain[torch.Tensor]:
+        modules = [value for value in (*self.args, *self.kwargs.values()) if isinstance(value, torch.nn.Module)]
+        return itertools.chain(tensors((self.args, self.kwargs)), *[module.parameters() for module in modules])
