@@ -25,7 +25,7 @@ FLOORS = {
     "settings": 1,
     "hotpath": 2,
     "table": 2,
-    "store": 2,
+    "store": 3,  # beside the backends, which know nothing of it
     "backends": 3,
     "backends.torch_function": 3,
     "backends.triton_kernel": 3,
