@@ -2,11 +2,11 @@
 #
 #   make demo     run the demo: the runtime size × variant tables and a plot, on the GPU if there is one
 #   make test     lint, type checks, tests
-#   make bench    run the benchmark scripts
+#   make bench    run all benchmarks: in full on a GPU, else with small sizes, to see that they run
 #   make lint     ruff and mypy alone          make format   let ruff lay the code out
 #   make clean    remove everything made here, the virtual environment too
 #
-# PYTHON=... picks the interpreter, ARGS=... is handed on to the demo or to pytest.
+# PYTHON=... picks the interpreter, ARGS=... is handed on to the demo, to pytest or to the benchmarks.
 
 .DELETE_ON_ERROR:
 .PHONY: demo test pytest lint format bench clean
@@ -34,10 +34,7 @@ format: $(STAMP)
 	$(BIN)/ruff format .
 
 bench: $(STAMP)
-	@for script in benchmarks/*.py; do \
-		case $$script in */__init__.py) continue;; esac; \
-		echo "== $$script"; $(BIN)/python "$$script" || exit 1; \
-	done
+	$(BIN)/python benchmarks/everything.py $(ARGS)
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .hypothesis .mypy_cache .ruff_cache
@@ -46,7 +43,7 @@ clean:
 
 # torch is asked for by its pin before anything that depends on it, so that no other requirement picks its version
 # (or, where both builds are offered, the other build). The venv is laid anew: a half-made one is never repaired.
-$(STAMP): pyproject.toml constraints.txt $(wildcard shapedispatch/*.c)
+$(STAMP): pyproject.toml constraints.txt $(wildcard shapedispatch/*.[ch])
 	@python="$(PYTHON)"; \
 	for candidate in python3 python3.11 python3.12 python3.13 python3.14; do \
 		[ -n "$$python" ] && break; \

@@ -67,6 +67,7 @@ def options(
     *,
     devices: Sequence[str] = ("cuda", "cpu"),
     more: Callable[[argparse.ArgumentParser], object] = lambda parser: None,
+    writes: bool = True,
 ) -> argparse.Namespace:
     """``--small``, ``--device``, ``--json``; the device is the first of ``devices`` that is here unless said otherwise.
 
@@ -76,8 +77,9 @@ def options(
     parser = argparse.ArgumentParser(description=(description or "").split("\n")[0])
     parser.add_argument("--small", action="store_true", help="few and small sizes, for a check that everything runs")
     parser.add_argument("--device", choices=devices, default=here[0])
-    told = "where to write the result (default: benchmarks/results/...)"
-    parser.add_argument("--json", "--out", dest="json", type=Path, help=told)
+    if writes:
+        told = "where to write the result (default: benchmarks/results/...)"
+        parser.add_argument("--json", "--out", dest="json", type=Path, help=told)
     more(parser)
     found = parser.parse_args(arguments)
     if found.device not in here:
