@@ -7,6 +7,8 @@ no backend.
 
 from __future__ import annotations
 
+import math
+import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,7 @@ from typing import Any
 from .errors import ShapeDispatchError
 from .sweeps import Curve, Point, Sweep
 
-__all__ = ["CannotDraw", "draw_bars", "draw_curves", "draw_heat", "draw_ratios", "draw_times", "save"]
+__all__ = ["CannotDraw", "draw_bars", "draw_curves", "draw_heat", "draw_ratios", "draw_sorted", "draw_times", "save"]
 
 FORMATS = (".png", ".svg")
 # Dark to light and apart in grey too; markers and line styles tell what is left.
@@ -25,6 +27,8 @@ _ROOM_FOR_A_TICK = 0.04  # of the axis
 _FILLS = ("0.25", "0.85", "0.6", "0.95", "0.45")
 _HATCHES = ("", "", "//", "..", "\\\\")
 _SHADES = ("0.93", "0.99")
+_BARS_WITH_ROOM = 16  # for their numbers beside each other
+_LETTERS_UNDER_BARS = 40  # of all labels together; longer ones are turned
 _LETTERS_ACROSS = 75  # of a region's label; one that has no room stands upright
 
 
@@ -105,14 +109,48 @@ def draw_curves(title: str, curves: Sequence[Curve], across: str, ran_on: str = 
 
 def draw_bars(title: str, labels: Sequence[str], bars: Mapping[str, Sequence[float]], up: str, ran_on: str = "") -> Any:
     """A group of bars for each label, one a contender: ``bars`` are the contenders' heights, one a label."""
+    if not labels or not bars:
+        raise CannotDraw(f"{title}: there is nothing to draw")
     figure, axes = _axes(Sweep(title, (), ran_on), "", up)
     width = 0.8 / len(bars)
     for place, (name, heights) in enumerate(bars.items()):
         left = [group - 0.4 + width * (place + 0.5) for group in range(len(labels))]
         fill = {"color": _FILLS[place % len(_FILLS)], "hatch": _HATCHES[place % len(_HATCHES)], "edgecolor": "0.2"}
         drawn = axes.bar(left, heights, width, label=name, **fill)
-        axes.bar_label(drawn, [f"{height:.3g}" for height in heights], fontsize=6)
-    axes.set_xticks(range(len(labels)), labels)
+        upright = len(labels) * len(bars) > _BARS_WITH_ROOM
+        axes.bar_label(
+            drawn, [_height(height) for height in heights], fontsize=6, rotation=90 if upright else 0, padding=2
+        )
+    crowded = sum(map(len, labels)) > _LETTERS_UNDER_BARS
+    turned: dict[str, Any] = {"rotation": 30, "ha": "right", "fontsize": 7} if crowded else {}
+    axes.set_xticks(range(len(labels)), labels, **turned)
+    axes.margins(y=0.12)
+    return _finished(figure, axes, ran_on)
+
+
+def _height(height: float) -> str:
+    """A bar's number; nothing where there is no bar."""
+    if not math.isfinite(height):
+        return ""
+    return f"{height:,.0f}" if abs(height) >= 1000 else f"{height:.3g}"
+
+
+def draw_sorted(title: str, values: Mapping[str, Sequence[float]], across: str, up: str, ran_on: str = "") -> Any:
+    """Values in rising order against the share of them that is no larger: a line a contender, its median in the legend.
+
+    Logarithmic upward where all are above nought and spread over more than a magnitude.
+    """
+    if not any(values.values()):
+        raise CannotDraw(f"{title}: there is nothing to draw")
+    figure, axes = _axes(Sweep(title, (), ran_on), across, up)
+    for place, (name, found) in enumerate(values.items()):
+        rising = sorted(found)
+        shares = [100 * (index + 1) / len(rising) for index in range(len(rising))]
+        style = _style(place) | {"markevery": max(1, len(rising) // 8)}
+        axes.plot(shares, rising, label=f"{name}: median {statistics.median(rising):.3g}", **style)
+    every = [value for found in values.values() for value in found]
+    if min(every) > 0 and max(every) > 10 * min(every):
+        _logarithmic_time(axes)
     return _finished(figure, axes, ran_on)
 
 

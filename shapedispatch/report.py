@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from .environment import Environment
-from .plots import CannotDraw, draw_bars, draw_curves, draw_heat, draw_ratios, draw_times, pictures, save
+from .plots import CannotDraw, draw_bars, draw_curves, draw_heat, draw_ratios, draw_sorted, draw_times, pictures, save
 from .records import Choice, Timing
 from .sweeps import Sweep, Unreadable, choice_json, curves_of, sweep_json, sweeps_of
 
@@ -26,6 +26,7 @@ __all__ = [
     "draw_curves",
     "draw_heat",
     "draw_ratios",
+    "draw_sorted",
     "draw_times",
     "pictures",
     "read_json",

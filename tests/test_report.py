@@ -17,10 +17,19 @@ from hypothesis import strategies as st
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import plots as benchmark_plots
 from shapedispatch import Variant, report, shapedispatch
 from shapedispatch.environment import Environment
-from shapedispatch.plots import CannotDraw, draw_bars, draw_curves, draw_heat, draw_ratios, draw_times, pictures, save
+from shapedispatch.plots import (
+    CannotDraw,
+    draw_bars,
+    draw_curves,
+    draw_heat,
+    draw_ratios,
+    draw_sorted,
+    draw_times,
+    pictures,
+    save,
+)
 from shapedispatch.records import Choice, Refusal, Timing
 from shapedispatch.sweeps import Curve, Point, Sweep, Unreadable, curves_of, sweep_json, sweeps_of
 from tests.helpers import Ladder
@@ -226,8 +235,18 @@ def test_curves_and_bars_are_drawn() -> None:
     """Call overhead by a count, and groups of bars, with their numbers."""
     written = texts(draw_curves("calls", [Curve("eager", ((1, 2.0, 0.1), (8, 3.0, 0.1)))], "shapes", "a CPU"))
     assert {"calls", "eager", "shapes", "1", "8", "a CPU"} <= set(written)
-    written = texts(draw_bars("bars", ["x", "y"], {"a": [1.0, 2.5], "b": [3.0, 4.0]}, "µs"))
-    assert {"x", "y", "a", "b", "2.5", "µs"} <= set(written)
+    written = texts(draw_bars("bars", ["x", "y"], {"a": [1.0, 2.5], "b": [3000.0, float("nan")]}, "µs"))
+    assert {"x", "y", "a", "b", "2.5", "3,000", "µs"} <= set(written)
+
+
+def test_sorted_values_name_their_medians() -> None:
+    """Against the share that is no larger; logarithmic where they spread over magnitudes."""
+    figure = draw_sorted("stalls", {"ours": [3.0, 1.0, 2.0], "theirs": [300.0, 310.0]}, "% of shapes", "ms", "a CPU")
+    assert {"stalls", "ours: median 2", "theirs: median 305", "% of shapes", "ms", "a CPU"} <= set(texts(figure))
+    (axes,) = figure.axes
+    assert axes.get_yscale() == "log"
+    assert list(axes.get_lines()[0].get_ydata()) == [1.0, 2.0, 3.0]
+    assert draw_sorted("regret", {"a": [0.0, 5.0]}, "x", "%").axes[0].get_yscale() == "linear"
 
 
 @pytest.mark.parametrize("ending", [".png", ".svg"])
@@ -266,6 +285,10 @@ def test_what_cannot_be_drawn_is_a_sentence() -> None:
         pictures(Sweep("f", ()))
     with pytest.raises(CannotDraw, match="no call has both sizes"):
         draw_heat(SWEEP, "M", "Q")
+    with pytest.raises(CannotDraw, match="there is nothing to draw"):
+        draw_bars("none", [], {}, "µs")
+    with pytest.raises(CannotDraw, match="there is nothing to draw"):
+        draw_sorted("none", {}, "x", "y")
     with pytest.raises(CannotDraw, match=r"\.png or \.svg"):
         save(draw_times(SWEEP, "M"), Path("x.gif"))
 
@@ -308,32 +331,3 @@ def test_a_dispatcher_shows_its_choices_as_a_table() -> None:
     dispatcher(torch.ones(4))
     html = dispatcher._repr_html_()
     assert "<td>M=4</td><td>supplied</td><td>timed</td><td>100000.00</td><td>10.00 ×</td>" in html
-
-
-# The benchmarks' README
-
-
-def test_the_benchmarks_numbers_are_those_of_the_results() -> None:
-    """Every number between the markers comes from a file: where this fails, run benchmarks/plots.py."""
-    text = benchmark_plots.README.read_text("utf-8")
-    assert {match[2] for match in benchmark_plots.MARKED.finditer(text)} == benchmark_plots.QUESTIONS.keys()
-    assert benchmark_plots.filled(text) == text
-
-
-def test_every_full_result_has_its_pictures() -> None:
-    """Drawn and linked; a picture of no result is left nowhere."""
-    text, expected = benchmark_plots.README.read_text("utf-8"), set()
-    for script, (_, drawn) in benchmark_plots.QUESTIONS.items():
-        for path, document in benchmark_plots.results_of(script):
-            expected |= {benchmark_plots.picture(path, name) for name in drawn(document)}
-    assert expected == set(benchmark_plots.RESULTS.glob("*.svg"))
-    for path in expected:
-        assert f"(results/{path.name})" in text
-
-
-@pytest.mark.parametrize("script", benchmark_plots.QUESTIONS)
-def test_a_question_without_a_full_run_says_so(script: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A fresh checkout of the scripts alone has no numbers, and a small run is none."""
-    monkeypatch.setattr(benchmark_plots, "RESULTS", tmp_path)
-    (tmp_path / f"{script}-cpu-small.json").write_text("{}")
-    assert benchmark_plots.numbers(script) == "No full run is recorded yet.\n"

@@ -1,0 +1,92 @@
+"""What the results on the cost of a call say: calls and launches whose shape is known, the key, the lookup."""
+
+from __future__ import annotations
+
+from benchmarks.documents import Result, markdown
+from shapedispatch import report
+from shapedispatch.sweeps import curves_of
+
+from .pictures import OURS, Pictures, against, median, spread
+
+BARE, RUN, JIT, AUTOTUNE = "cuLaunchKernel in C", "CompiledKernel.run", "triton.jit", "triton.autotune"
+BY_CALL, GIVEN = f"{OURS}, d[grid]", f"{OURS}, grid= given"
+
+
+def tell_call_overhead(result: Result) -> str:
+    """The times by number of shapes; each ratio beside its bar."""
+    parts = result.document["shapes"]
+    names = list(next(iter(parts.values()))["times"])
+    times = [(count, *(spread(part["times"][name]) for name in names)) for count, part in parts.items()]
+    bars = [(name, *against(one["ratio"], one["bar"])) for name, one in result.document["bars"].items()]
+    table = markdown(("ratio of medians", "measured", "at most"), bars)
+    return f"{markdown(('shapes', *(f'{name}, µs' for name in names)), times)}\n\n{table}"
+
+
+def draw_call_overhead(result: Result) -> Pictures:
+    """By number of shapes."""
+    curves = curves_of(result.document, "shapes")
+    title = "host time of a call whose shape is known"
+    return {"shapes": report.draw_curves(title, curves, "shapes called in turn", result.corner)}
+
+
+def tell_launch_overhead(result: Result) -> str:
+    """Host time a launch by number of tensors, one shape, and the ratios that the bars are about."""
+    rows = []
+    for road in (road for road in ("Python", "C") if road in result.document):
+        for count, part in result.document[road]["tensors"].items():
+            times = part["one shape"]
+            shown = [f"{median(times, name):.1f}" for name in (BARE, RUN, JIT, AUTOTUNE, BY_CALL, GIVEN)]
+            mine = median(times, GIVEN)
+            ratios = [mine / median(times, BARE), *(median(times, name) / mine for name in (JIT, AUTOTUNE))]
+            rows.append((road, count, *shown, *(f"{ratio:.2f}" for ratio in ratios)))
+    columns = ("road", "tensors", BARE, RUN, JIT, AUTOTUNE, BY_CALL, GIVEN)
+    return markdown((*columns, f"it / {BARE}", f"{JIT} / it", f"{AUTOTUNE} / it"), rows)
+
+
+def draw_launch_overhead(result: Result) -> Pictures:
+    """By number of tensors."""
+    curves = curves_of(result.document, "tensors")
+    title = "host time of a launch, one shape again and again"
+    return {"tensors": report.draw_curves(title, curves, "tensors of a call", result.corner)}
+
+
+def tell_key_cost(result: Result) -> str:
+    """Each part, the bar beside the one that it is about."""
+    found = result.document
+    rows = [
+        (name, spread(one["time"]), f"{one['least_us']:.2f}", f"{found['bar_us']:g}" if name == found["bar_of"] else "")
+        for name, one in found["parts"].items()
+    ]
+    return markdown(("in Python", "median, µs", "least, µs", "least, at most"), rows)
+
+
+def draw_key_cost(result: Result) -> Pictures:
+    """Median and least of each part."""
+    parts = result.document["parts"]
+    bars = {
+        "median": [one["time"]["median_us"] for one in parts.values()],
+        "least": [one["least_us"] for one in parts.values()],
+    }
+    return {"parts": report.draw_bars("the key of a call, in Python", list(parts), bars, "µs", result.corner)}
+
+
+def tell_hotpath_cost(result: Result) -> str:
+    """Key and lookup on both roads; what many calls left behind, where that was measured."""
+    found = result.document
+    rows = []
+    for count, one in found["key and lookup"].items():
+        bar = f"{found['bar']:g}" if int(count) == found["bar_at"] else ""
+        rows.append((count, spread(one["times"]["Python"]), spread(one["times"]["C"]), f"{one['ratio']:.3f}", bar))
+    table = markdown(("tensors", "Python, µs", "C, µs", "C / Python", "at most"), rows)
+    left = found.get("left behind")
+    if left is None:
+        return table
+    bytes_left = f"{left['bytes after hits']:,} bytes, {left['misses']:,} misses {left['bytes after misses']:,}"
+    return f"{table}\n\n{left['hits']:,} hits left {bytes_left}, after {left['evictions']:,} evictions."
+
+
+def draw_hotpath_cost(result: Result) -> Pictures:
+    """By number of tensors."""
+    curves = curves_of(result.document, "key and lookup")
+    title = "key and lookup of a function's call whose shape is known"
+    return {"tensors": report.draw_curves(title, curves, "tensors of a call", result.corner)}

@@ -1,0 +1,87 @@
+"""The results in `results/`: which there are, where each was measured, and tables in Markdown. Nothing is measured."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+RESULTS = Path(__file__).resolve().parent / "results"
+
+Document = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Result:
+    """A full run of a script: its file, and what that holds."""
+
+    path: Path
+    document: Document
+
+    @property
+    def environment(self) -> Document:
+        """Where it was measured."""
+        return self.document["environment"]
+
+    @property
+    def on_gpu(self) -> bool:
+        """Whether the device is one."""
+        return self.environment["device"] != "CPU"
+
+    @property
+    def device(self) -> str:
+        """The GPU's name, or the processor's."""
+        return str(self.environment["device" if self.on_gpu else "cpu"])
+
+    @property
+    def versions(self) -> str:
+        """``torch 2.13.0, Triton 3.7.1, Python 3.11.7``, without Triton where none was there."""
+        words = {"torch": "torch", "triton": "Triton", "python": "Python"}
+        return ", ".join(f"{word} {self.environment[name]}" for name, word in words.items() if name in self.environment)
+
+    @property
+    def corner(self) -> str:
+        """Device and versions for a picture."""
+        return f"{self.device}, {self.versions}"
+
+    @property
+    def heading(self) -> str:
+        """Where it was measured and how, above its numbers."""
+        commit = self.environment.get("commit", "unknown")
+        at = "" if commit == "unknown" else f", commit {commit}"
+        return f"**{self.device}** ({self.versions}{at}; `{self.environment['command']}`):"
+
+    def picture(self, name: str) -> Path:
+        """Where its picture of that name lies."""
+        return self.path.with_name(f"{self.path.stem}-{name}.svg")
+
+
+def results_of(script: str, folder: Path | None = None) -> list[Result]:
+    """The full runs of a script, by file name; small runs, and files of another form, are none."""
+    paths = sorted((folder or RESULTS).glob(f"{script}-*.json"))
+    documents = {path: read(path) for path in paths if not path.stem.endswith("-small")}
+    return [Result(path, document) for path, document in documents.items() if "environment" in document]
+
+
+def read(path: Path) -> Document:
+    """A result; the first fuzz runs, which had no environment, are given one of what they noted."""
+    document: Document = json.loads(path.read_text("utf-8"))
+    if "environment" not in document and "raised_by_both" in document:
+        versions = document["versions"]
+        told = {"device": "CPU", "cpu": versions["machine"], "command": document["command"]}
+        document["environment"] = told | {name: versions[name] for name in ("torch", "python")}
+    return document
+
+
+def newest(script: str, folder: Path | None = None) -> Result | None:
+    """The last full run of a script, one on a GPU before one on a CPU; None where there is none."""
+    found = results_of(script, folder)
+    return max(found, key=lambda one: (one.on_gpu, one.environment.get("date", "")), default=None)
+
+
+def markdown(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table."""
+    lines = [columns, ["---"] * len(columns), *rows]
+    return "\n".join(f"| {' | '.join(cell.replace('|', '/') for cell in line)} |" for line in lines)

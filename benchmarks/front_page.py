@@ -1,0 +1,216 @@
+"""What the project's README quotes of the results: for each question the last full run, on a GPU where there is one.
+
+A result that is not recorded is left out; no number is written by hand.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from benchmarks.answers.builds import DYNAMIC, STATIC, fixed_configs, forms, kernel_count, over_oracle
+from benchmarks.answers.calls import AUTOTUNE, BARE, GIVEN, JIT
+from benchmarks.answers.choices import lessons_of, workloads_started
+from benchmarks.answers.pictures import OURS, median
+from benchmarks.answers.soundness import FUZZED
+from benchmarks.documents import Result, markdown, newest, results_of
+
+Sayings = Iterator[tuple[str, str]]
+
+
+def part(name: str, folder: Path | None = None) -> str:
+    """What stands under a name on the page."""
+    return PARTS[name](folder)
+
+
+# The table of costs. Each takes a script's result and yields questions, each with what was measured.
+
+
+def launch(result: Result) -> Sayings:
+    """By number of tensors, on the road in C where it was measured."""
+    road = result.document.get("C") or result.document["Python"]
+    times = {count: one["one shape"] for count, one in road["tensors"].items()}
+    counts = " / ".join(times)
+    shown = {
+        name: " / ".join(f"{median(one, name):.1f}" for one in times.values()) for name in (GIVEN, BARE, JIT, AUTOTUNE)
+    }
+    others = f"a bare `cuLaunchKernel` {shown[BARE]}, `triton.jit` {shown[JIT]}, `triton.autotune` {shown[AUTOTUNE]}"
+    yield f"host time of a known launch, {counts} tensors", f"{shown[GIVEN]} µs; {others}"
+
+
+def call(result: Result) -> Sayings:
+    """Beside torch.compile, by number of shapes."""
+    for count, one in result.document["shapes"].items():
+        mine, other = (median(one["times"], name) for name in (OURS, "torch.compile(dynamic=False)"))
+        shapes = f"{count} shape{'s in turn' if count != '1' else ''}"
+        yield (
+            f"host time of a compiled function's known call, {shapes}",
+            f"{mine:.1f} µs; `torch.compile` {other:.1f} ({mine / other:.2f} ×)",
+        )
+
+
+def stall(result: Result) -> Sayings:
+    """At a new shape, where nothing has to be compiled."""
+    shown = {name: one["median_us"] / 1e3 for name, one in result.document["summary"].items()}
+    other = f"; `{AUTOTUNE}` {shown[AUTOTUNE]:.0f} ms" if AUTOTUNE in shown else ""
+    yield "stall at a new shape, three candidates that are built", f"{shown[OURS]:.1f} ms{other}"
+
+
+def hints(result: Result) -> Sayings:
+    """The choices beside the best variants."""
+    rows = [row for workload in result.document.values() if "rows" in workload for row in workload["rows"]]
+    within = sum(row["within"] for row in rows)
+    yield (
+        "a function's choice against the best variant at each size",
+        f"within 3 % or 0.3 µs at {within} of {len(rows)} sizes",
+    )
+
+
+def configs(result: Result) -> Sayings:
+    """A kernel's choices beside all of its configs."""
+    sweeps = fixed_configs(result)
+    worst = max(over_oracle(point, OURS) for sweep in sweeps for point in sweep.points)
+    fixed = min(max(over_oracle(point, sweep.variants()[2]) for point in sweep.points) for sweep in sweeps)
+    yield (
+        f"a kernel's choice against every config at each size ({', '.join(sweep.title for sweep in sweeps)})",
+        f"at worst {worst:.2f} × the best; one config for all sizes at worst {fixed:.2f} × or more",
+    )
+
+
+def constants(result: Result) -> Sayings:
+    """XSA: kernels and times with the head counts and sizes constant."""
+    rows = [row for _, row in forms(result)]
+    gains = [median(row["times"], DYNAMIC) / median(row["times"], "dispatched") for row in rows]
+    as_static = sum(kernel_count(row, row["choice"]) == kernel_count(row, STATIC) for row in rows)
+    yield (
+        "XSA (pytorch#181108) with HQ, HKV and D constant and T dynamic",
+        f"as many kernels as static `torch.compile` in {as_static} of {len(rows)} cases; "
+        f"{min(gains):.1f} to {max(gains):.1f} × as fast as with HQ and D dynamic",
+    )
+
+
+def regret(result: Result) -> Sayings:
+    """Against an oracle."""
+    found = result.document
+    yield (
+        f"what is chosen against the best there was, {found['count']} workloads and shapes",
+        f"median regret {found['median']:.1%}, 99th percentile {found['p99']:.1%}",
+    )
+
+
+def starts(result: Result) -> Sayings:
+    """A process whose shapes were all seen before."""
+    for name, workload in workloads_started(result.document).items():
+        ratios = [(said, bar["ratio"]) for said, bar in workload["bars"].items() if said.startswith(f"{OURS} ")]
+        shown = ", ".join(f"{ratio:.2f} × that of {said.rpartition(' / ')[2]}" for said, ratio in ratios)
+        if shown:
+            yield f"time to all first results in a fresh process, every shape seen before, `{name}`", shown
+
+
+def lessons(result: Result) -> Sayings:
+    """How much there is to choose."""
+    rows = [row for part in lessons_of(result.document).values() for row in part if row["over plain"] is not None]
+    gains = [row["over plain"] for row in rows]
+    yield (
+        f"choosing among ways to the same answer, {len(rows)} contests",
+        f"plain / winner: median {statistics.median(gains):.2f} ×, at most {max(gains):.1f} ×",
+    )
+
+
+def library(result: Result) -> Sayings:
+    """An installed package's kernels."""
+    found = result.document
+    equal = sum(outcome.startswith("equal") for _, _, outcome in found["operations"])
+    yield (
+        f"liger-kernel with {len(found['wrapped'])} kernels wrapped where they stand",
+        f"results equal before and after in {equal} of {len(found['operations'])} operations",
+    )
+
+
+COSTS: dict[str, Callable[[Result], Sayings]] = {
+    "launch_overhead": launch,
+    "call_overhead": call,
+    "tuning_stall": stall,
+    "regret": regret,
+    "hint_matrix": hints,
+    "kernel_choices": configs,
+    "exact_vs_dynamic": constants,
+    "warm_start": starts,
+    "lessons": lessons,
+    "library": library,
+}
+
+
+def costs(folder: Path | None) -> str:
+    """The table."""
+    rows = []
+    for script, sayings in COSTS.items():
+        result = newest(script, folder)
+        if result is not None:
+            rows += [(question, said, short(result), f"`{script}.py`") for question, said in sayings(result)]
+    return markdown(("question", "measured", "on", "script"), rows) + "\n"
+
+
+def short(result: Result) -> str:
+    """``H100, torch 2.11``: the device without its maker, the release without its build."""
+    device = result.device.removeprefix("NVIDIA ").partition(" ")[0] if result.on_gpu else f"CPU, {result.device}"
+    return f"{device}, torch {'.'.join(result.environment['torch'].split('+')[0].split('.')[:2])}"
+
+
+# The other parts.
+
+
+def stalls(folder: Path | None) -> str:
+    """The comparison's one number."""
+    result = newest("tuning_stall", folder)
+    found = result.document["summary"].get(AUTOTUNE) if result is not None else None
+    return "" if found is None else f", {found['median_us'] / 1e3:.0f} ms a key"
+
+
+def comparison(folder: Path | None) -> str:
+    """Beside what else there is."""
+    columns = ("", "measures per shape", "plain and vendor code compete", "choices last", "bounded", "says why")
+    rows = [
+        (OURS, "yes", "yes", "yes", "yes", "`explain`"),
+        ("`torch.compile`", "no", "no", "no; its builds do", "up to a limit, then eager", "recompile log"),
+        ("Inductor's `multi_kernel_hints`", "no: by distance, matrix products only", "no", "no", "no", "no"),
+        ("`triton.autotune`", f"yes{stalls(folder)}", "no", "optional file", "no", "prints"),
+        ("Helion", "when bound", "no", "yes", "no", "partly"),
+        ("TunableOp", "matrix products of the vendor's", "the vendor's alone", "one file", "no", "the file"),
+    ]
+    return markdown(columns, rows) + "\n"
+
+
+def fuzz(folder: Path | None) -> str:
+    """The runs that found nothing, summed."""
+    runs = [result.document for result in results_of("fuzz", folder)]
+    clean = [run for run in runs if run["rate_below"] is not None]
+    if not clean:
+        return "No full run is recorded yet.\n"
+    sums = {name: sum(run[name] for run in clean) for name in FUZZED}
+    return (
+        f"{sums['calls']:,} generated calls, decorated against plain ({sums['hits']:,} hits, {sums['bypasses']:,} "
+        f"bypasses, {sums['raised_by_both']:,} that raise): {sums['mismatches']} differences, {sums['deaths']} deaths "
+        "(`benchmarks/fuzz.py`).\n"
+    )
+
+
+def picture(folder: Path | None) -> str:
+    """One sweep: how far each fixed variant is off, and what is chosen."""
+    result = newest("hint_matrix", folder)
+    found = [] if result is None else sorted(result.path.parent.glob(f"{result.path.stem}-softmax-ratios.svg"))
+    lines = [
+        f"![softmax by width: each variant's time over the best one's](benchmarks/results/{path.name})"
+        for path in found
+    ]
+    return "\n".join(lines) + "\n" * bool(lines)
+
+
+PARTS: dict[str, Callable[[Path | None], str]] = {
+    "costs": costs,
+    "comparison": comparison,
+    "fuzz": fuzz,
+    "picture": picture,
+}
+"""By the names in the page's markers."""

@@ -1,0 +1,204 @@
+"""A small result of each benchmark script, in the form that the script writes, with numbers that nobody measured."""
+
+from __future__ import annotations
+
+from typing import Any
+
+GPU = {
+    "command": "python benchmarks/made_up.py",
+    "date": "2026-01-02T03:04:05+00:00",
+    "commit": "0123456789ab",
+    "device": "NVIDIA A1 2GB",
+    "cpu": "a processor",
+    "threads": 1,
+    "torch": "2.99.1+cu1",
+    "triton": "3.9",
+    "python": "3.12.0",
+    "driver": "1.2",
+}
+CPU = {**GPU, "device": "CPU", "date": "2027-01-02T03:04:05+00:00"}
+
+
+def time(median_us: float) -> dict[str, Any]:
+    """A measurement."""
+    return {"median_us": median_us, "spread_us": 0.1, "samples": 9}
+
+
+def times(**medians_us: float) -> dict[str, Any]:
+    """Measurements by contender."""
+    return {name: time(median_us) for name, median_us in medians_us.items()}
+
+
+def call_overhead() -> dict[str, Any]:
+    """Two numbers of shapes."""
+    row = {"times": {**times(eager=5.0, shapedispatch=20.0), "torch.compile(dynamic=False)": time(40.0)}}
+    bars = {"shapedispatch / torch.compile, 1 shape": {"ratio": 0.5, "bar": 0.65}}
+    return {"shapes": {"1": row, "8": row}, "keys": {"count": 9, "times": {}}, "bars": bars}
+
+
+def launch_overhead() -> dict[str, Any]:
+    """Both roads."""
+    named = {"cuLaunchKernel in C": 2.0, "CompiledKernel.run": 4.0, "triton.jit": 12.0, "triton.autotune": 18.0}
+    one = {
+        name: time(us)
+        for name, us in {**named, "shapedispatch, d[grid]": 4.0, "shapedispatch, grid= given": 3.0}.items()
+    }
+    road = {"c_road": True, "why": None, "tensors": {count: {"one shape": one} for count in ("2", "8")}}
+    return {"Python": road, "C": road}
+
+
+def key_cost() -> dict[str, Any]:
+    """Two parts."""
+    parts = {name: {"time": time(3.1), "least_us": 2.9} for name in ("key of two tensors", "ambient state")}
+    return {"calls": 9, "bar_us": 3.0, "bar_of": "key of two tensors", "parts": parts}
+
+
+def hotpath_cost() -> dict[str, Any]:
+    """With a soak."""
+    row = {"times": times(Python=8.0, C=1.0), "ratio": 0.125}
+    left = {"hits": 9, "bytes after hits": 0, "misses": 7, "bytes after misses": 4096, "evictions": 5}
+    return {"bar": 0.4, "bar_at": 8, "key and lookup": {"2": row, "8": row}, "left behind": left}
+
+
+def hint_matrix() -> dict[str, Any]:
+    """One workload at two sizes."""
+    rows = [
+        {
+            "sizes": {"M": size},
+            "choice": "exact",
+            "times": {**times(plain=9.0, exact=5.0, dispatched=5.1), "hint[M=64]": time(6.0)},
+            "ratio": 1.0,
+            "within": True,
+        }
+        for size in (16, 64)
+    ]
+    return {"softmax": {"rows": rows, "kernels": {"prints": {"hint[M=64]": "ab"}, "different": 1}, "within_bar": True}}
+
+
+def exact_vs_dynamic() -> dict[str, Any]:
+    """One row of each form."""
+    named = ("eager", "torch.compile static", "torch.compile HQ, D dynamic", "exact", "dispatched")
+    row = {
+        "sizes": {"B": 1, "T": 4, "HQ": 4, "HKV": 2, "D": 8},
+        "choice": "exact",
+        "kernels": {name: {"forward": ["a"], "backward": ["b"]} for name in named},
+        "times": {name: time(9.0) for name in named},
+    }
+    return {"xsa_unsqueeze": [row], "xsa_expand": [row]}
+
+
+def kernel_choices() -> dict[str, Any]:
+    """Two configs at two sizes."""
+    rows = [
+        {"sizes": {"N": size}, "best": "a", "times": times(a=1.0, b=2.0, dispatched=1.1), "ratio": 1.1, "within": True}
+        for size in (64, 128)
+    ]
+    xsa = {"sizes": {"T": 4}, "times": {"two kernels": time(1.0), "torch.compile, static": time(2.0)}}
+    part = {"rows": rows, "counts": {"k": {"builds": 2, "timings": 3}}, "within_bar": True}
+    return {"softmax": part, "xsa": [xsa]}
+
+
+def regret() -> dict[str, Any]:
+    """Two pairs of one workload and one of another."""
+    pairs = [
+        {
+            "workload": name,
+            "sizes": {"M": 4},
+            "chosen": "exact",
+            "best": best,
+            "regret": lost,
+            "lost_us": 10 * lost,
+            "times": times(plain=12.0, exact=10.0 * (1 + lost)),
+        }
+        for name, best, lost in (("softmax", "exact", 0.0), ("softmax", "plain", 0.05), ("rope", "exact", 0.0))
+    ]
+    bars = {"median": 0.01, "p99": 0.05, "nothing_us": 0.3}
+    whole = {"count": 3, "median": 0.0, "p99": 0.05, "worst": 0.05, "best_chosen": 2 / 3, "bars": bars}
+    return {**whole, "pairs": pairs}
+
+
+def tuning_stall() -> dict[str, Any]:
+    """Two contenders."""
+    stalls = {"shapedispatch": [9e3, 1e4, 2e4], "triton.autotune": [3e5, 3.1e5, 3.2e5]}
+    summary = {name: time(found[1]) for name, found in stalls.items()}
+    return {"stalls_us": stalls, "summary": summary, "bar_ms": 15.0}
+
+
+def warm_start() -> dict[str, Any]:
+    """A function, and a kernel."""
+
+    def started(all_ms: float) -> dict[str, Any]:
+        each = {"all_ms_each": [all_ms, all_ms + 1], "timings": 0, "builds": 1, "chosen": ["exact"]}
+        return {"ready_ms": 9.0, "first_ms": {"M=4": all_ms - 9}, "all_ms": all_ms, **each}
+
+    bars = {"shapedispatch / torch.compile": {"ratio": 0.9, "bar": 1.2}}
+    kernel = {"shapedispatch on the kernel / triton.autotune": {"ratio": 0.4, "bar": 0.5}}
+    return {
+        "rounds": 2,
+        "softmax": {"shapedispatch": started(90.0), "torch.compile": started(100.0), "bars": bars},
+        "kernel": {"shapedispatch on the kernel": started(40.0), "triton.autotune": started(100.0), "bars": kernel},
+    }
+
+
+def lessons() -> dict[str, Any]:
+    """A contest, one that there was none of, and the two about builds."""
+    row = {
+        "sizes": {"B": 4},
+        "objective": "time",
+        "winner": "batched",
+        "over plain": 3.0,
+        "over worst": 4.0,
+        "times_us": {"plain": 3.0, "batched": 1.0},
+        "bytes": {},
+        "wrong": {"odd": "AssertionError: no"},
+        "refused": {"magma": "it is not there"},
+    }
+    alone = {**row, "winner": "plain", "over plain": None, "over worst": None, "wrong": {}}
+    call = {"call": 0, "x": [2, 3], "ran": "exact", "builds made": 1, "hits": 0, "builds held": 1}
+    layer = {"calls": [call, call], "max_builds": 3}
+    kept = {"partitions": {"made": 1, "held": 10}, "specialised_layer": layer}
+    return {"batched_eigenvalues": [row, {**row, "objective": "memory"}], "wide_access": [alone], **kept}
+
+
+def library() -> dict[str, Any]:
+    """Two kernels, one of them called."""
+    called = {"ops.a._softmax_kernel": {"hits": 13, "misses": 2, "bypasses": 0}}
+    return {"wrapped": ["ops.a._softmax_kernel", "ops.b"], "called": called, "operations": [["softmax", 15, "equal"]]}
+
+
+def store_kill() -> dict[str, Any]:
+    """A run that lost nothing."""
+    counts = {"acknowledged": 1234, "kills": 22, "rows": 1200}
+    bad = dict.fromkeys(("lost", "changed", "corrupt", "reader_exceptions", "writer_exceptions"), 0)
+    return {"form": "sqlite", "seconds": 2.0, "writers": 8, "seed": 0, **counts, **bad}
+
+
+def fuzz() -> dict[str, Any]:
+    """A run that found nothing."""
+    counts = {"calls": 2000, "hits": 1500, "misses": 500, "bypasses": 50, "raised_by_both": 60, "mismatches": 0}
+    asked = {"seed": 1, "asked": 2000, **counts, "exceptions": 0, "deaths": 0, "notes": [], "road": "C"}
+    return {**asked, "shapedispatch": "0.1", "rate_below": 0.0015, "seconds": 6.5}
+
+
+RESULTS = {
+    "call_overhead": call_overhead,
+    "launch_overhead": launch_overhead,
+    "key_cost": key_cost,
+    "hotpath_cost": hotpath_cost,
+    "hint_matrix": hint_matrix,
+    "exact_vs_dynamic": exact_vs_dynamic,
+    "kernel_choices": kernel_choices,
+    "regret": regret,
+    "tuning_stall": tuning_stall,
+    "warm_start": warm_start,
+    "lessons": lessons,
+    "library": library,
+    "store_kill": store_kill,
+    "fuzz": fuzz,
+}
+"""By script."""
+
+
+def document(script: str, environment: dict[str, Any] = GPU) -> dict[str, Any]:
+    """A whole result."""
+    return {"environment": environment, **RESULTS[script]()}

@@ -1,0 +1,249 @@
+"""The benchmarks' common parts, and that every number in both READMEs comes from a recorded result."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import re
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+
+from benchmarks import front_page, plots
+from benchmarks.answers import ANSWERS
+from benchmarks.documents import newest, read, results_of
+from tests import made_up_results
+
+FOLDER = plots.HERE
+MEASURED = re.compile(r"\d[\d.,]*\s*(?:µs|ms|us|ns|×|MB|GB)(?!\w)")
+FENCED = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
+
+Load = Callable[[str], ModuleType]
+
+
+@pytest.fixture
+def script(monkeypatch: pytest.MonkeyPatch) -> Iterator[Load]:
+    """Imports a script as Python does when it is run: its own folder is on the path."""
+    before = set(sys.modules)
+    monkeypatch.syspath_prepend(str(FOLDER))
+    yield importlib.import_module
+    for name in set(sys.modules) - before:
+        if Path(getattr(sys.modules[name], "__file__", None) or "/").is_relative_to(FOLDER):
+            del sys.modules[name]
+
+
+def put(folder: Path, name: str, document: dict[str, Any]) -> Path:
+    """A result in a folder."""
+    path = folder / f"{name}.json"
+    path.write_text(json.dumps(document))
+    return path
+
+
+# The pages.
+
+
+@pytest.mark.parametrize("page", plots.PAGES, ids=lambda page: page.parent.name or page.name)
+def test_the_numbers_of_a_page_are_those_of_the_results(page: Path) -> None:
+    """Every number between the markers comes from a file: where this fails, run benchmarks/plots.py."""
+    text = page.read_text("utf-8")
+    assert plots.filled(text, plots.PAGES[page]) == text
+
+
+def test_every_name_has_its_place_on_a_page() -> None:
+    """Each script's answer on the benchmarks' page, each part on the project's."""
+    bench, front = (page.read_text("utf-8") for page in plots.PAGES)
+    assert {match[2] for match in plots.MARKED.finditer(bench)} == ANSWERS.keys()
+    assert {match[2] for match in plots.MARKED.finditer(front)} == front_page.PARTS.keys()
+
+
+@pytest.mark.parametrize("page", plots.PAGES, ids=lambda page: page.parent.name or page.name)
+def test_no_measured_number_is_written_by_hand(page: Path) -> None:
+    """Outside the markers there is no time, no memory and no ratio, but for bars and tolerances that are said to be."""
+    text = FENCED.sub("", plots.MARKED.sub("", page.read_text("utf-8")))
+    lines = [line for line in text.splitlines() if MEASURED.search(line) and not line.startswith("Bar")]
+    assert lines == []
+
+
+def test_every_full_result_has_its_pictures() -> None:
+    """Drawn and linked; a picture of no result is left nowhere."""
+    text, expected = (FOLDER / "README.md").read_text("utf-8"), set()
+    for name, answer in ANSWERS.items():
+        for result in results_of(name):
+            expected |= {result.picture(picture) for picture in answer.draw(result)}
+    assert expected == set((FOLDER / "results").glob("*.svg"))
+    for path in expected:
+        assert f"(results/{path.name})" in text
+
+
+# What a result says.
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+def test_a_result_is_told_and_drawn_as_soon_as_it_is_there(name: str, tmp_path: Path) -> None:
+    """In the form that its script writes: where it ran, a table, a picture with device and versions in the corner."""
+    put(tmp_path, f"{name}-a1", made_up_results.document(name))
+    (result,) = results_of(name, tmp_path)
+    assert plots.drawn(name, result)
+    text = plots.paragraphs(name, tmp_path)
+    assert text.startswith(
+        "**NVIDIA A1 2GB** (torch 2.99.1+cu1, Triton 3.9, Python 3.12.0, commit 0123456789ab; `python"
+    )
+    assert "\n| --- |" in text
+    for path in tmp_path.glob("*.svg"):
+        assert f"(results/{path.name})" in text
+        assert "nvidia a1 2gb, torch 2.99.1+cu1, triton 3.9" in path.read_text("utf-8").lower()
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+def test_a_question_without_a_full_run_says_so(name: str, tmp_path: Path) -> None:
+    """A fresh checkout of the scripts alone has no numbers; a small run is none, nor is a file of another form."""
+    put(tmp_path, f"{name}-cpu-small", made_up_results.document(name))
+    put(tmp_path, f"{name}-cpu", {"us": 3.0})
+    assert plots.paragraphs(name, tmp_path) == plots.NONE_YET
+
+
+def test_the_front_page_leaves_out_what_is_not_recorded(tmp_path: Path) -> None:
+    """No result, no row; with all results, a row or more each, every one with its script."""
+    assert front_page.costs(tmp_path).count("\n") == 2
+    assert "ms" not in front_page.comparison(tmp_path)
+    assert front_page.picture(tmp_path) == ""
+    assert front_page.fuzz(tmp_path) == plots.NONE_YET
+    for name in ANSWERS:
+        put(tmp_path, f"{name}-a1", made_up_results.document(name))
+    rows = front_page.costs(tmp_path).splitlines()[2:]
+    assert {row.split("`")[-2] for row in rows} == {f"{name}.py" for name in front_page.COSTS}
+    assert all("| A1, torch 2.99 |" in row for row in rows)
+    assert "yes, 310 ms a key" in front_page.comparison(tmp_path)
+    assert "2,000 generated calls" in front_page.fuzz(tmp_path)
+
+
+def test_a_run_on_a_gpu_comes_before_a_later_one_on_a_cpu(tmp_path: Path) -> None:
+    """And of several on GPUs the last."""
+    put(tmp_path, "regret-cpu", made_up_results.document("regret", made_up_results.CPU))
+    assert newest("regret", tmp_path).environment["device"] == "CPU"
+    put(tmp_path, "regret-a1", made_up_results.document("regret"))
+    later = {**made_up_results.GPU, "device": "NVIDIA B2", "date": "2026-02-02T00:00:00+00:00"}
+    put(tmp_path, "regret-b2", made_up_results.document("regret", later))
+    assert newest("regret", tmp_path).environment["device"] == "NVIDIA B2"
+
+
+def test_a_fuzz_that_found_something_is_not_among_those_that_did_not(tmp_path: Path) -> None:
+    """It says so on the benchmarks' page, and the front page sums the others."""
+    put(tmp_path, "fuzz-a", {**made_up_results.document("fuzz"), "mismatches": 3, "rate_below": None})
+    assert "Differences were found." in plots.paragraphs("fuzz", tmp_path)
+    assert front_page.fuzz(tmp_path) == plots.NONE_YET
+
+
+def test_the_first_fuzz_runs_are_read(tmp_path: Path) -> None:
+    """They noted versions and no environment."""
+    versions = {"python": "3.11.7", "torch": "2.13.0", "machine": "x86_64"}
+    path = put(tmp_path, "fuzz-old", {**made_up_results.fuzz(), "versions": versions, "command": "python fuzz.py"})
+    assert read(path)["environment"]["cpu"] == "x86_64"
+    assert plots.paragraphs("fuzz", tmp_path).startswith("**x86_64** (torch 2.13.0, Python 3.11.7; `python fuzz.py`)")
+
+
+# What the scripts share.
+
+
+def test_where_a_result_was_written_is_no_part_of_its_command(script: Load) -> None:
+    """Neither as two words nor as one."""
+    command = script("common").command
+    assert command(["/a/b/fuzz.py", "--calls", "9", "--out", "/c/d", "--seed", "2"]) == (
+        "python benchmarks/fuzz.py --calls 9 --seed 2"
+    )
+    assert command(["regret.py", "--json=/c/d"]) == "python benchmarks/regret.py"
+
+
+def test_a_result_holds_no_folder_of_this_machine(script: Load, tmp_path: Path) -> None:
+    """Not even in a reason that quotes one."""
+    common = script("common")
+    chosen = argparse.Namespace(json=tmp_path / "found.json", small=True)
+    reasons = [f"{common.ROOT}/x.py:3 failed", f"in {sys.prefix}/lib", (f"{Path.home()}/y", 3)]
+    common.write("a.py", {"rows": {"refused": reasons}, "time": common.summary([1.0, 2.0])}, {"device": "CPU"}, chosen)
+    found = json.loads(chosen.json.read_text())
+    assert found["rows"]["refused"][0] == "<checkout>/x.py:3 failed"
+    assert not any(folder in chosen.json.read_text() for folder in common.PLACES if len(folder) > 1)
+    assert found["time"]["median_us"] == 1.5
+
+
+def test_results_are_told_apart_by_device_part_and_size(
+    script: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One file each."""
+    common = script("common")
+    monkeypatch.setattr(common, "RESULTS", tmp_path)
+    for small, part in ((False, ""), (True, "c-road")):
+        common.write("fuzz.py", {}, {"device": "NVIDIA A1"}, argparse.Namespace(json=None, small=small), part=part)
+    assert {path.name for path in tmp_path.glob("*.json")} == {
+        "fuzz-nvidia-a1.json",
+        "fuzz-nvidia-a1-c-road-small.json",
+    }
+
+
+def test_a_device_that_is_not_here_is_a_sentence(script: Load, capsys: pytest.CaptureFixture[str]) -> None:
+    """And exit code 2."""
+    if torch.cuda.is_available():
+        pytest.skip("there is one")
+    with pytest.raises(SystemExit) as ended:
+        script("common").options("About. It", ["--device", "cuda"])
+    assert ended.value.code == 2
+    assert "no CUDA device is available here" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["launch_overhead", "kernel_choices", "library"])
+def test_a_script_that_needs_a_gpu_says_so_in_a_line(
+    script: Load, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And ends well."""
+    if name == "launch_overhead" and importlib.util.find_spec("triton") is None:
+        pytest.skip("there is no Triton")
+    script(name).main(["--device", "cpu", "--small"])
+    assert capsys.readouterr().out.replace("\n", " ").strip().endswith("it needs a GPU, and there is none here")
+
+
+def test_all_scripts_are_run_by_make_bench(script: Load) -> None:
+    """Every one that measures, in the order of the answers."""
+    everything = script("everything")
+    measuring = {path.stem for path in FOLDER.glob("*.py") if "ran_on = banner(" in path.read_text("utf-8")}
+    assert measuring == everything.SCRIPTS.keys() == ANSWERS.keys()
+
+
+def test_one_script_that_fails_or_hangs_costs_no_other(
+    script: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each outcome is told, and the exit code says that not all is well."""
+    everything = script("everything")
+    for name, code in {"regret": "import sys; sys.exit(3)", "lessons": "while True: pass", "fuzz": "pass"}.items():
+        (tmp_path / f"{name}.py").write_text(code)
+    monkeypatch.setattr(everything, "HERE", tmp_path)
+    names = ["--only", "regret", "--only", "lessons", "--only", "fuzz"]
+    assert everything.main(["--small", "--limit", "1", *names]) == 1
+    out = capsys.readouterr().out
+    assert "failed: exit code 3" in out
+    assert "stopped after 1 s" in out
+    assert everything.main(["--small", "--only", "fuzz"]) == 0
+
+
+def test_the_fuzz_adds_up_its_slices(script: Load) -> None:
+    """Counts, and a bound on the rate as long as nothing was found."""
+    fuzz = script("fuzz")
+    start = {"seed": 1, "asked": 200, **dict.fromkeys(fuzz.COUNTED, 0), "notes": []}
+    one = {"road": "C", "calls": 100, "hits": 60, "misses": 40, "mismatches": 0, "notes": []}
+    both = fuzz.added(fuzz.added(start, one), one)
+    assert (both["calls"], both["hits"], both["road"], both["rate_below"]) == (200, 120, "C", 3 / 200)
+    dead = fuzz.added(both, {"deaths": 1, "exceptions": 0, "notes": ["it said"]})
+    assert (dead["deaths"], dead["rate_below"], dead["notes"]) == (1, None, ["it said"])
+
+
+def test_the_cost_of_a_key_is_less_an_empty_call(script: Load) -> None:
+    """Never below nought, with a median, a spread and a least for each part."""
+    key_cost = script("key_cost")
+    found = key_cost.measured(key_cost.parts(), 5, 3)
+    assert key_cost.EMPTY not in found
+    assert all(0 <= one["least_us"] <= one["time"].median_us for one in found.values())
