@@ -10,12 +10,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from shapedispatch import miss, shapedispatch
+from shapedispatch import shapedispatch
 from shapedispatch.backends import Candidate
 from shapedispatch.choose import Rules, choose
 from shapedispatch.table import Table
 from shapedispatch.trial import Trial
-from tests.helpers import Ladder, assert_same, built, no_time
+from tests.helpers import Ladder, assert_same, built
 from tests.hostile import WRONG, double
 
 # -------------------------------------------------------------------------------------------------- hostile candidates
@@ -116,56 +116,6 @@ def test_one_a_fifth_slower_is_refused() -> None:
     """1,000 tunings under load, whichever comes first: at least 990."""
     assert [chosen(seed, 12, 10) for seed in range(500)].count("second") >= 495
     assert [chosen(seed, 10, 12) for seed in range(500)].count("first") >= 495
-
-
-# ------------------------------------------------------------------------------------------------ what may not be timed
-
-
-def test_while_a_graph_is_captured_nothing_is_made_timed_or_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The nearest build that is there already runs; afterwards the shape is chosen for as ever."""
-    f = built(lambda x: torch.relu(x) * 2, dims={"x": "M K"}, hints={"M": (64, 256)}, exact=True)
-    x, y = torch.randn(6, 8), torch.randn(7, 8)
-    f(x)
-    before = f.cache_info()
-    monkeypatch.setattr(miss, "capturing", lambda device: True)
-    monkeypatch.setattr(torch, "get_rng_state", no_time)  # to save it would be to wait for the device
-    f.core._stopwatch_for = no_time
-    assert_same(f(y), torch.relu(y) * 2)
-    entry = miss.decide(f.core.case(f.core.backend.key((y,), {}), (y,), {}))
-    assert entry.choice.variant == "hint[M=64]"
-    assert entry.choice.origin == "nearest"
-    assert "not timed: a CUDA graph is being captured" in entry.choice.notes
-    after = f.cache_info()
-    assert (after.builds, after.timings, after.currsize) == (before.builds, before.timings, before.currsize)
-
-    monkeypatch.undo()
-    f.core._stopwatch_for = lambda *_: Ladder()
-    assert_same(f(y), torch.relu(y) * 2)
-    assert f.explain(y).origin == "timed"
-
-
-def test_a_cold_call_while_a_graph_is_captured_runs_plain(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is built, so nothing can run but what is written; not even a look is taken at what it does."""
-    f = built(lambda x: torch.relu(x) * 2, dims={"x": "M K"}, hints={"M": (64,)})
-    monkeypatch.setattr(miss, "capturing", lambda device: True)
-    monkeypatch.setattr(f.core.backend, "_look", no_time)
-    x = torch.randn(6, 8)
-    assert_same(f(x), torch.relu(x) * 2)
-    assert (f.cache_info().builds, f.cache_info().currsize) == (0, 0)
-    assert f.cache_info().bypasses == 0
-
-    monkeypatch.undo()
-    assert_same(f(x), torch.relu(x) * 2)
-    assert f.explain(x).variant == "hint[M=64]"
-
-
-@pytest.mark.parametrize(("kind", "asked"), [("cpu", False), ("cuda", True)])
-def test_only_a_cuda_call_asks_whether_its_stream_is_captured(
-    monkeypatch: pytest.MonkeyPatch, kind: str, asked: bool
-) -> None:
-    """On a CPU the question would start CUDA."""
-    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
-    assert miss.capturing(torch.device(kind)) is asked
 
 
 # -------------------------------------------------------------------------------------------------------- two bounds

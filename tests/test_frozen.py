@@ -11,6 +11,8 @@ from torch import Tensor
 
 from shapedispatch import MissError, Store, set_mode, shapedispatch
 from shapedispatch.backends import builds, dynamo, inductor
+from tests import fake_core
+from tests.fake_core import Backend, core_of, resolved
 from tests.helpers import Ladder, assert_same, no_time
 
 
@@ -257,3 +259,34 @@ def test_a_forced_variant_is_no_miss(started: Callable[..., Any], mode: str, mon
         choice = dispatcher.explain(call(16))
         wanted = ("hint[M=64]", "pinned") if mode == "frozen" else ("plain", "nearest")
         assert (choice.variant, choice.origin) == wanted
+
+
+# with nothing that compiles
+
+
+@pytest.mark.parametrize("mode", ["frozen", "sealed"])
+def test_a_frozen_mode_never_times(mode: str) -> None:
+    """An unknown shape is answered untimed, as ``on_miss`` says."""
+    backend = Backend("other")
+    for on_miss in ("nearest", "plain"):
+        core = core_of(backend, timed=False, mode=mode, on_miss=on_miss)
+        assert fake_core.call(core, 3) == 3
+        assert (core.explain(3).variant, backend.ran) == ("plain", ["plain"])
+        backend.ran.clear()
+    core = core_of(backend, timed=False, mode=mode, on_miss="error")
+    with pytest.raises(MissError) as raised:
+        fake_core.call(core, 3)
+    assert "x = 3" in str(raised.value)
+    assert "prepare" in str(raised.value) or "tune" in str(raised.value)
+
+
+def test_frozen_takes_the_nearest_choice() -> None:
+    """Of those that were timed before."""
+    core = core_of(Backend("other"))
+    core.tune(64)
+    core._resolve = resolved(mode="frozen")
+    core._stopwatch_for = no_time
+    core.refresh()
+    fake_core.call(core, 60)
+    choice = core.explain(60)
+    assert (choice.variant, choice.origin) == ("other", "nearest")

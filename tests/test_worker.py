@@ -18,7 +18,6 @@ import pytest
 import torch
 
 from shapedispatch import worker as workers
-from shapedispatch.isolation import judge
 from shapedispatch.worker import Address, Worker, address
 from tests import hostile
 from tests.helpers import Ladder, assert_same
@@ -244,10 +243,3 @@ def test_one_that_ended_itself_is_started_again(slow: Worker) -> None:
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
     assert asked(slow, hostile.fine, "sum", torch.ones(2)) == (None, False)
-
-
-def test_without_isolate_nothing_is_started() -> None:
-    """The setting is off unless said otherwise."""
-    f = hostile.fine
-    f.core.settings = dataclasses.replace(f.core.settings, isolate=False)
-    assert judge(f.core.case((), (), {})) is None

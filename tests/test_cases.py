@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+import torch
+
+from shapedispatch.backends import Candidate, Offer
+from shapedispatch.cases import Case
+from tests.fake_core import Backend, call, core_of
+
+
+def case_of(*args: Any, **given: Any) -> Case:
+    """The case of a call."""
+    return core_of(Backend("other"), **given).case("key", args, {})
+
+
+def test_a_call_runs_where_its_first_tensor_is_that_is_not_on_the_cpu() -> None:
+    """A module's parameters count; without tensors it is the CPU."""
+    x, there = torch.ones(2), torch.empty(2, device="meta")
+    assert case_of(3).device == case_of(x).device == torch.device("cpu")
+    assert case_of(x, [there]).device == torch.device("meta")
+    assert case_of(torch.nn.Linear(2, 2, device="meta"), x).device == torch.device("meta")
+
+
+def test_another_call_may_be_run_for_the_same_decision() -> None:
+    """The key stays, and the settings."""
+    case = case_of(3)
+    other = case.at((4,), {})
+    assert other.sizes() == {"M": 4}
+    assert dataclasses.replace(other, args=(3,)) == case
+
+
+def test_a_supplied_variant_may_write_what_plain_does_not() -> None:
+    """It is tried on copies of everything."""
+    plain, supplied = Candidate("plain", abs), Candidate("sum", abs, supplied=True)
+    assert case_of(3).trial(Offer((plain,), written=())).written == ()
+    assert case_of(3).trial(Offer((plain, supplied), written=())).written is None
+
+
+@pytest.mark.parametrize("grad", [True, False])
+def test_gradients_are_part_of_a_trial_where_they_are_asked_for(grad: bool) -> None:
+    """Of a parameter too."""
+    layer = torch.nn.Linear(2, 2)
+    with torch.set_grad_enabled(grad):
+        assert case_of(layer, torch.ones(2)).trial(Offer(())).grad is grad
+    assert not case_of(torch.ones(2)).trial(Offer(())).grad
+
+
+def test_rules_are_the_settings() -> None:
+    """Budget, margin, tolerance, objective; the stopwatch is made for the device."""
+    case = case_of(3, budget_ms=7.0, margin=0.5, check=False)
+    rules = case.rules(case.trial(Offer(())))
+    assert (rules.budget_ms, rules.margin, rules.tolerance, rules.objective) == (7.0, 0.5, False, "time")
+
+
+def test_what_is_new_is_told_against_the_nearest_key() -> None:
+    """Nothing is, before the first call."""
+    core = core_of(Backend("other"))
+    assert core.case(core.backend.key((3,), {}), (3,), {}).new_because() == ()
+    call(core, 3)
+    assert core.case(core.backend.key((4,), {}), (4,), {}).new_because() == ("x",)

@@ -1,0 +1,60 @@
+from __future__ import annotations
+
+import pytest
+
+from shapedispatch.backends import Candidate, Offer
+from shapedispatch.entries import changed, decided, entry_of, nearest_hint
+from shapedispatch.records import Choice, Refusal
+
+
+def candidate(name: str, **given: object) -> Candidate:
+    """One that does nothing."""
+    return Candidate(name, lambda: None, **given)  # type: ignore[arg-type]
+
+
+HINTS = [candidate(f"hint[M={size}]", point={"M": size}) for size in (64, 256)]
+PLAIN = candidate("plain")
+
+
+@pytest.mark.parametrize(("size", "wanted"), [(3, 64), (127, 64), (200, 256), (10_000, 256)])
+def test_the_nearest_hint_is_by_log_distance(size: int, wanted: int) -> None:
+    """Whichever side it lies on; the entry says why nothing was timed."""
+    entry = nearest_hint(Offer((PLAIN, *HINTS)), {"M": size}, "the moon is full")
+    assert (entry.choice.variant, entry.choice.origin) == (f"hint[M={wanted}]", "nearest")
+    assert entry.choice.notes == ("not timed: the moon is full",)
+
+
+def test_no_hint_is_near_a_call_without_its_dims() -> None:
+    """A bare function's axes may not have been seen to vary yet."""
+    assert nearest_hint(Offer((PLAIN, *HINTS)), {"N": 64}, "").choice.variant == "plain"
+
+
+def test_what_must_not_be_run_again_is_plain() -> None:
+    """A hint's build of it may have to be looked at first."""
+    choice = nearest_hint(Offer((PLAIN, *HINTS), untimed="it performs collectives"), {"M": 64}, "").choice
+    assert (choice.variant, choice.origin) == ("plain", "only")
+
+
+@pytest.mark.parametrize(
+    ("build", "written", "retry"), [("b", (), True), ("b", ("x",), False), ("b", None, False), (None, (), False)]
+)
+def test_plain_may_answer_for_a_build_that_writes_nothing(build: object, written: object, retry: bool) -> None:
+    """And for nothing else: it would write twice, or is the user's own."""
+    offer = Offer((PLAIN,), written=written)  # type: ignore[arg-type]
+    assert entry_of(candidate("build", build=build), Choice("build", "only"), offer).retry is retry
+
+
+def test_a_winner_has_all_refusals_and_notes() -> None:
+    """Those of the offer first."""
+    offered, timed = Refusal("exact", ("no compiler",)), Refusal("other", ("it is wrong",))
+    offer = Offer((PLAIN,), refusals=(offered,), notes=("of the offer",))
+    choice = decided(candidate("sum", notes=("of sum",)), "timed", offer, refusals=[timed]).choice
+    assert choice.refusals == (offered, timed)
+    assert choice.notes == ("of sum", "of the offer")
+
+
+def test_a_changed_entry_runs_the_same() -> None:
+    """Only its choice is another."""
+    entry = decided(PLAIN, "only", Offer((PLAIN,)))
+    other = changed(entry, origin="nearest")
+    assert (other.run, other.choice.origin, entry.choice.origin) == (entry.run, "nearest", "only")

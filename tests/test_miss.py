@@ -1,0 +1,126 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from shapedispatch import miss
+from shapedispatch.keys import ambient
+from tests.fake_core import Backend, call, core_of
+from tests.helpers import Ladder, assert_same, built, no_time
+
+
+@pytest.fixture
+def backend() -> Backend:
+    """A backend that offers plain and one other."""
+    return Backend("other")
+
+
+def test_a_single_candidate_is_not_timed() -> None:
+    """There is nothing to compare, and plain runs once."""
+    backend = Backend()
+    core = core_of(backend, timed=False)
+    call(core, 3)
+    assert backend.ran == ["plain"]
+    assert core.explain(3).origin == "only"
+
+
+def test_a_pinned_variant_is_taken_untimed(backend: Backend) -> None:
+    """By the setting ``pick``, also under the name of an equal one; where it is not offered the others decide."""
+    backend.given["aliases"] = {"same": "other"}
+    for pick in ("other", "same"):
+        core = core_of(backend, timed=False, pick=pick)
+        call(core, 3)
+        assert (core.explain(3).variant, core.explain(3).origin) == ("other", "pinned")
+    core = core_of(backend, pick="nonsense")
+    call(core, 3)
+    assert core.explain(3).origin == "timed"
+
+
+# what cannot be timed
+
+
+@pytest.mark.parametrize("given", [{"untimed": "it performs collectives", "written": None}])
+def test_what_must_not_be_run_again_is_not_timed(backend: Backend, given: dict[str, Any]) -> None:
+    """Plain runs once, and the note says why."""
+    backend.given = given
+    core = core_of(backend, timed=False)
+    call(core, 3)
+    assert backend.ran == ["plain"]
+    assert core.explain(3).notes == ("not timed: it performs collectives",)
+
+
+def test_under_deterministic_algorithms_the_nearest_hint_is_taken() -> None:
+    """Untimed, by log distance."""
+    backend = Backend()
+    for m in (64, 256):
+        backend.supply(f"hint[M={m}]", point={"M": m})
+    core = core_of(backend, timed=False)
+    torch.use_deterministic_algorithms(True)
+    try:
+        for m, expected in ((3, "hint[M=64]"), (200, "hint[M=256]"), (127, "hint[M=64]")):
+            call(core, m)
+            assert (core.explain(m).variant, core.explain(m).origin) == (expected, "nearest")
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert "plain" not in backend.ran
+
+
+def test_copies_that_are_too_large_are_not_made() -> None:
+    """`copy_limit` of the free memory."""
+    backend = Backend("other")
+    backend.given = {"written": None}
+    core = core_of(backend, timed=False, copy_limit=1e-12)
+    core.backend.sizes = lambda args, kwargs: {"M": 1}  # type: ignore[method-assign]
+    core.backend.key = lambda args, kwargs: (ambient(), "tensor")  # type: ignore[method-assign]
+    call(core, torch.ones(1000))
+    assert backend.ran == ["plain"]
+    assert "copies for timing would take 4000 bytes" in str(core.choices()[0])
+
+
+def test_while_a_graph_is_captured_nothing_is_made_timed_or_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The nearest build that is there already runs; afterwards the shape is chosen for as ever."""
+    f = built(lambda x: torch.relu(x) * 2, dims={"x": "M K"}, hints={"M": (64, 256)}, exact=True)
+    x, y = torch.randn(6, 8), torch.randn(7, 8)
+    f(x)
+    before = f.cache_info()
+    monkeypatch.setattr(miss, "capturing", lambda device: True)
+    monkeypatch.setattr(torch, "get_rng_state", no_time)  # to save it would be to wait for the device
+    f.core._stopwatch_for = no_time
+    assert_same(f(y), torch.relu(y) * 2)
+    entry = miss.decide(f.core.case(f.core.backend.key((y,), {}), (y,), {}))
+    assert entry.choice.variant == "hint[M=64]"
+    assert entry.choice.origin == "nearest"
+    assert "not timed: a CUDA graph is being captured" in entry.choice.notes
+    after = f.cache_info()
+    assert (after.builds, after.timings, after.currsize) == (before.builds, before.timings, before.currsize)
+
+    monkeypatch.undo()
+    f.core._stopwatch_for = lambda *_: Ladder()
+    assert_same(f(y), torch.relu(y) * 2)
+    assert f.explain(y).origin == "timed"
+
+
+def test_a_cold_call_while_a_graph_is_captured_runs_plain(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is built, so nothing can run but what is written; not even a look is taken at what it does."""
+    f = built(lambda x: torch.relu(x) * 2, dims={"x": "M K"}, hints={"M": (64,)})
+    monkeypatch.setattr(miss, "capturing", lambda device: True)
+    monkeypatch.setattr(f.core.backend, "_look", no_time)
+    x = torch.randn(6, 8)
+    assert_same(f(x), torch.relu(x) * 2)
+    assert (f.cache_info().builds, f.cache_info().currsize) == (0, 0)
+    assert f.cache_info().bypasses == 0
+
+    monkeypatch.undo()
+    assert_same(f(x), torch.relu(x) * 2)
+    assert f.explain(x).variant == "hint[M=64]"
+
+
+@pytest.mark.parametrize(("kind", "asked"), [("cpu", False), ("cuda", True)])
+def test_only_a_cuda_call_asks_whether_its_stream_is_captured(
+    monkeypatch: pytest.MonkeyPatch, kind: str, asked: bool
+) -> None:
+    """On a CPU the question would start CUDA."""
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    assert miss.capturing(torch.device(kind)) is asked

@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+import pytest
+
+from shapedispatch import NoVariantError
+from shapedispatch.records import Refusal
+from tests.fake_core import Backend, call, core_of
+
+
+@pytest.fixture
+def backend() -> Backend:
+    """A backend that offers plain and one other."""
+    return Backend("other")
+
+
+def test_explain_asks_for_no_offer(backend: Backend) -> None:
+    """It never runs, builds or times anything."""
+    core = core_of(backend, timed=False)
+    choice = core.explain(3)
+    assert (choice.variant, choice.origin, choice.sizes) == ("plain", "unseen", {"M": 3})
+    assert (backend.offers, backend.ran, core.cache_info().misses) == (0, [], 0)
+
+
+def test_explain_names_what_is_new(backend: Backend) -> None:
+    """The parts of the key that differ from the nearest known one."""
+    core = core_of(backend)
+    call(core, 3)
+    assert core.explain(4).new_because == ("x",)
+    call(core, 4)
+    assert core.explain(4).new_because == ("x",)
+    assert core.cache_info().misses_by_reason == {"the first call": 1, "x": 1}
+
+
+def test_tune_decides_anew(backend: Backend) -> None:
+    """Whatever was known."""
+    core = core_of(backend)
+    core.tune(3)
+    backend.supply("third")
+    assert core.tune(3).variant == "third"
+    call(core, 3)
+    assert backend.ran[-1] == "third"
+
+
+def test_prepare_tunes_every_combination(backend: Backend) -> None:
+    """Of a mapping's lists; or each mapping of a list; or the call itself."""
+    core = core_of(backend)
+    assert [choice.sizes["M"] for choice in core.prepare({"M": (2, 3)}, 1)] == [2, 3]
+    assert [choice.sizes["M"] for choice in core.prepare([{"M": 5}, {"M": 4}], 1)] == [5, 4]
+    assert [choice.sizes["M"] for choice in core.prepare((), 7)] == [7]
+    assert core.cache_info().currsize == 5
+
+
+def test_prepare_without_arguments_asks_inputs(backend: Backend) -> None:
+    """Which makes a call of given sizes."""
+    core = core_of(backend, inputs=lambda sizes, like: ((sizes["M"],), {}))
+    assert [choice.sizes["M"] for choice in core.prepare({"M": [8, 9]})] == [8, 9]
+
+
+def test_a_variant_runs_as_asked(backend: Backend) -> None:
+    """Also one that would not win."""
+    backend.given["aliases"] = {"same": "other"}
+    core = core_of(backend, timed=False)
+    for name, ran in (("plain", "plain"), ("other", "other"), ("same", "other")):
+        assert core.variant(name)(3) == 3
+        assert backend.ran[-1] == ran
+    assert core.cache_info().currsize == 0
+
+
+def test_an_unknown_variant_is_an_error_with_four_parts(backend: Backend) -> None:
+    """The call, what was tried, why each was refused, what there is."""
+    backend.given["refusals"] = (Refusal("exact", ("no compiler",)),)
+    with pytest.raises(NoVariantError) as raised:
+        core_of(backend).variant("exact")(3)
+    text = str(raised.value)
+    for part in ("x = 3", "'exact' was asked for", "exact: no compiler", "plain, other"):
+        assert part in text
