@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import gc
 import json
 import os
@@ -13,19 +12,19 @@ import subprocess
 import sys
 import tempfile
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from shapedispatch import store_disk, store_folder
+from shapedispatch import store_disk
 from shapedispatch.fingerprint import Environment
 from shapedispatch.store import Found, Missing, Row, Store
+from tests.faults import ERRORS, Faults, faulty
 
 ROOT = Path(__file__).parent.parent
-KILL_SECONDS = os.environ.get("SHAPEDISPATCH_KILL_SECONDS", "6")
+KILL_SECONDS = {"sqlite": "20", "files": "2"}
 HERE = Environment({"family": "cpu", "capability": "x"}, {"torch": "2"})
 ROWS = [Row.make("kernel", f"[{n}]", hard=HERE.hard, soft=HERE.soft, variant="exact") for n in range(4)]
 
@@ -42,82 +41,6 @@ def folder() -> Iterator[Path]:
 
 
 # --- every error at every operation --------------------------------------------------------------------------------
-
-CALLS = ["open", "stat", "lstat", "fstat", "mkdir", "listdir", "link", "replace", "unlink", "fsync", "fchmod", "close"]
-SQLITE_CODES = {
-    errno.ENOSPC: sqlite3.SQLITE_FULL,
-    errno.EROFS: sqlite3.SQLITE_READONLY,
-    errno.EACCES: sqlite3.SQLITE_CANTOPEN,
-    errno.EMFILE: sqlite3.SQLITE_CANTOPEN,
-    errno.EIO: sqlite3.SQLITE_IOERR,
-    errno.ENOENT: sqlite3.SQLITE_CANTOPEN,
-}
-
-
-# By default each operation fails in one of these ways, another in each run of the test; if asked for, in all of them.
-CODES = [[code] for code in SQLITE_CODES] if os.environ.get("SHAPEDISPATCH_ALL_ERRORS") else [list(SQLITE_CODES)]
-
-
-class Faults:
-    """Counts the operations on the system, and fails those that ``fails`` picks by their number."""
-
-    def __init__(self, code: int, fails: Callable[[int], bool]) -> None:
-        self.code, self.fails, self.count = code, fails, 0
-
-    def step(self) -> bool:
-        """Count one; whether it is to fail."""
-        self.count += 1
-        return self.fails(self.count)
-
-    def system(self, real: Callable[..., Any]) -> Callable[..., Any]:
-        """The call, failing when it is its turn."""
-
-        def call(*args: Any, **kwargs: Any) -> Any:
-            if self.step():
-                if real is os_close:
-                    real(*args)  # a close that fails has closed all the same
-                raise OSError(self.code, os.strerror(self.code))
-            return real(*args, **kwargs)
-
-        return call
-
-    def connection(self) -> type[sqlite3.Connection]:
-        """A connection whose statements fail when it is their turn."""
-        faults = self
-
-        class Connection(sqlite3.Connection):
-            def __init__(self, *args: Any, **kwargs: Any) -> None:
-                super().__init__(*args, **kwargs)
-                faults.statement()
-
-            def execute(self, *args: Any) -> sqlite3.Cursor:
-                faults.statement()
-                return super().execute(*args)
-
-        return Connection
-
-    def statement(self) -> None:
-        """Raise as SQLite does."""
-        if self.step():
-            error = sqlite3.OperationalError(os.strerror(self.code))
-            error.sqlite_errorcode = SQLITE_CODES[self.code]
-            raise error
-
-
-os_close = os.close
-
-
-@contextmanager
-def faulty(faults: Faults) -> Iterator[None]:
-    """The system with these faults: each of its calls that the store makes, and SQLite."""
-    with pytest.MonkeyPatch.context() as patch:
-        for name in CALLS:
-            patch.setattr(os, name, faults.system(getattr(os, name)))
-        patch.setattr(fcntl, "flock", faults.system(fcntl.flock))
-        connect, factory = sqlite3.connect, faults.connection()
-        patch.setattr(sqlite3, "connect", lambda *args, **kwargs: connect(*args, factory=factory, **kwargs))
-        patch.setattr(store_folder.time, "sleep", lambda seconds: None)
-        yield
 
 
 def use(folder: Path) -> None:
@@ -142,25 +65,29 @@ def use(folder: Path) -> None:
 @pytest.mark.parametrize("form", ["sqlite", "files"])
 @pytest.mark.parametrize("existing", [False, True])
 @pytest.mark.parametrize("lasting", [False, True])
-@pytest.mark.parametrize("codes", CODES, ids=lambda codes: "+".join(errno.errorcode[code] for code in codes))
+@pytest.mark.parametrize("code", ERRORS, ids=errno.errorcode.get)
 def test_an_error_of_the_system_at_any_operation_is_at_most_a_warning(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, form: str, existing: bool, lasting: bool, codes: list[int]
+    folder: Path, monkeypatch: pytest.MonkeyPatch, form: str, existing: bool, lasting: bool, code: int
 ) -> None:
     """Fail the first operation, the second, ...; once, or from then on: each call answers, the next run is whole."""
     monkeypatch.setattr(store_disk, "on_network", lambda path: form == "files")
-    number, count, shift = 0, 1, 2 * existing + lasting
+    before = folder.with_name("before")
+    put_all(Store(before), ROWS[:2])
+    number, count = 0, 1
     while number < count:
         number += 1
         if existing:
-            put_all(Store(folder), ROWS)
-        faults = Faults(codes[(number + shift) % len(codes)], lambda n, at=number: n >= at if lasting else n == at)  # type: ignore[misc]
+            shutil.copytree(before, folder)
+        faults = Faults(code, lambda n, at=number: n >= at if lasting else n == at)  # type: ignore[misc]
         with warnings.catch_warnings(record=True) as told, faulty(faults):
             warnings.simplefilter("always")
             use(folder)
         assert len(told) <= 1, [str(warning.message) for warning in told]
         count = max(count, faults.count)
-        put_all(Store(folder), ROWS)
-        assert [Store(folder).get("kernel", row.key, HERE) for row in ROWS] == [Found(row, "stored") for row in ROWS]
+        put_all(Store(folder), ROWS[:2])
+        whole = Store(folder)
+        assert [whole.get("kernel", row.key, HERE) for row in ROWS[:2]] == [Found(row, "stored") for row in ROWS[:2]]
+        whole.close()
         shutil.rmtree(folder)
     assert count > 20
 
@@ -392,13 +319,12 @@ def test_nothing_of_a_hostile_store_runs(tmp_path: Path, form: str) -> None:
 @pytest.mark.parametrize("form", ["sqlite", "files"])
 def test_killed_writers_lose_nothing_they_were_told_is_stored(form: str, tmp_path: Path) -> None:
     """Eight writers, killed at random moments: no acknowledged row lost or changed, no exception in a reader."""
-    seconds = KILL_SECONDS if form == "sqlite" else str(min(2.0, float(KILL_SECONDS)))
     ran = subprocess.run(
         [
             sys.executable,
             "benchmarks/store_kill.py",
             "--seconds",
-            seconds,
+            KILL_SECONDS[form],
             "--form",
             form,
             "--json",

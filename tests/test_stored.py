@@ -24,6 +24,7 @@ from shapedispatch import Store, Variant, recall, set_mode, shapedispatch, shelf
 from shapedispatch.backends import builds, dynamo
 from shapedispatch.shelf import Shelf
 from shapedispatch.store import Row
+from tests.faults import ERRORS, Faults, faulty
 from tests.helpers import Ladder, assert_same, built, no_time
 
 ROOT = Path(__file__).parent.parent
@@ -514,6 +515,41 @@ def test_a_store_in_trouble(store: Store, harm: Callable[[Path], Any], when: str
         again.cache_clear()
         assert_same(again(call(30)), waves(call(30)))
     assert len(told) <= 1, [str(each.message) for each in told]
+
+
+@pytest.mark.parametrize("lasting", [False, True])
+@pytest.mark.parametrize("known", [False, True])
+def test_calls_answer_whatever_the_system_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, known: bool, lasting: bool
+) -> None:
+    """The first operation of a store fails, the second, ..., once or from then on: each call answers as plain does."""
+    before, number, count = tmp_path / "before", 0, 1
+    traced: list[Any] = []  # once: what the function does is no matter of the store
+    trace = dynamo.trace
+
+    def once(*args: Any, **said: Any) -> Any:
+        if not traced:
+            traced.append(trace(*args, **said))
+        return traced[0]
+
+    monkeypatch.setattr(dynamo, "trace", once)
+    supplied(Store(before), True)(call(16))
+    while number < count:
+        number += 1
+        store = Store(tmp_path / f"store {number}")
+        if known:
+            shutil.copytree(before, store.path)
+        codes = list(ERRORS)
+        faults = Faults(codes[number % len(codes)], lambda n, at=number: n >= at if lasting else n == at)  # type: ignore[misc]
+        again = supplied(store, True)
+        with warnings.catch_warnings(record=True) as told, faulty(faults):
+            warnings.simplefilter("always")
+            assert_same(again(call(16)), waves(call(16)))
+            assert again.explain(call(16)).variant == "written_otherwise"
+            store.close()
+        assert len(told) <= 1, [str(each.message) for each in told]
+        count = max(count, faults.count)
+    assert count > 10
 
 
 def test_a_warning_that_is_an_error_harms_no_later_call(store: Store) -> None:
