@@ -253,7 +253,7 @@ class Table:
             return [(key, entry) for key, slot in self._slots.items() for entry in slot.entries]
 
     def newest(self, count: int) -> list[Any]:
-        """The most recently used keys, at most ``count``."""
+        """The keys whose first choice was published last, the newest first, at most ``count``; hits change nothing."""
         with self.lock:
             return list(itertools.islice(reversed(self._slots), count))
 

@@ -99,6 +99,17 @@ def test_a_key_has_an_entry_for_each_state() -> None:
     assert table.info().hits == 3
 
 
+def test_the_newest_keys_are_those_that_came_last() -> None:
+    """However often another was used since, and though its choice was made anew."""
+    table = Table(maxsize=8, max_builds=8)
+    for key in "abc":
+        table.publish(key, entry(key))
+    table.publish("a", entry("a"))
+    assert table.find("b", (), {}) is not None
+    assert table.newest(2) == ["c", "b"]
+    assert table.newest(8) == ["c", "b", "a"]
+
+
 def test_a_key_keeps_its_newest_states() -> None:
     """Four of them."""
     table = Table(8, 8)
