@@ -114,7 +114,7 @@ def shapedispatch(
         inputs: ``inputs(sizes, like) -> (args, kwargs)`` makes a call of given sizes, for `Dispatcher.prepare`.
         mutates: names of the arguments that the function writes; inferred where left out.
         objective: ``"time"``; ``"memory"``, the least peak bytes of a call, ties by time; or a callable that makes a
-            number of a `Timing`, the smaller the better.
+            number of a `Timing`, the smaller the better; what it has no finite number for does not win.
         maxsize: most choices kept (default 4096).
         store: where choices are kept between processes: True, False, a path or a `Store`.
         name: what settings and messages call it (default: module and qualified name).

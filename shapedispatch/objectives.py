@@ -16,7 +16,9 @@ from .timing import CONFIDENCE, ahead, error_us
 __all__ = ["Objective", "best", "check_objective", "objective_name"]
 
 Objective: TypeAlias = str | Callable[[Timing], float]
-"""``"time"``, ``"memory"`` (peak bytes), or a function of a `Timing` whose value is the better the smaller it is."""
+"""``"time"``, ``"memory"`` (peak bytes), or a function of a `Timing` whose value is the better the smaller it is.
+
+A variant for which it raises, or has no finite value, does not win; plain runs where none has one."""
 
 _NAMED = ("time", "memory")
 
@@ -35,6 +37,8 @@ def objective_name(objective: Objective) -> str:
 
 def best(timings: Sequence[Timing], margin: float, objective: Objective) -> tuple[Timing | None, tuple[Refusal, ...]]:
     """The best timing, None where there is none; and those that a user's function has no value for, with the reason.
+
+    Infinity, which one writes to rule a variant out, is no value either.
 
     A later one wins only by more than ``margin`` (a share), and where time counts, beyond the noise.
     """
@@ -69,10 +73,10 @@ def _least(
         except Exception as error:  # noqa: BLE001 - a candidate is judged here, and the reason kept
             refusals.append(Refusal(timing.variant, (f"the objective raised {type(error).__name__}: {error}",)))
             continue
-        if math.isnan(value):
-            refusals.append(Refusal(timing.variant, ("the objective has no value for it (NaN)",)))
-        else:
+        if math.isfinite(value):
             valued.append((timing, value))
+        else:
+            refusals.append(Refusal(timing.variant, (f"the objective has no finite value for it ({value})",)))
     first = min(valued, key=lambda pair: pair[1], default=None)
     if first is None:
         return None, tuple(refusals)

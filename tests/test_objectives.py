@@ -14,6 +14,7 @@ from torch import Tensor
 from shapedispatch import Timing, Variant, shapedispatch
 from shapedispatch.errors import DeclarationError
 from shapedispatch.objectives import best, check_objective, objective_name
+from shapedispatch.records import Refusal
 from tests.helpers import Ladder
 
 
@@ -90,9 +91,27 @@ def test_a_callable_that_fails_refuses_its_candidate() -> None:
     assert found.variant == "a"
     assert [(r.variant, r.reasons[0]) for r in refusals] == [
         ("b", "the objective raised ZeroDivisionError: no bytes"),
-        ("c", "the objective has no value for it (NaN)"),
+        ("c", "the objective has no finite value for it (nan)"),
     ]
     assert best([timing("b", 2)], 0.03, picky)[0] is None
+
+
+@pytest.mark.parametrize("ruled_out", [math.inf, -math.inf, math.nan])
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_what_has_no_finite_value_does_not_win(ruled_out: float, place: int) -> None:
+    """Wherever it stands among the others, plain's place included; the reason is kept."""
+    timings = [timing("a", 300), timing("b", 200), timing("c", 100)]
+    out = timings[place].variant
+    found, refusals = best(timings, 0.03, lambda t: ruled_out if t.variant == out else t.median_us)
+    assert found is not None
+    assert found.variant == ("b" if out == "c" else "c")
+    assert refusals == (Refusal(out, (f"the objective has no finite value for it ({ruled_out})",)),)
+
+
+def test_where_nothing_has_a_finite_value_nobody_is_best() -> None:
+    """Each with its reason."""
+    found, refusals = best([timing("a", 3), timing("b", 2)], 0.03, lambda t: math.inf)
+    assert (found, [refusal.variant for refusal in refusals]) == (None, ["a", "b"])
 
 
 @given(
@@ -193,6 +212,17 @@ def test_a_callable_as_objective() -> None:
     f(x)
     assert f.explain(x).variant == "one_by_one"
     assert all(t.bytes for t in seen)
+
+
+def test_plain_too_can_be_ruled_out() -> None:
+    """By infinity, as for what holds more than it may; `explain` has its time and the reason."""
+    x = torch.randn(10_000)
+    f = dispatched(lambda t: t.median_us if (t.bytes or 0) < 200_000 else math.inf)
+    f(x)
+    choice = f.explain(x)
+    assert choice.variant == "one_by_one"
+    assert [t.variant for t in choice.timings] == ["plain", "one_by_one"]
+    assert choice.refusals == (Refusal("plain", ("the objective has no finite value for it (inf)",)),)
 
 
 def test_a_stored_choice_is_one_of_its_objective() -> None:
