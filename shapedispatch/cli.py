@@ -6,7 +6,6 @@ on the standard error. Stored names are never imported: a module is imported onl
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,6 @@ from .cli_store import FILE, row_text, store
 from .cli_tune import run_jobs, tune, under_option
 from .console import (
     Failed,
-    WrongInput,
     as_json,
     json_option,
     named_target,
@@ -45,13 +43,14 @@ from .report import (
     draw_times,
     read_json,
     refusals_table,
+    refuse_without_matplotlib,
     rows_table,
     save,
     timings_table,
     words,
 )
 from .store_rows import Row
-from .targets import Wrong, jobs_at, points_of, target
+from .targets import Wrong, imported, jobs_at, points_of, target
 
 __all__ = ["main"]
 
@@ -80,6 +79,8 @@ main.add_command(store)
 @click.option("--plot", "picture", type=FILE, help="Also draw the first table, to a .png or .svg FILE.")
 def demo(picture: Path | None) -> None:
     """Show it on this machine: three functions, every variant timed at several sizes, the winner marked."""
+    if picture is not None:
+        _refuse_picture(picture)
     shown, found = demo_room.main()
     if picture is not None:
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -97,20 +98,13 @@ def doctor(modules: tuple[str, ...], wants_json: bool) -> None:
     MODULEs are imported first, so that settings for dispatchers that do not exist can be told.
     """
     for name in modules:
-        _import_only(name)
+        imported(name)
     found = examine()
     if wants_json:
         as_json([{"what": f.what, "state": f.state, "found": f.found, "advice": f.advice} for f in found])
     else:
         _print_findings(found)
     click.get_current_context().exit(1 if any(finding.state == "bad" for finding in found) else 0)
-
-
-def _import_only(name: str) -> None:
-    try:
-        importlib.import_module(name)
-    except ImportError as error:
-        raise WrongInput(f"the module {name} cannot be imported: {error}") from None
 
 
 def _print_findings(found: Sequence[Finding]) -> None:
@@ -249,8 +243,7 @@ def plot(
     time as a multiple of the best one's. heat: for two dims, what is chosen and how much faster than plain it is.
     shapes, tensors: a benchmark's call overhead by their number.
     """
-    if out.suffix.lower() not in (".png", ".svg"):
-        raise Wrong(f"{out}: a picture is written as .png or .svg")
+    _refuse_picture(out)
     file = Path(source)
     if file.is_file():
         document = read_json(file)
@@ -264,3 +257,12 @@ def plot(
     except CannotDraw as reason:
         raise Failed(str(reason)) from None
     click.echo(f"drawn: {out}")
+
+
+def _refuse_picture(path: Path) -> None:
+    """Before any work is done for it: a picture that can be neither drawn nor written there."""
+    if path.suffix.lower() not in (".png", ".svg"):
+        raise Wrong(f"{path}: a picture is written as .png or .svg")
+    if not path.parent.is_dir():
+        raise Wrong(f"{path}: there is no folder {path.parent}")
+    refuse_without_matplotlib()

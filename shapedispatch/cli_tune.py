@@ -17,7 +17,7 @@ from .report import choices_table, sweep_json, words
 from .shelf import store_at
 from .store import Store
 from .store_rows import BadRow, Row, rows_from_file
-from .targets import Job, jobs_at, jobs_of_missed, points_of, target
+from .targets import Job, Wrong, jobs_at, jobs_of_missed, points_of, target
 
 __all__ = ["GRAD_MODES", "Outcome", "run_jobs", "tune", "under_option"]
 
@@ -126,8 +126,8 @@ def _do(job: Job, found: Outcome, under: str | None) -> None:
             with GRAD_MODES[under]():  # type: ignore[no-untyped-call]  # torch's own
                 found.choices.append(job.run())
     except Exception as error:  # noqa: BLE001 - the user's functions, at the boundary; the reason is told
-        text = " ".join(str(error).split())
-        found.failures.append(f"{job.label}: {type(error).__name__}: {text[:300]}")
+        text = " ".join(str(error).split())[:300]
+        found.failures.append(f"{job.label}: {text if isinstance(error, Wrong) else f'{type(error).__name__}: {text}'}")
 
 
 def _report(dispatcher: Any, found: Outcome, wants_json: bool) -> None:

@@ -86,7 +86,8 @@ def screen(*, err: bool = False) -> Console:
 def progress() -> Progress:
     """A bar with the time left, on the standard error, so that the output can be piped."""
     bar = (SpinnerColumn(), TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn())
-    return Progress(*bar, TimeRemainingColumn(), console=screen(err=True), transient=True)
+    out = screen(err=True)
+    return Progress(*bar, TimeRemainingColumn(), console=out, transient=True, disable=not out.is_terminal)
 
 
 def as_json(value: Any) -> None:

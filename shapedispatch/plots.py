@@ -16,7 +16,17 @@ from typing import Any
 from .errors import ShapeDispatchError
 from .sweeps import Curve, Point, Sweep
 
-__all__ = ["CannotDraw", "draw_bars", "draw_curves", "draw_heat", "draw_ratios", "draw_sorted", "draw_times", "save"]
+__all__ = [
+    "CannotDraw",
+    "draw_bars",
+    "draw_curves",
+    "draw_heat",
+    "draw_ratios",
+    "draw_sorted",
+    "draw_times",
+    "refuse_without_matplotlib",
+    "save",
+]
 
 FORMATS = (".png", ".svg")
 # Dark to light and apart in grey too; markers and line styles tell what is left.
@@ -169,6 +179,14 @@ def save(figure: Any, path: Path) -> None:
         figure.savefig(path, dpi=150, metadata={"Date": None} if ending == ".svg" else {"Software": None})
 
 
+def refuse_without_matplotlib() -> None:
+    """Raise CannotDraw where it is not installed: asked before any work is done for a picture."""
+    try:
+        import matplotlib.figure  # noqa: F401 - whether it can be imported is the question
+    except ImportError:
+        raise CannotDraw("plots need matplotlib, which is not installed: pip install 'shapedispatch[plot]'") from None
+
+
 # How it is drawn.
 
 
@@ -180,11 +198,10 @@ def _row(sweep: Sweep, dim: str) -> Sweep:
 
 
 def _axes(sweep: Sweep, across: str, up: str) -> tuple[Any, Any]:
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise CannotDraw("plots need matplotlib, which is not installed: pip install 'shapedispatch[plot]'") from None
+    refuse_without_matplotlib()
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
     figure = Figure(figsize=(7.2, 4.6), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()

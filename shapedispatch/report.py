@@ -11,7 +11,18 @@ from rich.table import Table
 from rich.text import Text
 
 from .environment import Environment
-from .plots import CannotDraw, draw_bars, draw_curves, draw_heat, draw_ratios, draw_sorted, draw_times, pictures, save
+from .plots import (
+    CannotDraw,
+    draw_bars,
+    draw_curves,
+    draw_heat,
+    draw_ratios,
+    draw_sorted,
+    draw_times,
+    pictures,
+    refuse_without_matplotlib,
+    save,
+)
 from .records import Choice, Timing
 from .sweeps import Sweep, Unreadable, choice_json, curves_of, sweep_json, sweeps_of
 
@@ -31,6 +42,7 @@ __all__ = [
     "pictures",
     "read_json",
     "refusals_table",
+    "refuse_without_matplotlib",
     "rows_table",
     "save",
     "sweep_json",
@@ -175,5 +187,6 @@ def _dims(sweep: Sweep, dims: Sequence[str], count: int) -> list[str]:
     chosen = list(dims) or known
     if len(chosen) != count:
         what = "a heat map needs two dims" if count == 2 else "this picture is drawn along one dim"
-        raise CannotDraw(f"{what}; in {sweep.title} {', '.join(known)} vary, and --dim names those to draw")
+        vary = "varies" if len(known) == 1 else "vary"
+        raise CannotDraw(f"{what}; in {sweep.title} {', '.join(known)} {vary}, and --dim names those to draw")
     return chosen

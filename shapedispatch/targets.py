@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from .backends.torch_function import TorchFunction
-from .errors import ShapeDispatchError
+from .errors import SettingsError, ShapeDispatchError
 from .keyed_calls import Unbuildable, made_under, rebuilt, small_random
 from .keys import Bypass, storable
 from .records import Choice
 from .store_keys import canonical, differing, parse
 from .store_rows import Row
 
-__all__ = ["Job", "Wrong", "dispatchers_in", "jobs_at", "jobs_of_missed", "points_of", "target"]
+__all__ = ["Job", "Wrong", "dispatchers_in", "imported", "jobs_at", "jobs_of_missed", "points_of", "target"]
 
 POINTS_LIMIT = 100_000
 
@@ -36,7 +36,7 @@ def target(name: str) -> Any:
     Raises Wrong where there is no such module, nothing of that name in it, or no dispatcher there.
     """
     module_name, _, path = name.partition(":")
-    module = _imported(module_name)
+    module = imported(module_name)
     if path:
         return _within(module, module_name, path)
     found = dispatchers_in(module)
@@ -60,8 +60,11 @@ def dispatchers_in(module: Any) -> dict[str, Any]:
     return found
 
 
-def _imported(name: str) -> Any:
-    """The module, looked for in the working directory too, as ``python -m`` does."""
+def imported(name: str) -> Any:
+    """The module, looked for in the working directory too, as ``python -m`` does.
+
+    Raises Wrong where there is none or it cannot be imported, SettingsError where it met wrong settings.
+    """
     if not name or not all(part.isidentifier() for part in name.split(".")):
         raise Wrong(f"{name!r} is no module's name: write module:dispatcher, as in mypackage.ops:mlp")
     here = str(Path.cwd())
@@ -72,6 +75,8 @@ def _imported(name: str) -> Any:
     except ModuleNotFoundError as error:
         missing = f": it imports {error.name}, which is not installed" if error.name not in _parents(name) else ""
         raise Wrong(f"there is no module {name}{'' if not missing else ' that can be imported'}{missing}") from None
+    except SettingsError:
+        raise  # it names the file, and is no fault of the module's
     except (Exception, SystemExit) as error:  # noqa: BLE001 - the user's code, at the boundary; the reason is told
         raise Wrong(f"the module {name} cannot be imported: {_in_a_line(error)}") from None
 
@@ -134,8 +139,10 @@ def _sizes(text: str, sizes: str) -> Iterator[int]:
         start = int(numbers[0])
         end = int(numbers[1]) if len(numbers) > 1 else start
         step = int(numbers[2]) if len(numbers) > 2 else 1
-        if step < 1 or end < start or end - start > step * POINTS_LIMIT:
+        if step < 1 or end < start:
             raise Wrong(f"{item.strip()!r} in {text!r} is no range: start:end:step rises by a step of at least 1")
+        if end - start >= step * POINTS_LIMIT:
+            raise Wrong(f"{item.strip()!r} in {text!r} is too many sizes; at most {POINTS_LIMIT} are tuned at once")
         yield from range(start, end + 1, step)
 
 
@@ -165,7 +172,10 @@ def jobs_at(dispatcher: Any, points: Sequence[Mapping[str, int]], ask: str = "tu
 
     def job(point: Mapping[str, int]) -> Job:
         def run() -> Choice:
-            args, kwargs = core.inputs(dict(point), None)
+            try:
+                args, kwargs = core.inputs(dict(point), None)
+            except Exception as error:  # noqa: BLE001 - the user's code, at the boundary; the reason is told
+                raise Wrong(f"inputs= made no call of these sizes: {_in_a_line(error)}") from None
             return getattr(dispatcher, ask)(*args, **how, **kwargs)  # type: ignore[no-any-return]
 
         return Job(", ".join(f"{name}={size}" for name, size in point.items()), run)

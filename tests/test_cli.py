@@ -186,7 +186,7 @@ def test_a_wrong_target_is_a_sentence(app: Any, name: str, sentence: str) -> Non
         (["M=4:2"], "'4:2' in 'M=4:2' is no range"),
         (["M=1:9:0"], "is no range"),
         (["M=1:2:3:4"], "for a size"),
-        (["M=1:100000000"], "is no range"),
+        (["M=1:100000000"], "is too many sizes; at most 100000"),
         (["M=1", "M=2"], "the sizes of M are given twice"),
         (["M=1:1000", "K=1:1000"], "1000000 combinations"),
         (["Q=1"], "ops.mlp has no dim Q; it has M, K, N"),
@@ -207,7 +207,7 @@ def test_an_error_in_the_users_code_is_a_sentence(app: Any) -> None:
     """What ``inputs=`` raises is named with the size, and the exit code is 1."""
     result = run("tune", "ops:broken", "M=3")
     assert result.exit_code == 1
-    assert "not tuned: M=3: ZeroDivisionError" in result.stderr
+    assert "not tuned: M=3: inputs= made no call of these sizes: ZeroDivisionError" in result.stderr
 
 
 def test_a_store_that_cannot_be_written_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -464,7 +464,7 @@ def test_a_folder_that_cannot_be_used_is_a_sentence(tuned: Any) -> None:
 def test_a_place_that_cannot_be_written_is_a_sentence(tuned: Any) -> None:
     """The file that an operating-system error is about is named."""
     assert "nowhere/x.json: No such file or directory" in refused(1, "store", "export", "nowhere/x.json")
-    assert "nowhere/x.png: No such file or directory" in refused(1, "plot", "ops.mlp", "-o", "nowhere/x.png")
+    assert refused(2, "plot", "ops.mlp", "-o", "nowhere/x.png") == "nowhere/x.png: there is no folder nowhere"
 
 
 # plot and demo
@@ -526,7 +526,55 @@ def test_the_demo_runs_and_draws(monkeypatch: pytest.MonkeyPatch) -> None:
     assert Path("demo.png").stat().st_size > 1000
 
 
+@pytest.mark.parametrize(
+    ("code", "name", "sentence"),
+    [
+        (2, "demo.gif", "demo.gif: a picture is written as .png or .svg"),
+        (2, "nowhere/demo.png", "nowhere/demo.png: there is no folder nowhere"),
+    ],
+)
+def test_a_picture_that_cannot_be_is_refused_before_the_demo(
+    monkeypatch: pytest.MonkeyPatch, code: int, name: str, sentence: str
+) -> None:
+    """Nobody waits for tables to be told that their picture cannot be written."""
+    monkeypatch.setattr("shapedispatch.demo.main", lambda: pytest.fail("it ran"))
+    assert refused(code, "demo", "--plot", name) == sentence
+
+
+def test_without_matplotlib_the_demo_says_so_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And runs without ``--plot``."""
+    monkeypatch.setattr("shapedispatch.demo.main", lambda: pytest.fail("it ran"))
+    for name in [name for name in sys.modules if name.partition(".")[0] == "matplotlib"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    assert "plots need matplotlib" in refused(1, "demo", "--plot", "demo.png")
+
+
 # errors that any command may meet
+
+
+@pytest.mark.parametrize("command", [("doctor", "it_is_no_python"), ("tune", "it_is_no_python:f", "M=2")])
+def test_a_module_that_is_no_python_is_a_sentence(monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]) -> None:
+    """Whichever command imports it."""
+    Path("it_is_no_python.py").write_text("def f(:")
+    monkeypatch.syspath_prepend(str(Path.cwd()))
+    assert refused(2, *command).startswith("the module it_is_no_python cannot be imported: SyntaxError")
+
+
+def test_settings_that_a_module_meets_are_no_fault_of_the_module(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The sentence names the variable alone."""
+    from shapedispatch import settings
+
+    Path("it_decorates.py").write_text("from shapedispatch import shapedispatch\n@shapedispatch\ndef f(x): return x\n")
+    monkeypatch.syspath_prepend(str(Path.cwd()))
+    monkeypatch.setenv("SHAPEDISPATCH_MODE", "never")
+    settings.reset()
+    assert refused(1, "tune", "it_decorates:f", "M=2").startswith("environment, SHAPEDISPATCH_MODE: found 'never'")
+
+
+def test_where_nobody_watches_there_is_no_bar(app: Any) -> None:
+    """Not even an empty line."""
+    assert run("tune", "ops:mlp", "M=2").stderr == ""
 
 
 def test_a_wrong_setting_is_a_sentence(app: Any, monkeypatch: pytest.MonkeyPatch) -> None:

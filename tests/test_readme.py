@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shlex
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from click.testing import CliRunner
+
+from shapedispatch.cli import main
 
 README = Path(__file__).parent.parent / "README.md"
 NEEDS_A_GPU = "<!-- needs a GPU -->"
 NEW_NAMES = "<!-- starts anew -->"
+MODULE = "<!-- ops.py -->"
 
 pytestmark = pytest.mark.skipif(not README.exists(), reason="there is no README.md")
 
@@ -84,3 +92,54 @@ def test_toml_blocks_are_settings(block: Block, tmp_path: Path) -> None:
     path = tmp_path / ("pyproject.toml" if "tool" in document else "shapedispatch.toml")
     path.write_text(block.text, "utf-8")
     settings.load(path, environ={})
+
+
+def commands_of(blocks: list[Block]) -> list[list[str]]:
+    """The command lines of the console blocks, as words."""
+    lines = [line for block in blocks if block.language == "console" for line in block.text.splitlines()]
+    return [shlex.split(line.removeprefix("$ ")) for line in lines]
+
+
+def test_the_commands_work_as_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One after the other in a folder that holds the module before them; the demo at tiny sizes."""
+    from shapedispatch import demo
+
+    tiny = demo.shows
+    monkeypatch.setattr(demo, "shows", lambda device: tiny("cpu", scale=64, exact=False))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (module,) = [block for block in readme_blocks() if block.comment == MODULE]
+    Path("ops.py").write_text(module.text, "utf-8")
+    commands = commands_of(readme_blocks())
+    assert {words[1] for words in commands} == {*main.commands, "store"}
+    for words in commands:
+        assert words[0] == "shapedispatch"
+        result = CliRunner().invoke(main, words[1:])
+        assert result.exit_code == 0, (words, result.output, result.exception)
+        assert result.stdout.strip()
+    sys.modules.pop("ops", None)
+
+
+def test_every_setting_and_every_method_is_named() -> None:
+    """A table each; what is not there cannot be found."""
+    from shapedispatch.dispatcher import Dispatcher
+    from shapedispatch.settings import TABLE
+
+    text = README.read_text("utf-8")
+    assert [name for name in TABLE if f"`{name}`" not in text] == []
+    methods = [name for name in vars(Dispatcher) if not name.startswith("_")]
+    assert [name for name in methods if f"`f.{name}(" not in text] == []
+
+
+def test_the_kernels_of_the_readme_run_under_the_interpreter(tmp_path: Path) -> None:
+    """On the CPU, in a process of its own, since Triton's interpreter is chosen when it is imported."""
+    pytest.importorskip("triton")
+    (block,) = [block for block in readme_blocks() if block.comment == NEEDS_A_GPU]
+    (tmp_path / "kernels.py").write_text(block.text.replace('"cuda"', '"cpu"').replace("100_000", "1_000"), "utf-8")
+    environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": str(README.parent)}
+    environment |= {"SHAPEDISPATCH_STORE": "false"}
+    ran = subprocess.run(
+        [sys.executable, "kernels.py"], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert "n=1000" in ran.stdout
