@@ -201,6 +201,7 @@ import json, sys, warnings
 from pathlib import Path
 from shapedispatch import store_disk
 from shapedispatch.fingerprint import Environment
+from shapedispatch.shelf import HintFinds
 from shapedispatch.store import Row, Store
 from shapedispatch.store_keys import parse
 
@@ -229,7 +230,7 @@ def watch(event, args):
 
 sys.addaudithook(watch)
 store = Store(folder, shipped=[shipped])
-for key in ("[0]", "[1]", '{"type":"os.system"}'):
+for key in ("[0]", "[1]", '{"type":"evil.system"}'):
     store.get("kernel", key, here)
     store.why("kernel", key, here)
     store.put(Row.make("kernel", key, hard=here.hard, soft=here.soft, variant="exact"))
@@ -239,7 +240,8 @@ for row in store.rows():
         parse(row.key)
     except ValueError:
         pass
-store.hint_rows("kernel")
+found = HintFinds(store, "kernel", here).recall(parse('{"type":"evil.system"}'), "evil")
+assert form == "files" or found == (("evil.system",), ()), found
 store.stats()
 store.merge(shipped)
 store.close()
@@ -247,7 +249,11 @@ print(json.dumps(seen))
 """
 
 PICKLE = b"cos\nsystem\n(S'touch pwned'\ntR."
-EVIL_KEYS = ['{"type":"os.system"}', '{"enum":"os.system"}', "__import__('os').system('touch pwned')", "[" * 9000]
+EVIL = "open('pwned', 'w').close()"  # a module where imports are looked for; one that is loaded is imported unseen
+EVIL_KEYS = [
+    '{"type":"evil.system"}', '{"enum":"evil.system"}', '{"type":"os.system"}',
+    "__import__('os').system('touch pwned')", "[" * 9000,
+]  # fmt: skip
 
 
 def hostile_contents() -> dict[str, bytes]:
@@ -261,6 +267,10 @@ def hostile_contents() -> dict[str, bytes]:
     rows = [
         Row.make("kernel", key, hard=HERE.hard, soft=HERE.soft, variant="../../x.so", config='"eval"')
         for key in EVIL_KEYS
+    ]
+    rows += [
+        Row.make("kernel", key, hard=HERE.hard, soft=HERE.soft, variant="evil", config='["evil.system"]', kind="hint")
+        for key in (EVIL_KEYS[0], f'[{EVIL_KEYS[0]},"evil"]')
     ]
     contents = [PICKLE, b"\x80\x04\x95" + bytes(64), b"", b"\xff" * 99, *(text.encode() for text in texts)]
     contents += [row.to_bytes() for row in rows]
@@ -283,6 +293,7 @@ def hostile_database(file: Path) -> None:
 def test_nothing_of_a_hostile_store_runs(tmp_path: Path, form: str) -> None:
     """Under an audit hook: no unpickling, exec, import or process, and no file opened outside of the folder."""
     folder, shipped = tmp_path / "store", tmp_path / "shipped.json"
+    (tmp_path / "evil.py").write_text(EVIL)
     store = Store(folder)
     store.put(ROWS[1])
     store.close()
