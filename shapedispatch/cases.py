@@ -20,8 +20,8 @@ from .notices import Notices
 from .objectives import Objective
 from .settings import Resolved
 from .shelf import Shelf
+from .stopwatches import Stopwatch
 from .table import Table
-from .timing import Stopwatch
 from .trial import Trial
 from .worker import Address, Worker
 

@@ -9,13 +9,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from .backends import Candidate
-from .copies import untouched
 from .errors import four_parts
+from .memory import peak_bytes, recorded_bytes
 from .numbers import difference
 from .objectives import Objective, best
 from .records import Refusal, Timing
-from .timing import Contest, Stopwatch, contest, peak_bytes, recorded_bytes
+from .stopwatches import Stopwatch
+from .timing import Contest, contest
 from .trial import Outcome, Trial
+from .untouched import untouched
 
 __all__ = ["Decision", "PlainRaised", "Rules", "all_refused", "choose", "refusal"]
 

@@ -1,7 +1,6 @@
-"""Copies of a call's arguments, and ambient state saved and restored: law 3, the once law.
+"""Copies of a call's arguments: one half of the once law, the other is `untouched`.
 
-*Choosing leaves no trace.* A candidate is timed on copies of what it writes, and what it may move besides its
-arguments (random numbers, current device and stream, warnings already shown) is put back afterwards.
+*Choosing leaves no trace.* A candidate is timed on copies of what it writes.
 
 A copy is the original in all that a build or a kernel can see: dtype, device, sizes, strides, the address modulo
 ``ALIGNMENT``, values, ``requires_grad``, leaf or not, inference tensor or not, ``nn.Parameter`` or not, and which
@@ -15,15 +14,8 @@ differentiated with ``torch.autograd.grad``, which leaves ``.grad`` alone, and o
 from __future__ import annotations
 
 import copy
-import os
-import random
-import sys
-import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
 from dataclasses import fields, is_dataclass
-from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -31,7 +23,7 @@ from torch import Tensor, nn
 
 from .errors import render_argument
 
-__all__ = ["ALIGNMENT", "bytes_to_copy", "copy_call", "copy_tensor", "free_memory", "untouched"]
+__all__ = ["ALIGNMENT", "bytes_to_copy", "copy_call", "copy_tensor", "leaves"]
 
 ALIGNMENT = 64
 """A copy's address has the original's remainder by this; kernels look at 16, vector instructions at up to 64."""
@@ -89,42 +81,10 @@ def bytes_to_copy(
     return sum(_end_of(group) - group[0].data_ptr() for group in groups)
 
 
-def free_memory(device: torch.device) -> int:
-    """Bytes that can still be allocated on the device without taking them from anyone.
-
-    On CUDA what the driver has free and what torch's allocator holds unused. On the CPU what the system calls
-    available, or what the process's control group leaves of it; half of all memory where the system doesn't say.
-    """
-    if device.type == "cuda":
-        unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-        return torch.cuda.mem_get_info(device)[0] + unused
-    return min(_memory_available(), _memory_left_to_group())
-
-
-@contextmanager
-def untouched(
-    args: Arguments = (), kwargs: Mapping[str, Any] | None = None, modules: Iterable[nn.Module] = ()
-) -> Iterator[None]:
-    """What runs inside moves no random numbers, device, stream or warnings, however it ends.
-
-    Saved and put back: the generators of torch's CPU, of every CUDA device that the arguments or ``modules`` lie on,
-    of Python's ``random``, of numpy's old interface where it is loaded, and every ``torch.Generator`` among the
-    arguments; the current CUDA device, and the current stream of each of those devices. Warnings are silent
-    inside, for all threads, and none counts as shown: the real call warns as if it were the first. Grad mode and
-    the arguments themselves are left to the caller. Nothing is saved from a CUDA that has not been initialised.
-    """
-    values = [*_leaves((args, kwargs or {})), *modules]
-    with ExitStack() as stack:  # its callbacks run all, and on a KeyboardInterrupt too
-        for restore in _restorers(values):
-            stack.callback(restore)
-        stack.enter_context(_silent())
-        yield
-
-
 # What a call holds: the tensors in it, and the same call with other tensors.
 
 
-def _leaves(value: Any) -> Iterator[Any]:
+def leaves(value: Any) -> Iterator[Any]:
     """Everything in a nest of containers that is no container."""
     if isinstance(value, (list, tuple)):
         children: Iterable[Any] = value
@@ -136,7 +96,7 @@ def _leaves(value: Any) -> Iterator[Any]:
         yield value
         return
     for child in children:
-        yield from _leaves(child)
+        yield from leaves(child)
 
 
 def _rebuilt(value: Any, give: Callable[[Tensor], Tensor], made: dict[int, Any]) -> Any:
@@ -228,7 +188,7 @@ def _groups_to_copy(
     tensors: dict[int, Tensor] = {}
     marked = set()
     for name, value in _by_argument(args, kwargs, names):
-        for tensor in _leaves(value):
+        for tensor in leaves(value):
             if isinstance(tensor, Tensor):
                 tensors[id(tensor)] = _strided(tensor)
                 if written is None or name in written:
@@ -320,79 +280,3 @@ class _Grown(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
         return grads[0]
-
-
-# Memory left on this system.
-
-
-def _memory_available() -> int:
-    try:
-        for line in Path("/proc/meminfo").read_text("ascii").splitlines():
-            if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) * 1024
-    except OSError:  # not Linux
-        pass
-    if not hasattr(os, "sysconf"):
-        return sys.maxsize  # not POSIX either: nothing is known, so nothing is refused
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
-
-
-def _memory_left_to_group(folder: Path = Path("/sys/fs/cgroup")) -> int:
-    """What a container may still take before the kernel kills it; no bound where no group sets one."""
-    try:
-        limit = (folder / "memory.max").read_text("ascii").strip()
-        used = (folder / "memory.current").read_text("ascii").strip()
-    except OSError:
-        return sys.maxsize
-    return sys.maxsize if limit == "max" else max(0, int(limit) - int(used))
-
-
-# Ambient state.
-
-
-def _restorers(values: list[Any]) -> Iterator[Callable[[], object]]:
-    """One function for each piece of state, which puts it back as it is now."""
-    yield partial(random.setstate, random.getstate())
-    yield partial(torch.set_rng_state, torch.get_rng_state())
-    numpy = sys.modules.get("numpy.random")  # where nothing has loaded it, nothing can have drawn from it
-    if numpy is not None:
-        yield partial(numpy.set_state, numpy.get_state())
-    for value in values:
-        if isinstance(value, torch.Generator):
-            yield partial(value.set_state, value.get_state())
-    if torch.cuda.is_initialized():
-        yield from _cuda_restorers(_cuda_devices(values))
-
-
-def _cuda_restorers(devices: set[int]) -> Iterator[Callable[[], object]]:
-    # Restorers run last to first: set_stream changes the current device, so the device is put back after it.
-    current = torch.cuda.current_device()
-    yield partial(torch.cuda.set_device, current)
-    for device in sorted(devices | {current}):
-        yield partial(torch.cuda.set_stream, torch.cuda.current_stream(device))
-        yield partial(torch.cuda.set_rng_state, torch.cuda.get_rng_state(device), device)
-
-
-def _cuda_devices(values: list[Any]) -> set[int]:
-    """The CUDA devices of tensors, and of parameters and buffers of modules."""
-    tensors = [value for value in values if isinstance(value, Tensor)]
-    for module in (value for value in values if isinstance(value, nn.Module)):
-        tensors += [*module.parameters(), *module.buffers()]
-    return {tensor.device.index for tensor in tensors if tensor.device.type == "cuda"}
-
-
-@contextmanager
-def _silent() -> Iterator[None]:
-    """No warning is shown, and none is remembered as shown.
-
-    Python remembers no warning that a filter ignores. Torch's once-only warnings are remembered in C++ unless it is
-    told to warn always, which is what it is told here.
-    """
-    always = torch.is_warn_always_enabled()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        torch.set_warn_always(True)
-        try:
-            yield
-        finally:
-            torch.set_warn_always(always)

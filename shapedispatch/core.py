@@ -26,8 +26,8 @@ from .recall import STORED_WHERE
 from .records import CacheInfo, Choice, choices_html
 from .settings import Resolved
 from .shelf import Shelf, store_at
+from .stopwatches import Stopwatch, stopwatch
 from .table import Entry, Table, deciding
-from .timing import Stopwatch, stopwatch
 from .worker import Worker, address, shared
 
 __all__ = ["Core"]

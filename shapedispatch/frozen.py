@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 
 from .backends import Wish
 from .cases import Case
-from .copies import untouched
 from .dims import distance
 from .entries import changed, decided, nearest_hint
 from .errors import MissError, four_parts
 from .recall import entry_for, stored
 from .records import Choice, spelled
 from .table import Entry
+from .untouched import untouched
 
 __all__ = ["without_timing"]
 

@@ -9,7 +9,6 @@ import torch
 from .backends import Offer, Search, Wish
 from .cases import Case
 from .choose import choose
-from .copies import untouched
 from .dims import Misfit
 from .entries import changed, decided, nearest_hint
 from .frozen import without_timing
@@ -17,6 +16,7 @@ from .isolation import judge
 from .keys import Bypass, Key
 from .recall import FROZEN_MODES, kept, known, share
 from .table import Entry
+from .untouched import untouched
 
 __all__ = ["decide"]
 

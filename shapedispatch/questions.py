@@ -9,13 +9,13 @@ from typing import Any
 from .backends import EVERYTHING, Backend, Candidate, Offer
 from .cases import Case
 from .choose import PlainRaised
-from .copies import untouched
 from .dims import Misfit, every_point
 from .errors import NoVariantError, four_parts, render_call
 from .keys import Bypass, Key, safe_key
 from .miss import decide
 from .records import Choice, Refusal
 from .table import deciding
+from .untouched import untouched
 
 __all__ = ["Questions"]
 

@@ -11,13 +11,13 @@ from dataclasses import replace
 from .backends import Candidate, Offer, Wish
 from .cases import Case
 from .choose import Rules, refusal
-from .copies import untouched
 from .entries import entry_of
 from .isolation import judge
 from .records import Choice, spelled
+from .stopwatches import HostStopwatch
 from .store import Found
 from .table import Entry
-from .timing import HostStopwatch
+from .untouched import untouched
 
 __all__ = ["FROZEN_MODES", "STORED_WHERE", "entry_for", "kept", "known", "share", "stored"]
 

@@ -1,7 +1,7 @@
-"""Zero-argument callables → ``Timing``: stopwatches, and the contest that asks them.
+"""Zero-argument callables → ``Timing``: the contest among them.
 
 Nothing here knows what is timed or why. Clock and stopwatch are passed in, so that all of the policy runs under a
-hand-cranked one; only the three stopwatches and ``peak_bytes`` touch a device.
+hand-cranked one.
 """
 
 from __future__ import annotations
@@ -13,30 +13,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from operator import attrgetter
-from typing import Any, Protocol
-
-import torch
 
 from .records import Timing
+from .stopwatches import Call, Clock, Stopwatch
 
-__all__ = [
-    "CONFIDENCE",
-    "Candidate",
-    "Contest",
-    "CudaStopwatch",
-    "GraphStopwatch",
-    "HostStopwatch",
-    "Stopwatch",
-    "ahead",
-    "contest",
-    "error_us",
-    "peak_bytes",
-    "recorded_bytes",
-    "stopwatch",
-]
+__all__ = ["CONFIDENCE", "Candidate", "Contest", "ahead", "contest", "error_us"]
 
-Clock = Callable[[], int]
-Call = Callable[[], object]
 Candidate = tuple[str, Call]
 
 # A candidate leaves when its best sample is this much above the leader's median: at first, and with more evidence.
@@ -50,13 +32,6 @@ CONFIDENCE = 4.0
 # What a single sample is presumed to be off by, relative to its value; it fades with the number of samples. Without
 # it three samples that agree by chance would settle a contest.
 PRIOR = 0.05
-
-
-class Stopwatch(Protocol):
-    """Whatever can time a call."""
-
-    def samples_us(self, fn: Call, count: int) -> list[float]:
-        """Times of ``count`` calls in microseconds a call; values that make no sense are left in."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,229 +198,3 @@ def error_us(timing: Timing) -> float:
     """
     count = max(1, timing.repeats)
     return 1.2533 / 0.6745 * timing.spread_us / math.sqrt(count) + PRIOR * timing.median_us / count
-
-
-class HostStopwatch:
-    """Wall time of calls on the host.
-
-    A sample lasts at least about ``shortest_us``: shorter calls are repeated within one sample, so that neither the
-    clock's resolution nor its own cost counts.
-    """
-
-    MOST_CALLS = 1000  # of a call that the clock sees take no time at all
-
-    def __init__(self, clock_ns: Clock = time.perf_counter_ns, shortest_us: float = 20.0) -> None:
-        self.clock_ns = clock_ns
-        self.shortest_ns = shortest_us * 1e3
-
-    def samples_us(self, fn: Call, count: int) -> list[float]:
-        """Times of ``count`` samples, in microseconds a call."""
-        once_ns = self._elapsed_ns(fn, 1)
-        if once_ns < 0 or once_ns >= self.shortest_ns:
-            return [once_ns / 1e3, *(self._elapsed_ns(fn, 1) / 1e3 for _ in range(count - 1))]
-        calls = min(self.MOST_CALLS, math.ceil(self.shortest_ns / max(1, once_ns)))
-        return [self._elapsed_ns(fn, calls) / calls / 1e3 for _ in range(count)]
-
-    def _elapsed_ns(self, fn: Call, calls: int) -> int:
-        started_ns = self.clock_ns()
-        for _ in range(calls):
-            fn()
-        return self.clock_ns() - started_ns
-
-
-class CudaStopwatch:
-    """Time on the device between two events around each call, on the current stream of ``device``.
-
-    With ``flush`` the L2 cache is overwritten before each call, outside of what is timed: repeated calls would find
-    their inputs there, the caller's would not. The events of a batch are read after one synchronisation. The device
-    is kept busy first, so that the host has everything in the queue before the first call starts: else the time of
-    a short kernel would be the time its launch takes. Make one for a contest; it holds a buffer as large as L2.
-    """
-
-    FIRST_GUESS_NS = 50_000  # of what the host takes for one call with its events
-    LONGEST_SPIN_NS = 4_000_000  # a backward and its forward take the host a millisecond
-
-    def __init__(self, device: torch.device, *, flush: bool = True, clock_ns: Clock = time.perf_counter_ns) -> None:
-        self.device = device
-        self.clock_ns = clock_ns
-        self.buffer = _buffer_over_l2(device) if flush else None
-        # By the id of the callable, a guess only: an id used again costs one batch with a spin of the wrong length.
-        self.host_ns: dict[int, float] = {}
-
-    def samples_us(self, fn: Call, count: int) -> list[float]:
-        """Times of ``count`` calls, in microseconds a call."""
-        with torch.cuda.device(self.device):
-            times_us: list[float] = []
-            while len(times_us) < count:
-                guess_ns = 1.2 * self.host_ns.get(id(fn), self.FIRST_GUESS_NS)
-                behind_one_spin = max(1, int(self.LONGEST_SPIN_NS / guess_ns))
-                times_us += self._batch(fn, min(count - len(times_us), behind_one_spin), guess_ns)
-            return times_us
-
-    def _batch(self, fn: Call, count: int, guess_ns: float) -> list[float]:
-        """Times of calls that are all in the queue before the first one starts, if the guess of the host is right."""
-        events = [_event_pair() for _ in range(count)]
-        _spin(min(self.LONGEST_SPIN_NS, count * guess_ns))
-        started_ns = self.clock_ns()
-        for start, end in events:
-            if self.buffer is not None:
-                self.buffer.zero_()
-            _record(fn, start, end)
-        # The shortest seen: a call that waits for the device itself would else make the spin longer each time.
-        took_ns = (self.clock_ns() - started_ns) / count
-        self.host_ns[id(fn)] = min(took_ns, self.host_ns.get(id(fn), took_ns))
-        return _read_us(events)
-
-
-class GraphStopwatch:
-    """Time on the device of a call inside a CUDA graph: how a launch-bound kernel runs where graphs are replayed.
-
-    ``unroll`` calls (fewer where they are long) are captured one after the other, and a sample is the time of a
-    replay divided by their number. The cache is not flushed: between calls in one graph it isn't either. A call that
-    cannot be captured raises what the capture raised. Make one for a contest; it holds the graphs and their memory.
-    """
-
-    LONGEST_REPLAY_US = 1000.0
-
-    def __init__(self, device: torch.device, *, unroll: int = 20) -> None:
-        self.device = device
-        self.unroll = unroll
-        # With the callable itself, so that its id cannot be used again while the graph is held.
-        self.graphs: dict[int, tuple[Call, torch.cuda.CUDAGraph, int]] = {}
-
-    def samples_us(self, fn: Call, count: int) -> list[float]:
-        """Times of ``count`` replays, in microseconds a call."""
-        with torch.cuda.device(self.device):
-            if id(fn) not in self.graphs:
-                self.graphs[id(fn)] = (fn, *self._captured(fn))
-            _, graph, calls = self.graphs[id(fn)]
-            events = [_event_pair() for _ in range(count)]
-            for start, end in events:
-                _record(graph.replay, start, end)
-            return [time_us / calls for time_us in _read_us(events)]
-
-    def _captured(self, fn: Call) -> tuple[torch.cuda.CUDAGraph, int]:
-        """A graph of some calls, captured on a stream of its own (the current one may be the default, which can't)."""
-        stream = torch.cuda.Stream()
-        stream.wait_stream(torch.cuda.current_stream())
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.stream(stream):
-            calls = self._calls(fn)
-            # Not `torch.cuda.graph`, which collects garbage and empties the allocator's cache on the way in. Only
-            # this thread's calls are part of the capture: others may go on.
-            graph.capture_begin(capture_error_mode="thread_local")
-            try:
-                for _ in range(calls):
-                    fn()
-            finally:
-                graph.capture_end()
-        torch.cuda.current_stream().wait_stream(stream)
-        graph.replay()  # the first replay also uploads the graph
-        return graph, calls
-
-    def _calls(self, fn: Call) -> int:
-        """How often a call fits into a replay; timed on this stream, where it also allocates for the first time."""
-        events = [_event_pair(), _event_pair()]
-        for start, end in events:
-            _record(fn, start, end)
-        shortest_us = max(1.0, min(_read_us(events)))
-        return max(1, min(self.unroll, int(self.LONGEST_REPLAY_US / shortest_us)))
-
-
-def stopwatch(device: torch.device, regime: str) -> Stopwatch:
-    """The one for calls on this device; ``regime`` is ``stream`` or ``graph``."""
-    if device.type != "cuda":
-        return HostStopwatch()
-    return GraphStopwatch(device) if regime == "graph" else CudaStopwatch(device)
-
-
-EventPair = tuple[torch.cuda.Event, torch.cuda.Event]
-
-
-def _event_pair() -> EventPair:
-    return torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-
-
-def _record(fn: Call, start: torch.cuda.Event, end: torch.cuda.Event) -> None:
-    start.record()
-    fn()
-    end.record()
-
-
-def _read_us(events: Sequence[EventPair]) -> list[float]:
-    """Wait for the last event, and read all."""
-    if events:
-        events[-1][1].synchronize()
-    return [start.elapsed_time(end) * 1e3 for start, end in events]
-
-
-def _buffer_over_l2(device: torch.device) -> torch.Tensor:
-    """Bytes that fill the device's L2 cache; 64 MiB where its size is not told."""
-    told = getattr(torch.cuda.get_device_properties(device), "L2_cache_size", 0)
-    return torch.empty(told or 1 << 26, dtype=torch.uint8, device=device)
-
-
-def _spin(duration_ns: float) -> None:
-    """Keep the current stream busy for about this long, or longer on a slow clock.
-
-    ``torch.cuda._sleep`` is private. Without it the times of launch-bound kernels include part of their launches,
-    the same for all candidates.
-    """
-    sleep = getattr(torch.cuda, "_sleep", None)
-    if sleep is not None:
-        sleep(int(2 * duration_ns))  # cycles: no device's clock is much above 2 GHz
-
-
-def peak_bytes(fn: Call, device: torch.device) -> int | None:
-    """The most memory that one call holds above what was allocated before it, in bytes; None if it can't be told.
-
-    On CUDA the allocator is asked, and its peak has to be reset: where a user's own peak lay above what is allocated
-    at the time, ``torch.cuda.max_memory_allocated`` starts anew. On the CPU the allocations of one call are recorded
-    and added up; memory that does not come from torch's allocator (an extension's, a vendor library's) is missed,
-    and nothing is measured while a profiler is running on this thread.
-    """
-    if device.type != "cuda":
-        return recorded_bytes(fn, device)
-    before = torch.cuda.memory_allocated(device)
-    if torch.cuda.max_memory_allocated(device) > before:
-        torch.cuda.reset_peak_memory_stats(device)
-    fn()
-    return max(0, torch.cuda.max_memory_allocated(device) - before)
-
-
-def recorded_bytes(fn: Call, device: torch.device) -> int | None:
-    """`peak_bytes` from a record of what torch's allocators do in one call, which leaves no trace on CUDA either."""
-    events = _allocations(fn, device)
-    if events is None:
-        return None
-    held = peak = 0
-    for change in events:
-        held += change
-        peak = max(peak, held)
-    return peak
-
-
-def _allocations(fn: Call, device: torch.device) -> list[int] | None:
-    """Bytes allocated (or, negative, freed) on CUDA devices, or else on the host, during a call, in order.
-
-    From the recorder of ``torch.autograd.profiler_legacy``: today's profiler sees the same, but writes to the
-    user's standard error each time. Its functions are private; without them nothing is measured.
-    """
-    enable: Any = getattr(torch.autograd, "_enable_profiler_legacy", None)
-    disable: Any = getattr(torch.autograd, "_disable_profiler_legacy", None)
-    recording = getattr(torch.autograd, "_profiler_enabled", lambda: False)
-    if enable is None or disable is None or recording():
-        return None
-    from torch.autograd.profiler_legacy import profile
-
-    config = profile(profile_memory=True).config()
-    try:
-        enable(config)  # in here: an interrupt may come as soon as it is done
-        fn()
-    finally:
-        records = [event for thread in disable() for event in thread]
-    begin = records[0]
-    events = [event for event in records if event.kind() == "memory_alloc"]
-    events.sort(key=begin.cpu_elapsed_us)  # each thread has a list of its own
-    on_cuda = device.type == "cuda"
-    return [event.cuda_memory_usage() if on_cuda else event.cpu_memory_usage() for event in events]

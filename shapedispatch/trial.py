@@ -10,8 +10,10 @@ import torch
 from torch import Tensor
 from torch.nn import Module
 
-from .copies import bytes_to_copy, copy_call, free_memory, untouched
+from .copies import bytes_to_copy, copy_call
 from .keys import span, tensors
+from .memory import free_memory
+from .untouched import untouched
 
 __all__ = ["Outcome", "Trial"]
 

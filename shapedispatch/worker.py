@@ -29,8 +29,9 @@ from typing import Any
 import torch
 
 from .backends import Wish
-from .copies import bytes_to_copy, copy_call, free_memory
+from .copies import bytes_to_copy, copy_call
 from .keys import tensors
+from .memory import free_memory
 from .modes import set_mode
 from .trial import Trial
 

@@ -19,7 +19,8 @@ FLOORS = {
     "profiling": 1,
     "dims": 1,
     "keys": 1,
-    "copies": 1,
+    "untouched": 1,
+    "memory": 1,
     "fingerprint": 1,
     "timing": 1,
     "settings": 1,
@@ -41,6 +42,8 @@ FLOORS = {
 # Rooms that have parts in files of their own, the lowest first. A part stands on its room's floor and may import the
 # parts before it; the room itself stands on all of them.
 PARTS = {
+    "timing": ["stopwatches"],
+    "untouched": ["copies"],
     "fingerprint": ["environment"],
     "store": ["store_keys", "store_rows", "store_folder", "store_files", "store_database", "store_disk"],
     "backends.torch_function": [

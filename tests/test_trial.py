@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from shapedispatch.copies import free_memory
+from shapedispatch.memory import free_memory
 from shapedispatch.trial import Trial
 
 

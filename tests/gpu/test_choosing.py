@@ -7,7 +7,7 @@ import dataclasses
 import torch
 
 from shapedispatch import shapedispatch
-from shapedispatch.timing import peak_bytes, recorded_bytes
+from shapedispatch.memory import peak_bytes, recorded_bytes
 from shapedispatch.worker import Worker
 from tests import hostile
 from tests.helpers import assert_same
