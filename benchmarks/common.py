@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import functools
 import gc
 import importlib.util
 import itertools
@@ -179,14 +180,24 @@ def summary(samples: Sequence[float]) -> Measured:
 def host_contest(contenders: Mapping[str, Call], *, calls: int = 2000, loops: int = 9) -> dict[str, Measured]:
     """Host time a call: in each loop every contender makes ``calls`` calls, so that a slow moment hits all of them.
 
-    A contender is a function and the argument tuples to call it with in turn. The order is turned from loop to loop.
+    A contender is a function and the argument tuples to call it with in turn.
     """
-    samples: dict[str, list[float]] = {name: [] for name in contenders}
     for fn, arguments in contenders.values():
         host_loop(fn, arguments, max(1, calls // 10))
-    for index in range(loops):
-        for name in rotated(contenders, index):
-            samples[name].append(host_loop(*contenders[name], calls))
+    return interleaved({name: functools.partial(host_loop, *call, calls) for name, call in contenders.items()}, loops)
+
+
+def interleaved(samplers: Mapping[str, Callable[[], float]], rounds: int) -> dict[str, Measured]:
+    """One sample of every contender in each round, in microseconds; the order is turned from round to round.
+
+    Before each the device is waited for: what one contender left it to do is nothing that the next should wait for.
+    """
+    samples: dict[str, list[float]] = {name: [] for name in samplers}
+    for index in range(rounds):
+        for name in rotated(samplers, index):
+            if torch.cuda.is_initialized():
+                torch.cuda.synchronize()
+            samples[name].append(samplers[name]())
     return {name: summary(found) for name, found in samples.items()}
 
 

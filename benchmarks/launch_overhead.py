@@ -1,32 +1,57 @@
 """What does the host pay to launch a kernel whose shape is known, beside Triton and beside the driver itself?
 
-An elementwise sum of 2, 8 or 16 vectors of 4,096 floats, so that a call's time is the launch's. Contenders, in one run:
-``cuLaunchKernel`` in a loop of C (the floor), ``CompiledKernel.run`` of a compiled kernel, ``triton.jit``,
-``triton.autotune``, and the dispatcher over both, on the Python road and (where it is built) on the C road; one shape
-again and again, and 64 in turn.
+An elementwise sum of 1, 2, 8 or 16 vectors of 4,096 floats, so that a call's time is the launch's. Contenders, in one
+run: ``cuLaunchKernel`` in a loop of C (the floor), a CUDA graph's replay, ``CompiledKernel.run`` of a compiled kernel,
+``triton.jit``, ``triton.autotune``, ``torch.compile``, Helion where it is installed, and the dispatcher over both, on
+the Python road and (where it is built) on the C road; one shape again and again, two in turn, and 64. Then the same
+call with one key in the table and with 10,000.
+
+Bars, on the road in C: at most 1.45 × the bare launch with 2 tensors and 1.8 × with 16; at least 3.3 × as fast as
+triton.jit and 5.5 × as triton.autotune with 2, 8 and 16; within 10 % from 1 to 10,000 keys; and a grid at the call
+costs at most 0.5 µs more than one at the decorator.
 """
 
 from __future__ import annotations
 
 import argparse
 import ctypes
+import json
 import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-from common import CONSOLE, Measured, banner, host_contest, options, print_table, ratio, summary, write
+from common import (
+    CONSOLE,
+    Measured,
+    banner,
+    captured,
+    fresh,
+    host_contest,
+    host_loop,
+    interleaved,
+    options,
+    print_table,
+    ratio,
+    write,
+)
 from kernels import vector_add
 
-COUNTS = (2, 8, 16)
+COUNTS, SMALL_COUNTS = (1, 2, 8, 16), (2,)
+COMPILED_IN_TURN = 2  # with this many tensors torch.compile and Helion are called at all shapes, too: they compile each
 ELEMENTS, SHAPES = 4096, 64
+ONE, TWO, MANY = "one shape", "2 shapes in turn", f"{SHAPES} shapes in turn"
+KEYS, SMALL_KEYS = 10_000, 500
 ROADS = {"Python": "false", "C": "true"}
 BARE, RUN, JIT, AUTOTUNE = "cuLaunchKernel in C", "CompiledKernel.run", "triton.jit", "triton.autotune"
+REPLAY, COMPILED, HELION = "CUDA graph replay", "torch.compile(dynamic=False)", "Helion"
+BY_CALL, GIVEN, TUNED = "shapedispatch, d[grid]", "shapedispatch, grid= given", "shapedispatch over autotune"
 Args = tuple[Any, ...]
+Contenders = dict[str, Callable[..., Any]]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -41,13 +66,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if here is None:
         for road, one in found.items():
             show(road, one)
+        found["bars"] = list(bars(found["C"]))
+        show_bars(found["bars"])
     write(__file__, found, ran_on, chosen)
 
 
 def in_a_process(road: str, chosen: argparse.Namespace) -> Any:
     """The same script with the road set."""
-    import json
-
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "found.json"
         command = [sys.executable, __file__, "--json", str(path), *(["--small"] if chosen.small else [])]
@@ -60,13 +85,19 @@ def on_this_road(chosen: argparse.Namespace) -> dict[str, Any]:
     """Every number of tensors, with what the process says of its road."""
     from shapedispatch import hotpath
 
+    torch._dynamo.config.recompile_limit = torch._dynamo.config.accumulated_recompile_limit = SHAPES + 1
+    torch._dynamo.config.fail_on_recompile_limit_hit = True  # it would fall back to eager
     loops, calls = (5, 500) if chosen.small else (11, 3000)
-    tables = {str(count): of_count(count, calls, loops) for count in COUNTS}
-    return {"c_road": bool(hotpath.hotpath_available), "why": hotpath.hotpath_reason, "tensors": tables}
+    tables = {str(count): of_count(count, calls, loops) for count in (SMALL_COUNTS if chosen.small else COUNTS)}
+    keys = by_keys(SMALL_KEYS if chosen.small else KEYS, calls, loops)
+    return {"c_road": bool(hotpath.hotpath_available), "why": hotpath.hotpath_reason, "tensors": tables, "keys": keys}
+
+
+# --- by number of tensors ---
 
 
 def of_count(count: int, calls: int, loops: int) -> dict[str, Any]:
-    """One number of tensors: results first, then the times of one shape and of 64 in turn."""
+    """One number of tensors: results first, then the times of one shape, of two in turn and of 64."""
     import triton
 
     kernel = getattr(vector_add, f"add_{count}")
@@ -75,28 +106,46 @@ def of_count(count: int, calls: int, loops: int) -> dict[str, Any]:
     turns = [inputs(count, ELEMENTS - 16 * index) for index in range(SHAPES)]
     for name, fn in contenders.items():
         check(name, fn, turns)
-    compiled = kernel.warmup(*turns[0], BLOCK=vector_add.BLOCK, grid=(4,))
-    one = host_contest({name: (fn, turns[:1]) for name, fn in contenders.items()}, calls=calls, loops=loops)
-    many = host_contest({name: (fn, turns) for name, fn in contenders.items()}, calls=calls, loops=loops)
-    run = host_contest({RUN: (compiled_run(compiled), turns[:1])}, calls=calls, loops=loops)
-    bare = {BARE: bare_launch(compiled, turns[0], calls, loops)}
-    torch.cuda.synchronize()
-    return {"one shape": {**bare, **run, **one}, "64 shapes in turn": {**bare, **many}}
+    compiling, refused = compilers(count, turns if count == COMPILED_IN_TURN else turns[:1])
+    samplers = launches(kernel, turns[0], calls)
+    samplers |= {name: loop_of(fn, turns[:1], calls) for name, fn in (contenders | compiling).items()}
+    found: dict[str, Any] = {ONE: interleaved(samplers, loops), "not measured": refused}
+    in_turn = contenders | (compiling if count == COMPILED_IN_TURN else {})
+    for title, shapes in ((TWO, turns[:2]), (MANY, turns)):
+        found[title] = host_contest({name: (fn, shapes) for name, fn in in_turn.items()}, calls=calls, loops=loops)
+    return found
 
 
-def dispatchers(kernel: Any, tuned: Any) -> dict[str, Callable[..., Any]]:
+def loop_of(fn: Callable[..., Any], turns: Sequence[Args], calls: int) -> Callable[[], float]:
+    """Microseconds a call, as a sample."""
+    host_loop(fn, turns, calls // 10)
+    return lambda: host_loop(fn, turns, calls)
+
+
+def dispatchers(kernel: Any, tuned: Any) -> Contenders:
     """The kernel and the autotuned kernel under the decorator, the grid given at the call or at the decorator."""
+    from shapedispatch import shapedispatch
+
+    return {
+        BY_CALL: by_grid(shapedispatch(kernel, dims="n", store=False, name="launch.jit")),
+        GIVEN: called_with_block(given_once(kernel)),
+        TUNED: by_grid(shapedispatch(tuned, store=False, name="launch.tuned")),
+    }
+
+
+def given_once(kernel: Any, **more: Any) -> Any:
+    """The kernel with its grid at the decorator."""
     from shapedispatch import shapedispatch
 
     def grid(meta: dict[str, Any]) -> tuple[int]:
         return ((meta["n"] + vector_add.BLOCK - 1) // vector_add.BLOCK,)
 
-    given_once = shapedispatch(kernel, dims="n", grid=grid, store=False, name="launch.grid")
-    return {
-        "shapedispatch, d[grid]": by_grid(shapedispatch(kernel, dims="n", store=False, name="launch.jit")),
-        "shapedispatch, grid= given": lambda *args: given_once(*args, BLOCK=vector_add.BLOCK),
-        "shapedispatch over autotune": by_grid(shapedispatch(tuned, store=False, name="launch.tuned")),
-    }
+    return shapedispatch(kernel, dims="n", grid=grid, store=False, name="launch.grid", **more)
+
+
+def called_with_block(dispatched: Any) -> Callable[..., Any]:
+    """Called like a function, with the block that every contender has."""
+    return lambda *args: dispatched(*args, BLOCK=vector_add.BLOCK)
 
 
 def by_grid(kernel: Any) -> Callable[..., Any]:
@@ -107,6 +156,46 @@ def by_grid(kernel: Any) -> Callable[..., Any]:
         return kernel[(4,)](*args, BLOCK=block)
 
     return call
+
+
+def compilers(count: int, turns: Sequence[Args]) -> tuple[Contenders, dict[str, str]]:
+    """torch.compile, and Helion where it is installed; and why one is not among them."""
+    found: Contenders = {}
+    refused: dict[str, str] = {}
+    for name, make in {COMPILED: lambda: torch.compile(fresh(summed), dynamic=False), HELION: helion_of}.items():
+        try:
+            fn = make() if name == COMPILED or count == COMPILED_IN_TURN else None
+            if fn is not None:
+                check(name, fn, turns)
+                found[name] = fn
+        except ImportError:
+            refused[name] = "it is not installed"
+        except Exception as error:  # noqa: BLE001 - another's compiler, and the run goes on without it; the reason is kept
+            refused[name] = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+    return found, refused
+
+
+def summed(*args: Any) -> None:
+    """The sum in PyTorch's words, into the result's vector."""
+    *vectors, out, _ = args
+    total = vectors[0]
+    for vector in vectors[1:]:
+        total = total + vector
+    out.copy_(total)
+
+
+def helion_of() -> Callable[..., Any]:
+    """The sum of two in Helion's words, with the block that every contender has."""
+    import helion
+    import helion.language as hl
+
+    def add(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
+        for tile in hl.tile(out.size(0)):
+            out[tile] = a[tile] + b[tile]
+        return out
+
+    kernel = helion.kernel(config=helion.Config(block_sizes=[vector_add.BLOCK]), static_shapes=True)(add)
+    return lambda a, b, out, n: kernel(a, b, out)
 
 
 def inputs(count: int, size: int) -> Args:
@@ -120,7 +209,23 @@ def check(name: str, fn: Callable[..., Any], turns: Sequence[Args]) -> None:
     for *vectors, out, size in turns:
         out.zero_()
         fn(*vectors, out, size)
-        torch.testing.assert_close(out, torch.stack(vectors).sum(0), msg=lambda text: f"{name}: {text}")
+        wanted = torch.stack([vector[:size] for vector in vectors]).sum(0)
+        torch.testing.assert_close(out[:size], wanted, msg=lambda text: f"{name}: {text}")
+
+
+# --- what a launch costs without any of it ---
+
+
+def launches(kernel: Any, args: Args, calls: int) -> dict[str, Callable[[], float]]:
+    """Samples of the driver's launch in C, of a graph's replay, and of Triton's own last step."""
+    compiled = kernel.warmup(*args, BLOCK=vector_add.BLOCK, grid=(4,))
+    check(RUN, compiled_run(compiled), [args])  # loads it, too
+    graph = captured(lambda: by_grid(kernel)(*args), 1)
+    return {
+        BARE: bare_launches(compiled, args, calls),
+        REPLAY: loop_of(graph.replay, [()], calls),
+        RUN: loop_of(compiled_run(compiled), [args], calls),
+    }
 
 
 def compiled_run(compiled: Any) -> Callable[..., Any]:
@@ -134,7 +239,7 @@ def compiled_run(compiled: Any) -> Callable[..., Any]:
     return call
 
 
-def bare_launch(compiled: Any, args: Args, calls: int, loops: int) -> Measured:
+def bare_launches(compiled: Any, args: Args, calls: int) -> Callable[[], float]:
     """The driver's launch alone, in a loop of C."""
     library = built(Path(__file__).with_name("bare_launch.c"))
     library.bare_launches.restype = ctypes.c_int64
@@ -143,16 +248,16 @@ def bare_launch(compiled: Any, args: Args, calls: int, loops: int) -> Measured:
     values = (ctypes.c_uint64 * len(words))(*words)
     threads, shared = compiled.metadata.num_warps * 32, compiled.metadata.shared
     stream = torch.cuda.current_stream().cuda_stream
-    samples = []
-    for _ in range(loops):
+
+    def sample() -> float:
         took = library.bare_launches(
             ctypes.c_uint64(compiled.function), 4, threads, shared, ctypes.c_uint64(stream), values, len(words), calls
         )
         if took < 0:
             raise RuntimeError("the driver refused a bare launch")
-        samples.append(took / 1e3 / calls)
-        torch.cuda.synchronize()
-    return summary(samples)
+        return took / 1e3 / calls
+
+    return sample
 
 
 def built(source: Path) -> ctypes.CDLL:
@@ -165,24 +270,75 @@ def built(source: Path) -> ctypes.CDLL:
     return ctypes.CDLL(str(library))
 
 
+# --- by number of keys ---
+
+
+def by_keys(count: int, calls: int, loops: int) -> dict[str, Any]:
+    """The same call with one key in the table and with many; and all of those in turn."""
+    kernel = vector_add.add_2
+    few, many = (called_with_block(given_once(kernel, maxsize=2 * count)) for _ in range(2))
+    *vectors, out, _ = inputs(2, -(-count // ELEMENTS) * ELEMENTS)
+    hot: Args = (*vectors, out, ELEMENTS)
+    others = [(*vectors, out, 1 + index) for index in range(count)]
+    check("few", few, [hot])
+    check("many", many, [hot, *others])
+    contenders = {
+        "1 key": (few, [hot]),
+        f"{count} keys": (many, [hot]),
+        f"{count} keys, in turn": (many, others),
+    }
+    return {"count": count, "times": host_contest(contenders, calls=max(calls, count), loops=loops)}
+
+
+# --- telling ---
+
+
+def bars(found: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Each bar with what was measured, from one road's part as JSON has it."""
+    for count, part in found["tensors"].items():
+        one, many = ({name: time["median_us"] for name, time in part[title].items()} for title in (ONE, MANY))
+        if count in ("2", "16"):
+            most = {"2": 1.45, "16": 1.8}[count]
+            yield {"what": f"ours / {BARE}, {count} tensors", "measured": one[GIVEN] / one[BARE], "at most": most}
+        for other, least in ((JIT, 3.3), (AUTOTUNE, 5.5)) if count != "1" else ():
+            for times, title in ((one, ONE), (many, MANY)):
+                said = f"{other} / ours, {count} tensors, {title}"
+                yield {"what": said, "measured": times[other] / times[GIVEN], "at least": least}
+        more_us = one[BY_CALL] - one[GIVEN]
+        yield {"what": f"µs that d[grid] takes more, {count} tensors", "measured": more_us, "at most": 0.5}
+    times, count = found["keys"]["times"], found["keys"]["count"]
+    flat = times[f"{count} keys"]["median_us"] / times["1 key"]["median_us"]
+    yield {"what": f"{count} keys / 1 key", "measured": flat, "at most": 1.1}
+
+
+def show_bars(found: Sequence[Mapping[str, Any]]) -> None:
+    """Each, and whether it holds."""
+    rows = []
+    for bar in found:
+        side = "at most" if "at most" in bar else "at least"
+        holds = bar["measured"] <= bar[side] if side == "at most" else bar["measured"] >= bar[side]
+        rows.append((bar["what"], f"{bar['measured']:.3f}", f"{side} {bar[side]:g}", "holds" if holds else "MISSED"))
+    print_table("bars, on the road in C", ("", "measured", "bar", ""), rows)
+
+
 def show(road: str, found: dict[str, Any]) -> None:
     """A table a number of tensors: µs a call, and each as a multiple of triton.jit and of triton.autotune."""
     used = "C" if found["c_road"] else "Python"
     CONSOLE.print(f"asked for the {road} road, on the {used} road ({found['why'] or 'it is built and in use'})")
     for count, shapes in found["tensors"].items():
-        for title, times in shapes.items():
-            measured = {name: Measured(**time) if isinstance(time, dict) else time for name, time in times.items()}
-            rows = [
-                (
-                    name,
-                    time,
-                    *(f"{ratio(measured[base], time):.2f}" for base in (JIT, AUTOTUNE)),
-                    f"{ratio(time, measured[BARE]):.2f}",
-                )
-                for name, time in measured.items()
-            ]
+        for title in (ONE, TWO, MANY):
+            measured = {name: Measured(**time) for name, time in shapes[title].items()}
+            rows = [(name, time, *compared(measured, name)) for name, time in measured.items()]
             columns = ("contender", "µs a call", "× faster than jit", "× faster than autotune", "× bare")
             print_table(f"{count} tensors, {title}, {used} road", columns, rows)
+    times = {name: Measured(**time) for name, time in found["keys"]["times"].items()}
+    print_table(f"keys in the table, {used} road", ("", "µs a call"), times.items())
+
+
+def compared(measured: Mapping[str, Measured], name: str) -> list[str]:
+    """How a contender stands to triton.jit, to triton.autotune and to the floor, where that was measured."""
+    cells = [f"{ratio(measured[base], measured[name]):.2f}" for base in (JIT, AUTOTUNE)]
+    return [*cells, f"{ratio(measured[name], measured[BARE]):.2f}" if BARE in measured else ""]
 
 
 if __name__ == "__main__":

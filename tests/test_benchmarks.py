@@ -247,3 +247,27 @@ def test_the_cost_of_a_key_is_less_an_empty_call(script: Load) -> None:
     found = key_cost.measured(key_cost.parts(), 5, 3)
     assert key_cost.EMPTY not in found
     assert all(0 <= one["least_us"] <= one["time"].median_us for one in found.values())
+
+
+def test_the_bars_of_launches_are_ratios_of_what_was_measured(script: Load) -> None:
+    """By number of tensors, of one shape and of many; and of many keys to one."""
+    pytest.importorskip("triton")
+    found = {bar["what"]: bar for bar in script("launch_overhead").bars(made_up_results.launch_overhead()["C"])}
+    assert found["ours / cuLaunchKernel in C, 2 tensors"] == {
+        "what": "ours / cuLaunchKernel in C, 2 tensors",
+        "measured": 1.5,
+        "at most": 1.45,
+    }
+    assert found["triton.autotune / ours, 8 tensors, 64 shapes in turn"]["measured"] == 6.0
+    assert found["µs that d[grid] takes more, 2 tensors"]["measured"] == 1.0
+    assert found["9 keys / 1 key"]["measured"] == pytest.approx(3.1 / 3.0)
+
+
+def test_contenders_take_turns(script: Load) -> None:
+    """One sample of each in a round, and each is the first in its turn."""
+    order: list[str] = []
+    samplers = {name: (lambda name=name: (order.append(name), 2.0)[1]) for name in "abc"}
+    found = script("common").interleaved(samplers, 3)
+    assert "".join(order) == "abcbcacab"
+    assert found["a"].median_us == 2.0
+    assert found["a"].samples == 3

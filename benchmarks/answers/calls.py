@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from benchmarks.documents import Result, markdown
 from shapedispatch import report
 from shapedispatch.sweeps import curves_of
@@ -30,7 +33,7 @@ def draw_call_overhead(result: Result) -> Pictures:
 
 
 def tell_launch_overhead(result: Result) -> str:
-    """Host time a launch by number of tensors, one shape, and the ratios that the bars are about."""
+    """Host time a launch by number of tensors, one shape; the bars, and the call by number of keys, where measured."""
     rows = []
     for road in (road for road in ("Python", "C") if road in result.document):
         for count, part in result.document[road]["tensors"].items():
@@ -40,7 +43,16 @@ def tell_launch_overhead(result: Result) -> str:
             ratios = [mine / median(times, BARE), *(median(times, name) / mine for name in (JIT, AUTOTUNE))]
             rows.append((road, count, *shown, *(f"{ratio:.2f}" for ratio in ratios)))
     columns = ("road", "tensors", BARE, RUN, JIT, AUTOTUNE, BY_CALL, GIVEN)
-    return markdown((*columns, f"it / {BARE}", f"{JIT} / it", f"{AUTOTUNE} / it"), rows)
+    table = markdown((*columns, f"it / {BARE}", f"{JIT} / it", f"{AUTOTUNE} / it"), rows)
+    bars = result.document.get("bars")
+    return table if bars is None else f"{table}\n\n{markdown(('', 'measured', 'bar', ''), map(held, bars))}"
+
+
+def held(bar: Mapping[str, Any]) -> tuple[str, ...]:
+    """A bar, and whether it holds."""
+    side = "at most" if "at most" in bar else "at least"
+    holds = bar["measured"] <= bar[side] if side == "at most" else bar["measured"] >= bar[side]
+    return bar["what"], f"{bar['measured']:.2f}", f"{side} {bar[side]:g}", "" if holds else "missed"
 
 
 def draw_launch_overhead(result: Result) -> Pictures:
