@@ -63,7 +63,7 @@ class Case:
         return next((device for device in devices if device.type != "cpu"), torch.device("cpu"))
 
     def sizes(self) -> dict[str, int]:
-        """The size of each dim; raises dims.Misfit. An offer may have shown which dims there are."""
+        """The size of each dim; raises declaration.Misfit. An offer may have shown which dims there are."""
         return self.backend.sizes(self.args, self.kwargs)
 
     def rendered(self) -> str:

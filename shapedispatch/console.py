@@ -15,7 +15,7 @@ import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
 
-from .dims import Misfit
+from .declaration import Misfit
 from .doctor import store_in_use
 from .environment import Environment
 from .errors import ShapeDispatchError

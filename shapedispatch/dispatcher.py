@@ -19,7 +19,8 @@ from .backends.torch_function import Plan, TorchFunction
 from .backends.triton_adopt import adopt, is_kernel
 from .calls import Signature
 from .core import Core
-from .dims import Declaration, check_buckets, check_hints, check_static
+from .declaration import Declaration
+from .dims import check_buckets, check_hints, check_static
 from .errors import DeclarationError
 from .objectives import check_objective
 from .records import CacheInfo, Choice, Variant

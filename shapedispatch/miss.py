@@ -9,7 +9,7 @@ import torch
 from .backends import Offer, Search, Wish
 from .cases import Case
 from .choose import choose
-from .dims import Misfit
+from .declaration import Misfit
 from .entries import changed, decided, nearest_hint
 from .frozen import without_timing
 from .isolation import judge

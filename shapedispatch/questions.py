@@ -9,7 +9,8 @@ from typing import Any
 from .backends import EVERYTHING, Backend, Candidate, Offer
 from .cases import Case
 from .choose import PlainRaised
-from .dims import Misfit, every_point
+from .declaration import Misfit
+from .dims import every_point
 from .errors import NoVariantError, four_parts, render_call
 from .keys import Bypass, Key, safe_key
 from .miss import decide

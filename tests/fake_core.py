@@ -7,7 +7,7 @@ from typing import Any
 
 from shapedispatch.backends import Candidate, Offer
 from shapedispatch.core import Core
-from shapedispatch.dims import Misfit
+from shapedispatch.declaration import Misfit
 from shapedispatch.keys import Bypass, ambient, differences
 from shapedispatch.settings import Resolved, settings
 from tests.helpers import Ladder, no_time

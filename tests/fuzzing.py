@@ -32,7 +32,7 @@ from shapedispatch import core as core_room
 from shapedispatch.backends import EVERYTHING, Candidate, Memory, Offer, Wish
 from shapedispatch.backends.torch_function import Plan, TorchFunction
 from shapedispatch.core import Core
-from shapedispatch.dims import Declaration
+from shapedispatch.declaration import Declaration
 from shapedispatch.dispatcher import function_of
 from shapedispatch.keys import Key, span
 from shapedispatch.settings import settings

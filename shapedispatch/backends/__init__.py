@@ -152,12 +152,12 @@ class Backend(Protocol):
         """What differs between two keys of this backend, for a person."""
 
     def sizes(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, int]:
-        """The size of each dim; raises dims.Misfit."""
+        """The size of each dim; raises declaration.Misfit."""
 
     def resized(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any], point: Mapping[str, int]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The call with some dims set to other sizes, its values repeated or cut; raises dims.Misfit."""
+        """The call with some dims set to other sizes, its values repeated or cut; raises declaration.Misfit."""
 
     def bucket(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], key: Key, rules: Mapping[str, Rule]) -> Hashable:
         """What calls have in common that may share one timing: all but the dims with rules, and there the bucket."""

@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 from torch.nn import Module
 
-from ..dims import Declaration, Misfit, Rule, bucket_of
+from ..declaration import Declaration, Misfit
+from ..dims import Rule, bucket_of
 from ..keys import Bypass, Key, describe
 from .fakes import Resize, scaled_strides
 
@@ -83,7 +84,7 @@ class Places:
 
     @classmethod
     def of(cls, arguments: Mapping[str, Any], declaration: Declaration) -> Places:
-        """Walk the arguments; raises dims.Misfit where one does not fit its declaration."""
+        """Walk the arguments; raises declaration.Misfit where one does not fit its declaration."""
         tensors: list[_TensorPlace] = []
         numbers: list[_NumberPlace] = []
         others: list[Hashable] = []
@@ -158,7 +159,7 @@ class Places:
 
 
 def sizes_of(value: Any) -> Any:
-    """An argument as `dims.Declaration.sizes` reads it: a tensor's sizes, a number, a list of those."""
+    """An argument as `declaration.Declaration.sizes` reads it: a tensor's sizes, a number, a list of those."""
     if isinstance(value, Tensor):
         return tuple(map(int, value.shape))
     if isinstance(value, (list, tuple)):

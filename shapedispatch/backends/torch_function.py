@@ -8,17 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from .. import keys
 from ..calls import Signature
-from ..dims import (
-    Declaration,
-    Hints,
-    Rule,
-    dynamic_dims,
-    hint_points,
-    point_of,
-    round_up_pow2,
-    two_nearest,
-    variant_name,
-)
+from ..declaration import Declaration
+from ..dims import Hints, Rule, dynamic_dims, hint_points, point_of, round_up_pow2, two_nearest, variant_name
 from ..fingerprint import candidates_identity, code_identity
 from ..keys import Key
 from ..records import Refusal, Variant
@@ -130,7 +121,7 @@ class TorchFunction:
         return self._receiver, self._watch_overlap
 
     def sizes(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, int]:
-        """The size of each declared dim, else of each axis; raises dims.Misfit."""
+        """The size of each declared dim, else of each axis; raises declaration.Misfit."""
         scope, _ = self._frame(args, kwargs)
         declared = self.plan.declaration.sizes({name: sizes_of(value) for name, value in scope.items()})
         return declared or Places.of(scope, self.plan.declaration).sizes()
@@ -155,7 +146,7 @@ class TorchFunction:
     def resized(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any], point: Mapping[str, int]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The call with some dims set to other sizes, its values repeated or cut; raises dims.Misfit."""
+        """The call with some dims set to other sizes, its values repeated or cut; raises declaration.Misfit."""
         scope, fixed = self._frame(args, kwargs)
         places = Places.of(scope, self.plan.declaration)
         return call_of(self._traced, {**resized(scope, places.resize(point)), **places.numbers_at(point), **fixed})

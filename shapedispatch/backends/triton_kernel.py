@@ -14,7 +14,8 @@ from typing import Any
 
 from torch import Tensor
 
-from ..dims import Misfit, Rule, bucket_of
+from ..declaration import Misfit
+from ..dims import Rule, bucket_of
 from ..errors import four_parts, render_call
 from ..fingerprint import candidates_identity, code_identity
 from ..keys import Bypass, Key, describe
