@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from common import CONSOLE, banner, options, print_table, write
+from common import CONSOLE, Measured, banner, options, print_table, write
 from workloads import Sizes, Workload, load
 from workloads.partitions import PARTITIONS, partition
 
@@ -94,7 +94,7 @@ def row(workload: Workload, objective: str, dispatched: Any, sizes: Sizes, devic
         "winner": choice.variant,
         "over plain": share(mine.get("plain"), mine.get(choice.variant)),
         "over worst": share(max(mine.values(), default=None), mine.get(choice.variant)),
-        "times_us": times,
+        "times": {one.variant: Measured(one.median_us, one.spread_us, one.repeats) for one in choice.timings},
         "bytes": held,
         "wrong": wrong,
         "refused": {refusal.variant: "; ".join(refusal.reasons) for refusal in choice.refusals},

@@ -7,21 +7,21 @@ kernel under triton.autotune with three configs, all compiled before, at new val
 
 from __future__ import annotations
 
-import argparse
 import os
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 import triton
 import triton.language as tl
-from common import CONSOLE, Measured, banner, options, print_table, summary, verdict, write
+from common import CONSOLE, Measured, banner, options, print_table, rotated, summary, verdict, write
 
 NEW_SHAPES, SMALL_NEW_SHAPES = 40, 8
 BAR_MS = 15.0
 WIDTH = 256
+WARMED = (16, 24, 40)
 
 
 def weighted(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
@@ -49,9 +49,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     os.environ["SHAPEDISPATCH_STORE"] = "false"  # nothing is read from earlier runs
     count = SMALL_NEW_SHAPES if chosen.small else NEW_SHAPES
     with torch.no_grad():
-        stalls = {"shapedispatch": dispatched_stalls(chosen, count)}
+        dispatched = dispatcher(chosen.device)
+        contenders = {"shapedispatch": dispatched}
         if chosen.device == "cuda":
-            stalls["triton.autotune"] = autotuned_stalls(count)
+            contenders["triton.autotune"] = autotuned()
+        before = dispatched.cache_info()
+        stalls = stalls_of(contenders, new_sizes(count), chosen.device)
+    refuse_another_measurement(dispatched, before, count)
     measured = {name: summary(found) for name, found in stalls.items()}
     show(measured, stalls)
     median_ms = measured["shapedispatch"].median_us / 1e3
@@ -60,24 +64,44 @@ def main(arguments: Sequence[str] | None = None) -> None:
     write(__file__, found, ran_on, chosen)
 
 
-def dispatched_stalls(chosen: argparse.Namespace, count: int) -> list[float]:
-    """Microseconds that a first call at a new size takes more than the second; plain, a build, a variant compete."""
+def dispatcher(device: str) -> Any:
+    """Plain, a build and a variant compete; what has to be compiled is, by calls at other sizes."""
     from shapedispatch import shapedispatch
 
     dispatched = shapedispatch(
         dims={"x": "M N", "y": "M N"}, static=("N",), hints={"M": (256,)}, variants=[other_words]
     )(weighted)
-    warmed = [16, 24, 40]
-    for rows in warmed:
-        dispatched(*arguments_of(rows, chosen.device))
-    before = dispatched.cache_info()
-    stalls = [stall_us(dispatched, arguments_of(rows, chosen.device)) for rows in new_sizes(count)]
+    for rows in WARMED:
+        check(dispatched, rows, device)
+    return dispatched
+
+
+def check(fn: Callable[..., Any], rows: int, device: str) -> None:
+    """The answer is right at this size."""
+    args = arguments_of(rows, device)
+    torch.testing.assert_close(fn(*args), weighted(*args))
+
+
+def stalls_of(
+    contenders: Mapping[str, Callable[..., Any]], sizes: Sequence[int], device: str
+) -> dict[str, list[float]]:
+    """Microseconds that a first call at a new size takes more than the second; the contenders take turns."""
+    stalls: dict[str, list[float]] = {name: [] for name in contenders}
+    for index, rows in enumerate(sizes):
+        for name in rotated(contenders, index):
+            stalls[name].append(stall_us(contenders[name], arguments_of(rows, device)))
+    for fn in contenders.values():
+        check(fn, sizes[-1], device)
+    return stalls
+
+
+def refuse_another_measurement(dispatched: Any, before: Any, count: int) -> None:
+    """Raise where something was built, or a shape was not timed: it was not a stall of timing alone."""
     after = dispatched.cache_info()
     if after.builds != before.builds or after.timings - before.timings != count:
         raise RuntimeError(f"not what was to be measured: {before} and then {after}")
     competed = {len(choice.timings) for choice in dispatched.choices()}
     CONSOLE.print(f"candidates that were timed at a shape: {sorted(competed)}", highlight=False)
-    return stalls
 
 
 def new_sizes(count: int) -> list[int]:
@@ -111,32 +135,30 @@ def synchronise(args: tuple[Any, ...]) -> None:
         torch.cuda.synchronize()
 
 
-def autotuned_stalls(count: int) -> list[float]:
-    """The same of triton.autotune: three configs, compiled by the calls before those that count."""
-    kernel, configs = autotuned()
+def autotuned() -> Callable[..., Any]:
+    """``weighted`` as a Triton kernel under its own autotuner: three configs, compiled by a first call."""
+    configs = [triton.Config({"BLOCK": block}, num_warps=warps) for block, warps in ((256, 2), (512, 4), (1024, 4))]
+    kernel = triton.autotune(configs=configs, key=["n"])(weighted_kernel)
 
     def launch(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         out = torch.empty_like(x)
         kernel[lambda meta: (-(-x.numel() // meta["BLOCK"]),)](x, y, out, x.numel())
         return out
 
-    x, y = arguments_of(32, "cuda")
-    torch.testing.assert_close(launch(x, y), weighted(x, y))
-    found = [stall_us(launch, arguments_of(rows, "cuda")) for rows in new_sizes(count)]
+    check(launch, 32, "cuda")
     CONSOLE.print(f"configs of triton.autotune: {len(configs)}", highlight=False)
-    return found
-
-
-def autotuned() -> tuple[Any, list[Any]]:
-    """``weighted`` as a Triton kernel under its own autotuner."""
-    configs = [triton.Config({"BLOCK": block}, num_warps=warps) for block, warps in ((256, 2), (512, 4), (1024, 4))]
-    return triton.autotune(configs=configs, key=["n"])(weighted_kernel), configs
+    return launch
 
 
 def show(measured: dict[str, Measured], stalls: dict[str, list[float]]) -> None:
     """A table."""
     rows = [
-        (name, f"{one.median_us / 1e3:.2f}", f"{min(stalls[name]) / 1e3:.2f}", f"{worst_ms(stalls[name]):.2f}")
+        (
+            name,
+            f"{one.median_us / 1e3:.2f} ± {one.spread_us / 1e3:.2f}",
+            f"{min(stalls[name]) / 1e3:.2f}",
+            f"{worst_ms(stalls[name]):.2f}",
+        )
         for name, one in measured.items()
     ]
     print_table("stall at a new shape, ms", ("", "median", "least", "95th percentile"), rows)

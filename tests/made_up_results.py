@@ -155,7 +155,7 @@ def lessons() -> dict[str, Any]:
         "winner": "batched",
         "over plain": 3.0,
         "over worst": 4.0,
-        "times_us": {"plain": 3.0, "batched": 1.0},
+        "times": times(plain=3.0, batched=1.0),
         "bytes": {},
         "wrong": {"odd": "AssertionError: no"},
         "refused": {"magma": "it is not there"},
