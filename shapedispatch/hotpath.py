@@ -24,7 +24,7 @@ from torch.nn import Module, Parameter
 from . import keys
 from .settings import settings
 
-__all__ = ["Plan", "Road", "available", "plan", "reason", "road"]
+__all__ = ["Plan", "Road", "available", "module", "plan", "reason", "road"]
 
 Plan: TypeAlias = Callable[[tuple[int, ...], tuple[Any, ...]], bool]
 """A launch in C: ``plan(grid, values)``. False means that this thread has no CUDA context: nothing was launched."""
@@ -70,23 +70,40 @@ def road(python_road: Callable[..., Any], plain: Callable[..., Any], receiver: b
     return module.Road(python_road, plain, receiver) if reason() is None else None
 
 
+def module() -> Any:
+    """The C module, where it is in use; else None."""
+    return _loaded()[0] if reason() is None else None
+
+
 def plan(
-    name: str, function: int, threads: int, shared_bytes: int, device: int, parameters: Sequence[tuple[str, int, int]]
+    name: str,
+    function: int,
+    threads: int,
+    shared_bytes: int,
+    device: int,
+    parameters: Sequence[tuple[str, int, int]],
+    grid: Sequence[int] | None = None,
+    filled: Mapping[str, Any] | None = None,
+    answer: Any = None,
 ) -> Plan | str:
     """The launch of a loaded CUDA kernel in C, or why there is none.
 
     ``function`` is the driver's handle. ``parameters`` are all that the kernel takes, each as (kind, bytes, place of
     its value in a call): of kind ``p`` for an address, a tensor or None, ``i`` and ``u`` for integers, ``f`` for floats
-    of 4 or 8 bytes, ``0`` for zeros. It is only for kernels that need nothing more of the driver than this; a driver
-    that knows the parameters otherwise is a reason. The plan raises RuntimeError, naming kernel and call, where the
-    driver refuses a launch.
+    of 4 or 8 bytes, ``0`` for zeros. A `KernelRoad` launches it over ``grid`` where a call gives none, with ``filled``
+    for the parameters that configs fill in, and returns ``answer``. It is only for kernels that need nothing more of
+    the driver than this; a driver that knows the parameters otherwise is a reason. The plan raises RuntimeError, naming
+    kernel and call, where the driver refuses a launch.
     """
     why = reason() or _no_driver()
     if why is not None:
         return why
     try:
-        made: Plan = _loaded()[0].Plan(name, function, threads, shared_bytes, device, tuple(parameters))
-    except (RuntimeError, ValueError) as error:
+        made: Plan = _loaded()[0].Plan(
+            name, function, threads, shared_bytes, device, tuple(parameters),
+            None if grid is None else tuple(grid), dict(filled or {}), answer,
+        )  # fmt: skip
+    except (RuntimeError, ValueError, TypeError, OverflowError) as error:  # the last two: of a grid
         return str(error)
     return made
 

@@ -20,7 +20,7 @@ from types import ModuleType
 
 from shapedispatch import hotpath
 
-__all__ = ["NO_COMPILER", "ROADS", "c_module", "compiled", "library", "loaded", "taking"]
+__all__ = ["NO_COMPILER", "ROADS", "SOURCE", "c_module", "compiled", "library", "loaded", "taking"]
 
 SOURCE = Path(hotpath.__file__).parent / "_hotpath.c"
 STRICT = ("-Wall", "-Wextra", "-Werror")

@@ -32,7 +32,7 @@ from shapedispatch.records import Choice
 from shapedispatch.settings import reset
 from shapedispatch.table import Entry, Table
 from tests.fuzzing import FUNCTIONS, baking, make_call, mismatch, observe, within
-from tests.roads import NO_COMPILER, ROADS, c_module, compiled, library, loaded, taking
+from tests.roads import NO_COMPILER, ROADS, SOURCE, c_module, compiled, library, loaded, taking
 
 pytestmark = pytest.mark.skipif(NO_COMPILER is not None, reason=str(NO_COMPILER))
 PYPROJECT = Path(__file__).parent.parent / "pyproject.toml"
@@ -983,7 +983,7 @@ class Driver:
     @property
     def addresses(self) -> tuple[int, ...]:
         """As `use_driver` takes them."""
-        return tuple(ctypes.cast(function, ctypes.c_void_p).value or 0 for function in self._functions)
+        return (*[ctypes.cast(function, ctypes.c_void_p).value or 0 for function in self._functions], 0)
 
     def _launch(self, function: Any, *rest: Any) -> int:
         *sizes, stream, places, _ = rest
@@ -1014,7 +1014,7 @@ def driver() -> Iterator[Driver]:
     made = Driver((0, 8), (8, 8), (16, 4), (20, 4), (24, 8))
     c_module().use_driver(made.addresses)
     yield made
-    c_module().use_driver((0, 0, 0, 0))
+    c_module().use_driver((0,) * 5)
 
 
 ADD = (("p", 8, 0), ("p", 8, 2), ("i", 4, 3), ("f", 4, 1), ("0", 8, 0))
@@ -1058,7 +1058,7 @@ def test_every_width_is_passed_whole() -> None:
                     run((1,), (*low[:i], outside, *low[i + 1 :], 0.1, None))
         assert len(driver.launches) == 2
     finally:
-        c_module().use_driver((0, 0, 0, 0))
+        c_module().use_driver((0,) * 5)
 
 
 def test_what_the_driver_refuses_names_kernel_and_call(driver: Driver) -> None:
@@ -1109,7 +1109,7 @@ def test_a_parameter_that_cannot_be_passed_is_refused(driver: Driver, wrong: tup
 
 def test_without_a_driver_there_is_no_plan() -> None:
     """And no way to launch."""
-    c_module().use_driver((0, 0, 0, 0))
+    c_module().use_driver((0,) * 5)
     with pytest.raises(RuntimeError, match="no driver to launch add_kernel"):
         planned()
 
@@ -1242,4 +1242,6 @@ sys.exit(pytest.main(["-q", "-p", "no:cacheprovider", {str(Path(__file__))!r}, "
 def test_the_module_is_optional_in_the_build() -> None:
     """Where it cannot be compiled, installation goes on without it."""
     built = tomllib.loads(PYPROJECT.read_text("utf-8"))["tool"]["setuptools"]["ext-modules"]
+    headers = sorted(f"shapedispatch/{file.name}" for file in SOURCE.parent.glob("_hotpath_*.h"))
+    assert [sorted(extension.pop("depends")) for extension in built] == [headers]
     assert built == [{"name": "shapedispatch._hotpath", "sources": ["shapedispatch/_hotpath.c"], "optional": True}]

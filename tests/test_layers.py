@@ -83,6 +83,8 @@ PARTS = {
         "backends.triton_key",
         "backends.triton_reads",
         "backends.triton_run",
+        "backends.triton_direct",
+        "backends.triton_road",
         "backends.triton_call",
         "backends.triton_layout",
         "backends.triton_offer",

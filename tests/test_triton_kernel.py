@@ -19,7 +19,9 @@ from shapedispatch.backends import Wish, triton_builds, triton_front
 from shapedispatch.errors import DeclarationError
 from shapedispatch.keys import storable
 from shapedispatch.modes import set_mode
+from shapedispatch.records import Variant
 from shapedispatch.store_keys import canonical
+from tests.roads import NO_COMPILER, ROADS, taking
 from tests.triton_core import dispatched, tensors
 from tests.triton_recorder import Launched, Recorder, recording
 
@@ -90,9 +92,11 @@ def grid_of(n: int) -> Any:
     return lambda meta: (triton.cdiv(n, meta["B"]),)
 
 
-@pytest.fixture
-def recorder() -> Iterator[Recorder]:
-    with recording(*JITTED) as driver:
+@pytest.fixture(params=ROADS)
+def recorder(request: pytest.FixtureRequest) -> Iterator[Recorder]:
+    if request.param == "c" and NO_COMPILER:
+        pytest.skip(NO_COMPILER)
+    with taking(request.param), recording(*JITTED) as driver:
         yield driver
     triton_builds.releases.kept.clear()
     triton_builds.releases._waiting.clear()
@@ -177,7 +181,9 @@ def test_a_bare_kernel_has_nothing_to_choose(recorder: Recorder) -> None:
     choice = kernel.explain(X, Y, 60, 1, B=16)
 
     assert len(recorder.launches) == 1
-    assert (choice.variant, choice.origin, choice.route) == ("plain", "only", "the compiled kernel, launched directly")
+    assert (choice.variant, choice.origin) == ("plain", "only")
+    assert choice.route is not None
+    assert choice.route.startswith("the compiled kernel, launched directly")
     assert compiled.metadata.name == "adds"
     assert compiled is adds[(4,)](X, Y, 60, 1, B=16)
 
@@ -388,6 +394,34 @@ def test_restored_values_are_restored_after_each_rehearsal(recorder: Recorder) -
 
     assert set(first) == {5.0}
     assert y[0] == 6.0
+
+
+def test_wrong_numbers_in_what_is_restored_are_seen(recorder: Recorder) -> None:
+    """They are looked at before they are restored."""
+
+    def effect(launched: Launched) -> None:
+        value = ctypes.c_float.from_address(launched.arguments[1])
+        value.value += 2 if launched.constants["B"] == 64 else 1
+
+    recorder.effect = effect
+    kernel = dispatched(autotuned(restore_value=["y"]), recorder, cost, margin=0.0)
+    y = tensors(1)[0]
+    kernel[(4,)](X, y, 60, 1)
+
+    assert recorder.launches[-1].constants["B"] != 64
+    assert y[0] == 1
+
+
+def test_a_supplied_variant_need_return_nothing(recorder: Recorder) -> None:
+    """What a kernel does is what it writes."""
+    written = []
+    kernel = dispatched(
+        autotuned(), recorder, lambda launched: 5, variants=[Variant(lambda **given: written.append(given), name="mine")]
+    )
+    kernel[(4,)](X, Y, 60, 1)
+
+    assert "mine" not in {refusal.variant for refusal in kernel.explain(X, Y, 60, 1).refusals}
+    assert written
 
 
 def test_hooks_of_the_autotuner_surround_rehearsals(recorder: Recorder) -> None:

@@ -17,6 +17,8 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler.compiler import CompiledKernel
 from triton.runtime.driver import driver as triton_driver
 
+from tests.c_driver import CDriver, driving
+
 
 @dataclass
 class Launched:
@@ -38,7 +40,9 @@ class Launcher:
     recorder: Recorder
 
     def __init__(self, src: Any, metadata: Any) -> None:
+        self.recorder.made.append(self)
         self.name = metadata.name
+        self.signature = dict(src.signature)
         self.num_warps = metadata.num_warps
         names = list(src.signature)
         self.constants = {names[path[0]]: value for path, value in src.constants.items() if len(path) == 1}
@@ -81,11 +85,23 @@ class Recorder:
     device: int = -1
     stream: int = 0
     shared_memory: int = 232448
+    made: list[Launcher] = field(default_factory=list)
+    functions: dict[int, Launcher] = field(default_factory=dict)
     effect: Callable[[Launched], None] = lambda launched: None
 
     def __post_init__(self) -> None:
         self.utils = self
         self.launcher_cls = type("CudaLauncher", (Launcher,), {"recorder": self})
+        self.c = CDriver(self._facts, lambda: self.stream, self._launched_in_c)
+
+    def _facts(self, function: int) -> tuple[str, dict[str, Any], dict[str, Any], int]:
+        made = self.functions[function]
+        return made.name, made.signature, made.constants, made.num_warps
+
+    def _launched_in_c(self, name: str, grid: Any, stream: int, function: int, arguments: Any, *rest: Any) -> None:
+        launched = Launched(name, grid, stream, function, None, arguments, *rest)
+        self.launches.append(launched)
+        self.effect(launched)
 
     def get_current_device(self) -> int:
         """The device that kernels are launched on."""
@@ -106,6 +122,7 @@ class Recorder:
     def load_binary(self, name: str, kernel: bytes, shared: int, device: int) -> tuple[int, int, int, int, int]:
         """Module, function, registers, spills, most threads."""
         self.loaded.append(name)
+        self.functions[1000 + len(self.loaded)] = self.made[-1]  # Triton makes the launcher right before
         return len(self.loaded), 1000 + len(self.loaded), 32, 0, 1024
 
     def unload_module(self, module: int) -> None:
@@ -120,7 +137,8 @@ def recording(*kernels: Any, **facts: Any) -> Iterator[Recorder]:
     recorder = Recorder(**facts)
     triton_driver.set_active(recorder)
     try:
-        yield recorder
+        with driving(recorder.c):
+            yield recorder
     finally:
         for kernel in kernels:
             kernel.device_caches.clear()

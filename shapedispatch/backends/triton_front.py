@@ -8,13 +8,16 @@ another kernel, be asked for its parameters, and be taken for a kernel by Dynamo
 from __future__ import annotations
 
 import functools
+import importlib
 import itertools
+import pickle
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from ..keys import Bypass
 from ..profiling import labelled
 from ..profiling import state as _profiler
+from . import triton_road
 from .triton_adopt import Adopted
 from .triton_launch import capturing
 from .triton_run import Spelling
@@ -25,9 +28,13 @@ __all__ = ["front"]
 def front(core: Any) -> Any:
     """The object for a `core.Core` whose backend is a `triton_kernel.TritonKernel`."""
     shown = _shown(core.backend.adopted)
-    made: Any = object.__new__(_class_over(type(shown)))
+    in_c = triton_road.bases()
+    cls = _class_over(type(shown), in_c)  # type: ignore[arg-type]  # a class is hashable
+    made: Any = cls.__new__(cls)
     made.__dict__ = shown.__dict__  # one and the same: what is set on either is seen on both
     made.core = core
+    if in_c is not None:
+        triton_road.attach(made, _at_grid_over(in_c))
     return made
 
 
@@ -40,39 +47,60 @@ def _shown(adopted: Adopted) -> Any:
     return adopted.original
 
 
-_classes: dict[type, type] = {}
+@functools.cache
+def _class_over(base: Any, in_c: triton_road.Bases | None) -> Any:
+    """The class of such objects over a class of Triton's: made once. Calls go to ``in_c`` first, if there is one."""
+    bases = [in_c.front] if in_c is not None else []
+    bases += [_Tuned, _Front, base] if hasattr(base, "prune_configs") else [_Front, base]
+    return type(f"Dispatched{base.__name__}", tuple(bases), {"__slots__": ("core",), "__doc__": _Front.__doc__})
 
 
-def _class_over(base: type) -> type:
-    """The class of such objects over a class of Triton's: made once."""
-    if base not in _classes:
-        _classes[base] = _made_over(base)
-    return _classes[base]
+class _Asked:
+    """What ``kernel[grid]`` is asked for, as a dispatcher is: the call is the kernel's, with this ``grid``."""
 
-
-def _made_over(base: type) -> type:
-    tuner = hasattr(base, "prune_configs")
-    bases = (_Tuned, _Front, base) if tuner else (_Front, base)
-    return type(f"Dispatched{base.__name__}", bases, {"__slots__": ("core",), "__doc__": _Front.__doc__})
-
-
-class _AtGrid(functools.partial[Any]):
-    """``kernel[grid]``: called with the kernel's arguments, and asked for what a dispatcher is asked for."""
+    __slots__ = ()
+    front: Any
+    grid: Any
 
     def explain(self, *args: Any, **kwargs: Any) -> Any:
         """See `dispatcher.Dispatcher.explain`."""
-        return self._front().core.explain(self.args[0], *args, **kwargs)
+        return self.front.core.explain(self.grid, *args, **kwargs)
 
     def tune(self, *args: Any, **kwargs: Any) -> Any:
         """See `dispatcher.Dispatcher.tune`."""
-        return self._front().core.tune(self.args[0], *args, **kwargs)
+        return self.front.core.tune(self.grid, *args, **kwargs)
 
     def prepare(self, sizes: Any = (), *args: Any, **kwargs: Any) -> Any:
         """See `dispatcher.Dispatcher.prepare`."""
-        return _prepared(self._front().core, self.args[0], sizes, args, kwargs)
+        return _prepared(self.front.core, self.grid, sizes, args, kwargs)
 
-    def _front(self) -> Any:
+
+class _AtGrid(_Asked, functools.partial[Any]):
+    """``kernel[grid]``: called with the kernel's arguments."""
+
+    @property
+    def front(self) -> Any:  # type: ignore[override]  # a field in C
+        """The kernel."""
         return self.func.__self__  # type: ignore[attr-defined]  # what is called is a method of the object
+
+    @property
+    def grid(self) -> Any:  # type: ignore[override]  # a field in C
+        """What stands between the brackets."""
+        return self.args[1]
+
+
+@functools.cache
+def _at_grid_over(in_c: triton_road.Bases) -> type:
+    """The class of ``kernel[grid]`` where C answers calls."""
+    return type("AtGrid", (in_c.at_grid, _Asked), {"__slots__": (), "__doc__": _AtGrid.__doc__})
+
+
+def _named(module: str, name: str) -> Any:
+    """What a module has under a qualified name; None where it has nothing."""
+    found = importlib.import_module(module)
+    for part in name.split("."):
+        found = getattr(found, part, None)  # type: ignore[assignment]  # a module first, then whatever it holds
+    return found
 
 
 class _Variant:
@@ -113,20 +141,17 @@ class _Front:
     core: Any
 
     def __getitem__(self, grid: Any) -> _AtGrid:
-        return _AtGrid(self._launch, grid)
+        return _AtGrid(self._launched, None, grid)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Launch over the grid that the decorator gave."""
-        if self.core.backend.plan.grid is None:
-            # Called by another kernel under the interpreter; or wrongly, and Triton says how.
-            return self.core.backend.adopted.original(*args, **kwargs)
-        return self._launch(None, *args, **kwargs)
+        return self._called(None, None, *args, **kwargs)
 
     def run(self, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
         """As Triton's ``run``: by the choice for this call, or with ``warmup`` Triton's own compilation."""
         if warmup:
             return self.core.backend.adopted.original.run(*args, grid=grid, warmup=warmup, **kwargs)
-        return self._launch(grid, *args, **kwargs)
+        return self._launched(None, grid, *args, **kwargs)
 
     def warmup(self, *args: Any, **kwargs: Any) -> Any:
         """Triton's own."""
@@ -134,7 +159,14 @@ class _Front:
 
     # -- the hit
 
-    def _launch(self, grid: Any, *args: Any, **kwargs: Any) -> Any:
+    def _called(self, link: Any, grid: None, /, *args: Any, **kwargs: Any) -> Any:
+        if self.core.backend.plan.grid is None:
+            # Called by another kernel under the interpreter; or wrongly, and Triton says how.
+            return self.core.backend.adopted.original(*args, **kwargs)
+        return self._launched(link, grid, *args, **kwargs)
+
+    def _launched(self, link: Any, grid: Any, /, *args: Any, **kwargs: Any) -> Any:
+        """The hit, with a ``link`` where C has asked: see `Table.link`."""
         core = self.core
         backend = core.backend
         reason = "" if core.off else backend.why_bypassed()
@@ -151,6 +183,8 @@ class _Front:
         entry = core.table.find(key, raw, options)
         if entry is None:
             return self._miss(key, (Spelling(grid, len(args), tuple(kwargs)), *raw), options)
+        if link is not None:
+            core.table.link(link, key, args, kwargs, False)
         launch = entry.run.launch
         if _profiler._is_profiler_enabled:
             launch = labelled(f"{backend.name}: {entry.choice.variant}", launch)
@@ -201,6 +235,22 @@ class _Front:
 
     def _repr_html_(self) -> str:
         return self.core._repr_html_()  # type: ignore[no-any-return]  # a notebook asks for it
+
+    # -- a kernel is a function of the process: its copy is itself, and a pickle leads to it by name
+
+    def __copy__(self) -> Any:
+        return self
+
+    def __deepcopy__(self, memo: Mapping[int, Any]) -> Any:
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        fn = self.core.backend.adopted.kernel.fn
+        if _named(fn.__module__, fn.__qualname__) is not self:
+            raise pickle.PicklingError(
+                f"{fn.__module__}.{fn.__qualname__} is not this kernel: it is pickled by its name"
+            )
+        return _named, (fn.__module__, fn.__qualname__)
 
     @property
     def __wrapped__(self) -> Any:

@@ -258,7 +258,8 @@ class KeyFunction:
         read = [f"{name}: {', '.join(sorted(facets))}" for name, facets in sorted(self.facets.items()) if facets]
         return "; ".join([f"by value: {', '.join(self.dims)}", *read, *(["the form of the call"] if self.form else [])])
 
-    def _tensor_facets(self, name: str) -> list[str]:
+    def read_of(self, name: str) -> list[str]:
+        """What is in the key of a tensor that is given for a parameter, beside its class."""
         return sorted(set(self.facets.get(name, ())) - {"value"})
 
     def far(self, key: Key) -> dict[int, int]:
@@ -277,8 +278,8 @@ class KeyFunction:
         parts = [("layout and device", f"({self._layout()!r}, @here)"), ("alignment", "@off"), ("devices", "@far")]
         parts += [(parameter.name, f"@k{i}") for i, parameter in enumerate(self.parameters)]
         for i, parameter in enumerate(self.parameters):
-            if self._tensor_facets(parameter.name):
-                parts.append((f"{parameter.name}.{', '.join(self._tensor_facets(parameter.name))} read", f"@t{i}"))
+            if self.read_of(parameter.name):
+                parts.append((f"{parameter.name}.{', '.join(self.read_of(parameter.name))} read", f"@t{i}"))
         parts += [(f"global {i}", f"@constant(@outer[{i}]())") for i in range(len(self.outer))]
         parts += [("options", "@option_key(@options) if @options else None")]
         return [*parts, ("form", "@form")] if self.form else parts
@@ -314,7 +315,7 @@ class KeyFunction:
         else:
             integer = _integer_code(parameter)
             other = f"@argument({x}, {parameter.specialize}, {parameter.align})"
-        facets = "".join(_facet(facet).format(x=x, i=i) + ", " for facet in self._tensor_facets(x))
+        facets = "".join(_facet(facet).format(x=x, i=i) + ", " for facet in self.read_of(x))
         return "\n".join([_TENSOR, _INTEGER, _OTHER]).format(
             x=x,
             i=i,

@@ -21,7 +21,17 @@ from typing import Any
 
 import torch
 
-__all__ = ["Launch", "capturing", "current_device", "current_stream", "why_not_direct", "why_not_now"]
+from .. import profiling
+
+__all__ = [
+    "Launch",
+    "capturing",
+    "current_device",
+    "current_stream",
+    "silent_at_a_hit",
+    "why_not_direct",
+    "why_not_now",
+]
 
 LEADING = ("gridX", "gridY", "gridZ", "stream", "function")
 
@@ -130,6 +140,21 @@ def why_not_now(kernel: Any) -> str | None:
     return None
 
 
+def silent_at_a_hit(kernel: Any) -> tuple[tuple[Any, str], ...]:
+    """What C asks at every hit: each (object, attribute) is empty, or the hit is Python's.
+
+    The same as `why_not_now` asks but for the globals, as `Launch` asks of hooks, and whether a profiler is on.
+    """
+    return (
+        (kernel, "pre_run_hooks"),
+        (kernel, "debug"),
+        *[(_runtime, name) for name in _RUNTIME_KNOBS],
+        (_compilation, "instrumentation_mode"),
+        (profiling.state, "_is_profiler_enabled"),
+    )
+
+
+_RUNTIME_KNOBS = ["debug", "add_stages_inspection_hook", "launch_enter_hook", "launch_exit_hook"]
 _ABSENT = object()
 
 
@@ -143,16 +168,13 @@ class _Quiet:
     launch_exit_hook = None
 
 
-_RUNTIME_KNOBS = ("debug", "add_stages_inspection_hook", "launch_enter_hook", "launch_exit_hook")
-
-
 def _knobs(group: str) -> Any:
     try:
         from triton import knobs
     except ImportError:
         return _Quiet()
     found = getattr(knobs, group, None)
-    wanted = {"compilation": ["instrumentation_mode"]}.get(group, [*_RUNTIME_KNOBS])
+    wanted = {"compilation": ["instrumentation_mode"]}.get(group, _RUNTIME_KNOBS)
     return found if all(hasattr(found, name) for name in wanted) else _Quiet()
 
 

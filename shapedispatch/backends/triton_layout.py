@@ -43,6 +43,8 @@ class Layout:
         self._grid = grid
         self._configs: dict[int, tuple[Any, ...]] = {}
         self._first: KeyFunction | None = None
+        self.renewed: Callable[[KeyFunction], None] = lambda keys: None
+        """Called with the key whenever it becomes known, or another."""
 
     def ready(self) -> KeyFunction:
         """The key of this kernel as far as it is known: enough to bind a call."""
@@ -91,7 +93,9 @@ class Layout:
         supplied = frozenset(old.supplied) | self._supplied(configs)
         if (self._facets(supplied), self.reads.form, supplied) != (old.facets, old.form, old.supplied):
             old = self._key_function(old.here, supplied)
-        self.keys = old
+        if self.keys is not old:
+            self.keys = old
+            self.renewed(old)
         return old
 
 

@@ -6,17 +6,24 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from .. import hotpath
 from ..records import Refusal, Variant
-from . import Candidate, Memory, Wish
+from . import Candidate, Errand, Memory, Wish
+from .triton_adopt import config_text
 from .triton_builds import Build, Builds, slot_of
 from .triton_call import KernelCall
+from .triton_direct import plan_of
 from .triton_effects import Effects
 from .triton_run import Direct, Run, Settled, Supplied, TritonsOwn
 
-__all__ = ["Making", "Wanted", "why_no_constants"]
+__all__ = ["CONSTANT", "Making", "Wanted", "config_name", "why_no_constants"]
 
 DIRECT = "the compiled kernel, launched directly"
 TRITONS_OWN = "Triton's own launch"
+
+
+CONSTANT = ("exact", "static")
+"""Variants that are no config's, but have constants beside it."""
 
 
 class Wanted(NamedTuple):
@@ -57,12 +64,15 @@ class Making:
         """Say why a variant does not compete."""
         self.refusals.append(Refusal(name, reasons))
 
-    def add(self, wanted: Sequence[Wanted], static: Collection[str] = (), hold: bool = True) -> None:
+    def add(
+        self, wanted: Sequence[Wanted], static: Collection[str] = (), hold: bool = True, judged: bool = True
+    ) -> None:
         """Make candidates with the parameters ``static`` as constants, compiled at the same time.
 
-        With ``hold`` the table holds their builds; without, `let_go` must be called.
+        With ``hold`` the table holds their builds; without, `let_go` must be called. Where they are not ``judged``
+        they need not have survived elsewhere.
         """
-        settled = {one.name: (one, self.settle(one)) for one in wanted if self._may_be_made(one.name)}
+        settled = {one.name: (one, self.settle(one)) for one in wanted if self._may_be_made(one, judged)}
         ready = [(one, facts) for one, facts in settled.values() if facts is not None]
         arguments = [self.call.arguments(facts) for _, facts in ready]
         compiled = self.builds.compiled(arguments, static, self.call.device, self.wish.build)
@@ -71,14 +81,33 @@ class Making:
             if build is not None:
                 self._add(one, facts, build, static, hold)
 
-    def _may_be_made(self, name: str) -> bool:
-        """Whether a variant is asked for and nothing is held against it; a refusal where something is."""
-        if name == "plain":
+    def _may_be_made(self, one: Wanted, judged: bool) -> bool:
+        """Whether a variant is asked for and nothing is held against it; a refusal where something is.
+
+        Of several configs the one that is to be plain is judged as well: it is no more the user's than the others.
+        """
+        plain = one.name == "plain"
+        if not plain and not self.wish.wants(one.name):
+            return False
+        if self.wish.judge is None or not judged or (plain and len(self.left) < 2):
             return True
-        why = self.wish.why_not(name) if self.wish.wants(name) else None
+        name = config_name(self, one.place) if plain else one.name
+        try:
+            why = self.wish.why_not(name, self._errand(one))
+        except LookupError:  # it does not fit the call, which is said where it is made
+            return True
         if why:
             self.refuse(name, why)
-        return self.wish.wants(name) and not why
+        return not why
+
+    def _errand(self, one: Wanted) -> Errand:
+        """The call for a worker, over the grid that it comes to here: a function of the caller's cannot be sent."""
+        call, config, grid = self.call, self.config(one.place), None
+        if one.place is not None or one.name in CONSTANT:
+            grid = tuple(call.settle(config).sized(call.spelling.grid, call.raw))
+        name = one.name if one.place is None or one.name in CONSTANT else config_name(self, one.place)
+        text = None if config is None else config_text(config)
+        return Errand(name, text, (grid, *call.positional.values()), call.given)
 
     def settle(self, one: Wanted) -> Settled | None:
         """What the call and a config come to; None, and a refusal, where they do not fit. Raises Bypass."""
@@ -123,7 +152,10 @@ class Making:
         if build.launch is None:
             run, route = TritonsOwn(settled, self.builds.function(static)), f"{TRITONS_OWN}: {'; '.join(build.reasons)}"
         else:
-            run, route = Direct(settled, build.launch, self.stream_of, build.device), DIRECT
+            plan = plan_of(build.compiled, settled, build.device)
+            launched = None if isinstance(plan, str) else plan
+            run = Direct(settled, build.launch, self.stream_of, build.device, launched)
+            route = DIRECT if hotpath.module() is None else f"{DIRECT} from {'C' if launched else f'Python: {plan}'}"
         constants = f"{', '.join(sorted(static))} are constants" if static else ""
         notes = tuple(note for note in (one.note, constants) if note)
         return Candidate(one.name, run, None, build.slot, route, notes, settled.config, one.point)
@@ -133,7 +165,7 @@ class Making:
         settled = Settled(self.call.names, None, {}, {}, None, None)
         for variant in variants:
             name = str(variant.name or getattr(variant.fn, "__name__", type(variant.fn).__name__))
-            if not self._may_be_made(name):
+            if not self._may_be_made(Wanted(name, None), True):
                 continue
             given = self.call.present()
             reason = variant.when(**given) if variant.when is not None else None
@@ -161,6 +193,11 @@ class Making:
             return None
         resets = (*tuning.reset_to_zero, *tuning.restore_value) if tuning is not None else ()
         return self.effects.written.union(resets)
+
+
+def config_name(making: Making, place: int | None) -> str:
+    """What a config is called where it stands for no hint."""
+    return f"config[{config_text(making.config(place))}]"
 
 
 def _alike(run: Any, settled: Settled) -> bool:

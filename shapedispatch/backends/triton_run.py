@@ -69,6 +69,9 @@ class Settled:
 class Run:
     """The common part. ``rehearse`` is a call on copies: as Triton's autotuner would make it, with its resets."""
 
+    plan: Any = None
+    """The launch in C, where there is one; see `triton_direct.plan_of`."""
+
     def __init__(self, settled: Settled) -> None:
         self.settled = settled
 
@@ -84,31 +87,46 @@ class Run:
         """Run on the caller's arguments."""
         return self.launch(spelling.grid, _values(raw), raw, options)
 
-    def rehearse(self, spelling: Spelling, *raw: Any, **options: Any) -> Any:
-        """Run on copies, which are reset before or restored after as the decorator below has said."""
+    def rehearse(self, spelling: Spelling, *raw: Any, **options: Any) -> None:
+        """Run on copies, again and again: reset before or restored after as the decorator below has said."""
+        tuning = self.settled.tuning
+        arguments = self.settled.arguments(raw) if tuning is not None else {}
+        restored = tuning.restore_value if tuning is not None else ()
+        kept = {name: arguments[name].clone() for name in restored if arguments.get(name) is not None}
+        self.rehearse_once(spelling, *raw, **options)
+        for name, value in kept.items():
+            arguments[name].copy_(value)
+
+    def rehearse_once(self, spelling: Spelling, *raw: Any, **options: Any) -> None:
+        """Run on fresh copies, in which is left what was written, to be looked at. What is returned says nothing."""
         tuning = self.settled.tuning
         if tuning is None:
-            return self.rehearsal(spelling.grid, _values(raw), raw)
+            self.rehearsal(spelling.grid, _values(raw), raw)
+            return
         arguments = self.settled.arguments(raw)
         for name in tuning.reset_to_zero:
             if arguments.get(name) is not None:
                 arguments[name].zero_()
-        kept = {name: arguments[name].clone() for name in tuning.restore_value if arguments.get(name) is not None}
         if tuning.pre_hook is not None:
             tuning.pre_hook(arguments)
-        result = self.rehearsal(spelling.grid, _values(raw), raw)
+        self.rehearsal(spelling.grid, _values(raw), raw)
         if tuning.post_hook is not None:
             tuning.post_hook(arguments, exception=None)
-        for name, value in kept.items():
-            arguments[name].copy_(value)
-        return result
 
 
 class Direct(Run):
-    """By the kernel's own launch. ``stream_of`` gives the current stream of a device."""
+    """By the kernel's own launch. ``stream_of`` gives the current stream of a device.
 
-    def __init__(self, settled: Settled, launch: Launch, stream_of: Callable[[int], int], device: int) -> None:
+    Called in Python; hits in C take the ``plan`` for the same launch, and this where that cannot do it.
+    """
+
+    __slots__ = ("plan",)  # where C reads it
+
+    def __init__(
+        self, settled: Settled, launch: Launch, stream_of: Callable[[int], int], device: int, plan: Any = None
+    ) -> None:
         super().__init__(settled)
+        self.plan = plan
         self._launch = launch
         self._stream_of = stream_of
         self._device = device

@@ -1,0 +1,372 @@
+/* The launch of a compiled kernel by the CUDA driver. */
+
+/* -------------------------------------------------------------------------------------- a launch by the CUDA driver */
+
+/*
+ * A compiled kernel whose launch is settled but for the grid, the stream and the arguments. Only kernels that need
+ * nothing else of the driver have a plan (no clusters, no cooperative grid, no programmatic launch, no scratch memory),
+ * and only where the driver confirms the place and size of every parameter.
+ */
+enum { CUDA = 2, MOST_PARAMETERS = 128, MOST_BYTES = 1024 };    /* CUDA: DLPack's number of it */
+enum { NO_CONTEXT = 201 };
+
+/* The driver's functions, found when first asked for: this file is built and loaded without CUDA. */
+static struct {
+    int (*launch)(void *function, unsigned x, unsigned y, unsigned z, unsigned threads_x, unsigned threads_y,
+        unsigned threads_z, unsigned shared, void *stream, void **parameters, void **extra);
+    int (*parameter_info)(void *function, size_t index, size_t *offset, size_t *size);
+    int (*error_text)(int error, const char **text);
+    int (*is_capturing)(void *stream, int *status);     /* may be missing: then no stream can be */
+    int (*work_stream)(int32_t device_type, int32_t device_index, void **stream);   /* torch's */
+} driver;
+
+/* What a parameter is made of: an address, a signed or unsigned integer, a floating-point number, or zeros. */
+enum { ADDRESS = 'p', SIGNED_INT = 'i', UNSIGNED_INT = 'u', REAL = 'f', ZEROS = '0' };
+
+typedef struct {
+    size_t offset, size;
+    int kind;
+    Py_ssize_t source;                  /* the place of its value in a call's values */
+} Parameter;
+
+typedef struct {
+    PyObject_HEAD
+    vectorcallfunc vectorcall;
+    PyObject *name;
+    void *function;
+    unsigned threads, shared;
+    int device;
+    unsigned grid[3];                   /* the decorator's; the first is NO_GRID where it gives none */
+    PyObject *filled;                   /* a dict: what configs and heuristics fill in, by name */
+    PyObject *answer;                   /* what a launch returns */
+    Py_ssize_t count, values;           /* parameters, and values that a call must have at least */
+    Parameter parameters[MOST_PARAMETERS];
+} Plan;
+
+enum { NO_GRID = UINT32_MAX };
+
+static const char *driver_says(int error)
+{
+    const char *text = NULL;
+    if (driver.error_text == NULL || driver.error_text(error, &text) != 0 || text == NULL)
+        return "unknown error";
+    return text;
+}
+
+static int address_of(PyObject *value, uint64_t *address)
+{
+    View view;
+    *address = 0;
+    if (value == Py_None)
+        return 1;
+    if (PyLong_Check(value)) {
+        *address = PyLong_AsUnsignedLongLong(value);
+        return *address != (uint64_t)-1 || !PyErr_Occurred();
+    }
+    if (Py_TYPE(value) != torch.tensor && Py_TYPE(value) != torch.parameter) {
+        PyErr_Format(PyExc_TypeError, "a %s is no address", Py_TYPE(value)->tp_name);
+        return 0;
+    }
+    if (torch.exchange == NULL || torch.exchange->view_of(value, &view) != 0)
+        return 0;
+    *address = (uint64_t)(uintptr_t)view.data + view.byte_offset;
+    return 1;
+}
+
+static int fits(uint64_t number, size_t size, int is_signed)
+{
+    unsigned spare = 64 - 8 * (unsigned)size;
+    return is_signed ? (uint64_t)((int64_t)(number << spare) >> spare) == number : number << spare >> spare == number;
+}
+
+static int integer_of(PyObject *value, const Parameter *parameter, uint64_t *bits)
+{
+    int is_signed = parameter->kind == SIGNED_INT;
+    *bits = is_signed ? (uint64_t)PyLong_AsLongLong(value) : PyLong_AsUnsignedLongLong(value);
+    if (*bits == (uint64_t)-1 && PyErr_Occurred())
+        return 0;
+    if (fits(*bits, parameter->size, is_signed))
+        return 1;
+    PyErr_Format(PyExc_OverflowError, "%R does not fit %zu bytes", value, parameter->size);
+    return 0;
+}
+
+static int real_of(PyObject *value, size_t size, uint64_t *bits)
+{
+    double number = PyFloat_AsDouble(value);
+    if (number == -1.0 && PyErr_Occurred())
+        return 0;
+    float narrow = (float)number;
+    memcpy(bits, size == sizeof narrow ? (void *)&narrow : (void *)&number, size);
+    return 1;
+}
+
+/* The bits of one parameter, the low bytes first: CUDA's hosts are little-endian. */
+static int bits_of(PyObject *value, const Parameter *parameter, uint64_t *bits)
+{
+    switch (parameter->kind) {
+    case ADDRESS:
+        return address_of(value, bits);
+    case REAL:
+        return real_of(value, parameter->size, bits);
+    default:
+        return integer_of(value, parameter, bits);
+    }
+}
+
+static int fill(const Plan *plan, PyObject *values, char *buffer, void **places)
+{
+    for (Py_ssize_t i = 0; i < plan->count; i++) {
+        const Parameter *parameter = &plan->parameters[i];
+        uint64_t bits = 0;
+        if (parameter->kind != ZEROS && !bits_of(PyTuple_GET_ITEM(values, parameter->source), parameter, &bits))
+            return 0;
+        places[i] = buffer + parameter->offset;
+        memcpy(places[i], &bits, parameter->size);
+    }
+    return 1;
+}
+
+/* One to three sizes; those that are left out are 1. */
+static int grid_of(PyObject *grid, unsigned sizes[3])
+{
+    Py_ssize_t count = PyTuple_CheckExact(grid) ? PyTuple_GET_SIZE(grid) : 0;
+    if (count < 1 || count > 3) {
+        PyErr_Format(PyExc_TypeError, "a grid is a tuple of one to three sizes, not %R", grid);
+        return 0;
+    }
+    for (Py_ssize_t i = 0; i < 3; i++) {
+        long size = i < count ? PyLong_AsLong(PyTuple_GET_ITEM(grid, i)) : 1;
+        if (size == -1 && PyErr_Occurred())
+            return 0;
+        if (size < 0 || size > INT32_MAX) {
+            PyErr_Format(PyExc_ValueError, "%R is no grid", grid);
+            return 0;
+        }
+        sizes[i] = (unsigned)size;
+    }
+    return 1;
+}
+
+static PyObject *failed_launch(const Plan *plan, PyObject *grid, PyObject *values, int error)
+{
+    return PyErr_Format(PyExc_RuntimeError,
+        "the CUDA driver refused to launch %U\n  grid = %R\n  threads = %u\n  shared = %u bytes\n  arguments = %R\n"
+        "CUDA error %d: %s", plan->name, grid, plan->threads, plan->shared, values, error, driver_says(error));
+}
+
+/* The driver's answer. The GIL is given back meanwhile: the driver waits where its queue is full. */
+static int launch_at(const Plan *plan, const unsigned sizes[3], void *stream, void **places)
+{
+    int error;
+    Py_BEGIN_ALLOW_THREADS
+    error = driver.launch(plan->function, sizes[0], sizes[1], sizes[2], plan->threads, 1, 1, plan->shared, stream,
+        places, NULL);
+    Py_END_ALLOW_THREADS
+    return error;
+}
+
+static int stream_of(const Plan *plan, void **stream)
+{
+    if (driver.work_stream(CUDA, plan->device, stream) == 0)
+        return 1;
+    if (!PyErr_Occurred())
+        PyErr_SetString(PyExc_RuntimeError, "torch gives no stream");
+    return 0;
+}
+
+static PyObject *launch(const Plan *plan, PyObject *grid, PyObject *values)
+{
+    uint64_t buffer[MOST_BYTES / sizeof(uint64_t)];
+    void *places[MOST_PARAMETERS], *stream = NULL;
+    unsigned sizes[3];
+    if (!grid_of(grid, sizes) || !fill(plan, values, (char *)buffer, places))
+        return NULL;
+    if (sizes[0] == 0 || sizes[1] == 0 || sizes[2] == 0)
+        Py_RETURN_TRUE;     /* as Triton has it: nothing to do is done */
+    if (!stream_of(plan, &stream))
+        return NULL;
+    int error = launch_at(plan, sizes, stream, places);
+    if (error == NO_CONTEXT)
+        Py_RETURN_FALSE;    /* this thread has not used CUDA yet, and nothing was launched */
+    return error != 0 ? failed_launch(plan, grid, values, error) : Py_NewRef(Py_True);
+}
+
+static PyObject *plan_vectorcall(PyObject *self, PyObject *const *call, size_t flags, PyObject *names)
+{
+    const Plan *plan = (Plan *)self;
+    if (PyVectorcall_NARGS(flags) != 2 || names != NULL || !PyTuple_CheckExact(call[1])
+        || PyTuple_GET_SIZE(call[1]) < plan->values)
+        return PyErr_Format(PyExc_TypeError, "a launch of %U takes a grid and a tuple of %zd values", plan->name,
+            plan->values);
+    return launch(plan, call[0], call[1]);
+}
+
+/* The driver's word for where a parameter stands; how many there are is told by the first that it does not know. */
+static int confirm(const Plan *plan, Py_ssize_t i, Parameter *parameter)
+{
+    size_t size = 0;
+    int error = driver.parameter_info(plan->function, (size_t)i, &parameter->offset, &size);
+    if (error == 0 && size == parameter->size && parameter->offset + size <= MOST_BYTES)
+        return 1;
+    PyErr_Format(PyExc_ValueError, "parameter %zd of %U takes %zu bytes, and %zu are to be passed (%s)", i, plan->name,
+        size, parameter->size, error == 0 ? "the driver knows it" : driver_says(error));
+    return 0;
+}
+
+static int confirm_count(const Plan *plan)
+{
+    size_t offset, size;
+    if (driver.parameter_info(plan->function, (size_t)plan->count, &offset, &size) != 0)
+        return 1;
+    PyErr_Format(PyExc_ValueError, "%U takes more than the %zd parameters that are to be passed", plan->name,
+        plan->count);
+    return 0;
+}
+
+static int is_kind_of_size(int kind, Py_ssize_t size)
+{
+    if (kind == ADDRESS)
+        return size == 8;
+    if (kind == REAL)
+        return size == 4 || size == 8;
+    return (kind == SIGNED_INT || kind == UNSIGNED_INT || kind == ZEROS)
+        && (size == 1 || size == 2 || size == 4 || size == 8);
+}
+
+static int take_parameter(Plan *plan, Py_ssize_t i, PyObject *given_parameter)
+{
+    Parameter *parameter = &plan->parameters[i];
+    Py_ssize_t size;
+    if (!PyArg_ParseTuple(given_parameter, "Cnn", &parameter->kind, &size, &parameter->source))
+        return 0;
+    if (!is_kind_of_size(parameter->kind, size) || parameter->source < 0) {
+        PyErr_Format(PyExc_ValueError, "%R is no parameter", given_parameter);
+        return 0;
+    }
+    parameter->size = (size_t)size;
+    if (parameter->kind != ZEROS && parameter->source >= plan->values)
+        plan->values = parameter->source + 1;
+    return confirm(plan, i, parameter);
+}
+
+static int take_parameters(Plan *plan, PyObject *parameters)
+{
+    plan->count = PyTuple_GET_SIZE(parameters);
+    if (plan->count > MOST_PARAMETERS) {
+        PyErr_Format(PyExc_ValueError, "%U takes more than %d parameters", plan->name, MOST_PARAMETERS);
+        return 0;
+    }
+    for (Py_ssize_t i = 0; i < plan->count; i++)
+        if (!take_parameter(plan, i, PyTuple_GET_ITEM(parameters, i)))
+            return 0;
+    return confirm_count(plan);
+}
+
+static PyObject *plan_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"name", "function", "threads", "shared", "device", "parameters", "grid", "filled", "answer",
+        NULL};
+    PyObject *name, *parameters, *grid = Py_None, *filled = NULL, *answer = Py_None;
+    unsigned long long function;
+    unsigned threads, shared;
+    int device;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "UKIIiO!|OO!O", names, &name, &function, &threads, &shared,
+            &device, &PyTuple_Type, &parameters, &grid, &PyDict_Type, &filled, &answer))
+        return NULL;
+    if (driver.launch == NULL || driver.work_stream == NULL)
+        return PyErr_Format(PyExc_RuntimeError, "there is no driver to launch %U with", name);
+    Plan *plan = (Plan *)type->tp_alloc(type, 0);
+    if (plan == NULL)
+        return NULL;
+    plan->vectorcall = plan_vectorcall;
+    plan->name = Py_NewRef(name);
+    plan->function = (void *)(uintptr_t)function;
+    plan->threads = threads;
+    plan->shared = shared;
+    plan->device = device;
+    plan->grid[0] = NO_GRID;
+    plan->filled = Py_XNewRef(filled);
+    plan->answer = Py_NewRef(answer);
+    if (!take_parameters(plan, parameters) || (grid != Py_None && !grid_of(grid, plan->grid)))
+        Py_CLEAR(plan);
+    return (PyObject *)plan;
+}
+
+static void plan_dealloc(PyObject *self)
+{
+    Py_XDECREF(((Plan *)self)->name);
+    Py_XDECREF(((Plan *)self)->filled);
+    Py_XDECREF(((Plan *)self)->answer);
+    Py_TYPE(self)->tp_free(self);
+}
+
+static PyMemberDef plan_members[] = {
+    {"name", T_OBJECT_EX, offsetof(Plan, name), READONLY, "the kernel's"},
+    {"__vectorcalloffset__", T_PYSSIZET, offsetof(Plan, vectorcall), READONLY, NULL},
+    {NULL, 0, 0, 0, NULL},
+};
+
+static PyTypeObject PlanType = {
+    PyVarObject_HEAD_INIT(NULL, 0)
+    .tp_name = "shapedispatch._hotpath.Plan",
+    .tp_doc = "Plan(name, function, threads, shared, device, parameters, grid=None, filled=None, answer=None)\n--\n\n"
+              "plan(grid, values) launches a loaded kernel on the device's current stream; False where this thread\n"
+              "has no CUDA context yet, so that nothing was launched. A parameter is (kind, bytes, place of its\n"
+              "value), a kind one of p (address, tensor or None), i, u, f and 0 (zeros). Raises ValueError where the\n"
+              "driver knows the parameters otherwise, RuntimeError naming kernel and call where it refuses a launch.",
+    .tp_basicsize = sizeof(Plan),
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_VECTORCALL,
+    .tp_new = plan_new,
+    .tp_dealloc = plan_dealloc,
+    .tp_call = PyVectorcall_Call,
+    .tp_vectorcall_offset = offsetof(Plan, vectorcall),
+    .tp_members = plan_members,
+};
+
+/* Addresses of functions are data to dlsym and to tests. */
+static void set_driver(void *launch_at, void *info_at, void *text_at, void *stream_at, void *capturing_at)
+{
+    memcpy(&driver.launch, &launch_at, sizeof launch_at);
+    memcpy(&driver.parameter_info, &info_at, sizeof info_at);
+    memcpy(&driver.error_text, &text_at, sizeof text_at);
+    memcpy(&driver.work_stream, &stream_at, sizeof stream_at);
+    memcpy(&driver.is_capturing, &capturing_at, sizeof capturing_at);
+}
+
+static PyObject *find_driver(void)
+{
+#ifdef _WIN32
+    return PyErr_Format(PyExc_OSError, "the CUDA driver is not looked for on Windows");
+#else
+    void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+    if (library == NULL)
+        return PyErr_Format(PyExc_OSError, "there is no CUDA driver (%s)", dlerror());
+    void *launch_at = dlsym(library, "cuLaunchKernel"), *info_at = dlsym(library, "cuFuncGetParamInfo");
+    if (launch_at == NULL || info_at == NULL)
+        return PyErr_Format(PyExc_OSError, "this CUDA driver does not tell a kernel's parameters (cuFuncGetParamInfo)");
+    void *capturing_at = dlsym(library, "cuStreamIsCapturing");
+    if (capturing_at == NULL)
+        return PyErr_Format(PyExc_OSError, "this CUDA driver does not tell of captures (cuStreamIsCapturing)");
+    set_driver(launch_at, info_at, dlsym(library, "cuGetErrorString"), NULL, capturing_at);
+    driver.work_stream = torch.exchange == NULL ? NULL : torch.exchange->work_stream;
+    Py_RETURN_NONE;
+#endif
+}
+
+PyDoc_STRVAR(use_driver_doc, "use_driver(functions=None, /)\n--\n\n"
+    "Find the CUDA driver; raises OSError where there is none that tells a kernel's parameters. Tests give the\n"
+    "addresses of functions in its place: cuLaunchKernel, cuFuncGetParamInfo, cuGetErrorString, torch's for the\n"
+    "current stream, cuStreamIsCapturing; 0 means none.");
+
+static PyObject *use_driver(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    unsigned long long at[5];
+    if (PyTuple_GET_SIZE(args) == 0)
+        return find_driver();
+    if (!PyArg_ParseTuple(args, "(KKKKK)", &at[0], &at[1], &at[2], &at[3], &at[4]))
+        return NULL;
+    set_driver((void *)(uintptr_t)at[0], (void *)(uintptr_t)at[1], (void *)(uintptr_t)at[2], (void *)(uintptr_t)at[3],
+        (void *)(uintptr_t)at[4]);
+    Py_RETURN_NONE;
+}

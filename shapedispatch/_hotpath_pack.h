@@ -1,0 +1,490 @@
+/* A call packed into words and objects, as keys.py makes a key of it. */
+
+/* -------------------------------------------------------------------------------------------------- a call in words */
+
+/* Each level of a nested argument takes a word, so that the words bound the depth, too. */
+enum { MOST_WORDS = 512, MOST_OBJECTS = 32, MOST_TENSORS = 64 };
+
+/* The first word of each part of a call says what follows, so that no two different calls pack alike. */
+enum { TENSOR = 1, INT, FLOAT, COMPLEX, SINGLETON, IDENTICAL, EQUAL, KIND, SEQUENCE, DICT, SLICE, SAME, OVERLAP };
+
+/* Which tensor stood where, and the addresses that its elements lie in. */
+typedef struct {
+    const PyObject *tensor;
+    uint64_t start, end;
+    Device device;
+} Place;
+
+typedef struct {
+    int word_count, object_count, tensor_count;
+    int overlap;
+    uint64_t words[MOST_WORDS];
+    PyObject *objects[MOST_OBJECTS];    /* strong references; never to anything that holds a tensor */
+    Place tensors[MOST_TENSORS];
+} Pack;
+
+/* All of these return whether C can judge the call. A Python error may be set where not; pack_call drops it. */
+
+static int push(Pack *pack, uint64_t word)
+{
+    if (pack->word_count == MOST_WORDS)
+        return 0;
+    pack->words[pack->word_count++] = word;
+    return 1;
+}
+
+static uint64_t tagged(int tag, uint64_t low)
+{
+    return (uint64_t)tag << 56 | low;
+}
+
+static int hold(Pack *pack, PyObject *object)
+{
+    if (pack->object_count == MOST_OBJECTS)
+        return 0;
+    Py_INCREF(object);
+    pack->objects[pack->object_count++] = object;
+    return 1;
+}
+
+static void drop_objects(Pack *pack)
+{
+    for (int i = 0; i < pack->object_count; i++)
+        Py_DECREF(pack->objects[i]);
+    pack->object_count = 0;
+}
+
+/* ------------------------------------------------------------------------------------------ the state around a call */
+
+static PyObject *ask(const Probe *probe)
+{
+    if (probe->direct != NULL)
+        return probe->direct(probe->self, NULL);
+    PyObject *const *parts = &PyTuple_GET_ITEM(probe->question, 0);
+    return PyObject_Vectorcall(parts[0], parts + 1, (size_t)PyTuple_GET_SIZE(probe->question) - 1, NULL);
+}
+
+/* A short text as one word; torch's names of precisions are at most seven letters. */
+static int word_of_text(PyObject *text, uint64_t *word)
+{
+    Py_ssize_t length;
+    const char *letters = PyUnicode_AsUTF8AndSize(text, &length);
+    if (letters == NULL || length > 7)
+        return 0;
+    *word = tagged((int)length, 0);
+    memcpy(word, letters, (size_t)length);
+    return 1;
+}
+
+/* None and False are 0; numbers are themselves, dtypes (which live for ever) their address. */
+static int word_of(PyObject *answer, uint64_t *word)
+{
+    if (answer == Py_None || answer == Py_False || answer == Py_True) {
+        *word = answer == Py_True;
+        return 1;
+    }
+    if (PyLong_CheckExact(answer)) {
+        *word = (uint64_t)PyLong_AsLongLong(answer);
+        return *word != (uint64_t)-1 || !PyErr_Occurred();
+    }
+    if (Py_TYPE(answer) == torch.dtype) {
+        *word = (uint64_t)(uintptr_t)answer;
+        return 1;
+    }
+    return PyUnicode_CheckExact(answer) && word_of_text(answer, word);
+}
+
+static int take_word(PyObject *answer, uint64_t *word)
+{
+    int judged = answer != NULL && word_of(answer, word);
+    Py_XDECREF(answer);
+    return judged;
+}
+
+static int push_answer(Pack *pack, PyObject *answer)
+{
+    uint64_t word;
+    return take_word(answer, &word) && push(pack, word);
+}
+
+/* A module's variable, read where `module.name` would read it; also true where it is no number or is missing. */
+static int variable_is_at_least(PyObject *names, PyObject *name, long bound)
+{
+    PyObject *value = PyDict_GetItemWithError(names, name);
+    long number = value == NULL ? bound : PyLong_AsLong(value);
+    return number >= bound || PyErr_Occurred();
+}
+
+static int is_quiet(void)
+{
+    uint64_t word;
+    for (int i = 0; i < torch.quiet.count; i++)
+        if (!take_word(ask(&torch.quiet.probes[i]), &word) || word != 0)
+            return 0;
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(torch.hook_tables); i++)
+        if (PyDict_Size(PyTuple_GET_ITEM(torch.hook_tables, i)) != 0)
+            return 0;
+    return !variable_is_at_least(torch.compiler_names, torch.is_compiling_flag, 1)
+        && !variable_is_at_least(torch.forward_names, torch.current_level, 0);
+}
+
+/* Which devices cast, to what, and whether casts are remembered. */
+static int pack_autocast(Pack *pack)
+{
+    uint64_t on = 0, word;
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(torch.autocast_devices); i++) {
+        PyObject *device = PyTuple_GET_ITEM(torch.autocast_devices, i);
+        if (!take_word(PyObject_CallOneArg(torch.autocast_enabled, device), &word))
+            return 0;
+        if (word != 0) {
+            on |= (uint64_t)1 << i;
+            if (!push_answer(pack, PyObject_CallOneArg(torch.autocast_dtype, device)))
+                return 0;
+        }
+    }
+    /* Last, so that it also says how many words stand before it. */
+    return push_answer(pack, ask(&torch.autocast_cache)) && push(pack, tagged(SEQUENCE, on));
+}
+
+static int pack_determinism(Pack *pack)
+{
+    return push_answer(pack, ask(&torch.warn_only))
+        && push_answer(pack, PyObject_GetAttr(torch.determinism, torch.fill_memory));
+}
+
+static int pack_switch(Pack *pack, const Probe *probe, int (*pack_details)(Pack *))
+{
+    uint64_t on;
+    return take_word(ask(probe), &on) && push(pack, on) && (on == 0 || pack_details(pack));
+}
+
+static int pack_ambient(Pack *pack)
+{
+    if (!is_quiet())
+        return 0;
+    for (int i = 0; i < torch.keyed.count; i++)
+        if (!push_answer(pack, ask(&torch.keyed.probes[i])))
+            return 0;
+    return pack_switch(pack, &torch.any_autocast, pack_autocast)
+        && pack_switch(pack, &torch.deterministic, pack_determinism);
+}
+
+/* ------------------------------------------------------------------------------------------------------- one tensor */
+
+/* Where `calibrate` has found the dispatch-key set it is read there; else the two calls that keys.py makes are made. */
+static int keyset_by_calls(PyObject *tensor, uint64_t *keyset)
+{
+    PyObject *keys = PyObject_CallOneArg(torch.dispatch_keys, tensor);
+    PyObject *raw = keys == NULL ? NULL : PyObject_CallMethodNoArgs(keys, torch.raw_repr);
+    if (raw != NULL)
+        *keyset = PyLong_AsUnsignedLongLongMask(raw);
+    Py_XDECREF(raw);
+    Py_XDECREF(keys);
+    return raw != NULL && !PyErr_Occurred();
+}
+
+static int keyset_of(PyObject *tensor, uint64_t *keyset)
+{
+    if (torch.impl_at == 0)
+        return keyset_by_calls(tensor, keyset);
+    const char *impl;
+    memcpy(&impl, (const char *)tensor + torch.impl_at, sizeof impl);
+    if (impl == NULL)
+        return 0;
+    memcpy(keyset, impl + torch.keyset_at, sizeof *keyset);
+    return 1;
+}
+
+static int flag_of(PyGetSetDef *attribute, PyObject *tensor, int *flag)
+{
+    PyObject *answer = attribute->get(tensor, attribute->closure);
+    *flag = answer == Py_True;
+    Py_XDECREF(answer);
+    return answer != NULL;
+}
+
+/* 0 without a gradient, 1 for a leaf, 2 for what was computed. */
+static int grad_of(PyObject *tensor, uint64_t *grad)
+{
+    int requires_grad, is_leaf = 0;
+    if (!flag_of(torch.requires_grad, tensor, &requires_grad))
+        return 0;
+    if (requires_grad && !flag_of(torch.is_leaf, tensor, &is_leaf))
+        return 0;
+    *grad = requires_grad ? (uint64_t)(2 - is_leaf) : 0;
+    return 1;
+}
+
+static uint64_t elements_of(const View *view)
+{
+    uint64_t count = 1;
+    for (int i = 0; i < view->ndim; i++)
+        count *= (uint64_t)view->sizes[i];
+    return count;
+}
+
+/* One after the last address, as keys.span has it. */
+static uint64_t end_of(const View *view, uint64_t start)
+{
+    uint64_t last = 0, bytes = ((uint64_t)view->dtype.bits * view->dtype.lanes + 7) / 8;
+    for (int i = 0; i < view->ndim; i++)
+        last += (uint64_t)((view->sizes[i] - 1) * view->strides[i]);
+    return elements_of(view) == 0 ? start : start + (last + 1) * bytes;
+}
+
+static int note_tensor(Pack *pack, const PyObject *tensor, const View *view, uint64_t start)
+{
+    if (pack->tensor_count == MOST_TENSORS)
+        return 0;
+    Place place = {tensor, start, pack->overlap ? end_of(view, start) : start, view->device};
+    pack->tensors[pack->tensor_count++] = place;
+    return 1;
+}
+
+/* Storage that was freed leaves a small address; whether such a tensor can be keyed is for Python to say. */
+static int has_memory(const View *view, uint64_t start)
+{
+    return start >= 4096 || elements_of(view) == 0;
+}
+
+/* DLPack shows integers of less than eight bits as those of eight: for these torch is asked. */
+static int push_dtype(Pack *pack, PyObject *tensor, Dtype dtype)
+{
+    enum { SIGNED, UNSIGNED };
+    if (dtype.bits > 8 || (dtype.code != SIGNED && dtype.code != UNSIGNED))
+        return 1;
+    return push_answer(pack, torch.dtype_of->get(tensor, torch.dtype_of->closure));
+}
+
+static int pack_tensor(Pack *pack, PyObject *tensor)
+{
+    uint64_t keyset, grad, dtype = 0, device;
+    View view;
+    /* The view comes last: it points into the tensor, and nothing else may run before it is copied. */
+    if (!keyset_of(tensor, &keyset) || !grad_of(tensor, &grad) || torch.exchange->view_of(tensor, &view) != 0)
+        return 0;
+    if (view.ndim > 64 || (view.ndim > 0 && view.strides == NULL))
+        return 0;
+    memcpy(&dtype, &view.dtype, sizeof view.dtype);
+    memcpy(&device, &view.device, sizeof device);
+    uint64_t start = (uint64_t)(uintptr_t)view.data + view.byte_offset;
+    if (!has_memory(&view, start) || !note_tensor(pack, tensor, &view, start))
+        return 0;
+    uint64_t parameter = Py_TYPE(tensor) == torch.parameter;
+    uint64_t first = parameter << 52 | grad << 48 | (start & 15) << 40 | (uint64_t)view.ndim << 32 | dtype;
+    if (pack->word_count + 3 + 2 * view.ndim > MOST_WORDS)
+        return 0;
+    push(pack, tagged(TENSOR, first));
+    push(pack, device);
+    push(pack, keyset);
+    for (int i = 0; i < view.ndim; i++) {
+        push(pack, (uint64_t)view.sizes[i]);
+        push(pack, (uint64_t)view.strides[i]);
+    }
+    return push_dtype(pack, tensor, view.dtype);
+}
+
+/* Which tensors are one object: the first place of each, as keys._same has it. */
+static int pack_same(Pack *pack)
+{
+    for (int i = 1; i < pack->tensor_count; i++) {
+        int j = 0;
+        while (pack->tensors[j].tensor != pack->tensors[i].tensor)
+            j++;
+        if (j < i && !push(pack, tagged(SAME, (uint64_t)(i * MOST_TENSORS + j))))
+            return 0;
+    }
+    return 1;
+}
+
+static int share_memory(Place a, Place b)
+{
+    return a.start < b.end && b.start < a.end && a.device.type == b.device.type && a.device.index == b.device.index;
+}
+
+/* Which tensors share memory and how far apart they begin, as keys.overlap has it. */
+static int pack_overlap(Pack *pack)
+{
+    for (int i = 0; pack->overlap && i < pack->tensor_count; i++)
+        for (int j = i + 1; j < pack->tensor_count; j++) {
+            Place a = pack->tensors[i], b = pack->tensors[j];
+            if (share_memory(a, b)
+                && !(push(pack, tagged(OVERLAP, (uint64_t)(i * MOST_TENSORS + j))) && push(pack, b.start - a.start)))
+                return 0;
+        }
+    return 1;
+}
+
+/* -------------------------------------------------------------------------------------------------- other arguments */
+
+static int pack_value(Pack *pack, PyObject *value);
+
+/* An object that is only equal to itself. */
+static int pack_identical(Pack *pack, int tag, PyObject *object)
+{
+    return push(pack, tagged(tag, 0)) && push(pack, (uint64_t)(uintptr_t)object) && hold(pack, object);
+}
+
+/* An object of a type whose equality runs no Python code; it is compared when its words are equal. */
+static int pack_equal(Pack *pack, PyObject *object)
+{
+    Py_hash_t hash = PyObject_Hash(object);
+    if (hash == -1)
+        return 0;
+    return push(pack, tagged(EQUAL, 0)) && push(pack, (uint64_t)(uintptr_t)Py_TYPE(object))
+        && push(pack, (uint64_t)hash) && hold(pack, object);
+}
+
+static int pack_int(Pack *pack, PyObject *value)
+{
+    int overflow;
+    long long number = PyLong_AsLongLongAndOverflow(value, &overflow);
+    if (overflow)
+        return pack_equal(pack, value);
+    return push(pack, tagged(INT, 0)) && push(pack, (uint64_t)number);
+}
+
+/* The bits, which tell 0.0 from -0.0; every NaN is one. */
+static uint64_t float_bits(double number)
+{
+    uint64_t bits;
+    if (number != number)
+        return ~(uint64_t)0;
+    memcpy(&bits, &number, sizeof bits);
+    return bits;
+}
+
+static int pack_complex(Pack *pack, PyObject *value)
+{
+    Py_complex number = PyComplex_AsCComplex(value);
+    return push(pack, tagged(COMPLEX, 0)) && push(pack, float_bits(number.real)) && push(pack, float_bits(number.imag));
+}
+
+/* What is inside a container is held while it is packed: asking torch may let other code run. */
+static int pack_item(Pack *pack, PyObject *item)
+{
+    Py_INCREF(item);
+    int judged = pack_value(pack, item);
+    Py_DECREF(item);
+    return judged;
+}
+
+static int pack_sequence(Pack *pack, PyObject *values)
+{
+    Py_ssize_t size = PySequence_Fast_GET_SIZE(values);
+    if (!push(pack, tagged(SEQUENCE, (uint64_t)size)) || !push(pack, (uint64_t)(uintptr_t)Py_TYPE(values)))
+        return 0;
+    for (Py_ssize_t i = 0; i < size; i++)
+        if (size != PySequence_Fast_GET_SIZE(values) || !pack_item(pack, PySequence_Fast_GET_ITEM(values, i)))
+            return 0;
+    return 1;
+}
+
+static int pack_items(Pack *pack, PyObject *dict)
+{
+    Py_ssize_t place = 0, size = PyDict_GET_SIZE(dict);
+    PyObject *name, *value;
+    while (PyDict_Next(dict, &place, &name, &value))
+        if (!pack_item(pack, name) || !pack_item(pack, value) || PyDict_GET_SIZE(dict) != size)
+            return 0;
+    return 1;
+}
+
+static int pack_dict(Pack *pack, PyObject *dict)
+{
+    return push(pack, tagged(DICT, (uint64_t)PyDict_GET_SIZE(dict))) && pack_items(pack, dict);
+}
+
+static int pack_slice(Pack *pack, PyObject *value)
+{
+    PySliceObject *slice = (PySliceObject *)value;
+    return push(pack, tagged(SLICE, 0)) && pack_value(pack, slice->start) && pack_value(pack, slice->stop)
+        && pack_value(pack, slice->step);
+}
+
+/* Whether keys.tensors may find tensors inside an instance of this type: what it finds there is Python's to key. */
+static int may_hold_tensors(PyTypeObject *type)
+{
+    return PyType_IsSubtype(type, torch.base) || PyType_HasFeature(type, Py_TPFLAGS_LIST_SUBCLASS)
+        || PyType_HasFeature(type, Py_TPFLAGS_TUPLE_SUBCLASS) || PyType_HasFeature(type, Py_TPFLAGS_DICT_SUBCLASS)
+        || _PyType_Lookup(type, torch.dataclass_fields) != NULL;
+}
+
+/* What counts by its type: a module, or a method's `self`. */
+static int pack_kind(Pack *pack, PyTypeObject *type)
+{
+    return !may_hold_tensors(type) && pack_identical(pack, KIND, (PyObject *)type);
+}
+
+/* Types that are met less often than tensors and numbers. */
+static int pack_other(Pack *pack, PyObject *value)
+{
+    PyTypeObject *type = Py_TYPE(value);
+    if (type == &PyUnicode_Type || type == &PyBytes_Type || type == torch.device)
+        return pack_equal(pack, value);
+    if (type == &PyList_Type || type == &PyTuple_Type || type == torch.size)
+        return pack_sequence(pack, value);
+    if (type == &PyDict_Type)
+        return pack_dict(pack, value);
+    if (type == &PySlice_Type)
+        return pack_slice(pack, value);
+    if (type == &PyComplex_Type)
+        return pack_complex(pack, value);
+    if (type == torch.dtype || type == torch.layout || type == torch.memory_format || type == &PyType_Type)
+        return pack_identical(pack, IDENTICAL, value);
+    return PyType_IsSubtype(type, torch.module) && pack_kind(pack, type);
+}
+
+static int pack_value(Pack *pack, PyObject *value)
+{
+    PyTypeObject *type = Py_TYPE(value);
+    if (type == torch.tensor || type == torch.parameter)
+        return pack_tensor(pack, value);
+    if (type == &PyLong_Type)
+        return pack_int(pack, value);
+    if (value == Py_None || value == Py_True || value == Py_False || value == Py_Ellipsis)
+        return push(pack, tagged(SINGLETON, 0)) && push(pack, (uint64_t)(uintptr_t)value);
+    if (type == &PyFloat_Type)
+        return push(pack, tagged(FLOAT, 0)) && push(pack, float_bits(PyFloat_AS_DOUBLE(value)));
+    return pack_other(pack, value);
+}
+
+/* --------------------------------------------------------------------------------------------------------- the call */
+
+static int pack_arguments(Pack *pack, PyObject *args, PyObject *kwargs, int receiver)
+{
+    Py_ssize_t count = PyTuple_GET_SIZE(args), first = receiver && count > 0;
+    uint64_t shape = (uint64_t)count << 24 | (uint64_t)PyDict_GET_SIZE(kwargs) << 2;
+    if (!push(pack, shape | (uint64_t)first << 1 | (uint64_t)pack->overlap))
+        return 0;
+    if (first && !pack_kind(pack, Py_TYPE(PyTuple_GET_ITEM(args, 0))))
+        return 0;
+    for (Py_ssize_t i = first; i < count; i++)
+        if (!pack_value(pack, PyTuple_GET_ITEM(args, i)))
+            return 0;
+    return pack_items(pack, kwargs);
+}
+
+/* The whole call. Where this returns 0 nothing is held and no error is set; else drop_objects is the caller's. */
+static int pack_call(Pack *pack, PyObject *args, PyObject *kwargs, int receiver, int overlap)
+{
+    pack->word_count = pack->object_count = pack->tensor_count = 0;
+    pack->overlap = overlap;
+    if (torch.exchange != NULL && PyTuple_CheckExact(args) && PyDict_CheckExact(kwargs)
+        && pack_ambient(pack) && pack_arguments(pack, args, kwargs, receiver)
+        && pack_same(pack) && pack_overlap(pack))
+        return 1;
+    PyErr_Clear();
+    drop_objects(pack);
+    return 0;
+}
+
+static uint64_t hash_of(const Pack *pack)
+{
+    uint64_t hash = (uint64_t)pack->word_count;
+    for (int i = 0; i < pack->word_count; i++) {
+        hash = (hash ^ pack->words[i]) * 0x9E3779B97F4A7C15u;
+        hash ^= hash >> 32;
+    }
+    return hash;
+}

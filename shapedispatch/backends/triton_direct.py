@@ -1,0 +1,81 @@
+"""The launch of a compiled kernel by the driver itself, from C: what it needs to know, or why there is none.
+
+`triton_launch.Launch` calls Triton's own launcher, which can do more than most kernels need. A plan holds what that
+launcher would pass on for a kernel that needs none of it: threads, shared memory, and each parameter's kind and size.
+The driver is asked whether it knows the parameters the same way, so a Triton that passes other ones has no plan.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .. import hotpath
+from .triton_run import Settled
+
+__all__ = ["plan_of"]
+
+WARP = 32
+SCALARS = {
+    **{f"{sign}{8 * size}": (sign, size) for sign in "iu" for size in (1, 2, 4, 8)},
+    "i1": ("i", 1),
+    "u1": ("u", 1),
+    "fp32": ("f", 4),
+    "fp64": ("f", 8),
+}
+"""Triton's scalar types by name, as `hotpath.plan` takes them; narrower floats are converted by Triton's launcher."""
+
+MOST_HIDDEN = 2
+"""Pointers to scratch memory that Triton adds behind a kernel's own parameters; how many depends on its version."""
+
+ONLY_WITHOUT = {
+    "num_ctas": (1, "it runs in clusters"),
+    "launch_cooperative_grid": (False, "its grid is cooperative"),
+    "launch_pdl": (False, "it is launched programmatically"),
+    "global_scratch_size": (0, "it needs scratch memory"),
+    "profile_scratch_size": (0, "it needs scratch memory for a profile"),
+}
+"""What the driver's plain launch does not do: metadata, the value at which it is not needed, the reason else."""
+
+
+def plan_of(compiled: Any, settled: Settled, device: int) -> hotpath.Plan | str:
+    """The launch in C of a loaded kernel for one key and config; or why there is none."""
+    why = hotpath.reason() or _why_not(compiled.metadata, settled)
+    if why is not None:
+        return why
+    parameters = _parameters(compiled.src.signature)
+    if isinstance(parameters, str):
+        return parameters
+    threads, shared = WARP * compiled.metadata.num_warps, compiled.metadata.shared
+    found: hotpath.Plan | str = "the driver was not asked"
+    for hidden in reversed(range(MOST_HIDDEN + 1)):
+        passed = [*parameters, *[("0", 8, 0)] * hidden]
+        found = hotpath.plan(
+            compiled.name, compiled.function, threads, shared, device, passed, settled.grid, settled.supplied, compiled
+        )
+        if not isinstance(found, str):
+            break
+    return found
+
+
+def _why_not(metadata: Any, settled: Settled) -> str | None:
+    if settled.config is not None and settled.config.pre_hook is not None:
+        return "its config has a hook that runs before each launch"
+    for name, (without, reason) in ONLY_WITHOUT.items():
+        if not hasattr(metadata, name):
+            return f"this Triton does not say whether {reason.removeprefix('it ')}: there is no {name}"
+        if getattr(metadata, name) != without:
+            return reason
+    return None
+
+
+def _parameters(signature: dict[str, Any]) -> list[tuple[str, int, int]] | str:
+    """What the kernel itself takes: constants are no parameters of it."""
+    found = []
+    for place, (name, kind) in enumerate(signature.items()):
+        if kind == "constexpr":
+            continue
+        passed = ("p", 8) if str(kind).startswith("*") else SCALARS.get(str(kind))
+        if passed is None:
+            return f"{name} is passed as {kind}, which is Triton's to pass"
+        found.append((*passed, place))
+    return found

@@ -1,0 +1,94 @@
+"""The hit path of a kernel in C, beside the one in Python: it packs a call by what the key function keys it by.
+
+Where the key holds something that C does not read, C judges no call of the kernel, and every hit is Python's.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any, NamedTuple
+
+from .. import hotpath
+from ..errors import four_parts, render_call
+from .triton_key import KeyFunction, Parameter
+from .triton_launch import silent_at_a_hit
+from .triton_run import Direct
+
+__all__ = ["Bases", "attach", "bases"]
+
+READ_IN_C = frozenset({"shape", "stride"})
+"""What may be read of a tensor, beside its class, for a call to be judged in C."""
+
+
+class Bases(NamedTuple):
+    """The classes in C to build a kernel's class and that of ``kernel[grid]`` over."""
+
+    front: type
+    at_grid: type
+
+
+def bases() -> Bases | None:
+    """None where C is not in use."""
+    module = hotpath.module()
+    return Bases(module.Front, module.AtGrid) if module is not None else None
+
+
+def attach(front: Any, at_grid: type) -> None:
+    """Let C answer the hits of a kernel made over `Bases.front`; ``at_grid`` is the class of ``kernel[grid]``."""
+    from triton.language import constexpr
+
+    core = front.core
+    kernel = core.backend.adopted.kernel
+    refused = _refused(core.backend.layout.names)
+    road = hotpath.module().KernelRoad(
+        silent_at_a_hit(kernel), kernel, "used_global_vals", Direct, constexpr, at_grid, refused
+    )
+    core.backend.layout.renewed = lambda keys: road.sign(signature_of(keys))
+    core.road = road
+    road.off = core.off
+    core.table.attach(road)
+    front.take_road(road)
+
+
+def signature_of(keys: KeyFunction) -> Any:
+    """What C packs a call by, at least as fine as ``keys``; None where it cannot be."""
+    if any(set(keys.read_of(parameter.name)) - READ_IN_C for parameter in keys.parameters):
+        return None
+    from triton.language import dtype
+
+    by_position = sum(not parameter.keyword_only for parameter in keys.parameters)
+    formals = tuple(_formal(parameter, keys) for parameter in keys.parameters)
+    return hotpath.module().Signature(formals, (keys.here,), by_position, keys.form, keys.outer, dtype)
+
+
+def _formal(parameter: Parameter, keys: KeyFunction) -> tuple[Any, ...]:
+    name = parameter.name
+    read = keys.read_of(name)
+    facts = (name, _kind(parameter, keys), parameter.specialize, parameter.align, "shape" in read, "stride" in read)
+    has_default = parameter.default is not inspect.Parameter.empty and name not in keys.supplied
+    return (*facts, parameter.default) if has_default else facts
+
+
+def _kind(parameter: Parameter, keys: KeyFunction) -> str:
+    """See `_hotpath.Signature`."""
+    if parameter.name in keys.supplied:
+        return "f"
+    if parameter.constexpr:
+        return "k"
+    return "v" if keys.by_value(parameter.name) else "c"
+
+
+def _refused(names: tuple[str, ...]) -> Any:
+    """What raises for a launch that the driver refused."""
+
+    def refused(kernel: str, grid: tuple[int, ...], values: tuple[Any, ...], error: int, text: str) -> None:
+        raise RuntimeError(
+            four_parts(
+                render_call(f"{kernel}[{grid}]", dict(zip(names, values, strict=True))),
+                "The CUDA driver was asked to launch it:",
+                [f"{text} (CUDA error {error})"],
+                "It may be the error of an earlier launch: CUDA_LAUNCH_BLOCKING=1 shows which.",
+            )
+        )
+
+    return refused

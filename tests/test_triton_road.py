@@ -1,0 +1,598 @@
+"""Tests of the hit path of kernels in C: what it answers, what it leaves to Python, and that both say the same."""
+
+# ruff: noqa: D101, D103 - kernels, fixtures and stand-ins are named for what they are
+from __future__ import annotations
+
+import copy
+import gc
+import pickle
+import sys
+import weakref
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+import triton
+import triton.language as tl
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from triton import knobs
+
+from shapedispatch import profiling
+from shapedispatch.backends import triton_builds, triton_launch, triton_road
+from shapedispatch.modes import set_mode
+from tests.roads import NO_COMPILER, taking
+from tests.triton_core import dispatched, tensors
+from tests.triton_recorder import Launched, Recorder, recording
+
+pytestmark = pytest.mark.skipif(NO_COMPILER is not None, reason=NO_COMPILER or "")
+
+
+@triton.jit
+def mixed(x, y, n, scale, flag, extra, B: tl.constexpr = 16, KIND: tl.constexpr = tl.float32):
+    value = tl.load(x) * scale + n + B
+    if flag:
+        value += 1
+    if extra is not None:
+        value += tl.load(extra)
+    tl.store(y, value.to(KIND).to(tl.float32))
+
+
+@triton.jit
+def adds(x, y, n, B: tl.constexpr):
+    tl.store(y, tl.load(x) + n + B)
+
+
+GLOBAL = tl.constexpr(3)
+
+
+@triton.jit
+def reads_a_global(x, y, n):
+    tl.store(y, tl.load(x) + n + GLOBAL)
+
+
+JITTED = [mixed, adds, reads_a_global]
+X, Y = tensors(2)
+
+
+@pytest.fixture
+def recorder() -> Iterator[Recorder]:
+    with taking("c"), recording(*JITTED) as driver:
+        yield driver
+    triton_builds.releases.kept.clear()
+    triton_builds.releases._waiting.clear()
+
+
+def bare(recorder: Recorder, kernel: Any = adds, **said: Any) -> Any:
+    said.setdefault("configs", [triton.Config({"B": 16})] if kernel is adds else None)
+    return dispatched(kernel, recorder, **{name: value for name, value in said.items() if value is not None})
+
+
+def in_c(recorder: Recorder, call: Callable[[], Any]) -> int:
+    """How many of three calls were launched in C, once the call is decided and Python has linked it."""
+    call()
+    call()
+    before = recorder.c.in_c
+    for _ in range(3):
+        call()
+    return recorder.c.in_c - before
+
+
+# ------------------------------------------------------------------------------------------------------ what C answers
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda kernel: kernel(X, Y, 60),
+        lambda kernel: kernel[(4,)](X, Y, 60),
+        lambda kernel: kernel[(4, 2, 1)](X, Y, n=60),
+        lambda kernel: kernel[[4]](n=60, y=Y, x=X),
+        lambda kernel: kernel[lambda meta: (meta["n"] // meta["B"],)](X, Y, 60),
+        lambda kernel: kernel[(4,)](torch.nn.Parameter(X, requires_grad=False), Y, 60),
+    ],
+)
+def test_hits_are_launched_in_c(recorder: Recorder, call: Callable[[Any], Any]) -> None:
+    """However the call is spelled and wherever its grid comes from; what comes back is the compiled kernel."""
+    kernel = bare(recorder, grid=(3,))
+    assert in_c(recorder, lambda: call(kernel)) == 3
+    assert type(call(kernel)).__name__ == "CompiledKernel"
+    assert kernel.cache_info().hits == 5
+
+
+def test_a_grid_of_the_call_is_evaluated_at_every_call(recorder: Recorder) -> None:
+    """It may close over anything; it is shown the arguments and what the config fills in."""
+    kernel, shown, size = bare(recorder), [], [0]
+
+    def grid(meta: dict[str, Any]) -> tuple[int, ...]:
+        shown.append(meta)
+        size[0] += 1
+        return (size[0],)
+
+    def call() -> None:
+        kernel[grid](X, Y, 60)
+
+    assert in_c(recorder, call) == 3
+    assert [launched.grid[0] for launched in recorder.launches[-3:]] == [size[0] - 2, size[0] - 1, size[0]]
+    assert shown[-1].keys() == {"x", "y", "n", "B"}
+    assert (shown[-1]["x"], shown[-1]["n"], shown[-1]["B"]) == (X, 60, 16)
+
+
+def test_what_a_grid_raises_reaches_the_caller(recorder: Recorder) -> None:
+    """And nothing is launched."""
+    kernel, wrong = bare(recorder), [False]
+
+    def grid(meta: dict[str, Any]) -> tuple[int, ...]:
+        if wrong[0]:
+            raise KeyError("no such thing")
+        return (1,)
+
+    in_c(recorder, lambda: kernel[grid](X, Y, 60))
+    wrong[0], before = True, len(recorder.launches)
+    with pytest.raises(KeyError, match="no such thing"):
+        kernel[grid](X, Y, 60)
+    assert len(recorder.launches) == before
+
+
+@pytest.mark.parametrize("grid", [(torch.tensor(4),), (True,), (2**31,), (-1,), (1, 1, 1, 1), torch.Size([4]), 4])
+def test_a_grid_that_c_cannot_read_is_pythons(recorder: Recorder, grid: Any) -> None:
+    """What comes of it is Triton's to say, in both roads the same."""
+    kernel = bare(recorder, grid=(1,))
+    in_c(recorder, lambda: kernel(X, Y, 60))
+    before, said = recorder.c.in_c, []
+    for call in (lambda: kernel[grid](X, Y, 60), lambda: kernel[lambda meta: grid](X, Y, 60)):
+        try:
+            call()
+            said.append(recorder.launches[-1].grid)
+        except Exception as error:  # noqa: BLE001 - any: both must be of one kind
+            said.append(type(error))
+    assert recorder.c.in_c == before
+    assert said[0] == said[1]
+
+
+def test_an_empty_grid_launches_nothing(recorder: Recorder) -> None:
+    """As Triton has it, and the compiled kernel comes back."""
+    kernel = bare(recorder)
+    in_c(recorder, lambda: kernel[(1,)](X, Y, 60))
+    before = len(recorder.launches)
+    assert type(kernel[(0,)](X, Y, 60)).__name__ == "CompiledKernel"
+    assert len(recorder.launches) == before
+
+
+# ---------------------------------------------------------------------------------------------- what C leaves to Python
+
+
+class Hook:
+    def __call__(self, *args: Any, **kwargs: Any) -> None:
+        """Do nothing."""
+
+
+@pytest.mark.parametrize(
+    ("holder", "name", "value"),
+    [
+        (adds, "pre_run_hooks", [Hook()]),
+        (adds, "debug", True),
+        (knobs.runtime, "debug", True),
+        (knobs.runtime, "launch_enter_hook", Hook()),
+        (knobs.runtime, "launch_exit_hook", Hook()),
+        (knobs.runtime, "add_stages_inspection_hook", Hook()),
+        (type(knobs.runtime), "debug", True),
+        (knobs.compilation, "instrumentation_mode", "consan"),
+        (profiling.state, "_is_profiler_enabled", True),
+    ],
+    ids=lambda value: value if isinstance(value, str) else type(value).__name__,
+)
+def test_while_something_watches_launches_are_pythons(
+    recorder: Recorder, monkeypatch: pytest.MonkeyPatch, holder: Any, name: str, value: Any
+) -> None:
+    """Hooks, debug mode, instrumentation, a profiler: seen at the next call, and gone with the one after."""
+    kernel = bare(recorder, grid=(1,))
+    assert in_c(recorder, lambda: kernel(X, Y, 60)) == 3
+    front = kernel._launched
+    seen = []
+    with monkeypatch.context() as patched:
+        patched.setattr(type(kernel), "_launched", lambda self, *args, **kwargs: seen.append(args))
+        patched.setattr(holder, name, value)
+        kernel(X, Y, 60)
+    assert len(seen) == 1
+    assert front.__self__ is kernel
+    before = recorder.c.in_c
+    kernel(X, Y, 60)
+    assert recorder.c.in_c == before + 1
+
+
+@pytest.mark.parametrize("chain", ["launch_enter_hook", "launch_exit_hook"])
+def test_a_hook_that_joins_a_chain_is_called(recorder: Recorder, chain: str) -> None:
+    """A chain is an object even when it is empty; a profiler adds to it, and leaves."""
+    kernel, called = bare(recorder, grid=(1,)), []
+    assert in_c(recorder, lambda: kernel(X, Y, 60)) == 3
+    hooks = getattr(knobs.runtime, chain)
+    hooks.add(called.append)
+    try:
+        kernel(X, Y, 60)
+    finally:
+        hooks.remove(called.append)
+    assert len(called) == 1
+    before = recorder.c.in_c
+    kernel(X, Y, 60)
+    assert (len(called), recorder.c.in_c) == (1, before + 1)
+
+
+def test_a_hook_in_a_new_list_is_seen(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The chain is asked for its list at every call."""
+    kernel, called = bare(recorder, grid=(1,)), []
+    assert in_c(recorder, lambda: kernel(X, Y, 60)) == 3
+    monkeypatch.setattr(knobs.runtime.launch_enter_hook, "calls", [called.append])
+    kernel(X, Y, 60)
+    assert len(called) == 1
+
+
+def test_a_global_that_has_changed_is_seen(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel was compiled with the old one: Triton says so."""
+    kernel = bare(recorder, reads_a_global, grid=(1,))
+    assert in_c(recorder, lambda: kernel(X, Y, 60)) == 3
+    assert reads_a_global.used_global_vals, "the test is vacuous"
+    monkeypatch.setitem(globals(), "GLOBAL", tl.constexpr(4))
+    before = recorder.c.in_c
+    with pytest.raises(RuntimeError, match="GLOBAL has changed"):
+        kernel(X, Y, 60)
+    assert recorder.c.in_c == before
+
+
+def test_a_launch_in_a_capture_is_noted(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By Python: the module must then stay loaded for good."""
+    kernel = bare(recorder, grid=(1,))
+    assert in_c(recorder, lambda: kernel(X, Y, 60)) == 3
+    recorder.stream = 9
+    before = recorder.c.in_c
+    kernel(X, Y, 60)
+    assert (recorder.launches[-1].stream, recorder.c.in_c) == (9, before + 1)
+
+    recorder.c.capturing = True
+    monkeypatch.setattr(triton_launch, "capturing", lambda: True)
+    kernel(X, Y, 60)
+    (entry,) = kernel.core.table.peek(kernel.core.backend.key(*kernel.core.backend.normal((None, X, Y, 60), {})))
+    assert recorder.c.in_c == before + 1
+    assert entry.run._launch.captured
+
+
+def test_a_mode_that_dispatches_nothing_holds_in_c(recorder: Recorder) -> None:
+    """Set after a hit: the next call is Triton's own."""
+    kernel = dispatched(triton.autotune(configs=[triton.Config({"B": 16})], key=["n"])(adds), recorder)
+    assert in_c(recorder, lambda: kernel[(1,)](X, Y, 60)) == 3
+    before = recorder.c.in_c
+    with set_mode("off"):
+        kernel.core.refresh()
+        kernel[(1,)](X, Y, 60)
+    assert recorder.c.in_c == before
+    assert recorder.launches[-1].arguments[0] is X
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs"),
+    [((X, Y), {}), ((X, Y, 60, 16, 1), {}), ((X, Y, 60), {"x": X}), ((X, Y), {"m": 60})],
+)
+def test_a_call_that_does_not_bind_is_tritons(recorder: Recorder, args: Any, kwargs: Any) -> None:
+    """Its error is Triton's; or a parameter that a config gives is given too, and Triton says so."""
+    kernel = bare(recorder, grid=(1,))
+    in_c(recorder, lambda: kernel(X, Y, 60))
+    before, told = recorder.c.in_c, []
+    for road in ("c", "python"):
+        with taking(road):
+            other = bare(recorder, grid=(1,)) if road == "python" else kernel
+            with pytest.raises((TypeError, ValueError, RuntimeError)) as caught:
+                other(*args, **kwargs)
+            told.append((type(caught.value), str(caught.value)))
+    assert told[0] == told[1]
+    assert recorder.c.in_c == before
+
+
+def test_what_the_driver_refuses_names_kernel_and_call(recorder: Recorder) -> None:
+    """One argument a line, and the driver's own words."""
+    kernel = bare(recorder, grid=(1,))
+    in_c(recorder, lambda: kernel(X, Y, 60))
+    recorder.c.error = 700
+    with pytest.raises(RuntimeError) as caught:
+        kernel(X, Y, 60)
+    for part in ("adds[(1, 1, 1)](", "n = 60", "the driver's words", "700"):
+        assert part in str(caught.value)
+
+
+def test_a_thread_without_a_context_takes_tritons_launch(recorder: Recorder) -> None:
+    """Which makes one; nothing is lost and nothing runs twice."""
+    kernel = bare(recorder, grid=(1,))
+    in_c(recorder, lambda: kernel(X, Y, 60))
+    before = len(recorder.launches)
+    recorder.c.error = 201
+    kernel(X, Y, 60)
+    assert len(recorder.launches) == before + 1
+
+
+@pytest.mark.parametrize(
+    ("facts", "reason"),
+    [
+        ({"num_ctas": 2}, "clusters"),
+        ({"launch_cooperative_grid": True}, "cooperative"),
+        ({"launch_pdl": True}, "programmatically"),
+        ({"global_scratch_size": 128}, "scratch memory"),
+        ({"profile_scratch_size": 128}, "scratch memory for a profile"),
+    ],
+)
+def test_a_kernel_that_needs_more_is_tritons_launcher_s(
+    recorder: Recorder, monkeypatch: pytest.MonkeyPatch, facts: dict[str, Any], reason: str
+) -> None:
+    """Its reason stands in the route; calls are right all the same."""
+    from shapedispatch.backends import triton_direct
+
+    def altered(compiled: Any, settled: Any, device: int) -> Any:
+        more = type("Compiled", (), {"metadata": compiled.metadata._replace(**facts), "src": compiled.src})
+        return triton_direct_plan(more, settled, device)
+
+    triton_direct_plan = triton_direct.plan_of
+    monkeypatch.setattr("shapedispatch.backends.triton_offer.plan_of", altered)
+    kernel = bare(recorder, grid=(1,))
+    assert in_c(recorder, lambda: kernel(X, Y, 60)) == 0
+    assert reason in str(kernel.explain(X, Y, 60).route)
+    assert len(recorder.launches) == 5
+
+
+def test_a_hook_of_a_config_runs_before_every_launch(recorder: Recorder) -> None:
+    """So such launches are Python's."""
+    called = []
+    kernel = bare(recorder, grid=(1,), configs=[triton.Config({"B": 16}, pre_hook=called.append)])
+    assert in_c(recorder, lambda: kernel(X, Y, 60)) == 0
+    assert len(called) >= 4
+
+
+# ---------------------------------------------------------------------------------------------------- what keys hold
+
+
+def test_what_is_read_only_sometimes_is_keyed_from_then_on(recorder: Recorder) -> None:
+    """A grid that looks at a shape for large sizes: calls linked before it was seen to do so are linked anew."""
+    kernel = bare(recorder, dims="n", grid=lambda meta: (meta["x"].shape[0] if meta["n"] > 100 else 1,))
+    long, short = torch.zeros(256), torch.zeros(128)
+    assert in_c(recorder, lambda: kernel(long, Y, 60)) == 3
+    assert in_c(recorder, lambda: kernel(long, Y, 200)) == 3
+    for x, n, size in [(long, 60, 1), (short, 60, 1), (short, 200, 128), (long, 200, 256), (short, 200, 128)]:
+        kernel(x, Y, n)
+        assert recorder.launches[-1].grid == (size, 1, 1)
+    assert in_c(recorder, lambda: kernel(short, Y, 200)) == 3
+
+
+def test_calls_linked_by_an_older_key_are_forgotten(recorder: Recorder) -> None:
+    """Their keys are found by no call any more, so no call may find their links."""
+    kernel = bare(recorder, dims="n", grid=lambda meta: (meta["x"].stride(0) if meta["n"] > 100 else 1,))
+    in_c(recorder, lambda: kernel(X, Y, 60))
+    assert kernel.core.road.held == 1
+    kernel(X, Y, 200)
+    assert kernel.core.road.held == 0
+
+
+@pytest.mark.parametrize("read", ["storage_offset()", "requires_grad", "data_ptr() % 64"])
+def test_what_c_does_not_read_keeps_a_kernel_in_python(recorder: Recorder, read: str) -> None:
+    """A grid that asks for it is right, and no call is judged in C."""
+    kernel = bare(recorder, grid=eval(f"lambda meta: (1 + int(meta['x'].{read}),)"))
+    assert in_c(recorder, lambda: kernel(X, Y, 60)) == 0
+    assert len(recorder.launches) == 5
+
+
+def test_a_global_that_a_grid_reads_is_keyed(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its value at the call decides, in C too."""
+    kernel = bare(recorder, grid=lambda meta: (SIZE,))
+    assert in_c(recorder, lambda: kernel(X, Y, 60)) == 3
+    monkeypatch.setitem(globals(), "SIZE", 7)
+    kernel(X, Y, 60)
+    assert recorder.launches[-1].grid == (7, 1, 1)
+    assert in_c(recorder, lambda: kernel(X, Y, 60)) == 3
+
+
+SIZE = 5
+
+FLOATS, HALVES, BYTES = torch.zeros(64), torch.zeros(64, dtype=torch.float16), torch.zeros(64, dtype=torch.uint8)
+TENSORS = [FLOATS, FLOATS[1:], FLOATS[4:], FLOATS.view(8, 8).t(), HALVES, BYTES, FLOATS.requires_grad_(False)[8:16]]
+NUMBERS = [0, 1, 2, 15, 16, 17, -1, -16, 2**31 - 1, 2**31, -(2**31), -(2**31) - 1, 2**63 - 1, 2**63, 2**64, True]
+CALLS = st.fixed_dictionaries(
+    {
+        "x": st.sampled_from([*TENSORS, torch.zeros(0), torch.zeros(4, dtype=torch.complex64).conj(), None]),
+        "y": st.sampled_from(TENSORS[:4]),
+        "n": st.sampled_from(NUMBERS),
+        "scale": st.sampled_from([0.5, -0.0, 2.0, 1, 16, float("nan")]),
+        "flag": st.sampled_from([True, False, 0, 1, 3]),
+        "extra": st.sampled_from([None, FLOATS, FLOATS[1:]]),
+    },
+    optional={
+        "B": st.sampled_from([16, 32, 16.0, True, 1]),
+        "KIND": st.sampled_from([tl.float32, tl.float16]),
+        "num_warps": st.sampled_from([1, 2, 4]),
+    },
+)
+ORDERS = st.integers(0, 6)
+
+
+def spelled(call: dict[str, Any], by_position: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The call with so many arguments by position."""
+    names = ["x", "y", "n", "scale", "flag", "extra"][:by_position]
+    return tuple(call[name] for name in names), {name: value for name, value in call.items() if name not in names}
+
+
+def outcome(kernel: Any, recorder: Recorder, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """What was launched by a call, with its counters; or the class of what it raised."""
+    before = len(recorder.launches)
+    try:
+        kernel[(3,)](*args, **kwargs)
+    except Exception as error:  # noqa: BLE001 - any: both roads must raise the same
+        return type(error), str(error)
+    launched = [_comparable(one) for one in recorder.launches[before:]]
+    info = kernel.cache_info()
+    return launched, info.hits, info.misses, info.bypasses, info.bypasses_by_reason
+
+
+def _comparable(launched: Launched) -> Any:
+    arguments = [value.data_ptr() if isinstance(value, torch.Tensor) else value for value in launched.arguments]
+    arguments = [int(value) if value is True or value is False else value for value in arguments]
+    constants = {name: repr(value) for name, value in launched.constants.items()}
+    given = [repr(a) for a, name in zip(arguments, mixed.arg_names, strict=True) if name not in launched.constants]
+    return replace(launched, arguments=tuple(given), constants=constants, function=0, metadata=None)
+
+
+@settings(max_examples=10, suppress_health_check=[HealthCheck.too_slow])
+@given(st.lists(st.tuples(CALLS, ORDERS, st.integers(1, 3)), min_size=1, max_size=6))
+def test_both_roads_launch_the_same(calls: list[tuple[dict[str, Any], int, int]]) -> None:
+    """Kernel, grid, arguments and counters, call by call, for dispatchers over kernels of one source."""
+    told = []
+    for road in ("python", "c"):
+        with taking(road), recording(*JITTED) as recorder:
+            kernel = dispatched(mixed, recorder)
+            told.append(
+                [
+                    outcome(kernel, recorder, *spelled(call, by_position))
+                    for call, by_position, times in calls
+                    for _ in range(times)
+                ]
+            )
+            triton_builds.releases._waiting.clear()
+    assert told[0] == told[1]
+
+
+def test_the_differential_test_reaches_c(recorder: Recorder) -> None:
+    """Its kernel's calls are answered there."""
+    kernel = dispatched(mixed, recorder)
+    for n in (1, 16, 17, 2**40):
+        assert in_c(recorder, lambda n=n: kernel[(3,)](FLOATS, FLOATS[1:], n, 0.5, flag=True, extra=None)) == 3
+
+
+# ---------------------------------------------------------------------------------------------------- what it remembers
+
+
+def test_the_least_recently_used_leaves(recorder: Recorder) -> None:
+    """Hits in C count as uses."""
+    kernel = bare(recorder, dims="n", grid=(1,), maxsize=2)
+    for n in (60, 70):
+        in_c(recorder, lambda n=n: kernel(X, Y, n))
+    kernel(X, Y, 60)
+    kernel(X, Y, 80)
+    misses = kernel.cache_info().misses
+    kernel(X, Y, 60)
+    assert kernel.cache_info().misses == misses
+    kernel(X, Y, 70)
+    assert kernel.cache_info().misses == misses + 1
+    assert kernel.core.road.held <= 2
+
+
+def test_a_build_that_left_is_not_launched(recorder: Recorder) -> None:
+    """Its choice stands, and what it needs is made again by Python."""
+    kernel = bare(recorder, grid=(1,), configs=[triton.Config({"B": 16})], dims="n", max_builds=1)
+    assert in_c(recorder, lambda: kernel(X, Y, 60)) == 3
+    before = recorder.c.in_c
+    kernel(X, HALVES, 60)
+    kernel(X, Y, 60)
+    assert recorder.c.in_c == before
+    assert in_c(recorder, lambda: kernel(X, Y, 60)) == 3
+
+
+def test_clearing_the_cache_clears_c(recorder: Recorder) -> None:
+    """The next call is decided anew."""
+    kernel = bare(recorder, grid=(1,))
+    in_c(recorder, lambda: kernel(X, Y, 60))
+    kernel.cache_clear()
+    assert kernel.core.road.held == 0
+    kernel(X, Y, 60)
+    assert kernel.cache_info().misses == 1
+
+
+def test_no_argument_is_kept(recorder: Recorder) -> None:
+    """Neither a tensor nor a grid outlives its call."""
+    kernel = bare(recorder)
+
+    def called() -> list[weakref.ref[Any]]:
+        x, grid = torch.zeros(64), lambda meta: (1,)
+        assert in_c(recorder, lambda: kernel[grid](x, Y, 60)) == 3
+        return [weakref.ref(x), weakref.ref(grid)]
+
+    held = called()
+    recorder.launches.clear()
+    gc.collect()
+    assert [one() for one in held] == [None, None]
+
+
+def test_hits_leak_nothing(recorder: Recorder) -> None:
+    """References to everything that a call touches are what they were, after ten thousand of each."""
+    kernel = bare(recorder, grid=(1,))
+    grid = (4,)
+    ask = lambda meta: grid  # noqa: E731 - named for the counting
+    calls = [
+        lambda: kernel(X, Y, 60),
+        lambda: kernel[grid](X, Y, n=60),
+        lambda: kernel[ask](y=Y, x=X, n=60),
+    ]
+    recorder.c.launched = lambda *args: None
+    for call in calls:
+        in_c(recorder, call)
+    touched = [X, Y, grid, ask, kernel, kernel(X, Y, 60), None, kernel.core.road, "num_warps"]
+    gc.collect()  # what earlier calls have left in cycles
+    before = [sys.getrefcount(thing) for thing in touched]
+    for call in calls:
+        for _ in range(10_000):
+            call()
+    gc.collect()
+    after = [sys.getrefcount(thing) for thing in touched]
+    assert [b - a for a, b in zip(before, after, strict=True) if abs(b - a) > 50] == []
+
+
+def test_a_kernel_is_collected_with_its_dispatcher(recorder: Recorder) -> None:
+    """The road, the object and the core go together."""
+
+    def called() -> list[weakref.ref[Any]]:
+        kernel = bare(recorder, grid=(1,))
+        assert in_c(recorder, lambda: kernel(X, Y, 60)) == 3
+        return [weakref.ref(kernel), weakref.ref(kernel.core)]
+
+    gone = called()
+    gc.collect()
+    assert [one() for one in gone] == [None, None]
+
+
+# --------------------------------------------------------------------------------------------------------- the object
+
+
+def test_the_object_is_still_tritons(recorder: Recorder) -> None:
+    """Of the class of what it was put on, asked for what a dispatcher is asked for, at a grid too."""
+    kernel = bare(recorder, grid=(1,))
+    assert isinstance(kernel, type(adds))
+    assert kernel[(2,)].explain(X, Y, 60).origin == "unseen"
+    assert kernel[(2,)].tune(X, Y, 60).variant == "plain"
+    assert kernel[(2,)].grid == (2,)
+    assert kernel[(2,)].front is kernel
+
+
+def test_without_a_road_every_call_is_pythons(recorder: Recorder) -> None:
+    """A class over C's, before it was given one."""
+    bases = triton_road.bases()
+    assert bases is not None
+    asked = []
+
+    class Kernel(bases.front):  # type: ignore[misc, name-defined]  # a class that is known at run time
+        def _called(self, link: Any, grid: Any, /, *args: Any, **kwargs: Any) -> Any:
+            asked.append((link, grid, args, kwargs))
+
+        _launched = _called
+
+    made = Kernel()
+    made(1, a=2)
+    made[(3,)](4)
+    assert asked == [(None, None, (1,), {"a": 2}), (None, (3,), (4,), {})]
+
+
+def test_a_copy_is_the_kernel_itself() -> None:
+    """As with functions; a pickle leads to it by name."""
+    assert copy.copy(at_top) is at_top
+    assert copy.deepcopy([at_top])[0] is at_top
+    assert pickle.loads(pickle.dumps(at_top)) is at_top
+
+
+@dispatched
+@triton.jit
+def at_top(x, y, n, B: tl.constexpr):
+    tl.store(y, tl.load(x) + n + B)
