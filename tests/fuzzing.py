@@ -759,7 +759,7 @@ class Observed:
     versions: list[int]
     aliases: list[tuple[int, int, int]]
     identities: list[tuple[int, int]]
-    gradients: list[Tensor | None]
+    gradients: list[Any]
     generator: Tensor
     python: Any
 
@@ -795,12 +795,16 @@ def _share(one: Tensor, other: Tensor) -> bool:
     return one.device.type != "meta" and other.device.type != "meta" and _meet(one, other)
 
 
-def _gradients(out: Sequence[Tensor], given: Sequence[Tensor]) -> list[Tensor | None]:
+def _gradients(out: Sequence[Tensor], given: Sequence[Tensor]) -> list[Any]:
+    """Those of what was given; or, in their place, the name of what asking for them raised."""
     roots = [t for t in out if t.requires_grad and t.grad_fn is not None]
     leaves = [t for t in given if t.requires_grad]
     if not roots or not leaves:
         return []
-    return list(torch.autograd.grad(roots, leaves, [torch.ones_like(t) for t in roots], allow_unused=True))
+    try:
+        return list(torch.autograd.grad(roots, leaves, [torch.ones_like(t) for t in roots], allow_unused=True))
+    except NotImplementedError as error:  # torch sums no half complex numbers, say
+        return [type(error).__name__]
 
 
 def mismatch(plain: Observed, other: Observed, exact: bool = True) -> str | None:
