@@ -27,7 +27,8 @@ from .records import CacheInfo, Choice, choices_html
 from .settings import Resolved
 from .shelf import Shelf, store_at
 from .stopwatches import Stopwatch, stopwatch
-from .table import Entry, Table, deciding
+from .table import Entry, Table
+from .turn import deciding
 from .worker import Worker, address, shared
 
 __all__ = ["Core"]

@@ -22,7 +22,7 @@ __all__ = ["decide"]
 
 
 def decide(case: Case, afresh: bool = False, exhaustive: bool = False) -> Entry:
-    """Recall or choose, and remember; called with `table.deciding` held. Raises Bypass, MissError, PlainRaised.
+    """Recall or choose, and remember; called with `turn.deciding` held. Raises Bypass, MissError, PlainRaised.
 
     1. the sizes, which may not fit the declaration; 2. what is known already: a choice whose build was lost, a
     stored one, that of the call's bucket (not if ``afresh``); 3. in a frozen mode, what to do without;

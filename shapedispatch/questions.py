@@ -15,7 +15,7 @@ from .errors import NoVariantError, four_parts, render_call
 from .keys import Bypass, Key, safe_key
 from .miss import decide
 from .records import Choice, Refusal
-from .table import deciding
+from .turn import deciding
 from .untouched import untouched
 
 __all__ = ["Questions"]

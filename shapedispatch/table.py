@@ -1,4 +1,4 @@
-"""All that one dispatcher remembers: choices, builds, counters; and the lock around remembering.
+"""All that one dispatcher remembers: choices, builds, counters.
 
 Two bounds, since a choice is a few names and numbers and a build is compiled code: the least recently used choice
 leaves beyond ``maxsize``, the least recently used build beyond ``max_builds``. Losing a build never forgets a choice.
@@ -12,7 +12,6 @@ import threading
 import weakref
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, runtime_checkable
 
@@ -21,7 +20,7 @@ from cachetools import LRUCache
 from .journal import Journal
 from .records import CacheInfo, Choice
 
-__all__ = ["STATES_A_KEY", "Entry", "Held", "Table", "deciding"]
+__all__ = ["STATES_A_KEY", "Entry", "Held", "Table"]
 
 STATES_A_KEY = 4
 """How many states of what a call does not carry (train and eval, say) are remembered for one key."""
@@ -33,42 +32,6 @@ FACTS = 1024
 WITHIN = 2
 """A build that leaves twice within so many times ``maxsize`` calls is not made again. At 1, shapes in turn that are one
 more than the table holds would each be just out of sight when they leave again."""
-
-
-class _Turn:
-    """A lock that knows which thread holds it."""
-
-    def __init__(self) -> None:
-        self.renew()
-
-    def renew(self) -> None:
-        """A lock that another thread held at a fork would stay locked in the child for ever."""
-        self._lock = threading.Lock()
-        self._holder: int | None = None
-
-    def mine(self) -> bool:
-        """Whether the calling thread holds it; who held it last is of no interest."""
-        return self._holder == threading.get_ident() and self._lock.locked()
-
-    def taken(self) -> bool:
-        """Whether any thread holds it."""
-        return self._lock.locked()
-
-    def turn(self) -> AbstractContextManager[Any]:
-        """For ``with``: waits for the lock itself, or for nothing where it is `mine`. Inside, call `hold` first.
-
-        The lock's own entry and exit run no Python, so that no interrupt can come between taking it and the block, or
-        between the block and giving it back: one that did would keep the lock for ever.
-        """
-        return nullcontext() if self.mine() else self._lock
-
-    def hold(self) -> None:
-        """Note which thread has it."""
-        self._holder = threading.get_ident()
-
-
-deciding = _Turn()
-"""Held around building and timing, one for the process: compiler settings are global, timings disturb each other."""
 
 
 class Held(Protocol):
@@ -406,7 +369,6 @@ _tables: weakref.WeakSet[Table] = weakref.WeakSet()
 
 
 def _after_fork() -> None:
-    deciding.renew()
     for table in list(_tables):
         table.lock = threading.Lock()
 

@@ -25,6 +25,7 @@ FLOORS = {
     "timing": 1,
     "settings": 1,
     "hotpath": 2,
+    "turn": 2,
     "table": 2,
     "store": 3,  # beside the backends, which know nothing of it
     "backends": 3,

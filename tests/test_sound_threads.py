@@ -26,7 +26,7 @@ import shapedispatch as package
 from shapedispatch import shapedispatch
 from shapedispatch.backends import Candidate, Memory, Offer
 from shapedispatch.keys import Key
-from shapedispatch.table import deciding
+from shapedispatch.turn import deciding
 from tests.fuzzing import Baked, BakingBackend, LastIsFastest, baking, last_wins
 
 SHAPES = int(os.environ.get("BOUND_SHAPES", "1200"))
@@ -189,7 +189,7 @@ FORK = """
     warnings.simplefilter("ignore")  # later Pythons warn of a fork in a process with threads
     import torch
     torch.set_num_threads(1)
-    from shapedispatch.table import deciding
+    from shapedispatch.turn import deciding
     from tests.fuzzing import baking
 
     f = baking(lambda x: x * 2)

@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shapedispatch.records import Choice
-from shapedispatch.table import FACTS, STATES_A_KEY, Entry, Table, deciding
+from shapedispatch.table import FACTS, STATES_A_KEY, Entry, Table
+from shapedispatch.turn import deciding
 
 
 class Build:
@@ -263,35 +264,6 @@ def test_a_table_can_be_used_from_many_threads() -> None:
 
 
 # turns
-
-
-@pytest.fixture
-def in_thread() -> Callable[[Callable[[], Any]], Any]:
-    """Runs something in a thread of its own and gives its result."""
-
-    def run(fn: Callable[[], Any]) -> Any:
-        result: list[Any] = []
-        thread = threading.Thread(target=lambda: result.append(fn()))
-        thread.start()
-        thread.join()
-        return result[0]
-
-    return run
-
-
-def test_a_turn_is_one_threads(in_thread: Callable[[Callable[[], Any]], Any]) -> None:
-    """It knows whose it is, and another thread can ask whether it is anyone's."""
-    assert not deciding.mine()
-    with deciding.turn():
-        deciding.hold()
-        assert deciding.mine()
-        assert deciding.taken()
-        assert in_thread(deciding.mine) is False
-        assert in_thread(deciding.taken) is True
-        with deciding.turn():  # it is this thread's: nothing to wait for
-            assert deciding.mine()
-    assert not deciding.mine()
-    assert not deciding.taken()
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there are no forks here")
