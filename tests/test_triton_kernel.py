@@ -415,9 +415,8 @@ def test_wrong_numbers_in_what_is_restored_are_seen(recorder: Recorder) -> None:
 def test_a_supplied_variant_need_return_nothing(recorder: Recorder) -> None:
     """What a kernel does is what it writes."""
     written = []
-    kernel = dispatched(
-        autotuned(), recorder, lambda launched: 5, variants=[Variant(lambda **given: written.append(given), name="mine")]
-    )
+    mine = Variant(lambda **given: written.append(given), name="mine")
+    kernel = dispatched(autotuned(), recorder, cost, variants=[mine])
     kernel[(4,)](X, Y, 60, 1)
 
     assert "mine" not in {refusal.variant for refusal in kernel.explain(X, Y, 60, 1).refusals}
