@@ -1,7 +1,24 @@
-"""Write a kernel once, and every call runs the build that is fastest for its exact shape.
+"""Write a function or kernel once, and every call runs the build that is fastest for its exact shape.
 
-`shapedispatch` is the decorator; what it returns is a `Dispatcher`. `set_mode` and `dispatchers` are for the process,
-`Variant` is an alternative that the user supplies, the other names are records and errors that one meets.
+    @shapedispatch(dims={"x": "M K", "w": "K N"}, hints={"M": (64, 256, 4096)})
+    def mlp(x, w):                      # x (M, K), w (K, N)
+        return torch.relu(x @ w)
+
+    mlp(x, w)                           # at a new shape build what is missing, time the variants and remember
+    mlp(x, w)                           # afterwards key, lookup, run
+    print(mlp.explain(x, w))            # what runs for this call, why, what else was tried, what each cost
+    mlp.prepare({"M": [16, 64]}, x, w)  # decide ahead
+    set_mode("sealed")                  # from here on never time, never compile
+
+`shapedispatch` is the decorator, for functions and Triton kernels; what it returns has the methods of `Dispatcher`.
+`Variant` is an alternative that the user supplies. `set_mode` and `dispatchers` are for the whole process, `Store` is
+where choices are kept between processes. `Choice` (with its `Timing` and `Refusal`) and `CacheInfo` are what one is
+told. Every error is a `ShapeDispatchError`: `SettingsError` at a wrong setting, `MissError` and `NoVariantError` at a
+call; what cannot be declared is one, too, and a TypeError and ValueError.
+
+Sizes are numbers of elements along an axis. Times are microseconds in names that end in ``_us``, wall-clock budgets
+milliseconds (``_ms``), memory bytes. An answer is always that of the function as written, within the tolerance that a
+compiled build is allowed; what that means, and the settings, stand in README.md.
 """
 
 from .dispatcher import Dispatcher, dispatchers, shapedispatch

@@ -31,40 +31,58 @@ __all__ = ["Dispatcher", "dispatchers", "shapedispatch"]
 
 
 class Dispatcher(Protocol):
-    """What `shapedispatch` returns: called like the thing it decorates, and asked by these methods."""
+    """What `shapedispatch` returns: called like the thing it decorates, and asked by these methods.
+
+    Of a function it is a real function (a method in a class, too). Of a Triton kernel it is an object that is launched
+    as kernels are, ``d[grid](...)``, or like a function where the decorator has ``grid=``; ``d[grid]`` has `explain`,
+    `tune` and `prepare`, too. Arguments are those of a call, in any of its forms; every
+    method but the call itself leaves them as they are. In a notebook it shows its choices as a table.
+    """
 
     __name__: str
     __wrapped__: Callable[..., Any]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the variant that is fastest for this call."""
+        """Run the variant that is fastest for this call; at a new shape, decide which that is.
+
+        Raises what the function as written raises for these arguments, and `MissError` where the mode is frozen or
+        sealed, the shape is unknown and ``on_miss`` is ``"error"``.
+        """
 
     def explain(self, *args: Any, **kwargs: Any) -> Choice:
-        """Say what runs for this call and why. Never runs, builds or times anything."""
+        """Say what runs for this call and why. Never runs, builds or times anything.
+
+        The `Choice`'s ``origin`` is ``unseen`` where nothing is decided yet, ``bypass`` where the call runs plain
+        because dispatching it would be unsound; its ``notes`` say why.
+        """
 
     def tune(self, *args: Any, exhaustive: bool = False, **kwargs: Any) -> Choice:
-        """Decide for this call now, whatever was known, leaving its arguments as they are.
+        """Decide for this call now, whatever was known, in every mode; return what was decided.
 
-        ``exhaustive`` (kernels) searches all configs at this very shape.
+        ``exhaustive`` (kernels) searches all configs at this very shape. Raises what the function itself raises.
         """
 
     def prepare(self, sizes: Any = (), *args: Any, **kwargs: Any) -> list[Choice]:
-        """Build and decide ahead: this call with the named dims set to each of ``sizes``.
+        """Build and decide ahead: this call with the named dims set to each of ``sizes``; the choices, in that order.
 
-        ``sizes`` is a mapping of dim to size or to sizes (every combination), or a list of mappings.
+        ``sizes`` is a mapping of dim to size or to sizes (every combination), or a list of mappings of dim to size.
+        Without arguments the calls are made by the decorator's ``inputs``.
         """
 
     def variant(self, name: str) -> Callable[..., Any]:
-        """That variant as a callable, for bisecting; NoVariantError at a call that it cannot run."""
+        """That variant as a callable, for bisecting: ``"plain"``, ``"hint[M=64]"``, ``"exact"``, a supplied one's name.
+
+        Calling it builds it if need be; NoVariantError at a call that it cannot run, with the reasons.
+        """
 
     def choices(self) -> list[Choice]:
-        """Every choice held."""
+        """Every choice held, at most the setting ``maxsize``."""
 
     def cache_info(self) -> CacheInfo:
         """Counters since the start or the last `cache_clear`."""
 
     def cache_clear(self) -> None:
-        """Forget every choice and let every build go."""
+        """Forget every choice and let every build go. The store keeps what it has."""
 
 
 # ------------------------------------------------------------------------------------------------------ the decorator
@@ -96,20 +114,24 @@ def shapedispatch(
 ) -> Any:
     """Run each call of a function by the build that is fastest for its exact shape.
 
-    Used bare or with arguments, above a function, method, lambda, partial or builtin. What comes back is a real
-    function with the methods of `Dispatcher`.
+    Used bare or with arguments, above a function, method, lambda, partial or builtin, or above a ``triton.jit`` kernel
+    with or without ``triton.autotune`` and ``triton.heuristics``. What comes back has the methods of `Dispatcher`: of a
+    function a real function, of a kernel an object that is launched as before. What is left out of the arguments the
+    settings decide, then the default named here.
 
     Args:
         dims: which axes of which argument are which dim: ``{"x": "M K", "w": "K N", "start": "P"}``; ``_`` for an
-            axis without a name, ``...`` for any further axes, a list of strings for a list of tensors. Arguments
-            annotated with jaxtyping need none.
+            axis without a name, ``...`` for any further axes, a list of strings for a list of tensors, one name for
+            a number. Arguments annotated with jaxtyping need none. For kernels a string that names integer
+            parameters, ``"M N K"``: what ``triton.autotune`` calls its key. Default: the axes seen to vary.
         hints: sizes (at least 2) that are expected of the dynamic dims. A tuple sets all of them together, one
             build a size; a mapping of dim to sizes makes their product (at most 16); a list of mappings is taken
             as it is; ``()`` makes no such build. Default: (64, 256, 4096).
-        static: dims that are constants in every build.
-        exact: one more build per observed shape, with all sizes constant.
-        buckets: dim to ``"pow2"``, a step or bounds: calls of one bucket share one timing.
-        variants: alternatives as they are: callables of the same arguments, or `Variant`.
+        static: dims that are constants in every build; for kernels integer parameters that become ``tl.constexpr``.
+        exact: one more build per observed shape, with all sizes constant. Default: False.
+        buckets: dim to ``"pow2"``, a step or bounds: calls of one bucket share one timing. Default: none.
+        variants: alternatives as they are, never compiled: callables of the same arguments, or `Variant`. One whose
+            numbers are not those of the function as written is never chosen.
         configs: for Triton kernels: `triton.Config`s, or a callable ``configs(device) -> list``.
         grid: for Triton kernels: ``grid(meta) -> tuple``, given once, so that the kernel is called like a function.
         inputs: ``inputs(sizes, like) -> (args, kwargs)`` makes a call of given sizes, for `Dispatcher.prepare`.
