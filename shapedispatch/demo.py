@@ -293,7 +293,8 @@ def refusals(choices: Mapping[int, Choice]) -> list[str]:
 
 def ran_on(device: str) -> str:
     """Device and versions in a line."""
-    cpu = f"CPU ({platform.machine()}, {torch.get_num_threads()} threads)"
+    threads = torch.get_num_threads()
+    cpu = f"CPU ({platform.machine()}, {threads} thread{'s' * (threads > 1)})"
     name = torch.cuda.get_device_name() if device == "cuda" else cpu
     return f"{name}, torch {torch.__version__}, Python {platform.python_version()}"
 

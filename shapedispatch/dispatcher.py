@@ -35,8 +35,8 @@ class Dispatcher(Protocol):
 
     Of a function it is a real function (a method in a class, too). Of a Triton kernel it is an object that is launched
     as kernels are, ``d[grid](...)``, or like a function where the decorator has ``grid=``; ``d[grid]`` has `explain`,
-    `tune` and `prepare`, too. Arguments are those of a call, in any of its forms; every
-    method but the call itself leaves them as they are. In a notebook it shows its choices as a table.
+    `tune` and `prepare`, too. Arguments are those of a call, in any of its forms; every method but the call itself
+    leaves them as they are. In a notebook it shows its choices as a table.
     """
 
     __name__: str

@@ -100,7 +100,8 @@ def draw_heat(sweep: Sweep, across: str, up: str) -> Any:
             axes.text(j, i, _cell_text(cells.get((x, y))), ha="center", va="center", fontsize=7)
     axes.set_xticks(range(len(columns)), [str(x) for x in columns])
     axes.set_yticks(range(len(rows)), [str(y) for y in rows])
-    figure.colorbar(image, label="time of plain / time of what was chosen")
+    bar = figure.colorbar(image, label="time of plain / time of what was chosen")
+    bar.ax.set_ylim(low - 0.1, top + 0.1)
     return _cornered(figure, sweep.ran_on)
 
 
@@ -212,8 +213,9 @@ def _axes(sweep: Sweep, across: str, up: str) -> tuple[Any, Any]:
 
 
 def _style(place: int) -> dict[str, Any]:
-    kinds = {"color": _COLOURS, "marker": _MARKERS, "linestyle": _LINES}
-    return {name: values[place % len(values)] for name, values in kinds.items()} | {"markersize": 5, "linewidth": 1.4}
+    turn = place + place // len(_MARKERS)  # where the markers come again, they come with other lines
+    found = {"color": _COLOURS[turn % len(_COLOURS)], "linestyle": _LINES[turn % len(_LINES)]}
+    return {**found, "marker": _MARKERS[place % len(_MARKERS)], "markersize": 5, "linewidth": 1.4}
 
 
 def _columns(points: Sequence[tuple[float, float]]) -> tuple[list[float], list[float]]:

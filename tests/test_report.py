@@ -208,12 +208,12 @@ def test_times_have_units_names_and_a_corner() -> None:
 
 
 def test_variants_differ_without_their_colours() -> None:
-    """No two of eight have one marker and one line style."""
-    names = [f"v{number}" for number in range(8)]
+    """No two of twenty have one marker and one line style."""
+    names = [f"v{number}" for number in range(20)]
     sweep = Sweep("f", tuple(point({"M": size}, "v0", **dict.fromkeys(names, 1.0 + size)) for size in (2, 4)))
     (axes,) = draw_times(sweep, "M").axes
     lines = [line for line in axes.get_lines() if line.get_label() in names]
-    assert len({(line.get_marker(), line.get_linestyle()) for line in lines}) == 8
+    assert len({(line.get_marker(), line.get_linestyle()) for line in lines}) == 20
 
 
 def test_ratios_name_the_worst() -> None:
