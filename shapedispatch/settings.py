@@ -1,14 +1,13 @@
 """TOML and environment to settings: the only reader of either.
 
-All settings stand in one table, ``TABLE``. A file is ``shapedispatch.toml``, or ``[tool.shapedispatch]`` in
+Which there are stands in `settings_table`. A file is ``shapedispatch.toml``, or ``[tool.shapedispatch]`` in
 ``pyproject.toml``, found upward from the working directory, or named by ``SHAPEDISPATCH_SETTINGS``. Who wins:
 environment, then ``set_mode``, then the kernel's section, then the decorator, then ``[defaults]``, then the
-built-in. A setting is a number, a word, a path or a name; no text in a file ever names code.
+built-in.
 """
 
 from __future__ import annotations
 
-import contextlib
 import difflib
 import os
 import threading
@@ -16,147 +15,23 @@ import tomllib
 import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import pairwise
-from math import isfinite
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from .errors import SettingsError
+from .settings_table import PREFIX, TABLE, Setting
 
 __all__ = ["TABLE", "Resolved", "Setting", "Settings", "load", "reset", "settings"]
 
-PREFIX = "SHAPEDISPATCH_"
 FILE_VARIABLE = PREFIX + "SETTINGS"
 OWN_FILE, PROJECT_FILE = "shapedispatch.toml", "pyproject.toml"
-
-
-# What a value may be. Each form takes what was found and returns it in one form, or raises ValueError.
-
-Form = Callable[[Any], Any]
-
-
-def _one(*kinds: type, where: Callable[[Any], bool] = lambda value: True) -> Form:
-    def form(value: Any) -> Any:
-        if (isinstance(value, bool) and bool not in kinds) or not isinstance(value, kinds) or not where(value):
-            raise ValueError
-        return kinds[-1](value)
-
-    return form
-
-
-def _list(item: Form) -> Form:
-    return lambda value: tuple(map(item, _one(list, tuple)(value)))
-
-
-def _table(item: Form) -> Form:
-    return lambda value: {_text(name): item(inner) for name, inner in _one(Mapping, dict)(value).items()}
-
-
-def _either(*forms: Form) -> Form:
-    def either(value: Any) -> Any:
-        for form in forms:
-            with contextlib.suppress(ValueError):
-                return form(value)
-        raise ValueError
-
-    return either
-
-
-def _number(where: Callable[[float], bool]) -> Form:
-    return _one(int, float, where=lambda number: isfinite(number) and where(number))
-
-
-def _word(*words: str) -> Form:
-    return _one(str, where=lambda word: word in words)
-
-
-_flag = _one(bool)
-_text = _one(str, where=lambda text: bool(text.strip()))
-_size = _one(int, where=lambda size: size >= 1)
-_hint = _one(int, where=lambda size: size >= 2)
-_bounds = _list(_size)
-_hints = _either(_list(_hint), _table(_list(_hint)), _list(_table(_hint)))
-_bucket = _either(_word("pow2"), _size, lambda value: _one(tuple, where=_rise)(_bounds(value)))
-_never = _one(bool, where=lambda value: not value)
-_tolerance = _either(_never, lambda value: _one(tuple, where=_is_pair)(_list(_number(lambda part: part >= 0))(value)))
-
-
-def _rise(bounds: tuple[int, ...]) -> bool:
-    return bool(bounds) and all(low < high for low, high in pairwise(bounds))
-
-
-def _is_pair(value: tuple[Any, ...]) -> bool:
-    return len(value) == 2
-
-
-@dataclass(frozen=True, slots=True)
-class Setting:
-    """One setting: its built-in value, what it may be, and where it may be set.
-
-    ``clean(value)`` returns the value in its one form and raises ValueError for what is not allowed;
-    ``allowed`` says in words what is. Where ``words`` is true, the environment's text is the value as it is;
-    else it is read as a TOML value. A setting that is not ``per_kernel`` belongs to the process.
-    """
-
-    name: str
-    built_in: Any
-    clean: Form
-    allowed: str
-    words: bool = False
-    per_kernel: bool = True
-
-    @property
-    def variable(self) -> str:
-        """The environment variable that sets it."""
-        return PREFIX + self.name.upper()
-
-
-def _setting(name: str, built_in: Any, clean: Form, allowed: str, **more: bool) -> tuple[str, Setting]:
-    return name, Setting(name, built_in, clean, allowed, **more)
-
-
-def _choice(name: str, built_in: str, *others: str) -> tuple[str, Setting]:
-    words = (built_in, *others)
-    return _setting(name, built_in, _word(*words), "one of " + ", ".join(f'"{word}"' for word in words), words=True)
-
-
-_FLAG, _COUNT = "true or false", "a whole number of at least 1"
-_HINTS = "a list of sizes of at least 2, a table of dim = such a list, or a list of tables of dim = size"
-_BUCKETS = 'a table of dim = "pow2", a step of at least 1, or a list of rising bounds'
-_SHARE = _number(lambda share: 0 <= share <= 1)
-
-TABLE: Mapping[str, Setting] = MappingProxyType(
-    dict(
-        (
-            _setting("hints", (64, 256, 4096), _hints, _HINTS),
-            _setting("static", (), _list(_text), "a list of dim names"),
-            _setting("exact", False, _flag, _FLAG),
-            _setting("buckets", MappingProxyType({}), _table(_bucket), _BUCKETS),
-            _setting("maxsize", 4096, _size, _COUNT),
-            _setting("max_builds", 64, _size, _COUNT),
-            _choice("mode", "tune", "frozen", "sealed", "off"),
-            _choice("on_miss", "nearest", "plain", "error"),
-            _setting("store", True, _either(_flag, _text), "true, false or a path"),
-            _setting("budget_ms", 200.0, _number(lambda budget: budget > 0), "a number of milliseconds above 0"),
-            _setting("margin", 0.02, _SHARE, "a share from 0 to 1"),
-            _setting("check", None, _tolerance, "false, or [rtol, atol] of two numbers of at least 0"),
-            _setting("copy_limit", 0.1, _SHARE, "a share from 0 to 1"),
-            _setting("isolate", False, _flag, _FLAG),
-            _choice("regime", "stream", "graph"),
-            _setting("pick", None, _text, "the name of a variant", words=True),
-            # The C module is loaded for the process or not at all.
-            _setting("hotpath", True, _flag, _FLAG, per_kernel=False),
-        )
-    )
-)
 
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
     """The settings of one kernel, each in its one form; ``origin[name]`` says where each came from.
 
-    ``bare`` is true where nobody gave this kernel hints: ``hints`` are then sizes to try on the axes seen to vary.
     ``check`` None means the default tolerance of the dtype; ``pick`` None means that the fastest wins.
     """
 
@@ -177,7 +52,6 @@ class Resolved:
     regime: str
     pick: str | None
     hotpath: bool
-    bare: bool
     origin: Mapping[str, str]
 
 
@@ -214,9 +88,7 @@ class Settings:
         origin: dict[str, str] = {}
         for name in TABLE:
             values[name], origin[name] = next((layer[name], said(name)) for said, layer in layers if name in layer)
-        given = "hints" in decorator or "hints" in self.kernels.get(kernel, ())
-        bare = not given and not _names_dims(values["hints"])
-        return Resolved(**values, bare=bare, origin=MappingProxyType(origin))
+        return Resolved(**values, origin=MappingProxyType(origin))
 
     def _layers(
         self, kernel: str, decorator: Mapping[str, Any], override: Mapping[str, Any]
@@ -236,10 +108,6 @@ class Settings:
     def sections_unmatched(self, names: Collection[str]) -> tuple[str, ...]:
         """The kernels' sections that match none of the dispatchers' names, in the file's order."""
         return tuple(section for section in self.kernels if section not in names)
-
-
-def _names_dims(hints: Any) -> bool:
-    return isinstance(hints, Mapping) or any(isinstance(point, Mapping) for point in hints)
 
 
 # Reading.

@@ -62,7 +62,6 @@ def test_built_ins_hold_where_nothing_is_said() -> None:
     found = load(environ={}).resolve("ops.mlp")
     assert all(getattr(found, name) == setting.built_in for name, setting in TABLE.items())
     assert set(found.origin.values()) == {"built-in"}
-    assert found.bare
 
 
 GOOD = {
@@ -261,25 +260,6 @@ def test_only_settings_can_be_given() -> None:
     """A decorator's other arguments are not settings, and a misspelt one must not pass."""
     with pytest.raises(KeyError, match="dims is not a setting"):
         Settings().resolve("ops.mlp", {"dims": "M"})
-
-
-@pytest.mark.parametrize(
-    ("text", "decorator", "environ", "bare"),
-    [
-        ("", {}, {}, True),
-        ("[defaults]\nhints = [64]", {}, {}, True),
-        ("", {}, {"SHAPEDISPATCH_HINTS": "[64]"}, True),
-        ("", {}, {"SHAPEDISPATCH_HINTS": "{ M = [64] }"}, False),
-        ("", {"hints": (64,)}, {}, False),
-        ("", {"hints": (64,)}, {"SHAPEDISPATCH_HINTS": "[16]"}, False),
-        ('[kernels."ops.mlp"]\nhints = [64]', {}, {}, False),
-    ],
-)
-def test_bare_is_a_kernel_that_nobody_gave_hints(
-    tmp_path: Path, text: str, decorator: dict[str, Any], environ: dict[str, str], bare: bool
-) -> None:
-    """Sizes for all kernels do not say which dims of this one are dynamic; sizes for it do."""
-    assert resolved(tmp_path, text, decorator, **environ).bare is bare
 
 
 def test_settings_do_not_change(tmp_path: Path) -> None:

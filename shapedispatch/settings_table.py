@@ -1,0 +1,139 @@
+"""All settings in one table, ``TABLE``: what each may be, and what it is where nobody says.
+
+A setting is a number, a word, a path or a name; no text in a file ever names code.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from math import isfinite
+from types import MappingProxyType
+from typing import Any
+
+__all__ = ["PREFIX", "TABLE", "Setting"]
+
+PREFIX = "SHAPEDISPATCH_"
+"""How the names of environment variables begin."""
+
+
+# What a value may be. Each form takes what was found and returns it in one form, or raises ValueError.
+
+Form = Callable[[Any], Any]
+
+
+def _one(*kinds: type, where: Callable[[Any], bool] = lambda value: True) -> Form:
+    def form(value: Any) -> Any:
+        if (isinstance(value, bool) and bool not in kinds) or not isinstance(value, kinds) or not where(value):
+            raise ValueError
+        return kinds[-1](value)
+
+    return form
+
+
+def _list(item: Form) -> Form:
+    return lambda value: tuple(map(item, _one(list, tuple)(value)))
+
+
+def _table(item: Form) -> Form:
+    return lambda value: {_text(name): item(inner) for name, inner in _one(Mapping, dict)(value).items()}
+
+
+def _either(*forms: Form) -> Form:
+    def either(value: Any) -> Any:
+        for form in forms:
+            with contextlib.suppress(ValueError):
+                return form(value)
+        raise ValueError
+
+    return either
+
+
+def _number(where: Callable[[float], bool]) -> Form:
+    return _one(int, float, where=lambda number: isfinite(number) and where(number))
+
+
+def _word(*words: str) -> Form:
+    return _one(str, where=lambda word: word in words)
+
+
+_flag = _one(bool)
+_text = _one(str, where=lambda text: bool(text.strip()))
+_size = _one(int, where=lambda size: size >= 1)
+_hint = _one(int, where=lambda size: size >= 2)
+_bounds = _list(_size)
+_hints = _either(_list(_hint), _table(_list(_hint)), _list(_table(_hint)))
+_bucket = _either(_word("pow2"), _size, lambda value: _one(tuple, where=_rise)(_bounds(value)))
+_never = _one(bool, where=lambda value: not value)
+_tolerance = _either(_never, lambda value: _one(tuple, where=_is_pair)(_list(_number(lambda part: part >= 0))(value)))
+
+
+def _rise(bounds: tuple[int, ...]) -> bool:
+    return bool(bounds) and all(low < high for low, high in pairwise(bounds))
+
+
+def _is_pair(value: tuple[Any, ...]) -> bool:
+    return len(value) == 2
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One setting: its built-in value, what it may be, and where it may be set.
+
+    ``clean(value)`` returns the value in its one form and raises ValueError for what is not allowed;
+    ``allowed`` says in words what is. Where ``words`` is true, the environment's text is the value as it is;
+    else it is read as a TOML value. A setting that is not ``per_kernel`` belongs to the process.
+    """
+
+    name: str
+    built_in: Any
+    clean: Form
+    allowed: str
+    words: bool = False
+    per_kernel: bool = True
+
+    @property
+    def variable(self) -> str:
+        """The environment variable that sets it."""
+        return PREFIX + self.name.upper()
+
+
+def _setting(name: str, built_in: Any, clean: Form, allowed: str, **more: bool) -> tuple[str, Setting]:
+    return name, Setting(name, built_in, clean, allowed, **more)
+
+
+def _choice(name: str, built_in: str, *others: str) -> tuple[str, Setting]:
+    words = (built_in, *others)
+    return _setting(name, built_in, _word(*words), "one of " + ", ".join(f'"{word}"' for word in words), words=True)
+
+
+_FLAG, _COUNT = "true or false", "a whole number of at least 1"
+_HINTS = "a list of sizes of at least 2, a table of dim = such a list, or a list of tables of dim = size"
+_BUCKETS = 'a table of dim = "pow2", a step of at least 1, or a list of rising bounds'
+_SHARE = _number(lambda share: 0 <= share <= 1)
+TABLE: Mapping[str, Setting] = MappingProxyType(
+    dict(
+        (
+            _setting("hints", (64, 256, 4096), _hints, _HINTS),
+            _setting("static", (), _list(_text), "a list of dim names"),
+            _setting("exact", False, _flag, _FLAG),
+            _setting("buckets", MappingProxyType({}), _table(_bucket), _BUCKETS),
+            _setting("maxsize", 4096, _size, _COUNT),
+            _setting("max_builds", 64, _size, _COUNT),
+            _choice("mode", "tune", "frozen", "sealed", "off"),
+            _choice("on_miss", "nearest", "plain", "error"),
+            _setting("store", True, _either(_flag, _text), "true, false or a path"),
+            _setting("budget_ms", 200.0, _number(lambda budget: budget > 0), "a number of milliseconds above 0"),
+            _setting("margin", 0.02, _SHARE, "a share from 0 to 1"),
+            _setting("check", None, _tolerance, "false, or [rtol, atol] of two numbers of at least 0"),
+            _setting("copy_limit", 0.1, _SHARE, "a share from 0 to 1"),
+            _setting("isolate", False, _flag, _FLAG),
+            _choice("regime", "stream", "graph"),
+            _setting("pick", None, _text, "the name of a variant", words=True),
+            # The C module is loaded for the process or not at all.
+            _setting("hotpath", True, _flag, _FLAG, per_kernel=False),
+        )
+    )
+)
