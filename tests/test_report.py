@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 from rich.table import Table
 
-from shapedispatch import Variant, report, shapedispatch
+from shapedispatch import Variant, plots, report, shapedispatch
 from shapedispatch.environment import Environment
 from shapedispatch.plots import (
     CannotDraw,
@@ -208,12 +208,14 @@ def test_times_have_units_names_and_a_corner() -> None:
 
 
 def test_variants_differ_without_their_colours() -> None:
-    """No two of twenty have one marker and one line style."""
+    """No two of twenty have one marker and one line style, and a picture has those."""
+    styles = [plots._style(place) for place in range(20)]
+    assert len({(style["marker"], style["linestyle"]) for style in styles}) == 20
     names = [f"v{number}" for number in range(20)]
     sweep = Sweep("f", tuple(point({"M": size}, "v0", **dict.fromkeys(names, 1.0 + size)) for size in (2, 4)))
     (axes,) = draw_times(sweep, "M").axes
     lines = [line for line in axes.get_lines() if line.get_label() in names]
-    assert len({(line.get_marker(), line.get_linestyle()) for line in lines}) == 20
+    assert [line.get_marker() for line in lines] == [style["marker"] for style in styles]
 
 
 def test_ratios_name_the_worst() -> None:
