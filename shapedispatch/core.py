@@ -163,7 +163,7 @@ class Core:
             notices=self._notices,
             objective=self._objective,
             stopwatch_for=self._stopwatch_for,
-            where=address(self.plain, self) if self.settings.isolate else None,
+            where=address(getattr(self.backend, "named", self.plain), self) if self.settings.isolate else None,
             worker=self.worker,
         )
 

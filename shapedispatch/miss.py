@@ -15,6 +15,7 @@ from .frozen import without_timing
 from .isolation import judge
 from .keys import Bypass, Key
 from .recall import FROZEN_MODES, kept, known, share
+from .records import Refusal
 from .table import Entry
 from .untouched import untouched
 
@@ -65,6 +66,7 @@ def _chosen(case: Case, wish: Wish) -> tuple[Entry, bool]:
 
     And whether another process need not look for it again.
     """
+    earlier: tuple[Refusal, ...] = ()  # by a search, whose candidates do not come again
     while True:
         with untouched(case.args, case.kwargs):  # which lets no warning through: not ours, and not the store's
             offer = case.offer(wish)
@@ -73,10 +75,12 @@ def _chosen(case: Case, wish: Wish) -> tuple[Entry, bool]:
         if isinstance(offer, Search) and offer.found is not None:
             offer.found(entry.choice)
             if not offer.final and entry.choice.origin == "timed":
+                earlier = entry.choice.refusals
                 continue
         if len(offer.candidates) == 1 and offer.failures:
             case.notices.failed(offer.failures, case.rendered)
         timed, alone = entry.choice.origin == "timed", len(offer.candidates) == 1
+        entry = changed(entry, refusals=tuple(dict.fromkeys((*entry.choice.refusals, *earlier))))
         return entry, timed or (alone and offer.lasting and entry.choice.origin == "only")
 
 

@@ -28,7 +28,7 @@ from typing import Any
 
 import torch
 
-from .backends import Wish
+from .backends import Errand, Wish
 from .copies import bytes_to_copy, copy_call
 from .keys import tensors
 from .memory import free_memory
@@ -44,6 +44,8 @@ START_S = 120.0
 IDLE_S = 300.0
 """After how long without a try a worker ends itself."""
 _LONGEST_REPLY = 1 << 16
+_SPOILT = "its device answers no more"
+"""A reason beside another: after an illegal access nothing runs on a device, in the process that made it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,9 +115,7 @@ class Worker:
     def why_not(
         self,
         where: Address,
-        variant: str,
-        args: tuple[Any, ...],
-        kwargs: Mapping[str, Any],
+        errand: Errand,
         names: Sequence[str],
         limit: float,
     ) -> tuple[str | None, bool]:
@@ -123,6 +123,7 @@ class Worker:
 
         ``limit`` is the share of the free memory that copies of the arguments may take, as for timing.
         """
+        args, kwargs = errand.args, errand.kwargs
         needed = bytes_to_copy(args, kwargs, None, names)
         device = next((t.device for t in tensors((args, kwargs)) if t.device.type != "cpu"), torch.device("cpu"))
         if needed > limit * free_memory(device):
@@ -134,8 +135,10 @@ class Worker:
         request = {
             "module": where.module,
             "name": where.name,
-            "variant": variant,
+            "variant": errand.variant,
+            "config": errand.config,
             "grad": torch.is_grad_enabled(),
+            "device": torch.cuda.current_device() if torch.cuda.is_initialized() else None,
             "bytes": len(payload),
             "limit": self.limit_s,
         }
@@ -170,7 +173,10 @@ class Worker:
         if reasons is None:
             self.close()
             return "a worker answered with what is no answer", True
-        return ("; ".join(reasons) or None), False
+        spoilt = _SPOILT in reasons
+        if spoilt:
+            self.close()
+        return ("; ".join(reasons) or None), spoilt
 
     def _running(self) -> _Child:
         """The worker; started, and waited for, where there is none."""
@@ -332,10 +338,12 @@ def main(reply_file: str) -> None:
 def _tried(request: Mapping[str, Any], payload: bytes) -> list[str]:
     """Make the variant and run it once, backward too where a gradient is wanted; the reasons why it may not run."""
     try:
+        if request["device"] is not None:
+            torch.cuda.set_device(request["device"])
         core = _at(importlib.import_module(request["module"]), request["name"]).core
-        args, kwargs = torch.load(io.BytesIO(payload), weights_only=False)  # of our own parent
+        args, kwargs = core.backend.normal(*torch.load(io.BytesIO(payload), weights_only=False))  # of our own parent
         with torch.set_grad_enabled(request["grad"]):
-            wish = Wish(only=request["variant"])
+            wish = Wish(only=request["variant"], config=request["config"], alone=True)
             offer = core.backend.offer(args, kwargs, core.backend.key(args, kwargs), core.table, wish)
             candidate = next((c for c in offer.candidates if c.name == request["variant"]), None)
             if candidate is None:
@@ -343,8 +351,20 @@ def _tried(request: Mapping[str, Any], payload: bytes) -> list[str]:
             grad = request["grad"] and any(t.requires_grad for t in tensors((args, kwargs)))
             Trial(args, kwargs, tuple(core.backend.arguments(args, kwargs)), offer.written, grad).outcome(candidate.run)
     except Exception as error:  # noqa: BLE001 - the boundary where a candidate is judged; the reason is kept
-        return [f"in a worker it raised {type(error).__name__}: {' '.join(str(error).split())[:300]}"]
+        reason = f"in a worker it raised {type(error).__name__}: {' '.join(str(error).split())[:300]}"
+        return [reason] if _device_answers() else [reason, _SPOILT]
     return []
+
+
+def _device_answers() -> bool:
+    """Whether anything can still be run on the current device."""
+    if not torch.cuda.is_initialized():
+        return True
+    try:
+        torch.cuda.synchronize()
+    except RuntimeError:
+        return False
+    return True
 
 
 def _answer(replies: int, reasons: list[str]) -> None:

@@ -704,6 +704,25 @@ def test_a_kernel_that_cannot_run_raises_what_triton_raises(recorder: Recorder) 
         dispatched(autotuned(needs_a_block, CONFIGS[:2]), recorder, cost)[(1,)](X, 250)
 
 
+def test_configs_that_do_not_compile_are_told_and_not_tried_again(
+    recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The choice names each with its reason; another shape at this hint compiles none of them."""
+    kernel = dispatched(autotuned(needs_a_block, key=("n",)), recorder, cost, margin=0.0)
+    kernel[(1,)](X, 250)
+    refused = {refusal.variant: refusal.reasons[0] for refusal in kernel.explain(X, 250).refusals}
+    assert sum("CompileTimeAssertionFailure" in reason for reason in refused.values()) >= 2
+
+    only = dispatched(autotuned(needs_a_block, CONFIGS[:3], key=("n",)), recorder, cost, margin=0.0)
+    only[(1,)](X, 60)
+    asked = []
+    compile_all = triton_builds.compile_all
+    monkeypatch.setattr(triton_builds, "compile_all", lambda *args: asked.append(len(args[1])) or compile_all(*args))
+    only[(1,)](X, 62)
+    assert recorder.launches[-1].constants["B"] == 64
+    assert asked == [1, 1], "configs that do not compile were tried again, beside plain and what was found"
+
+
 def test_a_supplied_variant_competes(recorder: Recorder) -> None:
     """A function of the user's gets the kernel's arguments by name."""
     from shapedispatch.records import Variant

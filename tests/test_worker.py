@@ -18,6 +18,7 @@ import pytest
 import torch
 
 from shapedispatch import worker as workers
+from shapedispatch.backends import Errand
 from shapedispatch.worker import Address, Worker, address
 from tests import hostile
 from tests.helpers import Ladder, assert_same
@@ -68,7 +69,7 @@ def asked(worker: Worker, dispatcher: Any, variant: str, *args: Any) -> tuple[st
     """What the worker says of a variant."""
     where = address(dispatcher.core.plain, dispatcher.core)
     assert isinstance(where, Address)
-    return worker.why_not(where, variant, args, {}, ("x",), 0.5)
+    return worker.why_not(where, Errand(variant, None, args, {}), ("x",), 0.5)
 
 
 def test_a_build_and_a_variant_that_survive_compete(slow: Worker) -> None:
@@ -148,7 +149,7 @@ def test_arguments_that_cannot_be_sent_are_a_reason(slow: Worker) -> None:
 def test_copies_for_a_worker_have_a_limit(slow: Worker) -> None:
     """The same share of the free memory as for timing."""
     where = Address("tests.hostile", "fine")
-    reason, deadly = slow.why_not(where, "sum", (torch.ones(1000),), {}, ("x",), 0.0)
+    reason, deadly = slow.why_not(where, Errand("sum", None, (torch.ones(1000),), {}), ("x",), 0.0)
     assert reason is not None
     assert "copy_limit" in reason
     assert not deadly

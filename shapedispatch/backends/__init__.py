@@ -14,7 +14,7 @@ from ..dims import Rule
 from ..keys import Key
 from ..records import Choice, Refusal
 
-__all__ = ["EVERYTHING", "Backend", "Candidate", "Finds", "Memory", "Offer", "Search", "Wish"]
+__all__ = ["EVERYTHING", "Backend", "Candidate", "Errand", "Finds", "Memory", "Offer", "Search", "Wish"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +68,20 @@ class Search(Offer):
     at: tuple[tuple[Any, ...], dict[str, Any]] | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Errand:
+    """What a worker is sent to try a variant with, where that is not the variant's name and the call at hand.
+
+    ``variant`` and ``config`` are what the worker's own offer is asked for. The call is as it was written, and holds
+    nothing that has no meaning in another process.
+    """
+
+    variant: str
+    config: str | None
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+
+
 class Finds(Protocol):
     """What processes have found for the hints of one thing; ``of`` is the class of calls, ``hint`` the hint's name."""
 
@@ -84,24 +98,25 @@ class Wish:
 
     Without ``build`` nothing is made: what is held already is all there is. ``config`` is what the one of that name
     had for a config, or its text as a store holds it. ``exhaustive`` asks for all configs at this very call.
-    ``judge(variant)`` is asked before a variant is made or run, and says why it may not be, if so. ``finds`` are those
-    of all processes, where they are kept.
+    ``judge(variant, errand)`` is asked before a variant is made or run, and says why it may not be, if so. ``finds``
+    are those of all processes, where they are kept. With ``alone`` the one that is asked for comes without plain.
     """
 
     only: str | None = None
     build: bool = True
     config: Any = None
     exhaustive: bool = False
-    judge: Callable[[str], str | None] | None = None
+    judge: Callable[[str, Errand | None], str | None] | None = None
     finds: Finds | None = None
+    alone: bool = False
 
     def wants(self, variant: str) -> bool:
         """Whether a variant is asked for."""
         return self.only is None or self.only == variant
 
-    def why_not(self, variant: str) -> str | None:
+    def why_not(self, variant: str, errand: Errand | None = None) -> str | None:
         """Why a variant may not be made or run here, or None."""
-        return self.judge(variant) if self.judge is not None else None
+        return self.judge(variant, errand) if self.judge is not None else None
 
 
 EVERYTHING = Wish()

@@ -17,7 +17,7 @@ from ..records import Choice
 from . import Memory
 from .triton_adopt import config_text
 from .triton_layout import Layout
-from .triton_offer import Making, Wanted
+from .triton_offer import CONSTANT, Making, Wanted, config_name
 from .triton_plan import KernelPlan
 
 __all__ = ["Finds", "wished"]
@@ -29,8 +29,6 @@ NEARLY = 1.25
 NEAREST = 2
 """A call is offered what was found for so many of the hints nearest to it."""
 
-CONSTANT = ("exact", "static")
-"""Variants that are no config's, but have constants beside it."""
 FOUND = "found"
 """How the facts begin that are found for hints."""
 
@@ -118,7 +116,7 @@ class Finds:
         def found(choice: Choice) -> None:
             best = _nearly_best(choice) if choice.origin == "timed" else [choice.variant]
             making.let_go(but=best)
-            if choice.origin == "timed":
+            if choice.origin == "timed" or len(making.candidates) == 1:  # all others were refused, and would be again
                 won = [places.get(name, plain) for name in best]
                 _keep(making.memory, fact, _shared(making, fact, choice, won), how)
 
@@ -155,11 +153,6 @@ def _shared(making: Making, fact: Fact, choice: Choice, places: Sequence[int]) -
     texts = [config_text(making.config(place)) for place in places]
     stands = finds.keep(of, hint, choice, texts, instead=bool(useless))
     return _places_of(making, stands) or places
-
-
-def config_name(making: Making, place: int) -> str:
-    """What a config is called where it stands for no hint."""
-    return f"config[{config_text(making.config(place))}]"
 
 
 def wished(making: Making) -> list[int]:

@@ -53,6 +53,8 @@ class TritonKernel:
         self.plain = AsWritten(adopted.original, self._names, plan.grid)
         self.first = FirstConfig(adopted, self._configs_here, self._names, plan.grid)
         """In place of plain where Triton's autotuner would time."""
+        self.named = adopted.kernel.fn
+        """What has this kernel's name in a module, where a worker finds its dispatcher."""
         self._why_never = "; ".join(adopted.strange) or self.layout.refusal
         self._finds = Finds(plan, self.layout)
         self._builds = Builds(adopted.kernel, self._names)
@@ -143,7 +145,8 @@ class TritonKernel:
         making = self._making(args, kwargs, memory, wish)
         if self.adopted.interpreted:
             return self._interpreted(making)
-        self._add_plain(making)
+        if not wish.alone or wish.only == "plain":
+            self._add_plain(making)
         search = self._search_for(making) if wish.only is None and wish.build else None
         if search is not None:
             return search
@@ -206,10 +209,18 @@ class TritonKernel:
 
     def _add_plain(self, making: Making) -> None:
         """The first config that runs; raises what the first of all raised where none does."""
-        for place in _places(making):
+        fact = ("plain", self.layout.ready().class_of(making.call.key, self.plan.dynamic))
+        ran = making.memory.recall(fact)  # where earlier ones did not
+        for place in dict.fromkeys([*(place for place in making.left if place == ran), *_places(making)]):
             making.add([Wanted("plain", place)])
             if making.candidates:
+                if place != _places(making)[0]:
+                    making.memory.remember(fact, place)
                 return
+        if making.wish.build and "plain" not in making.errors:  # none survived elsewhere: what was written runs
+            making.add([Wanted("plain", _places(making)[0])], judged=False)
+        if making.candidates:
+            return
         if making.wish.build:
             raise making.errors["plain"]
         making.candidates.append(Candidate("plain", self.first, route="Triton's own launch, which may compile"))
