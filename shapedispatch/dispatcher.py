@@ -5,11 +5,8 @@ from __future__ import annotations
 import functools
 import inspect
 import itertools
-import typing
 import weakref
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
-from types import BuiltinFunctionType, FunctionType, MethodType
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 import torch
@@ -20,12 +17,21 @@ from .backends.triton_adopt import adopt, is_kernel
 from .calls import Signature
 from .core import Core
 from .declaration import Declaration
-from .dims import check_buckets, check_hints, check_static
+from .decorated import annotations_of, function_in, qualified_name, refuse_twice, refuse_what_is_no_function
+from .dims import check_hints, check_static
 from .errors import DeclarationError
-from .objectives import check_objective
-from .records import CacheInfo, Choice, Variant
-from .settings import TABLE, Resolved, settings
-from .store import Store
+from .records import CacheInfo, Choice
+from .said import (
+    LEFT_OUT,
+    Said,
+    checked_mutates,
+    checked_options,
+    checked_settings,
+    checked_variants,
+    given,
+    unknown_argument,
+)
+from .settings import Resolved, settings
 
 __all__ = ["Dispatcher", "dispatchers", "shapedispatch"]
 
@@ -87,27 +93,24 @@ class Dispatcher(Protocol):
 
 # ------------------------------------------------------------------------------------------------------ the decorator
 
-_LEFT_OUT: Any = type("_LeftOut", (), {"__repr__": lambda self: "<the setting>"})()
-"""The default of every argument: the settings decide, then the built-in."""
-
 
 def shapedispatch(
     fn: Any = None,
     /,
     *,
-    dims: Any = _LEFT_OUT,
-    hints: Any = _LEFT_OUT,
-    static: Any = _LEFT_OUT,
-    exact: Any = _LEFT_OUT,
-    buckets: Any = _LEFT_OUT,
+    dims: Any = LEFT_OUT,
+    hints: Any = LEFT_OUT,
+    static: Any = LEFT_OUT,
+    exact: Any = LEFT_OUT,
+    buckets: Any = LEFT_OUT,
     variants: Any = (),
-    configs: Any = _LEFT_OUT,
-    grid: Any = _LEFT_OUT,
+    configs: Any = LEFT_OUT,
+    grid: Any = LEFT_OUT,
     inputs: Callable[..., Any] | None = None,
     mutates: Any = None,
     objective: Any = "time",
-    maxsize: Any = _LEFT_OUT,
-    store: Any = _LEFT_OUT,
+    maxsize: Any = LEFT_OUT,
+    store: Any = LEFT_OUT,
     name: str | None = None,
     options: Mapping[str, Any] | None = None,
     **unknown: Any,
@@ -147,66 +150,55 @@ def shapedispatch(
         DeclarationError: an argument that cannot mean anything; it is a TypeError and a ValueError.
     """
     if unknown:
-        raise DeclarationError(_unknown_argument(unknown))
-    given = {
-        "hints": hints,
-        "static": static,
-        "exact": exact,
-        "buckets": buckets,
-        "maxsize": maxsize,
-        "store": store,
-    }
-    try:
-        check_objective(objective)
-    except ValueError as error:
-        raise DeclarationError(f"objective={objective!r}: {error}") from None
-    if inputs is not None and not callable(inputs):
-        raise DeclarationError(f"inputs={inputs!r}: allowed is a function inputs(sizes, like) -> (args, kwargs)")
-    if name is not None and not _is_name(name):
-        raise DeclarationError(f"name={name!r}: allowed is a string that is not empty")
-    said = {setting: value for setting, value in given.items() if value is not _LEFT_OUT}
+        raise DeclarationError(unknown_argument(unknown, list(inspect.signature(shapedispatch).parameters)[1:-1]))
+    said = Said(
+        dims=None if dims is LEFT_OUT else dims,
+        variants=variants,
+        inputs=inputs,
+        mutates=mutates,
+        objective=objective,
+        name=name,
+        options=options,
+        kernel=given(configs=configs, grid=grid),
+        settings=given(hints=hints, static=static, exact=exact, buckets=buckets, maxsize=maxsize, store=store),
+    )
 
     def decorate(target: Any) -> Any:
-        _refuse_twice(target)
-        if is_kernel(target):
-            told = {"dims": dims, "configs": configs, "grid": grid, "inputs": inputs, "mutates": mutates}
-            kernel_said = {name: value for name, value in told.items() if value is not _LEFT_OUT}
-            return _kernel_dispatcher(target, name, said, kernel_said, _variants(variants), objective)
-        if configs is not _LEFT_OUT or grid is not _LEFT_OUT:
-            raise DeclarationError("configs= and grid= are for Triton kernels")
-        _refuse_what_is_no_function(target)
-        label = name or _qualified_name(target)
-        signature = Signature.of(target)
-        declaration = Declaration.parse(None if dims is _LEFT_OUT else dims, signature.names, _annotations(target))
-        decorator = _checked(said, declaration.names, signature.names)
-        resolve = functools.partial(_resolve, label, decorator)
-        plan = _plan(resolve(), declaration, signature.names, _variants(variants), mutates, options)
-        return function_of(Core(TorchFunction(target, label, plan), resolve, inputs, objective=objective), target)
+        refuse_twice(target)
+        return _kernel_dispatcher(target, said) if is_kernel(target) else _function_dispatcher(target, said)
 
     return decorate if fn is None else decorate(fn)
 
 
-def _kernel_dispatcher(
-    target: Any,
-    name: str | None,
-    said: Mapping[str, Any],
-    told: dict[str, Any],
-    variants: tuple[Variant, ...],
-    objective: Any,
-) -> Any:
+def _function_dispatcher(target: Any, said: Said) -> Any:
+    """A function's dispatcher: a function."""
+    if said.kernel:
+        raise DeclarationError("configs= and grid= are for Triton kernels")
+    refuse_what_is_no_function(target)
+    label = said.name or qualified_name(target)
+    signature = Signature.of(target)
+    declaration = Declaration.parse(said.dims, signature.names, annotations_of(target))
+    decorator = checked_settings(said.settings, declaration.names, signature.names)
+    resolve = functools.partial(_resolve, label, decorator)
+    plan = _plan(resolve(), declaration, signature.names, said)
+    return function_of(Core(TorchFunction(target, label, plan), resolve, said.inputs, objective=said.objective), target)
+
+
+def _kernel_dispatcher(target: Any, said: Said) -> Any:
     """A Triton kernel's dispatcher: an object called as Triton kernels are."""
     from .backends.triton_front import front  # Triton takes a while to import, and may not be there
     from .backends.triton_kernel import TritonKernel
     from .backends.triton_plan import plan_of
 
+    variants = checked_variants(said.variants)
     adopted = adopt(target)
-    label = name or _qualified_name(adopted.kernel.fn)
+    label = said.name or qualified_name(adopted.kernel.fn)
     parameters = tuple(adopted.kernel.arg_names)
-    told["mutates"] = _mutates(told["mutates"], parameters)
-    checked = _checked(said, parameters, parameters)
-    resolve = functools.partial(_resolve, label, checked)
+    mutates = checked_mutates(said.mutates, parameters)
+    resolve = functools.partial(_resolve, label, checked_settings(said.settings, parameters, parameters))
+    told = {"dims": said.dims, "inputs": said.inputs, "mutates": mutates, **said.kernel}
     plan = plan_of(adopted, resolve(), variants=variants, **told)
-    dispatcher = front(Core(TritonKernel(adopted, label, plan), resolve, told["inputs"], objective=objective))
+    dispatcher = front(Core(TritonKernel(adopted, label, plan), resolve, said.inputs, objective=said.objective))
     _register(label, dispatcher)
     return dispatcher
 
@@ -215,145 +207,23 @@ def _resolve(label: str, decorator: Mapping[str, Any]) -> Resolved:
     return settings().resolve(label, decorator, override=modes.current())
 
 
-def _plan(
-    resolved: Resolved,
-    declaration: Declaration,
-    parameters: tuple[str, ...],
-    variants: tuple[Variant, ...],
-    mutates: Any,
-    options: Mapping[str, Any] | None,
-) -> Plan:
+def _plan(resolved: Resolved, declaration: Declaration, parameters: tuple[str, ...], said: Said) -> Plan:
     hints = check_hints(resolved.hints, declaration.names, parameters)
-    static = check_static(resolved.static, declaration.names, hints, parameters)
-    # With a tuple of hints the dynamic dims are the declared ones; where none is declared, the axes seen to vary.
-    bare = not declaration.names and not _names_dims(hints)
     return Plan(
-        declaration, hints, bare, static, resolved.exact, variants, _mutates(mutates, parameters), _options(options)
+        declaration,
+        hints,
+        # With a tuple of hints the dynamic dims are the declared ones; where none is declared, the axes seen to vary.
+        bare=not declaration.names and not _names_dims(hints),
+        static=check_static(resolved.static, declaration.names, hints, parameters),
+        exact=resolved.exact,
+        variants=checked_variants(said.variants),
+        mutates=checked_mutates(said.mutates, parameters),
+        options=checked_options(said.options),
     )
 
 
 def _names_dims(hints: Any) -> bool:
     return isinstance(hints, Mapping) or any(isinstance(point, Mapping) for point in hints)
-
-
-def _checked(said: Mapping[str, Any], names: Sequence[str], parameters: tuple[str, ...]) -> dict[str, Any]:
-    """The decorator's settings in their one form; wrong ones are errors here, at the decoration."""
-    checked = dict(said)
-    if "hints" in checked:
-        checked["hints"] = check_hints(checked["hints"], names, parameters)
-    if "static" in checked:
-        checked["static"] = check_static(checked["static"], names, (), parameters)
-    if "buckets" in checked:
-        checked["buckets"] = check_buckets(checked["buckets"], names, parameters)
-    for setting in checked.keys() - {"hints", "static", "buckets"}:
-        if isinstance(checked[setting], Store):
-            continue  # what no settings file can say
-        try:
-            given = checked[setting]
-            checked[setting] = TABLE[setting].clean(str(given) if isinstance(given, Path) else given)
-        except ValueError:
-            raise DeclarationError(f"{setting}={said[setting]!r}: allowed is {TABLE[setting].allowed}") from None
-    return checked
-
-
-def _variants(given: Any) -> tuple[Variant, ...]:
-    """The supplied variants, each with a name of its own."""
-    if callable(given) or not isinstance(given, (list, tuple)):
-        raise DeclarationError(f"variants={given!r}: allowed is a list of callables or Variants")
-    found = []
-    for item in given:
-        variant = item if isinstance(item, Variant) else Variant(item)
-        if not callable(variant.fn):
-            raise DeclarationError(f"the variant {variant.fn!r} cannot be called")
-        label = variant.name or getattr(variant.fn, "__name__", type(variant.fn).__name__)
-        found.append(Variant(variant.fn, label, variant.when))
-    names = ["plain", "exact", *[variant.name for variant in found]]
-    twice = [label for label in dict.fromkeys(names) if names.count(label) > 1 or str(label).startswith("hint[")]
-    if twice:
-        raise DeclarationError(f"the variant name {twice[0]!r} is taken: give each a name with Variant(fn, name=...)")
-    return tuple(found)
-
-
-def _mutates(given: Any, parameters: tuple[str, ...]) -> tuple[str, ...] | None:
-    if given is None:
-        return None
-    names = (given,) if isinstance(given, str) else tuple(given)
-    for label in names:
-        if label not in parameters:
-            raise DeclarationError(f"mutates names the unknown argument {label!r}. Allowed are {', '.join(parameters)}")
-    return names
-
-
-def _is_name(given: Any) -> bool:
-    return isinstance(given, str) and bool(given.strip())
-
-
-def _options(given: Any) -> Mapping[str, Any] | None:
-    if given is not None and not isinstance(given, Mapping):
-        raise DeclarationError(f"options={given!r}: allowed is a mapping, as in torch.compile(options=...)")
-    return given
-
-
-def _unknown_argument(unknown: Mapping[str, Any]) -> str:
-    label, value = next(iter(unknown.items()))
-    if label == "key":
-        return (
-            f"key={value!r}: in Triton's words a key is the names of the dims that choices depend on; "
-            'here write dims="M N K"'
-        )
-    allowed = ", ".join(list(inspect.signature(shapedispatch).parameters)[1:-1])
-    return f"{label}={value!r} is not an argument of shapedispatch. Allowed are {allowed}"
-
-
-def _refuse_twice(target: Any) -> None:
-    if hasattr(target, "core") and hasattr(target, "cache_info"):
-        raise DeclarationError(f"{target.core.backend.name} is a dispatcher already")
-
-
-def _refuse_what_is_no_function(target: Any) -> None:
-    """Everything that can be decorated is a function of some kind; the rest is told what to write."""
-    if isinstance(target, torch.nn.Module):
-        raise DeclarationError(
-            f"{type(target).__name__} is a module instance: decorate its forward, in the class, with @shapedispatch"
-        )
-    if hasattr(target, "_torchdynamo_orig_callable"):
-        raise DeclarationError("a compiled function: decorate the function as written, without torch.compile")
-    if inspect.iscoroutinefunction(target) or inspect.isgeneratorfunction(target) or inspect.isasyncgenfunction(target):
-        raise DeclarationError("a generator or coroutine: decorate the function that it calls for its numbers")
-    if isinstance(target, (staticmethod, classmethod, property)):
-        kind = type(target).__name__
-        raise DeclarationError(f"a {kind}: write @{kind} above @shapedispatch, not below")
-    builtin = isinstance(target, BuiltinFunctionType) or type(target).__name__ in (
-        "method_descriptor",
-        "wrapper_descriptor",
-    )
-    if isinstance(target, type) or not (isinstance(target, (FunctionType, MethodType, functools.partial)) or builtin):
-        raise DeclarationError(
-            f"{target!r} is no function: shapedispatch decorates functions, methods, lambdas, partials and builtins"
-        )
-
-
-def _named(target: Any) -> Any:
-    """What gives a target its name: of a partial, the function."""
-    while isinstance(target, functools.partial):
-        target = target.func
-    return target
-
-
-def _qualified_name(target: Any) -> str:
-    inner = _named(target)
-    module = getattr(inner, "__module__", None) or "torch"
-    # A builtin's qualified name is that of a class in which torch keeps it, and nobody else finds it.
-    name = inner.__name__ if isinstance(inner, BuiltinFunctionType) else inner.__qualname__
-    return f"{module}.{name}"
-
-
-def _annotations(target: Any) -> dict[str, Any]:
-    """The annotations as objects; where a name in them cannot be resolved they say nothing."""
-    try:
-        return typing.get_type_hints(target)
-    except (NameError, TypeError, AttributeError, SyntaxError):
-        return {}
 
 
 # ------------------------------------------------------------------------------------------------- the user's function
@@ -368,7 +238,7 @@ def function_of(core: Core, fn: Callable[..., Any]) -> Any:
     normal, arity, call = core.backend.normal, core.backend.arity, core.road or core.call
     python_road, profiler = core.call, profiling.state
 
-    @functools.wraps(_named(fn))
+    @functools.wraps(function_in(fn))
     def dispatch(*args: Any, **kwargs: Any) -> Any:
         if is_dynamo_compiling():
             return fn(*args, **kwargs)

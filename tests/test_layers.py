@@ -73,6 +73,8 @@ PARTS = {
         "miss",
         "questions",
         "core",
+        "decorated",
+        "said",
     ],
     "backends.triton_kernel": [
         "backends.triton_adopt",

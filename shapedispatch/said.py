@@ -1,0 +1,130 @@
+"""What was said at the decorator, each in its one form; what cannot mean anything is a DeclarationError."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .dims import check_buckets, check_hints, check_static
+from .errors import DeclarationError
+from .objectives import Objective, check_objective
+from .records import Variant
+from .settings import TABLE
+from .store import Store
+
+__all__ = [
+    "LEFT_OUT",
+    "Said",
+    "checked_mutates",
+    "checked_options",
+    "checked_settings",
+    "checked_variants",
+    "given",
+    "unknown_argument",
+]
+
+LEFT_OUT: Any = type("_LeftOut", (), {"__repr__": lambda self: "<the setting>"})()
+"""The default of an argument where the settings decide, then the built-in."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Said:
+    """The decorator's arguments, of which those are checked that do not depend on what it stands above.
+
+    ``kernel`` are those for kernels only, ``settings`` those that settings too can say; in both only what was given.
+    """
+
+    dims: Any
+    variants: Any
+    inputs: Callable[..., Any] | None
+    mutates: Any
+    objective: Objective
+    name: Any
+    options: Mapping[str, Any] | None
+    kernel: Mapping[str, Any]
+    settings: Mapping[str, Any]
+
+    def __post_init__(self) -> None:
+        try:
+            check_objective(self.objective)
+        except ValueError as error:
+            raise DeclarationError(f"objective={self.objective!r}: {error}") from None
+        if self.inputs is not None and not callable(self.inputs):
+            allowed = "a function inputs(sizes, like) -> (args, kwargs)"
+            raise DeclarationError(f"inputs={self.inputs!r}: allowed is {allowed}")
+        if self.name is not None and not (isinstance(self.name, str) and self.name.strip()):
+            raise DeclarationError(f"name={self.name!r}: allowed is a string that is not empty")
+
+
+def given(**arguments: Any) -> dict[str, Any]:
+    """Those that were not left out."""
+    return {name: value for name, value in arguments.items() if value is not LEFT_OUT}
+
+
+def checked_settings(said: Mapping[str, Any], names: Sequence[str], parameters: tuple[str, ...]) -> dict[str, Any]:
+    """The decorator's settings in their one form; wrong ones are errors here, at the decoration."""
+    checked = dict(said)
+    if "hints" in checked:
+        checked["hints"] = check_hints(checked["hints"], names, parameters)
+    if "static" in checked:
+        checked["static"] = check_static(checked["static"], names, (), parameters)
+    if "buckets" in checked:
+        checked["buckets"] = check_buckets(checked["buckets"], names, parameters)
+    for setting in checked.keys() - {"hints", "static", "buckets"}:
+        if isinstance(checked[setting], Store):
+            continue  # what no settings file can say
+        try:
+            given = checked[setting]
+            checked[setting] = TABLE[setting].clean(str(given) if isinstance(given, Path) else given)
+        except ValueError:
+            raise DeclarationError(f"{setting}={said[setting]!r}: allowed is {TABLE[setting].allowed}") from None
+    return checked
+
+
+def checked_variants(given: Any) -> tuple[Variant, ...]:
+    """The supplied variants, each with a name of its own."""
+    if callable(given) or not isinstance(given, (list, tuple)):
+        raise DeclarationError(f"variants={given!r}: allowed is a list of callables or Variants")
+    found = []
+    for item in given:
+        variant = item if isinstance(item, Variant) else Variant(item)
+        if not callable(variant.fn):
+            raise DeclarationError(f"the variant {variant.fn!r} cannot be called")
+        label = variant.name or getattr(variant.fn, "__name__", type(variant.fn).__name__)
+        found.append(Variant(variant.fn, label, variant.when))
+    names = ["plain", "exact", *[variant.name for variant in found]]
+    twice = [label for label in dict.fromkeys(names) if names.count(label) > 1 or str(label).startswith("hint[")]
+    if twice:
+        raise DeclarationError(f"the variant name {twice[0]!r} is taken: give each a name with Variant(fn, name=...)")
+    return tuple(found)
+
+
+def checked_mutates(given: Any, parameters: tuple[str, ...]) -> tuple[str, ...] | None:
+    """The names of the arguments that are written, None where nobody said."""
+    if given is None:
+        return None
+    names = (given,) if isinstance(given, str) else tuple(given)
+    for label in names:
+        if label not in parameters:
+            raise DeclarationError(f"mutates names the unknown argument {label!r}. Allowed are {', '.join(parameters)}")
+    return names
+
+
+def checked_options(given: Any) -> Mapping[str, Any] | None:
+    """What the compiler is told."""
+    if given is not None and not isinstance(given, Mapping):
+        raise DeclarationError(f"options={given!r}: allowed is a mapping, as in torch.compile(options=...)")
+    return given
+
+
+def unknown_argument(unknown: Mapping[str, Any], allowed: Collection[str]) -> str:
+    """What is wrong with an argument that there is not."""
+    label, value = next(iter(unknown.items()))
+    if label == "key":
+        return (
+            f"key={value!r}: in Triton's words a key is the names of the dims that choices depend on; "
+            'here write dims="M N K"'
+        )
+    return f"{label}={value!r} is not an argument of shapedispatch. Allowed are {', '.join(allowed)}"

@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+import functools
+import typing
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from shapedispatch import shapedispatch
+
+unbuilt = functools.partial(shapedispatch, hints=(), store=False)
+"""A decorator that builds nothing: these tests are about the decoration."""
+
+
+@unbuilt
+def doubled(x: Tensor, scale: float = 2.0, *, shift: float = 0.0) -> Tensor:
+    """Twice x."""
+    return x * scale + shift
+
+
+def product(x: Tensor, w: Tensor) -> Tensor:
+    """A matrix product."""
+    return x @ w
+
+
+def test_a_builtin_is_called_by_the_name_it_is_known_by() -> None:
+    """In settings and messages: where a user finds it, not where torch keeps it."""
+    assert unbuilt(torch.softmax).core.backend.name == "torch.softmax"
+
+
+def generator(x: Tensor) -> typing.Iterator[Tensor]:
+    """No function of tensors."""
+    yield x
+
+
+async def coroutine(x: Tensor) -> Tensor:
+    """No function of tensors."""
+    return x
+
+
+class Callme:
+    """An object that can be called."""
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """As it came."""
+        return x
+
+
+@pytest.mark.parametrize(
+    ("target", "advice"),
+    [
+        (nn.Linear(2, 2), "decorate its forward"),
+        (nn.Linear, "is no function"),
+        (generator, "generator"),
+        (coroutine, "coroutine"),
+        (staticmethod(product), "write @staticmethod above @shapedispatch"),
+        (classmethod(product), "write @classmethod above @shapedispatch"),
+        (property(product), "write @property above @shapedispatch"),
+        (doubled, "dispatcher already"),
+        (Callme(), "is no function"),
+        (3, "is no function"),
+        ("M K", "is no function"),
+    ],
+)
+def test_what_is_no_function_is_told_what_to_write(target: Any, advice: str) -> None:
+    """A TypeError at decoration."""
+    with pytest.raises(TypeError, match=advice):
+        shapedispatch(target)
+
+
+def test_a_compiled_function_is_refused() -> None:
+    """With a word on what to write instead."""
+    with pytest.raises(TypeError, match="without torch.compile"):
+        shapedispatch(torch.compile(product, backend="eager"))
