@@ -9,12 +9,14 @@ import statistics
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from benchmarks.answers.builds import DYNAMIC, STATIC, fixed_configs, forms, kernel_count, over_oracle
+from benchmarks.answers.builds import DYNAMIC, RIVALS, STATIC, at_worst, fixed_configs, forms, kernel_count, over_oracle
 from benchmarks.answers.calls import AUTOTUNE, BARE, GIVEN, JIT
 from benchmarks.answers.choices import lessons_of, workloads_started
 from benchmarks.answers.pictures import OURS, median
 from benchmarks.answers.soundness import FUZZED
 from benchmarks.documents import Result, markdown, newest, results_of
+
+COMPILE, MULTI_KERNEL, HELION = "torch.compile", "multi_kernel_hints", "Helion"
 
 Sayings = Iterator[tuple[str, str]]
 
@@ -161,25 +163,52 @@ def short(result: Result) -> str:
 # The other parts.
 
 
-def stalls(folder: Path | None) -> str:
-    """The comparison's one number."""
-    result = newest("tuning_stall", folder)
-    found = result.document["summary"].get(AUTOTUNE) if result is not None else None
-    return "" if found is None else f", {found['median_us'] / 1e3:.0f} ms a key"
-
-
 def comparison(folder: Path | None) -> str:
-    """Beside what else there is."""
+    """Beside what else there is: what each does, and three numbers where they were measured."""
     columns = ("", "measures per shape", "plain and vendor code compete", "choices last", "bounded", "says why")
-    rows = [
-        (OURS, "yes", "yes", "yes", "yes", "`explain`"),
-        ("`torch.compile`", "no", "no", "no; its builds do", "up to a limit, then eager", "recompile log"),
-        ("Inductor's `multi_kernel_hints`", "no: by distance, matrix products only", "no", "no", "no", "no"),
-        ("`triton.autotune`", f"yes{stalls(folder)}", "no", "optional file", "no", "prints"),
-        ("Helion", "when bound", "no", "yes", "no", "partly"),
-        ("TunableOp", "matrix products of the vendor's", "the vendor's alone", "one file", "no", "the file"),
+    rows = {
+        OURS: ("yes", "yes", "yes", "yes", "`explain`"),
+        COMPILE: ("no", "no", "no; its builds do", "up to a limit, then eager", "recompile log"),
+        MULTI_KERNEL: ("no: by distance, matrix products only", "no", "no", "no", "no"),
+        AUTOTUNE: ("yes", "no", "optional file", "no", "prints"),
+        HELION: ("when bound", "no", "yes", "no", "partly"),
+        "TunableOp": ("the vendor's matrix products", "the vendor's alone", "one file", "no", "the file"),
+    }
+    measured = [launches_of(folder), stalls_of(folder), matmuls_of(folder)]
+    titles = ("known launch, 2 tensors", "stall at a new shape", "`relu(x @ w)`, at worst over its sizes")
+    table = [
+        (f"`{name}`" if name != OURS else name, *does, *(found.get(name, "-") for found in measured))
+        for name, does in rows.items()
     ]
-    return markdown(columns, rows) + "\n"
+    return markdown((*columns, *titles), table) + "\n"
+
+
+def launches_of(folder: Path | None) -> dict[str, str]:
+    """Host time of a launch."""
+    result = newest("launch_overhead", folder)
+    if result is None:
+        return {}
+    road = result.document.get("C") or result.document["Python"]
+    times = road["tensors"]["2"]["one shape"]
+    named = {OURS: GIVEN, COMPILE: f"{COMPILE}(dynamic=False)", AUTOTUNE: AUTOTUNE, HELION: HELION}
+    return {name: f"{median(times, contender):.1f} µs" for name, contender in named.items() if contender in times}
+
+
+def stalls_of(folder: Path | None) -> dict[str, str]:
+    """Where nothing has to be compiled."""
+    result = newest("tuning_stall", folder)
+    summary = {} if result is None else result.document["summary"]
+    return {name: f"{one['median_us'] / 1e3:.0f} ms" for name, one in summary.items()}
+
+
+def matmuls_of(folder: Path | None) -> dict[str, str]:
+    """Each over the best variant, at the size at which it is furthest from it."""
+    result = newest("hint_matrix", folder)
+    rows = [] if result is None else result.document.get("relu_matmul", {}).get("rows", [])
+    if not rows:
+        return {}
+    found = {OURS: f"{max(row['ratio'] for row in rows):.2f} ×"}
+    return found | {name: at_worst(rows, rival) for name, rival in zip((COMPILE, MULTI_KERNEL), RIVALS, strict=True)}
 
 
 def fuzz(folder: Path | None) -> str:

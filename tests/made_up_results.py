@@ -64,7 +64,9 @@ def hotpath_cost() -> dict[str, Any]:
     """With a soak."""
     row = {"times": times(Python=8.0, C=1.0), "ratio": 0.125}
     left = {"hits": 9, "bytes after hits": 0, "misses": 7, "bytes after misses": 4096, "evictions": 5}
-    return {"bar": 0.4, "bar_at": 8, "key and lookup": {"2": row, "8": row}, "left behind": left}
+    both = {"functions": {"2": row, "8": row}, "kernels": {"8": row}}
+    bars = {"functions": 0.4, "kernels": 0.15}
+    return {"bars": bars, "bar_at": 8, "key and lookup": both, "left behind": {"functions": left}}
 
 
 def hint_matrix() -> dict[str, Any]:
@@ -73,6 +75,8 @@ def hint_matrix() -> dict[str, Any]:
         {
             "sizes": {"M": size},
             "choice": "exact",
+            "best": "exact",
+            "rivals": {"torch.compile, dynamic": time(7.5), "multi_kernel_hints": time(6.5)},
             "times": {**times(plain=9.0, exact=5.0, dispatched=5.1), "hint[M=64]": time(6.0)},
             "ratio": 1.0,
             "within": True,

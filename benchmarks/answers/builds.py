@@ -12,6 +12,7 @@ from shapedispatch.sweeps import Point, Sweep
 from .pictures import OURS, Pictures
 
 ORACLE = "the best at each size"
+RIVALS = ("torch.compile, dynamic", "multi_kernel_hints")
 STATIC, DYNAMIC = "torch.compile static", "torch.compile HQ, D dynamic"
 
 
@@ -30,11 +31,23 @@ def tell_hint_matrix(result: Result) -> str:
                 f"{max(row['ratio'] for row in part['rows']):.3f} ×",
                 f"{worst[best]:.2f} × ({best})",
                 f"{worst[worst_name]:.2f} × ({worst_name})",
+                *(at_worst(part["rows"], name) for name in RIVALS),
                 f"{codes['different']} of {len(codes['prints'])}",
             )
         )
     columns = ("workload", "choice within the bar", "choice, at worst", "best fixed, at worst", "worst fixed, at worst")
-    return markdown((*columns, "different codes"), rows)
+    return markdown((*columns, *(f"{name}, at worst" for name in RIVALS), "different codes"), rows)
+
+
+def at_worst(rows: Sequence[Document], name: str) -> str:
+    """The most by which one of torch's own ways is over the best variant; a dash where it was not measured."""
+    found = [time["median_us"] / row["times"][row["best"]]["median_us"] for row, time in rivals(rows, name)]
+    return f"{max(found):.2f} ×" if found else "-"
+
+
+def rivals(rows: Sequence[Document], name: str) -> list[tuple[Document, Document]]:
+    """Each size with the time of one of torch's own ways, where it was measured."""
+    return [(row, row["rivals"][name]) for row in rows if name in row.get("rivals", {})]
 
 
 def draw_hint_matrix(result: Result) -> Pictures:
