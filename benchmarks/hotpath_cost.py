@@ -1,8 +1,8 @@
-"""What do key and lookup cost in C, beside the Python road? Functions of 1, 2, 8 and 16 tensors, on the CPU or a GPU.
+"""What do key and lookup cost in C, beside the Python road? Functions of 1, 2, 8 and 16 tensors, and on a GPU kernels.
 
-Pin it to one core and run it on a quiet machine: `taskset -c 1 python benchmarks/hotpath_cost.py --device cpu`. Bar: at
-8 tensors C takes at most 0.4 of what Python takes. `--soak` also makes ten million hits and a hundred thousand misses
-and shows what memory they leave behind.
+Pin it to one core and run it on a quiet machine: `taskset -c 1 python benchmarks/hotpath_cost.py --device cpu`. Bars:
+at 8 tensors C takes at most 0.4 of what Python takes for a function, 0.15 for a kernel. `--soak` also makes ten million
+hits and a hundred thousand misses of each and shows what memory they leave behind.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ from typing import Any
 
 import torch
 from common import CONSOLE, banner, host_contest, options, print_table, ratio, verdict, write
+from kernels import vector_add
 
 from shapedispatch import hotpath, shapedispatch
 
 TENSORS = (1, 2, 8, 16)
-BAR, BAR_AT = 0.4, 8
+BARS, BAR_AT = {"functions": 0.4, "kernels": 0.15}, 8
 SOAK, SMALL_SOAK = (10_000_000, 100_000), (10_000, 1_000)  # hits, misses
 
 
@@ -35,9 +36,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
         CONSOLE.print(f"hotpath_cost.py measures the road in C, which is not in use here: {reason}", highlight=False)
         return
     ran_on = banner(chosen.device)
-    found: dict[str, Any] = {"bar": BAR, "bar_at": BAR_AT, "key and lookup": by_tensors(chosen)}
+    makers = {"functions": of_function, **({"kernels": of_kernel} if chosen.device == "cuda" else {})}
+    found: dict[str, Any] = {"bars": BARS, "bar_at": BAR_AT}
+    found["key and lookup"] = {what: by_tensors(what, maker, chosen) for what, maker in makers.items()}
     if chosen.soak:
-        found["left behind"] = soak(*(SMALL_SOAK if chosen.small else SOAK))
+        counts = SMALL_SOAK if chosen.small else SOAK
+        found["left behind"] = {what: soak(what, maker, chosen.device, *counts) for what, maker in makers.items()}
     write(__file__, found, ran_on, chosen)
 
 
@@ -46,17 +50,29 @@ def own_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--soak", action="store_true", help="also many hits and misses, and the memory they leave")
 
 
-def dispatcher(maxsize: int = 4096) -> Any:
-    """One that only ever runs plain, so that each new key is a quick miss."""
-    return shapedispatch(hints=(), store=False, maxsize=maxsize, name="benchmarks.hotpath_cost")(first)
+Subject = tuple[Any, Callable[[Any], Any], tuple[Any, ...]]  # a dispatcher, its key by Python of a call, a call
 
 
-def by_tensors(chosen: argparse.Namespace) -> dict[str, Any]:
+def of_function(count: int, device: str, maxsize: int = 4096) -> Subject:
+    """A function that only ever runs plain, so that each new key is a quick miss."""
+    made = shapedispatch(hints=(), store=False, maxsize=maxsize, name="benchmarks.hotpath_cost")(first)
+    call = tuple(torch.ones(3 + i, 4, device=device) for i in range(count))
+    return made, lambda args: made.core.backend.key(args, {}), call
+
+
+def of_kernel(count: int, device: str, maxsize: int = 4096) -> Subject:
+    """The kernel that adds so many vectors, with its size as a dim."""
+    kernel = getattr(vector_add, f"add_{count}")
+    made = shapedispatch(dims="n", grid=(4,), store=False, maxsize=maxsize, name="benchmarks.hotpath_cost")(kernel)
+    vectors = tuple(torch.ones(4096, device=device) for _ in range(count + 1))
+    return made, lambda args: made.core.backend.layout.keys.of(*args)[0], (*vectors, 4096, vector_add.BLOCK)
+
+
+def by_tensors(what: str, maker: Callable[..., Subject], chosen: argparse.Namespace) -> dict[str, Any]:
     """Key and lookup by each road, for the same calls."""
     rows, found = [], {}
     for count in TENSORS:
-        call = tuple(torch.ones(3 + i, 4, device=chosen.device) for i in range(count))
-        python, c = roads(call)
+        python, c, call = roads(*maker(count, chosen.device))
         measured = host_contest(
             {"Python": (python, [(call, {})]), "C": (c, [(call, {})])},
             calls=1_000 if chosen.small else 20_000,
@@ -65,41 +81,59 @@ def by_tensors(chosen: argparse.Namespace) -> dict[str, Any]:
         share = ratio(measured["C"], measured["Python"])
         rows.append((str(count), measured["Python"], measured["C"], f"{share:.3f}"))
         found[count] = {"times": measured, "ratio": share}
-    print_table("key and lookup of a known call", ("tensors", "Python (µs)", "C (µs)", "C / Python"), rows)
-    CONSOLE.print(f"at {BAR_AT} tensors: {verdict(found[BAR_AT]['ratio'], BAR)}", highlight=False)
+    print_table(f"key and lookup of a known call of {what}", ("tensors", "Python (µs)", "C (µs)", "C / Python"), rows)
+    CONSOLE.print(f"{what} at {BAR_AT} tensors: {verdict(found[BAR_AT]['ratio'], BARS[what])}", highlight=False)
     return found
 
 
-def roads(call: tuple[torch.Tensor, ...]) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """Key and lookup of this call by Python and by C; it is known to both."""
-    made = dispatcher()
+def roads(
+    made: Any, key: Callable[[Any], Any], call: tuple[Any, ...]
+) -> tuple[Callable[..., Any], Callable[..., Any], tuple[Any, ...]]:
+    """Key and lookup of a call by Python and by C, and the call; it is known to both."""
     for _ in range(3):
-        if made(*call) is not call[0]:
-            raise RuntimeError("not what was to be measured: the dispatcher answers what plain does not")
+        made(*call)
     core = made.core
-    key, peek = core.backend.key, core.table.peek
-    if core.road.find(call, {}) is None or peek(key(call, {})) is None:
+    if core.road.find(call, {}) is None or not core.table.peek(key(call)):
         raise RuntimeError("not what was to be measured: the call is not known on both roads")
-    return (lambda args, kwargs: peek(key(args, kwargs))), core.road.find
+    peek = core.table.peek
+    return (lambda args, kwargs: peek(key(args))), core.road.find, call
 
 
-def soak(hits: int, misses: int) -> dict[str, int]:
-    """Bytes that many hits and many misses leave behind in the process."""
-    made = dispatcher(maxsize=64)
-    x = torch.ones(2, 3)
+def soak(what: str, maker: Callable[..., Subject], device: str, hits: int, misses: int) -> dict[str, int]:
+    """Bytes that many hits and many misses leave behind in the process.
+
+    A call that is missed comes three times: a miss, a hit that links it, a hit in C; then it is evicted.
+    """
+    made, _, call = maker(1, device, maxsize=64)
     for _ in range(3):
-        made(x)
-    found = {"hits": hits, "bytes after hits": grown(lambda: [None for _ in range(hits) if made(x) is None])}
-    # Each call comes three times: a miss, a hit that links it, a hit in C; then it is evicted.
-    views = [torch.ones(1).expand(1 + i, 2) for i in range(misses)]
-    gc.collect()
-    found |= {
+        made(*call)
+    new = new_sizes if what == "kernels" else new_shapes
+    missed = new(call, min(misses, 5_000)), new(call, misses)
+    for one in missed[0]:  # what is made once is made before it counts
+        made(*one)
+    found = {
+        "hits": hits,
+        "bytes after hits": grown(lambda: [None for _ in range(hits) if made(*call) is Never]),
         "misses": misses,
-        "bytes after misses": grown(lambda: [None for view in views for _ in range(3) if made(view) is None]),
+        "bytes after misses": grown(lambda: [None for one in missed[1] for _ in range(3) if made(*one) is Never]),
+        "evictions": made.cache_info().evictions,
     }
-    found["evictions"] = made.cache_info().evictions
-    CONSOLE.print(", ".join(f"{count} {what}" for what, count in found.items()), highlight=False)
+    CONSOLE.print(f"{what}: " + ", ".join(f"{count} {part}" for part, count in found.items()), highlight=False)
     return found
+
+
+Never = object()
+
+
+def new_shapes(call: tuple[Any, ...], count: int) -> list[tuple[Any, ...]]:
+    """Calls of a function with as many shapes, that share one element of memory."""
+    one = torch.ones(1, device=call[0].device)
+    return [(one.expand(1 + i, 2),) for i in range(count)]
+
+
+def new_sizes(call: tuple[Any, ...], count: int) -> list[tuple[Any, ...]]:
+    """Calls of a kernel with as many sizes."""
+    return [(*call[:-2], 1 + i, call[-1]) for i in range(count)]
 
 
 def grown(act: Callable[[], Any]) -> int:

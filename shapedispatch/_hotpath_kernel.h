@@ -129,7 +129,7 @@ typedef struct {
     PyObject *const *arguments;         /* the call's, as it was made */
     Py_ssize_t by_position;
     PyObject *names;                    /* of those behind: a tuple, or NULL */
-    Pack pack;
+    Pack *pack;
 } Call;
 
 static Py_ssize_t name_count(const Call *call)
@@ -210,7 +210,7 @@ static int pack_pointer(Call *call, const Formal *formal, PyObject *tensor, int6
     uint64_t keyset, dtype = 0;
     int64_t device;
     View view;
-    Pack *pack = &call->pack;
+    Pack *pack = call->pack;
     /* As in pack_tensor the view comes last. */
     if (!keyset_of(tensor, &keyset) || torch.exchange->view_of(tensor, &view) != 0)
         return 0;
@@ -249,8 +249,8 @@ static int pack_number(Call *call, const Formal *formal, PyObject *value, uint64
     if (overflow)
         return 0;
     if (formal->kind == CLASS)
-        return push(&call->pack, tagged(KIND, class_of(formal, number)));
-    return push(&call->pack, tagged(INT, 0)) && push(&call->pack, *bits);
+        return push(call->pack, tagged(KIND, class_of(formal, number)));
+    return push(call->pack, tagged(INT, 0)) && push(call->pack, *bits);
 }
 
 /* What is neither a tensor nor an integer: of these only the type counts, unless the value does. */
@@ -259,10 +259,10 @@ static int pack_plain(Call *call, const Signature *signature, const Formal *form
     PyTypeObject *type = Py_TYPE(value);
     if (formal->kind == CLASS)
         return (type == &PyFloat_Type || type == &PyBool_Type || value == Py_None)
-            && push(&call->pack, tagged(SINGLETON, 0)) && push(&call->pack, (uint64_t)(uintptr_t)type);
+            && push(call->pack, tagged(SINGLETON, 0)) && push(call->pack, (uint64_t)(uintptr_t)type);
     if (type == signature->dtype)
-        return pack_identical(&call->pack, IDENTICAL, value);
-    return pack_value(&call->pack, value);
+        return pack_identical(call->pack, IDENTICAL, value);
+    return pack_value(call->pack, value);
 }
 
 static int pack_argument(Call *call, const Signature *signature, Py_ssize_t i, int64_t here)
@@ -289,7 +289,7 @@ static int pack_arguments_of(Call *call, const Signature *signature, int64_t her
 /* Keywords that no parameter has, and with the signature's `form` how each argument was passed. */
 static int pack_keywords(Call *call, const Signature *signature)
 {
-    Pack *pack = &call->pack;
+    Pack *pack = call->pack;
     if (signature->form && !push(pack, tagged(SEQUENCE, (uint64_t)call->by_position)))
         return 0;
     for (Py_ssize_t i = 0; i < name_count(call); i++) {
@@ -307,7 +307,7 @@ static int pack_outer(Call *call, const Signature *signature)
 {
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(signature->outer); i++) {
         PyObject *answer = PyObject_CallNoArgs(PyTuple_GET_ITEM(signature->outer, i));
-        int judged = answer != NULL && pack_value(&call->pack, answer);
+        int judged = answer != NULL && pack_value(call->pack, answer);
         Py_XDECREF(answer);
         if (!judged)
             return 0;
@@ -319,7 +319,7 @@ static int pack_outer(Call *call, const Signature *signature)
 static int pack_kernel_call(Call *call, const Signature *signature)
 {
     uint64_t here;
-    Pack *pack = &call->pack;
+    Pack *pack = call->pack;
     pack->word_count = pack->object_count = pack->tensor_count = pack->overlap = 0;
     if (torch.exchange != NULL && bind_call(signature, call) && take_word(ask(&signature->here), &here)
         && push(pack, here) && pack_arguments_of(call, signature, (int64_t)here)
@@ -476,9 +476,8 @@ static int pack_for_kernel(const Road *self, Pack *pack, PyObject *args, PyObjec
     call.arguments = arguments;
     call.by_position = by_position;
     call.names = names;
+    call.pack = pack;
     int judged = pack_kernel_call(&call, signature);
-    if (judged)
-        *pack = call.pack;
     Py_XDECREF(names);
     return judged;
 }
@@ -675,6 +674,8 @@ static PyObject *by_method(PyObject *front, PyObject *method, Link *link, PyObje
 
 static PyObject *call_kernel(PyObject *self, PyObject *method, PyObject *grid, Call *call)
 {
+    Pack pack;
+    call->pack = &pack;
     KernelRoad *road = ((Front *)self)->road;
     PyObject *answer = NULL;
     Link *link = NULL;
@@ -682,7 +683,7 @@ static PyObject *call_kernel(PyObject *self, PyObject *method, PyObject *grid, C
         Py_INCREF(road);
         Signature *signature = (Signature *)Py_NewRef(road->signature);
         if (pack_kernel_call(call, signature)) {
-            link = link_of(&road->road, &call->pack);
+            link = link_of(&road->road, call->pack);
             answer = hit(road, signature, link, grid, call);
         }
         Py_DECREF(signature);

@@ -95,7 +95,7 @@ def plan(
     the driver than this; a driver that knows the parameters otherwise is a reason. The plan raises RuntimeError, naming
     kernel and call, where the driver refuses a launch.
     """
-    why = reason() or _no_driver()
+    why = reason() or _no_driver(_loaded()[0])
     if why is not None:
         return why
     try:
@@ -109,9 +109,9 @@ def plan(
 
 
 @functools.cache
-def _no_driver() -> str | None:
+def _no_driver(module: Any) -> str | None:
     try:
-        _loaded()[0].use_driver()
+        module.use_driver()
     except OSError as error:
         return str(error)
     return None

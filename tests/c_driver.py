@@ -101,7 +101,7 @@ def driving(driver: CDriver) -> Iterator[None]:
         yield
         return
     module.use_driver(driver.addresses)
-    hotpath._no_driver = lambda: None  # type: ignore[assignment]  # a cached function, replaced by a plain one
+    hotpath._no_driver = lambda module: None  # type: ignore[assignment]  # a cached function, replaced by a plain one
     try:
         yield
     finally:

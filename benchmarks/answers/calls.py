@@ -86,19 +86,26 @@ def tell_hotpath_cost(result: Result) -> str:
     """Key and lookup on both roads; what many calls left behind, where that was measured."""
     found = result.document
     rows = []
-    for count, one in found["key and lookup"].items():
-        bar = f"{found['bar']:g}" if int(count) == found["bar_at"] else ""
-        rows.append((count, spread(one["times"]["Python"]), spread(one["times"]["C"]), f"{one['ratio']:.3f}", bar))
-    table = markdown(("tensors", "Python, µs", "C, µs", "C / Python", "at most"), rows)
-    left = found.get("left behind")
-    if left is None:
-        return table
+    for what, counts in found["key and lookup"].items():
+        for count, one in counts.items():
+            bar = f"{found['bars'][what]:g}" if int(count) == found["bar_at"] else ""
+            times = spread(one["times"]["Python"]), spread(one["times"]["C"])
+            rows.append((what, count, *times, f"{one['ratio']:.3f}", bar))
+    table = markdown(("of", "tensors", "Python, µs", "C, µs", "C / Python", "at most"), rows)
+    return "\n\n".join([table, *[_left_behind(what, left) for what, left in found.get("left behind", {}).items()]])
+
+
+def _left_behind(what: str, left: dict[str, int]) -> str:
     bytes_left = f"{left['bytes after hits']:,} bytes, {left['misses']:,} misses {left['bytes after misses']:,}"
-    return f"{table}\n\n{left['hits']:,} hits left {bytes_left}, after {left['evictions']:,} evictions."
+    return f"{left['hits']:,} hits of {what} left {bytes_left}, after {left['evictions']:,} evictions."
 
 
 def draw_hotpath_cost(result: Result) -> Pictures:
-    """By number of tensors."""
-    curves = curves_of(result.document, "key and lookup")
-    title = "key and lookup of a function's call whose shape is known"
-    return {"tensors": report.draw_curves(title, curves, "tensors of a call", result.corner)}
+    """By number of tensors, functions and kernels apart."""
+    found = result.document["key and lookup"]
+    return {
+        what: report.draw_curves(
+            f"key and lookup of a known call of {what}", curves_of(found, what), "tensors of a call", result.corner
+        )
+        for what in found
+    }
