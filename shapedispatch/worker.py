@@ -2,38 +2,32 @@
 
 The worker is a fresh interpreter, never a fork. It imports the dispatcher by its name, makes the variant, runs it once
 on copies of the arguments, and answers with a line of JSON on a pipe of its own; nothing else is read from it. It leads
-a process group, which is killed as a whole. Left alone it ends itself: when the other end of its pipe closes, when
-nothing is asked for a while, and, by a timer of the system's, when a try takes longer than it may.
+a process group, which is killed as a whole. What runs there is `worker_process`.
 """
 
 from __future__ import annotations
 
 import contextlib
-import importlib
 import io
 import json
 import os
-import resource
 import select
 import signal
 import subprocess
 import sys
-import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
 
-from .backends import Errand, Wish
+from .backends import Errand
 from .copies import bytes_to_copy, copy_call
 from .keys import tensors
 from .memory import free_memory
-from .modes import set_mode
-from .trial import Trial
+from .worker_process import SPOILT, attribute
 
 __all__ = ["Address", "Worker", "address", "shared"]
 
@@ -41,11 +35,7 @@ LIMIT_S = 60.0
 """How long a try may take, compiling included."""
 START_S = 120.0
 """How long a worker may take to start, importing torch included."""
-IDLE_S = 300.0
-"""After how long without a try a worker ends itself."""
 _LONGEST_REPLY = 1 << 16
-_SPOILT = "its device answers no more"
-"""A reason beside another: after an illegal access nothing runs on a device, in the process that made it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,19 +55,10 @@ def address(fn: Any, core: Any) -> Address | str:
         return "a worker cannot import it: it stands in the program that was started, and not in a module"
     if "<" in name:
         return f"a worker cannot import it: {name} is no name at a module's top level"
-    found = _at(sys.modules.get(module), name)
+    found = attribute(sys.modules.get(module), name)
     if getattr(found, "core", None) is not core:
         return f"a worker cannot import it: {module}.{name} is another object"
     return Address(module, name)
-
-
-def _at(holder: Any, name: str) -> Any:
-    for part in name.split("."):
-        holder = getattr(holder, part, None)
-    return holder
-
-
-# ------------------------------------------------------------------------------------------------- the asking process
 
 
 @dataclass(slots=True)
@@ -123,15 +104,9 @@ class Worker:
 
         ``limit`` is the share of the free memory that copies of the arguments may take, as for timing.
         """
-        args, kwargs = errand.args, errand.kwargs
-        needed = bytes_to_copy(args, kwargs, None, names)
-        device = next((t.device for t in tensors((args, kwargs)) if t.device.type != "cpu"), torch.device("cpu"))
-        if needed > limit * free_memory(device):
-            return f"copies for a worker would take {needed} bytes, more than copy_limit={limit:g} allows", False
-        try:
-            payload = _saved(copy_call(args, kwargs, None, names, grad=torch.is_grad_enabled()))
-        except Exception as error:  # noqa: BLE001 - whatever the arguments' own pickling raises is the reason
-            return f"its arguments cannot be sent to a worker: {type(error).__name__}: {error}", False
+        payload = _payload(errand.args, errand.kwargs, names, limit)
+        if isinstance(payload, str):
+            return payload, False
         request = {
             "module": where.module,
             "name": where.name,
@@ -173,7 +148,7 @@ class Worker:
         if reasons is None:
             self.close()
             return "a worker answered with what is no answer", True
-        spoilt = _SPOILT in reasons
+        spoilt = SPOILT in reasons
         if spoilt:
             self.close()
         return ("; ".join(reasons) or None), spoilt
@@ -229,9 +204,17 @@ class Worker:
         return f"it was ended by {signal.Signals(-status).name}" if status < 0 else f"it ended with status {status}"
 
 
-def _saved(call: tuple[tuple[Any, ...], Mapping[str, Any]]) -> bytes:
+def _payload(args: tuple[Any, ...], kwargs: Mapping[str, Any], names: Sequence[str], limit: float) -> bytes | str:
+    """A copy of the call as bytes, or why it cannot be sent."""
+    needed = bytes_to_copy(args, kwargs, None, names)
+    device = next((t.device for t in tensors((args, kwargs)) if t.device.type != "cpu"), torch.device("cpu"))
+    if needed > limit * free_memory(device):
+        return f"copies for a worker would take {needed} bytes, more than copy_limit={limit:g} allows"
     buffer = io.BytesIO()
-    torch.save(call, buffer)
+    try:
+        torch.save(copy_call(args, kwargs, None, names, grad=torch.is_grad_enabled()), buffer)
+    except Exception as error:  # noqa: BLE001 - whatever the arguments' own pickling raises is the reason
+        return f"its arguments cannot be sent to a worker: {type(error).__name__}: {error}"
     return buffer.getvalue()
 
 
@@ -248,7 +231,7 @@ def _reasons(reply: bytes) -> list[str] | None:
 _START = """
 import json, sys
 sys.path[:] = json.loads(sys.argv[1])
-from shapedispatch.worker import main
+from shapedispatch.worker_process import main
 main(sys.argv[2])
 """
 
@@ -307,101 +290,3 @@ def _after_fork() -> None:
 
 
 os.register_at_fork(after_in_child=_after_fork)
-
-
-# ------------------------------------------------------------------------------------------------------ the worker
-
-
-def main(reply_file: str) -> None:
-    """Answer requests until there are no more."""
-    replies, requests = int(reply_file), os.dup(0)
-    os.set_inheritable(replies, False)
-    with Path(os.devnull).open() as nothing:
-        os.dup2(nothing.fileno(), 0)  # a candidate that reads its input must not read requests
-    threading.Thread(target=_die_with, args=(requests,), daemon=True).start()
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a candidate that dies leaves no image of gigabytes behind
-    importlib.import_module("torch._dynamo")  # seconds, which are not the first candidate's
-    set_mode("off")  # what a candidate calls runs as written
-    stream = os.fdopen(requests, "rb", buffering=0)
-    _answer(replies, [])
-    while _something_comes(requests):
-        head = _line(stream)
-        if not head:
-            return
-        request = json.loads(head)
-        payload = _exactly(stream, request["bytes"])
-        signal.setitimer(signal.ITIMER_REAL, request["limit"] + 5)  # whose default action ends the process
-        _answer(replies, _tried(request, payload))
-        signal.setitimer(signal.ITIMER_REAL, 0)
-
-
-def _tried(request: Mapping[str, Any], payload: bytes) -> list[str]:
-    """Make the variant and run it once, backward too where a gradient is wanted; the reasons why it may not run."""
-    try:
-        if request["device"] is not None:
-            torch.cuda.set_device(request["device"])
-        core = _at(importlib.import_module(request["module"]), request["name"]).core
-        args, kwargs = core.backend.normal(*torch.load(io.BytesIO(payload), weights_only=False))  # of our own parent
-        with torch.set_grad_enabled(request["grad"]):
-            wish = Wish(only=request["variant"], config=request["config"], alone=True)
-            offer = core.backend.offer(args, kwargs, core.backend.key(args, kwargs), core.table, wish)
-            candidate = next((c for c in offer.candidates if c.name == request["variant"]), None)
-            if candidate is None:
-                return [reason for refusal in offer.refusals for reason in refusal.reasons] or ["a worker has no such"]
-            grad = request["grad"] and any(t.requires_grad for t in tensors((args, kwargs)))
-            Trial(args, kwargs, tuple(core.backend.arguments(args, kwargs)), offer.written, grad).outcome(candidate.run)
-    except Exception as error:  # noqa: BLE001 - the boundary where a candidate is judged; the reason is kept
-        reason = f"in a worker it raised {type(error).__name__}: {' '.join(str(error).split())[:300]}"
-        return [reason] if _device_answers() else [reason, _SPOILT]
-    return []
-
-
-def _device_answers() -> bool:
-    """Whether anything can still be run on the current device."""
-    if not torch.cuda.is_initialized():
-        return True
-    try:
-        torch.cuda.synchronize()
-    except RuntimeError:
-        return False
-    return True
-
-
-def _answer(replies: int, reasons: list[str]) -> None:
-    os.write(replies, json.dumps({"reasons": reasons}).encode() + b"\n")
-
-
-def _something_comes(requests: int) -> bool:
-    poll = select.poll()
-    poll.register(requests, select.POLLIN)
-    return bool(poll.poll(IDLE_S * 1e3))
-
-
-def _line(stream: Any) -> bytes:
-    read = b""
-    while not read.endswith(b"\n"):
-        piece = stream.read(1)
-        if not piece:
-            return b""
-        read += piece
-    return read
-
-
-def _exactly(stream: Any, count: int) -> bytes:
-    parts: list[bytes] = []
-    while count > 0:
-        piece = stream.read(count)
-        if not piece:
-            return b""
-        parts.append(piece)
-        count -= len(piece)
-    return b"".join(parts)
-
-
-def _die_with(requests: int) -> None:
-    """End with the process that asks: only the hanging up of the pipe is waited for."""
-    poll = select.poll()
-    poll.register(requests, 0)
-    while not poll.poll():
-        pass
-    os.killpg(os.getpgrp(), signal.SIGKILL)

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from shapedispatch.backends import Errand
 from shapedispatch.cases import Case
 from shapedispatch.isolation import judge
 from shapedispatch.worker import Address
@@ -18,9 +19,9 @@ class Told:
         self.answer = (reason, deadly)
         self.asked: list[str] = []
 
-    def why_not(self, where: Address, variant: str, *_: Any) -> tuple[str | None, bool]:
+    def why_not(self, where: Address, errand: Errand, *_: Any) -> tuple[str | None, bool]:
         """The answer."""
-        self.asked.append(variant)
+        self.asked.append(errand.variant)
         return self.answer
 
 

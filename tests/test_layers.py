@@ -63,6 +63,7 @@ PARTS = {
     "dispatcher": [
         "modes",
         "shelf",
+        "worker_process",
         "worker",
         "notices",
         "cases",

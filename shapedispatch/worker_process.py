@@ -1,0 +1,142 @@
+"""What runs in a worker: it makes the variant that it is asked for, runs it once, and says what came of it.
+
+Left alone it ends itself: when the other end of its pipe closes, when nothing is asked for a while, and, by a timer of
+the system's, when a try takes longer than it may.
+"""
+
+from __future__ import annotations
+
+import importlib
+import io
+import json
+import os
+import resource
+import select
+import signal
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from .backends import Wish
+from .keys import tensors
+from .modes import set_mode
+from .trial import Trial
+
+__all__ = ["SPOILT", "attribute", "main"]
+
+IDLE_S = 300.0
+"""After how long without a try a worker ends itself."""
+
+
+SPOILT = "its device answers no more"
+"""A reason beside another: after an illegal access nothing runs on a device, in the process that made it."""
+
+
+def attribute(holder: Any, name: str) -> Any:
+    """What stands under a qualified name; None where nothing does."""
+    for part in name.split("."):
+        holder = getattr(holder, part, None)
+    return holder
+
+
+def main(reply_file: str) -> None:
+    """Answer requests until there are no more."""
+    replies, requests = int(reply_file), os.dup(0)
+    os.set_inheritable(replies, False)
+    with Path(os.devnull).open() as nothing:
+        os.dup2(nothing.fileno(), 0)  # a candidate that reads its input must not read requests
+    threading.Thread(target=_die_with, args=(requests,), daemon=True).start()
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a candidate that dies leaves no image of gigabytes behind
+    importlib.import_module("torch._dynamo")  # seconds, which are not the first candidate's
+    set_mode("off")  # what a candidate calls runs as written
+    stream = os.fdopen(requests, "rb", buffering=0)
+    _answer(replies, [])
+    while _something_comes(requests):
+        head = _line(stream)
+        if not head:
+            return
+        request = json.loads(head)
+        payload = _exactly(stream, request["bytes"])
+        signal.setitimer(signal.ITIMER_REAL, request["limit"] + 5)  # whose default action ends the process
+        _answer(replies, _tried(request, payload))
+        signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+def _tried(request: Mapping[str, Any], payload: bytes) -> list[str]:
+    """The reasons why the variant that is asked for may not run."""
+    try:
+        return _run(request, payload)
+    except Exception as error:  # noqa: BLE001 - the boundary where a candidate is judged; the reason is kept
+        reason = f"in a worker it raised {type(error).__name__}: {' '.join(str(error).split())[:300]}"
+        return [reason] if _device_answers() else [reason, SPOILT]
+
+
+def _run(request: Mapping[str, Any], payload: bytes) -> list[str]:
+    """Make the variant and run it once, backward too where a gradient is wanted; why it is none to run, if so."""
+    if request["device"] is not None:
+        torch.cuda.set_device(request["device"])
+    core = attribute(importlib.import_module(request["module"]), request["name"]).core
+    args, kwargs = core.backend.normal(*torch.load(io.BytesIO(payload), weights_only=False))  # of our own parent
+    with torch.set_grad_enabled(request["grad"]):
+        wish = Wish(only=request["variant"], config=request["config"], alone=True)
+        offer = core.backend.offer(args, kwargs, core.backend.key(args, kwargs), core.table, wish)
+        candidate = next((c for c in offer.candidates if c.name == request["variant"]), None)
+        if candidate is None:
+            return [reason for refusal in offer.refusals for reason in refusal.reasons] or ["a worker has no such"]
+        grad = request["grad"] and any(t.requires_grad for t in tensors((args, kwargs)))
+        Trial(args, kwargs, tuple(core.backend.arguments(args, kwargs)), offer.written, grad).outcome(candidate.run)
+    return []
+
+
+def _device_answers() -> bool:
+    """Whether anything can still be run on the current device."""
+    if not torch.cuda.is_initialized():
+        return True
+    try:
+        torch.cuda.synchronize()
+    except RuntimeError:
+        return False
+    return True
+
+
+def _answer(replies: int, reasons: list[str]) -> None:
+    os.write(replies, json.dumps({"reasons": reasons}).encode() + b"\n")
+
+
+def _something_comes(requests: int) -> bool:
+    poll = select.poll()
+    poll.register(requests, select.POLLIN)
+    return bool(poll.poll(IDLE_S * 1e3))
+
+
+def _line(stream: Any) -> bytes:
+    read = b""
+    while not read.endswith(b"\n"):
+        piece = stream.read(1)
+        if not piece:
+            return b""
+        read += piece
+    return read
+
+
+def _exactly(stream: Any, count: int) -> bytes:
+    parts: list[bytes] = []
+    while count > 0:
+        piece = stream.read(count)
+        if not piece:
+            return b""
+        parts.append(piece)
+        count -= len(piece)
+    return b"".join(parts)
+
+
+def _die_with(requests: int) -> None:
+    """End with the process that asks: only the hanging up of the pipe is waited for."""
+    poll = select.poll()
+    poll.register(requests, 0)
+    while not poll.poll():
+        pass
+    os.killpg(os.getpgrp(), signal.SIGKILL)
