@@ -52,6 +52,23 @@ def call(result: Result) -> Sayings:
         )
 
 
+def lookup(result: Result) -> Sayings:
+    """In C and in Python, of functions and of kernels."""
+    count = str(result.document["bar_at"])
+    for what, counts in result.document["key and lookup"].items():
+        c, python = (median(counts[count]["times"], road) for road in ("C", "Python"))
+        yield f"key and lookup of a known call of {what} in C, {count} tensors", f"{c:.1f} µs; in Python {python:.1f}"
+
+
+def key(result: Result) -> Sayings:
+    """The one that its bar is about."""
+    part = result.document["parts"][result.document["bar_of"]]
+    yield (
+        "screen and key of a call with two tensors, in Python",
+        f"{part['time']['median_us']:.1f} µs; at least {part['least_us']:.1f}",
+    )
+
+
 def stall(result: Result) -> Sayings:
     """At a new shape, where nothing has to be compiled."""
     shown = {name: one["median_us"] / 1e3 for name, one in result.document["summary"].items()}
@@ -133,6 +150,8 @@ def library(result: Result) -> Sayings:
 COSTS: dict[str, Callable[[Result], Sayings]] = {
     "launch_overhead": launch,
     "call_overhead": call,
+    "hotpath_cost": lookup,
+    "key_cost": key,
     "tuning_stall": stall,
     "regret": regret,
     "hint_matrix": hints,
