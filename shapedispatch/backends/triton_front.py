@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import functools
 import importlib
-import itertools
 import pickle
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from ..dims import every_point
 from ..keys import Bypass
 from ..profiling import labelled
 from ..profiling import state as _profiler
@@ -122,16 +122,8 @@ def _prepared(core: Any, grid: Any, sizes: Any, args: tuple[Any, ...], kwargs: M
     inputs = core.backend.plan.inputs
     if inputs is None or args or kwargs:
         return core.prepare(sizes, grid, *args, **kwargs)  # type: ignore[no-any-return]  # the core is known by use
-    made = [inputs(point, None) for point in _points(sizes)]
+    made = [inputs(point, None) for point in every_point(sizes)]
     return [core.tune(grid, *made_args, **made_kwargs) for made_args, made_kwargs in made]
-
-
-def _points(sizes: Any) -> list[dict[str, int]]:
-    """A mapping of dim to size or sizes, or a list of mappings, as a list of points."""
-    if not isinstance(sizes, Mapping):
-        return [dict(point) for point in sizes]
-    columns = [size if isinstance(size, (list, tuple, range)) else [size] for size in sizes.values()]
-    return [dict(zip(sizes, row, strict=True)) for row in itertools.product(*columns)]
 
 
 class _Front:
