@@ -11,10 +11,12 @@ import torch
 from torch import Tensor
 
 from shapedispatch import shapedispatch
-from shapedispatch.backends import Candidate
+from shapedispatch.backends import Candidate, Offer
 from shapedispatch.choose import Rules, choose
+from shapedispatch.records import Refusal
 from shapedispatch.table import Table
 from shapedispatch.trial import Trial
+from tests.fake_core import Backend, core_of
 from tests.helpers import Ladder, assert_same, built
 from tests.hostile import WRONG, double
 
@@ -147,6 +149,48 @@ def test_more_shapes_than_builds_do_not_build_at_every_call(maxsize: int) -> Non
     made = rounds(cycling(shapes, maxsize, 2), shapes, 6)
     assert made[-1] <= 2 * shapes
     assert made[-1] == made[-2] == made[-3]
+
+
+class Exact(Backend):
+    """An exact build for each number, which says whether it may be made once more."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.made = 0
+
+    def offer(self, args: Any, kwargs: Any, key: Any, memory: Any, wish: Any = None) -> Offer:
+        """Plain, and the build as long as it is not pushed out again and again."""
+        why = memory.why_not_again(key)
+        if memory.build(key) is None and why:
+            return Offer((Candidate("plain", self.plain),), (Refusal("exact", (why,)),), written=())
+        if memory.build(key) is None:
+            self.made += 1
+            memory.hold(key, Released())
+        return Offer((Candidate("plain", self.plain), Candidate("exact", self.variant("exact"), build=key)), written=())
+
+
+class Released:
+    """A build."""
+
+    def release(self) -> None:
+        """Nothing to let go of."""
+
+
+def test_129_shapes_over_a_table_of_128() -> None:
+    """In turn: the first rounds build, then the builds that fit stay and the others are not made again."""
+    backend = Exact()
+    core = core_of(backend, maxsize=128, max_builds=128)
+    made = []
+    for _ in range(6):
+        for shape in range(129):
+            assert core.call((shape,), {}) == shape
+        made.append(backend.made)
+    assert made[0] == 129
+    assert made[-1] == made[-2] == made[-3] <= 3 * 129
+    backend.ran.clear()
+    for shape in range(129):
+        core.call((shape,), {})
+    assert backend.ran.count("exact") > 64, "builds that fit are not used"
 
 
 def test_a_build_that_is_not_made_again_says_why() -> None:
