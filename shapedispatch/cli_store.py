@@ -81,7 +81,7 @@ def export(file: Path, kernel: str | None, kinds: tuple[Any, ...], place: Path |
 @store_option
 def import_(file: Path, place: Path | None) -> None:
     """Take in the choices of an exported FILE; what is here already stays as it is."""
-    kept = opened(place)
+    kept = opened(place, to_write=True)
     _rows_in(file)
     with sound(kept):
         merged = kept.merge(file)

@@ -109,9 +109,10 @@ def store_option(command: F) -> F:
 # The store.
 
 
-def opened(place: Path | None) -> Store:
-    """The store in that folder, or the one in use."""
-    return Store(place) if place is not None else store_in_use()
+def opened(place: Path | None, *, to_write: bool = False) -> Store:
+    """The store in that folder, or the one in use; one that is not there yet is made only ``to_write``."""
+    found = Store(place) if place is not None else store_in_use()
+    return found if to_write or found.path.exists() else Store(found.path, readonly=True)
 
 
 @contextlib.contextmanager

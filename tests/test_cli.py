@@ -553,6 +553,14 @@ def test_without_matplotlib_the_demo_says_so_at_once(monkeypatch: pytest.MonkeyP
 # errors that any command may meet
 
 
+@pytest.mark.parametrize("command", [("show",), ("why", "abc"), ("store", "stats"), ("store", "clear", "--yes")])
+def test_asking_makes_no_store(tmp_path: Path, command: tuple[str, ...]) -> None:
+    """One that is not there is empty, and is made by the first choice that is kept."""
+    place = tmp_path / "nowhere" / "store"
+    assert run(*command, "--store", place).exit_code in (0, 1)
+    assert not place.parent.exists()
+
+
 @pytest.mark.parametrize("command", [("doctor", "it_is_no_python"), ("tune", "it_is_no_python:f", "M=2")])
 def test_a_module_that_is_no_python_is_a_sentence(monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]) -> None:
     """Whichever command imports it."""
