@@ -17,7 +17,7 @@ from .cases import Case
 from .choose import PlainRaised
 from .fingerprint import code_identity
 from .journal import Journal
-from .keys import Bypass, Key, tensors
+from .keys import Bypass, Key
 from .miss import decide
 from .notices import Notices
 from .objectives import Objective
@@ -28,6 +28,7 @@ from .settings import Resolved
 from .shelf import Shelf, store_at
 from .stopwatches import Stopwatch, stopwatch
 from .table import Entry, Table
+from .tensors import tensors
 from .turn import deciding
 from .worker import Worker, address, shared
 

@@ -15,13 +15,13 @@ import torch
 from torch import Tensor
 
 from .errors import ShapeDispatchError
+from .key_parts import SAME
 from .keys import ALIGNMENT_BYTES
 from .store_keys import Named, parse
 
 __all__ = ["Unbuildable", "axes_of", "in_words", "made_under", "rebuilt"]
 
 _TENSORS = ("torch.Tensor", "torch.nn.parameter.Parameter")
-_SAME = "the same tensor"
 _TEXT_LIMIT = 120
 
 
@@ -108,7 +108,7 @@ def rebuilt(
     args: list[Any] = []
     kwargs: dict[str, Any] = {}
     for part in _parts(text):
-        if isinstance(part, tuple) and part[:1] == (_SAME,):
+        if isinstance(part, tuple) and part[:1] == (SAME,):
             raise Unbuildable("the same tensor stood in two places of the call")
         if isinstance(part, tuple) and len(part) == 2 and isinstance(part[0], str):
             kwargs[part[0]] = _value(part[1], tensor)

@@ -14,9 +14,9 @@ from __future__ import annotations
 import dataclasses
 import enum
 import itertools
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from types import BuiltinFunctionType, ModuleType
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -25,25 +25,23 @@ from torch.nn import Module, Parameter
 from torch.nn.modules import module as nn_module
 from torch.utils._device import DeviceContext
 
+from .key_parts import SAME, Key
+from .tensors import span, tensors
+
 __all__ = [
     "ALIGNMENT_BYTES",
     "Bypass",
     "Key",
     "ambient",
     "describe",
-    "differences",
     "key",
     "overlap",
     "safe_key",
-    "span",
     "storable",
     "symbolic",
-    "tensors",
     "why_ambient",
     "why_tensor",
 ]
-
-Key: TypeAlias = tuple[Any, ...]  # of hashable things; mypy takes a type for none, although it hashes
 
 ALIGNMENT_BYTES = 16
 """Compiled code may load this many bytes at once where the first address is a multiple of it."""
@@ -348,23 +346,11 @@ def _receiver(value: Any) -> Key:
     return describe(value) if isinstance(value, Tensor) else (type(value),)
 
 
-_SAME = "the same tensor"  # no name of a keyword, beside which it stands in a key
-
-
 def _same(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Hashable]:
     """Which tensors of the call are one object: a function may ask, and a build takes them as one or as two."""
     first: dict[int, int] = {}
     found = [(i, j) for i, t in enumerate(tensors((args, kwargs))) if (j := first.setdefault(id(t), i)) != i]
-    return [(_SAME, *found)] if found else []
-
-
-def span(t: Tensor) -> tuple[int, int]:
-    """First and last-plus-one address that the tensor's elements lie in; equal ends where it has none."""
-    start = t.data_ptr()
-    if not t.numel():
-        return start, start
-    last = sum((size - 1) * stride for size, stride in zip(t.shape, t.stride(), strict=True))
-    return start, start + (last + 1) * t.element_size()
+    return [(SAME, *found)] if found else []
 
 
 def overlap(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Key:
@@ -376,63 +362,6 @@ def overlap(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Key:
         for i, j in itertools.combinations(range(len(found)), 2)
         if spans[i][0] < spans[j][1] and spans[j][0] < spans[i][1] and found[i].device == found[j].device
     )
-
-
-def tensors(value: Any) -> Iterator[Tensor]:
-    """Every tensor in an argument, through lists, tuples, dicts and dataclasses; not those inside a module."""
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from tensors(item)
-    elif isinstance(value, dict):
-        yield from tensors(list(value.values()))
-    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
-        yield from tensors([getattr(value, field.name) for field in dataclasses.fields(value)])
-
-
-_AMBIENT_PARTS = (
-    "default device",
-    "grad mode",
-    "inference mode",
-    "autocast",
-    "deterministic algorithms",
-    "default dtype",
-    "matmul precision",
-    "matmul precision of mkldnn",
-    "number of threads",
-)
-_TENSOR_PARTS = ("type", "dtype", "sizes", "strides", "device", "alignment", "requires_grad", "inference tensor")
-
-
-def differences(one: Key, other: Key, names: Sequence[str]) -> tuple[str, ...]:
-    """What differs between two keys of one dispatcher, for a person: ``sizes of x``, ``grad mode``.
-
-    ``names`` are the names of the arguments in the key's order.
-    """
-    state, was = one[0], other[0]
-    assert isinstance(state, tuple)
-    assert isinstance(was, tuple)
-    found = [part for part, a, b in zip(_AMBIENT_PARTS, state, was, strict=True) if a != b]
-    labels = [*names, *[f"argument {i}" for i in range(len(names), len(one))]]
-    for name, a, b in itertools.zip_longest(labels[: len(one) - 1], one[1:], other[1:]):
-        if a != b:
-            found.append("which tensors are the same" if _says_same(a, b) else f"{_which_parts(a, b)}{name}")
-    return tuple(found)
-
-
-def _says_same(a: Hashable, b: Hashable) -> bool:
-    return (type(a) is tuple and a[:1] == (_SAME,)) or (type(b) is tuple and b[:1] == (_SAME,))
-
-
-def _which_parts(a: Hashable, b: Hashable) -> str:
-    """``sizes and strides of`` for two tensors, nothing for other arguments."""
-    if not (isinstance(a, tuple) and isinstance(b, tuple) and len(a) == len(b) == len(_TENSOR_PARTS)):
-        return ""
-    parts = [part for part, x, y in zip(_TENSOR_PARTS, a, b, strict=True) if x != y]
-    if "sizes" in parts and "strides" in parts:
-        parts.remove("strides")  # other sizes have other strides
-    return f"{' and '.join(parts)} of "
 
 
 def storable(key: Key) -> Key:

@@ -11,8 +11,8 @@ from torch import Tensor
 from torch.nn import Module
 
 from .copies import bytes_to_copy, copy_call
-from .keys import span, tensors
 from .memory import free_memory
+from .tensors import span, tensors
 from .untouched import untouched
 
 __all__ = ["Outcome", "Trial"]

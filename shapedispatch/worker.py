@@ -25,8 +25,8 @@ import torch
 
 from .backends import Errand
 from .copies import bytes_to_copy, copy_call
-from .keys import tensors
 from .memory import free_memory
+from .tensors import tensors
 from .worker_process import SPOILT, attribute
 
 __all__ = ["Address", "Worker", "address", "shared"]

@@ -21,8 +21,8 @@ from typing import Any
 import torch
 
 from .backends import Wish
-from .keys import tensors
 from .modes import set_mode
+from .tensors import tensors
 from .trial import Trial
 
 __all__ = ["SPOILT", "attribute", "main"]

@@ -272,23 +272,6 @@ def test_a_default_device_is_keyed_and_no_bypass() -> None:
 # ------------------------------------------------------------------------------------------------------- for a person
 
 
-def test_differences_name_the_part_that_differs() -> None:
-    """``new_because`` of a choice is made of these."""
-    x = torch.ones(2, 3)
-    one = key(x, 1)
-    assert keys.differences(one, key(torch.ones(4, 3), 1), ("x", "n")) == ("sizes of x",)
-    assert keys.differences(one, key(x.double(), 2), ("x", "n")) == ("dtype of x", "n")
-    with torch.no_grad():
-        assert keys.differences(one, key(x, 1), ("x", "n")) == ("grad mode",)
-    with torch.inference_mode():
-        assert keys.differences(one, key(torch.ones(2, 3), 1), ("x", "n")) == (
-            "grad mode",
-            "inference mode",
-            "inference tensor of x",
-        )
-    assert keys.differences(key(x, x), key(x, torch.ones(2, 3)), ("x", "y")) == ("which tensors are the same",)
-
-
 def test_symbolic_sizes_hash_by_environment_and_expression() -> None:
     """In the safe road, for `explain`: they never reach a build."""
     from torch._subclasses.fake_tensor import FakeTensorMode

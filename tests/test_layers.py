@@ -43,6 +43,7 @@ FLOORS = {
 # Rooms that have parts in files of their own, the lowest first. A part stands on its room's floor and may import the
 # parts before it; the room itself stands on all of them.
 PARTS = {
+    "keys": ["tensors", "key_parts"],
     "settings": ["settings_table"],
     "dims": ["declaration"],
     "timing": ["stopwatches"],

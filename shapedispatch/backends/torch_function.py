@@ -11,6 +11,7 @@ from ..calls import Signature
 from ..declaration import Declaration
 from ..dims import Hints, Rule, dynamic_dims, hint_points, point_of, round_up_pow2, two_nearest, variant_name
 from ..fingerprint import candidates_identity, code_identity
+from ..key_parts import differences
 from ..keys import Key
 from ..records import Refusal, Variant
 from . import EVERYTHING, Candidate, Memory, Offer, Wish
@@ -114,7 +115,7 @@ class TorchFunction:
 
     def differences(self, key: Key, other: Key) -> tuple[str, ...]:
         """What differs between two keys of this function, for a person."""
-        return keys.differences(key, other, self.signature.names) if len(key) == len(other) else ()
+        return differences(key, other, self.signature.names) if len(key) == len(other) else ()
 
     def form(self) -> tuple[bool, bool]:
         """How `key` is made, for the C road: whether of a receiver, and whether with the overlaps."""
