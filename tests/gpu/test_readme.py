@@ -1,0 +1,23 @@
+"""The README's kernel runs as printed, and is chosen by timing."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.test_readme import NEEDS_A_GPU, README, readme_blocks
+
+
+def test_the_kernels_of_the_readme_run(tmp_path: Path) -> None:
+    """In a process of its own, with a store of its own; more than one config has been timed."""
+    (block,) = [block for block in readme_blocks() if block.comment == NEEDS_A_GPU]
+    check = "\ntorch.testing.assert_close(out, x.relu())\nassert len(launch.explain(x, out, x.numel()).timings) > 1\n"
+    (tmp_path / "kernels.py").write_text(block.text + check, "utf-8")
+    environment = {**os.environ, "PYTHONPATH": str(README.parent), "SHAPEDISPATCH_STORE": str(tmp_path / "store")}
+    ran = subprocess.run(
+        [sys.executable, "kernels.py"], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert "n=100000" in ran.stdout
