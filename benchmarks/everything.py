@@ -29,6 +29,7 @@ SCRIPTS: dict[str, list[str]] = {
     "exact_vs_dynamic": [],
     "kernel_choices": [],
     "regret": [],
+    "ties": [],
     "tuning_stall": [],
     "warm_start": [],
     "lessons": [],

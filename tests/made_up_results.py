@@ -128,6 +128,12 @@ def regret() -> dict[str, Any]:
     return {**whole, "pairs": pairs}
 
 
+def ties() -> dict[str, Any]:
+    """Two series."""
+    one = {"tunings": 20, "right": 20, "winners": {"plain": 20}, "bar": 0.999, "last_us": {"plain": 75.1, "run": 75.2}}
+    return {"busy": 2, "series": {"same function twice": one, "slower one last": {**one, "right": 19, "bar": 0.99}}}
+
+
 def tuning_stall() -> dict[str, Any]:
     """Two contenders."""
     stalls = {"shapedispatch": [9e3, 1e4, 2e4], "triton.autotune": [3e5, 3.1e5, 3.2e5]}
@@ -200,6 +206,7 @@ RESULTS = {
     "exact_vs_dynamic": exact_vs_dynamic,
     "kernel_choices": kernel_choices,
     "regret": regret,
+    "ties": ties,
     "tuning_stall": tuning_stall,
     "warm_start": warm_start,
     "lessons": lessons,

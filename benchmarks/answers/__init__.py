@@ -27,6 +27,7 @@ ANSWERS: Mapping[str, Answer] = {
     "exact_vs_dynamic": Answer(builds.tell_exact_vs_dynamic, builds.draw_exact_vs_dynamic),
     "kernel_choices": Answer(builds.tell_kernel_choices, builds.draw_kernel_choices),
     "regret": Answer(choices.tell_regret, choices.draw_regret),
+    "ties": Answer(choices.tell_ties, choices.draw_ties),
     "tuning_stall": Answer(choices.tell_tuning_stall, choices.draw_tuning_stall),
     "warm_start": Answer(choices.tell_warm_start, choices.draw_warm_start),
     "lessons": Answer(choices.tell_lessons, choices.draw_lessons),

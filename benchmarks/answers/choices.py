@@ -59,6 +59,26 @@ def fixed(pairs: Sequence[Document]) -> dict[str, list[float]]:
     return {name: values for name, values in losses.items() if values}
 
 
+def tell_ties(result: Result) -> str:
+    """How often the right one of two was chosen."""
+    rows = []
+    for name, one in result.document["series"].items():
+        share = one["right"] / one["tunings"]
+        rows.append((name, f"{one['tunings']:,}", f"{one['right']:,}", f"{share:.1%}", f"at least {one['bar']:.1%}"))
+    columns = ("tunings of two", "how many", "right", "share", "bar")
+    return f"{markdown(columns, rows)}\n\nBeside {result.document['busy']} processes that never wait."
+
+
+def draw_ties(result: Result) -> Pictures:
+    """The same."""
+    series = result.document["series"]
+    bars = {
+        "right": [100 * one["right"] / one["tunings"] for one in series.values()],
+        "bar": [100 * one["bar"] for one in series.values()],
+    }
+    return {"right": report.draw_bars("tunings of two, on busy cores", list(series), bars, "% right", result.corner)}
+
+
 def tell_tuning_stall(result: Result) -> str:
     """Median, spread and tail of the stalls."""
     found = result.document
