@@ -1,9 +1,16 @@
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
+from shapedispatch import keys
 from shapedispatch.key_parts import differences
-from shapedispatch.keys import key
+
+
+def key(*args: Any) -> keys.Key:
+    """The key of a call in normal form."""
+    return keys.key(args, {})
 
 
 def test_differences_name_the_part_that_differs() -> None:

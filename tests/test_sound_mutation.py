@@ -20,7 +20,7 @@ import torch
 from torch import nn
 
 from shapedispatch import keys
-from tests import test_keys
+from tests import test_key_parts, test_keys
 from tests.attributes import ARGUMENTS, STATES, Recipe, all_attributes
 from tests.fuzzing import DEFAULTS, Call, Function, Made, baking, mismatch, observe
 
@@ -303,7 +303,7 @@ KILLERS: list[Callable[[], None]] = [
     test_keys.test_nothing_speaks_against_an_ordinary_state,
     test_keys.test_the_device_that_casts_is_keyed,
     test_keys.test_filling_of_fresh_memory_is_keyed,
-    test_keys.test_differences_name_the_part_that_differs,
+    test_key_parts.test_differences_name_the_part_that_differs,
     lambda: test_keys.test_the_new_way_to_set_precision_is_keyed("cuda", "tf32"),
     lambda: test_keys.test_the_new_way_to_set_precision_is_keyed("mkldnn", "bf16"),
     test_keys.test_overlap_says_which_arguments_share_memory_and_how_far_apart,
