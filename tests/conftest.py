@@ -9,6 +9,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings as hypothesis_settings
@@ -54,20 +55,27 @@ def _one_thread() -> None:
 
 @pytest.fixture(autouse=True)
 def _own_settings_and_store(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[None]:
     """No setting from the environment or from a file above, and a store of this test's own.
 
     Inductor's and Triton's caches stay where they are: they hold compiled code by its content, and
     without them every test would compile again. TESTS_STORE names one folder for the stores of all tests, to run the
-    suite twice over it, cold and warm: tests that are about choosing ask for ``store=False``.
+    suite twice over it, cold and then, with TESTS_WARM set, warm: what is timed then, unasked, is an error. Tests that
+    are about choosing ask for ``store=False``, those about the store have a mark.
     """
     for name in [name for name in os.environ if name.startswith("SHAPEDISPATCH_")]:
         monkeypatch.delenv(name)
     folder = tmp_path / "working directory"
     folder.mkdir()
     monkeypatch.chdir(folder)
-    monkeypatch.setenv("XDG_CACHE_HOME", os.environ.get("TESTS_STORE") or str(tmp_path / "cache"))
+    shared = None if request.node.get_closest_marker("own_store") else os.environ.get("TESTS_STORE")
+    monkeypatch.setenv("XDG_CACHE_HOME", shared or str(tmp_path / "cache"))
+    if shared and os.environ.get("TESTS_WARM"):
+        _let_nothing_new_be_stored(monkeypatch, shared)
     # Matplotlib's list of fonts takes seconds to make and is no state of ours: one for the session.
     monkeypatch.setenv("MPLCONFIGDIR", str(tmp_path_factory.getbasetemp() / "matplotlib"))
     _forget()
@@ -81,6 +89,20 @@ def _own_builds() -> None:
     builds = sys.modules.get("shapedispatch.backends.builds")
     if builds is not None:
         builds.made.clear()
+
+
+def _let_nothing_new_be_stored(monkeypatch: pytest.MonkeyPatch, place: str) -> None:
+    """A choice that comes to the store at ``place`` was timed, although the run before has timed it."""
+    from shapedispatch.shelf import Shelf
+
+    keep = Shelf.keep
+
+    def kept(shelf: Shelf, key: Any, device: Any, choice: Any, instead: bool = False) -> Any:
+        known = instead or choice.origin != "timed" or Path(place) not in shelf.store.path.parents
+        assert known, f"timed in a warm run: {choice}"
+        return keep(shelf, key, device, choice, instead)
+
+    monkeypatch.setattr(Shelf, "keep", kept)
 
 
 def _forget() -> None:

@@ -20,6 +20,8 @@ from shapedispatch.cli import main
 from shapedispatch.records import Choice
 from tests.cli_app import APP
 
+pytestmark = pytest.mark.own_store
+
 ROOT = Path(__file__).parent.parent
 COMMANDS = ("demo", "doctor", "tune", "show", "why", "plot", "store")
 STORE_COMMANDS = ("path", "stats", "export", "import", "prune", "clear", "why", "check")

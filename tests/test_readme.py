@@ -100,6 +100,7 @@ def commands_of(blocks: list[Block]) -> list[list[str]]:
     return [shlex.split(line.removeprefix("$ ")) for line in lines]
 
 
+@pytest.mark.own_store
 def test_the_commands_work_as_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One after the other in a folder that holds the module before them; the demo at tiny sizes."""
     from shapedispatch import demo
