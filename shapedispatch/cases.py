@@ -28,7 +28,7 @@ from .worker import Address, Worker
 
 __all__ = ["Case"]
 
-_NEAREST_AMONG = 64
+_NEAREST_AMONG = 16
 """How many of the newest keys a new one is compared with, to say what is new about it."""
 
 

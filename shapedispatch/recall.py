@@ -81,13 +81,15 @@ def kept(entry: Entry, case: Case, instead: bool) -> Entry:
 
 def share(choice: Choice, case: Case) -> None:
     """Let the other calls of this one's bucket know its choice, if that says anything of them."""
-    if choice.origin in ("timed", "stored", "shipped") and case.settings.buckets:
-        case.table.remember(_bucket(case), (choice.variant, choice.config, spelled(choice.sizes)))
+    bucket = _bucket(case) if choice.origin in ("timed", "stored", "shipped") else None
+    if bucket is not None:
+        case.table.remember(bucket, (choice.variant, choice.config, spelled(choice.sizes)))
 
 
 def _of_bucket(case: Case) -> Entry | None:
     """The variant that was chosen for another call of this one's bucket, judged for this call but not timed."""
-    shared = case.table.recall(_bucket(case)) if case.settings.buckets else None
+    bucket = _bucket(case)
+    shared = case.table.recall(bucket) if bucket is not None else None
     if shared is None:
         return None
     variant, config, where = shared
@@ -95,9 +97,10 @@ def _of_bucket(case: Case) -> Entry | None:
     return entry_for(case, Choice(variant, "bucket", config=config, notes=notes))
 
 
-def _bucket(case: Case) -> Hashable:
-    """The name of the fact that is a bucket's choice."""
-    return ("bucket", case.backend.bucket(case.args, case.kwargs, case.key, case.settings.buckets))
+def _bucket(case: Case) -> Hashable | None:
+    """The name of the fact that is a bucket's choice; None for a call that is in none."""
+    bucket = case.backend.bucket(case.args, case.kwargs, case.key, case.settings.buckets, case.table)
+    return None if bucket is None else ("bucket", bucket)
 
 
 # -- a choice made before

@@ -152,3 +152,69 @@ def test_without_rules_nothing_is_shared() -> None:
     """Every shape is timed."""
     f = bucketed(buckets={})
     assert [call(f, size).origin for size in (65, 66)] == ["timed", "timed"]
+
+
+def scaled(x: Tensor, by: float, shift: int = 0) -> Tensor:
+    """``x`` (T, D) times a number, and another added."""
+    return x * by + shift
+
+
+def scaled_in_other_words(x: Tensor, by: float, shift: int = 0) -> Tensor:
+    """The same."""
+    return by * x + shift
+
+
+def numbered(**given: Any) -> Any:
+    """Two candidates that need no compiler."""
+    return built(scaled, **{"hints": (), "variants": [scaled_in_other_words], **given})
+
+
+def origins(f: Any, calls: list[tuple[Any, ...]]) -> list[str]:
+    """Where the choice of each call is from."""
+    found = []
+    for args in calls:
+        torch.testing.assert_close(f(*args), scaled(*args))
+        found.append(f.explain(*args).origin)
+    return found
+
+
+X = torch.ones(4, 4)
+
+
+def test_an_integer_that_varies_is_timed_once_an_octave() -> None:
+    """A step or a length that never repeats: it costs as much as its neighbours, so their choice is taken."""
+    found = origins(numbered(), [(X, 0.5, shift) for shift in (*range(8, 64), -9, -10)])
+    timed = [shift for shift, origin in zip((*range(8, 64), -9, -10), found, strict=True) if origin == "timed"]
+    assert timed == [8, 9, 16, 32, -9]
+    assert set(found) == {"timed", "bucket"}
+
+
+def test_a_float_that_varies_is_timed_once() -> None:
+    """But nought and one, which a function may have an answer of its own for."""
+    found = origins(numbered(), [(X, by) for by in (0.1, 0.2, 0.3, 1.0, 0.4, 0.0, -7.0)])
+    assert found == ["timed", "timed", "bucket", "timed", "bucket", "timed", "bucket"]
+
+
+def test_a_number_that_is_a_dim_is_timed_at_each_size() -> None:
+    """It is a size, and the exact one is what choices are for."""
+    f = numbered(dims={"shift": "S"})
+    assert origins(f, [(X, 0.5, shift) for shift in (40, 41, 42, 43)]) == ["timed"] * 4
+
+
+def test_numbers_of_other_shapes_share_nothing() -> None:
+    """What was chosen for one shape says nothing of another."""
+    f = numbered()
+    calls = [(torch.ones(size, 4), 0.5, shift) for size in (4, 6) for shift in (40, 41, 42)]
+    assert origins(f, calls) == ["timed", "timed", "bucket", "timed", "bucket", "bucket"]
+
+
+def test_a_variant_that_is_wrong_for_a_number_is_not_taken_for_it() -> None:
+    """It is looked at with each number."""
+
+    def wrong_at_times(x: Tensor, by: float, shift: int = 0) -> Tensor:
+        return x * by + (shift if shift < 50 else 0)
+
+    f = numbered(variants=[wrong_at_times])
+    origins(f, [(X, 0.5, shift) for shift in (40, 41, 42, 51, 55)])
+    assert f.explain(X, 0.5, 42).variant == "wrong_at_times"
+    assert f.explain(X, 0.5, 55).variant == "plain"

@@ -174,8 +174,13 @@ class Backend(Protocol):
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The call with some dims set to other sizes, its values repeated or cut; raises declaration.Misfit."""
 
-    def bucket(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], key: Key, rules: Mapping[str, Rule]) -> Hashable:
-        """What calls have in common that may share one timing: all but the dims with rules, and there the bucket."""
+    def bucket(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], key: Key, rules: Mapping[str, Rule], memory: Memory
+    ) -> Hashable | None:
+        """What calls have in common that may share one timing: all but the dims with rules, and there the bucket.
+
+        None where a call shares its timing with no other.
+        """
 
     def identity(self) -> Mapping[str, str]:
         """What a stored choice depends on besides the key and the machine: the code, the candidates."""

@@ -131,11 +131,17 @@ class Places:
         )
         return (tensors, numbers, self.others, self._same())
 
-    def bucket(self, rules: Mapping[str, Rule]) -> Hashable:
-        """Equal for calls that differ in the dims that have rules only, and there within one bucket."""
+    def bucket(self, rules: Mapping[str, Rule], numbers_vary: bool) -> Hashable:
+        """Equal for calls that differ in the dims that have rules only, and there within one bucket.
+
+        Numbers that vary and are no dims count by their octave: one that is a length costs as much as its neighbours.
+        """
         sizes = self.sizes()
         ruled = [name for name in rules if name in sizes]
-        return (self.kind(ruled, False), tuple((name, bucket_of(sizes[name], rules[name])) for name in ruled))
+        kept = [(n.label, n.value) for n in self.numbers if n.label is not None and n.label not in ruled]
+        octaves = [_octave(n.value) for n in self.numbers if n.label is None] if numbers_vary else []
+        buckets = [(name, bucket_of(sizes[name], rules[name])) for name in ruled]
+        return (self.kind(ruled, numbers_vary), *kept, *buckets, *octaves)
 
     def resize(self, point: Mapping[str, int]) -> Resize:
         """How to fake the tensors at a hint point: its sizes, its dims dynamic, everything else constant."""
@@ -156,6 +162,13 @@ class Places:
     def numbers_at(self, point: Mapping[str, int]) -> dict[str, int]:
         """The arguments that are dims themselves, as the point has them."""
         return {_plain(n.path): point[n.label] for n in self.numbers if n.label is not None and n.label in point}
+
+
+def _octave(number: int | float) -> int | float | None:
+    """The power of two that an integer has just reached, with its sign; of floats only what may be a special case."""
+    if isinstance(number, int):
+        return number.bit_length() * (1 if number > 0 else -1)
+    return number if number in (0.0, 1.0) else None
 
 
 def sizes_of(value: Any) -> Any:

@@ -139,10 +139,15 @@ class TorchFunction:
             scope["self"] = type(scope["self"])
         return scope, fixed
 
-    def bucket(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], key: Key, rules: Mapping[str, Rule]) -> Hashable:
-        """What calls have in common that may share one timing: all but the dims with rules, and there the bucket."""
+    def bucket(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], key: Key, rules: Mapping[str, Rule], memory: Memory
+    ) -> Hashable | None:
+        """See `Backend.bucket`; numbers that vary have buckets without a rule."""
         scope, _ = self._frame(args, kwargs)
-        return (key[0], Places.of(scope, self.plan.declaration).bucket(rules))
+        places = Places.of(scope, self.plan.declaration)
+        seen: Seen | None = memory.recall(_seen(key, places))
+        numbers_vary = seen is not None and seen.with_call(places).numbers_vary
+        return (key[0], places.bucket(rules, numbers_vary)) if rules or numbers_vary else None
 
     def resized(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any], point: Mapping[str, int]
@@ -188,7 +193,7 @@ class TorchFunction:
     ) -> Situation:
         scope, fixed = self._frame(args, kwargs)
         places = Places.of(scope, self.plan.declaration)
-        fact = ("seen", key[0], places.family())
+        fact = _seen(key, places)
         seen: Seen | None = memory.recall(fact)
         seen = places.seen() if seen is None else seen.with_call(places)
         memory.remember(fact, seen)
@@ -371,3 +376,8 @@ def _why_not(variant: Variant, args: tuple[Any, ...], kwargs: Mapping[str, Any])
         return variant.when(*args, **kwargs) if variant.when is not None else None
     except Exception as error:  # noqa: BLE001 - a candidate is judged here, and the reason kept
         return f"its `when` raised {type(error).__name__}: {error}"
+
+
+def _seen(key: Key, places: Places) -> Hashable:
+    """The name of the fact that tells what the calls of a family have shown."""
+    return ("seen", key[0], places.family())

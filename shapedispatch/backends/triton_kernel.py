@@ -118,8 +118,12 @@ class TritonKernel:
         known = dict(zip(self._names, args[1:], strict=True))
         return {name: known[name] for name in self.plan.dims if type(known[name]) is int}
 
-    def bucket(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], key: Key, rules: Mapping[str, Rule]) -> Hashable:
-        """What calls have in common that may share one timing: all but the dims with rules, and there the bucket."""
+    def bucket(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], key: Key, rules: Mapping[str, Rule], memory: Memory
+    ) -> Hashable | None:
+        """See `Backend.bucket`."""
+        if not rules:
+            return None
         given = {**dict(zip(self._names, args[1:], strict=True)), **kwargs}
         return tuple((name, _shared(value, rules.get(name))) for name, value in given.items())
 
