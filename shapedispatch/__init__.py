@@ -14,13 +14,17 @@
 `Variant` is an alternative that the user supplies. `set_mode` and `dispatchers` are for the whole process, `Store` is
 where choices are kept between processes. `Choice` (with its `Timing` and `Refusal`) and `CacheInfo` are what one is
 told. Every error is a `ShapeDispatchError`: `SettingsError` at a wrong setting, `MissError` and `NoVariantError` at a
-call; what cannot be declared is one, too, and a TypeError and ValueError.
+call; what cannot be declared is one, too, and a TypeError and ValueError. ``hotpath_available`` says whether hits are answered
+in C, ``hotpath_reason`` why not (None where they are).
 
 Sizes are numbers of elements along an axis. Times are microseconds in names that end in ``_us``, wall-clock budgets
 milliseconds (``_ms``), memory bytes. An answer is always that of the function as written, within the tolerance that a
 compiled build is allowed; what that means, and the settings, stand in README.md.
 """
 
+from typing import Any
+
+from . import hotpath
 from .dispatcher import Dispatcher, dispatchers, shapedispatch
 from .errors import MissError, NoVariantError, SettingsError, ShapeDispatchError
 from .modes import set_mode
@@ -44,3 +48,10 @@ __all__ = [
     "shapedispatch",
 ]
 __version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> Any:
+    # Not read at import: the settings that may turn it off are read at the first decoration.
+    if name in ("hotpath_available", "hotpath_reason"):
+        return getattr(hotpath, name)
+    raise AttributeError(f"module {__name__} has no attribute {name}")

@@ -38,6 +38,13 @@ def test_a_public_name_exists_and_says_what_it_is(name: str) -> None:
     assert (inspect.getdoc(getattr(package, name)) or "").strip()
 
 
+def test_the_package_says_whether_hits_are_answered_in_c() -> None:
+    """And why not, where they are not."""
+    assert package.hotpath_available is (package.hotpath_reason is None)
+    with pytest.raises(AttributeError, match="hotpath_speed"):
+        package.hotpath_speed  # noqa: B018 - asked for its error
+
+
 def test_the_package_has_a_version() -> None:
     """For error reports."""
     assert package.__version__.count(".") >= 2
