@@ -1,5 +1,6 @@
-"""A function to its graph, guards and effects by TorchDynamo: the one place that touches Dynamo's private names.
+"""A function to its graph, guards and effects by TorchDynamo.
 
+Dynamo's private names stand here, and for what a graph does in `graph_effects`, for settings in `quiet`: each in one.
 `trace` runs Dynamo over fake arguments, lets ``compile_graph`` turn the graph into something callable, and stops before
 anything is run. What it returns holds the generated code, whose call costs no guard, and Dynamo's guards in two parts:
 ``accepts`` asks them all, of fakes of a call, once per key; ``check`` asks on each call only what a key does not imply
@@ -10,11 +11,9 @@ makes the function unfit for this road (`Untraceable`).
 from __future__ import annotations
 
 import contextlib
-import logging
 import re
 import threading
 import types
-import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -22,15 +21,13 @@ from typing import Any
 
 import torch
 import torch._dynamo
-import torch._functorch.config
-import torch.compiler.config
-from torch import Tensor
 from torch._dynamo import guards as dynamo_guards
-from torch._dynamo.symbolic_convert import InstructionTranslator
-from torch.nn import Module
 
 from .effects import Effects
 from .frames import argument_names, frame_locals, receiver_of
+from .graph_effects import aot_metadata, effects_of
+from .implied import CODE_GUARDS, Implied
+from .quiet import quiet_configuration
 
 __all__ = ["GraphCompiler", "Trace", "Unkeyed", "Untraceable", "forget", "guarded", "trace"]
 
@@ -202,7 +199,7 @@ def _run_dynamo(
 
     compiled = torch.compile(twin, fullgraph=True, backend=_backend, options={"guard_filter_fn": _split_guards})
     try:
-        with _quiet_configuration(tag, number_inputs), _guards_recorded():
+        with quiet_configuration(tag, number_inputs), _guards_recorded():
             compiled(*args, **kwargs)
     except _Stop:
         pass
@@ -265,46 +262,6 @@ def _in_torch(fn: types.FunctionType) -> bool:
 
 
 @contextlib.contextmanager
-def _quiet_configuration(tag: str, number_inputs: bool) -> Iterator[None]:
-    """Compiler settings that a build needs, for the time of one trace; they are global, hence the lock."""
-    dynamo = torch._dynamo.config.patch(
-        automatic_dynamic_shapes=False,  # what is dynamic is said, not learned from other copies of the function
-        assume_static_by_default=not number_inputs,
-        skip_nnmodule_hook_guards=False,  # a hook added to a module later must be seen
-        **_known(torch._dynamo.config, record_runtime_overhead=False),  # two Python calls a run, for a profiler's event
-    )
-    functorch = torch._functorch.config.patch(
-        force_non_lazy_backward_lowering=True,  # a backward compiled at its first use would be compiled under no lock
-        donated_buffer=False,  # plain allows retain_graph=True
-        enable_autograd_cache=False,  # a hit would skip the look at the graph
-    )
-    tagged = torch.compiler.config.patch(cache_key_tag=tag)  # type: ignore[attr-defined]  # added by the module itself
-    with warnings.catch_warnings(), dynamo, functorch, tagged, _quiet_loggers():
-        warnings.simplefilter("ignore")
-        yield
-
-
-@contextlib.contextmanager
-def _quiet_loggers() -> Iterator[None]:
-    """What fails is a build's refusal, told in a sentence; torch would log pages of it as an error."""
-    names = ("torch._guards", "torch._inductor.utils", "torch._subclasses.fake_tensor")
-    loggers = [logging.getLogger(name) for name in names]
-    before = [logger.disabled for logger in loggers]
-    for logger in loggers:
-        logger.disabled = True
-    try:
-        yield
-    finally:
-        for logger, disabled in zip(loggers, before, strict=True):
-            logger.disabled = disabled
-
-
-def _known(config: Any, **wanted: Any) -> dict[str, Any]:
-    """Those settings that this release of torch has."""
-    return {name: value for name, value in wanted.items() if hasattr(config, name)}
-
-
-@contextlib.contextmanager
 def _guards_recorded() -> Iterator[None]:
     """Keep both guard managers that Dynamo makes when guards are filtered: all guards, then the rest."""
     manager_class: Any = dynamo_guards.CheckFunctionManager
@@ -330,7 +287,7 @@ def _backend(gm: torch.fx.GraphModule, examples: Sequence[Any], **_: Any) -> Cal
     assert record is not None
     compiled = record.compiled = record.compile_graph(gm, examples)
     _say_nothing_donated()
-    record.effects = _effects(gm, record)
+    record.effects = effects_of(gm, record.arguments, record.receiver)
     if any(node.target is torch.amp.autocast_mode._enter_autocast for node in gm.graph.nodes):
         record.casts = _default_casts()
     made = record.made  # not the record, which holds the arguments
@@ -345,30 +302,19 @@ def _backend(gm: torch.fx.GraphModule, examples: Sequence[Any], **_: Any) -> Cal
 
 def _say_nothing_donated() -> None:
     """AOTAutograd leaves None where its backward, at retain_graph=True, asks for an empty list of donated buffers."""
-    context = torch._guards.TracingContext.try_get()
-    metadata = context.fw_metadata if context is not None else None
+    metadata = aot_metadata()
     if metadata is not None and getattr(metadata, "bw_donated_idxs", []) is None:
         metadata.bw_donated_idxs = []
 
 
 # --------------------------------------------------------------------------------------------------------------- guards
 
-_CONTAINER_GUARDS = frozenset(
-    {"TYPE_MATCH", "SEQUENCE_LENGTH", "DICT_KEYS", "DICT_KEYS_MATCH", "DICT_CONTAINS", "MAPPING_KEYS_CHECK"}
-)
-_CODE_GUARDS = frozenset(
-    {"MODULE_MATCH", "BUILTIN_MATCH", "FUNCTION_MATCH", "CLOSURE_MATCH", "CLASS_MATCH", "ID_MATCH", "TYPE_MATCH"}
-)
-_TENSOR_GUARDS = frozenset({"TENSOR_MATCH", "TYPE_MATCH", "DUPLICATE_INPUT"})
-# The key holds the default device, and saved-tensor hooks are a bypass. Dynamo asks both by slow Python.
-_AMBIENT_IN_KEY = frozenset({"AUTOGRAD_SAVED_TENSORS_HOOKS", "DEFAULT_DEVICE"})
-
 
 def _split_guards(guards: Sequence[Any]) -> list[bool]:
     """Which guards to ask on each call: those that an equal key does not imply."""
     record = _recording
     assert record is not None
-    implied = _Implied(record.arguments, record.receiver)
+    implied = Implied(record.arguments, record.receiver)
     keep = []
     for entry in guards:
         name, kind = entry.orig_guard.name, entry.guard_type  # entry.name has lost its L[...]
@@ -377,71 +323,9 @@ def _split_guards(guards: Sequence[Any]) -> list[bool]:
         if verdict == "odd":
             record.odd.append(f"{name} ({kind})")
         elif verdict == "ask":
-            record.state_kept |= bool(name) and kind not in _CODE_GUARDS
+            record.state_kept |= bool(name) and kind not in CODE_GUARDS
             record.locals_kept.update(re.findall(r"L\['(\w+)'\]", name))
     return keep
-
-
-class _Implied:
-    """Which guards a key implies, by where in the call they look."""
-
-    def __init__(self, arguments: Mapping[str, Any], receiver: str | None) -> None:
-        self.tensors: set[str] = set()
-        self.containers: set[str] = set()
-        self.values: list[str] = []
-        self.states: list[str] = []
-        for name, value in arguments.items():
-            if name == receiver:
-                self.states.append(f"L['{name}']")
-            else:
-                self._sort(value, f"L['{name}']")
-
-    def _sort(self, value: Any, path: str) -> None:
-        if isinstance(value, Tensor):
-            self.tensors.add(path)
-        elif isinstance(value, dict):
-            self._container(path, {f"{path}[{name!r}]": item for name, item in value.items()})
-        elif isinstance(value, (list, tuple)) and type(value) is not torch.Size:
-            self._container(path, {f"{path}[{i}]": item for i, item in enumerate(value)})
-        elif hasattr(value, "__dataclass_fields__") and not isinstance(value, Module):
-            self._container(path, {f"{path}.{name}": getattr(value, name) for name in value.__dataclass_fields__})
-        elif isinstance(value, Module) or not _is_keyed_by_value(value):
-            self.states.append(path)
-        else:
-            self.values.append(path)
-
-    def _container(self, path: str, items: Mapping[str, Any]) -> None:
-        self.containers.add(path)
-        for place, item in items.items():
-            self._sort(item, place)
-
-    def verdict(self, name: str, kind: str) -> str:
-        """``implied`` by an equal key, ``ask`` on each call, or ``odd``: a guard on an argument that no key implies."""
-        if kind in _AMBIENT_IN_KEY or kind == "SHAPE_ENV":
-            return "implied"
-        if any(_inside(name, path) for path in self.states):
-            return "ask"
-        if name in self.tensors:
-            return "implied" if kind in _TENSOR_GUARDS else "odd"
-        if name in self.containers:
-            return "implied" if kind in _CONTAINER_GUARDS else "odd"
-        if any(_inside(name, path) for path in self.values):
-            return "implied"
-        return "odd" if any(_inside(name, path) for path in (*self.tensors, *self.containers)) else "ask"
-
-
-def _inside(name: str, path: str) -> bool:
-    return name == path or name.startswith((f"{path}.", f"{path}["))
-
-
-def _is_keyed_by_value(value: Any) -> bool:
-    from ..keys import Bypass, describe
-
-    try:
-        describe(value)
-    except Bypass:
-        return False
-    return True
 
 
 def _readable(part: str) -> str:
@@ -455,59 +339,3 @@ def _reason(error: Exception) -> str:
     lines = [line.strip() for line in str(inner).strip().splitlines() if line.strip()]
     text = " ".join(lines[:2]) if lines else type(inner).__name__
     return f"{type(inner).__name__}: {text[:300]}"
-
-
-# -------------------------------------------------------------------------------------------------------------- effects
-
-
-def _effects(gm: torch.fx.GraphModule, record: _Recording) -> Effects:
-    """What the traced call writes and reads, from the graph's inputs, AOTAutograd's metadata and Dynamo's own list."""
-    sources = [_source(node) for node in gm.graph.nodes if node.op == "placeholder"]
-    written = [source for source, wrote in zip(sources, _input_writes(gm), strict=True) if wrote]
-    own = {source: name for source in sources if (name := _argument_of(source, record))}
-    elsewhere = [f"it writes {source}" for source in written if source not in own]
-    reads_state = any(source not in own and source.startswith(("L[", "G[")) for source in sources)
-    return Effects(
-        frozenset(own[source] for source in written if source in own),
-        (*elsewhere, *_python_side_effects()),
-        tuple(str(node.target) for node in gm.graph.nodes if "c10d" in str(node.target)),
-        reads_state,
-    )
-
-
-def _source(node: torch.fx.Node) -> str:
-    argument = node.meta.get("grapharg")
-    return argument.source.name if argument is not None and argument.source is not None else ""
-
-
-def _argument_of(source: str, record: _Recording) -> str | None:
-    """The argument that a graph input comes from; None for what is reached through an instance or from outside."""
-    match = re.match(r"L\['(\w+)'\]", source)
-    if not match or match[1] not in record.arguments or match[1] == record.receiver:
-        return None
-    return None if isinstance(record.arguments[match[1]], Module) else match[1]
-
-
-def _input_writes(gm: torch.fx.GraphModule) -> list[bool]:
-    """For each input of the graph, whether the graph writes it.
-
-    AOTAutograd knows best: some operations write without a trace on fake tensors, such as batch norm its statistics.
-    """
-    places = [node for node in gm.graph.nodes if node.op == "placeholder"]
-    versions = [getattr(node.meta.get("example_value"), "_version", 0) > 0 for node in places]
-    context = torch._guards.TracingContext.try_get()
-    metadata = context.fw_metadata if context is not None else None
-    if metadata is None or len(metadata.input_info) != len(places):
-        return [True] * len(places)  # what cannot be inferred counts as written
-    return [
-        before or info.mutates_data or info.mutates_metadata
-        for before, info in zip(versions, metadata.input_info, strict=True)
-    ]
-
-
-def _python_side_effects() -> tuple[str, ...]:
-    """Python objects that the call changes: attributes, lists, globals, closure cells."""
-    effects = InstructionTranslator.current_tx().output.side_effects
-    changed = [variable.source.name for variable in effects._get_modified_vars() if variable.source is not None]
-    hooks = ["tensor hooks are registered"] if effects.tensor_hooks else []
-    return (*[f"it changes {name}" for name in changed], *hooks)

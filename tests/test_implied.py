@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from shapedispatch.backends.implied import Implied
+
+
+@dataclass
+class Pair:
+    """Two of a kind."""
+
+    left: Any
+    right: Any
+
+
+class Opaque:
+    """What no key holds."""
+
+
+ARGUMENTS = {
+    "self": Opaque(),
+    "x": torch.ones(2),
+    "xs": [torch.ones(2), 3],
+    "pair": Pair(torch.ones(2), {"a": 1.5}),
+    "n": 3,
+    "size": torch.Size([2]),
+    "layer": nn.Linear(2, 2),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "verdict"),
+    [
+        ("L['x']", "TENSOR_MATCH", "implied"),
+        ("L['x'].grad", "TENSOR_MATCH", "odd"),
+        ("L['x']", "HASATTR", "odd"),
+        ("L['xs']", "SEQUENCE_LENGTH", "implied"),
+        ("L['xs']", "ID_MATCH", "odd"),
+        ("L['xs'][0]", "TENSOR_MATCH", "implied"),
+        ("L['xs'][1]", "CONSTANT_MATCH", "implied"),
+        ("L['pair'].left", "DUPLICATE_INPUT", "implied"),
+        ("L['pair'].right['a']", "EQUALS_MATCH", "implied"),
+        ("L['pair'].right.more", "EQUALS_MATCH", "odd"),
+        ("L['n']", "EQUALS_MATCH", "implied"),
+        ("L['size'][0]", "EQUALS_MATCH", "implied"),
+        ("L['self'].scale", "EQUALS_MATCH", "ask"),
+        ("L['layer'].weight", "TENSOR_MATCH", "ask"),
+        ("L['xsmall']", "EQUALS_MATCH", "ask"),
+        ("G['scale']", "EQUALS_MATCH", "ask"),
+        ("", "GRAD_MODE", "ask"),
+        ("", "DEFAULT_DEVICE", "implied"),
+        ("", "SHAPE_ENV", "implied"),
+    ],
+)
+def test_which_guards_a_key_implies(name: str, kind: str, verdict: str) -> None:
+    """By where they look; a guard on an argument that it does not imply makes the function unfit."""
+    assert Implied(ARGUMENTS, "self").verdict(name, kind) == verdict
