@@ -14,8 +14,8 @@
 `Variant` is an alternative that the user supplies. `set_mode` and `dispatchers` are for the whole process, `Store` is
 where choices are kept between processes. `Choice` (with its `Timing` and `Refusal`) and `CacheInfo` are what one is
 told. Every error is a `ShapeDispatchError`: `SettingsError` at a wrong setting, `MissError` and `NoVariantError` at a
-call; what cannot be declared is one, too, and a TypeError and ValueError. ``hotpath_available`` says whether hits are answered
-in C, ``hotpath_reason`` why not (None where they are).
+call; what cannot be declared is one, too, and a TypeError and ValueError. ``hotpath_available`` says whether hits are
+answered in C, ``hotpath_reason`` why not (None where they are).
 
 Sizes are numbers of elements along an axis. Times are microseconds in names that end in ``_us``, wall-clock budgets
 milliseconds (``_ms``), memory bytes. An answer is always that of the function as written, within the tolerance that a

@@ -42,7 +42,7 @@ def test_the_package_says_whether_hits_are_answered_in_c() -> None:
     """And why not, where they are not."""
     assert package.hotpath_available is (package.hotpath_reason is None)
     with pytest.raises(AttributeError, match="hotpath_speed"):
-        package.hotpath_speed  # noqa: B018 - asked for its error
+        package.hotpath_speed
 
 
 def test_the_package_has_a_version() -> None:
