@@ -33,7 +33,9 @@ FORMATS = (".png", ".svg")
 _COLOURS = ("#1b1b1b", "#b3452b", "#2b6cb0", "#5a8f29", "#8e44ad", "#c78a1b", "#4f6d7a", "#a23b72")
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<")
 _LINES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1)), (0, (1, 1)), (0, (8, 3)))
-_ROOM_FOR_A_TICK = 0.04  # of the axis
+_TICKS_FLAT = 8  # more of them are turned
+_ROOM_FOR_A_TICK = 0.04  # of the axis, where they are turned
+_ROOM_FOR_A_DIGIT = 0.018  # where they are not
 _FILLS = ("0.25", "0.85", "0.6", "0.95", "0.45")
 _HATCHES = ("", "", "//", "..", "\\\\")
 _SHADES = ("0.93", "0.99")
@@ -231,21 +233,23 @@ def _ring(axes: Any, points: Sequence[tuple[float, float]]) -> None:
 def _logarithmic(axes: Any, sizes: Sequence[int], which: str) -> None:
     """Sizes that were measured are the ticks; time is logarithmic where it spans magnitudes."""
     ticks = sorted(set(sizes))
+    turned = len(ticks) > _TICKS_FLAT
     if min(ticks) > 0:
         axes.set_xscale("log", base=2)
-        ticks = _apart(ticks)
-    axes.set_xticks(ticks, [str(size) for size in ticks], rotation=45 if len(ticks) > 8 else 0)
+        ticks = _apart(ticks, turned)
+    axes.set_xticks(ticks, [str(size) for size in ticks], rotation=45 if turned else 0)
     axes.minorticks_off()
     if which == "both":
         _logarithmic_time(axes)
 
 
-def _apart(sizes: Sequence[int]) -> list[int]:
+def _apart(sizes: Sequence[int], turned: bool) -> list[int]:
     """The sizes whose names have room beside each other: of two that nearly touch, the larger."""
     span = sizes[-1] / sizes[0]
     kept = list(sizes[-1:])
     for size in reversed(sizes[:-1]):
-        if kept[-1] / size >= span**_ROOM_FOR_A_TICK:
+        digits = (len(str(size)) + len(str(kept[-1]))) / 2 + 0.5
+        if kept[-1] / size >= span ** (_ROOM_FOR_A_TICK if turned else digits * _ROOM_FOR_A_DIGIT):
             kept.append(size)
     return kept[::-1]
 

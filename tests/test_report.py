@@ -218,6 +218,13 @@ def test_variants_differ_without_their_colours() -> None:
     assert [line.get_marker() for line in lines] == [style["marker"] for style in styles]
 
 
+def test_sizes_that_nearly_touch_are_one_tick() -> None:
+    """The larger of two is named, so that the numbers do not run into each other."""
+    sizes = (1, 16, 64, 256, 448, 640, 832, 1024)
+    (axes,) = draw_times(Sweep("f", tuple(point({"M": size}, "a", a=1.0) for size in sizes)), "M").axes
+    assert [text.get_text() for text in axes.get_xticklabels()] == ["1", "16", "64", "256", "448", "1024"]
+
+
 def test_ratios_name_the_worst() -> None:
     """How far a fixed choice can be off stands in the legend."""
     written = texts(draw_ratios(SWEEP, "M"))
