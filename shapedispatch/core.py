@@ -22,7 +22,7 @@ from .miss import decide
 from .notices import Notices
 from .objectives import Objective
 from .questions import Questions
-from .recall import STORED_WHERE
+from .recall import FROZEN_MODES, STORED_WHERE
 from .records import CacheInfo, Choice, choices_html
 from .settings import Resolved
 from .shelf import Shelf, store_at
@@ -71,6 +71,7 @@ class Core:
             self.table.forget(_of_its_mode)
         self.table.seal(self.settings.mode == "sealed")
         self.off = self.settings.mode == "off"
+        self.frozen = self.settings.mode in FROZEN_MODES
         if self.road is not None:
             self.road.off = self.off
 
@@ -122,21 +123,23 @@ class Core:
 
     def bypass(self, reason: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Run plain, and count why."""
+        if self.frozen:
+            return self._untimed(reason, args, kwargs)
         self.table.count("bypasses", reason)
         return self.plain(*args, **kwargs)
 
-    def _meanwhile(self, reason: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """Run plain while something is being decided, and count why; a kernel as written would be timed then."""
+    def _untimed(self, reason: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """Run plain and count why, where nothing may be timed now: a kernel as written has an autotuner of its own."""
         self.table.count("bypasses", reason)
         return getattr(self.backend, "first", self.plain)(*args, **kwargs)
 
     def miss(self, key: Key, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Decide for a key without a choice, then run the winner once on the caller's arguments."""
         if deciding.mine():
-            return self._meanwhile("another call of this thread is being decided", args, kwargs)
+            return self._untimed("another call of this thread is being decided", args, kwargs)
         needs_grad = torch.is_grad_enabled() and any(t.requires_grad for t in tensors((args, kwargs)))
         if not needs_grad and deciding.taken():
-            return self._meanwhile("another thread is deciding", args, kwargs)
+            return self._untimed("another thread is deciding", args, kwargs)
         entry, why = None, ""
         with deciding.turn():
             deciding.hold()

@@ -1113,6 +1113,32 @@ def test_the_hook_of_the_first_config_runs(recorder: Recorder) -> None:
     ]
 
 
+@pytest.mark.parametrize("mode", ["frozen", "sealed"])
+def test_a_bypass_in_a_frozen_mode_is_not_timed(recorder: Recorder, mode: Any) -> None:
+    """As written its autotuner would time at each value of its key: the first config runs, and is counted."""
+    reads = triton.heuristics({"step": lambda args: int(args["x"].max())})
+    kernel = dispatched(triton.autotune(configs=CONFIGS, key=["n"])(reads(adds)), recorder)
+    with set_mode(mode):
+        kernel.core.refresh()
+        kernel[grid_of(60)](X + 5, Y, n=60)
+    kernel.core.refresh()
+
+    assert [(each.constants["B"], each.arguments[3], each.grid) for each in recorder.launches] == [(16, 5, (4, 1, 1))]
+    assert kernel.cache_info().bypasses == 1
+
+
+def test_a_frozen_bypass_refuses_what_triton_refuses(recorder: Recorder) -> None:
+    """An option from two sides."""
+    kernel = dispatched(autotuned(configs=CONFIGS[:1]), recorder, cost)
+    with set_mode("frozen"):
+        kernel.core.refresh()
+        with pytest.warns(UserWarning, match="num_warps is given"), pytest.raises((TypeError, KeyError, ValueError)):
+            kernel[(1,)](X, Y, 60, 1, num_warps=2)
+    kernel.core.refresh()
+
+    assert recorder.launches == []
+
+
 def test_while_something_is_decided_nothing_else_is_timed(recorder: Recorder) -> None:
     """A call that comes meanwhile runs the first config, on the caller's tensors; its shape is decided later."""
     meanwhile = []

@@ -188,10 +188,12 @@ class _Front:
         return self.core.miss(key, args, options)
 
     def _bypass(self, reason: str, grid: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """Triton's own call, exactly as the caller wrote it; without a reason nothing is counted."""
+        """Triton's own call, as the caller wrote it; without a reason nothing is counted."""
         backend = self.core.backend
         if reason:
             self.core.table.count("bypasses", reason)
+        if reason and self.core.frozen and not backend.adopted.strange:
+            return backend.first.called(grid, args, kwargs)  # as written it might be timed
         sized = grid if grid is not None else backend.plan.grid
         return backend.adopted.original.run(*args, grid=sized, warmup=False, **kwargs)
 

@@ -194,15 +194,16 @@ class AsWritten:
     def launch(self, grid: Any, values: tuple[Any, ...], raw: tuple[Any, ...], options: Mapping[str, Any]) -> Any:
         """See `Run.launch`."""
         given = {name: value for name, value in zip(self._names, raw, strict=True) if value is not ABSENT}
-        return self._run(grid, (), {**given, **options})
+        return self.called(grid, (), {**given, **options})
 
     def __call__(self, spelling: Spelling, *raw: Any, **options: Any) -> Any:
         """The call as the caller spelled it."""
         known = {**dict(zip(self._names, raw, strict=True)), **options}
         given = {name: known[name] for name in spelling.by_name}
-        return self._run(spelling.grid, raw[: spelling.by_position], given)
+        return self.called(spelling.grid, raw[: spelling.by_position], given)
 
-    def _run(self, grid: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    def called(self, grid: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """The call as the caller wrote it."""
         return self._original.run(*args, grid=self._grid if grid is None else grid, warmup=False, **kwargs)
 
 
@@ -214,14 +215,17 @@ class FirstConfig(AsWritten):
         self._adopted = adopted
         self._configs = configs
 
-    def _run(self, grid: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    def called(self, grid: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """See `AsWritten.called`."""
         positional = dict(zip(self._names, args, strict=False))
         left = self._adopted.pruned(self._configs(), positional, kwargs)
         config = left[0] if left else None
+        sized = self._grid if grid is None else grid
+        if config is not None and config.all_kwargs().keys() & (positional.keys() | kwargs.keys()):
+            return self._adopted.original.run(*args, grid=sized, warmup=False, **kwargs)  # which refuses it
         if config is not None and config.pre_hook is not None:
-            sized = self._grid if grid is None else grid
             config.pre_hook({**positional, **kwargs, "grid": sized, "warmup": False, **config.all_kwargs()})
-        return super()._run(grid, args, self._adopted.keywords(positional, kwargs, config))
+        return super().called(grid, args, self._adopted.keywords(positional, kwargs, config))
 
 
 class Supplied(Run):
