@@ -40,7 +40,7 @@ _FILLS = ("0.25", "0.85", "0.6", "0.95", "0.45")
 _HATCHES = ("", "", "//", "..", "\\\\")
 _SHADES = ("0.93", "0.99")
 _BARS_WITH_ROOM = 16  # for their numbers beside each other
-_LETTERS_UNDER_BARS = 40  # of all labels together; longer ones are turned
+_LETTERS_UNDER_BARS = 62  # of as many labels as the longest; where they need more they are turned
 _LETTERS_ACROSS = 75  # of a region's label; one that has no room stands upright
 
 
@@ -134,7 +134,7 @@ def draw_bars(title: str, labels: Sequence[str], bars: Mapping[str, Sequence[flo
         axes.bar_label(
             drawn, [_height(height) for height in heights], fontsize=6, rotation=90 if upright else 0, padding=2
         )
-    crowded = sum(map(len, labels)) > _LETTERS_UNDER_BARS
+    crowded = len(labels) * max(map(len, labels)) > _LETTERS_UNDER_BARS
     turned: dict[str, Any] = {"rotation": 30, "ha": "right", "fontsize": 7} if crowded else {}
     axes.set_xticks(range(len(labels)), labels, **turned)
     axes.margins(y=0.12)
