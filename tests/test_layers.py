@@ -63,6 +63,8 @@ PARTS = {
         "backends.situation",
         "backends.sharing",
         "backends.builds",
+        "backends.draft",
+        "backends.looks",
     ],
     "dispatcher": [
         "modes",

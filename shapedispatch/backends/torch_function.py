@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from .. import keys
@@ -13,17 +13,19 @@ from ..dims import Hints, Rule, dynamic_dims, hint_points, point_of, round_up_po
 from ..fingerprint import candidates_identity, code_identity
 from ..key_parts import differences
 from ..keys import Key
-from ..records import Refusal, Variant
+from ..records import Variant
 from . import EVERYTHING, Candidate, Memory, Offer, Wish
 from .builds import Builder, DirectBuild, NoBuild
+from .draft import Draft
 from .effects import Effects
 from .fakes import resized
 from .frames import call_of, frame_locals, python_function, receiver_of
+from .looks import look_at, what_timing_may_touch, why_no_builds
 from .places import Places, Seen, sizes_of
 from .situation import Situation
 
 if TYPE_CHECKING:  # Dynamo takes seconds to import, which is for the first build to pay
-    from .dynamo import Trace
+    pass
 
 __all__ = ["Plan", "TorchFunction"]
 
@@ -31,8 +33,6 @@ BUILT_AT_FIRST = 3
 """With more hint points than this, only the two nearest to a call are built; others join when a nearer call comes."""
 _FAR = 64
 """A stored hint that is none of the decoration's was made for a nearby call: at most so many times the size."""
-TRACES_A_FAMILY = 4
-"""How many traces for effects are remembered for calls that differ in sizes and numbers only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,42 +50,6 @@ class Plan:
     variants: tuple[Variant, ...]
     mutates: tuple[str, ...] | None
     options: Mapping[str, Any] | None
-
-
-@dataclass(slots=True)
-class _Draft:
-    """One offer in the making."""
-
-    candidates: list[Candidate] = field(default_factory=list)
-    wish: Wish = EVERYTHING
-    refusals: list[Refusal] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-    aliases: dict[str, str] = field(default_factory=dict)
-    failures: list[Refusal] = field(default_factory=list)
-    passing: bool = False
-    """Whether a refusal is one of this moment."""
-
-    def refuse(self, variant: str, *reasons: str) -> None:
-        """Leave a variant out of this call."""
-        self.refusals.append(Refusal(variant, reasons))
-
-    def fail(self, variant: str, reason: str) -> None:
-        """Leave a variant out that could not be made."""
-        self.refuse(variant, reason)
-        self.failures.append(self.refusals[-1])
-
-    def offer(self, written: Collection[str] | None, untimed: str | None) -> Offer:
-        """The offer as it stands."""
-        return Offer(
-            tuple(self.candidates),
-            tuple(self.refusals),
-            written,
-            untimed,
-            tuple(self.notes),
-            self.aliases,
-            tuple(self.failures),
-            bool(self.refusals) and not (self.failures or self.passing or untimed),
-        )
 
 
 class TorchFunction:
@@ -171,21 +135,22 @@ class TorchFunction:
     ) -> Offer:
         """Plain, hints, exact, then the supplied variants: what may run this call, built where it is missing."""
         call = self._situation(args, kwargs, key, memory, wish)
-        draft = _Draft([Candidate("plain", self.plain)], wish=wish)
+        draft = Draft([Candidate("plain", self.plain)], wish=wish)
         wants_builds = self._points(call, memory) or self._wants_exact(call, wish)
         if wish.only == "plain" or not (wants_builds or self.plan.variants):
             return Offer(tuple(draft.candidates))
         effects = self._effects(call, memory, draft)
         if effects is None:
             return Offer(tuple(draft.candidates), untimed="what it does is not known, and nothing is traced now")
-        written, untimed = self._what_timing_may_touch(effects)
+        written, untimed = what_timing_may_touch(effects, self.plan.mutates)
         self._watch_overlap |= written is None or bool(written)
-        unsafe = self._why_no_builds(effects, args, kwargs)
+        unsafe = effects if isinstance(effects, str) else why_no_builds(effects, args, kwargs)
         if isinstance(effects, Effects) and not unsafe:
             self._offer_builds(call, memory, effects, draft)
         elif unsafe:
             draft.fail("hint and exact builds", unsafe)
-        self._offer_variants(draft, args, kwargs)
+        for variant in self.plan.variants:
+            draft.supply(variant, args, kwargs)
         return draft.offer(written, untimed)
 
     def _situation(
@@ -233,7 +198,7 @@ class TorchFunction:
         near = two_nearest({name: call.sizes[name] for name in call.points[0]}, call.points)
         return [point for point in call.points if point in near or memory.build(call.slot(point)) is not None]
 
-    def _offer_builds(self, call: Situation, memory: Memory, effects: Effects, draft: _Draft) -> None:
+    def _offer_builds(self, call: Situation, memory: Memory, effects: Effects, draft: Draft) -> None:
         points = self._points(call, memory)
         for point in points:
             self._offer_build(call, point, memory, effects, draft)
@@ -247,7 +212,7 @@ class TorchFunction:
             self._offer_build(call, {}, memory, effects, draft)
 
     def _offer_build(
-        self, call: Situation, point: Mapping[str, int], memory: Memory, effects: Effects, draft: _Draft
+        self, call: Situation, point: Mapping[str, int], memory: Memory, effects: Effects, draft: Draft
     ) -> None:
         name = variant_name(point) if point else "exact"
         if not draft.wish.wants(name):
@@ -257,18 +222,11 @@ class TorchFunction:
             return
         why_not = draft.wish.why_not(name)
         if why_not:
-            draft.passing = True
-            draft.refuse(name, why_not)
+            draft.put_off(name, why_not)
             return
         slot, build = self._builder.find(call, point, memory, effects.unkeyed, make=draft.wish.build)
         if isinstance(build, NoBuild):
-            if build.same_as:
-                draft.aliases[name] = build.same_as
-                draft.notes.append(f"{name} is the same code as {build.same_as}")
-            else:
-                draft.passing |= build.passing
-                note = draft.refuse if build.passing else draft.fail
-                note(name, build.reason)
+            draft.lack(name, build)
             return
         reasons = build.accepts(call.as_seen())
         if reasons:
@@ -277,32 +235,18 @@ class TorchFunction:
         draft.notes += build.notes()
         draft.candidates.append(Candidate(name, build.run, build.check(), slot, build.route, point=point or None))
 
-    def _offer_variants(self, draft: _Draft, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        for variant in self.plan.variants:
-            assert variant.name is not None
-            if not draft.wish.wants(variant.name):
-                continue
-            own = _why_not(variant, args, kwargs)
-            reason = own or draft.wish.why_not(variant.name)
-            draft.passing |= bool(reason and not own)
-            if reason:
-                draft.refuse(variant.name, reason)
-            else:
-                route = "the function that was supplied"
-                draft.candidates.append(Candidate(variant.name, variant.fn, route=route, supplied=True))
-
     # -- effects
 
-    def _effects(self, call: Situation, memory: Memory, draft: _Draft) -> Effects | str | None:
+    def _effects(self, call: Situation, memory: Memory, draft: Draft) -> Effects | str | None:
         """What plain does, or why that is unknown; None where nothing may be made to find out.
 
         Where one build is all that is asked for, its own trace says it: a process that starts has no time for two.
         """
-        look = self._look_known(call, memory, make=False)
+        look = look_at(call, memory, make=False)
         effects = self._effects_of_build(call, memory, draft.wish) if look is None else None
         if effects is not None:
             return effects
-        look = look if look is not None else self._look_known(call, memory, draft.wish.build)
+        look = look if look is not None else look_at(call, memory, draft.wish.build)
         if look is None or isinstance(look, str):
             return look
         if look.state:
@@ -317,65 +261,6 @@ class TorchFunction:
             return None
         _, build = self._builder.find(call, point, memory, None, make=wish.build)
         return build.trace.effects if isinstance(build, DirectBuild) and not build.accepts(call.as_seen()) else None
-
-    def _look_known(self, call: Situation, memory: Memory, make: bool) -> Trace | str | None:
-        """A look at plain's effects that holds for this call, remembered or (if ``make``) made; or why there's none."""
-        fact = ("effects", call.family())
-        known: tuple[Trace | str, ...] = memory.recall(fact) or ()
-        frame = call.as_seen()
-        for look in known:
-            if isinstance(look, str) or not look.accepts(frame):
-                return look
-        if not make:
-            return None
-        made = self._look(call.frame())  # a frame of its own: a trace may leave marks on it
-        memory.remember(fact, (made, *known)[:TRACES_A_FAMILY])
-        return made
-
-    def _look(self, frame: Mapping[str, Any]) -> Trace | str:
-        """A trace for effects alone, sizes and numbers dynamic where they may be; or why there is none."""
-        from .dynamo import Untraceable, trace
-        from .inductor import look_only
-
-        args, kwargs = call_of(self._traced, frame)
-        try:
-            return trace(self._traced, args, kwargs, look_only, tag="effects", number_inputs=True, for_effects=True)
-        except Untraceable as error:
-            return str(error)
-
-    def _what_timing_may_touch(self, effects: Effects | str) -> tuple[Collection[str] | None, str | None]:
-        """Which arguments plain writes, and why it may not be run for timing, if so."""
-        if isinstance(effects, Effects) and effects.collectives:
-            return None, f"it performs collectives ({effects.collectives[0]}), which other ranks may not be timing"
-        if self.plan.mutates is not None:
-            return self.plan.mutates, None
-        if isinstance(effects, str):
-            unknown = "what it does beside returning a value is unknown (name what it writes with mutates=)"
-            return None, f"{unknown}: {effects}"
-        if effects.elsewhere:
-            return None, f"running it again would be seen: {effects.elsewhere[0]}"
-        return effects.writes, None
-
-    def _why_no_builds(self, effects: Effects | str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
-        """A build is made from arguments that share no memory, and may reorder what the function does."""
-        if isinstance(effects, str):
-            return effects
-        if effects.elsewhere or effects.collectives:
-            return effects.elsewhere[0] if effects.elsewhere else "it performs collectives"
-        if effects.writes and effects.reads_state:
-            name = sorted(effects.writes)[0]
-            return f"it writes {name} and reads tensors that are no arguments and may share its memory"
-        if effects.writes and keys.overlap(args, kwargs):
-            return f"it writes {sorted(effects.writes)[0]}, and arguments share memory"
-        return None
-
-
-def _why_not(variant: Variant, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
-    """What a supplied variant's ``when`` says of the call."""
-    try:
-        return variant.when(*args, **kwargs) if variant.when is not None else None
-    except Exception as error:  # noqa: BLE001 - a candidate is judged here, and the reason kept
-        return f"its `when` raised {type(error).__name__}: {error}"
 
 
 def _seen(key: Key, places: Places) -> Hashable:

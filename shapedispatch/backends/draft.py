@@ -1,0 +1,87 @@
+"""One offer of a function's variants in the making: who may run the call, and why the others may not."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..records import Refusal, Variant
+from . import EVERYTHING, Candidate, Offer, Wish
+from .builds import NoBuild
+
+__all__ = ["Draft"]
+
+
+@dataclass(slots=True)
+class Draft:
+    """What has been found so far; ``wish`` is what was asked for."""
+
+    candidates: list[Candidate] = field(default_factory=list)
+    wish: Wish = EVERYTHING
+    refusals: list[Refusal] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    aliases: dict[str, str] = field(default_factory=dict)
+    failures: list[Refusal] = field(default_factory=list)
+    passing: bool = False
+    """Whether a refusal is one of this moment."""
+
+    def refuse(self, variant: str, *reasons: str) -> None:
+        """Leave a variant out of this call."""
+        self.refusals.append(Refusal(variant, reasons))
+
+    def put_off(self, variant: str, reason: str) -> None:
+        """Leave a variant out that may be there another time."""
+        self.passing = True
+        self.refuse(variant, reason)
+
+    def fail(self, variant: str, reason: str) -> None:
+        """Leave a variant out that could not be made."""
+        self.refuse(variant, reason)
+        self.failures.append(self.refusals[-1])
+
+    def lack(self, variant: str, build: NoBuild) -> None:
+        """Leave a variant out that has no build of its own."""
+        if build.same_as:
+            self.aliases[variant] = build.same_as
+            self.notes.append(f"{variant} is the same code as {build.same_as}")
+        elif build.passing:
+            self.put_off(variant, build.reason)
+        else:
+            self.fail(variant, build.reason)
+
+    def supply(self, variant: Variant, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        """Offer what the user has supplied, where it may run this call."""
+        assert variant.name is not None
+        if not self.wish.wants(variant.name):
+            return
+        own = _why_not(variant, args, kwargs)
+        why_not = None if own else self.wish.why_not(variant.name)
+        if own:
+            self.refuse(variant.name, own)
+        elif why_not:
+            self.put_off(variant.name, why_not)
+        else:
+            route = "the function that was supplied"
+            self.candidates.append(Candidate(variant.name, variant.fn, route=route, supplied=True))
+
+    def offer(self, written: Collection[str] | None, untimed: str | None) -> Offer:
+        """The offer as it stands."""
+        return Offer(
+            tuple(self.candidates),
+            tuple(self.refusals),
+            written,
+            untimed,
+            tuple(self.notes),
+            self.aliases,
+            tuple(self.failures),
+            bool(self.refusals) and not (self.failures or self.passing or untimed),
+        )
+
+
+def _why_not(variant: Variant, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
+    """What a supplied variant's ``when`` says of the call."""
+    try:
+        return variant.when(*args, **kwargs) if variant.when is not None else None
+    except Exception as error:  # noqa: BLE001 - a candidate is judged here, and the reason kept
+        return f"its `when` raised {type(error).__name__}: {error}"
