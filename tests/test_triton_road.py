@@ -424,17 +424,19 @@ def outcome(kernel: Any, recorder: Recorder, args: tuple[Any, ...], kwargs: dict
         kernel[(3,)](*args, **kwargs)
     except Exception as error:  # noqa: BLE001 - any: both roads must raise the same
         return type(error), str(error)
-    launched = [_comparable(one) for one in recorder.launches[before:]]
+    launched = [_comparable(one, recorder) for one in recorder.launches[before:]]
     info = kernel.cache_info()
     return launched, info.hits, info.misses, info.bypasses, info.bypasses_by_reason
 
 
-def _comparable(launched: Launched) -> Any:
+def _comparable(launched: Launched, recorder: Recorder) -> Any:
+    made = recorder.functions[launched.function]
     arguments = [value.data_ptr() if isinstance(value, torch.Tensor) else value for value in launched.arguments]
     arguments = [int(value) if value is True or value is False else value for value in arguments]
     constants = {name: repr(value) for name, value in launched.constants.items()}
     given = [repr(a) for a, name in zip(arguments, mixed.arg_names, strict=True) if name not in launched.constants]
-    return replace(launched, arguments=tuple(given), constants=constants, function=0, metadata=None)
+    same = replace(launched, arguments=tuple(given), constants=constants, function=0, metadata=None)
+    return same, made.signature, made.attributes
 
 
 @settings(max_examples=10, suppress_health_check=[HealthCheck.too_slow])

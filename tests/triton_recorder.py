@@ -43,6 +43,7 @@ class Launcher:
         self.recorder.made.append(self)
         self.name = metadata.name
         self.signature = dict(src.signature)
+        self.attributes = repr(sorted(src.attrs.items()))
         self.num_warps = metadata.num_warps
         names = list(src.signature)
         self.constants = {names[path[0]]: value for path, value in src.constants.items() if len(path) == 1}
