@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import itertools
 import sys
@@ -195,7 +196,8 @@ def jobs_of_missed(dispatcher: Any, rows: Sequence[Row], *, random: bool) -> tup
     """A job for each missed call that can be made again, and a sentence for each that cannot.
 
     Made by the dispatcher's ``inputs`` at the sizes that the key holds; where that is another call, or there are none,
-    and only if ``random``, of tensors as the key describes them, filled with small random numbers.
+    and only if ``random``, of tensors as the key describes them, filled with small random numbers. A kernel's key
+    describes none: its calls are made by ``inputs`` alone, over the decorator's grid.
     """
     jobs, refused = [], []
     for row in rows:
@@ -215,9 +217,10 @@ def _tuned_again(dispatcher: Any, key: str, random: bool) -> Callable[[], Choice
     """The call is made a second time when its turn comes: all of them together may need more memory than there is."""
 
     def run() -> Choice:
-        args, kwargs = _call_again(dispatcher.core, key, random)
-        with made_under(key):
-            return dispatcher.tune(*args, **kwargs)  # type: ignore[no-any-return]
+        core = dispatcher.core
+        args, kwargs = _call_again(core, key, random)
+        with made_under(key) if isinstance(core.backend, TorchFunction) else contextlib.nullcontext():
+            return core.tune(*args, **kwargs)  # type: ignore[no-any-return]
 
     return run
 
@@ -230,7 +233,7 @@ def _call_again(core: Any, key: str, random: bool) -> Call:
     """The call of a key, made so that its key is this one; raises Unbuildable where it does not come out so."""
     backend = core.backend
     if not isinstance(backend, TorchFunction):
-        raise Unbuildable("the key of a kernel's call does not hold its tensors' sizes: tune it at sizes instead")
+        return _kernels_call_again(core, key)
     if core.inputs is None and not random:
         raise Unbuildable(
             f"{backend.name} has no inputs=, so its calls can only be made of random numbers: say --random if they may"
@@ -240,6 +243,24 @@ def _call_again(core: Any, key: str, random: bool) -> Call:
             call, other = _if_the_same(backend, key, _by_inputs(core, *rebuilt(key)))
         if core.inputs is None or (other and random):
             call, other = _if_the_same(backend, key, rebuilt(key, fill=small_random))
+    if other:
+        raise Unbuildable(f"the call that can be made is another one: {other}")
+    return call
+
+
+def _kernels_call_again(core: Any, key: str) -> Call:
+    """As `_call_again`: the key holds the sizes of dims, and neither those of tensors nor the grid."""
+    backend = core.backend
+    if core.inputs is None:
+        raise Unbuildable("the key of a kernel's call does not hold its tensors' sizes: give inputs= to @shapedispatch")
+    if backend.plan.grid is None:
+        raise Unbuildable("the key of a kernel's call does not hold its grid: give grid= to @shapedispatch")
+    try:
+        args, kwargs = core.inputs(backend.sizes_in(parse(key)), None)
+        call = backend.normal((None, *args), kwargs)
+    except Exception as error:  # noqa: BLE001 - the user's code, at the boundary; the reason is told
+        raise Unbuildable(f"inputs= made no call of its sizes: {_in_a_line(error)}") from None
+    call, other = _if_the_same(backend, key, call)
     if other:
         raise Unbuildable(f"the call that can be made is another one: {other}")
     return call

@@ -118,6 +118,11 @@ class TritonKernel:
         known = dict(zip(self._names, args[1:], strict=True))
         return {name: known[name] for name in self.plan.dims if type(known[name]) is int}
 
+    def sizes_in(self, key: Key) -> dict[str, int]:
+        """The dims that are integers in a key, as a store gives it back."""
+        known = dict(zip(self.layout.ready().labels, key, strict=False))
+        return {name: known[name] for name in self.plan.dims if type(known.get(name)) is int}
+
     def bucket(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any], key: Key, rules: Mapping[str, Rule], memory: Memory
     ) -> Hashable | None:
