@@ -108,14 +108,18 @@ def summed_up(told: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 def show(title: str, found: dict[str, Any], ours: Sequence[str]) -> None:
     """One table; the bars, which go into ``found`` too."""
-    from common import CONSOLE, print_table, verdict
+    from common import CONSOLE, print_table, summary, verdict
 
     shapes = list(found[ours[0]]["first_ms"])
     rows = [
-        (name, *(f"{ms:.0f}" for ms in (one["ready_ms"], *one["first_ms"].values(), one["all_ms"])))
+        (name, *(f"{ms:.0f}" for ms in (one["ready_ms"], *one["first_ms"].values())), str(summary(one["all_ms_each"])))
         for name, one in found.items()
     ]
-    print_table(f"{title}: ms in a fresh process", ("contender", "ready", *shapes, "all"), rows)
+    print_table(
+        f"{title}: ms in a fresh process",
+        ("contender", "ready", *shapes, "all, median ± half the quartile distance"),
+        rows,
+    )
     bars = {}
     for name in ours:
         one = found[name]
