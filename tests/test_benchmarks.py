@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from benchmarks import front_page, plots
-from benchmarks.answers import ANSWERS
+from benchmarks.answers import ANSWERS, soundness
 from benchmarks.documents import newest, read, results_of
 from tests import made_up_results
 
@@ -276,3 +276,16 @@ def test_contenders_take_turns(script: Load) -> None:
     assert "".join(order) == "abcbcacab"
     assert found["a"].median_us == 2.0
     assert found["a"].samples == 3
+
+
+def test_what_a_script_writes_is_what_its_answer_reads(script: Load, tmp_path: Path) -> None:
+    """One script run small, from its options to its paragraph; the counts of two others by their names."""
+    threads = torch.get_num_threads()
+    script("key_cost").main(["--small", "--out", str(tmp_path / "key_cost-cpu.json")])
+    torch.set_num_threads(threads)
+    text = plots.paragraphs("key_cost", tmp_path)
+    assert "| key of two tensors |" in text
+    assert "`python benchmarks/" in text
+    assert str(tmp_path) not in text
+    assert script("fuzz").COUNTED == soundness.FUZZED
+    assert set(script("store_kill").BAD) < set(soundness.KILLED)
