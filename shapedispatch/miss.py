@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import torch
@@ -38,13 +39,7 @@ def decide(case: Case, afresh: bool = False, exhaustive: bool = False) -> Entry:
     case.table.count("misses", ", ".join(new_because) or "the first call")
     if capturing(case.device):
         return nearest_hint(case.offer(Wish(build=False)), case.sizes(), "a CUDA graph is being captured")
-    entry, unused = (None, ()) if afresh else known(case)
-    lasting = False
-    if entry is None and not afresh and case.settings.mode in FROZEN_MODES:
-        entry = without_timing(case, sizes, unused)
-    if entry is None:
-        finds = case.shelf.finds(case.device) if case.shelf is not None and case.backend.searches else None
-        entry, lasting = _chosen(case, Wish(exhaustive=exhaustive, judge=judge(case), finds=finds))
+    entry, lasting, unused = _entry(case, sizes, afresh, exhaustive)
     case = replace(case, key=_key_after(case))
     if lasting:
         entry = kept(entry, case, instead=afresh or bool(unused))
@@ -59,6 +54,17 @@ def decide(case: Case, afresh: bool = False, exhaustive: bool = False) -> Entry:
 def capturing(device: torch.device) -> bool:
     """Whether what is launched now becomes part of a CUDA graph: nothing may be waited for, allocated or timed."""
     return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+
+
+def _entry(case: Case, sizes: Mapping[str, int], afresh: bool, exhaustive: bool) -> tuple[Entry, bool, tuple[str, ...]]:
+    """Steps 2 to 4: the entry, whether another process need not look for it again, and why a stored row is not used."""
+    entry, unused = (None, ()) if afresh else known(case)
+    if entry is None and not afresh and case.settings.mode in FROZEN_MODES:
+        entry = without_timing(case, sizes, unused)
+    if entry is not None:
+        return entry, False, unused
+    finds = case.shelf.finds(case.device) if case.shelf is not None and case.backend.searches else None
+    return (*_chosen(case, Wish(exhaustive=exhaustive, judge=judge(case), finds=finds)), unused)
 
 
 def _chosen(case: Case, wish: Wish) -> tuple[Entry, bool]:

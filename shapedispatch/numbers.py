@@ -96,15 +96,11 @@ def _numbers_difference(
         wrong = expected != actual
         return f"{place} differs in {int(wrong.sum())} of {wrong.numel()} values" if bool(wrong.any()) else None
     rtol, atol = tolerance or TOLERANCES.get(expected.dtype, _COARSE)
-    wide = torch.complex128 if expected.is_complex() else torch.float64
-    if expected.device.type != "cpu" and expected.numel() > 1 << 20:
-        wide = torch.complex64 if expected.is_complex() else torch.float32  # float64 copies of large results
+    wide = _wide(expected)
     one, other = expected.to(wide), actual.to(wide)
-    error = (one - other).abs()
+    error, scale = (one - other).abs(), _root_mean_square(one)
     same = (one == other) | (one.isnan() & other.isnan())
     numbers = one.isfinite() & other.isfinite()  # to an infinity everything would be near
-    finite = one.abs()[one.isfinite()]
-    scale = float(finite.square().mean().sqrt()) if finite.numel() else 0.0
     wrong = ~same & ~(numbers & (error <= rtol * one.abs() + atol * scale))
     if not bool(wrong.any()):
         return None
@@ -113,3 +109,16 @@ def _numbers_difference(
         f"{place} differs in {int(wrong.sum())} of {wrong.numel()} values by up to {worst:.3g} "
         f"(allowed: {rtol:g} of the value and {atol:g} of the root mean square {scale:.3g})"
     )
+
+
+def _wide(tensor: Tensor) -> torch.dtype:
+    """What two results are compared in: but for copies of large ones on a GPU, double precision."""
+    if tensor.device.type != "cpu" and tensor.numel() > 1 << 20:
+        return torch.complex64 if tensor.is_complex() else torch.float32
+    return torch.complex128 if tensor.is_complex() else torch.float64
+
+
+def _root_mean_square(values: Tensor) -> float:
+    """Of those that are finite."""
+    finite = values.abs()[values.isfinite()]
+    return float(finite.square().mean().sqrt()) if finite.numel() else 0.0

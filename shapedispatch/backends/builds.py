@@ -176,12 +176,10 @@ class Builder:
                 if why:
                     return slot, NoBuild(why, passing=True)
                 build = self._guarded(call, point, unkeyed) if unkeyed else self._direct(call, point, frame, memory)
-                if isinstance(build, NoBuild):
-                    if unkeyed is None and build.passing:
-                        return slot, build
-                    memory.remember(slot, build)
-                else:
+                if not isinstance(build, NoBuild):
                     memory.hold(slot, build, not build.shared)
+                elif unkeyed is not None or not build.passing:
+                    memory.remember(slot, build)
             if isinstance(build, NoBuild) or not build.accepts(frame):
                 return slot, build
         return slot, NoBuild(f"there are {MOST_STATES} builds of it for other states already")
