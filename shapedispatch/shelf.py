@@ -17,10 +17,10 @@ from typing import Any
 
 import torch
 
-from .environment import Environment, differences, environment
+from .environment import Environment, environment
 from .keys import Key, storable
 from .records import Choice, Timing
-from .store import Found, Row, Store
+from .store import Found, Missing, Row, Store
 from .store_keys import canonical, leaves, parse
 from .store_rows import BadRow
 
@@ -114,28 +114,27 @@ class Shelf:
 
 
 class HintFinds:
-    """The configs that won at hints, best first, by their texts; see `backends.Finds`.
+    """The configs that won at hints, best first, by their texts; see `backends.Finds`. Made for one decision.
 
-    Rows are read when this is made: what a store has to warn of is said outside of any offer, where it is heard.
+    A store is asked once when this is made, so that what it has to warn of is said outside of any offer, where it is
+    heard. What is read once stays so: a row that comes later is met when something is kept.
     """
 
     def __init__(self, store: Store, kernel: str, here: Environment) -> None:
         self._store = store
         self._kernel = kernel
         self._here = here
-        self._rows: dict[str, list[Row]] = {}
-        for row in store.hint_rows(kernel, here):
-            self._rows.setdefault(row.key, []).append(row)
+        self._known: dict[str, Found | Missing] = {"": store.get(kernel, "", here, kind="hint")}
 
     def recall(self, of: Key, hint: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """See `backends.Finds`: what was found under other conditions is to be found anew."""
-        why: tuple[str, ...] = ()
-        for row in self._rows.get(_canonical((of, hint)) or "", ()):
-            changed = differences(row.soft, self._here.soft)
-            if not changed:
-                return _configs_in(row), ()
-            why = why or changed
-        return (), why
+        text = _canonical((of, hint)) or ""
+        if text not in self._known:
+            self._known[text] = self._store.get(self._kernel, text, self._here, kind="hint")
+        found = self._known[text]
+        if isinstance(found, Missing):
+            return (), ()
+        return ((), found.soft_differences) if found.soft_differences else (_configs_in(found.row), ())
 
     def keep(self, of: Key, hint: str, choice: Choice, configs: Sequence[str], instead: bool) -> tuple[str, ...]:
         """See `backends.Finds`. ``choice`` is that of the search; one without timings says nothing."""
