@@ -33,7 +33,7 @@ from .console import (
 )
 from .doctor import Finding, examine
 from .environment import environment
-from .records import Choice, Timing
+from .records import Choice, Timing, spelled
 from .report import (
     GROUPS,
     CannotDraw,
@@ -207,7 +207,7 @@ def _why_call(name: str, sizes: Sequence[str], afresh: bool, under: str, wants_j
 
 def _print_choice(kernel: str, choice: Choice) -> None:
     out = screen()
-    sizes = ", ".join(f"{dim}={size}" for dim, size in choice.sizes.items())
+    sizes = spelled(choice.sizes)
     out.print(f"{kernel} at {sizes}: {choice.variant} ({choice.origin})", markup=False, style="bold")
     if choice.timings:
         out.print(timings_table(choice.timings, choice.variant))

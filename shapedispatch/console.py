@@ -20,6 +20,7 @@ from .doctor import store_in_use
 from .environment import Environment
 from .errors import ShapeDispatchError
 from .keyed_calls import axes_of, in_words, rebuilt
+from .records import spelled
 from .report import words
 from .store import Store
 from .store_rows import Row
@@ -154,7 +155,7 @@ def row_json(row: Row, dispatcher: Any = None) -> dict[str, Any]:
         "id": row.identity[:ID_DIGITS],
         "kernel": row.kernel,
         "kind": row.kind,
-        "call": ", ".join(f"{dim}={size}" for dim, size in sizes.items()) if named else in_words(row.key),
+        "call": spelled(sizes) if named else in_words(row.key),
         "sizes": sizes,
         "device": f"{row.hard.get('family')} {row.hard.get('capability')}",
         "variant": row.variant,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 
-from .records import Choice
+from .records import Choice, spelled
 
 __all__ = ["STORM", "Journal"]
 
@@ -68,4 +68,4 @@ class Journal:
 
 
 def _at(choice: Choice) -> str:
-    return "".join(f"{' at ' if not i else ', '}{name}={size}" for i, (name, size) in enumerate(choice.sizes.items()))
+    return f" at {spelled(choice.sizes)}" if choice.sizes else ""

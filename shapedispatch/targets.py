@@ -15,7 +15,7 @@ from .backends.torch_function import TorchFunction
 from .errors import SettingsError, ShapeDispatchError
 from .keyed_calls import Unbuildable, made_under, rebuilt, small_random
 from .keys import Bypass, storable
-from .records import Choice
+from .records import Choice, spelled
 from .store_keys import canonical, differing, parse
 from .store_rows import Row
 
@@ -179,7 +179,7 @@ def jobs_at(dispatcher: Any, points: Sequence[Mapping[str, int]], ask: str = "tu
                 raise Wrong(f"inputs= made no call of these sizes: {_in_a_line(error)}") from None
             return getattr(dispatcher, ask)(*args, **how, **kwargs)  # type: ignore[no-any-return]
 
-        return Job(", ".join(f"{name}={size}" for name, size in point.items()), run)
+        return Job(spelled(point), run)
 
     return [job(point) for point in points]
 
@@ -226,7 +226,7 @@ def _tuned_again(dispatcher: Any, key: str, random: bool) -> Callable[[], Choice
 
 
 def _said(backend: Any, call: Call) -> str:
-    return ", ".join(f"{name}={size}" for name, size in backend.sizes(*call).items()) or "one call"
+    return spelled(backend.sizes(*call)) or "one call"
 
 
 def _call_again(core: Any, key: str, random: bool) -> Call:
