@@ -439,7 +439,7 @@ def _comparable(launched: Launched, recorder: Recorder) -> Any:
     return same, made.signature, made.attributes
 
 
-@settings(max_examples=10, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=5, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(st.tuples(CALLS, ORDERS, st.integers(1, 3)), min_size=1, max_size=6))
 def test_both_roads_launch_the_same(calls: list[tuple[dict[str, Any], int, int]]) -> None:
     """Kernel, grid, arguments and counters, call by call, for dispatchers over kernels of one source."""
@@ -456,6 +456,74 @@ def test_both_roads_launch_the_same(calls: list[tuple[dict[str, Any], int, int]]
             )
             triton_builds.releases._waiting.clear()
     assert told[0] == told[1]
+
+
+BASE = {"x": FLOATS, "y": FLOATS, "n": 3, "scale": 0.5, "flag": True, "extra": None}
+OTHERWISE: list[tuple[str, Any]] = [
+    *[("x", x) for x in (*TENSORS[1:], FLOATS[8:8], torch.zeros(0), torch.zeros(64, dtype=torch.bool))],
+    ("x", torch.zeros(64, dtype=torch.complex64).conj()),
+    ("x", torch._efficientzerotensor(64)),
+    ("x", torch.zeros(64, device="meta")),
+    ("x", torch.zeros(64, dtype=torch.int8)),
+    ("x", None),
+    *[("n", n) for n in (*NUMBERS, 3.0, None)],
+    *[("scale", scale) for scale in (0.25, 1, 7, True)],
+    *[("flag", flag) for flag in (False, 1, 3, 2**40)],
+    ("extra", FLOATS),
+    *[("B", b) for b in (16, 32, 16.0, True)],
+    *[("KIND", kind) for kind in (tl.float32, tl.float16)],
+    *[("num_warps", warps) for warps in (2, 4)],
+    ("num_stages", 4),
+]
+"""One thing that differs from the base call."""
+
+
+@pytest.mark.parametrize(("name", "value"), OTHERWISE, ids=range(len(OTHERWISE)))
+def test_what_differs_is_seen(name: str, value: Any) -> None:
+    """Among hits of one call, another that differs in one thing: both roads launch the same, one after the other."""
+    told = []
+    for road in ("python", "c"):
+        with taking(road), recording(*JITTED) as recorder:
+            kernel = dispatched(mixed, recorder)
+            calls = [BASE, BASE, BASE, {**BASE, name: value}, BASE, {**BASE, name: value}, {**BASE, name: value}, BASE]
+            told.append([outcome(kernel, recorder, *spelled(call, 6)) for call in calls])
+            triton_builds.releases._waiting.clear()
+    assert told[0] == told[1]
+
+
+def test_what_a_config_gives_is_not_given_twice(recorder: Recorder) -> None:
+    """Such a call is Triton's own, with what the call gives, also among hits."""
+    kernel = bare(recorder, grid=(1,))
+    in_c(recorder, lambda: kernel(X, Y, 60))
+    kernel(X, Y, 60, B=32)
+    assert recorder.launches[-1].constants["B"] == 32
+
+
+def test_how_a_call_is_spelled_is_keyed_where_it_is_read(recorder: Recorder) -> None:
+    """A pruning function is shown what comes by position apart from what comes by keyword."""
+
+    def prune(configs: list[Any], named: dict[str, Any], **keywords: Any) -> list[Any]:
+        return [config for config in configs if config.kwargs["B"] == (16 if "n" in named else 32)]
+
+    configs = [triton.Config({"B": block}) for block in (16, 32)]
+    tuned = triton.autotune(configs=configs, key=["n"], prune_configs_by={"early_config_prune": prune})(adds)
+    kernel = dispatched(tuned, recorder)
+    for _ in range(4):
+        kernel[(1,)](X, Y, 60)
+        assert recorder.launches[-1].constants["B"] == 16
+        kernel[(1,)](X, Y, n=60)
+        assert recorder.launches[-1].constants["B"] == 32
+    assert recorder.c.in_c >= 4
+
+
+def test_a_stride_that_is_read_is_keyed(recorder: Recorder) -> None:
+    """By a grid, say."""
+    kernel = bare(recorder, grid=lambda meta: (meta["x"].stride(0),))
+    wide = torch.zeros(8, 8)
+    assert in_c(recorder, lambda: kernel(wide, Y, 60)) == 3
+    for x, size in ((wide.t(), 1), (wide, 8), (wide.t(), 1)):
+        kernel(x, Y, 60)
+        assert recorder.launches[-1].grid == (size, 1, 1)
 
 
 def test_the_differential_test_reaches_c(recorder: Recorder) -> None:
