@@ -6,6 +6,7 @@ on the standard error. Stored names are never imported: a module is imported onl
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -265,4 +266,6 @@ def _refuse_picture(path: Path) -> None:
         raise Wrong(f"{path}: a picture is written as .png or .svg")
     if not path.parent.is_dir():
         raise Wrong(f"{path}: there is no folder {path.parent}")
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise Failed(f"{path}: it cannot be written there")
     refuse_without_matplotlib()

@@ -6,6 +6,7 @@ Each `Finding` says what was found and, where something is missing, what that me
 from __future__ import annotations
 
 import importlib.util
+import os
 import platform
 import shutil
 import stat
@@ -140,6 +141,8 @@ def _store_to_be(path: Path) -> Finding:
     above = next(folder for folder in path.parents if folder.exists())
     if not above.is_dir():
         return Finding("store", "bad", f"{path} cannot be made: {above} is not a folder", _MEMORY_ONLY)
+    if not os.access(above, os.W_OK | os.X_OK):
+        return Finding("store", "bad", f"{path} cannot be made: nothing may be written in {above}", _MEMORY_ONLY)
     return Finding("store", "ok", f"{path}, which the first choice that is timed makes")
 
 

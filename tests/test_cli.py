@@ -543,6 +543,13 @@ def test_a_picture_that_cannot_be_is_refused_before_the_demo(
     assert refused(code, "demo", "--plot", name) == sentence
 
 
+def test_a_picture_where_nothing_may_be_written_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Access is asked for, since a privileged user may write anywhere."""
+    monkeypatch.setattr("shapedispatch.demo.main", lambda: pytest.fail("it ran"))
+    monkeypatch.setattr("shapedispatch.cli.os.access", lambda path, how: False)
+    assert refused(1, "demo", "--plot", "demo.png") == "demo.png: it cannot be written there"
+
+
 def test_without_matplotlib_the_demo_says_so_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """And runs without ``--plot``."""
     monkeypatch.setattr("shapedispatch.demo.main", lambda: pytest.fail("it ran"))

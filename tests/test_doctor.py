@@ -117,6 +117,15 @@ def test_a_store_below_a_file_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path:
     assert of("store").state == "bad"
 
 
+def test_a_store_that_cannot_be_made_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Where nothing may be written; access is asked for, since a privileged user may write anywhere."""
+    monkeypatch.setenv("SHAPEDISPATCH_STORE", str(tmp_path / "below" / "store"))
+    monkeypatch.setattr("shapedispatch.doctor.os.access", lambda path, how: False)
+    settings.reset()
+    assert of("store").state == "bad"
+    assert of("store").found.endswith(f"cannot be made: nothing may be written in {tmp_path}")
+
+
 def test_a_store_that_is_off_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """By the settings."""
     monkeypatch.setenv("SHAPEDISPATCH_STORE", "false")
