@@ -81,6 +81,12 @@ def test_every_full_result_has_its_pictures() -> None:
         assert f"(results/{path.name})" in text
 
 
+@pytest.mark.parametrize("path", sorted((FOLDER / "results").glob("*.json")), ids=lambda path: path.stem)
+def test_a_recorded_result_names_no_folder_of_a_machine(path: Path) -> None:
+    """Neither somebody's home nor a temporary folder."""
+    assert re.findall(r"/(?:home|root|tmp|Users|var/folders)/[^\s\"]*", path.read_text("utf-8")) == []
+
+
 # What a result says.
 
 
