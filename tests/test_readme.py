@@ -12,8 +12,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+import torch
 from click.testing import CliRunner
 
+from shapedispatch import shapedispatch
 from shapedispatch.cli import main
 
 README = Path(__file__).parent.parent / "README.md"
@@ -144,3 +146,21 @@ def test_the_kernels_of_the_readme_run_under_the_interpreter(tmp_path: Path) -> 
     )
     assert ran.returncode == 0, ran.stderr
     assert "n=1000" in ran.stdout
+
+
+def test_what_stays_different_is_as_said() -> None:
+    """Of a build: a second derivative raises, `grad_fn` has another name, half precision is kept in float32 between."""
+    build = shapedispatch(half_of_third, hints=(), exact=True, store=False).variant("exact")
+    x = torch.randn(64, dtype=torch.bfloat16, requires_grad=True)
+    y = build(x)
+    assert type(y.grad_fn).__name__ != type(half_of_third(x).grad_fn).__name__
+    exact = half_of_third(x.double())
+    assert (y - exact).abs().max() <= (half_of_third(x) - exact).abs().max()
+    (first,) = torch.autograd.grad(y.sum(), x, create_graph=True)
+    with pytest.raises(RuntimeError, match="double backward"):
+        torch.autograd.grad(first.sum(), x)
+
+
+def half_of_third(x: torch.Tensor) -> torch.Tensor:
+    """Three roundings in half precision, one in float32."""
+    return (x.sin() / 3).exp() / 2
