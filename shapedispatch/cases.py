@@ -97,6 +97,10 @@ class Case:
             return "deterministic algorithms are asked for, and timing is not deterministic"
         return trial.hooked() or trial.memory_refusal(self.settings.copy_limit)
 
+    def untimed(self, offer: Offer) -> str | None:
+        """As `why_untimed`, before there is a trial."""
+        return self.why_untimed(offer, self.trial(offer))
+
     def rules(self, trial: Trial) -> Rules:
         """How a choice is made."""
         settings = self.settings

@@ -64,7 +64,8 @@ def _entry(case: Case, sizes: Mapping[str, int], afresh: bool, exhaustive: bool)
     if entry is not None:
         return entry, False, unused
     finds = case.shelf.finds(case.device) if case.shelf is not None and case.backend.searches else None
-    return (*_chosen(case, Wish(exhaustive=exhaustive, judge=judge(case), finds=finds)), unused)
+    wish = Wish(exhaustive=exhaustive, judge=judge(case), finds=finds, untimed=case.untimed)
+    return (*_chosen(case, wish), unused)
 
 
 def _chosen(case: Case, wish: Wish) -> tuple[Entry, bool]:

@@ -468,6 +468,18 @@ def test_nothing_is_timed_where_memory_beyond_the_arguments_is_written(recorder:
     assert "mutates=" in "".join(choice.notes)
 
 
+def test_where_nothing_is_timed_no_config_is_compiled_for_it(recorder: Recorder) -> None:
+    """Copies would be too large: at each shape the first config is all that is made, with the reason."""
+    kernel = dispatched(autotuned(), recorder, cost, copy_limit=0.0)
+    for n in (60, 61, 250):
+        kernel[grid_of(n)](X, Y, n, 1)
+        choice = kernel.explain(X, Y, n, 1)
+
+        assert (choice.variant, choice.origin, recorder.launches[-1].constants["B"]) == ("plain", "only", 16)
+        assert "no config was searched for: copies for timing would take" in "".join(choice.notes)
+    assert len(recorder.loaded) == 1
+
+
 def test_declared_mutations_are_believed(recorder: Recorder) -> None:
     """With mutates= the user answers for what is written."""
     table = torch.zeros(4, dtype=torch.int64)

@@ -100,6 +100,7 @@ class Wish:
     had for a config, or its text as a store holds it. ``exhaustive`` asks for all configs at this very call.
     ``judge(variant, errand)`` is asked before a variant is made or run, and says why it may not be, if so. ``finds``
     are those of all processes, where they are kept. With ``alone`` the one that is asked for comes without plain.
+    ``untimed(offer)`` says why nothing of an offer would be timed, if so: then a search makes nothing.
     """
 
     only: str | None = None
@@ -109,6 +110,7 @@ class Wish:
     judge: Callable[[str, Errand | None], str | None] | None = None
     finds: Finds | None = None
     alone: bool = False
+    untimed: Callable[[Offer], str | None] | None = None
 
     def wants(self, variant: str) -> bool:
         """Whether a variant is asked for."""

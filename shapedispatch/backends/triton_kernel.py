@@ -207,7 +207,7 @@ class TritonKernel:
         }
 
     def _notes(self, making: Making) -> tuple[str, ...]:
-        why = self._why_untimed(making)
+        why = self._why_untimed(making) or making.unsearched
         return (f"no config was searched for: {why}",) if why and len(making.left) > 1 else ()
 
     def _why_untimed(self, making: Making) -> str | None:
@@ -265,11 +265,16 @@ class TritonKernel:
         """The search that this call needs before it can be decided, if any."""
         if len(making.left) < 2 or self._why_untimed(making):
             return None
-        if making.wish.exhaustive or not self._finds.points:
-            return self._search(making, self._finds.fact_here(making), final=True)
-        (point,) = self._finds.nearest(making)
-        if self._finds.survivors(making, point):
+        here = making.wish.exhaustive or not self._finds.points
+        (point,) = self._finds.nearest(making) or [{}]
+        if not here and self._finds.survivors(making, point):
             return None
+        if making.wish.untimed is not None:
+            making.unsearched = making.wish.untimed(Offer(**self._effects(making)))
+            if making.unsearched:
+                return None
+        if here:
+            return self._search(making, self._finds.fact_here(making), final=True)
         fact = self._finds.fact(making, point)
         at = self._call_at(making, point)
         if at is None:

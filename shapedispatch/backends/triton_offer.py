@@ -53,6 +53,8 @@ class Making:
     made: dict[str, Build] = field(default_factory=dict)
     errors: dict[str, Exception] = field(default_factory=dict)
     effects: Effects = field(default_factory=lambda: Effects(frozenset()))
+    unsearched: str | None = None
+    """Why the configs are not searched for this call, though they may be for others."""
     foreign: bool = False
     """Whether a candidate runs host code of the user's, whose effects nobody knows."""
 
