@@ -472,20 +472,25 @@ OTHERWISE: list[tuple[str, Any]] = [
     ("extra", FLOATS),
     *[("B", b) for b in (16, 32, 16.0, True)],
     *[("KIND", kind) for kind in (tl.float32, tl.float16)],
-    *[("num_warps", warps) for warps in (2, 4)],
-    ("num_stages", 4),
+    ("num_warps", 2),
 ]
 """One thing that differs from the base call."""
+PAIRS = [
+    *[(BASE, {**BASE, name: value}) for name, value in OTHERWISE],
+    ({**BASE, "num_warps": 2}, {**BASE, "num_warps": 4}),
+    ({**BASE, "num_warps": 4}, {**BASE, "num_stages": 4}),
+    ({**BASE, "x": BYTES}, {**BASE, "x": torch.empty(64, dtype=torch.uint4)}),
+]
 
 
-@pytest.mark.parametrize(("name", "value"), OTHERWISE, ids=range(len(OTHERWISE)))
-def test_what_differs_is_seen(name: str, value: Any) -> None:
+@pytest.mark.parametrize(("base", "other"), PAIRS, ids=range(len(PAIRS)))
+def test_what_differs_is_seen(base: dict[str, Any], other: dict[str, Any]) -> None:
     """Among hits of one call, another that differs in one thing: both roads launch the same, one after the other."""
     told = []
     for road in ("python", "c"):
         with taking(road), recording(*JITTED) as recorder:
             kernel = dispatched(mixed, recorder)
-            calls = [BASE, BASE, BASE, {**BASE, name: value}, BASE, {**BASE, name: value}, {**BASE, name: value}, BASE]
+            calls = [base, base, base, other, base, other, other, base]
             told.append([outcome(kernel, recorder, *spelled(call, 6)) for call in calls])
             triton_builds.releases._waiting.clear()
     assert told[0] == told[1]
