@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from .backends import EVERYTHING, Backend, Candidate, Offer
+from .backends import EVERYTHING, Backend, Candidate, Offer, Search
 from .cases import Case
 from .choose import PlainRaised
 from .declaration import Misfit
@@ -99,7 +99,12 @@ class Questions:
             if known is None or (known.check is not None and not known.check(args, kwargs)):
                 if len(found) >= _VARIANT_KEYS:
                     found.clear()
-                known = found[key] = self._named(name, self._offered(key, args, kwargs), args, kwargs)
+                offer = self._offered(key, args, kwargs)
+                try:
+                    known = found[key] = self._named(name, offer, args, kwargs)
+                finally:
+                    if isinstance(offer, Search) and offer.found is not None:
+                        offer.found(Choice(offer.aliases.get(name, name), "pinned"))  # which lets the other configs go
             return known.run(*args, **kwargs)
 
         return run

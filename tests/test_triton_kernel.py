@@ -16,7 +16,7 @@ import triton
 import triton.language as tl
 
 from shapedispatch.backends import Wish, triton_builds, triton_front
-from shapedispatch.errors import DeclarationError
+from shapedispatch.errors import DeclarationError, NoVariantError
 from shapedispatch.keys import storable
 from shapedispatch.modes import set_mode
 from shapedispatch.records import Variant
@@ -992,6 +992,22 @@ def test_a_build_that_leaves_is_let_go(recorder: Recorder) -> None:
     kernel[(1,)](X, Y, 60, 1, B=64, num_warps=1)
     assert recorder.launches[-1].num_warps == 1
     assert kernel.cache_info().timings == 0
+
+
+def test_what_a_variant_by_name_is_not_is_let_go(recorder: Recorder) -> None:
+    """Of a kernel whose configs have not been searched: all are offered, and one is asked for."""
+    kernel = dispatched(autotuned(), recorder, cost)
+    run = kernel.variant("config[B=64, num_warps=2, num_ctas=1, num_stages=3]")
+    for n in (60, 62):
+        run[grid_of(n)](X, Y, n, 1)
+    triton_builds.releases.go_on()
+
+    assert [(each.constants["B"], each.num_warps) for each in recorder.launches] == [(64, 2)] * 2
+    assert kernel.cache_info().builds_held == len(adds.device_caches[-1][0]) <= 2
+    with pytest.raises(NoVariantError, match="variant 'nothing' was asked for"):
+        kernel.variant("nothing")[grid_of(61)](X, Y, 61, 1)
+    triton_builds.releases.go_on()
+    assert kernel.cache_info().builds_held == len(adds.device_caches[-1][0]) <= 2
 
 
 def test_what_a_search_did_not_choose_is_let_go(recorder: Recorder) -> None:
