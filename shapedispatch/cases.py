@@ -22,7 +22,7 @@ from .settings import Resolved
 from .shelf import Shelf
 from .stopwatches import Stopwatch
 from .table import Table
-from .tensors import tensors
+from .tensors import device_of, tensors
 from .trial import Trial
 from .worker import Address, Worker
 
@@ -59,9 +59,8 @@ class Case:
 
     @property
     def device(self) -> torch.device:
-        """Where the call runs: the device of its first tensor that is not on the CPU."""
-        devices = [tensor.device for tensor in self._all_tensors()]
-        return next((device for device in devices if device.type != "cpu"), torch.device("cpu"))
+        """Where the call runs; a module counts by its parameters."""
+        return device_of(self._all_tensors())
 
     def sizes(self) -> dict[str, int]:
         """The size of each dim; raises declaration.Misfit. An offer may have shown which dims there are."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
+import torch
 from torch import Tensor
 
-__all__ = ["span", "tensors"]
+__all__ = ["device_of", "span", "tensors"]
 
 
 def span(t: Tensor) -> tuple[int, int]:
@@ -31,3 +32,9 @@ def tensors(value: Any) -> Iterator[Tensor]:
         yield from tensors(list(value.values()))
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):
         yield from tensors([getattr(value, field.name) for field in dataclasses.fields(value)])
+
+
+def device_of(found: Iterable[Tensor]) -> torch.device:
+    """Where what has these tensors runs: the device of the first that is not on the CPU."""
+    devices = [tensor.device for tensor in found]
+    return next((device for device in devices if device.type != "cpu"), torch.device("cpu"))

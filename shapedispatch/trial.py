@@ -12,7 +12,7 @@ from torch.nn import Module
 
 from .copies import bytes_to_copy, copy_call
 from .memory import free_memory
-from .tensors import span, tensors
+from .tensors import device_of, span, tensors
 from .untouched import untouched
 
 __all__ = ["Outcome", "Trial"]
@@ -43,9 +43,8 @@ class Trial:
 
     @property
     def device(self) -> torch.device:
-        """Where the call runs: the device of its first tensor that is not on the CPU."""
-        devices = [t.device for t in tensors((self.args, self.kwargs))]
-        return next((device for device in devices if device.type != "cpu"), torch.device("cpu"))
+        """Where the call runs."""
+        return device_of(tensors((self.args, self.kwargs)))
 
     def memory_refusal(self, limit: float) -> str | None:
         """Why the copies that timing needs are too large, or None; ``limit`` is a share of the free memory."""

@@ -26,7 +26,7 @@ import torch
 from .backends import Errand
 from .copies import bytes_to_copy, copy_call
 from .memory import free_memory
-from .tensors import tensors
+from .tensors import device_of, tensors
 from .worker_process import SPOILT, attribute
 
 __all__ = ["Address", "Worker", "address", "shared"]
@@ -207,8 +207,7 @@ class Worker:
 def _payload(args: tuple[Any, ...], kwargs: Mapping[str, Any], names: Sequence[str], limit: float) -> bytes | str:
     """A copy of the call as bytes, or why it cannot be sent."""
     needed = bytes_to_copy(args, kwargs, None, names)
-    device = next((t.device for t in tensors((args, kwargs)) if t.device.type != "cpu"), torch.device("cpu"))
-    if needed > limit * free_memory(device):
+    if needed > limit * free_memory(device_of(tensors((args, kwargs)))):
         return f"copies for a worker would take {needed} bytes, more than copy_limit={limit:g} allows"
     buffer = io.BytesIO()
     try:
