@@ -18,7 +18,17 @@ from triton.runtime.driver import driver
 from shapedispatch import shapedispatch
 from tests.triton_recorder import Launched, Recorder
 
-__all__ = ["IN_A_WORKER", "JITTED", "SAID", "all_hostile", "first_hostile", "local", "some_hostile", "with_more"]
+__all__ = [
+    "HANGS",
+    "IN_A_WORKER",
+    "JITTED",
+    "SAID",
+    "all_hostile",
+    "first_hostile",
+    "local",
+    "some_hostile",
+    "with_more",
+]
 
 IN_A_WORKER = "TESTS_IN_A_WORKER"
 
