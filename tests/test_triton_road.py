@@ -45,6 +45,16 @@ def adds(x, y, n, B: tl.constexpr):
     tl.store(y, tl.load(x) + n + B)
 
 
+@triton.jit
+def counts(n, B: tl.constexpr):
+    tl.device_print("n", n + B)
+
+
+@triton.jit
+def steps(x, y, step, B: tl.constexpr):
+    tl.store(y, tl.load(x) + step + B)
+
+
 GLOBAL = tl.constexpr(3)
 
 
@@ -53,7 +63,7 @@ def reads_a_global(x, y, n):
     tl.store(y, tl.load(x) + n + GLOBAL)
 
 
-JITTED = [mixed, adds, reads_a_global]
+JITTED = [mixed, adds, counts, steps, reads_a_global]
 X, Y = tensors(2)
 
 
@@ -178,7 +188,7 @@ class Hook:
         (knobs.runtime, "launch_enter_hook", Hook()),
         (knobs.runtime, "launch_exit_hook", Hook()),
         (knobs.runtime, "add_stages_inspection_hook", Hook()),
-        (type(knobs.runtime), "debug", True),
+        (type(knobs.runtime), "add_stages_inspection_hook", Hook()),
         (knobs.compilation, "instrumentation_mode", "consan"),
         (profiling.state, "_is_profiler_enabled", True),
     ],
@@ -519,6 +529,32 @@ def test_how_a_call_is_spelled_is_keyed_where_it_is_read(recorder: Recorder) -> 
         kernel[(1,)](X, Y, n=60)
         assert recorder.launches[-1].constants["B"] == 32
     assert recorder.c.in_c >= 4
+
+
+def test_what_a_config_gives_at_run_time_is_passed(recorder: Recorder) -> None:
+    """A parameter that is no constant: only the config knows its value."""
+    kernel = bare(recorder, steps, grid=(1,), configs=[triton.Config({"B": 16, "step": 7})])
+    assert in_c(recorder, lambda: kernel(X, Y)) == 3
+    assert recorder.launches[-1].arguments[:3] == (X.data_ptr(), Y.data_ptr(), 7)
+
+
+def test_one_argument_too_many_is_tritons_to_refuse(recorder: Recorder) -> None:
+    """Also among hits that give every argument by position."""
+    kernel = dispatched(mixed, recorder)
+    call = (FLOATS, FLOATS, 3, 0.5, True, None, 16, tl.float32)
+    assert in_c(recorder, lambda: kernel[(1,)](*call)) == 3
+    with pytest.raises(TypeError):
+        kernel[(1,)](*call, 5)
+
+
+def test_another_device_is_another_call(recorder: Recorder) -> None:
+    """What was linked under one device is found under no other."""
+    kernel = bare(recorder, counts, grid=(1,))
+    assert in_c(recorder, lambda: kernel(3, B=16)) == 3
+    (link,) = [kernel.core.road.find((3,), {"B": 16})]
+    recorder.device = 1
+    assert link is not None
+    assert kernel.core.road.find((3,), {"B": 16}) is None
 
 
 def test_a_stride_that_is_read_is_keyed(recorder: Recorder) -> None:
