@@ -20,8 +20,9 @@ COMPILED = {"combo_static", "combo_dynamic", "masked_attention"}
 
 @pytest.fixture
 def script(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Any]:
-    """What imports a script as it is when it is started."""
+    """What imports a script as it is when it is started: nothing is read from earlier runs."""
     monkeypatch.syspath_prepend(BENCHMARKS)
+    monkeypatch.setenv("SHAPEDISPATCH_STORE", "false")
     return importlib.import_module
 
 
