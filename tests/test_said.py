@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -9,6 +10,11 @@ from torch import Tensor
 import shapedispatch as package
 from shapedispatch import Variant, shapedispatch
 from shapedispatch.errors import DeclarationError
+
+
+def named(said: object) -> str:
+    """What is said as a test's name: without addresses, which differ between the processes that run the tests."""
+    return re.sub(r" at 0x[0-9a-f]+", "", str(said))
 
 
 def product(x: Tensor, w: Tensor) -> Tensor:
@@ -70,7 +76,7 @@ DIMS = {"x": "M K", "w": "K N"}
         ({"name": 3}, "name"),
         ({"inputs": 3}, "inputs"),
     ],
-    ids=lambda value: str(value)[:40] if isinstance(value, dict) else "",
+    ids=lambda value: named(value)[:40] if isinstance(value, dict) else "",
 )
 def test_a_wrong_declaration_is_an_error_at_decoration(given: dict[str, Any], expected: str) -> None:
     """It says what was given and what is allowed, and is a TypeError and a ValueError of this package."""
@@ -101,7 +107,7 @@ def test_a_wrong_declaration_is_an_error_at_decoration(given: dict[str, Any], ex
         {"options": {"max_autotune": False}},
         {"store": False, "name": "mine", "maxsize": 1},
     ],
-    ids=str,
+    ids=named,
 )
 def test_a_right_declaration_is_none(given: dict[str, Any]) -> None:
     """Each form that the table allows."""
