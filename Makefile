@@ -21,8 +21,9 @@ demo: $(STAMP)
 
 test: lint pytest
 
+# Two processes, for two cores; a file's tests stay in one, with what they have made.
 pytest: $(STAMP)
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
