@@ -32,7 +32,9 @@
 #include "_hotpath_road.h"
 #include "_hotpath_launch.h"
 #include "_hotpath_bind.h"
+#include "_hotpath_signature.h"
 #include "_hotpath_kernel.h"
+#include "_hotpath_front.h"
 
 PyDoc_STRVAR(pack_doc, "pack(args, kwargs, receiver, overlap, /)\n--\n\n"
     "A call as (bytes, objects): two calls with equal keys have equal ones. None where C cannot judge the call.");
