@@ -109,8 +109,8 @@ static PyTypeObject SignatureType = {
     PyVarObject_HEAD_INIT(NULL, 0)
     .tp_name = "shapedispatch._hotpath.Signature",
     .tp_doc = "Signature(formals, here, by_position, form, outer, dtype)\n--\n\n"
-              "What a kernel's calls are packed by. A formal is (name, kind, specialize, align, shape, stride) with or\n"
-              "without a default behind, of kind c (its class), v (its value), k (a constant) or f (given by a config).",
+              "What a kernel's calls are packed by. A formal is (name, kind, specialize, align, shape, stride) with\n"
+              "or without a default, of kind c (its class), v (its value), k (a constant) or f (given by a config).",
     .tp_basicsize = offsetof(Signature, formals),
     .tp_itemsize = sizeof(Formal),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
