@@ -243,6 +243,14 @@ static PyObject *filled_value(const Plan *plan, const Formal *formal)
     return plan->filled == NULL ? NULL : PyDict_GetItemWithError(plan->filled, formal->name);
 }
 
+/* Whether the parameter can hold an integer that was packed: by annotation it may be narrower, or unsigned. */
+static int holds(const Parameter *parameter, uint64_t bits)
+{
+    if (parameter->kind == UNSIGNED_INT)
+        return (int64_t)bits >= 0 && fits(bits, parameter->size, 0);
+    return parameter->kind != SIGNED_INT || fits(bits, parameter->size, 1);
+}
+
 static int fill_from(const Plan *plan, const Signature *signature, const Call *call, char *buffer, void **places)
 {
     for (Py_ssize_t i = 0; i < plan->count; i++) {
@@ -255,6 +263,8 @@ static int fill_from(const Plan *plan, const Signature *signature, const Call *c
             if (formal->kind != FILLED && call->known[source] && parameter->kind != REAL)
                 bits = call->bits[source];
             else if (value == NULL || !bits_of(value, parameter, &bits))
+                return 0;
+            if (!holds(parameter, bits))
                 return 0;
         }
         places[i] = buffer + parameter->offset;

@@ -15,7 +15,6 @@ import triton
 import triton.language as tl
 
 from shapedispatch import Store, miss, set_mode, shelf
-from shapedispatch.backends import triton_builds
 from shapedispatch.backends.triton_adopt import config_text
 from shapedispatch.records import Timing
 from shapedispatch.store_rows import Row
@@ -46,8 +45,6 @@ def grid_of(n: int) -> Any:
 def recorder() -> Iterator[Recorder]:
     with recording(adds) as driver:
         yield driver
-    triton_builds.releases.kept.clear()
-    triton_builds.releases._waiting.clear()
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from shapedispatch import worker as workers
-from shapedispatch.backends import Errand, triton_builds
+from shapedispatch.backends import Errand
 from shapedispatch.worker import Address, Worker
 from tests import hostile_kernels as kernels
 from tests.triton_core import ToldStopwatch, tensors
@@ -26,8 +26,6 @@ def recorder() -> Iterator[Recorder]:
     """The driver of this process, in which nothing is hostile."""
     with recording(*kernels.JITTED) as driver:
         yield driver
-    triton_builds.releases.kept.clear()
-    triton_builds.releases._waiting.clear()
 
 
 class Patient(Worker):

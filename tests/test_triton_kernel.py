@@ -98,8 +98,6 @@ def recorder(request: pytest.FixtureRequest) -> Iterator[Recorder]:
         pytest.skip(NO_COMPILER)
     with taking(request.param), recording(*JITTED) as driver:
         yield driver
-    triton_builds.releases.kept.clear()
-    triton_builds.releases._waiting.clear()
 
 
 X, Y = tensors(2)

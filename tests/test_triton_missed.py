@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from shapedispatch import Store, set_mode, shelf
-from shapedispatch.backends import triton_builds
 from shapedispatch.targets import jobs_of_missed
 from tests.test_triton_finds import X, Y, adds, grid_of, process
 from tests.triton_recorder import Recorder, recording
@@ -21,8 +20,6 @@ def recorder() -> Iterator[Recorder]:
     """The driver."""
     with recording(adds) as driver:
         yield driver
-    triton_builds.releases.kept.clear()
-    triton_builds.releases._waiting.clear()
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from triton import knobs
 
 from shapedispatch import profiling
-from shapedispatch.backends import triton_builds, triton_launch, triton_road
+from shapedispatch.backends import triton_launch, triton_road
 from shapedispatch.modes import set_mode
 from tests.roads import NO_COMPILER, taking
 from tests.triton_core import dispatched, tensors
@@ -55,6 +55,11 @@ def steps(x, y, step, B: tl.constexpr):
     tl.store(y, tl.load(x) + step + B)
 
 
+@triton.jit
+def narrow(x, n: tl.uint32, m: tl.int8):
+    tl.store(x, tl.load(x) + n + m)
+
+
 GLOBAL = tl.constexpr(3)
 
 
@@ -63,7 +68,7 @@ def reads_a_global(x, y, n):
     tl.store(y, tl.load(x) + n + GLOBAL)
 
 
-JITTED = [mixed, adds, counts, steps, reads_a_global]
+JITTED = [mixed, adds, counts, steps, narrow, reads_a_global]
 X, Y = tensors(2)
 
 
@@ -71,8 +76,6 @@ X, Y = tensors(2)
 def recorder() -> Iterator[Recorder]:
     with taking("c"), recording(*JITTED) as driver:
         yield driver
-    triton_builds.releases.kept.clear()
-    triton_builds.releases._waiting.clear()
 
 
 def bare(recorder: Recorder, kernel: Any = adds, **said: Any) -> Any:
@@ -464,7 +467,6 @@ def test_both_roads_launch_the_same(calls: list[tuple[dict[str, Any], int, int]]
                     for _ in range(times)
                 ]
             )
-            triton_builds.releases._waiting.clear()
     assert told[0] == told[1]
 
 
@@ -502,7 +504,6 @@ def test_what_differs_is_seen(base: dict[str, Any], other: dict[str, Any]) -> No
             kernel = dispatched(mixed, recorder)
             calls = [base, base, base, other, base, other, other, base]
             told.append([outcome(kernel, recorder, *spelled(call, 6)) for call in calls])
-            triton_builds.releases._waiting.clear()
     assert told[0] == told[1]
 
 
@@ -536,6 +537,14 @@ def test_what_a_config_gives_at_run_time_is_passed(recorder: Recorder) -> None:
     kernel = bare(recorder, steps, grid=(1,), configs=[triton.Config({"B": 16, "step": 7})])
     assert in_c(recorder, lambda: kernel(X, Y)) == 3
     assert recorder.launches[-1].arguments[:3] == (X.data_ptr(), Y.data_ptr(), 7)
+
+
+@pytest.mark.parametrize(("n", "m"), [(-5, 3), (2**33 + 3, 3), (3, 131), (3, -131)])
+def test_what_an_annotated_parameter_cannot_hold_is_pythons(recorder: Recorder, n: int, m: int) -> None:
+    """Of the class of a number that fits, so a hit: whether it is cut off or refused is Triton's to say."""
+    kernel = dispatched(narrow, recorder, grid=(1,))
+    assert in_c(recorder, lambda: kernel(X, 3, 3)) == 3
+    assert in_c(recorder, lambda: kernel(X, n, m)) == 0
 
 
 def test_one_argument_too_many_is_tritons_to_refuse(recorder: Recorder) -> None:

@@ -17,6 +17,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler.compiler import CompiledKernel
 from triton.runtime.driver import driver as triton_driver
 
+from shapedispatch.backends.triton_builds import releases
 from tests.c_driver import CDriver, driving
 
 
@@ -147,3 +148,5 @@ def recording(*kernels: Any, **facts: Any) -> Iterator[Recorder]:
             if type(compiled) is CompiledKernel:
                 compiled.module = None  # from Triton 3.8 on it would ask its driver, now gone, to unload it
         triton_driver._active = before
+        releases.kept.clear()
+        releases._waiting.clear()
