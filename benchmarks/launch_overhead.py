@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import ctypes
+import functools
 import json
 import os
 import subprocess
@@ -42,7 +43,8 @@ from common import (
 from kernels import vector_add
 
 COUNTS, SMALL_COUNTS = (1, 2, 8, 16), (2,)
-COMPILED_IN_TURN = 2  # with this many tensors torch.compile and Helion are called at all shapes, too: they compile each
+COMPILED_IN_TURN = 2  # with this many tensors, and once a run, torch.compile and Helion are called at all shapes, too
+QUICK_MS = 2  # for each config of triton.autotune: which wins is not asked here, and 64 shapes are tuned
 ELEMENTS, SHAPES = 4096, 64
 ONE, TWO, MANY = "one shape", "2 shapes in turn", f"{SHAPES} shapes in turn"
 KEYS, SMALL_KEYS = 10_000, 500
@@ -62,7 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         return
     ran_on = banner("cuda")
     here = next((road for road, setting in ROADS.items() if os.environ.get("SHAPEDISPATCH_HOTPATH") == setting), None)
-    found = {here: on_this_road(chosen)} if here else {road: in_a_process(road, chosen) for road in ROADS}
+    found = {here: on_this_road(here, chosen)} if here else {road: in_a_process(road, chosen) for road in ROADS}
     if here is None:
         for road, one in found.items():
             show(road, one)
@@ -81,14 +83,16 @@ def in_a_process(road: str, chosen: argparse.Namespace) -> Any:
         return json.loads(path.read_text())[road]
 
 
-def on_this_road(chosen: argparse.Namespace) -> dict[str, Any]:
-    """Every number of tensors, with what the process says of its road."""
+def on_this_road(road: str, chosen: argparse.Namespace) -> dict[str, Any]:
+    """Every number of tensors, with what the process says of its road; compilers build 64 times on that in C only."""
     from shapedispatch import hotpath
 
     torch._dynamo.config.recompile_limit = torch._dynamo.config.accumulated_recompile_limit = SHAPES + 1
     torch._dynamo.config.fail_on_recompile_limit_hit = True  # it would fall back to eager
     loops, calls = (5, 500) if chosen.small else (11, 3000)
-    tables = {str(count): of_count(count, calls, loops) for count in (SMALL_COUNTS if chosen.small else COUNTS)}
+    counts = SMALL_COUNTS if chosen.small else COUNTS
+    compiled = {COMPILED_IN_TURN} if road == "C" else set()
+    tables = {str(count): of_count(count, calls, loops, in_turn=count in compiled) for count in counts}
     keys = by_keys(SMALL_KEYS if chosen.small else KEYS, calls, loops)
     return {"c_road": bool(hotpath.hotpath_available), "why": hotpath.hotpath_reason, "tensors": tables, "keys": keys}
 
@@ -96,23 +100,28 @@ def on_this_road(chosen: argparse.Namespace) -> dict[str, Any]:
 # --- by number of tensors ---
 
 
-def of_count(count: int, calls: int, loops: int) -> dict[str, Any]:
-    """One number of tensors: results first, then the times of one shape, of two in turn and of 64."""
+def of_count(count: int, calls: int, loops: int, *, in_turn: bool) -> dict[str, Any]:
+    """One number of tensors: results first, then the times of one shape, of two in turn and of 64.
+
+    ``in_turn``: whether compilers are called at all shapes.
+    """
     import triton
 
     kernel = getattr(vector_add, f"add_{count}")
-    tuned = triton.autotune([triton.Config({}, num_warps=warps) for warps in (4, 8)], key=["n"])(kernel)
+    configs = [triton.Config({}, num_warps=warps) for warps in (4, 8)]
+    quick = functools.partial(triton.testing.do_bench, warmup=QUICK_MS, rep=QUICK_MS)
+    tuned = triton.autotune(configs, key=["n"], do_bench=quick)(kernel)
     contenders = dispatchers(kernel, tuned) | {JIT: by_grid(kernel), AUTOTUNE: by_grid(tuned)}
     turns = [inputs(count, ELEMENTS - 16 * index) for index in range(SHAPES)]
     for name, fn in contenders.items():
         check(name, fn, turns)
-    compiling, refused = compilers(count, turns if count == COMPILED_IN_TURN else turns[:1])
+    compiling, refused = compilers(count, turns if in_turn else turns[:1])
     samplers = launches(kernel, turns[0], calls)
     samplers |= {name: loop_of(fn, turns[:1], calls) for name, fn in (contenders | compiling).items()}
     found: dict[str, Any] = {ONE: interleaved(samplers, loops), "not measured": refused}
-    in_turn = contenders | (compiling if count == COMPILED_IN_TURN else {})
+    repeated = contenders | (compiling if in_turn else {})
     for title, shapes in ((TWO, turns[:2]), (MANY, turns)):
-        found[title] = host_contest({name: (fn, shapes) for name, fn in in_turn.items()}, calls=calls, loops=loops)
+        found[title] = host_contest({name: (fn, shapes) for name, fn in repeated.items()}, calls=calls, loops=loops)
     return found
 
 

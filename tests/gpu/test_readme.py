@@ -15,7 +15,8 @@ def test_the_kernels_of_the_readme_run(tmp_path: Path) -> None:
     (block,) = [block for block in readme_blocks() if block.comment == NEEDS_A_GPU]
     check = "\ntorch.testing.assert_close(out, x.relu())\nassert launch.explain(x, out, x.numel()).config is not None\n"
     (tmp_path / "kernels.py").write_text(block.text + check, "utf-8")
-    environment = {**os.environ, "PYTHONPATH": str(README.parent), "SHAPEDISPATCH_STORE": str(tmp_path / "store")}
+    path = os.pathsep.join((str(README.parent), *sys.path))  # what this process imports, the other can
+    environment = {**os.environ, "PYTHONPATH": path, "SHAPEDISPATCH_STORE": str(tmp_path / "store")}
     ran = subprocess.run(
         [sys.executable, "kernels.py"], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
     )
