@@ -3,6 +3,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import math
+import warnings
 from typing import Any
 
 import pytest
@@ -31,11 +32,32 @@ def structure(leaf: Any) -> list[Any]:
 @pytest.mark.parametrize("dtype", [*TOLERANCES, torch.int64, torch.bool, torch.uint8])
 def test_equal_is_no_difference(dtype: torch.dtype) -> None:
     """In any dtype and any container."""
-    if dtype is torch.complex32:
-        pytest.skip("torch cannot compare them on the CPU")
-    x = torch.tensor([0, 1, 3]).to(dtype)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch says that half-precision complex numbers are experimental
+        x = torch.tensor([0, 1, 3]).to(dtype)
     for one, other in zip(structure(x), structure(x.clone()), strict=True):
         assert difference(one, other) is None
+
+
+@pytest.mark.parametrize("name", ["float8_e4m3fn", "float4_e2m1fn_x2", "bits8", "bits16", "uint32"])
+def test_a_dtype_without_arithmetic_is_compared(name: str) -> None:
+    """Such tensors are equal or wrong: a kernel may take them that torch computes nothing with."""
+    if not hasattr(torch, name):
+        pytest.skip(f"this torch has no {name}")
+    dtype = getattr(torch, name)
+    words = torch.tensor([1, 2, 4], dtype={1: torch.uint8, 2: torch.int16, 4: torch.int32}[dtype.itemsize])
+    one, other = words.view(dtype), (words + torch.tensor([0, 0, 60], dtype=words.dtype)).view(dtype)
+    assert difference(one, one.clone()) is None
+    assert "differs in 1 of 3 values" in (difference(one, other) or "")
+
+
+def test_lazy_views_are_compared_by_value() -> None:
+    """A conjugate and a negative that torch has not computed yet are what they stand for."""
+    x = torch.tensor([1 + 2j, 3 - 1j])
+    assert difference(x.conj(), x.conj().resolve_conj()) is None
+    negative = torch._neg_view(torch.ones(2))
+    assert difference(negative, negative.resolve_neg()) is None
+    assert "differs in 2 of 2" in (difference(x.conj(), x) or "")
 
 
 def test_a_wrong_value_is_found_in_every_container() -> None:
@@ -111,3 +133,10 @@ def test_nothing_to_compare_is_no_difference() -> None:
     """Empty tensors have sizes only."""
     assert difference(torch.ones(0, 3), torch.ones(0, 3)) is None
     assert difference(torch.ones(0, 3), torch.ones(0, 4)) is not None
+
+
+def test_an_infinity_does_not_widen_what_is_allowed() -> None:
+    """The scale is that of the finite values."""
+    expected = torch.tensor([1.0, -1.0, math.inf, math.nan])
+    assert "differs in 1 of 4" in (difference(expected, torch.tensor([1.0, -1.1, math.inf, math.nan])) or "")
+    assert difference(expected, torch.tensor([1.0, -1.0 - 1e-6, math.inf, math.nan])) is None
