@@ -32,6 +32,7 @@ sys.path.insert(0, str(ROOT))  # the library of this checkout, whether it is ins
 RESULTS = ROOT / "benchmarks" / "results"
 CONSOLE = Console(width=None if sys.stdout.isatty() else 132)
 Call = tuple[Callable[..., Any], Sequence[tuple[Any, ...]]]  # a function, and the arguments to call it with in turn
+Rounds = Sequence[Sequence[tuple[Any, ...]]]
 FLUSH_BYTES = 256 * 2**20
 SLEEP_CYCLES = 2_000_000  # about a millisecond: the host is ahead of the GPU when the timed part begins
 
@@ -206,14 +207,41 @@ def host_loop(fn: Callable[..., Any], arguments: Sequence[tuple[Any, ...]], call
     rounds = [list(arguments)] * max(1, -(-calls // len(arguments)))
     collecting = gc.isenabled()
     gc.disable()
+    elapsed = ns_of_launches(fn, rounds) if isinstance(fn, AtGrid) else ns_of_calls(fn, rounds)
+    if collecting:
+        gc.enable()
+    return elapsed / 1e3 / (len(rounds) * len(arguments))
+
+
+def ns_of_calls(fn: Callable[..., Any], rounds: Rounds) -> int:
+    """Nanoseconds of ``fn(...)``, all together."""
     start = time.perf_counter_ns()
     for turn in rounds:
         for args in turn:
             fn(*args)
-    elapsed = time.perf_counter_ns() - start
-    if collecting:
-        gc.enable()
-    return elapsed / 1e3 / (len(rounds) * len(arguments))
+    return time.perf_counter_ns() - start
+
+
+@dataclass(frozen=True)
+class AtGrid:
+    """A kernel that is called as Triton kernels are. A loop launches it itself: a function between would cost, too."""
+
+    kernel: Any
+    grid: tuple[int, ...]
+
+    def __call__(self, *args: Any) -> Any:
+        """Launch it once."""
+        return self.kernel[self.grid](*args)
+
+
+def ns_of_launches(fn: AtGrid, rounds: Rounds) -> int:
+    """Nanoseconds of ``kernel[grid](...)``, all together."""
+    kernel, grid = fn.kernel, fn.grid
+    start = time.perf_counter_ns()
+    for turn in rounds:
+        for args in turn:
+            kernel[grid](*args)
+    return time.perf_counter_ns() - start
 
 
 def event_contest(contenders: Mapping[str, Callable[[], Any]], *, rounds: int = 60) -> dict[str, Measured]:

@@ -28,6 +28,7 @@ from typing import Any
 import torch
 from common import (
     CONSOLE,
+    AtGrid,
     Measured,
     banner,
     captured,
@@ -89,7 +90,7 @@ def on_this_road(road: str, chosen: argparse.Namespace) -> dict[str, Any]:
 
     torch._dynamo.config.recompile_limit = torch._dynamo.config.accumulated_recompile_limit = SHAPES + 1
     torch._dynamo.config.fail_on_recompile_limit_hit = True  # it would fall back to eager
-    loops, calls = (5, 500) if chosen.small else (11, 3000)
+    loops, calls = (5, 500) if chosen.small else (11, 1000)
     counts = SMALL_COUNTS if chosen.small else COUNTS
     compiled = {COMPILED_IN_TURN} if road == "C" else set()
     tables = {str(count): of_count(count, calls, loops, in_turn=count in compiled) for count in counts}
@@ -137,7 +138,7 @@ def dispatchers(kernel: Any, tuned: Any) -> Contenders:
 
     return {
         BY_CALL: by_grid(shapedispatch(kernel, dims="n", store=False, name="launch.jit")),
-        GIVEN: called_with_block(given_once(kernel)),
+        GIVEN: given_once(kernel),
         TUNED: by_grid(shapedispatch(tuned, store=False, name="launch.tuned")),
     }
 
@@ -152,19 +153,9 @@ def given_once(kernel: Any, **more: Any) -> Any:
     return shapedispatch(kernel, dims="n", grid=grid, store=False, name="launch.grid", **more)
 
 
-def called_with_block(dispatched: Any) -> Callable[..., Any]:
-    """Called like a function, with the block that every contender has."""
-    return lambda *args: dispatched(*args, BLOCK=vector_add.BLOCK)
-
-
-def by_grid(kernel: Any) -> Callable[..., Any]:
+def by_grid(kernel: Any) -> AtGrid:
     """The kernel called as Triton kernels are, with a tuple for a grid."""
-    block = vector_add.BLOCK
-
-    def call(*args: Any) -> Any:
-        return kernel[(4,)](*args, BLOCK=block)
-
-    return call
+    return AtGrid(kernel, (4,))
 
 
 def compilers(count: int, turns: Sequence[Args]) -> tuple[Contenders, dict[str, str]]:
@@ -186,7 +177,7 @@ def compilers(count: int, turns: Sequence[Args]) -> tuple[Contenders, dict[str, 
 
 def summed(*args: Any) -> None:
     """The sum in PyTorch's words, into the result's vector."""
-    *vectors, out, _ = args
+    *vectors, out, _, _ = args
     total = vectors[0]
     for vector in vectors[1:]:
         total = total + vector
@@ -204,20 +195,20 @@ def helion_of() -> Callable[..., Any]:
         return out
 
     kernel = helion.kernel(config=helion.Config(block_sizes=[vector_add.BLOCK]), static_shapes=True)(add)
-    return lambda a, b, out, n: kernel(a, b, out)
+    return lambda a, b, out, n, block: kernel(a, b, out)
 
 
 def inputs(count: int, size: int) -> Args:
-    """``count`` vectors, the result's, and the size."""
+    """``count`` vectors, the result's, the size, and the block that every contender has."""
     vectors = [torch.randn(size, device="cuda") for _ in range(count)]
-    return (*vectors, torch.empty(size, device="cuda"), size)
+    return (*vectors, torch.empty(size, device="cuda"), size, vector_add.BLOCK)
 
 
 def check(name: str, fn: Callable[..., Any], turns: Sequence[Args]) -> None:
     """The sum is right at every shape; the calls are hits from here on."""
-    for *vectors, out, size in turns:
+    for *vectors, out, size, block in turns:
         out.zero_()
-        fn(*vectors, out, size)
+        fn(*vectors, out, size, block)
         wanted = torch.stack([vector[:size] for vector in vectors]).sum(0)
         torch.testing.assert_close(out[:size], wanted, msg=lambda text: f"{name}: {text}")
 
@@ -227,7 +218,7 @@ def check(name: str, fn: Callable[..., Any], turns: Sequence[Args]) -> None:
 
 def launches(kernel: Any, args: Args, calls: int) -> dict[str, Callable[[], float]]:
     """Samples of the driver's launch in C, of a graph's replay, and of Triton's own last step."""
-    compiled = kernel.warmup(*args, BLOCK=vector_add.BLOCK, grid=(4,))
+    compiled = kernel.warmup(*args, grid=(4,))
     check(RUN, compiled_run(compiled), [args])  # loads it, too
     graph = captured(lambda: by_grid(kernel)(*args), 1)
     return {
@@ -243,7 +234,7 @@ def compiled_run(compiled: Any) -> Callable[..., Any]:
     stream = torch.cuda.current_stream().cuda_stream
 
     def call(*args: Any) -> Any:
-        run(4, 1, 1, stream, compiled.function, compiled.packed_metadata, None, None, None, *args, vector_add.BLOCK)
+        run(4, 1, 1, stream, compiled.function, compiled.packed_metadata, None, None, None, *args)
 
     return call
 
@@ -252,7 +243,7 @@ def bare_launches(compiled: Any, args: Args, calls: int) -> Callable[[], float]:
     """The driver's launch alone, in a loop of C."""
     library = built(Path(__file__).with_name("bare_launch.c"))
     library.bare_launches.restype = ctypes.c_int64
-    words = [arg.data_ptr() if isinstance(arg, torch.Tensor) else arg for arg in args]
+    words = [arg.data_ptr() if isinstance(arg, torch.Tensor) else arg for arg in args[:-1]]  # a constant is none
     words += [0] * 2  # the scratch pointers that some versions append; the driver reads no more than the kernel has
     values = (ctypes.c_uint64 * len(words))(*words)
     threads, shared = compiled.metadata.num_warps * 32, compiled.metadata.shared
@@ -285,10 +276,10 @@ def built(source: Path) -> ctypes.CDLL:
 def by_keys(count: int, calls: int, loops: int) -> dict[str, Any]:
     """The same call with one key in the table and with many; and all of those in turn."""
     kernel = vector_add.add_2
-    few, many = (called_with_block(given_once(kernel, maxsize=2 * count)) for _ in range(2))
-    *vectors, out, _ = inputs(2, -(-count // ELEMENTS) * ELEMENTS)
-    hot: Args = (*vectors, out, ELEMENTS)
-    others = [(*vectors, out, 1 + index) for index in range(count)]
+    few, many = (given_once(kernel, maxsize=2 * count) for _ in range(2))
+    *vectors, out, _, block = inputs(2, -(-count // ELEMENTS) * ELEMENTS)
+    hot: Args = (*vectors, out, ELEMENTS, block)
+    others = [(*vectors, out, 1 + index, block) for index in range(count)]
     check("few", few, [hot])
     check("many", many, [hot, *others])
     contenders = {
