@@ -33,6 +33,7 @@
 #include "_hotpath_launch.h"
 #include "_hotpath_bind.h"
 #include "_hotpath_signature.h"
+#include "_hotpath_watch.h"
 #include "_hotpath_kernel.h"
 #include "_hotpath_front.h"
 
@@ -112,6 +113,7 @@ PyMODINIT_FUNC PyInit__hotpath(void)
         return NULL;
     }
     PyTypeObject *types[] = {&RoadType, &LinkType, &PlanType, &SignatureType, &AtGridType, &FrontType, &KernelRoadType};
+    take_watcher();
     PyObject *module = intern_names() ? PyModule_Create(&definition) : NULL;
     for (size_t i = 0; module != NULL && i < sizeof types / sizeof *types; i++)
         if (PyModule_AddType(module, types[i]) < 0)     /* which readies it */

@@ -201,31 +201,18 @@ static PyTypeObject FrontType = {
 
 /* -------------------------------------------------------------------------------------- a kernel's road, as a type */
 
-static int take_watch(KernelRoad *road, PyObject *pair)
-{
-    Watch *watch = &road->watches[road->watch_count];
-    if (!PyArg_ParseTuple(pair, "OU", &watch->object, &watch->name)) {
-        watch->object = watch->name = NULL;
-        return 0;
-    }
-    road->watch_count++;
-    Py_INCREF(watch->object);
-    Py_INCREF(watch->name);
-    PyUnicode_InternInPlace(&watch->name);
-    watch->names = PyObject_GenericGetDict(watch->object, NULL);
-    PyErr_Clear();                      /* without one the object is asked */
-    return 1;
-}
-
 static int take_watches(KernelRoad *road, PyObject *silent)
 {
     if (PyTuple_GET_SIZE(silent) > MOST_WATCHES) {
         PyErr_Format(PyExc_ValueError, "more than %d attributes are to be watched", MOST_WATCHES);
         return 0;
     }
-    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(silent); i++)
-        if (!take_watch(road, PyTuple_GET_ITEM(silent, i)))
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(silent); i++) {
+        PyObject *object, *name;
+        if (!PyArg_ParseTuple(PyTuple_GET_ITEM(silent, i), "OU", &object, &name))
             return 0;
+        take_watch(&road->watches[road->watch_count++], object, name);
+    }
     return 1;
 }
 
@@ -245,8 +232,7 @@ static PyObject *kernel_road_new(PyTypeObject *type, PyObject *args, PyObject *k
     if (road == NULL)
         return NULL;
     road->road.packs = pack_for_kernel;
-    road->kernel = Py_NewRef(kernel);
-    road->globals_at = Py_NewRef(globals_at);
+    take_watch(&road->globals_at, kernel, globals_at);
     road->run_type = (PyTypeObject *)Py_NewRef(run_type);
     road->constant = (PyTypeObject *)Py_NewRef(constant);
     road->at_grid = (PyTypeObject *)Py_NewRef(at_grid);
@@ -261,15 +247,12 @@ static int kernel_road_traverse(PyObject *self, visitproc visit, void *arg)
 {
     KernelRoad *road = (KernelRoad *)self;
     Py_VISIT((PyObject *)road->signature);
-    for (int i = 0; i < road->watch_count; i++) {
-        Watch *watch = &road->watches[i];
-        Py_VISIT(watch->object);
-        Py_VISIT(watch->names);
-        Py_VISIT(watch->on_class);
-        Py_VISIT(watch->chain);
-        Py_VISIT(watch->chained);
-    }
-    Py_VISIT(road->kernel);
+    int stop = visit_watch(&road->globals_at, visit, arg);
+    for (int i = 0; stop == 0 && i < road->watch_count; i++)
+        stop = visit_watch(&road->watches[i], visit, arg);
+    if (stop != 0)
+        return stop;
+    Py_VISIT(road->globals);
     Py_VISIT((PyObject *)road->run_type);
     Py_VISIT((PyObject *)road->constant);
     Py_VISIT((PyObject *)road->at_grid);
@@ -281,18 +264,12 @@ static int kernel_road_clear(PyObject *self)
 {
     KernelRoad *road = (KernelRoad *)self;
     Py_CLEAR(road->signature);
-    for (int i = 0; i < road->watch_count; i++) {
-        Watch *watch = &road->watches[i];
-        Py_CLEAR(watch->object);
-        Py_CLEAR(watch->name);
-        Py_CLEAR(watch->names);
-        Py_CLEAR(watch->on_class);
-        Py_CLEAR(watch->chain);
-        Py_CLEAR(watch->chained);
-    }
+    for (int i = 0; i < road->watch_count; i++)
+        clear_watch(&road->watches[i]);
     road->watch_count = 0;
-    Py_CLEAR(road->kernel);
-    Py_CLEAR(road->globals_at);
+    road->calm_since = NEVER;
+    clear_watch(&road->globals_at);
+    Py_CLEAR(road->globals);
     Py_CLEAR(road->run_type);
     Py_CLEAR(road->constant);
     Py_CLEAR(road->at_grid);

@@ -2,82 +2,21 @@
 
 /* -------------------------------------------------------------------------------------------------- a kernel's road */
 
-/*
- * An attribute that must be empty for a hit in C. It is read where `object.name` would read it: in the instance's dict,
- * else on the class, whose answer stands until the class changes (which its version tells).
- */
-typedef struct {
-    PyObject *object, *name, *names;    /* the last: the instance's dict, NULL where it has none */
-    PyObject *on_class;                 /* what the class has under the name, or NULL */
-    unsigned version;                   /* the class's when it was asked; 0: not yet */
-    PyObject *chain, *chained;          /* a chain of hooks that was found there, and its dict */
-} Watch;
-
 enum { MOST_WATCHES = 16 };
 
 typedef struct {
     Road road;
     Signature *signature;               /* NULL until the key is known: then nothing is judged */
     int watch_count;
+    uint64_t calm_since;                /* the count of changes when all was calm, where all of it tells */
     Watch watches[MOST_WATCHES];
-    PyObject *kernel, *globals_at;      /* whose attribute of this name says which globals it was compiled with */
+    Watch globals_at;                   /* the kernel's attribute that says which globals it was compiled with */
+    PyObject *globals;                  /* what that was when all was calm */
     PyObject *refused;                  /* refused(name, grid, values, error, text): raises for a failed launch */
     PyTypeObject *run_type, *at_grid;
     PyTypeObject *constant;             /* of globals: `tl.constexpr` */
     Py_ssize_t plan_at;                 /* where such a run keeps its plan */
 } KernelRoad;
-
-/* Ask the class again; 0 where it has a descriptor under the name, which decides about the attribute itself. */
-static int look_at_class(Watch *watch)
-{
-    PyTypeObject *type = Py_TYPE(watch->object);
-    Py_XSETREF(watch->on_class, Py_XNewRef(_PyType_Lookup(type, watch->name)));
-    int decides = watch->on_class != NULL && Py_TYPE(watch->on_class)->tp_descr_get != NULL;
-    watch->version = decides ? 0 : type->tp_version_tag;
-    return watch->version != 0;
-}
-
-/* A new reference; NULL with an error set, or where there is none. */
-static PyObject *watched(Watch *watch)
-{
-    if (watch->names == NULL || (watch->version != Py_TYPE(watch->object)->tp_version_tag && !look_at_class(watch)))
-        return PyObject_GetAttr(watch->object, watch->name);
-    PyObject *value = PyDict_GetItemWithError(watch->names, watch->name);
-    return Py_XNewRef(value != NULL ? value : watch->on_class);
-}
-
-/* A chain of hooks is an object even when it has none. */
-static int is_empty_chain(Watch *watch, PyObject *chain)
-{
-    if (watch->chain != chain) {
-        Py_XSETREF(watch->chained, PyObject_GenericGetDict(chain, NULL));
-        Py_XSETREF(watch->chain, Py_NewRef(chain));
-    }
-    PyObject *calls = watch->chained == NULL ? NULL : PyDict_GetItemWithError(watch->chained, torch.calls);
-    return calls != NULL && PyList_CheckExact(calls) && PyList_GET_SIZE(calls) == 0;
-}
-
-/* None, False, 0, an empty text or list, or an empty chain of hooks. */
-static int is_empty(Watch *watch, PyObject *value)
-{
-    if (value == Py_None || value == Py_False)
-        return 1;
-    if (PyList_CheckExact(value))
-        return PyList_GET_SIZE(value) == 0;
-    if (PyUnicode_CheckExact(value))
-        return PyUnicode_GET_LENGTH(value) == 0;
-    if (PyLong_CheckExact(value))
-        return PyObject_Not(value) == 1;
-    return is_empty_chain(watch, value);
-}
-
-static int shows_nothing(Watch *watch)
-{
-    PyObject *value = watched(watch);
-    int empty = value != NULL && is_empty(watch, value);
-    Py_XDECREF(value);
-    return empty;
-}
 
 /* Whether two constants of Triton's hold one value; each is a Python object with a `value`. */
 static int same_constant(PyObject *a, PyObject *b)
@@ -113,17 +52,42 @@ static int globals_stand(const KernelRoad *road, PyObject *globals)
     return 1;
 }
 
+enum { NEVER = 0 };     /* no count of changes */
+
+/* As it was when all was calm: no dict has told of a change, and what tells of none is looked at. */
+static int stays_calm(const KernelRoad *road)
+{
+    if (road->calm_since != changes.count)
+        return 0;
+    for (int i = 0; i < road->watch_count; i++)
+        if (!still_shows_nothing(&road->watches[i]))
+            return 0;
+    return class_stands(&road->globals_at) && globals_stand(road, road->globals);
+}
+
+static int look_around(KernelRoad *road)
+{
+    uint64_t before = changes.count;    /* looking may run code that changes what was looked at */
+    int told = road->globals_at.told;
+    road->calm_since = NEVER;
+    for (int i = 0; i < road->watch_count; i++) {
+        if (!shows_nothing(&road->watches[i]))
+            return 0;
+        told = told && road->watches[i].told;
+    }
+    PyObject *globals = watched(&road->globals_at);
+    Py_XSETREF(road->globals, globals);
+    if (globals == NULL || !globals_stand(road, globals))
+        return 0;
+    if (told)
+        road->calm_since = before;
+    return 1;
+}
+
 /* Whether a launch needs nothing but being launched now; what it may need is triton_launch.why_not_now's to say. */
 static int is_calm(KernelRoad *road)
 {
-    int calm = 1;
-    for (int i = 0; calm && i < road->watch_count; i++)
-        calm = shows_nothing(&road->watches[i]);
-    if (calm) {
-        PyObject *globals = PyObject_GetAttr(road->kernel, road->globals_at);
-        calm = globals != NULL && globals_stand(road, globals);
-        Py_XDECREF(globals);
-    }
+    int calm = stays_calm(road) || look_around(road);
     if (!calm)
         PyErr_Clear();
     return calm;
@@ -268,7 +232,10 @@ static int fill_from(const Plan *plan, const Signature *signature, const Call *c
                 return 0;
         }
         places[i] = buffer + parameter->offset;
-        memcpy(places[i], &bits, parameter->size);
+        if (parameter->size == sizeof bits)
+            memcpy(places[i], &bits, sizeof bits);      /* a store; of a size that is only known now it is a call */
+        else
+            memcpy(places[i], &bits, parameter->size);
     }
     return 1;
 }
@@ -299,7 +266,9 @@ static PyObject *launch_call(const KernelRoad *road, const Signature *signature,
     uint64_t buffer[MOST_BYTES / sizeof(uint64_t)];
     void *places[MOST_PARAMETERS], *stream = NULL;
     unsigned sizes[3];
-    if (plan->values > formal_count(signature) || size_grid(grid, signature, plan, call, sizes) != 1)
+    if (plan->values > formal_count(signature) || plan->device != call->here || !is_current(plan))
+        return NULL;                    /* another device is, or this thread has not used CUDA yet */
+    if (size_grid(grid, signature, plan, call, sizes) != 1)
         return NULL;
     if (!fill_from(plan, signature, call, (char *)buffer, places) || !stream_of(plan, &stream)) {
         PyErr_Clear();                  /* what does not fit is refused by Triton, in its own words */
@@ -308,8 +277,6 @@ static PyObject *launch_call(const KernelRoad *road, const Signature *signature,
     if (may_be_captured(stream) || !number_hit(&road->road, slot))
         return NULL;
     int error = sizes[0] != 0 && sizes[1] != 0 && sizes[2] != 0 ? launch_at(plan, sizes, stream, places) : 0;
-    if (error == NO_CONTEXT)
-        return NULL;                    /* this thread has not used CUDA yet, and nothing was launched */
     if (error != 0)
         return refuse_launch(road, signature, plan, sizes, call, error);
     return Py_NewRef(plan->answer);

@@ -8,7 +8,6 @@
  * and only where the driver confirms the place and size of every parameter.
  */
 enum { CUDA = 2, MOST_PARAMETERS = 128, MOST_BYTES = 1024 };    /* CUDA: DLPack's number of it */
-enum { NO_CONTEXT = 201 };
 
 /* The driver's functions, found when first asked for: this file is built and loaded without CUDA. */
 static struct {
@@ -18,6 +17,7 @@ static struct {
     int (*error_text)(int error, const char **text);
     int (*is_capturing)(void *stream, int *status);     /* may be missing: then no stream can be */
     int (*work_stream)(int32_t device_type, int32_t device_index, void **stream);   /* torch's */
+    int (*current_context)(void **context);     /* the thread's: a device's, or none before it has used CUDA */
 } driver;
 
 /* What a parameter is made of: an address, a signed or unsigned integer, a floating-point number, or zeros. */
@@ -33,7 +33,7 @@ typedef struct {
     PyObject_HEAD
     vectorcallfunc vectorcall;
     PyObject *name;
-    void *function;
+    void *function, *context;           /* the second: the device's, in which the function was loaded */
     unsigned threads, shared;
     int device;
     unsigned grid[3];                   /* the decorator's; the first is NO_GRID where it gives none */
@@ -166,6 +166,13 @@ static int launch_at(const Plan *plan, const unsigned sizes[3], void *stream, vo
     return error;
 }
 
+/* Whether kernels are launched on the plan's device now, by this thread. */
+static int is_current(const Plan *plan)
+{
+    void *context = NULL;
+    return driver.current_context(&context) == 0 && context == plan->context;
+}
+
 static int stream_of(const Plan *plan, void **stream)
 {
     if (driver.work_stream(CUDA, plan->device, stream) == 0)
@@ -184,11 +191,11 @@ static PyObject *launch(const Plan *plan, PyObject *grid, PyObject *values)
         return NULL;
     if (sizes[0] == 0 || sizes[1] == 0 || sizes[2] == 0)
         Py_RETURN_TRUE;     /* as Triton has it: nothing to do is done */
+    if (!is_current(plan))
+        Py_RETURN_FALSE;
     if (!stream_of(plan, &stream))
         return NULL;
     int error = launch_at(plan, sizes, stream, places);
-    if (error == NO_CONTEXT)
-        Py_RETURN_FALSE;    /* this thread has not used CUDA yet, and nothing was launched */
     return error != 0 ? failed_launch(plan, grid, values, error) : Py_NewRef(Py_True);
 }
 
@@ -274,7 +281,7 @@ static PyObject *plan_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "UKIIiO!|OO!O", names, &name, &function, &threads, &shared,
             &device, &PyTuple_Type, &parameters, &grid, &PyDict_Type, &filled, &answer))
         return NULL;
-    if (driver.launch == NULL || driver.work_stream == NULL)
+    if (driver.launch == NULL || driver.work_stream == NULL || driver.current_context == NULL)
         return PyErr_Format(PyExc_RuntimeError, "there is no driver to launch %U with", name);
     Plan *plan = (Plan *)type->tp_alloc(type, 0);
     if (plan == NULL)
@@ -288,7 +295,9 @@ static PyObject *plan_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     plan->grid[0] = NO_GRID;
     plan->filled = Py_XNewRef(filled);
     plan->answer = Py_NewRef(answer);
-    if (!take_parameters(plan, parameters) || (grid != Py_None && !grid_of(grid, plan->grid)))
+    if (driver.current_context(&plan->context) != 0 || plan->context == NULL)
+        PyErr_Format(PyExc_RuntimeError, "no device is current to launch %U on", name);
+    if (PyErr_Occurred() || !take_parameters(plan, parameters) || (grid != Py_None && !grid_of(grid, plan->grid)))
         Py_CLEAR(plan);
     return (PyObject *)plan;
 }
@@ -311,10 +320,11 @@ static PyTypeObject PlanType = {
     PyVarObject_HEAD_INIT(NULL, 0)
     .tp_name = "shapedispatch._hotpath.Plan",
     .tp_doc = "Plan(name, function, threads, shared, device, parameters, grid=None, filled=None, answer=None)\n--\n\n"
-              "plan(grid, values) launches a loaded kernel on the device's current stream; False where this thread\n"
-              "has no CUDA context yet, so that nothing was launched. A parameter is (kind, bytes, place of its\n"
-              "value), a kind one of p (address, tensor or None), i, u, f and 0 (zeros). Raises ValueError where the\n"
-              "driver knows the parameters otherwise, RuntimeError naming kernel and call where it refuses a launch.",
+              "plan(grid, values) launches a loaded kernel on the current stream of the device, which is current when\n"
+              "the plan is made; False where it is not, or this thread has not used CUDA: nothing is launched then.\n"
+              "A parameter is (kind, bytes, place of its value), a kind one of p (address, tensor or None), i, u, f\n"
+              "and 0 (zeros). Raises ValueError where the driver knows the parameters otherwise, RuntimeError naming\n"
+              "kernel and call where it refuses a launch.",
     .tp_basicsize = sizeof(Plan),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_VECTORCALL,
     .tp_new = plan_new,
@@ -325,13 +335,15 @@ static PyTypeObject PlanType = {
 };
 
 /* Addresses of functions are data to dlsym and to tests. */
-static void set_driver(void *launch_at, void *info_at, void *text_at, void *stream_at, void *capturing_at)
+static void set_driver(void *launch_at, void *info_at, void *text_at, void *stream_at, void *capturing_at,
+    void *context_at)
 {
     memcpy(&driver.launch, &launch_at, sizeof launch_at);
     memcpy(&driver.parameter_info, &info_at, sizeof info_at);
     memcpy(&driver.error_text, &text_at, sizeof text_at);
     memcpy(&driver.work_stream, &stream_at, sizeof stream_at);
     memcpy(&driver.is_capturing, &capturing_at, sizeof capturing_at);
+    memcpy(&driver.current_context, &context_at, sizeof context_at);
 }
 
 static PyObject *find_driver(void)
@@ -348,7 +360,10 @@ static PyObject *find_driver(void)
     void *capturing_at = dlsym(library, "cuStreamIsCapturing");
     if (capturing_at == NULL)
         return PyErr_Format(PyExc_OSError, "this CUDA driver does not tell of captures (cuStreamIsCapturing)");
-    set_driver(launch_at, info_at, dlsym(library, "cuGetErrorString"), NULL, capturing_at);
+    void *context_at = dlsym(library, "cuCtxGetCurrent");
+    if (context_at == NULL)
+        return PyErr_Format(PyExc_OSError, "this CUDA driver does not tell what is current (cuCtxGetCurrent)");
+    set_driver(launch_at, info_at, dlsym(library, "cuGetErrorString"), NULL, capturing_at, context_at);
     driver.work_stream = torch.exchange == NULL ? NULL : torch.exchange->work_stream;
     Py_RETURN_NONE;
 #endif
@@ -357,16 +372,16 @@ static PyObject *find_driver(void)
 PyDoc_STRVAR(use_driver_doc, "use_driver(functions=None, /)\n--\n\n"
     "Find the CUDA driver; raises OSError where there is none that tells a kernel's parameters. Tests give the\n"
     "addresses of functions in its place: cuLaunchKernel, cuFuncGetParamInfo, cuGetErrorString, torch's for the\n"
-    "current stream, cuStreamIsCapturing; 0 means none.");
+    "current stream, cuStreamIsCapturing, cuCtxGetCurrent; 0 means none.");
 
 static PyObject *use_driver(PyObject *Py_UNUSED(module), PyObject *args)
 {
-    unsigned long long at[5];
+    unsigned long long at[6];
     if (PyTuple_GET_SIZE(args) == 0)
         return find_driver();
-    if (!PyArg_ParseTuple(args, "(KKKKK)", &at[0], &at[1], &at[2], &at[3], &at[4]))
+    if (!PyArg_ParseTuple(args, "(KKKKKK)", &at[0], &at[1], &at[2], &at[3], &at[4], &at[5]))
         return NULL;
     set_driver((void *)(uintptr_t)at[0], (void *)(uintptr_t)at[1], (void *)(uintptr_t)at[2], (void *)(uintptr_t)at[3],
-        (void *)(uintptr_t)at[4]);
+        (void *)(uintptr_t)at[4], (void *)(uintptr_t)at[5]);
     Py_RETURN_NONE;
 }

@@ -16,7 +16,7 @@ typedef struct {
 /* All that a key is made by. Never changed: a key of another form is another of these. */
 typedef struct {
     PyObject_VAR_HEAD
-    Probe here;                         /* the device that kernels are launched on now */
+    Probe here;                         /* the device that kernels are launched on now: asked where no tensor says */
     int by_position, form;              /* parameters that a position can give; whether the call's form is packed */
     PyObject *outer;                    /* a tuple of functions: what they answer is packed */
     PyTypeObject *dtype;                /* Triton's, whose instances are constants; NULL without */
@@ -129,8 +129,11 @@ typedef struct {
     PyObject *const *arguments;         /* the call's, as it was made */
     Py_ssize_t by_position;
     PyObject *names;                    /* of those behind: a tuple, or NULL */
+    int64_t here;                       /* the device that the tensors are on, or that was asked for */
     Pack *pack;
 } Call;
+
+enum { NOWHERE = INT64_MIN };           /* as `here`: not known yet */
 
 static Py_ssize_t name_count(const Call *call)
 {
@@ -204,8 +207,17 @@ static int push_all(Pack *pack, const int64_t *numbers, int count)
     return 1;
 }
 
+/* All tensors are on one device, which the first one's words begin with; a launch sees to it that it is current. */
+static int is_here(Call *call, int64_t device)
+{
+    if (call->here != NOWHERE)
+        return call->here == device;
+    call->here = device;
+    return push(call->pack, (uint64_t)device);
+}
+
 /* Its dtype, its keys, whether its address is a multiple of 16, and what is read of it. */
-static int pack_pointer(Call *call, const Formal *formal, PyObject *tensor, int64_t here, uint64_t *address)
+static int pack_pointer(Call *call, const Formal *formal, PyObject *tensor, uint64_t *address)
 {
     uint64_t keyset, dtype = 0;
     int64_t device;
@@ -216,8 +228,8 @@ static int pack_pointer(Call *call, const Formal *formal, PyObject *tensor, int6
         return 0;
     *address = (uint64_t)(uintptr_t)view.data + view.byte_offset;
     /* A tensor without elements has no address, whatever its view says; nor has one whose storage was freed. */
-    if (!device_number(view.device, &device) || device != here || *address < 4096 || elements_of(&view) == 0
-        || view.ndim > 64 || (view.ndim > 0 && view.strides == NULL))
+    if (!device_number(view.device, &device) || *address < 4096 || elements_of(&view) == 0
+        || view.ndim > 64 || (view.ndim > 0 && view.strides == NULL) || !is_here(call, device))
         return 0;
     memcpy(&dtype, &view.dtype, sizeof view.dtype);
     uint64_t off = formal->specialize && formal->align && (*address & 15) != 0;
@@ -265,7 +277,7 @@ static int pack_plain(Call *call, const Signature *signature, const Formal *form
     return pack_value(call->pack, value);
 }
 
-static int pack_argument(Call *call, const Signature *signature, Py_ssize_t i, int64_t here)
+static int pack_argument(Call *call, const Signature *signature, Py_ssize_t i)
 {
     const Formal *formal = &signature->formals[i];
     PyObject *value = call->values[i];
@@ -274,16 +286,22 @@ static int pack_argument(Call *call, const Signature *signature, Py_ssize_t i, i
     call->known[i] = (char)(formal->kind != CONSTANT && (is_tensor || type == &PyLong_Type));
     if (!call->known[i])
         return pack_plain(call, signature, formal, value);
-    return is_tensor ? pack_pointer(call, formal, value, here, &call->bits[i])
+    return is_tensor ? pack_pointer(call, formal, value, &call->bits[i])
                      : pack_number(call, formal, value, &call->bits[i]);
 }
 
-static int pack_arguments_of(Call *call, const Signature *signature, int64_t here)
+static int pack_arguments_of(Call *call, const Signature *signature)
 {
     for (Py_ssize_t i = 0; i < formal_count(signature); i++)
-        if (signature->formals[i].kind != FILLED && !pack_argument(call, signature, i, here))
+        if (signature->formals[i].kind != FILLED && !pack_argument(call, signature, i))
             return 0;
     return 1;
+}
+
+static int pack_here(Call *call, const Signature *signature)
+{
+    uint64_t here;
+    return call->here != NOWHERE || (take_word(ask(&signature->here), &here) && is_here(call, (int64_t)here));
 }
 
 /* Keywords that no parameter has, and with the signature's `form` how each argument was passed. */
@@ -318,12 +336,12 @@ static int pack_outer(Call *call, const Signature *signature)
 /* As pack_call. */
 static int pack_kernel_call(Call *call, const Signature *signature)
 {
-    uint64_t here;
     Pack *pack = call->pack;
+    call->here = NOWHERE;
     pack->word_count = pack->object_count = pack->tensor_count = pack->overlap = 0;
-    if (torch.exchange != NULL && bind_call(signature, call) && take_word(ask(&signature->here), &here)
-        && push(pack, here) && pack_arguments_of(call, signature, (int64_t)here)
-        && (call->names == NULL || pack_keywords(call, signature)) && pack_outer(call, signature))
+    if (torch.exchange != NULL && bind_call(signature, call) && pack_arguments_of(call, signature)
+        && pack_here(call, signature) && (call->names == NULL || pack_keywords(call, signature))
+        && pack_outer(call, signature))
         return 1;
     PyErr_Clear();
     drop_objects(pack);

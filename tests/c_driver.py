@@ -28,20 +28,29 @@ _INFO = ctypes.CFUNCTYPE(ctypes.c_int, _pointer, ctypes.c_size_t, _out, _out)
 _TEXT = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int, ctypes.POINTER(ctypes.c_char_p))
 _STREAM = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.POINTER(_pointer))
 _CAPTURING = ctypes.CFUNCTYPE(ctypes.c_int, _pointer, ctypes.POINTER(ctypes.c_int))
+_CONTEXT = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(_pointer))
 
 
 class CDriver:
-    """``error`` is what a launch answers, ``in_c`` how many there were; ``launched`` is told of each."""
+    """``error`` is what a launch answers, ``in_c`` how many there were; ``launched`` is told of each.
 
-    def __init__(self, facts: Facts, stream: Callable[[], int], launched: Callable[..., None]) -> None:
+    ``used`` is whether this thread has used CUDA.
+    """
+
+    def __init__(
+        self, facts: Facts, stream: Callable[[], int], device: Callable[[], int], launched: Callable[..., None]
+    ) -> None:
         self.facts = facts
         self.stream = stream
+        self.device = device
         self.launched = launched
         self.error = 0
         self.capturing = False
+        self.used = True
         self.in_c = 0
         self._functions = (
             _LAUNCH(self._launch), _INFO(self._info), _TEXT(self._text), _STREAM(self._stream), _CAPTURING(self._ask),
+            _CONTEXT(self._context),
         )  # fmt: skip
         self.addresses = tuple(ctypes.cast(function, _pointer).value for function in self._functions)
 
@@ -88,6 +97,10 @@ class CDriver:
         stream[0] = self.stream()
         return 0
 
+    def _context(self, context: Any) -> int:
+        context[0] = 1000 + self.device() if self.used else None
+        return 0
+
     def _ask(self, stream: int, status: Any) -> int:
         status[0] = int(self.capturing)
         return 0
@@ -106,4 +119,4 @@ def driving(driver: CDriver) -> Iterator[None]:
         yield
     finally:
         hotpath._no_driver = before
-        module.use_driver((0,) * 5)
+        module.use_driver((0,) * 6)

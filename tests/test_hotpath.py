@@ -971,6 +971,7 @@ class Driver:
         self.launches: list[Any] = []
         self.during: Callable[[], Any] = lambda: None
         self.error = 0
+        self.context: int | None = 9000
         sizes, unsigned, pointer = ctypes.POINTER(ctypes.c_size_t), [ctypes.c_uint] * 7, ctypes.c_void_p
         out = ctypes.POINTER(ctypes.c_char_p)
         self._functions = (
@@ -978,12 +979,14 @@ class Driver:
             ctypes.CFUNCTYPE(ctypes.c_int, pointer, ctypes.c_size_t, sizes, sizes)(self._info),
             ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int, out)(self._text),
             ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.POINTER(pointer))(self._stream),
+            ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(pointer))(self._context),
         )
 
     @property
     def addresses(self) -> tuple[int, ...]:
         """As `use_driver` takes them."""
-        return (*[ctypes.cast(function, ctypes.c_void_p).value or 0 for function in self._functions], 0)
+        *others, context = [ctypes.cast(function, ctypes.c_void_p).value or 0 for function in self._functions]
+        return (*others, 0, context)
 
     def _launch(self, function: Any, *rest: Any) -> int:
         *sizes, stream, places, _ = rest
@@ -1007,6 +1010,10 @@ class Driver:
         stream[0] = 700 + device
         return 0
 
+    def _context(self, context: Any) -> int:
+        context[0] = self.context
+        return 0
+
 
 @pytest.fixture
 def driver() -> Iterator[Driver]:
@@ -1014,7 +1021,7 @@ def driver() -> Iterator[Driver]:
     made = Driver((0, 8), (8, 8), (16, 4), (20, 4), (24, 8))
     c_module().use_driver(made.addresses)
     yield made
-    c_module().use_driver((0,) * 5)
+    c_module().use_driver((0,) * 6)
 
 
 ADD = (("p", 8, 0), ("p", 8, 2), ("i", 4, 3), ("f", 4, 1), ("0", 8, 0))
@@ -1058,7 +1065,7 @@ def test_every_width_is_passed_whole() -> None:
                     run((1,), (*low[:i], outside, *low[i + 1 :], 0.1, None))
         assert len(driver.launches) == 2
     finally:
-        c_module().use_driver((0,) * 5)
+        c_module().use_driver((0,) * 6)
 
 
 def test_what_the_driver_refuses_names_kernel_and_call(driver: Driver) -> None:
@@ -1070,10 +1077,22 @@ def test_what_the_driver_refuses_names_kernel_and_call(driver: Driver) -> None:
         assert part in str(caught.value)
 
 
-def test_a_thread_without_a_context_is_told_so(driver: Driver) -> None:
-    """Nothing was launched, and the caller takes Triton's own launch, which makes one."""
-    driver.error = 201
-    assert planned()((1,), (0, 1.0, 0, 3)) is False
+@pytest.mark.parametrize("current", [None, 9001])
+def test_a_plan_launches_on_the_device_that_it_was_made_on(driver: Driver, current: int | None) -> None:
+    """Where another is current, or none since this thread has not used CUDA, the caller takes Triton's own launch."""
+    run = planned()
+    driver.context = current
+    assert run((1,), (0, 1.0, 0, 3)) is False
+    assert driver.launches == []
+    driver.context = 9000
+    assert run((1,), (0, 1.0, 0, 3)) is True
+
+
+def test_without_a_current_device_there_is_no_plan(driver: Driver) -> None:
+    """It would be of none."""
+    driver.context = None
+    with pytest.raises(RuntimeError, match="no device is current to launch add_kernel on"):
+        planned()
 
 
 def test_the_gil_is_free_while_the_driver_works(driver: Driver) -> None:
@@ -1109,7 +1128,7 @@ def test_a_parameter_that_cannot_be_passed_is_refused(driver: Driver, wrong: tup
 
 def test_without_a_driver_there_is_no_plan() -> None:
     """And no way to launch."""
-    c_module().use_driver((0,) * 5)
+    c_module().use_driver((0,) * 6)
     with pytest.raises(RuntimeError, match="no driver to launch add_kernel"):
         planned()
 

@@ -233,6 +233,33 @@ def test_a_hook_that_joins_a_chain_is_called(recorder: Recorder, chain: str) -> 
     assert (len(called), recorder.c.in_c) == (1, before + 1)
 
 
+def test_a_hook_that_joins_the_kernels_own_is_called(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their list is the same object before and after."""
+    kernel, called = bare(recorder, grid=(1,)), []
+    monkeypatch.setattr(adds, "pre_run_hooks", [])
+    assert in_c(recorder, lambda: kernel(X, Y, 60)) == 3
+    adds.add_pre_run_hook(lambda *args, **kwargs: called.append(args))
+    kernel(X, Y, 60)
+    assert len(called) == 1
+
+
+def test_other_globals_of_a_kernel_are_looked_at(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that it was compiled with may be another dict the next time, or the same with more in it."""
+    kernel = bare(recorder, grid=(1,))
+    assert in_c(recorder, lambda: kernel(X, Y, 60)) == 3
+    changed = {("GLOBAL", 0): (tl.constexpr(4), globals())}
+    before = recorder.c.in_c
+    for patch in (
+        lambda patched: patched.setattr(adds, "used_global_vals", changed),
+        lambda patched: patched.setitem(adds.used_global_vals, *next(iter(changed.items()))),
+    ):
+        with monkeypatch.context() as patched:
+            patch(patched)
+            with pytest.raises(RuntimeError, match="GLOBAL has changed"):
+                kernel(X, Y, 60)
+    assert recorder.c.in_c == before
+
+
 def test_a_hook_in_a_new_list_is_seen(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
     """The chain is asked for its list at every call."""
     kernel, called = bare(recorder, grid=(1,)), []
@@ -317,10 +344,11 @@ def test_a_thread_without_a_context_takes_tritons_launch(recorder: Recorder) -> 
     """Which makes one; nothing is lost and nothing runs twice."""
     kernel = bare(recorder, grid=(1,))
     in_c(recorder, lambda: kernel(X, Y, 60))
-    before = len(recorder.launches)
-    recorder.c.error = 201
+    recorder.launches.clear()
+    before = recorder.c.in_c
+    recorder.c.used = False
     kernel(X, Y, 60)
-    assert len(recorder.launches) == before + 1
+    assert (len(recorder.launches), recorder.c.in_c) == (1, before)
 
 
 @pytest.mark.parametrize(
@@ -564,6 +592,20 @@ def test_another_device_is_another_call(recorder: Recorder) -> None:
     recorder.device = 1
     assert link is not None
     assert kernel.core.road.find((3,), {"B": 16}) is None
+
+
+def test_tensors_of_another_device_than_the_current_one_are_pythons(recorder: Recorder) -> None:
+    """Where they are is packed; that kernels are launched there now is seen to by each launch."""
+    kernel = bare(recorder, grid=(1,))
+    assert in_c(recorder, lambda: kernel(X, Y, 60)) == 3
+    before = recorder.c.in_c
+    recorder.device = 1
+    with pytest.warns(UserWarning, match="cannot be dispatched"):
+        kernel(X, Y, 60)
+    assert recorder.c.in_c == before
+    recorder.device = -1
+    kernel(X, Y, 60)
+    assert recorder.c.in_c == before + 1
 
 
 def test_a_stride_that_is_read_is_keyed(recorder: Recorder) -> None:

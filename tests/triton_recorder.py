@@ -94,7 +94,7 @@ class Recorder:
     def __post_init__(self) -> None:
         self.utils = self
         self.launcher_cls = type("CudaLauncher", (Launcher,), {"recorder": self})
-        self.c = CDriver(self._facts, lambda: self.stream, self._launched_in_c)
+        self.c = CDriver(self._facts, lambda: self.stream, lambda: self.device, self._launched_in_c)
 
     def _facts(self, function: int) -> tuple[str, dict[str, Any], dict[str, Any], int]:
         made = self.functions[function]

@@ -270,11 +270,17 @@ def test_tuples_and_none() -> None:
     assert float(x) == float(y) == float(z)
 
 
-def test_a_tensor_on_the_host_is_tritons_error() -> None:
-    """As Triton says it."""
+@pytest.mark.parametrize("places", [("cpu", "cuda"), ("cuda", "cpu"), ("cpu", "cpu")])
+def test_a_tensor_on_the_host_is_tritons_error(places: tuple[str, str]) -> None:
+    """As Triton says it, also after hits that differ in nothing else; and those are hits again."""
     kernel = dispatched(adds)
+    x, y = torch.ones(256, device="cuda"), torch.zeros(256, device="cuda")
+    for _ in range(3):
+        kernel[(1,)](x, y, 256, 1, B=256)
     with pytest.warns(UserWarning, match="lies on the CPU"), pytest.raises(ValueError, match="cpu tensor"):
-        kernel[(1,)](torch.zeros(256), torch.zeros(256, device="cuda"), 256, 1, B=256)
+        kernel[(1,)](*(torch.zeros(256, device=place) for place in places), 256, 1, B=256)
+    kernel[(1,)](x, y, 256, 2, B=256)
+    torch.testing.assert_close(y, x + 2)
 
 
 def test_launch_hooks_see_direct_launches() -> None:

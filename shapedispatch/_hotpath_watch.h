@@ -1,0 +1,164 @@
+/* What must stay empty while hits are answered in C: attributes of Python objects. */
+
+/* --------------------------------------------------------------------------------------- dicts that tell of changes */
+
+/*
+ * From Python 3.12 on a dict tells a watcher when it is about to change: what stood in one that has told nothing since
+ * stands there now. Before 3.12, or where no watcher is to be had, each is looked into at each hit.
+ */
+static struct {
+    int id;                             /* of the watcher; negative where there is none */
+    uint64_t count;                     /* of changes that were told, of any dict */
+} changes = {.id = -1, .count = 1};
+
+#if PY_VERSION_HEX >= 0x030C0000
+static int note_change(PyDict_WatchEvent Py_UNUSED(event), PyObject *Py_UNUSED(dict), PyObject *Py_UNUSED(key),
+    PyObject *Py_UNUSED(value))
+{
+    changes.count++;
+    return 0;
+}
+
+static void take_watcher(void)
+{
+    changes.id = PyDict_AddWatcher(note_change);
+    if (changes.id < 0)
+        PyErr_Clear();
+}
+
+/* Whether its changes are told from now on. */
+static int tells_changes(PyObject *dict)
+{
+    int told = changes.id >= 0 && dict != NULL && PyDict_CheckExact(dict) && PyDict_Watch(changes.id, dict) == 0;
+    if (!told)
+        PyErr_Clear();
+    return told;
+}
+#else
+static void take_watcher(void)
+{
+}
+
+static int tells_changes(PyObject *Py_UNUSED(dict))
+{
+    return 0;
+}
+#endif
+
+/* ---------------------------------------------------------------------------------------------------- one attribute */
+
+/*
+ * An attribute that must be empty for a hit in C. It is read where `object.name` would read it: in the instance's dict,
+ * else on the class, whose answer stands until the class changes (which its version tells).
+ */
+typedef struct {
+    PyObject *object, *name, *names;    /* the last: the instance's dict, NULL where it has none */
+    PyObject *on_class;                 /* what the class has under the name, or NULL */
+    unsigned version;                   /* the class's when it was asked; 0: not yet, or no answer that stands */
+    PyObject *chain, *chained;          /* a chain of hooks that was found there, and its dict */
+    PyObject *list;                     /* the list that was found there, or in the chain: its items tell of nothing */
+    int told;                           /* whether all dicts that it is read from tell of their changes */
+} Watch;
+
+static void take_watch(Watch *watch, PyObject *object, PyObject *name)
+{
+    watch->object = Py_NewRef(object);
+    watch->name = Py_NewRef(name);
+    PyUnicode_InternInPlace(&watch->name);
+    watch->names = PyObject_GenericGetDict(object, NULL);
+    PyErr_Clear();                      /* without one the object is asked */
+    watch->told = tells_changes(watch->names);
+}
+
+static int visit_watch(const Watch *watch, visitproc visit, void *arg)
+{
+    Py_VISIT(watch->object);
+    Py_VISIT(watch->names);
+    Py_VISIT(watch->on_class);
+    Py_VISIT(watch->chain);
+    Py_VISIT(watch->chained);
+    Py_VISIT(watch->list);
+    return 0;
+}
+
+static void clear_watch(Watch *watch)
+{
+    Py_CLEAR(watch->object);
+    Py_CLEAR(watch->name);
+    Py_CLEAR(watch->names);
+    Py_CLEAR(watch->on_class);
+    Py_CLEAR(watch->chain);
+    Py_CLEAR(watch->chained);
+    Py_CLEAR(watch->list);
+}
+
+static int class_stands(const Watch *watch)
+{
+    return watch->version != 0 && watch->version == Py_TYPE(watch->object)->tp_version_tag;
+}
+
+/* Ask the class again; 0 where it has a descriptor under the name, which decides about the attribute itself. */
+static int look_at_class(Watch *watch)
+{
+    PyTypeObject *type = Py_TYPE(watch->object);
+    Py_XSETREF(watch->on_class, Py_XNewRef(_PyType_Lookup(type, watch->name)));
+    int decides = watch->on_class != NULL && Py_TYPE(watch->on_class)->tp_descr_get != NULL;
+    watch->version = decides ? 0 : type->tp_version_tag;
+    return watch->version != 0;
+}
+
+/* A new reference; NULL with an error set, or where there is none. */
+static PyObject *watched(Watch *watch)
+{
+    if (watch->names == NULL || (!class_stands(watch) && !look_at_class(watch)))
+        return PyObject_GetAttr(watch->object, watch->name);
+    PyObject *value = PyDict_GetItemWithError(watch->names, watch->name);
+    return Py_XNewRef(value != NULL ? value : watch->on_class);
+}
+
+static int is_empty_list(Watch *watch, PyObject *list)
+{
+    if (watch->list != list)
+        Py_XSETREF(watch->list, Py_NewRef(list));
+    return PyList_GET_SIZE(list) == 0;
+}
+
+/* A chain of hooks is an object even when it has none. */
+static int is_empty_chain(Watch *watch, PyObject *chain)
+{
+    if (watch->chain != chain) {
+        Py_XSETREF(watch->chained, PyObject_GenericGetDict(chain, NULL));
+        Py_XSETREF(watch->chain, Py_NewRef(chain));
+        watch->told = watch->told && tells_changes(watch->chained);
+    }
+    PyObject *calls = watch->chained == NULL ? NULL : PyDict_GetItemWithError(watch->chained, torch.calls);
+    return calls != NULL && PyList_CheckExact(calls) && is_empty_list(watch, calls);
+}
+
+/* None, False, 0, an empty text or list, or an empty chain of hooks. */
+static int is_empty(Watch *watch, PyObject *value)
+{
+    if (value == Py_None || value == Py_False)
+        return 1;
+    if (PyList_CheckExact(value))
+        return is_empty_list(watch, value);
+    if (PyUnicode_CheckExact(value))
+        return PyUnicode_GET_LENGTH(value) == 0;
+    if (PyLong_CheckExact(value))
+        return PyObject_Not(value) == 1;
+    return is_empty_chain(watch, value);
+}
+
+static int shows_nothing(Watch *watch)
+{
+    PyObject *value = watched(watch);
+    int empty = value != NULL && is_empty(watch, value);
+    Py_XDECREF(value);
+    return empty;
+}
+
+/* Whether it is as empty as when it showed nothing, if no dict has told of a change since. */
+static int still_shows_nothing(const Watch *watch)
+{
+    return class_stands(watch) && (watch->list == NULL || PyList_GET_SIZE(watch->list) == 0);
+}
