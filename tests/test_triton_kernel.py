@@ -863,6 +863,25 @@ def test_switched_off_it_is_tritons_own(recorder: Recorder) -> None:
     assert kernel.cache_info().misses == 0
 
 
+def test_the_decorators_configs_stand_in_where_nothing_is_dispatched(recorder: Recorder) -> None:
+    """Without an autotuner below nobody else fills in what they do: the first one, without timing."""
+    kernel = dispatched(adds, recorder, cost, configs=CONFIGS[2:])
+    with set_mode("off"):
+        kernel.core.refresh()
+        kernel[(1,)](X, Y, 60, 1)
+    kernel.core.refresh()
+    adds.add_pre_run_hook(lambda *args, **kwargs: None)
+    try:
+        kernel[(1,)](X, Y, 60, 1)
+    finally:
+        adds.pre_run_hooks.clear()
+
+    assert [launched.constants["B"] for launched in recorder.launches] == [64, 64]
+    assert recorder.launches[-1].arguments[0] is X
+    with pytest.raises(TypeError, match="required positional argument: 'step'"):
+        kernel[(1,)](X, Y, 60)
+
+
 def test_a_strange_wrapper_is_called_as_it_is(recorder: Recorder) -> None:
     """What has a launch of its own keeps it; `explain` says so."""
 

@@ -194,8 +194,7 @@ class _Front:
             self.core.table.count("bypasses", reason)
         if reason and self.core.frozen and not backend.adopted.strange:
             return backend.first.called(grid, args, kwargs)  # as written it might be timed
-        sized = grid if grid is not None else backend.plan.grid
-        return backend.adopted.original.run(*args, grid=sized, warmup=False, **kwargs)
+        return backend.plain.called(grid, args, kwargs)
 
     # -- what a user may ask; a call is the kernel's, without a grid
 

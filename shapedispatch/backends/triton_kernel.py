@@ -50,9 +50,11 @@ class TritonKernel:
         self.plan = plan
         self.layout = Layout(adopted, plan.dims, plan.configs, plan.grid)
         self._names = self.layout.names
-        self.plain = AsWritten(adopted.original, self._names, plan.grid)
         self.first = FirstConfig(adopted, self._configs_here, self._names, plan.grid)
         """In place of plain where Triton's autotuner would time."""
+        # Without an autotuner below, what the decorator's configs fill in is missing from the call as it is written.
+        alone = adopted.tuning is None and plan.configs is not None and not adopted.strange
+        self.plain = self.first if alone else AsWritten(adopted.original, self._names, plan.grid)
         self.named = adopted.kernel.fn
         """What has this kernel's name in a module, where a worker finds its dispatcher."""
         self._why_never = "; ".join(adopted.strange) or self.layout.refusal
