@@ -32,7 +32,7 @@ WORKLOADS = (
     "linear_library",
 )
 SMALL_WORKLOADS = ("softmax", "linear_library")
-POINTS, SMALL_POINTS = 32, 3
+POINTS, SMALL_POINTS = 26, 3
 LEAST = 16
 MEDIAN_BAR, TAIL_BAR, NOTHING_US = 0.01, 0.05, 0.3
 

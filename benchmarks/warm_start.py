@@ -21,6 +21,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,7 @@ OURS, OUR_BUILDS, AS_IT_COMES, STATIC, DYNAMIC = (
 )
 COMPILE = {AS_IT_COMES: None, STATIC: False, DYNAMIC: True}
 TRITON, OUR_KERNEL = "triton.autotune", "shapedispatch on the kernel"
+KERNEL_CONTEST = "kernel"
 WORKLOADS, SMALL_WORKLOADS = ("softmax", "relu_matmul", "layer_norm"), ("softmax",)
 KERNEL = "softmax"
 BARS = {AS_IT_COMES: 1.2, TRITON: 0.5}
@@ -49,20 +51,28 @@ def main(arguments: Sequence[str] | None = None) -> None:
         return
     from common import CONSOLE, banner, options, write
 
-    chosen = options(__doc__, given)
+    chosen = options(__doc__, given, more=own_options)
     ran_on = banner(chosen.device)
-    rounds = 1 if chosen.small else 7
-    found: dict[str, Any] = {"rounds": rounds}
-    names = SMALL_WORKLOADS if chosen.small else WORKLOADS
-    for name in names:
-        contenders = [OURS, OUR_BUILDS, AS_IT_COMES] if chosen.small else [OURS, OUR_BUILDS, *COMPILE]
-        with CONSOLE.status(f"{name}: {rounds} rounds of {len(contenders)} processes"):
-            found[name] = measured(contenders, name, chosen, rounds)
-        show(name, found[name], (OURS, OUR_BUILDS))
-    if chosen.device == "cuda":
-        found["kernel"] = measured([OUR_KERNEL, TRITON], KERNEL, chosen, rounds)
-        show(f"{KERNEL}, a Triton kernel", found["kernel"], (OUR_KERNEL,))
-    write(__file__, found, ran_on, chosen)
+    rounds = chosen.rounds or (1 if chosen.small else 7)
+    contenders = [OURS, OUR_BUILDS, AS_IT_COMES] if chosen.small or chosen.only else [OURS, OUR_BUILDS, *COMPILE]
+    contests = dict.fromkeys(chosen.only or (SMALL_WORKLOADS if chosen.small else WORKLOADS), contenders)
+    contests |= {KERNEL_CONTEST: [OUR_KERNEL, TRITON]} if chosen.device == "cuda" else {}
+    with CONSOLE.status(f"{rounds} rounds of {contests}"), ThreadPoolExecutor(chosen.jobs) as at_once:
+        started = {
+            name: at_once.submit(measured, names, KERNEL if name == KERNEL_CONTEST else name, chosen, rounds)
+            for name, names in contests.items()
+        }
+        found: dict[str, Any] = {name: one.result() for name, one in started.items()}
+    for name, one in found.items():
+        show(name, one, [contender for contender in one if contender.startswith(OURS)])
+    write(__file__, {"rounds": rounds, "contests at once": chosen.jobs, **found}, ran_on, chosen)
+
+
+def own_options(parser: argparse.ArgumentParser) -> None:
+    """What this script takes besides what all take."""
+    parser.add_argument("--only", action="append", choices=WORKLOADS, help="this one, without what no bar speaks of")
+    parser.add_argument("--rounds", type=int, help="processes of each contender, besides the first")
+    parser.add_argument("--jobs", type=int, default=1, help="contests at once; the contenders of one take turns")
 
 
 def measured(contenders: Sequence[str], workload: str, chosen: argparse.Namespace, rounds: int) -> dict[str, Any]:
