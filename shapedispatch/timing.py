@@ -74,10 +74,11 @@ def contest(
     """Time the candidates against each other, as long as that can change who wins. Their names must differ.
 
     Each is called once untimed (not if ``warmed``) and sampled once. Then come rounds, in each of which all that are
-    still running are sampled a few times, in an order that rotates; those clearly behind leave. The contest ends
-    when the leader is ahead of all others, or as good as equal to them (after ``rounds_tie`` rounds, by the medians
-    alone), after ``rounds_max`` rounds, or when ``budget_ms`` of wall time are spent. The untimed call and the first
-    sample are given to everyone whatever they take: without them nothing is known.
+    still running are sampled a few times, in an order that rotates; those clearly behind leave. The contest ends when
+    the leader is ahead of all others, or as good as equal to them (after ``rounds_tie`` rounds, by the medians alone),
+    after ``rounds_max`` rounds, or when ``budget_ms`` of wall time are spent. Before the leader has won, those that
+    left are looked at once more, and whoever left for a slow spell of the machine is back in. The untimed call and
+    the first sample are given to everyone whatever they take: without them nothing is known.
 
     A candidate that raises is out, with its exception in ``failures``; what is no ``Exception`` (an interrupt)
     passes through. Samples that are not positive and finite are thrown away; without a valid one the median is
@@ -92,12 +93,16 @@ def contest(
     started_ns = clock_ns()
     race.each(partial(race.sample, count=1))
     pass_ns = clock_ns() - started_ns
+    in_time = lambda: clock_ns() < deadline_ns  # noqa: E731
+    least = rounds_min
     for number in range(rounds_max):
         alone_now = len(race.running) < 2 and not alone
-        if race.settled(margin, number < rounds_tie) and (number >= rounds_min or alone_now):
-            break
+        if race.settled(margin, number < rounds_tie) and (number >= least or alone_now):
+            if not race.back_in(in_time):
+                break
+            least = number + rounds_min
         batch = _batch(deadline_ns - clock_ns(), pass_ns, max(1, rounds_tie - number))
-        race.each(partial(race.sample, count=batch), number, lambda: clock_ns() < deadline_ns)
+        race.each(partial(race.sample, count=batch), number, in_time)
         race.drop(FAR_BEHIND if number < ROUNDS_OF_LITTLE_EVIDENCE else BEHIND)
     return Contest(race.timings(), race.failures)
 
@@ -109,13 +114,14 @@ def _batch(left_ns: float, pass_ns: int, rounds: int) -> int:
     return max(1, min(SAMPLES_A_ROUND, int(left_ns / (rounds * pass_ns))))
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Runner:
     """A candidate and its valid samples, in microseconds a call."""
 
     name: str
     fn: Call
     samples: list[float] = field(default_factory=list)
+    looked_at: bool = False  # after it had left
 
     def timing(self) -> Timing:
         if len(self.samples) < 2:  # quartiles need two
@@ -125,11 +131,12 @@ class _Runner:
 
 
 class _Race:
-    """Who is still running, and who failed."""
+    """Who is still running, who left and was not looked at since, and who failed."""
 
     def __init__(self, runners: list[_Runner], stopwatch: Stopwatch) -> None:
         self.runners = runners
         self.running = list(runners)
+        self.away: list[_Runner] = []
         self.stopwatch = stopwatch
         self.failures: dict[str, Exception] = {}
 
@@ -139,11 +146,16 @@ class _Race:
         for runner in self.running[turn:] + self.running[:turn]:
             if not go_on():
                 return
-            try:
-                do(runner)
-            except Exception as error:  # noqa: BLE001 - a candidate is judged here, and the reason kept
-                self.failures[runner.name] = error
+            if not self.attempt(runner, do):
                 self.running.remove(runner)
+
+    def attempt(self, runner: _Runner, do: Callable[[_Runner], object]) -> bool:
+        """Do it; False where it raised, with the reason kept."""
+        try:
+            do(runner)
+        except Exception as error:  # noqa: BLE001 - a candidate is judged here, and the reason kept
+            self.failures[runner.name] = error
+        return runner.name not in self.failures
 
     def sample(self, runner: _Runner, count: int) -> None:
         """Take samples, and keep those that make sense."""
@@ -152,14 +164,35 @@ class _Race:
 
     def drop(self, factor: float) -> None:
         """Those clearly behind leave: beyond noise, and with the best they have shown (a slow spell is no reason)."""
-        leader = min((runner.timing() for runner in self.running), key=_median, default=None)
+        leader = self.leader()
         if leader is not None:
-            self.running = [
-                runner
-                for runner in self.running
-                if min(runner.samples, default=math.inf) <= factor * leader.median_us
-                or not ahead(leader, runner.timing(), 0.0)
-            ]
+            behind = [runner for runner in self.running if _is_behind(runner, leader, factor)]
+            self.running = [runner for runner in self.running if runner not in behind]
+            self.away += [runner for runner in behind if not runner.looked_at]
+
+    def back_in(self, in_time: Callable[[], bool]) -> bool:
+        """Sample each that left once more; whether any is back in, with that sample alone.
+
+        All that it had shown may have been in one slow spell: of the machine, of another process on the device.
+        """
+        leader, away = self.leader(), self.away
+        self.away = []
+        if leader is None:
+            return False
+        back = [runner for runner in away if in_time() and self.attempt(runner, partial(self.look_again, leader))]
+        self.running += [runner for runner in back if not _is_behind(runner, leader, BEHIND)]
+        return any(runner in self.running for runner in back)
+
+    def look_again(self, leader: Timing, runner: _Runner) -> None:
+        """One more sample, which stands alone if it is not behind."""
+        before, runner.samples, runner.looked_at = runner.samples, [], True
+        self.sample(runner, 1)
+        if not runner.samples or _is_behind(runner, leader, BEHIND):
+            runner.samples = [*before, *runner.samples]
+
+    def leader(self) -> Timing | None:
+        """Of those that are running."""
+        return min((runner.timing() for runner in self.running), key=_median, default=None)
 
     def settled(self, margin: float, patient: bool) -> bool:
         """True if more samples would not change who wins, or not by anything that matters.
@@ -183,6 +216,10 @@ class _Race:
 
 
 _median = attrgetter("median_us")
+
+
+def _is_behind(runner: _Runner, leader: Timing, factor: float) -> bool:
+    return min(runner.samples, default=math.inf) > factor * leader.median_us and ahead(leader, runner.timing(), 0.0)
 
 
 def _noise_us(a: Timing, b: Timing) -> float:

@@ -148,12 +148,53 @@ def test_no_candidates() -> None:
 
 
 def test_one_far_behind_leaves_early_and_keeps_its_timing() -> None:
-    """At twice the leader's time it is sampled in one round, and the others go on."""
+    """At twice the leader's time it is sampled in one round, and once more before the others end."""
     watch = Cranked(a=noisy(10, 0.001, 1), b=noisy(10, 0.001, 2), far=repeat(20.0))
     found = watch.run(rounds_min=8)
-    assert watch.count("far") == 4
-    assert found.timings[2] == Timing("far", 20, 0, 4)
+    assert [count for name, count in watch.log if name == "far"] == [1, 3, 1]
+    assert watch.log[-1] == ("far", 1)
+    assert found.timings[2] == Timing("far", 20, 0, 5)
     assert watch.count("a") > 20
+
+
+def test_one_that_left_in_a_slow_spell_is_back_in() -> None:
+    """All that it had shown was the machine's, or another process's on the device; its own time counts."""
+    watch = Cranked(
+        a=repeat(12.0), each=[*repeat(60.0, 4), *repeat(6.0, 99)], combo=[*repeat(90.0, 4), *repeat(4.0, 99)]
+    )
+    found = watch.run()
+    assert [timing_.median_us for timing_ in found.timings] == [12, 6, 4]
+    assert winner(found) == "combo"
+    assert found.timings[2].repeats > 9
+
+
+def test_one_that_is_back_in_has_as_many_rounds_as_any() -> None:
+    """However late it comes: a single sample would decide nothing."""
+    found = Cranked(a=noisy(10, 0.05, 1), b=noisy(10, 0.05, 2), late=[*repeat(90.0, 4), *repeat(9.0, 99)]).run()
+    assert found.timings[2].repeats >= 1 + 3 * 4
+    assert winner(found) == "late"
+
+
+def test_one_that_left_is_looked_at_once() -> None:
+    """Whoever leaves again has left."""
+    watch = Cranked(a=noisy(10, 0.001, 1), b=noisy(10, 0.001, 2), odd=[*repeat(90.0, 4), 4.0, *repeat(90.0, 99)])
+    watch.run()
+    assert watch.count("odd") < 20
+    assert watch.log[-1][0] != "odd"
+
+
+def test_one_that_left_and_fails_is_out() -> None:
+    """Its reason is kept like any other's."""
+    found = Cranked(a=repeat(10.0), far=[*repeat(50.0, 4), ValueError("gone")]).run()
+    assert [timing_.variant for timing_ in found.timings] == ["a"]
+    assert str(found.failures["far"]) == "gone"
+
+
+def test_nobody_is_looked_at_again_when_the_budget_is_spent() -> None:
+    """The caller's time is worth more."""
+    watch = Cranked(a=repeat(1000.0), far=repeat(50_000.0))
+    watch.run(budget_ms=1)
+    assert watch.count("far") == 1
 
 
 def test_one_behind_leaves_with_more_evidence() -> None:
