@@ -19,7 +19,7 @@ import tempfile
 import time
 import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -49,11 +49,15 @@ PLACES = {
 
 @dataclass(frozen=True)
 class Measured:
-    """One contender's time: median and half the distance between the quartiles, in microseconds a call."""
+    """One contender's time: median and half the distance between the quartiles, in microseconds a call.
+
+    ``each_us`` are its samples by round where contenders took turns: those of one round were taken in like conditions.
+    """
 
     median_us: float
     spread_us: float
     samples: int
+    each_us: Sequence[float] = ()
 
     def __str__(self) -> str:
         digits = 2 if self.median_us < 100 else 0
@@ -116,12 +120,14 @@ def command(argv: Sequence[str]) -> str:
 
 
 def commit() -> str:
-    """The commit that is checked out, ``+`` after it where files differ; where there is none, what COMMIT says."""
+    """What COMMIT says; else the commit that is checked out, ``+`` after it where files differ."""
+    if "COMMIT" in os.environ:
+        return os.environ["COMMIT"]
     try:
         git = ["git", "-C", str(ROOT), "describe", "--always", "--abbrev=12", "--exclude=*", "--dirty=+"]
         return subprocess.run(git, capture_output=True, text=True, check=True).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
-        return os.environ.get("COMMIT", "unknown")
+        return "unknown"
 
 
 def device_name(device: str) -> str:
@@ -199,7 +205,7 @@ def interleaved(samplers: Mapping[str, Callable[[], float]], rounds: int) -> dic
             if torch.cuda.is_initialized():
                 torch.cuda.synchronize()
             samples[name].append(samplers[name]())
-    return {name: summary(found) for name, found in samples.items()}
+    return {name: replace(summary(found), each_us=found) for name, found in samples.items()}
 
 
 def host_loop(fn: Callable[..., Any], arguments: Sequence[tuple[Any, ...]], calls: int) -> float:
@@ -350,7 +356,9 @@ def kernels(fn: Callable[[], Any]) -> list[str]:
 
 
 def ratio(one: Measured, other: Measured) -> float:
-    """How many times ``other`` the time ``one`` is."""
+    """How many times ``other`` the time ``one`` is: the median of the rounds' ratios where they took turns."""
+    if len(one.each_us) > 1 and len(one.each_us) == len(other.each_us):
+        return statistics.median(a / b for a, b in zip(one.each_us, other.each_us, strict=True))
     return one.median_us / other.median_us
 
 

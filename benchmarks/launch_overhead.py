@@ -296,18 +296,18 @@ def by_keys(count: int, calls: int, loops: int) -> dict[str, Any]:
 def bars(found: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """Each bar with what was measured, from one road's part as JSON has it."""
     for count, part in found["tensors"].items():
-        one, many = ({name: time["median_us"] for name, time in part[title].items()} for title in (ONE, MANY))
+        one, many = ({name: Measured(**time) for name, time in part[title].items()} for title in (ONE, MANY))
         if count in ("2", "16"):
             most = {"2": 1.45, "16": 1.8}[count]
-            yield {"what": f"ours / {BARE}, {count} tensors", "measured": one[GIVEN] / one[BARE], "at most": most}
+            yield {"what": f"ours / {BARE}, {count} tensors", "measured": ratio(one[GIVEN], one[BARE]), "at most": most}
         for other, least in ((JIT, 3.3), (AUTOTUNE, 5.5)) if count != "1" else ():
             for times, title in ((one, ONE), (many, MANY)):
                 said = f"{other} / ours, {count} tensors, {title}"
-                yield {"what": said, "measured": times[other] / times[GIVEN], "at least": least}
-        more_us = one[BY_CALL] - one[GIVEN]
-        yield {"what": f"µs that d[grid] takes more, {count} tensors", "measured": more_us, "at most": 0.5}
-    times, count = found["keys"]["times"], found["keys"]["count"]
-    flat = times[f"{count} keys"]["median_us"] / times["1 key"]["median_us"]
+                yield {"what": said, "measured": ratio(times[other], times[GIVEN]), "at least": least}
+        more_us = one[BY_CALL].median_us - one[GIVEN].median_us
+        yield {"what": f"µs that a grid at the call takes more, {count} tensors", "measured": more_us, "at most": 0.5}
+    times, count = {name: Measured(**time) for name, time in found["keys"]["times"].items()}, found["keys"]["count"]
+    flat = ratio(times[f"{count} keys"], times["1 key"])
     yield {"what": f"{count} keys / 1 key", "measured": flat, "at most": 1.1}
 
 

@@ -270,7 +270,7 @@ def test_the_bars_of_launches_are_ratios_of_what_was_measured(script: Load) -> N
         "at most": 1.45,
     }
     assert found["triton.autotune / ours, 8 tensors, 64 shapes in turn"]["measured"] == 6.0
-    assert found["µs that d[grid] takes more, 2 tensors"]["measured"] == 1.0
+    assert found["µs that a grid at the call takes more, 2 tensors"]["measured"] == 1.0
     assert found["9 keys / 1 key"]["measured"] == pytest.approx(3.1 / 3.0)
 
 
@@ -282,6 +282,22 @@ def test_contenders_take_turns(script: Load) -> None:
     assert "".join(order) == "abcbcacab"
     assert found["a"].median_us == 2.0
     assert found["a"].samples == 3
+
+
+def test_a_ratio_is_that_of_the_rounds(script: Load) -> None:
+    """A slow spell hits both of a round, and says nothing about either; without rounds it is that of the medians."""
+    common = script("common")
+    one = common.Measured(2.0, 0.0, 3, each_us=[2.0, 6.0, 2.0])
+    assert common.ratio(one, common.Measured(3.0, 0.0, 3, each_us=[1.0, 3.0, 4.0])) == 2.0
+    assert common.ratio(one, common.Measured(4.0, 0.0, 5)) == 0.5
+
+
+def test_the_commit_is_what_the_caller_says(script: Load, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a tree was copied, git may know another."""
+    monkeypatch.setenv("COMMIT", "abc123")
+    assert script("common").commit() == "abc123"
+    monkeypatch.delenv("COMMIT")
+    assert script("common").commit() != "abc123"
 
 
 def test_what_a_script_writes_is_what_its_answer_reads(script: Load, tmp_path: Path) -> None:
