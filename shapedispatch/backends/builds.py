@@ -165,10 +165,13 @@ class Builder:
         ``unkeyed`` are the guards that read more of an argument than a key holds; with any, the route is guarded. Where
         they are not known (None) the direct route is tried, and failing by such a guard is not remembered.
         """
-        frame = call.frame(point)
+        frame: Mapping[str, Any] = {}
         for state in range(MOST_STATES):
             slot = call.slot(point, state)
             build = memory.build(slot) or memory.recall(slot)
+            if isinstance(build, DirectBuild) and not build.gone() and not build.accepts(call.as_seen()):
+                return slot, build  # whether it would serve the hint's own sizes is no matter, and dear to ask
+            frame = frame or call.frame(point)
             if isinstance(build, GuardedBuild) and not make:
                 return slot, NoBuild("its guards may have it compiled again, and nothing is built now", passing=True)
             if build is None or build.gone():
