@@ -3,6 +3,8 @@
 # ruff: noqa: D103 - kernels, fixtures and stand-ins are named for what they are; every test has its sentence
 from __future__ import annotations
 
+import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -87,6 +89,33 @@ def test_what_does_not_compile_is_an_error_of_its_own(recorder: Recorder) -> Non
     with pytest.raises(triton.CompilationError):
         compile_one(fails, variants[0], DEVICE)
     assert list(fails.device_caches[DEVICE][0].values()) == [built[1]]
+
+
+def test_an_internal_error_in_a_thread_is_no_verdict(
+    recorder: Recorder, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Python's parser may fail where threads meet in it: that kernel is compiled again, alone; once."""
+    monkeypatch.setattr(triton.knobs.cache, "dir", str(tmp_path))
+    parse, failing = type(adds).parse, [2]
+
+    def meets_another(self: Any) -> Any:
+        if threading.current_thread() is not threading.main_thread() and failing[0]:
+            failing[0] -= 1
+            raise SystemError("AST constructor recursion depth mismatch (before=33, after=26)")
+        return parse(self)
+
+    monkeypatch.setattr(type(adds), "parse", meets_another)
+    blocks = (16, 32, 64, 128)
+    built = compile_all(adds, [{**CALL, "B": block} for block in blocks], DEVICE)
+    assert [one.src.constants[(3,)] for one in built] == list(blocks)
+    assert failing == [0], "the test is vacuous"
+
+    def never(self: Any) -> Any:
+        raise SystemError("it is not the threads")
+
+    monkeypatch.setattr(type(adds), "parse", never)
+    built = compile_all(adds, [{**CALL, "B": block} for block in (256, 512)], DEVICE)
+    assert [type(one) for one in built] == [SystemError, SystemError]
 
 
 def test_without_parallel_compilation_builds_are_made_in_turn(

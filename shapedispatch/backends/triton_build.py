@@ -26,10 +26,18 @@ def compile_one(kernel: Any, arguments: Mapping[str, Any], device: int) -> Any:
 
 
 def compile_all(kernel: Any, variants: Sequence[Mapping[str, Any]], device: int) -> list[Any]:
-    """`compile_one` for each of several variants, at the same time; an exception stands where one failed."""
+    """`compile_one` for each of several variants, at the same time; an exception stands where one failed.
+
+    Python's parser counts its depth in one place for all threads (until 3.13, gh-106905), and a compilation that meets
+    another there may end in a SystemError, which says nothing about the kernel: it is made once more, alone.
+    """
     with _workers(len(variants)):
         started = [_or_error(lambda v=variant: _started(kernel, v, device)) for variant in variants]
-    return [one if isinstance(one, Exception) else _or_error(lambda one=one: _finished(kernel, one)) for one in started]
+    made = [one if isinstance(one, Exception) else _or_error(lambda one=one: _finished(kernel, one)) for one in started]
+    return [
+        _or_error(lambda v=variant: compile_one(kernel, v, device)) if isinstance(one, SystemError) else one
+        for variant, one in zip(variants, made, strict=True)
+    ]
 
 
 def compiled_already(kernel: Any, arguments: Mapping[str, Any], device: int) -> Any:
