@@ -165,34 +165,29 @@ class Builder:
         ``unkeyed`` are the guards that read more of an argument than a key holds; with any, the route is guarded. Where
         they are not known (None) the direct route is tried, and failing by such a guard is not remembered.
         """
-        frame: Mapping[str, Any] = {}
         for state in range(MOST_STATES):
             slot = call.slot(point, state)
             build = memory.build(slot) or memory.recall(slot)
-            if isinstance(build, DirectBuild) and not build.gone() and not build.accepts(call.as_seen()):
-                return slot, build  # whether it would serve the hint's own sizes is no matter, and dear to ask
-            frame = frame or call.frame(point)
             if isinstance(build, GuardedBuild) and not make:
                 return slot, NoBuild("its guards may have it compiled again, and nothing is built now", passing=True)
             if build is None or build.gone():
                 why = memory.why_not_again(slot) if make else "it is not built, and nothing is built in this mode"
                 if why:
                     return slot, NoBuild(why, passing=True)
-                build = self._guarded(call, point, unkeyed) if unkeyed else self._direct(call, point, frame, memory)
+                build = self._guarded(call, point, unkeyed) if unkeyed else self._direct(call, point, memory)
                 if not isinstance(build, NoBuild):
                     memory.hold(slot, build, not build.shared)
                 elif unkeyed is not None or not build.passing:
                     memory.remember(slot, build)
-            if isinstance(build, NoBuild) or not build.accepts(frame):
+            if isinstance(build, NoBuild) or _stands(build, call, point):
                 return slot, build
         return slot, NoBuild(f"there are {MOST_STATES} builds of it for other states already")
 
-    def _direct(
-        self, call: Situation, point: Mapping[str, int], frame: Mapping[str, Any], memory: Memory
-    ) -> DirectBuild | NoBuild:
+    def _direct(self, call: Situation, point: Mapping[str, int], memory: Memory) -> DirectBuild | NoBuild:
         """Shared with a function of the same source, or made."""
         from .inductor import settings_identity
 
+        frame = call.frame(point)
         source = source_key(call, point, self._options(call, point), settings_identity())
         build = self._shared(made.find(source), call, frame, memory) or self._compiled(call, point, frame, memory)
         made.put(source, build)
@@ -250,6 +245,14 @@ class Builder:
         if not call.on_gpu():
             return {}
         return {"max_autotune_gemm": True} if point else {"max_autotune": True}
+
+
+def _stands(build: Build, call: Situation, point: Mapping[str, int]) -> bool:
+    """Whether it was made in the present state: it takes this call, or one of the sizes that it was made for.
+
+    In this order, since to fake a call of other sizes takes half a millisecond.
+    """
+    return not build.accepts(call.as_seen()) or not build.accepts(call.frame(point))
 
 
 def _equal(
