@@ -76,6 +76,8 @@ static PyMethodDef functions[] = {
     {"pack", (PyCFunction)(void (*)(void))pack, METH_FASTCALL, pack_doc},
     {"part", part, METH_O, part_doc},
     {"use_driver", use_driver, METH_VARARGS, use_driver_doc},
+    {"listen", listen, METH_O, listen_doc},
+    {"changed", changed, METH_O, changed_doc},
     {NULL, NULL, 0, NULL},
 };
 
@@ -113,7 +115,6 @@ PyMODINIT_FUNC PyInit__hotpath(void)
         return NULL;
     }
     PyTypeObject *types[] = {&RoadType, &LinkType, &PlanType, &SignatureType, &AtGridType, &FrontType, &KernelRoadType};
-    take_watcher();
     PyObject *module = intern_names() ? PyModule_Create(&definition) : NULL;
     for (size_t i = 0; module != NULL && i < sizeof types / sizeof *types; i++)
         if (PyModule_AddType(module, types[i]) < 0)     /* which readies it */

@@ -68,12 +68,12 @@ static int stays_calm(const KernelRoad *road)
 static int look_around(KernelRoad *road)
 {
     uint64_t before = changes.count;    /* looking may run code that changes what was looked at */
-    int told = road->globals_at.told;
+    int told = is_told(&road->globals_at);
     road->calm_since = NEVER;
     for (int i = 0; i < road->watch_count; i++) {
         if (!shows_nothing(&road->watches[i]))
             return 0;
-        told = told && road->watches[i].told;
+        told = told && is_told(&road->watches[i]);
     }
     PyObject *globals = watched(&road->globals_at);
     Py_XSETREF(road->globals, globals);

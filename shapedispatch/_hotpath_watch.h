@@ -4,12 +4,13 @@
 
 /*
  * From Python 3.12 on a dict tells a watcher when it is about to change: what stood in one that has told nothing since
- * stands there now. Before 3.12, or where no watcher is to be had, each is looked into at each hit.
+ * stands there now. Before, or where hotpath.py finds a change that is not told, each is looked into at each hit.
  */
 static struct {
-    int id;                             /* of the watcher; negative where there is none */
+    int id;                             /* of the watcher; negative where nothing is told */
     uint64_t count;                     /* of changes that were told, of any dict */
-} changes = {.id = -1, .count = 1};
+    uint64_t listener;                  /* which of the watchers in turn; what told another tells this one nothing */
+} changes = {.id = -1, .count = 1, .listener = 1};
 
 #if PY_VERSION_HEX >= 0x030C0000
 static int note_change(PyDict_WatchEvent Py_UNUSED(event), PyObject *Py_UNUSED(dict), PyObject *Py_UNUSED(key),
@@ -19,31 +20,66 @@ static int note_change(PyDict_WatchEvent Py_UNUSED(event), PyObject *Py_UNUSED(d
     return 0;
 }
 
-static void take_watcher(void)
+static void hear_changes(void)
 {
-    changes.id = PyDict_AddWatcher(note_change);
     if (changes.id < 0)
-        PyErr_Clear();
+        changes.id = PyDict_AddWatcher(note_change);
+    if (changes.id < 0)
+        PyErr_Clear();                  /* there are no more than eight */
 }
 
-/* Whether its changes are told from now on. */
-static int tells_changes(PyObject *dict)
+static void hear_nothing(void)
+{
+    if (changes.id >= 0 && PyDict_ClearWatcher(changes.id) < 0)
+        PyErr_Clear();
+    changes.id = -1;
+    changes.count++;
+    changes.listener++;
+}
+
+/* Whom its changes are told from now on; 0 where nobody. */
+static uint64_t told_of(PyObject *dict)
 {
     int told = changes.id >= 0 && dict != NULL && PyDict_CheckExact(dict) && PyDict_Watch(changes.id, dict) == 0;
     if (!told)
         PyErr_Clear();
-    return told;
+    return told ? changes.listener : 0;
 }
 #else
-static void take_watcher(void)
+static void hear_changes(void)
 {
 }
 
-static int tells_changes(PyObject *Py_UNUSED(dict))
+static void hear_nothing(void)
+{
+}
+
+static uint64_t told_of(PyObject *Py_UNUSED(dict))
 {
     return 0;
 }
 #endif
+
+PyDoc_STRVAR(listen_doc, "listen(on, /)\n--\n\n"
+    "Have changes of dicts told, or looked for (False), in the watches made from now on; whether they are told.");
+
+static PyObject *listen(PyObject *Py_UNUSED(module), PyObject *on)
+{
+    if (PyObject_IsTrue(on) == 1)
+        hear_changes();
+    else
+        hear_nothing();
+    return PyBool_FromLong(changes.id >= 0);
+}
+
+PyDoc_STRVAR(changed_doc, "changed(dict, /)\n--\n\n"
+    "How many changes of dicts were told so far; those of this one are from now on.");
+
+static PyObject *changed(PyObject *Py_UNUSED(module), PyObject *dict)
+{
+    told_of(dict);
+    return PyLong_FromUnsignedLongLong(changes.count);
+}
 
 /* ---------------------------------------------------------------------------------------------------- one attribute */
 
@@ -57,7 +93,7 @@ typedef struct {
     unsigned version;                   /* the class's when it was asked; 0: not yet, or no answer that stands */
     PyObject *chain, *chained;          /* a chain of hooks that was found there, and its dict */
     PyObject *list;                     /* the list that was found there, or in the chain: its items tell of nothing */
-    int told;                           /* whether all dicts that it is read from tell of their changes */
+    uint64_t told;                      /* who is told of changes of all dicts that it is read from; 0: nobody */
 } Watch;
 
 static void take_watch(Watch *watch, PyObject *object, PyObject *name)
@@ -67,7 +103,7 @@ static void take_watch(Watch *watch, PyObject *object, PyObject *name)
     PyUnicode_InternInPlace(&watch->name);
     watch->names = PyObject_GenericGetDict(object, NULL);
     PyErr_Clear();                      /* without one the object is asked */
-    watch->told = tells_changes(watch->names);
+    watch->told = told_of(watch->names);
 }
 
 static int visit_watch(const Watch *watch, visitproc visit, void *arg)
@@ -129,7 +165,7 @@ static int is_empty_chain(Watch *watch, PyObject *chain)
     if (watch->chain != chain) {
         Py_XSETREF(watch->chained, PyObject_GenericGetDict(chain, NULL));
         Py_XSETREF(watch->chain, Py_NewRef(chain));
-        watch->told = watch->told && tells_changes(watch->chained);
+        watch->told = watch->told == told_of(watch->chained) ? watch->told : 0;
     }
     PyObject *calls = watch->chained == NULL ? NULL : PyDict_GetItemWithError(watch->chained, torch.calls);
     return calls != NULL && PyList_CheckExact(calls) && is_empty_list(watch, calls);
@@ -155,6 +191,11 @@ static int shows_nothing(Watch *watch)
     int empty = value != NULL && is_empty(watch, value);
     Py_XDECREF(value);
     return empty;
+}
+
+static int is_told(const Watch *watch)
+{
+    return changes.id >= 0 && watch->told == changes.listener;
 }
 
 /* Whether it is as empty as when it showed nothing, if no dict has told of a change since. */

@@ -23,6 +23,7 @@ from torch.nn import Module, Parameter
 
 from . import keys
 from .settings import settings
+from .told_changes import changes_are_told
 
 __all__ = ["Plan", "Road", "available", "module", "plan", "reason", "road"]
 
@@ -161,7 +162,14 @@ def bind(module: Any) -> str | None:
     if not _tells_dtypes(module):
         return f"torch {torch.__version__} has dtypes that the C module cannot tell from each other"
     module.calibrate(_samples())
+    hear(module)
     return None
+
+
+def hear(module: Any) -> None:
+    """Let the C module rely on being told of changes, where this Python tells of all."""
+    if module.listen(True) and not changes_are_told(module.changed):
+        module.listen(False)
 
 
 def _tells_dtypes(module: Any) -> bool:

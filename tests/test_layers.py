@@ -45,6 +45,7 @@ FLOORS = {
 PARTS = {
     "keys": ["tensors", "key_parts"],
     "settings": ["settings_table"],
+    "hotpath": ["told_changes"],
     "dims": ["declaration"],
     "timing": ["stopwatches"],
     "untouched": ["copies"],

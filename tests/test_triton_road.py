@@ -20,10 +20,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from triton import knobs
 
-from shapedispatch import profiling
+from shapedispatch import hotpath, profiling
 from shapedispatch.backends import triton_launch, triton_road
 from shapedispatch.modes import set_mode
-from tests.roads import NO_COMPILER, taking
+from tests.roads import NO_COMPILER, c_module, taking
 from tests.triton_core import dispatched, tensors
 from tests.triton_recorder import Launched, Recorder, recording
 
@@ -258,6 +258,56 @@ def test_other_globals_of_a_kernel_are_looked_at(recorder: Recorder, monkeypatch
             with pytest.raises(RuntimeError, match="GLOBAL has changed"):
                 kernel(X, Y, 60)
     assert recorder.c.in_c == before
+
+
+def test_where_changes_are_not_told_they_are_looked_for(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also by what has relied on being told."""
+    kernel, called = bare(recorder, grid=(1,)), []
+    assert in_c(recorder, lambda: kernel(X, Y, 60)) == 3
+    c_module().listen(False)
+    try:
+        kernel(X, Y, 60)
+        monkeypatch.setattr(knobs.runtime.launch_enter_hook, "calls", [called.append])
+        kernel(X, Y, 60)
+        assert len(called) == 1
+    finally:
+        hotpath.hear(c_module())
+
+
+class Slotted:
+    """An object whose attributes lie in no dict."""
+
+    __slots__ = ("flag",)
+
+
+class Dict(dict[str, Any]):
+    """A dict that nobody may watch."""
+
+
+class Own:
+    """An object with such a dict."""
+
+    def __init__(self) -> None:
+        self.__dict__ = Dict()
+
+
+@pytest.mark.parametrize("switch", [Slotted(), Own()], ids=lambda switch: type(switch).__name__)
+def test_what_has_no_dict_to_tell_is_looked_at(
+    recorder: Recorder, monkeypatch: pytest.MonkeyPatch, switch: Any
+) -> None:
+    """At every hit, beside others that tell."""
+    silent = triton_road.silent_at_a_hit
+    switch.flag = False
+    monkeypatch.setattr(triton_road, "silent_at_a_hit", lambda kernel: (*silent(kernel), (switch, "flag")))
+    kernel = bare(recorder, grid=(1,))
+    assert in_c(recorder, lambda: kernel(X, Y, 60)) == 3
+    before = recorder.c.in_c
+    switch.flag = True
+    kernel(X, Y, 60)
+    assert recorder.c.in_c == before
+    switch.flag = False
+    kernel(X, Y, 60)
+    assert recorder.c.in_c == before + 1
 
 
 def test_a_hook_in_a_new_list_is_seen(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,94 @@
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from shapedispatch import told_changes
+from shapedispatch.hotpath import hear
+from shapedispatch.told_changes import changes_are_told
+from tests.roads import NO_COMPILER, c_module
+
+
+class Teller:
+    """Tells of every change of a dict by looking at it, but for those ``deaf`` to which it is."""
+
+    def __init__(self, deaf: Any = lambda names, before: False) -> None:
+        self.deaf = deaf
+        self.count = 0
+        self.known: dict[int, dict[str, Any]] = {}
+
+    def __call__(self, names: Mapping[str, Any]) -> int:
+        """See `told_changes.Changed`."""
+        before = self.known.get(id(names), {})
+        if dict(names) != before and not self.deaf(dict(names), before):
+            self.count += 1
+        self.known[id(names)] = dict(names)
+        return self.count
+
+
+def test_where_all_is_told_it_is_found() -> None:
+    """Of each kind of owner, by each way."""
+    assert changes_are_told(Teller())
+
+
+@pytest.mark.parametrize(
+    "deaf",
+    [
+        lambda names, before: "it" in names and "it" in before,
+        lambda names, before: "it" in names and "it" not in before,
+        lambda names, before: "it" not in names and "it" in before,
+        lambda names, before: names.get("it") == 99,
+        lambda names, before: len(names) > 64,
+        lambda names, before: "__spec__" in names,
+    ],
+    ids=["changes", "additions", "deletions", "the last one", "many attributes", "modules"],
+)
+def test_where_one_way_is_not_told_none_is_relied_on(deaf: Any) -> None:
+    """A value of which nobody is told would be a stale answer."""
+    assert not changes_are_told(Teller(deaf))
+
+
+def test_nothing_is_left_in_this_module() -> None:
+    """The ways are tried on owners made for it."""
+    changes_are_told(Teller())
+    assert not hasattr(told_changes, "it")
+
+
+@pytest.mark.skipif(NO_COMPILER is not None, reason=NO_COMPILER or "")
+def test_c_is_told_where_this_python_tells() -> None:
+    """Before 3.12 there is nothing to listen to; 3.12 tells of everything."""
+    module = c_module()
+    try:
+        assert module.listen(True) == (sys.version_info >= (3, 12))
+        names: dict[str, int] = {}
+        before = module.changed(names)
+        names["x"] = 1
+        assert (module.changed(names) > before) == (sys.version_info >= (3, 12))
+        if sys.version_info[:2] == (3, 12):
+            assert changes_are_told(module.changed)
+    finally:
+        hear(module)
+
+
+class Module:
+    """A C module whose listener misses deletions, or nothing."""
+
+    def __init__(self, deaf: bool) -> None:
+        self.changed = Teller((lambda names, before: "it" not in names) if deaf else Teller().deaf)
+        self.listening = False
+
+    def listen(self, on: bool) -> bool:
+        """See `_hotpath.listen`."""
+        self.listening = on
+        return on
+
+
+@pytest.mark.parametrize("deaf", [False, True])
+def test_c_listens_only_where_all_is_told(deaf: bool) -> None:
+    """Else it looks for changes at each hit."""
+    module = Module(deaf)
+    hear(module)
+    assert module.listening == (not deaf)
