@@ -18,7 +18,7 @@ static PyObject *by_method(PyObject *front, PyObject *method, Link *link, PyObje
         return PyErr_NoMemory();
     stack[0] = front;
     stack[1] = link != NULL && link->slot == NULL ? (PyObject *)link : Py_None;
-    stack[2] = grid;
+    stack[2] = call->sized != NULL ? call->sized : grid;
     memcpy(stack + 3, call->arguments, (size_t)count * sizeof *stack);
     PyObject *answer = PyObject_VectorcallMethod(method, stack, (size_t)call->by_position + 3, call->names);
     PyMem_Free(stack);
@@ -32,19 +32,21 @@ static PyObject *call_kernel(PyObject *self, PyObject *method, PyObject *grid, C
     KernelRoad *road = ((Front *)self)->road;
     PyObject *answer = NULL;
     Link *link = NULL;
-    if (road != NULL && road->signature != NULL && !road->road.off && is_calm(road)) {
-        Py_INCREF(road);
+    call->sized = NULL;
+    Py_XINCREF(road);                   /* what is asked may run code that gives the kernel another */
+    if (road != NULL && !road->road.off && is_calm(road) && road->signature != NULL) {
         Signature *signature = (Signature *)Py_NewRef(road->signature);
         if (pack_kernel_call(call, signature)) {
             link = link_of(&road->road, call->pack);
             answer = hit(road, signature, link, grid, call);
         }
         Py_DECREF(signature);
-        Py_DECREF(road);
     }
+    Py_XDECREF(road);
     if (answer == NULL && !PyErr_Occurred())
         answer = by_method(self, method, link, grid, call);
     Py_XDECREF(link);
+    Py_XDECREF(call->sized);
     return answer;
 }
 
@@ -209,9 +211,10 @@ static int take_watches(KernelRoad *road, PyObject *silent)
     }
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(silent); i++) {
         PyObject *object, *name;
-        if (!PyArg_ParseTuple(PyTuple_GET_ITEM(silent, i), "OU", &object, &name))
+        int kind;
+        if (!PyArg_ParseTuple(PyTuple_GET_ITEM(silent, i), "OUC", &object, &name, &kind))
             return 0;
-        take_watch(&road->watches[road->watch_count++], object, name);
+        take_watch(&road->watches[road->watch_count++], object, name, kind);
     }
     return 1;
 }
@@ -232,7 +235,7 @@ static PyObject *kernel_road_new(PyTypeObject *type, PyObject *args, PyObject *k
     if (road == NULL)
         return NULL;
     road->road.packs = pack_for_kernel;
-    take_watch(&road->globals_at, kernel, globals_at);
+    take_watch(&road->globals_at, kernel, globals_at, NONE_ALONE);
     road->run_type = (PyTypeObject *)Py_NewRef(run_type);
     road->constant = (PyTypeObject *)Py_NewRef(constant);
     road->at_grid = (PyTypeObject *)Py_NewRef(at_grid);
@@ -307,8 +310,9 @@ static PyTypeObject KernelRoadType = {
     PyVarObject_HEAD_INIT(NULL, 0)
     .tp_name = "shapedispatch._hotpath.KernelRoad",
     .tp_doc = "KernelRoad(silent, kernel, globals_at, run_type, constant, at_grid, refused)\n--\n\n"
-              "The hit path of one kernel. Hits are answered while each (object, attribute) of `silent` is empty and\n"
-              "the kernel's globals are what they were; runs of `run_type` have a `plan`.",
+              "The hit path of one kernel. Hits are answered while each (object, attribute, kind) of `silent` is\n"
+              "empty and the globals are what they were; runs of `run_type` have a `plan`. What is empty is f\n"
+              "(false), n (None) or c (None, or a chain of hooks without one).",
     .tp_basicsize = sizeof(KernelRoad),
     .tp_base = &RoadType,
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,

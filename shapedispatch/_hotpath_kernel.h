@@ -18,13 +18,26 @@ typedef struct {
     Py_ssize_t plan_at;                 /* where such a run keeps its plan */
 } KernelRoad;
 
+/* One object under both names; a NaN is no value, and what other types say of themselves is for Python to ask. */
+static int is_same_value(PyObject *a, PyObject *b)
+{
+    if (a == NULL || a != b)
+        return 0;
+    return PyLong_CheckExact(a) || PyUnicode_CheckExact(a) || PyBool_Check(a) || a == Py_None
+        || (PyFloat_CheckExact(a) && PyFloat_AS_DOUBLE(a) == PyFloat_AS_DOUBLE(a));
+}
+
 /* Whether two constants of Triton's hold one value; each is a Python object with a `value`. */
 static int same_constant(PyObject *a, PyObject *b)
 {
+    Py_INCREF(a);                       /* to read a value may run code that lets them go */
+    Py_INCREF(b);
     PyObject *of_a = PyObject_GetAttr(a, torch.value), *of_b = PyObject_GetAttr(b, torch.value);
-    int same = of_a != NULL && of_a == of_b;
+    int same = is_same_value(of_a, of_b);
     Py_XDECREF(of_a);
     Py_XDECREF(of_b);
+    Py_DECREF(a);
+    Py_DECREF(b);
     return same;
 }
 
@@ -42,14 +55,22 @@ static int global_stands(const KernelRoad *road, PyObject *key, PyObject *known)
 /* Each global is what it was: {(name, ...): (value, where it stands)}. */
 static int globals_stand(const KernelRoad *road, PyObject *globals)
 {
-    Py_ssize_t place = 0;
+    Py_ssize_t place = 0, count;
     PyObject *key, *known;
-    if (!PyDict_CheckExact(globals))
+    if (globals == NULL || !PyDict_CheckExact(globals))
         return 0;
-    while (PyDict_Next(globals, &place, &key, &known))
-        if (!global_stands(road, key, known))
-            return 0;
-    return 1;
+    int stand = 1;
+    Py_INCREF(globals);
+    count = PyDict_GET_SIZE(globals);
+    while (stand && PyDict_Next(globals, &place, &key, &known)) {
+        Py_INCREF(key);
+        Py_INCREF(known);
+        stand = global_stands(road, key, known) && PyDict_GET_SIZE(globals) == count;
+        Py_DECREF(key);
+        Py_DECREF(known);
+    }
+    Py_DECREF(globals);
+    return stand;
 }
 
 enum { NEVER = 0 };     /* no count of changes */
@@ -71,7 +92,8 @@ static int look_around(KernelRoad *road)
     int told = is_told(&road->globals_at);
     road->calm_since = NEVER;
     for (int i = 0; i < road->watch_count; i++) {
-        if (!shows_nothing(&road->watches[i]))
+        int another = i == 0 || road->watches[i].object != road->watches[i - 1].object;
+        if ((another && !has_its_dict(&road->watches[i])) || !shows_nothing(&road->watches[i]))
             return 0;
         told = told && is_told(&road->watches[i]);
     }
@@ -97,10 +119,16 @@ static int is_calm(KernelRoad *road)
 static int pack_for_kernel(const Road *self, Pack *pack, PyObject *args, PyObject *kwargs)
 {
     const Signature *signature = ((const KernelRoad *)self)->signature;
-    Py_ssize_t by_position = PyTuple_GET_SIZE(args), by_name = PyDict_GET_SIZE(kwargs), place = 0;
     PyObject *arguments[2 * MOST_FORMALS], *name, *value, *names = NULL;
-    if (signature == NULL || by_position + by_name > 2 * MOST_FORMALS || (by_name && !(names = PyTuple_New(by_name))))
+    if (signature == NULL || !PyTuple_CheckExact(args) || !PyDict_CheckExact(kwargs))
         return 0;
+    Py_ssize_t by_position = PyTuple_GET_SIZE(args), by_name = PyDict_GET_SIZE(kwargs), place = 0;
+    if (by_position + by_name > 2 * MOST_FORMALS)
+        return 0;
+    if (by_name > 0 && (names = PyTuple_New(by_name)) == NULL) {
+        PyErr_Clear();
+        return 0;
+    }
     for (Py_ssize_t i = 0; i < by_position; i++)
         arguments[i] = PyTuple_GET_ITEM(args, i);
     for (Py_ssize_t i = 0; PyDict_Next(kwargs, &place, &name, &value); i++) {
@@ -143,20 +171,30 @@ static const Plan *plan_in(const KernelRoad *road, PyObject *slot, PyObject **he
     return NULL;
 }
 
-/* Sizes given as exact integers that fit; anything else is Python's to refuse, or to take. */
+static int size_of(PyObject *given, unsigned *size)
+{
+    PyObject *number = PyNumber_Index(given);       /* numpy's integers, say */
+    long long found = number == NULL ? -1 : PyLong_AsLongLong(number);
+    Py_XDECREF(number);
+    *size = (unsigned)found;
+    return found >= 0 && found <= INT32_MAX;
+}
+
+/* The first three of what a grid gives, in a sequence of any type; what cannot be read is Python's to refuse. */
 static int sizes_of(PyObject *grid, unsigned sizes[3])
 {
-    PyObject *const *items = PySequence_Fast_ITEMS(grid);
-    Py_ssize_t count = PySequence_Fast_GET_SIZE(grid);
-    if (count < 1 || count > 3)
-        return 0;
-    for (Py_ssize_t i = 0; i < 3; i++) {
-        long size = i < count && PyLong_CheckExact(items[i]) ? PyLong_AsLong(items[i]) : i < count ? -1 : 1;
-        if (size < 0 || size > INT32_MAX)
-            return 0;
-        sizes[i] = (unsigned)size;
-    }
-    return 1;
+    PyObject *items = PyTuple_Check(grid) || PyList_Check(grid) ? PySequence_Tuple(grid) : NULL;
+    Py_ssize_t count = items == NULL ? 0 : PyTuple_GET_SIZE(items);
+    int read = count > 0;
+    for (Py_ssize_t i = 0; read && i < 3; i++)
+        if (i < count)
+            read = size_of(PyTuple_GET_ITEM(items, i), &sizes[i]);
+        else
+            sizes[i] = 1;
+    Py_XDECREF(items);
+    if (!read)
+        PyErr_Clear();
+    return read;
 }
 
 /* The arguments by name, with what configs and heuristics fill in, as a grid is shown them. */
@@ -189,14 +227,12 @@ static int size_grid(PyObject *grid, const Signature *signature, const Plan *pla
         memcpy(sizes, plan->grid, sizeof plan->grid);
         return sizes[0] != NO_GRID;
     }
-    if (PyTuple_CheckExact(grid) || PyList_CheckExact(grid))
-        return sizes_of(grid, sizes);
     if (!PyCallable_Check(grid))
-        return 0;
+        return sizes_of(grid, sizes);
     PyObject *answer = grid_by(grid, signature, plan, call);
     if (answer == NULL)
         return -1;
-    int sized = (PyTuple_CheckExact(answer) || PyList_CheckExact(answer)) && sizes_of(answer, sizes);
+    int sized = sizes_of(answer, sizes);
     Py_DECREF(answer);
     return sized;
 }
@@ -259,39 +295,77 @@ static PyObject *refuse_launch(const KernelRoad *road, const Signature *signatur
         driver_says(error));
 }
 
-/* What the launch returns; NULL with an error set, or without one where Python is to say. */
-static PyObject *launch_call(const KernelRoad *road, const Signature *signature, const Plan *plan, PyObject *slot,
-    PyObject *grid, const Call *call)
-{
+/* A launch as it will be but for its grid. */
+typedef struct {
     uint64_t buffer[MOST_BYTES / sizeof(uint64_t)];
-    void *places[MOST_PARAMETERS], *stream = NULL;
-    unsigned sizes[3];
+    void *places[MOST_PARAMETERS], *stream;
+} Order;
+
+/* Whether C may launch it: on this device, with these arguments, outside of a capture. */
+static int may_launch(const Signature *signature, const Plan *plan, const Call *call, Order *order)
+{
+    order->stream = NULL;
     if (plan->values > formal_count(signature) || plan->device != call->here || !is_current(plan))
-        return NULL;                    /* another device is, or this thread has not used CUDA yet */
-    if (size_grid(grid, signature, plan, call, sizes) != 1)
+        return 0;                       /* another device is, or this thread has not used CUDA yet */
+    if (fill_from(plan, signature, call, (char *)order->buffer, order->places) && stream_of(plan, &order->stream))
+        return !may_be_captured(order->stream);
+    PyErr_Clear();                      /* what does not fit is refused by Triton, in its own words */
+    return 0;
+}
+
+/* A grid's function may have had the entry let go. */
+static int is_plan_in(const KernelRoad *road, PyObject *slot, const Plan *plan)
+{
+    PyObject *run = NULL;
+    int found = plan_in(road, slot, &run) == plan;
+    Py_XDECREF(run);
+    return found;
+}
+
+/* It may also have set a hook: then Python launches, over what the function has come to. */
+static int is_calm_still(KernelRoad *road, const unsigned sizes[3], Call *call)
+{
+    if (is_calm(road))
+        return 1;
+    call->sized = Py_BuildValue("(III)", sizes[0], sizes[1], sizes[2]);
+    return 0;
+}
+
+/* What the launch returns; NULL with an error set, or without one where Python is to say. */
+static PyObject *launch_call(KernelRoad *road, const Signature *signature, const Plan *plan, PyObject *slot,
+    PyObject *grid, Call *call)
+{
+    Order order;
+    unsigned sizes[3];
+    /* All that may leave the launch to Python comes before the grid's function, which is called once a launch. */
+    if (!may_launch(signature, plan, call, &order) || size_grid(grid, signature, plan, call, sizes) != 1)
         return NULL;
-    if (!fill_from(plan, signature, call, (char *)buffer, places) || !stream_of(plan, &stream)) {
-        PyErr_Clear();                  /* what does not fit is refused by Triton, in its own words */
+    if (PyCallable_Check(grid) && (!is_plan_in(road, slot, plan) || !is_calm_still(road, sizes, call)))
         return NULL;
-    }
-    if (may_be_captured(stream) || !number_hit(&road->road, slot))
+    if (!number_hit(&road->road, slot))
         return NULL;
-    int error = sizes[0] != 0 && sizes[1] != 0 && sizes[2] != 0 ? launch_at(plan, sizes, stream, places) : 0;
+    int error = sizes[0] != 0 && sizes[1] != 0 && sizes[2] != 0
+        ? launch_at(plan, sizes, order.stream, order.places) : 0;
     if (error != 0)
         return refuse_launch(road, signature, plan, sizes, call, error);
     return Py_NewRef(plan->answer);
 }
 
-static PyObject *hit(const KernelRoad *road, const Signature *signature, const Link *link, PyObject *grid,
-    const Call *call)
+static PyObject *hit(KernelRoad *road, const Signature *signature, const Link *link, PyObject *grid, Call *call)
 {
     PyObject *run = NULL, *slot = link == NULL ? NULL : link->slot;
     if (slot == NULL)
         return NULL;
     Py_INCREF(slot);
     const Plan *plan = plan_in(road, slot, &run);
-    PyObject *answer = plan == NULL ? NULL : launch_call(road, signature, plan, slot, grid, call);
-    Py_XDECREF(run);
+    if (plan == NULL) {
+        Py_DECREF(slot);
+        return NULL;
+    }
+    Py_INCREF(plan);                    /* a grid's function may have the entry let go */
+    PyObject *answer = launch_call(road, signature, plan, slot, grid, call);
+    Py_DECREF(plan);
+    Py_DECREF(run);
     Py_DECREF(slot);
     return answer;
 }

@@ -16,7 +16,8 @@ typedef struct {
 /* All that a key is made by. Never changed: a key of another form is another of these. */
 typedef struct {
     PyObject_VAR_HEAD
-    Probe here;                         /* the device that kernels are launched on now: asked where no tensor says */
+    Probe here;                         /* the device that kernels are launched on now */
+    int asks_here;                      /* whether it is asked at each call; else where no tensor says where it is */
     int by_position, form;              /* parameters that a position can give; whether the call's form is packed */
     PyObject *outer;                    /* a tuple of functions: what they answer is packed */
     PyTypeObject *dtype;                /* Triton's, whose instances are constants; NULL without */
@@ -81,11 +82,11 @@ static int take_formal(PyObject *given, Formal *formal)
 
 static PyObject *signature_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"formals", "here", "by_position", "form", "outer", "dtype", NULL};
+    static char *names[] = {"formals", "here", "by_position", "form", "outer", "dtype", "asks_here", NULL};
     PyObject *formals, *here, *outer, *dtype;
-    int by_position, form;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!OipO!O", names, &PyTuple_Type, &formals, &here, &by_position,
-            &form, &PyTuple_Type, &outer, &dtype))
+    int by_position, form, asks_here;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!OipO!Op", names, &PyTuple_Type, &formals, &here, &by_position,
+            &form, &PyTuple_Type, &outer, &dtype, &asks_here))
         return NULL;
     Py_ssize_t count = PyTuple_GET_SIZE(formals);
     if (count > MOST_FORMALS || by_position < 0 || by_position > count)
@@ -95,6 +96,7 @@ static PyObject *signature_new(PyTypeObject *type, PyObject *args, PyObject *kwa
         return NULL;
     signature->by_position = by_position;
     signature->form = form;
+    signature->asks_here = asks_here;
     signature->outer = Py_NewRef(outer);
     signature->dtype = PyType_Check(dtype) ? (PyTypeObject *)Py_NewRef(dtype) : NULL;
     int taken = take_question(here, "here", &signature->here);
@@ -108,7 +110,7 @@ static PyObject *signature_new(PyTypeObject *type, PyObject *args, PyObject *kwa
 static PyTypeObject SignatureType = {
     PyVarObject_HEAD_INIT(NULL, 0)
     .tp_name = "shapedispatch._hotpath.Signature",
-    .tp_doc = "Signature(formals, here, by_position, form, outer, dtype)\n--\n\n"
+    .tp_doc = "Signature(formals, here, by_position, form, outer, dtype, asks_here)\n--\n\n"
               "What a kernel's calls are packed by. A formal is (name, kind, specialize, align, shape, stride) with\n"
               "or without a default, of kind c (its class), v (its value), k (a constant) or f (given by a config).",
     .tp_basicsize = offsetof(Signature, formals),
@@ -130,6 +132,7 @@ typedef struct {
     Py_ssize_t by_position;
     PyObject *names;                    /* of those behind: a tuple, or NULL */
     int64_t here;                       /* the device that the tensors are on, or that was asked for */
+    PyObject *sized;                    /* what a grid's function came to, where Python is to launch all the same */
     Pack *pack;
 } Call;
 
@@ -338,10 +341,11 @@ static int pack_kernel_call(Call *call, const Signature *signature)
 {
     Pack *pack = call->pack;
     call->here = NOWHERE;
+    call->sized = NULL;
     pack->word_count = pack->object_count = pack->tensor_count = pack->overlap = 0;
-    if (torch.exchange != NULL && bind_call(signature, call) && pack_arguments_of(call, signature)
-        && pack_here(call, signature) && (call->names == NULL || pack_keywords(call, signature))
-        && pack_outer(call, signature))
+    if (torch.exchange != NULL && bind_call(signature, call) && (!signature->asks_here || pack_here(call, signature))
+        && pack_arguments_of(call, signature) && pack_here(call, signature)
+        && (call->names == NULL || pack_keywords(call, signature)) && pack_outer(call, signature))
         return 1;
     PyErr_Clear();
     drop_objects(pack);

@@ -83,23 +83,29 @@ static PyObject *changed(PyObject *Py_UNUSED(module), PyObject *dict)
 
 /* ---------------------------------------------------------------------------------------------------- one attribute */
 
+/* What is empty: whatever Python takes for false; None alone; None or a chain of hooks without one. */
+enum { FALSE_VALUE = 'f', NONE_ALONE = 'n', EMPTY_CHAIN = 'c' };
+
 /*
  * An attribute that must be empty for a hit in C. It is read where `object.name` would read it: in the instance's dict,
  * else on the class, whose answer stands until the class changes (which its version tells).
  */
 typedef struct {
     PyObject *object, *name, *names;    /* the last: the instance's dict, NULL where it has none */
+    int kind;
     PyObject *on_class;                 /* what the class has under the name, or NULL */
     unsigned version;                   /* the class's when it was asked; 0: not yet, or no answer that stands */
     PyObject *chain, *chained;          /* a chain of hooks that was found there, and its dict */
+    unsigned chain_version;             /* its class's, which has nothing to say about the list; 0: not asked */
     PyObject *list;                     /* the list that was found there, or in the chain: its items tell of nothing */
     uint64_t told;                      /* who is told of changes of all dicts that it is read from; 0: nobody */
 } Watch;
 
-static void take_watch(Watch *watch, PyObject *object, PyObject *name)
+static void take_watch(Watch *watch, PyObject *object, PyObject *name, int kind)
 {
     watch->object = Py_NewRef(object);
     watch->name = Py_NewRef(name);
+    watch->kind = kind;
     PyUnicode_InternInPlace(&watch->name);
     watch->names = PyObject_GenericGetDict(object, NULL);
     PyErr_Clear();                      /* without one the object is asked */
@@ -128,6 +134,22 @@ static void clear_watch(Watch *watch)
     Py_CLEAR(watch->list);
 }
 
+/* Whether the dict that was taken is still the object's. No dict tells of being replaced: a look finds it, later. */
+static int has_its_dict(const Watch *watch)
+{
+    PyObject *now = PyObject_GenericGetDict(watch->object, NULL);
+    Py_XDECREF(now);
+    if (now == NULL)
+        PyErr_Clear();
+    return now == watch->names;
+}
+
+/* Attributes are read by Python's own rule: where the class has another, the object is asked. */
+static int reads_its_dict(PyTypeObject *type)
+{
+    return type->tp_getattro == PyObject_GenericGetAttr || type == &PyModule_Type;
+}
+
 static int class_stands(const Watch *watch)
 {
     return watch->version != 0 && watch->version == Py_TYPE(watch->object)->tp_version_tag;
@@ -139,7 +161,7 @@ static int look_at_class(Watch *watch)
     PyTypeObject *type = Py_TYPE(watch->object);
     Py_XSETREF(watch->on_class, Py_XNewRef(_PyType_Lookup(type, watch->name)));
     int decides = watch->on_class != NULL && Py_TYPE(watch->on_class)->tp_descr_get != NULL;
-    watch->version = decides ? 0 : type->tp_version_tag;
+    watch->version = decides || !reads_its_dict(type) ? 0 : type->tp_version_tag;
     return watch->version != 0;
 }
 
@@ -159,35 +181,54 @@ static int is_empty_list(Watch *watch, PyObject *list)
     return PyList_GET_SIZE(list) == 0;
 }
 
-/* A chain of hooks is an object even when it has none. */
-static int is_empty_chain(Watch *watch, PyObject *chain)
+/* Whether a chain's list is what its dict says: its class says nothing about it, and has no rule of its own. */
+static int look_at_chain(Watch *watch, PyObject *chain)
 {
+    PyTypeObject *type = Py_TYPE(chain);
     if (watch->chain != chain) {
         Py_XSETREF(watch->chained, PyObject_GenericGetDict(chain, NULL));
         Py_XSETREF(watch->chain, Py_NewRef(chain));
         watch->told = watch->told == told_of(watch->chained) ? watch->told : 0;
     }
-    PyObject *calls = watch->chained == NULL ? NULL : PyDict_GetItemWithError(watch->chained, torch.calls);
+    int plain = watch->chained != NULL && reads_its_dict(type) && _PyType_Lookup(type, torch.calls) == NULL;
+    watch->chain_version = plain ? type->tp_version_tag : 0;
+    return plain;
+}
+
+/* A chain of hooks is an object even when it has none. */
+static int is_empty_chain(Watch *watch, PyObject *chain)
+{
+    if (!look_at_chain(watch, chain))
+        return 0;
+    PyObject *calls = PyDict_GetItemWithError(watch->chained, torch.calls);
     return calls != NULL && PyList_CheckExact(calls) && is_empty_list(watch, calls);
 }
 
-/* None, False, 0, an empty text or list, or an empty chain of hooks. */
-static int is_empty(Watch *watch, PyObject *value)
+/* Of types whose truth runs no code. */
+static int is_false(Watch *watch, PyObject *value)
 {
-    if (value == Py_None || value == Py_False)
-        return 1;
     if (PyList_CheckExact(value))
         return is_empty_list(watch, value);
     if (PyUnicode_CheckExact(value))
         return PyUnicode_GET_LENGTH(value) == 0;
-    if (PyLong_CheckExact(value))
-        return PyObject_Not(value) == 1;
-    return is_empty_chain(watch, value);
+    return value == Py_False || (PyLong_CheckExact(value) && PyObject_Not(value) == 1);
+}
+
+static int is_empty(Watch *watch, PyObject *value)
+{
+    Py_CLEAR(watch->list);
+    if (value == Py_None)
+        return 1;
+    if (watch->kind == FALSE_VALUE)
+        return is_false(watch, value);
+    return watch->kind == EMPTY_CHAIN && is_empty_chain(watch, value);
 }
 
 static int shows_nothing(Watch *watch)
 {
     PyObject *value = watched(watch);
+    if (value == NULL || watch->chain != value)
+        Py_CLEAR(watch->chain);         /* what is there is none, or another */
     int empty = value != NULL && is_empty(watch, value);
     Py_XDECREF(value);
     return empty;
@@ -198,8 +239,14 @@ static int is_told(const Watch *watch)
     return changes.id >= 0 && watch->told == changes.listener;
 }
 
+static int chain_stands(const Watch *watch)
+{
+    return watch->chain == NULL
+        || (watch->chain_version != 0 && watch->chain_version == Py_TYPE(watch->chain)->tp_version_tag);
+}
+
 /* Whether it is as empty as when it showed nothing, if no dict has told of a change since. */
 static int still_shows_nothing(const Watch *watch)
 {
-    return class_stands(watch) && (watch->list == NULL || PyList_GET_SIZE(watch->list) == 0);
+    return class_stands(watch) && (watch->list == NULL || PyList_GET_SIZE(watch->list) == 0) && chain_stands(watch);
 }

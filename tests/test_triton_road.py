@@ -9,9 +9,12 @@ import pickle
 import sys
 import weakref
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import replace
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 import torch
 import triton
@@ -149,7 +152,87 @@ def test_what_a_grid_raises_reaches_the_caller(recorder: Recorder) -> None:
     assert len(recorder.launches) == before
 
 
-@pytest.mark.parametrize("grid", [(torch.tensor(4),), (True,), (2**31,), (-1,), (1, 1, 1, 1), torch.Size([4]), 4])
+class Sizes(NamedTuple):
+    """A grid by names."""
+
+    x: Any
+    y: Any = 2
+
+
+@pytest.mark.parametrize(
+    "grid",
+    [(torch.tensor(4),), (True,), (1, 2, 3, 4), torch.Size([4]), (np.int64(4),), Sizes(np.int32(3)), [5]],
+    ids=repr,
+)
+def test_a_grid_is_read_as_triton_reads_it(recorder: Recorder, grid: Any) -> None:
+    """Whatever sequence of whatever integers it is; a function is called once a launch."""
+    kernel, calls = bare(recorder), []
+
+    def function(meta: dict[str, Any]) -> Any:
+        calls.append(meta["n"])
+        return grid
+
+    wanted = tuple(int(size) for size in [*grid, 1, 1][:3])
+    for _ in range(4):
+        kernel[function](X, Y, 60)
+        kernel[grid](X, Y, 60)
+    before = recorder.c.in_c
+    calls.clear()
+    recorder.launches.clear()
+    kernel[function](X, Y, 60)
+    kernel[grid](X, Y, 60)
+    assert [tuple(launched.grid) for launched in recorder.launches] == [wanted, wanted]
+    assert (recorder.c.in_c, calls) == (before + 2, [60])
+
+
+def test_a_grids_function_is_called_once_also_where_python_launches(
+    recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a capture, or when it has set a hook: then the hook is called, too, over the same grid."""
+    kernel, calls, hooked = bare(recorder), [], []
+
+    def grid(meta: dict[str, Any]) -> tuple[int]:
+        calls.append(meta["n"])
+        if hooking:
+            monkeypatch.setattr(knobs.runtime.launch_enter_hook, "calls", [hooked.append])
+        return (len(calls),)
+
+    hooking = False
+    assert in_c(recorder, lambda: kernel[grid](X, Y, 60)) == 3
+    recorder.stream, recorder.c.capturing = 9, True
+    before = recorder.c.in_c
+    calls.clear()
+    kernel[grid](X, Y, 60)
+    assert (recorder.c.in_c, calls, recorder.launches[-1].grid) == (before, [60], (1, 1, 1))
+
+    recorder.stream, recorder.c.capturing, hooking = 0, False, True
+    calls.clear()
+    kernel[grid](X, Y, 60)
+    assert (recorder.c.in_c, calls, recorder.launches[-1].grid) == (before, [60], (1, 1, 1))
+    assert len(hooked) == 1
+
+
+def test_a_grids_function_may_clear_the_cache(recorder: Recorder) -> None:
+    """What is launched is held, as it is in Python; the next call is a miss."""
+    kernel = bare(recorder)
+
+    def grid(meta: dict[str, Any]) -> tuple[int]:
+        if clearing:
+            kernel.cache_clear()
+        return (3,)
+
+    clearing = False
+    assert in_c(recorder, lambda: kernel[grid](X, Y, 60)) == 3
+    clearing = True
+    recorder.launches.clear()
+    kernel[grid](X, Y, 60)
+    assert [launched.grid for launched in recorder.launches] == [(3, 1, 1)]
+    clearing, misses = False, kernel.cache_info().misses
+    kernel[grid](X, Y, 60)
+    assert kernel.cache_info().misses == misses + 1
+
+
+@pytest.mark.parametrize("grid", [(2**31,), (-1,), (1.5,), ("a",), (), 4])
 def test_a_grid_that_c_cannot_read_is_pythons(recorder: Recorder, grid: Any) -> None:
     """What comes of it is Triton's to say, in both roads the same."""
     kernel = bare(recorder, grid=(1,))
@@ -194,6 +277,14 @@ class Hook:
         (type(knobs.runtime), "add_stages_inspection_hook", Hook()),
         (knobs.compilation, "instrumentation_mode", "consan"),
         (profiling.state, "_is_profiler_enabled", True),
+        (knobs.runtime, "add_stages_inspection_hook", False),
+        (knobs.runtime, "add_stages_inspection_hook", SimpleNamespace(calls=[])),
+        (knobs.runtime, "launch_enter_hook", False),
+        (knobs.runtime, "launch_exit_hook", []),
+        (adds, "pre_run_hooks", SimpleNamespace(calls=[])),
+        (adds, "debug", SimpleNamespace(calls=[])),
+        (type(knobs.runtime.launch_enter_hook), "calls", property(lambda chain: [Hook()])),
+        (knobs.runtime, "__class__", type("Runtime", (type(knobs.runtime),), {"__getattribute__": lambda o, n: 1})),
     ],
     ids=lambda value: value if isinstance(value, str) else type(value).__name__,
 )
@@ -207,13 +298,60 @@ def test_while_something_watches_launches_are_pythons(
     seen = []
     with monkeypatch.context() as patched:
         patched.setattr(type(kernel), "_launched", lambda self, *args, **kwargs: seen.append(args))
-        patched.setattr(holder, name, value)
+        patched.setattr(holder, name, value, raising=False)  # chains have their list on the instance alone
         kernel(X, Y, 60)
     assert len(seen) == 1
     assert front.__self__ is kernel
     before = recorder.c.in_c
     kernel(X, Y, 60)
     assert recorder.c.in_c == before + 1
+
+
+@pytest.mark.parametrize(
+    ("value", "launched"), [(float("nan"), 0), (Any, 0), (2**70, 1), (0.5, 1), ("text", 1), (True, 1)], ids=str
+)
+def test_a_global_is_what_python_finds_equal(
+    recorder: Recorder, monkeypatch: pytest.MonkeyPatch, value: Any, launched: int
+) -> None:
+    """A NaN is not itself; what other types say of themselves is asked in Python."""
+    kernel = bare(recorder, grid=(1,))
+    assert in_c(recorder, lambda: kernel(X, Y, 60)) == 3
+    constant = tl.constexpr(value)
+    monkeypatch.setitem(globals(), "GLOBAL", constant)
+    monkeypatch.setattr(adds, "used_global_vals", {("GLOBAL", 0): (constant, globals())})
+    before = recorder.c.in_c
+    with pytest.raises(RuntimeError, match="GLOBAL has changed") if value != value else nullcontext():
+        kernel(X, Y, 60)
+    assert recorder.c.in_c == before + launched
+
+
+def test_what_is_asked_may_give_the_kernel_another_road(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The one that asks is held meanwhile."""
+    kernel, other = bare(recorder, grid=(1,)), bare(recorder, grid=(1,))
+    assert in_c(recorder, lambda: kernel(X, Y, 60)) == 3
+
+    def debug(runtime: Any) -> bool:
+        if given:
+            road = given.pop()
+            kernel.take_road(road)
+            kernel.core.road = kernel.core.table._road = road
+            kernel.core.backend.layout.renewed = lambda keys: None
+            gc.collect()
+        return False
+
+    given = [other.core.road]
+    monkeypatch.setattr(type(knobs.runtime), "debug", property(debug), raising=False)
+    kernel(X, Y, 60)
+    kernel(X, Y, 60)
+    assert not given
+
+
+@pytest.mark.parametrize("call", [(None, None), ((), None), (None, {}), ([X, Y, 60], {})])
+def test_find_takes_the_arguments_of_a_call(recorder: Recorder, call: Any) -> None:
+    """Anything else is no call that is known."""
+    kernel = bare(recorder, grid=(1,))
+    in_c(recorder, lambda: kernel(X, Y, 60))
+    assert kernel.core.road.find(*call) is None
 
 
 @pytest.mark.parametrize("chain", ["launch_enter_hook", "launch_exit_hook"])
@@ -298,7 +436,7 @@ def test_what_has_no_dict_to_tell_is_looked_at(
     """At every hit, beside others that tell."""
     silent = triton_road.silent_at_a_hit
     switch.flag = False
-    monkeypatch.setattr(triton_road, "silent_at_a_hit", lambda kernel: (*silent(kernel), (switch, "flag")))
+    monkeypatch.setattr(triton_road, "silent_at_a_hit", lambda kernel: (*silent(kernel), (switch, "flag", "f")))
     kernel = bare(recorder, grid=(1,))
     assert in_c(recorder, lambda: kernel(X, Y, 60)) == 3
     before = recorder.c.in_c
@@ -642,6 +780,20 @@ def test_another_device_is_another_call(recorder: Recorder) -> None:
     recorder.device = 1
     assert link is not None
     assert kernel.core.road.find((3,), {"B": 16}) is None
+
+
+def test_with_several_devices_the_current_one_is_asked(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Torch may have another device as the current one before it has a context there."""
+    monkeypatch.setattr(triton_road, "several_devices", lambda: True)
+    kernel = bare(recorder, grid=(1,))
+    assert in_c(recorder, lambda: kernel(X, Y, 60)) == 3
+    before, context = recorder.c.in_c, recorder.device
+    monkeypatch.setattr(recorder.c, "device", lambda: context)
+    recorder.device = 1
+    with pytest.warns(UserWarning, match="cannot be dispatched"):
+        kernel(X, Y, 60)
+    assert recorder.c.in_c == before
+    assert kernel.core.road.find((X, Y, 60), {}) is None
 
 
 def test_tensors_of_another_device_than_the_current_one_are_pythons(recorder: Recorder) -> None:

@@ -140,17 +140,21 @@ def why_not_now(kernel: Any) -> str | None:
     return None
 
 
-def silent_at_a_hit(kernel: Any) -> tuple[tuple[Any, str], ...]:
+def silent_at_a_hit(kernel: Any) -> tuple[tuple[Any, str, str], ...]:
     """What C asks at every hit: each (object, attribute) is empty, or the hit is Python's.
 
-    The same as `why_not_now` asks but for the globals, as `Launch` asks of hooks, and whether a profiler is on.
+    The same as `why_not_now` asks but for the globals, as `Launch` asks of hooks, and whether a profiler is on. Empty
+    is what it is there: ``f`` for false, ``n`` for None, ``c`` for None or a chain of hooks without one.
     """
     return (
-        (kernel, "pre_run_hooks"),
-        (kernel, "debug"),
-        *[(_runtime, name) for name in _RUNTIME_KNOBS],
-        (_compilation, "instrumentation_mode"),
-        (profiling.state, "_is_profiler_enabled"),
+        (kernel, "pre_run_hooks", "f"),
+        (kernel, "debug", "f"),
+        (_runtime, "debug", "f"),
+        (_runtime, "add_stages_inspection_hook", "n"),
+        (_runtime, "launch_enter_hook", "c"),
+        (_runtime, "launch_exit_hook", "c"),
+        (_compilation, "instrumentation_mode", "f"),
+        (profiling.state, "_is_profiler_enabled", "f"),
     )
 
 

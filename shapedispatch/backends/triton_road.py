@@ -8,6 +8,8 @@ from __future__ import annotations
 import inspect
 from typing import Any, NamedTuple
 
+import torch
+
 from .. import hotpath
 from ..errors import four_parts, render_call
 from .triton_key import KeyFunction, Parameter
@@ -58,7 +60,17 @@ def signature_of(keys: KeyFunction) -> Any:
 
     by_position = sum(not parameter.keyword_only for parameter in keys.parameters)
     formals = tuple(_formal(parameter, keys) for parameter in keys.parameters)
-    return hotpath.module().Signature(formals, (keys.here,), by_position, keys.form, keys.outer, dtype)
+    several = several_devices()
+    return hotpath.module().Signature(formals, (keys.here,), by_position, keys.form, keys.outer, dtype, several)
+
+
+def several_devices() -> bool:
+    """Whether a launch can be meant for another device than its tensors are on.
+
+    The CUDA context that C compares does not tell: torch may have another device as its current one before it has a
+    context there.
+    """
+    return torch.cuda.device_count() > 1
 
 
 def _formal(parameter: Parameter, keys: KeyFunction) -> tuple[Any, ...]:
