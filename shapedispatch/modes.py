@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType, TracebackType
 from typing import Any
 
+from .errors import DeclarationError
 from .settings import TABLE
 
 __all__ = ["current", "on_change", "set_mode"]
@@ -29,7 +30,7 @@ class set_mode:
 
     Takes effect at once, and for the whole process: ``with set_mode("off"): ...`` restores what was set before.
     ``on_miss`` (``nearest``, ``plain``, ``error``) says what frozen and sealed dispatchers do at an unknown shape.
-    Raises ValueError for other words. An environment variable SHAPEDISPATCH_MODE is stronger.
+    Raises DeclarationError for other words. An environment variable SHAPEDISPATCH_MODE is stronger.
     """
 
     def __init__(self, mode: str, *, on_miss: str | None = None) -> None:
@@ -50,7 +51,7 @@ def _clean(name: str, value: Any) -> Any:
     try:
         return TABLE[name].clean(value)
     except ValueError:
-        raise ValueError(f"{name}={value!r}: allowed is {TABLE[name].allowed}") from None
+        raise DeclarationError(f"{name}={value!r}: allowed is {TABLE[name].allowed}") from None
 
 
 def _set(override: Mapping[str, Any]) -> None:

@@ -5,6 +5,7 @@ import threading
 import types
 from collections.abc import Callable
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any
 
 import pytest
@@ -75,6 +76,34 @@ def test_a_changed_closure_value_is_seen() -> None:
     f(X)
     for scale in (3.0, torch.tensor(4.0), torch.tensor(5.0)):  # noqa: B007 - the closure reads it
         assert_same(f(X), scaled(X))
+
+
+class Settings:
+    """A class that is an argument: what hangs on it may change."""
+
+    scale = 2.0
+
+
+class Kind(Enum):
+    """A member that is an argument: so may what hangs on it."""
+
+    FIRST = [2.0]  # noqa: RUF012 - a member, whose value may change in place
+
+
+@pytest.mark.parametrize("kind", [Settings, Kind.FIRST], ids=str)
+def test_a_changed_attribute_of_a_class_or_a_member_is_seen(kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are keyed by which they are."""
+
+    def scaled(x: Tensor, kind: Any) -> Tensor:
+        return torch.relu(x) * (kind.scale if kind is Settings else kind.value[0])
+
+    f = exact(scaled)
+    for scale in (3.0, 4.0, 5.0):
+        monkeypatch.setattr(Settings, "scale", scale)
+        Kind.FIRST.value[0] = scale
+        for _ in range(2):
+            assert_same(f(X, kind), scaled(X, kind))
+    assert f.explain(X, kind).variant == "exact"
 
 
 def helper(scale: float) -> Callable[[Tensor], Tensor]:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any
 
 import pytest
@@ -18,6 +19,12 @@ class Pair:
     right: Any
 
 
+class Colour(Enum):
+    """Of which a member may carry more than its name."""
+
+    RED = [1]  # noqa: RUF012 - a member, whose value may change in place
+
+
 class Opaque:
     """What no key holds."""
 
@@ -31,6 +38,8 @@ ARGUMENTS = {
     "n": 3,
     "size": torch.Size([2]),
     "layer": nn.Linear(2, 2),
+    "kind": Pair,
+    "kinds": (Pair, Colour.RED),
 }
 
 
@@ -53,6 +62,9 @@ ARGUMENTS = {
         ("L['size'][0]", "EQUALS_MATCH", "implied"),
         ("L['self'].scale", "EQUALS_MATCH", "ask"),
         ("L['layer'].weight", "TENSOR_MATCH", "ask"),
+        ("L['kind'].scale", "EQUALS_MATCH", "ask"),
+        ("L['kinds'][0].scale", "EQUALS_MATCH", "ask"),
+        ("L['kinds'][1].value[0]", "EQUALS_MATCH", "ask"),
         ("L['xsmall']", "EQUALS_MATCH", "ask"),
         ("G['scale']", "EQUALS_MATCH", "ask"),
         ("", "GRAD_MODE", "ask"),

@@ -152,6 +152,25 @@ def test_without_a_compiler_plain_answers() -> None:
     assert done.stderr == ""
 
 
+class Broken:
+    """Finds a module, and fails."""
+
+    def find_spec(self, name: str, *_: Any) -> None:
+        """As a file that cannot be read does."""
+        if name == "shapedispatch.backends.inductor":
+            raise UnicodeDecodeError("ascii", b"\xe2", 0, 1, "ordinal not in range(128)")
+
+
+def test_a_compiler_that_cannot_be_imported_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever its import raises: one warning with the reason, and plain answers."""
+    f = built(scaled, exact=True, hints=())
+    monkeypatch.delitem(sys.modules, "shapedispatch.backends.inductor")
+    monkeypatch.setattr(sys, "meta_path", [Broken(), *sys.meta_path])
+    with pytest.warns(UserWarning, match="cannot be imported: UnicodeDecodeError"):
+        assert_same(f(X), scaled(X))
+    assert f.explain(X).variant == "plain"
+
+
 def test_indexing_has_no_build_where_it_would_end_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """A torch whose CPU code does not bound its loads compiles nothing that indexes by a tensor."""
     monkeypatch.setattr(inductor, "_DIES_OF_AN_INDEX", True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from enum import Enum
 from typing import Any
 
 import torch
@@ -39,15 +40,17 @@ class Implied:
                 self._sort(value, f"L['{name}']")
 
     def _sort(self, value: Any, path: str) -> None:
-        if isinstance(value, Tensor):
+        if isinstance(value, (Module, type, Enum)):
+            self.states.append(path)  # keyed by which it is, not by what hangs on it
+        elif isinstance(value, Tensor):
             self.tensors.add(path)
         elif isinstance(value, dict):
             self._container(path, {f"{path}[{name!r}]": item for name, item in value.items()})
         elif isinstance(value, (list, tuple)) and type(value) is not torch.Size:
             self._container(path, {f"{path}[{i}]": item for i, item in enumerate(value)})
-        elif hasattr(value, "__dataclass_fields__") and not isinstance(value, Module):
+        elif hasattr(value, "__dataclass_fields__"):
             self._container(path, {f"{path}.{name}": getattr(value, name) for name in value.__dataclass_fields__})
-        elif isinstance(value, Module) or not _is_keyed_by_value(value):
+        elif not _is_keyed_by_value(value):
             self.states.append(path)
         else:
             self.values.append(path)

@@ -40,8 +40,11 @@ def look_at(call: Situation, memory: Memory, make: bool) -> Trace | str | None:
 
 def _look(call: Situation, frame: Mapping[str, Any]) -> Trace | str:
     """A trace with sizes and numbers dynamic where they may be, or why there is none."""
-    from .dynamo import Untraceable, trace
-    from .inductor import look_only
+    try:
+        from .dynamo import Untraceable, trace
+        from .inductor import look_only
+    except Exception as error:  # noqa: BLE001 - what torch does when it is imported is judged here; the reason is kept
+        return f"torch's compiler cannot be imported: {type(error).__name__}: {error}"
 
     args, kwargs = call_of(call.fn, frame)
     try:
