@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import sys
 import warnings
@@ -63,7 +64,13 @@ class WrongInput(click.ClickException):
 
 @contextlib.contextmanager
 def telling() -> Iterator[None]:
-    """Errors as one sentence and an exit code, warnings as one line each on the standard error."""
+    """Errors as one sentence and an exit code, warnings as one line each on the standard error.
+
+    A letter that the terminal's encoding lacks (the µ of µs) is a question mark and no error.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
     with warnings.catch_warnings():
         warnings.simplefilter("always")
         warnings.showwarning = lambda message, *_, **__: click.echo(f"Warning: {message}", err=True)
@@ -73,6 +80,8 @@ def telling() -> Iterator[None]:
             raise WrongInput(str(error)) from None
         except ShapeDispatchError as error:
             raise Failed(str(error)) from None
+        except BrokenPipeError:
+            raise  # click ends in silence where nobody reads on
         except OSError as error:
             where = f"{error.filename}: " if error.filename else ""
             raise Failed(f"{where}{error.strerror or error}") from None

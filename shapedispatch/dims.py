@@ -6,6 +6,7 @@ import itertools
 import math
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from numbers import Integral
 from typing import Any, TypeAlias
 
 from .declaration import did_you_mean
@@ -103,11 +104,21 @@ def point_of(variant: str) -> dict[str, int]:
 
 
 def every_point(sizes: Any) -> list[dict[str, int]]:
-    """A mapping of dim to size or sizes (every combination), or a list of mappings, as points; of nothing, one."""
-    if not isinstance(sizes, Mapping):
-        return [dict(point) for point in sizes] or [{}]
-    columns = [size if isinstance(size, (list, tuple, range)) else [size] for size in sizes.values()]
-    return [dict(zip(sizes, row, strict=True)) for row in itertools.product(*columns)]
+    """A mapping of dim to size or sizes (every combination), or a list of mappings, as points; of nothing, one.
+
+    Raises DeclarationError for anything else, and for sizes that are none.
+    """
+    if isinstance(sizes, Mapping):
+        columns = [size if isinstance(size, (list, tuple, range)) else [size] for size in sizes.values()]
+        points = [dict(zip(sizes, row, strict=True)) for row in itertools.product(*columns)]
+    elif isinstance(sizes, (list, tuple)) and all(isinstance(point, Mapping) for point in sizes):
+        points = [dict(point) for point in sizes] or [{}]
+    else:
+        raise DeclarationError(f'sizes are {sizes!r}: allowed is {{"M": (64, 256)}} or a list of {{"M": 64}}')
+    for name, size in itertools.chain.from_iterable(point.items() for point in points):
+        if isinstance(size, bool) or not isinstance(size, Integral) or size < 0:
+            raise DeclarationError(f"the size of {name} is {size!r}: allowed is a whole number that is not negative")
+    return points
 
 
 def _hinted(hints: Hints) -> tuple[str, ...]:

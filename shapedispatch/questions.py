@@ -9,9 +9,9 @@ from typing import Any
 from .backends import EVERYTHING, Backend, Candidate, Offer, Search
 from .cases import Case
 from .choose import PlainRaised
-from .declaration import Misfit
+from .declaration import Misfit, did_you_mean
 from .dims import every_point
-from .errors import NoVariantError, four_parts, render_call
+from .errors import DeclarationError, NoVariantError, four_parts, render_call
 from .keys import Bypass, Key, safe_key
 from .miss import decide
 from .records import Choice, Refusal
@@ -81,6 +81,10 @@ class Questions:
         if not args and not kwargs and self._inputs is not None:
             return self._inputs(point, None)  # type: ignore[no-any-return]  # the user's own function
         args, kwargs = self._backend.normal(args, kwargs)
+        dims = self._backend.sizes(args, kwargs)
+        for name in point:
+            if name not in dims:
+                raise DeclarationError(f"{name!r} is no dim of this call. {did_you_mean(name, dims)}")
         return self._backend.resized(args, kwargs, point)
 
     def variant(self, name: str) -> Callable[..., Any]:

@@ -302,6 +302,26 @@ def test_choices_are_shown_by_name_and_size(tuned: Any) -> None:
     assert "M=64, K=4, N=2" in done("show", "--target", "ops:mlp")
 
 
+@pytest.mark.parametrize("encoding", ["ascii", "cp932", "latin-1"])
+def test_a_terminal_without_a_letter_is_shown_the_others(tuned: Any, encoding: str) -> None:
+    """Units have a µ, frames have lines."""
+    result = CliRunner(charset=encoding).invoke(main, ["show"])
+    assert result.exit_code == 0, result.exception
+    assert "plain" in result.stdout
+
+
+def test_nobody_who_reads_is_no_error(tuned: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of any command whose output is cut."""
+
+    def closed(*_: object, **__: object) -> None:
+        raise BrokenPipeError(32, "Broken pipe")
+
+    monkeypatch.setattr("shapedispatch.console.click.echo", closed)
+    result = run("show", "--json")
+    assert result.exit_code == 1
+    assert result.stderr == ""
+
+
 def test_choices_can_be_sorted(tuned: Any) -> None:
     """By any column, either way."""
     sizes = [row["sizes"]["arg0.0"] for row in rows("--sort", "call")]

@@ -181,6 +181,13 @@ def test_points_that_are_asked_for(sizes: Any, points: list[dict[str, int]]) -> 
     assert dims.every_point(sizes) == points
 
 
+@pytest.mark.parametrize("sizes", [3, "M", [64], {"M": -1}, {"M": "a"}, {"M": [4, 2.0]}, [{"M": True}], {"M": None}])
+def test_what_is_no_point_is_refused(sizes: Any) -> None:
+    """In one sentence, before anything is made of it."""
+    with pytest.raises(DeclarationError, match="allowed is"):
+        dims.every_point(sizes)
+
+
 # Distance.
 
 POINTS = st.fixed_dictionaries({"M": SIZES, "N": SIZES})

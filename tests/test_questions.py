@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from shapedispatch import NoVariantError
+from shapedispatch.errors import DeclarationError
 from shapedispatch.records import Refusal
 from tests.fake_core import Backend, call, core_of
 
@@ -48,6 +49,14 @@ def test_prepare_tunes_every_combination(backend: Backend) -> None:
     assert [choice.sizes["M"] for choice in core.prepare([{"M": 5}, {"M": 4}], 1)] == [5, 4]
     assert [choice.sizes["M"] for choice in core.prepare((), 7)] == [7]
     assert core.cache_info().currsize == 5
+
+
+def test_prepare_refuses_a_dim_that_there_is_not(backend: Backend) -> None:
+    """Before anything is tuned at sizes that nobody asked for."""
+    core = core_of(backend)
+    with pytest.raises(DeclarationError, match="'Q' is no dim of this call. Allowed are M"):
+        core.prepare({"M": 2, "Q": [1]}, 1)
+    assert core.cache_info().misses == 0
 
 
 def test_prepare_without_arguments_asks_inputs(backend: Backend) -> None:
