@@ -208,13 +208,16 @@ def _resolve(label: str, decorator: Mapping[str, Any]) -> Resolved:
 
 
 def _plan(resolved: Resolved, declaration: Declaration, parameters: tuple[str, ...], said: Said) -> Plan:
-    hints = check_hints(resolved.hints, declaration.names, parameters)
+    with resolved.naming("hints"):
+        hints = check_hints(resolved.hints, declaration.names, parameters)
+    with resolved.naming("static"):
+        static = check_static(resolved.static, declaration.names, hints, parameters)
     return Plan(
         declaration,
         hints,
         # With a tuple of hints the dynamic dims are the declared ones; where none is declared, the axes seen to vary.
         bare=not declaration.names and not _names_dims(hints),
-        static=check_static(resolved.static, declaration.names, hints, parameters),
+        static=static,
         exact=resolved.exact,
         variants=checked_variants(said.variants),
         mutates=checked_mutates(said.mutates, parameters),

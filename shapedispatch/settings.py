@@ -8,6 +8,7 @@ built-in.
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import os
 import threading
@@ -19,7 +20,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from .errors import SettingsError
+from .errors import DeclarationError, SettingsError
 from .settings_table import PREFIX, TABLE, Setting
 
 __all__ = ["TABLE", "Resolved", "Setting", "Settings", "load", "reset", "settings"]
@@ -53,6 +54,16 @@ class Resolved:
     pick: str | None
     hotpath: bool
     origin: Mapping[str, str]
+
+    @contextlib.contextmanager
+    def naming(self, name: str) -> Iterator[None]:
+        """A DeclarationError about this setting says where the setting came from, if not from the decorator."""
+        try:
+            yield
+        except DeclarationError as error:
+            if self.origin[name] == "decorator":
+                raise
+            raise DeclarationError(f"{self.origin[name]}: {error}") from None
 
 
 def _nothing() -> Mapping[str, Any]:

@@ -431,6 +431,20 @@ def test_a_sections_hints_are_checked_against_the_dims() -> None:
         shapedispatch(product, name="tests.hints", dims=DIMS)
 
 
+@pytest.mark.parametrize("setting", ['static = ["Q"]', "hints = {Q = [2]}"])
+@pytest.mark.parametrize("section", ["defaults", 'kernels."mine"'])
+def test_a_setting_that_does_not_fit_the_function_says_where_it_stands(section: str, setting: str) -> None:
+    """File and section; of what the decorator says only the words."""
+    write_settings(f"[{section}]\n{setting}\n")
+    with pytest.raises(DeclarationError) as caught:
+        shapedispatch(dims=DIMS, store=False, name="mine")(product)
+    assert str(caught.value).startswith(f"shapedispatch.toml [{section}]: ")
+    write_settings("")
+    with pytest.raises(DeclarationError) as caught:
+        shapedispatch(dims=DIMS, static=("Q",), store=False, name="mine")(product)
+    assert "toml" not in str(caught.value)
+
+
 def test_a_bad_settings_file_that_was_found_is_left_out_with_a_warning() -> None:
     """The decoration works with what else there is."""
     write_settings("[defaults]\nmaxsise = 3\n")

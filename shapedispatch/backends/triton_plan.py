@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -29,6 +30,9 @@ class Settings(Protocol):
     @property
     def exact(self) -> bool:
         """See the decorator."""
+
+    def naming(self, name: str) -> AbstractContextManager[None]:
+        """See `settings.Resolved.naming`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +76,10 @@ def plan_of(
     """
     parameters = tuple(adopted.kernel.arg_names)
     named = _dims(adopted, dims, parameters)
-    hints = check_hints(settings.hints, parameters)
-    static = check_static(settings.static, parameters, hints)
+    with settings.naming("hints"):
+        hints = check_hints(settings.hints, parameters)
+    with settings.naming("static"):
+        static = check_static(settings.static, parameters, hints)
     hinted = [name for point in _points(hints) for name in point]
     every = tuple(dict.fromkeys((*named, *hinted, *static)))
     return KernelPlan(every, hints, static, settings.exact, variants, _configs(configs), _grid(grid), mutates, inputs)
