@@ -51,6 +51,13 @@ def test_a_dtype_without_arithmetic_is_compared(name: str) -> None:
     assert "differs in 1 of 3 values" in (difference(one, other) or "")
 
 
+def test_any_byte_but_zero_is_true() -> None:
+    """As torch reads it, whatever a kernel has stored."""
+    stored = torch.tensor([2, 0, 255], dtype=torch.uint8).view(torch.bool)
+    assert difference(torch.tensor([True, False, True]), stored) is None
+    assert "differs in 1 of 3" in (difference(torch.tensor([True, True, True]), stored) or "")
+
+
 def test_lazy_views_are_compared_by_value() -> None:
     """A conjugate and a negative that torch has not computed yet are what they stand for."""
     x = torch.tensor([1 + 2j, 3 - 1j])
