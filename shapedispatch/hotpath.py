@@ -236,7 +236,7 @@ def _state() -> dict[str, Any]:
             (keys._precision, "mkldnn", "matmul"),
             (keys._threads,),
         ),
-        "any_autocast": (keys._any_autocast,),
+        "any_autocast": (keys.any_autocast,),
         "autocast_devices": keys._AUTOCAST_DEVICES,
         "autocast_enabled": torch.is_autocast_enabled,
         "autocast_dtype": torch.get_autocast_dtype,

@@ -33,6 +33,7 @@ __all__ = [
     "Bypass",
     "Key",
     "ambient",
+    "any_autocast",
     "describe",
     "key",
     "overlap",
@@ -61,7 +62,7 @@ _tracing = torch._C._get_tracing_state
 _saved_tensor_hooks = torch._C._autograd._top_saved_tensors_default_hooks
 _grad_mode = torch.is_grad_enabled
 _inference_mode = torch.is_inference_mode_enabled
-_any_autocast = torch._C._is_any_autocast_enabled
+any_autocast = torch._C._is_any_autocast_enabled
 _deterministic = torch._C._get_deterministic_algorithms
 _default_dtype = torch.get_default_dtype
 # Backend by backend: the older question for one word raises where `torch.backends.*.fp32_precision` has been set.
@@ -101,7 +102,7 @@ def ambient() -> Key:
         device,
         _grad_mode(),
         _inference_mode(),
-        _any_autocast() and _autocast(),
+        any_autocast() and _autocast(),
         _deterministic() and _determinism(),
         _default_dtype(),
         _precision("cuda", "matmul"),

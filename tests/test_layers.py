@@ -59,6 +59,7 @@ PARTS = {
         "backends.implied",
         "backends.quiet",
         "backends.dynamo",
+        "backends.shortcut",
         "backends.inductor",
         "backends.places",
         "backends.situation",

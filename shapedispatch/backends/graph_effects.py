@@ -16,7 +16,7 @@ from torch.nn import Module
 
 from .effects import Effects
 
-__all__ = ["aot_metadata", "effects_of"]
+__all__ = ["aot_metadata", "effects_of", "only_computes"]
 
 
 def effects_of(gm: torch.fx.GraphModule, arguments: Mapping[str, Any], receiver: str | None) -> Effects:
@@ -69,6 +69,22 @@ def _python_side_effects() -> tuple[str, ...]:
     changed = [variable.source.name for variable in effects._get_modified_vars() if variable.source is not None]
     hooks = ["tensor hooks are registered"] if effects.tensor_hooks else []
     return (*[f"it changes {name}" for name in changed], *hooks)
+
+
+def only_computes() -> bool:
+    """Whether the graph that AOTAutograd has compiled last has it do nothing around a run.
+
+    It has where an input is written, an output shares memory or a random state is kept; and what this release has no
+    such word for is taken for work.
+    """
+    metadata = aot_metadata()
+    try:
+        written = any(info.mutates_data or info.mutates_metadata for info in metadata.input_info)
+        shared = metadata.num_outputs_aliased or metadata.num_intermediate_bases
+        state = metadata.tokens or metadata.is_rng_op_functionalized or metadata.grad_enabled_mutation is not None
+    except AttributeError:
+        return False
+    return not (written or shared or state)
 
 
 def aot_metadata() -> Any:

@@ -18,7 +18,12 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # of torch about torch, and no business of the call that comes first
     from torch._inductor.codecache import PyCodeCache
     from torch._inductor.compile_fx import compile_fx, compile_fx_inner
+    from torch._inductor.output_code import CompiledFxGraph
 from torch.torch_version import TorchVersion
+
+from ..keys import any_autocast
+from .graph_effects import only_computes
+from .shortcut import past_wrappers
 
 __all__ = ["Code", "Uncompilable", "compiler", "look_only", "settings_identity"]
 
@@ -92,12 +97,16 @@ def compiler(options: Mapping[str, Any], code: Code) -> Compile:
     """
     patches = {"fallback_random": True, **_SILENT, **options}
 
+    inference: list[Any] = []  # graphs without a backward; one that has one is in two parts
+
     def inner(gm: torch.fx.GraphModule, examples: Sequence[Any], **kwargs: Any) -> Any:
         _refuse_integer_division(gm)
         _refuse_indexing(gm)
         code.only_views &= _only_views(gm)
         compiled = compile_fx_inner(gm, examples, **kwargs)
         code.sources.append(getattr(compiled, "source_code", None) or "")
+        if kwargs.get("is_inference") and type(compiled) is CompiledFxGraph:
+            inference.append(compiled)
         return compiled
 
     def compile_graph(gm: torch.fx.GraphModule, examples: Sequence[Any]) -> Callable[..., Any]:
@@ -107,7 +116,9 @@ def compiler(options: Mapping[str, Any], code: Code) -> Compile:
         try:
             _autotuning_log.setLevel(logging.CRITICAL)  # a config that does not fit the GPU is no error of the user's
             compiled: Any = compile_fx(gm, examples, inner_compile=inner, config_patches=patches)
-            return compiled
+            # Autocast is ambient, as the key has it: with any, AOTAutograd turns it off around the graph.
+            bare = len(inference) == len(code.sources) == 1 and only_computes() and not any_autocast()
+            return past_wrappers(compiled, inference[0]) if bare else compiled
         finally:
             _autotuning_log.setLevel(level)
             code.modules += [module for module in PyCodeCache.modules if id(module) not in before]
