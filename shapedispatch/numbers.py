@@ -20,7 +20,8 @@ TOLERANCES: Mapping[torch.dtype, tuple[float, float]] = {
     torch.complex32: (1e-2, 1e-2),
     torch.bfloat16: (4e-2, 4e-2),
 }
-"""What a build's numbers may differ by: relative to the value, and relative to the root mean square of all values.
+"""What a build's numbers may differ by: relative to the value, and relative to the root mean square of all values that
+are not 0 and no fill value.
 
 A build sums in another order and keeps half-precision intermediates in float32, so an element may be off by a few
 roundings of the largest terms in its sum. Whole numbers and booleans are equal or wrong.
@@ -100,7 +101,7 @@ def _numbers_difference(
     if expected.is_quantized or expected.layout is not torch.strided or not expected.numel():
         return None
     bits, others = _bits(expected), _bits(actual)
-    if torch.equal(bits, others):  # as of all that was not written; the rest takes a dozen kernels
+    if torch.equal(bits, others):  # as of all that was not written; the rest takes dozens of kernels
         return None
     if expected.dtype in _OPAQUE or not (expected.is_floating_point() or expected.is_complex()):
         wrong = bits != others if expected.dtype in _OPAQUE else expected != actual  # True has more than one byte
@@ -108,7 +109,7 @@ def _numbers_difference(
     rtol, atol = tolerance or TOLERANCES.get(expected.dtype, _COARSE)
     wide = _wide(expected)
     one, other = expected.to(wide), actual.to(wide)
-    error, scale = (one - other).abs(), _root_mean_square(one)
+    error, scale = (one - other).abs(), _scale(one)
     same = (one == other) | (one.isnan() & other.isnan())
     numbers = one.isfinite() & other.isfinite()  # to an infinity everything would be near
     wrong = ~same & ~(numbers & (error <= rtol * one.abs() + atol * scale))
@@ -136,8 +137,22 @@ def _wide(tensor: Tensor) -> torch.dtype:
     return torch.complex128 if tensor.is_complex() else torch.float64
 
 
-def _root_mean_square(values: Tensor) -> Tensor:
-    """Of those that are finite; 0 without any. A tensor, since a number would be waited for."""
-    finite = values.isfinite()
-    squares = torch.where(finite, values.abs().square(), 0.0)
-    return (squares.sum() / finite.sum().clamp(min=1)).sqrt()
+def _scale(values: Tensor) -> Tensor:
+    """The root mean square of those that are finite and not 0; 0 without any. A tensor: a number would be waited for.
+
+    Without those that fill in for nothing, as -1e9 does where scores are masked, since beside them every other value
+    would be near: some that are alike and the largest, where all others are under a tenth of them.
+    """
+    sizes = values.abs()
+    sizes = torch.where(sizes.isfinite(), sizes, 0.0)
+    largest = sizes.amax()
+    alike, small = sizes >= 0.999 * largest, sizes < 0.1 * largest
+    whole, rest = _root_mean_square(sizes), _root_mean_square(torch.where(small, sizes, 0.0))
+    filled = (alike | small).all() & (alike.sum() > 1) & (rest > 0)
+    scale = torch.where(filled, rest, whole)
+    return torch.where(scale.isfinite(), scale, 0.0)  # squares too large for any dtype leave the relative part alone
+
+
+def _root_mean_square(sizes: Tensor) -> Tensor:
+    """Of those that are not 0; in double precision, whatever they are in."""
+    return torch.linalg.vector_norm(sizes, dtype=torch.float64) / sizes.count_nonzero().clamp(min=1).sqrt()

@@ -147,3 +147,25 @@ def test_an_infinity_does_not_widen_what_is_allowed() -> None:
     expected = torch.tensor([1.0, -1.0, math.inf, math.nan])
     assert "differs in 1 of 4" in (difference(expected, torch.tensor([1.0, -1.1, math.inf, math.nan])) or "")
     assert difference(expected, torch.tensor([1.0, -1.0 - 1e-6, math.inf, math.nan])) is None
+
+
+@pytest.mark.parametrize(
+    ("dtype", "fill"),
+    [(torch.float32, torch.finfo(torch.float32).min), (torch.float32, -1e9), (torch.float16, -1e4)],
+)
+def test_values_that_fill_in_do_not_widen_what_is_allowed(dtype: torch.dtype, fill: float) -> None:
+    """Masked scores are far from all others, which must be right for all that."""
+    scores = torch.linspace(-2, 2, 64).to(dtype)
+    masked = torch.where(torch.arange(64) % 3 == 0, fill, scores)
+    off = torch.where(masked == fill, masked, masked + 0.1)
+    near = torch.where(masked == fill, masked, masked * (1 + 1e-6))
+    assert "differs in 42 of 64" in (difference(masked, off) or "")
+    assert difference(masked, near) is None
+
+
+def test_squares_too_large_for_the_dtype_widen_nothing() -> None:
+    """An infinite scale would let everything pass."""
+    for dtype, size in ((torch.float64, 1e200), (torch.float32, 1e30)):
+        expected = torch.tensor([1.0, -2.0, 3.0], dtype=dtype) * size
+        assert "differs in 1 of 3" in (difference(expected, expected * torch.tensor([1, 1.5, 1], dtype=dtype)) or "")
+        assert difference(expected, expected * (1 + 1e-8)) is None
