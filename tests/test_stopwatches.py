@@ -95,7 +95,7 @@ class FakeCuda:
             def __init__(self, enable_timing: bool) -> None:
                 assert enable_timing
 
-            def record(self) -> None:
+            def record(self, stream: Stream) -> None:
                 log.append("event")
 
             def synchronize(self) -> None:

@@ -109,9 +109,13 @@ def _map_dataclass(value: Any, path: str, change: Callable[[str, Tensor], Tensor
 
 
 def _fake_tensor(t: Tensor, mode: Any, sizes: Sequence[int], dynamic: Sequence[int] | None) -> Tensor:
+    from torch._subclasses.fake_tensor import FakeTensor
+
     strides = scaled_strides(t.shape, t.stride(), sizes) if t.numel() else t.stride()
-    with mode, torch.inference_mode(t.is_inference()):
-        fake = torch.empty_strided(sizes, strides, dtype=t.dtype, device=t.device)
+    with torch.inference_mode(t.is_inference()):
+        # Not made by an operator under the mode, which takes half a millisecond for sizes that it has not seen.
+        blank = torch.empty_strided(sizes, strides, dtype=t.dtype, device="meta")
+        fake: Tensor = FakeTensor(mode, blank, t.device)
         if isinstance(t, Parameter):
             fake = Parameter(fake, requires_grad=t.requires_grad)
         elif t.requires_grad:
