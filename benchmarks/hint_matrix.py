@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 from common import CONSOLE, Measured, banner, contest, fresh, graph_contest, options, print_table, write
+from torch._inductor import config as inductor_config
 from torch._inductor.utils import run_and_get_code
 from workloads import Workload, load
 
@@ -61,12 +62,17 @@ def decorate(workload: Workload, hints: Mapping[str, Sequence[int]], **more: Any
 
 
 def codes_by_hint(workload: Workload, hints: Mapping[str, Sequence[int]], args: tuple[Any, ...]) -> dict[str, str]:
-    """What Inductor generates for each hint alone, a dispatcher each; read from Inductor, not from the dispatcher."""
+    """What Inductor generates for each hint alone, a dispatcher each; read from Inductor, not from the dispatcher.
+
+    It generates nothing where it finds the code in its cache, and is not asked for a build that dispatchers share:
+    without the one, and with another setting, which is of no matter, both do their work again.
+    """
     found = {}
     for dim, sizes in hints.items():
         for size in sizes:
             alone = decorate(workload, {dim: (size,)}, name=f"{workload.name}.{dim}={size}")
-            _, codes = run_and_get_code(alone.tune, *args)
+            with inductor_config.patch(fx_graph_cache=False, comment_origin=True):
+                _, codes = run_and_get_code(alone.tune, *args)
             found[f"hint[{dim}={size}]"] = "\n".join(codes)
     return {name: code for name, code in found.items() if code}
 
