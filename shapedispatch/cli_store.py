@@ -78,13 +78,17 @@ def export(file: Path, kernel: str | None, kinds: tuple[Any, ...], place: Path |
 
 @store.command("import")
 @click.argument("file", type=FILE_THAT_IS_THERE)
+@json_option
 @store_option
-def import_(file: Path, place: Path | None) -> None:
+def import_(file: Path, wants_json: bool, place: Path | None) -> None:
     """Take in the choices of an exported FILE; what is here already stays as it is."""
     kept = opened(place, to_write=True)
     _rows_in(file)
     with sound(kept):
         merged = kept.merge(file)
+    if wants_json:
+        as_json({"taken": merged.taken, "known": merged.known, "refused": list(merged.refused)})
+        return
     click.echo(f"{merged.taken} rows taken, {merged.known} known already, {len(merged.refused)} refused")
     for reason in merged.refused:
         click.echo(f"  {reason}", err=True)
@@ -122,18 +126,24 @@ def clear(yes: bool, place: Path | None) -> None:
 @store.command()
 @click.argument("row_id", metavar="ID")
 @click.option("--target", "name", help="The dispatcher, as module:dispatcher: then its code is compared, too.")
+@json_option
 @store_option
-def why(row_id: str, name: str | None, place: Path | None) -> None:
+def why(row_id: str, name: str | None, wants_json: bool, place: Path | None) -> None:
     """Say whether the row ID (see `show`) answers calls here, or what makes them be timed again."""
     row = row_of(opened(place), row_id)
     here = _here("cuda" if row.hard.get("family") == "cuda" else "cpu")
     hard = differences(row.hard, here.hard)
     own = target(name).core.identity() if name else {part: row.soft[part] for part in OF_A_KERNEL if part in row.soft}
     soft = differences(row.soft, here.extended(**own).soft)
+    verdict = _verdict(bool(hard), bool(soft), bool(name))
+    if wants_json:
+        said = {"row": row.identity, "variant": row.variant, "kernel": row.kernel, "hard": hard, "soft": soft}
+        as_json({**said, "compared with a target": bool(name), "verdict": verdict})
+        return
     click.echo(f"{row.identity[:ID_DIGITS]} is {row.variant} for {row.kernel}")
     for difference in (*hard, *soft):
         click.echo(f"  {_shortened(difference)}")
-    click.echo(_verdict(bool(hard), bool(soft), bool(name)))
+    click.echo(verdict)
 
 
 def _verdict(hard: bool, soft: bool, compared: bool) -> str:

@@ -205,7 +205,8 @@ class Store:
         """Take in the choices and hints of an exported file; rows that are already here stay as they are."""
         rows, refused = _read_file(Path(path))
         wanted = [row for row in rows if row.kind != "missed"]
-        taken = sum(self._disk.adopt(row, any_soft=True) == row for row in wanted)
+        new = [row for row in wanted if self._disk.read(row.identity) is None]
+        taken = sum(self._disk.adopt(row, any_soft=True) == row for row in new)  # but what another process has put
         return Merged(taken, len(wanted) - taken, refused)
 
     def _layer(self) -> dict[str, Row]:

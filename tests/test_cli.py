@@ -400,6 +400,8 @@ def test_a_table_travels(tuned: Any) -> None:
     done("store", "export", "two.json", "--store", "other")
     assert Path("one.json").read_bytes() == Path("two.json").read_bytes()
     assert len(rows("--store", "other")) == 2
+    again = json.loads(done("store", "import", "one.json", "--json", "--store", "other"))
+    assert again == {"taken": 0, "known": 2, "refused": []}
 
 
 def test_one_kernel_can_be_exported(tuned: Any) -> None:
@@ -436,6 +438,9 @@ def test_the_store_says_why_a_row_is_used(tuned: Any) -> None:
     text = done("store", "why", row, "--target", "ops:mlp")
     assert "its calls are timed again" in text
     assert all(len(word) < 40 for word in text.split())
+    told = json.loads(done("store", "why", row, "--target", "ops:mlp", "--json"))
+    assert (told["variant"], told["hard"], told["compared with a target"]) == (rows()[0]["variant"], [], True)
+    assert any("code" in sentence for sentence in told["soft"])
 
 
 def _change_the_kernel() -> None:
