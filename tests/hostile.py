@@ -121,8 +121,10 @@ def exits(x: Tensor) -> Tensor:
 
 
 def floods(x: Tensor) -> Tensor:
-    """Writes on every pipe that it finds, as an answer might look."""
-    for file in range(3, 64):
+    """Writes on every pipe that it finds, as an answer might look; in a worker only: other processes need theirs."""
+    if "pytest" in sys.modules:
+        raise RuntimeError("what writes on all pipes has come out of its worker")
+    for file in range(3, 4096):
         try:
             os.write(file, b'{"reasons": 7}\n')
         except OSError:
