@@ -98,6 +98,24 @@ def test_grad_mode_is_off_inside_and_as_before_afterwards(mode: bool) -> None:
     assert layers.grad_modes[1:] == [False, False]
 
 
+def test_an_interrupt_leaves_grad_mode_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may be raised as soon as the mode is off, before the code is called."""
+    layers = Layers()
+    run = past_wrappers(layers.whole, layers.graph)
+    run(X)
+    set_mode = torch._C._set_grad_enabled
+
+    def interrupted(mode: bool) -> None:
+        set_mode(mode)
+        if not mode:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(torch._C, "_set_grad_enabled", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run(X)
+    assert torch.is_grad_enabled()
+
+
 def test_a_profiler_sees_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its trace has the ranges that it has without the shortcut."""
     layers = Layers()

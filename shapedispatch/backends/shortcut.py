@@ -36,8 +36,8 @@ def past_wrappers(whole: Run, graph: Any) -> Run:
             return whole(*inputs)
         if not torch.is_grad_enabled():
             return code(list(inputs))
-        torch._C._set_grad_enabled(False)
         try:
+            torch._C._set_grad_enabled(False)  # inside: an interrupt may be raised as soon as it is done
             return code(list(inputs))
         finally:
             torch._C._set_grad_enabled(True)
