@@ -21,13 +21,16 @@ TOLERANCES: Mapping[torch.dtype, tuple[float, float]] = {
     torch.bfloat16: (4e-2, 4e-2),
 }
 """What a build's numbers may differ by: relative to the value, and relative to the root mean square of all values that
-are not 0 and no fill value.
+are finite and no fill values.
 
 A build sums in another order and keeps half-precision intermediates in float32, so an element may be off by a few
 roundings of the largest terms in its sum. Whole numbers and booleans are equal or wrong.
 """
 
 _COARSE = (0.25, 0.25)
+_HALF = (torch.float16, torch.complex32)
+_FILL, _FILL_IN_HALF = 1e6, 1e3
+"""From where on many values alike may be a mask's; in half precision -1e9 is none, and -1e4 is taken."""
 _WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 _OPAQUE = {
     getattr(torch, name)
@@ -109,7 +112,8 @@ def _numbers_difference(
     rtol, atol = tolerance or TOLERANCES.get(expected.dtype, _COARSE)
     wide = _wide(expected)
     one, other = expected.to(wide), actual.to(wide)
-    error, scale = (one - other).abs(), _scale(one)
+    fill = _FILL_IN_HALF if expected.dtype in _HALF else _FILL
+    error, scale = (one - other).abs(), _scale(one, fill)
     same = (one == other) | (one.isnan() & other.isnan())
     numbers = one.isfinite() & other.isfinite()  # to an infinity everything would be near
     wrong = ~same & ~(numbers & (error <= rtol * one.abs() + atol * scale))
@@ -137,22 +141,26 @@ def _wide(tensor: Tensor) -> torch.dtype:
     return torch.complex128 if tensor.is_complex() else torch.float64
 
 
-def _scale(values: Tensor) -> Tensor:
-    """The root mean square of those that are finite and not 0; 0 without any. A tensor: a number would be waited for.
+def _scale(values: Tensor, fill: float) -> Tensor:
+    """The root mean square of those that are finite; 0 without any. A tensor, since a number would be waited for.
 
     Without those that fill in for nothing, as -1e9 does where scores are masked, since beside them every other value
-    would be near: some that are alike and the largest, where all others are under a tenth of them.
+    would be near: some of at least ``fill`` that are alike, where all others are under a tenth of them.
     """
     sizes = values.abs()
-    sizes = torch.where(sizes.isfinite(), sizes, 0.0)
+    finite = sizes.isfinite()
+    sizes = torch.where(finite, sizes, 0.0)
     largest = sizes.amax()
     alike, small = sizes >= 0.999 * largest, sizes < 0.1 * largest
-    whole, rest = _root_mean_square(sizes), _root_mean_square(torch.where(small, sizes, 0.0))
-    filled = (alike | small).all() & (alike.sum() > 1) & (rest > 0)
-    scale = torch.where(filled, rest, whole)
-    return torch.where(scale.isfinite(), scale, 0.0)  # squares too large for any dtype leave the relative part alone
+    others = torch.where(small, sizes, 0.0)
+    filled = (largest >= fill) & (alike | small).all() & (alike.sum() > 1) & others.any()
+    whole, rest = _root_mean_square(sizes, finite), _root_mean_square(others, finite & small)
+    return torch.where(filled, rest, whole)
 
 
-def _root_mean_square(sizes: Tensor) -> Tensor:
-    """Of those that are not 0; in double precision, whatever they are in."""
-    return torch.linalg.vector_norm(sizes, dtype=torch.float64) / sizes.count_nonzero().clamp(min=1).sqrt()
+def _root_mean_square(sizes: Tensor, counted: Tensor) -> Tensor:
+    """Over those that are counted, the others being 0; by shares of the largest, since its square may overflow."""
+    largest = sizes.amax().double()
+    shares = sizes / torch.where(largest > 0, largest, 1.0)
+    norm: Tensor = torch.linalg.vector_norm(shares, dtype=torch.float64)
+    return norm / counted.sum().clamp(min=1).sqrt() * largest

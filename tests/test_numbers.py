@@ -169,3 +169,30 @@ def test_squares_too_large_for_the_dtype_widen_nothing() -> None:
         expected = torch.tensor([1.0, -2.0, 3.0], dtype=dtype) * size
         assert "differs in 1 of 3" in (difference(expected, expected * torch.tensor([1, 1.5, 1], dtype=dtype)) or "")
         assert difference(expected, expected * (1 + 1e-8)) is None
+
+
+def test_noise_beside_ones_is_no_fill() -> None:
+    """The products of orthonormal columns are 1 and rounding noise, which another order of summation makes anew."""
+    q = torch.linalg.qr(torch.linspace(-1, 1, 2048).reshape(64, 32).sin() + torch.eye(64, 32))[0]
+    assert difference((q.unsqueeze(2) * q.unsqueeze(1)).sum(0), (q.double().T @ q.double()).float()) is None
+    turn = torch.tensor([[4e-8, -1.0], [1.0, 4e-8]])
+    assert difference(turn, turn.round()) is None
+
+
+@pytest.mark.parametrize(("dtype", "off"), [(torch.float32, 9e-5), (torch.bfloat16, 0.0398)])
+def test_zeros_make_the_scale_smaller(dtype: torch.dtype, off: float) -> None:
+    """What is off at each of thousands of zeros is no noise of the few values between them."""
+    chosen = torch.eye(8, 5000).to(dtype)
+    assert "differs in" in (difference(chosen, torch.where(chosen == 0, off, chosen)) or "")
+
+
+def test_one_large_value_is_no_fill() -> None:
+    """What others may be off by follows from it, as it may be a term of their sums."""
+    expected = torch.tensor([1e7, 1.0, 2.0])
+    assert difference(expected, expected + torch.tensor([0, 1.0, 0])) is None
+
+
+def test_alike_values_beside_zeros_are_no_fill() -> None:
+    """With nothing else there, they are what the zeros may be off by."""
+    expected = torch.tensor([1e7, 1e7, 0.0, 0.0])
+    assert difference(expected, expected + torch.tensor([0, 0, 1e-3, 0])) is None
