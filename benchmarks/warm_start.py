@@ -57,40 +57,46 @@ def main(arguments: Sequence[str] | None = None) -> None:
     contenders = [OURS, OUR_BUILDS, AS_IT_COMES] if chosen.small or chosen.only else [OURS, OUR_BUILDS, *COMPILE]
     contests = dict.fromkeys(chosen.only or (SMALL_WORKLOADS if chosen.small else WORKLOADS), contenders)
     contests |= {KERNEL_CONTEST: [OUR_KERNEL, TRITON]} if chosen.device == "cuda" else {}
-    with CONSOLE.status(f"{rounds} rounds of {contests}"), ThreadPoolExecutor(chosen.jobs) as at_once:
-        started = {
-            name: at_once.submit(measured, names, KERNEL if name == KERNEL_CONTEST else name, chosen, rounds)
-            for name, names in contests.items()
-        }
-        found: dict[str, Any] = {name: one.result() for name, one in started.items()}
+    with CONSOLE.status(f"{rounds} rounds of {contests}"):
+        found = measured(contests, chosen, rounds)
     for name, one in found.items():
         show(name, one, [contender for contender in one if contender.startswith(OURS)])
-    write(__file__, {"rounds": rounds, "contests at once": chosen.jobs, **found}, ran_on, chosen)
+    write(__file__, {"rounds": rounds, "processes at once": chosen.jobs, **found}, ran_on, chosen)
 
 
 def own_options(parser: argparse.ArgumentParser) -> None:
     """What this script takes besides what all take."""
     parser.add_argument("--only", action="append", choices=WORKLOADS, help="this one, without what no bar speaks of")
     parser.add_argument("--rounds", type=int, help="processes of each contender, besides the first")
-    parser.add_argument("--jobs", type=int, default=1, help="contests at once; the contenders of one take turns")
+    parser.add_argument(
+        "--jobs", type=int, default=1, help="processes at once; with more than one they slow each other down"
+    )
 
 
-def measured(contenders: Sequence[str], workload: str, chosen: argparse.Namespace, rounds: int) -> dict[str, Any]:
-    """Each contender's fresh processes, in turn so that a slow moment hits all, after one that fills its caches.
+def measured(
+    contests: Mapping[str, Sequence[str]], chosen: argparse.Namespace, rounds: int
+) -> dict[str, dict[str, dict[str, Any]]]:
+    """By contest and contender: fresh processes, in turn so that a slow moment hits all, after those that fill caches.
 
-    Those that fill caches run at once: nobody asks what they took.
+    Those run at once: nobody asks what they took.
     """
-    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(min(len(contenders), os.cpu_count() or 1)) as many:
+    all_of_them = [(contest, name) for contest, names in contests.items() for name in names]
+    runs: dict[tuple[str, str], list[dict[str, Any]]] = {one: [] for one in all_of_them}
+    with tempfile.TemporaryDirectory() as folder:
 
-        def one(name: str) -> dict[str, Any]:
-            return process(name, workload, chosen, Path(folder) / str(contenders.index(name)))  # no spaces: g++
+        def told_by(one: tuple[str, str]) -> dict[str, Any]:
+            contest, name = one
+            place = Path(folder) / str(all_of_them.index(one))  # no spaces: g++
+            return process(name, KERNEL if contest == KERNEL_CONTEST else contest, chosen, place)
 
-        list(many.map(one, contenders))
-        runs: dict[str, list[dict[str, Any]]] = {name: [] for name in contenders}
-        for turn in range(rounds):
-            for name in contenders[turn % len(contenders) :] + contenders[: turn % len(contenders)]:
-                runs[name].append(one(name))
-    return {name: summed_up(told) for name, told in runs.items()}
+        with ThreadPoolExecutor(max(chosen.jobs, os.cpu_count() or 1)) as many:
+            list(many.map(told_by, all_of_them))
+        with ThreadPoolExecutor(chosen.jobs) as at_once:
+            for turn in range(rounds):
+                order = all_of_them[turn % len(runs) :] + all_of_them[: turn % len(runs)]
+                for one, told in zip(order, at_once.map(told_by, order), strict=True):
+                    runs[one].append(told)
+    return {contest: {name: summed_up(runs[contest, name]) for name in names} for contest, names in contests.items()}
 
 
 def process(contender: str, workload: str, chosen: argparse.Namespace, folder: Path) -> dict[str, Any]:
