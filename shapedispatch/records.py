@@ -32,7 +32,7 @@ class Timing:
 
     ``median_us`` and ``spread_us`` (half the distance between the quartiles) are microseconds a call over
     ``repeats`` samples; ``bytes`` is the peak memory of one call above what was allocated before it, or None
-    where it was not measured.
+    where it was not measured; ``least_us`` the least sample, or None in what was read from a store.
     """
 
     variant: str
@@ -40,6 +40,7 @@ class Timing:
     spread_us: float
     repeats: int
     bytes: int | None = None
+    least_us: float | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
