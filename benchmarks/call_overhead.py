@@ -46,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
         road = {"c_road": hotpath.reason() is None, "why": hotpath.reason()}
         CONSOLE.print(f"on the road in {'C' if road['c_road'] else f'Python: {hotpath.reason()}'}", highlight=False)
-        found = road | {"shapes": by_shapes_seen(chosen), "keys": by_keys_in_table(chosen)}
+        found = road | {"keys": by_keys_in_table(chosen), "shapes": by_shapes_seen(chosen)}
     write(__file__, found | {"bars": bars(found)}, ran_on, chosen)
 
 

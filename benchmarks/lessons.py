@@ -186,7 +186,8 @@ def specialised(chosen: argparse.Namespace) -> dict[str, Any]:
     from shapedispatch import shapedispatch
 
     workload = load("specialised_layer")
-    dispatched = shapedispatch(exact=True, hints=(), name=SPECIALISED)(workload.fn)
+    # Without autotuning: what is shown is which builds are made, and an H100 tunes a layer's products for a minute.
+    dispatched = shapedispatch(exact=True, hints=(), options={}, name=SPECIALISED)(workload.fn)
     calls = [workload.inputs(sizes, device=chosen.device) for sizes in workload.sizes(small=chosen.small)]
     rows = []
     with torch.no_grad():
