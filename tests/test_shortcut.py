@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from torch.autograd import profiler
 
-from shapedispatch.backends import graph_effects
+from shapedispatch import profiling
+from shapedispatch.backends import graph_effects, inductor
 from shapedispatch.backends.shortcut import past_wrappers
 from tests.helpers import assert_same, built, pinned
 
@@ -121,7 +121,7 @@ def test_a_profiler_sees_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     layers = Layers()
     run = past_wrappers(layers.whole, layers.graph)
     run(X)
-    monkeypatch.setattr(profiler, "_is_profiler_enabled", True)
+    monkeypatch.setattr(profiling.state, "_is_profiler_enabled", True)
     run(X)
     assert layers.wrapped == 2
 
@@ -253,6 +253,28 @@ def test_a_release_that_says_less_keeps_the_wrapper(metadata: Any, monkeypatch: 
     """What is not said of a graph is taken for work around it."""
     monkeypatch.setattr(graph_effects, "aot_metadata", lambda: metadata)
     assert not graph_effects.only_computes()
+
+
+def test_a_release_without_the_graphs_callable_keeps_the_wrapper(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a graph runs has a private name, which may go."""
+
+    class Renamed:
+        def __init__(self, compiled: Any) -> None:
+            self.compiled, self._boxed_call = compiled, True
+
+        def __call__(self, inputs: Any) -> Any:
+            return self.compiled(inputs)
+
+        def __getattr__(self, name: str) -> Any:
+            if name == "current_callable":
+                raise AttributeError(name)
+            return getattr(self.compiled, name)
+
+    compile_inner = inductor.compile_fx_inner
+    monkeypatch.setattr(inductor, "compile_fx_inner", lambda *args, **more: Renamed(compile_inner(*args, **more)))
+    f = pinned(built(computes, exact=True, hints=()), "exact")
+    assert not is_shortened(f)
+    assert_same(f(X), computes(X))
 
 
 def is_shortened(f: Any, x: Tensor = X) -> bool:

@@ -18,7 +18,6 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # of torch about torch, and no business of the call that comes first
     from torch._inductor.codecache import PyCodeCache
     from torch._inductor.compile_fx import compile_fx, compile_fx_inner
-    from torch._inductor.output_code import CompiledFxGraph
 from torch.torch_version import TorchVersion
 
 from ..keys import any_autocast
@@ -105,8 +104,8 @@ def compiler(options: Mapping[str, Any], code: Code) -> Compile:
         code.only_views &= _only_views(gm)
         compiled = compile_fx_inner(gm, examples, **kwargs)
         code.sources.append(getattr(compiled, "source_code", None) or "")
-        if kwargs.get("is_inference") and type(compiled) is CompiledFxGraph:
-            inference.append(compiled)
+        if kwargs.get("is_inference") and callable(getattr(compiled, "current_callable", None)):
+            inference.append(compiled)  # and where a release has another name for it, it keeps its wrappers
         return compiled
 
     def compile_graph(gm: torch.fx.GraphModule, examples: Sequence[Any]) -> Callable[..., Any]:

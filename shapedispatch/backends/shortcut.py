@@ -12,7 +12,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch.autograd import profiler
+
+from .. import profiling
 
 __all__ = ["past_wrappers"]
 
@@ -32,7 +33,7 @@ def past_wrappers(whole: Run, graph: Any) -> Run:
         if not found:
             return _watched(whole, graph, inputs, found)
         code = found[0]
-        if code is None or profiler._is_profiler_enabled:
+        if code is None or profiling.state._is_profiler_enabled:
             return whole(*inputs)
         if not torch.is_grad_enabled():
             return code(list(inputs))
