@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 import os
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -46,8 +46,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
         road = {"c_road": hotpath.reason() is None, "why": hotpath.reason()}
         CONSOLE.print(f"on the road in {'C' if road['c_road'] else f'Python: {hotpath.reason()}'}", highlight=False)
-        found = road | {"keys": by_keys_in_table(chosen), "shapes": by_shapes_seen(chosen)}
-    write(__file__, found | {"bars": bars(found)}, ran_on, chosen)
+        found = road | {"keys": by_keys_in_table(chosen), "shapes": {}}
+        for count, one in by_shapes_seen(chosen):
+            found["shapes"][count] = one
+            write(__file__, found | {"bars": bars(found)}, ran_on, chosen)  # a run that is cut off leaves what it has
+    for name, one in bars(found).items():
+        said = verdict(one["ratio"], one["bar"]) if one["bar"] else f"{one['ratio']:.3f}"
+        CONSOLE.print(f"{name}: {said}", highlight=False)
 
 
 def calls(count: int, device: str) -> list[Args]:
@@ -56,14 +61,13 @@ def calls(count: int, device: str) -> list[Args]:
     return [(torch.randn(shape, device=device), torch.randn(shape, device=device)) for shape in shapes]
 
 
-def by_shapes_seen(chosen: argparse.Namespace) -> dict[int, dict[str, Any]]:
+def by_shapes_seen(chosen: argparse.Namespace) -> Iterator[tuple[int, dict[str, Any]]]:
     """The contenders with one shape seen, then more, called in turn."""
     from shapedispatch import keys, shapedispatch
 
     seen = SMALL_SHAPES_SEEN if chosen.small else SHAPES_SEEN
     compiled = compiled_for(max(seen))
     dispatched = shapedispatch(exact=True, hints=(), name=PINNED)(fresh(weighted))
-    found = {}
     for count in seen:
         turns = calls(count, chosen.device)
         with CONSOLE.status(f"compiling for {count} shapes"):
@@ -78,9 +82,8 @@ def by_shapes_seen(chosen: argparse.Namespace) -> dict[int, dict[str, Any]]:
             contenders["shapedispatch, in Python"] = (in_python(dispatched), turns)
         measured = host_contest(contenders, loops=5 if chosen.small else 11)
         ran = sorted({dispatched.explain(*args).variant for args in turns})
-        found[count] = {"times": measured, "variants": ran, "routes": sorted(routes(dispatched, turns))}
         show(f"{named(count)} in turn; shapedispatch ran {', '.join(ran)}", measured)
-    return found
+        yield count, {"times": measured, "variants": ran, "routes": sorted(routes(dispatched, turns))}
 
 
 def in_python(dispatched: Any) -> Callable[..., Any]:
@@ -152,7 +155,7 @@ def named(count: int) -> str:
 
 
 def bars(found: dict[str, Any]) -> dict[str, Any]:
-    """The ratios that the bars are about, printed."""
+    """The ratios that the bars are about."""
     ratios = {}
     for count, one in found["shapes"].items():
         times = one["times"]
@@ -162,8 +165,6 @@ def bars(found: dict[str, Any]) -> dict[str, Any]:
         )
     times, count = found["keys"]["times"], found["keys"]["count"]
     ratios[f"{count} keys / 1 key"] = ratio(times[f"{count} keys"], times["1 key"]), KEYS_BAR
-    for name, (value, bar) in ratios.items():
-        CONSOLE.print(f"{name}: {verdict(value, bar) if bar else f'{value:.3f}'}", highlight=False)
     return {name: {"ratio": value, "bar": bar} for name, (value, bar) in ratios.items()}
 
 

@@ -20,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -57,11 +57,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     contenders = [OURS, OUR_BUILDS, AS_IT_COMES] if chosen.small or chosen.only else [OURS, OUR_BUILDS, *COMPILE]
     contests = dict.fromkeys(chosen.only or (SMALL_WORKLOADS if chosen.small else WORKLOADS), contenders)
     contests |= {KERNEL_CONTEST: [OUR_KERNEL, TRITON]} if chosen.device == "cuda" else {}
+    found: dict[str, Any] = {}
     with CONSOLE.status(f"{rounds} rounds of {contests}"):
-        found = measured(contests, chosen, rounds)
+        for done, found in enumerate(measured(contests, chosen, rounds), start=1):
+            judged = {name: one | {"bars": bars(one)} for name, one in found.items()}
+            write(__file__, {"rounds": done, "processes at once": chosen.jobs, **judged}, ran_on, chosen)
     for name, one in found.items():
-        show(name, one, [contender for contender in one if contender.startswith(OURS)])
-    write(__file__, {"rounds": rounds, "processes at once": chosen.jobs, **found}, ran_on, chosen)
+        show(name, one)
 
 
 def own_options(parser: argparse.ArgumentParser) -> None:
@@ -75,10 +77,11 @@ def own_options(parser: argparse.ArgumentParser) -> None:
 
 def measured(
     contests: Mapping[str, Sequence[str]], chosen: argparse.Namespace, rounds: int
-) -> dict[str, dict[str, dict[str, Any]]]:
-    """By contest and contender: fresh processes, in turn so that a slow moment hits all, after those that fill caches.
+) -> Iterator[dict[str, dict[str, Any]]]:
+    """After each round, by contest and contender: fresh processes, after those that fill the caches.
 
-    Those run at once: nobody asks what they took.
+    They take turns, so that a slow moment hits all.
+    Those that fill caches run at once: nobody asks what they took.
     """
     all_of_them = [(contest, name) for contest, names in contests.items() for name in names]
     runs: dict[tuple[str, str], list[dict[str, Any]]] = {one: [] for one in all_of_them}
@@ -96,7 +99,10 @@ def measured(
                 order = all_of_them[turn % len(runs) :] + all_of_them[: turn % len(runs)]
                 for one, told in zip(order, at_once.map(told_by, order), strict=True):
                     runs[one].append(told)
-    return {contest: {name: summed_up(runs[contest, name]) for name in names} for contest, names in contests.items()}
+                yield {
+                    contest: {name: summed_up(runs[contest, name]) for name in names}
+                    for contest, names in contests.items()
+                }
 
 
 def process(contender: str, workload: str, chosen: argparse.Namespace, folder: Path) -> dict[str, Any]:
@@ -128,31 +134,40 @@ def summed_up(told: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     }
 
 
-def show(title: str, found: dict[str, Any], ours: Sequence[str]) -> None:
-    """One table; the bars, which go into ``found`` too."""
+def bars(found: Mapping[str, Any]) -> dict[str, dict[str, float]]:
+    """Our contenders against those that a bar speaks of."""
+    return {
+        f"{name} / {other}": {"ratio": found[name]["all_ms"] / found[other]["all_ms"], "bar": bar}
+        for name in ours(found)
+        for other, bar in BARS.items()
+        if other in found
+    }
+
+
+def ours(found: Mapping[str, Any]) -> list[str]:
+    """Those of shapedispatch."""
+    return [name for name in found if name.startswith(OURS)]
+
+
+def show(title: str, found: Mapping[str, Any]) -> None:
+    """One table, what ours did, and the bars."""
     from common import CONSOLE, print_table, summary, verdict
 
-    shapes = list(found[ours[0]]["first_ms"])
     rows = [
         (name, *(f"{ms:.0f}" for ms in (one["ready_ms"], *one["first_ms"].values())), str(summary(one["all_ms_each"])))
         for name, one in found.items()
     ]
     print_table(
         f"{title}: ms in a fresh process",
-        ("contender", "ready", *shapes, "all, median ± half the quartile distance"),
+        ("contender", "ready", *found[ours(found)[0]]["first_ms"], "all, median ± half the quartile distance"),
         rows,
     )
-    bars = {}
-    for name in ours:
+    for name in ours(found):
         one = found[name]
         ran = ", ".join(one["chosen"])
         CONSOLE.print(f"{name}: {one['timings']} timings, {one['builds']} builds; chosen: {ran}", highlight=False)
-        for other, bar in BARS.items():
-            if other in found:
-                bars[f"{name} / {other}"] = {"ratio": one["all_ms"] / found[other]["all_ms"], "bar": bar}
-    for said, held in bars.items():
+    for said, held in bars(found).items():
         CONSOLE.print(f"{said}: {verdict(held['ratio'], held['bar'])}", highlight=False)
-    found["bars"] = bars
 
 
 # --- a process ---
