@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from shapedispatch.backends import dynamo
+from shapedispatch.backends import dynamo, implied
 from shapedispatch.backends.dynamo import Untraceable, trace
 from shapedispatch.backends.inductor import look_only
 from tests.helpers import assert_same, built
@@ -78,6 +78,11 @@ def test_a_changed_closure_value_is_seen() -> None:
         assert_same(f(X), scaled(X))
 
 
+WITH_A_CLASS = "exact" if implied.CLASSES_ARE_WATCHED else "plain"
+"""What runs a function that uses a class with values, on this torch."""
+UNBUILT = "ignore:(?s).*every variant but plain was refused"
+
+
 class Settings:
     """A class that is an argument: what hangs on it may change."""
 
@@ -90,6 +95,7 @@ class Kind(Enum):
     FIRST = [2.0]  # noqa: RUF012 - a member, whose value may change in place
 
 
+@pytest.mark.filterwarnings(UNBUILT)
 @pytest.mark.parametrize("kind", [Settings, Kind.FIRST], ids=str)
 def test_a_changed_attribute_of_a_class_or_a_member_is_seen(kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """They are keyed by which they are."""
@@ -103,7 +109,73 @@ def test_a_changed_attribute_of_a_class_or_a_member_is_seen(kind: Any, monkeypat
         Kind.FIRST.value[0] = scale
         for _ in range(2):
             assert_same(f(X, kind), scaled(X, kind))
-    assert f.explain(X, kind).variant == "exact"
+    assert f.explain(X, kind).variant == WITH_A_CLASS
+
+
+class Fixed(Enum):
+    """Members that hold nothing that may change."""
+
+    ONE = 1
+
+
+class Bare:
+    """A class with nothing on it but code."""
+
+    def scale(self, x: Tensor) -> Tensor:
+        """Twice as much."""
+        return x * 2
+
+
+def reads_a_class(x: Tensor) -> Tensor:
+    """What hangs on a class among the globals."""
+    return torch.relu(x) * Settings.scale
+
+
+def reads_a_members_value(x: Tensor) -> Tensor:
+    """What is in a member."""
+    return torch.relu(x) * Kind.FIRST.value[0]
+
+
+def uses_a_member(x: Tensor) -> Tensor:
+    """Which member it is."""
+    return torch.relu(x) * (2 if Fixed.ONE.value == 1 else 3)
+
+
+def uses_a_bare_class(x: Tensor) -> Tensor:
+    """Code alone."""
+    return Bare().scale(x)
+
+
+@pytest.mark.filterwarnings(UNBUILT)
+@pytest.mark.parametrize(
+    ("fn", "variant"),
+    [
+        (reads_a_class, "plain"),
+        (reads_a_members_value, "plain"),
+        (uses_a_member, "exact"),
+        (uses_a_bare_class, "exact"),
+    ],
+)
+def test_a_class_that_no_guard_watches_is_not_built_on(fn: Any, variant: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Torch before 2.13 takes what hangs on a class for constant; what cannot change may be."""
+    monkeypatch.setattr(implied, "CLASSES_ARE_WATCHED", False)
+    f = exact(fn)
+    assert_same(f(X), fn(X))
+    assert f.explain(X).variant == variant
+    if variant == "plain":
+        assert any("would not see a class's values change" in str(one.reasons) for one in f.explain(X).refusals)
+
+
+@pytest.mark.filterwarnings(UNBUILT)
+@pytest.mark.parametrize("fn", [reads_a_class, reads_a_members_value])
+def test_a_changed_value_of_a_class_among_the_globals_is_seen(fn: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether by a guard, or since it is not built on this torch."""
+    f = exact(fn)
+    for scale in (3.0, 4.0):
+        monkeypatch.setattr(Settings, "scale", scale)
+        Kind.FIRST.value[0] = scale
+        for _ in range(2):
+            assert_same(f(X), fn(X))
 
 
 def helper(scale: float) -> Callable[[Tensor], Tensor]:
@@ -131,6 +203,7 @@ def test_a_rebound_helper_function_is_seen(monkeypatch: pytest.MonkeyPatch) -> N
         assert_same(f(X), torch.relu(X * scale))
 
 
+@pytest.mark.filterwarnings(UNBUILT)
 def test_states_that_are_gone_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
     """A class defined anew again and again, as in a notebook, does not end in plain for ever."""
     monkeypatch.setitem(globals(), "HELPER", None)
@@ -144,7 +217,7 @@ def test_states_that_are_gone_make_room(monkeypatch: pytest.MonkeyPatch) -> None
         gc.collect()
         globals()["HELPER"] = type("Settings", (), {"scale": scale})
         assert_same(f(X), torch.relu(X * scale))
-    assert f.explain(X).variant == "exact"
+    assert f.explain(X).variant == WITH_A_CLASS
     assert f.cache_info().builds_held <= 4
 
 

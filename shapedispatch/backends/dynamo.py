@@ -26,7 +26,7 @@ from torch._dynamo import guards as dynamo_guards
 from .effects import Effects
 from .frames import argument_names, frame_locals, receiver_of
 from .graph_effects import aot_metadata, effects_of
-from .implied import CODE_GUARDS, Implied
+from .implied import CODE_GUARDS, Implied, unwatched
 from .quiet import quiet_configuration
 
 __all__ = ["GraphCompiler", "Trace", "Unkeyed", "Untraceable", "forget", "guarded", "trace"]
@@ -60,6 +60,7 @@ class _Recording:
     managers: list[Any] = field(default_factory=list)
     referents: list[Any] = field(default_factory=list)
     odd: list[str] = field(default_factory=list)
+    unwatched: list[str] = field(default_factory=list)
     locals_kept: set[str] = field(default_factory=set)
     state_kept: bool = False
     effects: Effects | None = None
@@ -169,6 +170,9 @@ def trace(
         _recording = None
     if len(entries) != 1 or record.effects is None:
         raise Untraceable("there is nothing in it to compile: no operation on a tensor")
+    if record.unwatched:
+        classes = ", ".join(dict.fromkeys(record.unwatched))
+        raise Untraceable(f"it uses {classes}, and this torch's compiled code would not see a class's values change")
     if record.odd and not for_effects:
         raise Unkeyed("it depends on what no key holds: " + "; ".join(record.odd))
     record.effects = replace(record.effects, unkeyed=tuple(dict.fromkeys(record.odd)))
@@ -320,6 +324,8 @@ def _split_guards(guards: Sequence[Any]) -> list[bool]:
         name, kind = entry.orig_guard.name, entry.guard_type  # entry.name has lost its L[...]
         verdict = implied.verdict(name, kind)
         keep.append(verdict == "ask")
+        if unwatched(entry):
+            record.unwatched.append(name)
         if verdict == "odd":
             record.odd.append(f"{name} ({kind})")
         elif verdict == "ask":
