@@ -8,6 +8,7 @@ import contextlib
 import dataclasses
 import enum
 import math
+import warnings
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
@@ -373,6 +374,13 @@ STATES: Mapping[str, tuple[Callable[[], AbstractContextManager[Any]], str]] = {
 }
 """States in which every call is a bypass, and a word of the reason."""
 
+
+def _named() -> Tensor:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch says that it may take the names away, as 2.13 did
+        return torch.ones(2, names=("N",))  # type: ignore[call-overload]
+
+
 ARGUMENTS: Mapping[str, tuple[Callable[[], Any], str]] = {
     "subclass": (lambda: torch.ones(4).as_subclass(Sub), "Sub"),
     "fake": (_fake, "FakeTensor"),
@@ -391,6 +399,7 @@ ARGUMENTS: Mapping[str, tuple[Callable[[], Any], str]] = {
     "neg": (lambda: torch._neg_view(torch.ones(2)), "neg"),
     "imaginary part of a conj": (lambda: torch.ones(2, dtype=torch.complex64).conj().imag, "neg"),
     "freed": (_freed, "freed"),
+    **({"named": (_named, "named dimensions")} if hasattr(Tensor, "has_names") else {}),
     "in a list": (lambda: [torch.ones(2, device="meta")], "meta"),
     "object": (Unknown, "Unknown"),
     "set": (lambda: {1}, "set"),

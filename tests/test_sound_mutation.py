@@ -186,6 +186,7 @@ EQUIVALENT = {
     "key: the test kind is Parameter": "a quicker way to the same",
     **({} if keys._NAMES else dict.fromkeys(["_tensor: the test _NAMES and t.has_names()"], _NAMED)),
     **({} if keys._NAMES else dict.fromkeys(["why_tensor: the test t.has_names()"], _NAMED)),
+    **({"why_tensor: the test _NAMES": "this torch has named tensors"} if keys._NAMES else {}),
 }
 """Mutants that no test can kill, since they change nothing that matters; and why."""
 
