@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import gc
-import sys
+import importlib
 import types
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -81,17 +82,16 @@ def test_hints_are_shared_with_their_names(compiled: list[str]) -> None:
     assert_same(blocks[2].variant("hint[M=256]")(x, w), torch.relu(x @ w) * 2.0)
 
 
-def test_copies_of_the_source_hit_the_compilers_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_copies_of_the_source_hit_the_compilers_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ten modules with the same text: each is traced, the code is made once."""
     text = "import torch\ndef block(x, w):\n    return torch.relu(x @ w) * 4.0 + 1.0\n"
     x, w = tensors()
+    monkeypatch.syspath_prepend(tmp_path)
     with fresh_cache():
         before = counters["inductor"]["fxgraph_cache_miss"]
         for i in range(PARTITIONS):
-            module = types.ModuleType(f"partition{i}")
-            monkeypatch.setitem(sys.modules, module.__name__, module)  # torch 2.11 imports it again
-            exec("\n" * i + text, vars(module))
-            block = built(module.block, exact=True, hints=())
+            (tmp_path / f"copied_partition{i}.py").write_text("\n" * i + text)
+            block = built(importlib.import_module(f"copied_partition{i}").block, exact=True, hints=())
             assert_same(block(x, w), torch.relu(x @ w) * 4.0 + 1.0)
             assert block.explain(x, w).variant == "exact"
         assert counters["inductor"]["fxgraph_cache_miss"] - before == 1
