@@ -118,6 +118,15 @@ class Fixed(Enum):
     ONE = 1
 
 
+class Weighted(Enum):
+    """A member with more on it than its value."""
+
+    ONE = 1
+
+
+Weighted.ONE.weight = 2.0  # type: ignore[attr-defined]
+
+
 class Bare:
     """A class with nothing on it but code."""
 
@@ -136,6 +145,11 @@ def reads_a_members_value(x: Tensor) -> Tensor:
     return torch.relu(x) * Kind.FIRST.value[0]
 
 
+def reads_what_hangs_on_a_member(x: Tensor) -> Tensor:
+    """An attribute of a member."""
+    return torch.relu(x) * Weighted.ONE.weight  # type: ignore[attr-defined]
+
+
 def uses_a_member(x: Tensor) -> Tensor:
     """Which member it is."""
     return torch.relu(x) * (2 if Fixed.ONE.value == 1 else 3)
@@ -152,6 +166,7 @@ def uses_a_bare_class(x: Tensor) -> Tensor:
     [
         (reads_a_class, "plain"),
         (reads_a_members_value, "plain"),
+        (reads_what_hangs_on_a_member, "plain"),
         (uses_a_member, "exact"),
         (uses_a_bare_class, "exact"),
     ],

@@ -39,13 +39,18 @@ def unwatched(entry: Any) -> bool:
 
 def _holds_values(value: type) -> bool:
     if issubclass(value, Enum):  # whose members stay what they are, but for what is in them
-        return any(type(member.value) not in _NEVER_CHANGE for member in value)
+        return any(type(member.value) not in _NEVER_CHANGE or _own_names(member) for member in value)
     own = [base for base in value.__mro__ if base.__module__.partition(".")[0] not in ("builtins", "torch")]
     return any(_is_value(name, held) for base in own for name, held in vars(base).items())
 
 
+def _own_names(member: Enum) -> list[str]:
+    """What was hung on a member beside its value."""
+    return [name for name in vars(member) if not name.startswith("_")]
+
+
 def _is_value(name: str, held: Any) -> bool:
-    """Neither code nor Python's own: `CLOSURE_MATCH` and the like see a method replaced."""
+    """Neither code, which no release watches on a class, nor Python's own."""
     return not (name.startswith("__") and name.endswith("__")) and not hasattr(type(held), "__get__")
 
 
