@@ -34,6 +34,7 @@
 #include "_hotpath_bind.h"
 #include "_hotpath_signature.h"
 #include "_hotpath_watch.h"
+#include "_hotpath_stands.h"
 #include "_hotpath_kernel.h"
 #include "_hotpath_front.h"
 
@@ -114,7 +115,8 @@ PyMODINIT_FUNC PyInit__hotpath(void)
         PyErr_SetString(PyExc_ImportError, "shapedispatch's C road is written for 64-bit processors");
         return NULL;
     }
-    PyTypeObject *types[] = {&RoadType, &LinkType, &PlanType, &SignatureType, &AtGridType, &FrontType, &KernelRoadType};
+    PyTypeObject *types[] = {&RoadType, &LinkType, &PlanType, &SignatureType, &StandsType, &AtGridType, &FrontType,
+        &KernelRoadType};
     PyObject *module = intern_names() ? PyModule_Create(&definition) : NULL;
     for (size_t i = 0; module != NULL && i < sizeof types / sizeof *types; i++)
         if (PyModule_AddType(module, types[i]) < 0)     /* which readies it */

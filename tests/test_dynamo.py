@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from shapedispatch.backends import dynamo, implied
+from shapedispatch.backends import dynamo, unwatched
 from shapedispatch.backends.dynamo import Untraceable, trace
 from shapedispatch.backends.inductor import look_only
 from tests.helpers import assert_same, built
@@ -78,7 +78,7 @@ def test_a_changed_closure_value_is_seen() -> None:
         assert_same(f(X), scaled(X))
 
 
-WITH_A_CLASS = "exact" if implied.CLASSES_ARE_WATCHED else "plain"
+WITH_A_CLASS = "exact" if unwatched.CLASSES_ARE_WATCHED else "plain"
 """What runs a function that uses a class with values, on this torch."""
 UNBUILT = "ignore:(?s).*every variant but plain was refused"
 
@@ -173,7 +173,7 @@ def uses_a_bare_class(x: Tensor) -> Tensor:
 )
 def test_a_class_that_no_guard_watches_is_not_built_on(fn: Any, variant: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Torch before 2.13 takes what hangs on a class for constant; what cannot change may be."""
-    monkeypatch.setattr(implied, "CLASSES_ARE_WATCHED", False)
+    monkeypatch.setattr(unwatched, "CLASSES_ARE_WATCHED", False)
     f = exact(fn)
     assert_same(f(X), fn(X))
     assert f.explain(X).variant == variant

@@ -16,12 +16,14 @@ import torch
 from ..dims import point_of, variant_name
 from . import Memory
 from .frames import call_of
+from .looks import look_at
 from .sharing import Shelved, same_closure, source_key
 from .situation import Situation
 
 if TYPE_CHECKING:  # Dynamo and Inductor take seconds to import, which is for the first build to pay
     from .dynamo import Trace
     from .inductor import Code
+    from .standing import Standing
 
 __all__ = ["Build", "Builder", "DirectBuild", "GuardedBuild", "NoBuild", "made"]
 
@@ -51,7 +53,7 @@ class DirectBuild:
 
     def gone(self) -> bool:
         """Whether no call will be accepted again."""
-        return self.trace.gone()
+        return self.trace.gone() is not None
 
     def check(self) -> Check | None:
         """What to ask at each hit."""
@@ -83,12 +85,14 @@ class DirectBuild:
 class GuardedBuild:
     """A copy of the function under torch.compile, which asks all of its guards itself and compiles at its first run.
 
-    While it is ``sealed`` it runs as written what its guards do not admit.
+    While it is ``sealed`` it runs as written what its guards do not admit. Which code a look followed is watched here:
+    no guard is on that.
     """
 
     compiled: Callable[..., Any]
     route: str
     twin: types.FunctionType
+    standing: Standing | None
     shared: bool = False
     sealed: bool = False
 
@@ -100,16 +104,20 @@ class GuardedBuild:
             return self.compiled(*args, **kwargs)
 
     def accepts(self, frame: Mapping[str, Any]) -> tuple[str, ...]:
-        """Nothing is refused: what the guards do not admit is compiled anew."""
-        return ()
+        """Nothing else is refused: what the guards do not admit is compiled anew."""
+        replaced = self.standing.replaced() if self.standing is not None else None
+        return () if replaced is None else (replaced,)
 
     def gone(self) -> bool:
         """Whether no call will be accepted again."""
-        return False
+        return bool(self.accepts({}))
 
     def check(self) -> Check | None:
-        """Nothing is left to ask."""
-        return None
+        """What to ask at each hit beside its own guards."""
+        if self.standing is None:
+            return None
+        stands = self.standing.watch()
+        return lambda args, kwargs: stands()
 
     def notes(self) -> tuple[str, ...]:
         """What a person may want to know."""
@@ -174,7 +182,7 @@ class Builder:
                 why = memory.why_not_again(slot) if make else "it is not built, and nothing is built in this mode"
                 if why:
                     return slot, NoBuild(why, passing=True)
-                build = self._guarded(call, point, unkeyed) if unkeyed else self._direct(call, point, memory)
+                build = self._guarded(call, point, unkeyed, memory) if unkeyed else self._direct(call, point, memory)
                 if not isinstance(build, NoBuild):
                     memory.hold(slot, build, not build.shared)
                 elif unkeyed is not None or not build.passing:
@@ -229,11 +237,15 @@ class Builder:
             return NoBuild(same_as=name, code=twin.code)
         return build
 
-    def _guarded(self, call: Situation, point: Mapping[str, int], unkeyed: Sequence[str]) -> GuardedBuild:
+    def _guarded(
+        self, call: Situation, point: Mapping[str, int], unkeyed: Sequence[str], memory: Memory
+    ) -> GuardedBuild:
         from .dynamo import guarded
 
         run, twin = guarded(call.fn, dynamic=bool(point), options=self._options(call, point))
-        return GuardedBuild(run, f"torch.compile with all of its guards, since it depends on {unkeyed[0]}", twin)
+        route = f"torch.compile with all of its guards, since it depends on {unkeyed[0]}"
+        look = look_at(call, memory, make=False)
+        return GuardedBuild(run, route, twin, None if look is None or isinstance(look, str) else look.standing)
 
     def _options(self, call: Situation, point: Mapping[str, int]) -> Mapping[str, Any]:
         """A product is tuned at the hint, when it is compiled; any other kernel at its first run, whatever its size.

@@ -24,10 +24,13 @@ import torch._dynamo
 from torch._dynamo import guards as dynamo_guards
 
 from .effects import Effects
+from .followed import Found, followed
 from .frames import argument_names, frame_locals, receiver_of
 from .graph_effects import aot_metadata, effects_of
-from .implied import CODE_GUARDS, Implied, unwatched
+from .implied import CODE_GUARDS, Implied
 from .quiet import quiet_configuration
+from .standing import Standing
+from .unwatched import unwatched
 
 __all__ = ["GraphCompiler", "Trace", "Unkeyed", "Untraceable", "forget", "guarded", "trace"]
 
@@ -61,6 +64,8 @@ class _Recording:
     referents: list[Any] = field(default_factory=list)
     odd: list[str] = field(default_factory=list)
     unwatched: list[str] = field(default_factory=list)
+    found: Found = field(default_factory=Found)
+    traced: list[types.CodeType] | None = None
     locals_kept: set[str] = field(default_factory=set)
     state_kept: bool = False
     effects: Effects | None = None
@@ -81,6 +86,8 @@ class Trace:
     _function: types.FunctionType
     state: bool
     """Whether it depends on values that no call carries: an attribute of a module, a number among the globals."""
+    standing: Standing
+    """The code that it was made of."""
     _all: Any
     _rest: Callable[[Mapping[str, Any]], bool]
     _locals: frozenset[str]
@@ -94,23 +101,24 @@ class Trace:
 
         ``scope`` are the local names at the function's entry with fake tensors in place of tensors.
         """
-        if self.gone():
-            return ("an object that the function reads is gone",)
+        gone = self.gone()
+        if gone:
+            return (gone,)
         if self._casts is not None and self._casts != _default_casts():
             return ("what autocast casts to by default has changed",)
         verdict = self._all.check_verbose(scope)
         return () if verdict.result else tuple(_readable(part) for part in verdict.verbose_code_parts)
 
-    def gone(self) -> bool:
-        """Whether an object that a guard knows by its identity is gone, so that no call is accepted again."""
-        return bool(self._dead)
+    def gone(self) -> str | None:
+        """Why no call is accepted again, if so: its code was replaced, or a guard's object by identity is no more."""
+        return "an object that the function reads is gone" if self._dead else self.standing.replaced()
 
     def of(self, fn: types.FunctionType) -> Trace:
         """The same code for another function with the same code and globals: with that one's closure."""
         code: types.CodeType = self.call.__code__  # type: ignore[attr-defined]  # it is a function that was made here
         call = types.FunctionType(code, fn.__globals__, fn.__name__, fn.__defaults__, fn.__closure__)
         call.__kwdefaults__ = fn.__kwdefaults__
-        return replace(self, call=call, _function=fn)
+        return replace(self, call=call, _function=fn, standing=self.standing.of(fn))
 
     def function(self) -> types.FunctionType:
         """The function that was traced, or whose closure it has."""
@@ -123,14 +131,14 @@ class Trace:
 
     def check(self) -> Callable[[tuple[Any, ...], Mapping[str, Any]], bool]:
         """The guards on what no key holds, as a function of the call, for every hit."""
-        rest, dead, needed = self._rest, self._dead, self._locals
+        rest, dead, needed, stands = self._rest, self._dead, self._locals, self.standing.watch()
         if self._casts is not None:
             rest = _while_casting_to(self._casts, rest)
         if not needed:
             nothing: dict[str, Any] = {}
-            return lambda args, kwargs: not dead and rest(nothing)
+            return lambda args, kwargs: not dead and stands() and rest(nothing)
         function = self._function
-        return lambda args, kwargs: not dead and rest(frame_locals(function, args, kwargs))
+        return lambda args, kwargs: not dead and stands() and rest(frame_locals(function, args, kwargs))
 
 
 def _default_casts() -> tuple[torch.dtype, ...]:
@@ -170,14 +178,15 @@ def trace(
         _recording = None
     if len(entries) != 1 or record.effects is None:
         raise Untraceable("there is nothing in it to compile: no operation on a tensor")
-    if record.unwatched:
-        classes = ", ".join(dict.fromkeys(record.unwatched))
+    standing, unseen = followed(fn, record.found, record.traced)
+    if record.unwatched or unseen:
+        classes = ", ".join(dict.fromkeys((*record.unwatched, *unseen)))
         raise Untraceable(f"it uses {classes}, and this torch's compiled code would not see a class's values change")
     if record.odd and not for_effects:
         raise Unkeyed("it depends on what no key holds: " + "; ".join(record.odd))
     record.effects = replace(record.effects, unkeyed=tuple(dict.fromkeys(record.odd)))
     record.made.append(True)
-    return _finished(fn, record, *entries[0])
+    return _finished(fn, record, standing, *entries[0])
 
 
 def guarded(
@@ -217,7 +226,9 @@ def _run_dynamo(
     return entries
 
 
-def _finished(fn: types.FunctionType, record: _Recording, code: types.CodeType, manager: Any) -> Trace:
+def _finished(
+    fn: types.FunctionType, record: _Recording, standing: Standing, code: types.CodeType, manager: Any
+) -> Trace:
     call = types.FunctionType(code, fn.__globals__, fn.__name__, fn.__defaults__, fn.__closure__)
     call.__kwdefaults__ = fn.__kwdefaults__
     _shorten(code, fn.__globals__, record.compiled)
@@ -229,6 +240,7 @@ def _finished(fn: types.FunctionType, record: _Recording, code: types.CodeType, 
         call=call,
         effects=record.effects,
         state=record.state_kept,
+        standing=standing,
         _function=fn,
         _all=record.managers[0],
         _rest=manager.root.check,
@@ -289,6 +301,7 @@ def _guards_recorded() -> Iterator[None]:
 def _backend(gm: torch.fx.GraphModule, examples: Sequence[Any], **_: Any) -> Callable[..., Any]:
     record = _recording
     assert record is not None
+    record.traced = _traced_code()
     compiled = record.compiled = record.compile_graph(gm, examples)
     _say_nothing_donated()
     record.effects = effects_of(gm, record.arguments, record.receiver)
@@ -302,6 +315,13 @@ def _backend(gm: torch.fx.GraphModule, examples: Sequence[Any], **_: Any) -> Cal
         return compiled(*inputs)
 
     return run
+
+
+def _traced_code() -> list[types.CodeType] | None:
+    """The code that Dynamo has followed, the function's own and what it calls; None where this torch does not tell."""
+    ask = getattr(torch._guards.TracingContext, "get_traced_code", None)
+    traced = ask() if ask is not None else None
+    return None if traced is None else list(traced)
 
 
 def _say_nothing_donated() -> None:
@@ -324,6 +344,8 @@ def _split_guards(guards: Sequence[Any]) -> list[bool]:
         name, kind = entry.orig_guard.name, entry.guard_type  # entry.name has lost its L[...]
         verdict = implied.verdict(name, kind)
         keep.append(verdict == "ask")
+        if entry.has_value:
+            record.found.add(entry.value)
         if unwatched(entry):
             record.unwatched.append(name)
         if verdict == "odd":

@@ -9,11 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn import Module
-from torch.torch_version import TorchVersion
 
 from ..keys import Bypass, describe
 
-__all__ = ["CODE_GUARDS", "Implied", "unwatched"]
+__all__ = ["CODE_GUARDS", "Implied"]
 
 _CONTAINER_GUARDS = frozenset(
     {"TYPE_MATCH", "SEQUENCE_LENGTH", "DICT_KEYS", "DICT_KEYS_MATCH", "DICT_CONTAINS", "MAPPING_KEYS_CHECK"}
@@ -24,34 +23,6 @@ CODE_GUARDS = frozenset(
 _TENSOR_GUARDS = frozenset({"TENSOR_MATCH", "TYPE_MATCH", "DUPLICATE_INPUT"})
 # The key holds the default device, and saved-tensor hooks are a bypass. Dynamo asks both by slow Python.
 _AMBIENT_IN_KEY = frozenset({"AUTOGRAD_SAVED_TENSORS_HOOKS", "DEFAULT_DEVICE"})
-
-# Earlier releases take what hangs on a class for constant and guard nothing of it: nothing is there to be asked.
-CLASSES_ARE_WATCHED = TorchVersion(torch.__version__) >= TorchVersion("2.13")
-_NEVER_CHANGE = (int, float, complex, bool, str, bytes, type(None))
-
-
-def unwatched(entry: Any) -> bool:
-    """Whether Dynamo's guard is on a class that holds what may change, and no guard of this release would see it."""
-    if CLASSES_ARE_WATCHED or entry.guard_type != "CLASS_MATCH":
-        return False
-    return not entry.has_value or _holds_values(entry.value)
-
-
-def _holds_values(value: type) -> bool:
-    if issubclass(value, Enum):  # whose members stay what they are, but for what is in them
-        return any(type(member.value) not in _NEVER_CHANGE or _own_names(member) for member in value)
-    own = [base for base in value.__mro__ if base.__module__.partition(".")[0] not in ("builtins", "torch")]
-    return any(_is_value(name, held) for base in own for name, held in vars(base).items())
-
-
-def _own_names(member: Enum) -> list[str]:
-    """What was hung on a member beside its value."""
-    return [name for name in vars(member) if not name.startswith("_")]
-
-
-def _is_value(name: str, held: Any) -> bool:
-    """Neither code, which no release watches on a class, nor Python's own."""
-    return not (name.startswith("__") and name.endswith("__")) and not hasattr(type(held), "__get__")
 
 
 class Implied:

@@ -1,0 +1,389 @@
+from __future__ import annotations
+
+import functools
+import types
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from shapedispatch.backends import unwatched
+from shapedispatch.backends.dynamo import Trace, trace
+from shapedispatch.backends.followed import Found, followed
+from shapedispatch.backends.inductor import look_only
+from tests.helpers import assert_same, built
+
+X = torch.linspace(-1, 1, 32).reshape(4, 8)
+
+
+def looked_at(fn: Any, *args: Any) -> Trace:
+    """A trace for effects alone; nothing is compiled."""
+    return trace(fn, args, {}, look_only, tag="test", for_effects=True)
+
+
+class Descriptor:
+    """One of the user's own."""
+
+    def __get__(self, instance: Any, owner: Any) -> float:
+        return 2.0
+
+
+class Meta(type):
+    """A class of classes with a method."""
+
+    def times(cls) -> float:
+        """Of the class."""
+        return 2.0
+
+
+class Owner(metaclass=Meta):
+    """Of each way by which Python finds code on a class, one."""
+
+    described = Descriptor()
+
+    def __init__(self) -> None:
+        self.scale = 2.0
+
+    def method(self, x: Tensor) -> Tensor:
+        """Of the instance."""
+        return x * 2
+
+    @classmethod
+    def of_the_class(cls, x: Tensor) -> Tensor:
+        """Of the class."""
+        return x * 2
+
+    @staticmethod
+    def static(x: Tensor) -> Tensor:
+        """Of neither."""
+        return x * 2
+
+    @property
+    def shown(self) -> float:
+        """Looks like a value."""
+        return 2.0
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """As a function."""
+        return x * 2
+
+    def __len__(self) -> int:
+        return 2
+
+    def __getitem__(self, index: int) -> float:
+        return 2.0
+
+    def __bool__(self) -> bool:
+        return True
+
+    def __enter__(self) -> float:
+        return 2.0
+
+    def __exit__(self, *_: object) -> None:
+        return None
+
+
+OWNER = Owner()
+
+
+def by_method(x: Tensor) -> Tensor:
+    """`object.method()`"""
+    return torch.relu(OWNER.method(x))
+
+
+def by_class_method(x: Tensor) -> Tensor:
+    """`Class.method()`"""
+    return torch.relu(Owner.of_the_class(x))
+
+
+def by_static_method(x: Tensor) -> Tensor:
+    """`Class.function()`"""
+    return torch.relu(Owner.static(x))
+
+
+def by_property(x: Tensor) -> Tensor:
+    """`object.attribute`"""
+    return torch.relu(x) * OWNER.shown
+
+
+def by_descriptor(x: Tensor) -> Tensor:
+    """The same, by a class of the user's."""
+    return torch.relu(x) * OWNER.described
+
+
+def by_making_one(x: Tensor) -> Tensor:
+    """`Class()`"""
+    return torch.relu(x) * Owner().scale
+
+
+def by_calling_one(x: Tensor) -> Tensor:
+    """`object()`"""
+    return torch.relu(OWNER(x))
+
+
+def by_meta_class(x: Tensor) -> Tensor:
+    """A method of the class's class."""
+    return torch.relu(x) * Owner.times()
+
+
+def by_length(x: Tensor) -> Tensor:
+    """`len(object)`"""
+    return torch.relu(x) * len(OWNER)
+
+
+def by_item(x: Tensor) -> Tensor:
+    """`object[0]`"""
+    return torch.relu(x) * OWNER[0]
+
+
+def by_truth(x: Tensor) -> Tensor:
+    """`if object`"""
+    return torch.relu(x) * (2 if OWNER else 3)
+
+
+def by_context(x: Tensor) -> Tensor:
+    """`with Class()`"""
+    with Owner() as scale:
+        return torch.relu(x) * scale
+
+
+FIVE = 5.0
+WAYS: dict[Any, tuple[type, str, Any]] = {
+    by_method: (Owner, "method", lambda self, x: x * 5),
+    by_class_method: (Owner, "of_the_class", classmethod(lambda cls, x: x * 5)),
+    by_static_method: (Owner, "static", staticmethod(lambda x: x * 5)),
+    by_property: (Owner, "shown", property(lambda self: FIVE)),
+    by_descriptor: (Descriptor, "__get__", lambda self, instance, owner: FIVE),
+    by_making_one: (Owner, "__init__", lambda self: setattr(self, "scale", FIVE)),
+    by_calling_one: (Owner, "__call__", lambda self, x: x * 5),
+    by_meta_class: (Meta, "times", lambda cls: FIVE),
+    by_length: (Owner, "__len__", lambda self: 5),
+    by_item: (Owner, "__getitem__", lambda self, index: FIVE),
+    by_truth: (Owner, "__bool__", lambda self: False),
+    by_context: (Owner, "__enter__", lambda self: FIVE),
+}
+
+
+@pytest.mark.parametrize("fn", WAYS, ids=lambda fn: fn.__name__)
+def test_code_that_is_replaced_on_a_class_is_seen(fn: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However Python comes to it."""
+    if fn is by_meta_class and not unwatched.CLASSES_ARE_WATCHED:
+        pytest.skip("Dynamo before torch 2.13 does not follow a method of a class's class")
+    look = looked_at(fn, X)
+    check = look.check()
+    assert check((X,), {})
+    assert look.gone() is None
+    owner, name, replacement = WAYS[fn]
+    monkeypatch.setattr(owner, name, replacement)
+    assert look.gone() == f"{owner.__name__}.{name} has been replaced"
+    assert not check((X,), {})
+
+
+class Child(nn.Module):
+    """A module within another."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Twice as much."""
+        return x * 2
+
+
+class Parent(nn.Module):
+    """A module of the user's around one of the user's and one of torch's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Sequential(Child(), nn.ReLU())
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Both."""
+        return self.inner(x)
+
+
+def run_module(module: nn.Module, x: Tensor) -> Tensor:
+    """A module as an argument."""
+    return module(x)
+
+
+@pytest.mark.parametrize(
+    ("owner", "name"), [(Parent, "forward"), (Child, "forward"), (nn.ReLU, "forward"), (nn.Module, "__call__")]
+)
+def test_a_modules_code_that_is_replaced_is_seen(owner: type, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The module's own, that of a child, of one of torch's, and what all modules are called by."""
+    module = Parent()
+    look = looked_at(run_module, module, X)
+    check = look.check()
+    assert look.gone() is None
+    assert check((module, X), {})
+    monkeypatch.setattr(owner, name, lambda self, x: x * 5)
+    assert not check((module, X), {})
+    assert str(look.gone()).endswith(f".{name} has been replaced")
+
+
+def test_a_build_is_made_anew_when_a_method_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a reload in a notebook does; and a build that is shared with a function of the same source, too."""
+    f = built(by_method, exact=True, hints=())
+    for _ in range(3):
+        assert_same(f(X), by_method(X))
+    monkeypatch.setattr(Owner, "method", lambda self, x: x * 5)
+    for _ in range(3):
+        assert_same(f(X), torch.relu(X * 5))
+    assert f.explain(X).variant == "exact"
+
+
+def test_a_build_is_made_anew_when_its_own_code_is_replaced() -> None:
+    """The function that was decorated, as well as those that it calls."""
+
+    def own(x: Tensor) -> Tensor:
+        return torch.relu(x) * 2
+
+    def other(x: Tensor) -> Tensor:
+        return torch.relu(x) * 5
+
+    f = built(own, exact=True, hints=())
+    for _ in range(3):
+        assert_same(f(X), own(X))
+    own.__code__ = other.__code__
+    for _ in range(3):
+        assert_same(f(X), other(X))
+    assert f.explain(X).variant == "exact"
+
+
+def test_a_build_that_is_shared_stands_on_the_code_of_each_function_that_has_it() -> None:
+    """New code of one of them is no concern of the other."""
+
+    def make() -> Any:
+        def one(x: Tensor) -> Tensor:
+            return torch.relu(x) * 2
+
+        return one
+
+    def other(x: Tensor) -> Tensor:
+        return torch.relu(x) * 5
+
+    one, same = make(), make()
+    f, g = built(one, exact=True, hints=()), built(same, exact=True, hints=())
+    for _ in range(3):
+        assert_same(f(X), g(X))
+    assert "compiled for another function" in str(g.explain(X))
+    same.__code__ = other.__code__
+    for _ in range(3):
+        assert_same(f(X), one(X))
+        assert_same(g(X), other(X))
+
+
+def test_a_build_with_guards_of_its_own_is_made_anew_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A function that reads more of an argument than a key holds is guarded by torch.compile, which watches no code."""
+
+    def reads_more(x: Tensor) -> Tensor:
+        return torch.relu(OWNER.method(x)) * (3 if hasattr(x, "marked") else 1)
+
+    f = built(reads_more, exact=True, hints=())
+    for _ in range(3):
+        assert_same(f(X), reads_more(X))
+    assert "torch.compile with all of its guards" in str(f.explain(X))
+    monkeypatch.setattr(Owner, "method", lambda self, x: x * 5)
+    for _ in range(3):
+        assert_same(f(X), torch.relu(X * 5))
+
+
+# what is watched
+
+
+def owner_of(fn: Any) -> type:
+    """A class that holds it under the name `held`, and nothing else."""
+    return type("Holder", (), {"held": fn})
+
+
+def watched(holder: type, inner: Any) -> bool:
+    """Whether new code of a function that a class holds somehow is seen."""
+    found = Found()
+    found.add(holder)
+    standing, _ = followed(watched, found, [inner.__code__])  # type: ignore[arg-type]
+    watch = standing.watch()
+    assert watch()
+    inner.__code__ = (lambda: 5).__code__
+    return not watch()
+
+
+def wrapping(fn: Any) -> Any:
+    """A decorator that closes over what it wraps."""
+
+    def wrapper(*args: Any) -> Any:
+        return fn(*args)
+
+    return wrapper
+
+
+@pytest.mark.parametrize(
+    "holding",
+    [
+        lambda fn: fn,
+        staticmethod,
+        classmethod,
+        property,
+        functools.cached_property,
+        functools.partial,
+        functools.partialmethod,
+        wrapping,
+        lambda fn: functools.wraps(fn)(lambda: None),
+    ],
+)
+def test_a_function_is_found_in_what_python_wraps_it_in(holding: Any) -> None:
+    """By its code, which Dynamo says that it followed."""
+    assert watched(owner_of(holding(fresh())), INNER[-1])
+
+
+INNER: list[Any] = []
+
+
+def fresh() -> types.FunctionType:
+    """A function of its own."""
+
+    def inner() -> int:
+        return 2
+
+    INNER.append(inner)
+    return inner  # type: ignore[return-value]  # to mypy no function is a FunctionType
+
+
+@pytest.mark.parametrize(("owner", "name"), [(Meta, "times"), (Descriptor, "__get__")])
+def test_the_classes_of_a_class_and_of_its_descriptors_are_watched(
+    owner: type, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a guard shows is an instance alone."""
+    found = Found()
+    found.add(OWNER)
+    standing, _ = followed(watched, found, [])  # type: ignore[arg-type]
+    monkeypatch.setattr(owner, name, lambda *_: FIVE)
+    assert standing.replaced() is not None
+
+
+def test_code_that_was_not_followed_is_not_watched() -> None:
+    """A helper beside the way may change at will."""
+    inner: Any = fresh()
+    found = Found()
+    found.add(owner_of(inner))
+    standing, _ = followed(watched, found, [])  # type: ignore[arg-type]
+    inner.__code__ = (lambda: 5).__code__
+    assert standing.replaced() is None
+
+
+def test_everything_is_watched_where_dynamo_does_not_say_what_it_followed() -> None:
+    """On a release without that name."""
+    inner: Any = fresh()
+    found = Found()
+    found.add(owner_of(inner))
+    standing, _ = followed(watched, found, None)  # type: ignore[arg-type]
+    assert standing.replaced() is None
+    inner.__code__ = (lambda: 5).__code__
+    assert standing.replaced() is not None
+
+
+def test_what_guards_look_at_is_taken_by_its_class() -> None:
+    """An instance, a method with its instance, a class; tensors are fakes."""
+    found = Found()
+    for value in (OWNER, Owner, OWNER.method, by_method, X):
+        found.add(value)
+    assert list(found.classes) == [Owner, Meta]
+    assert found.functions == [Owner.method, by_method]
