@@ -178,3 +178,81 @@ def test_indexing_has_no_build_where_it_would_end_the_process(monkeypatch: pytes
     x, i = torch.randn(4, 3), torch.tensor([1, 3, 0])
     with pytest.warns(UserWarning, match="indexes by a tensor"):
         assert torch.equal(f(x, i), x[i] * 2)
+
+
+ASSERTION = "assert_size_stride("
+
+
+def sources(fn: Any, *args: Any) -> str:
+    """The generated code of the one build that a call gets, which is right."""
+    f = pinned(built(fn, exact=True, hints=()), "exact")
+    assert_same(f(*args), fn(*args))
+    assert_same(f(*args), fn(*args))
+    [build] = f.core.table.builds()
+    return "\n".join(build.code.sources)
+
+
+@pytest.mark.parametrize("fn", [scaled, lambda x: (torch.relu(x) @ x.T).sum(0)], ids=["values", "product"])
+def test_code_that_inductor_writes_itself_asserts_no_sizes(fn: Any) -> None:
+    """Those of inputs are in the key, or in a guard that is asked."""
+    assert ASSERTION not in sources(fn, X)
+
+
+@torch.library.custom_op("shapedispatch_tests::turned", mutates_args=())
+def turned(x: Tensor) -> Tensor:
+    """Twice as much, in other strides than it says."""
+    return x.t().contiguous().t() * 2
+
+
+@turned.register_fake
+def _(x: Tensor) -> Tensor:
+    return torch.empty_like(x)
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x: torch.sort(torch.relu(x)).values * 2,
+        lambda x: torch.relu(x).to(torch.complex64) * 2,
+        lambda x: torch.nn.functional.conv1d(torch.relu(x)[None], x[:, :, None].transpose(1, 2).expand(4, 4, 8)),
+    ],
+    ids=["operator", "dtype", "convolution"],
+)
+def test_what_an_operator_returns_is_asserted(fn: Any) -> None:
+    """It may be of other sizes or strides than it said."""
+    assert ASSERTION in sources(fn, X)
+
+
+def test_a_result_with_other_strides_than_an_operator_said_is_never_used() -> None:
+    """The assertion fails, and plain answers."""
+
+    def fn(x: Tensor) -> Tensor:
+        return turned(torch.relu(x)) + x
+
+    f = pinned(built(fn, exact=True, hints=()), "exact")
+    for _ in range(3):
+        assert_same(f(X), fn(X))
+    [build] = f.core.table.builds()
+    with pytest.raises(AssertionError):
+        build.run(X)
+
+
+def test_assertions_stay_where_gradients_come_from_outside() -> None:
+    """No key holds the strides of what comes in backward."""
+    assert ASSERTION in sources(scaled, X.clone().requires_grad_())
+
+
+def test_a_graph_that_was_taken_for_all_written_is_compiled_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the code turns out to call decides, not what was expected of it."""
+    monkeypatch.setattr(inductor, "_is_all_written", lambda gm: True)
+    text = sources(lambda x: torch.sort(torch.relu(x)).values * 2, X)
+    assert ASSERTION in text
+    assert text.count("def benchmark_compiled_module") == 1
+
+
+def test_a_wish_for_assertions_is_heard() -> None:
+    """What the user asks of Inductor goes first."""
+    f = pinned(built(scaled, exact=True, hints=(), options={"size_asserts": True}), "exact")
+    f(X)
+    [build] = f.core.table.builds()
+    assert ASSERTION in build.code.sources[0]

@@ -8,7 +8,7 @@ import re
 import sys
 import warnings
 import weakref
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -96,33 +96,100 @@ def compiler(options: Mapping[str, Any], code: Code) -> Compile:
     """
     patches = {"fallback_random": True, **_SILENT, **options}
 
+    def compile_graph(gm: torch.fx.GraphModule, examples: Sequence[Any]) -> Callable[..., Any]:
+        _refuse_unchecked(gm, examples)
+        with _modules_kept(code), _autotuning_quiet():
+            run = _compiled(gm, examples, patches, code, "size_asserts" not in options)
+            if run is None:
+                run = _compiled(gm, examples, patches, code, trust=False)
+        assert run is not None
+        return run
+
+    return compile_graph
+
+
+@contextlib.contextmanager
+def _modules_kept(code: Code) -> Iterator[None]:
+    """Note the modules that are generated inside."""
+    before = set(map(id, PyCodeCache.modules))
+    try:
+        yield
+    finally:
+        code.modules += [module for module in PyCodeCache.modules if id(module) not in before]
+
+
+@contextlib.contextmanager
+def _autotuning_quiet() -> Iterator[None]:
+    """A config that does not fit the GPU is no error of the user's."""
+    level = _autotuning_log.level
+    try:
+        _autotuning_log.setLevel(logging.CRITICAL)
+        yield
+    finally:
+        _autotuning_log.setLevel(level)
+
+
+def _compiled(
+    gm: torch.fx.GraphModule, examples: Sequence[Any], patches: Mapping[str, Any], code: Code, trust: bool
+) -> Callable[..., Any] | None:
+    """The compiled graph; None where it was compiled in ``trust`` of what turned out not to be so.
+
+    Assertions of sizes take half a microsecond each, and the key and the guards imply those of inputs. They are left
+    out of a graph without a backward that calls no operator, whose result may have other sizes than it said.
+    """
+    code.sources.clear()
     inference: list[Any] = []  # graphs without a backward; one that has one is in two parts
+    trusted = False
 
     def inner(gm: torch.fx.GraphModule, examples: Sequence[Any], **kwargs: Any) -> Any:
+        nonlocal trusted
         _refuse_integer_division(gm)
         _refuse_indexing(gm)
         code.only_views &= _only_views(gm)
-        compiled = compile_fx_inner(gm, examples, **kwargs)
+        trusted = trust and bool(kwargs.get("is_inference")) and _is_all_written(gm)
+        with torch._inductor.config.patch({"size_asserts": False} if trusted else {}):
+            compiled = compile_fx_inner(gm, examples, **kwargs)
         code.sources.append(getattr(compiled, "source_code", None) or "")
         if kwargs.get("is_inference") and callable(getattr(compiled, "current_callable", None)):
             inference.append(compiled)  # and where a release has another name for it, it keeps its wrappers
         return compiled
 
-    def compile_graph(gm: torch.fx.GraphModule, examples: Sequence[Any]) -> Callable[..., Any]:
-        _refuse_unchecked(gm, examples)
-        before = set(map(id, PyCodeCache.modules))
-        level = _autotuning_log.level
-        try:
-            _autotuning_log.setLevel(logging.CRITICAL)  # a config that does not fit the GPU is no error of the user's
-            compiled: Any = compile_fx(gm, examples, inner_compile=inner, config_patches=patches)
-            # Autocast is ambient, as the key has it: with any, AOTAutograd turns it off around the graph.
-            bare = len(inference) == len(code.sources) == 1 and only_computes() and not any_autocast()
-            return past_wrappers(compiled, inference[0]) if bare else compiled
-        finally:
-            _autotuning_log.setLevel(level)
-            code.modules += [module for module in PyCodeCache.modules if id(module) not in before]
+    run: Any = compile_fx(gm, examples, inner_compile=inner, config_patches=dict(patches))
+    if trusted and _OPERATORS_RESULT.search(code.sources[0]):
+        return None
+    # Autocast is ambient, as the key has it: with any, AOTAutograd turns it off around the graph.
+    bare = len(inference) == len(code.sources) == 1 and only_computes() and not any_autocast()
+    return past_wrappers(run, inference[0]) if bare else run
 
-    return compile_graph
+
+# Beside what is computed value by value or summed up: what Inductor writes itself, and products into its own memory.
+_WRITTEN_BY_INDUCTOR = frozenset(
+    {"mm", "addmm", "bmm", "baddbmm", "clone", "full", "cat", "convert_element_type", "iota", "var_mean", "copy_"}
+)
+# A result of any other call than these has the sizes that an operator gives it.
+_OPERATORS_RESULT = re.compile(
+    r"^\s*buf\d+ = (?!(?:empty_strided\w*|reinterpret_tensor|alloc_from_pool)\()[\w.]+\(", re.MULTILINE
+)
+
+
+def _is_all_written(gm: torch.fx.GraphModule) -> bool:
+    """Whether Inductor writes the code of each operation itself, as far as can be told before it does."""
+    calls = [node for node in gm.graph.nodes if node.op == "call_function"]
+    return not any(_is_complex(node) for node in gm.graph.nodes) and all(_is_written(node.target) for node in calls)
+
+
+def _is_complex(node: torch.fx.Node) -> bool:
+    value = node.meta.get("val")
+    return isinstance(value, torch.Tensor) and value.is_complex()
+
+
+def _is_written(target: Any) -> bool:
+    if not isinstance(target, torch._ops.OpOverload):
+        return not str(target).startswith("aten")  # arithmetic on sizes
+    if target.namespace not in ("aten", "prims"):
+        return False
+    told = {torch.Tag.pointwise, torch.Tag.reduction} & set(target.tags)
+    return bool(told) or _is_view(target) or target._opname in _WRITTEN_BY_INDUCTOR
 
 
 def look_only(gm: torch.fx.GraphModule, examples: Sequence[Any]) -> Callable[..., Any]:
