@@ -1,6 +1,6 @@
-/* Whether classes, functions and closures are as they were: asked at each hit of a build that was made of their code. */
+/* Whether classes and functions are as they were: asked at each hit of a build that was made of their code. */
 
-/* A function as it was. Keyword defaults may change in place, so they are a copy. */
+/* A function as it was, which is not held. Keyword defaults may change in place, so they are a copy. */
 typedef struct {
     PyFunctionObject *function;
     PyObject *code, *defaults, *keyword_defaults;
@@ -10,20 +10,18 @@ typedef struct {
     PyObject_HEAD
     vectorcallfunc vectorcall;
     PyObject *look;                     /* asked where something may have changed: whether it stands all the same */
-    PyObject *classes;                  /* a tuple of types */
+    PyObject *dead;                     /* a list; while it is empty, classes and functions are alive */
+    Py_ssize_t class_count, function_count;
+    PyTypeObject **classes;             /* not held */
     unsigned *versions;                 /* theirs when they were looked at last; 0: not yet, or none that tells */
-    PyObject *cells, *contents;         /* tuples of closure cells and of what was in them */
-    Py_ssize_t function_count;
     Function *functions;
 } Stands;
 
 static int classes_stand(const Stands *stands)
 {
-    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(stands->classes); i++) {
-        unsigned version = ((PyTypeObject *)PyTuple_GET_ITEM(stands->classes, i))->tp_version_tag;
-        if (version == 0 || version != stands->versions[i])
+    for (Py_ssize_t i = 0; i < stands->class_count; i++)
+        if (stands->versions[i] == 0 || stands->versions[i] != stands->classes[i]->tp_version_tag)
             return 0;
-    }
     return 1;
 }
 
@@ -48,32 +46,32 @@ static int function_stands(const Function *was)
         && same_items(was->keyword_defaults, now->func_kwdefaults);
 }
 
-static int code_stands(const Stands *stands)
+static int functions_stand(const Stands *stands)
 {
     for (Py_ssize_t i = 0; i < stands->function_count; i++)
         if (!function_stands(&stands->functions[i]))
             return 0;
-    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(stands->cells); i++)
-        if (PyCell_GET(PyTuple_GET_ITEM(stands->cells, i)) != PyTuple_GET_ITEM(stands->contents, i))
-            return 0;
     return 1;
+}
+
+static int all_live(const Stands *stands)
+{
+    return PyList_GET_SIZE(stands->dead) == 0;
 }
 
 /* Python looks: versions are read before, so that what changes meanwhile is seen the next time. */
 static PyObject *look_again(Stands *stands)
 {
-    Py_ssize_t count = PyTuple_GET_SIZE(stands->classes);
-    unsigned *versions = PyMem_Calloc((size_t)count + 1, sizeof *versions);
+    unsigned *versions = PyMem_Calloc((size_t)stands->class_count + 1, sizeof *versions);
     if (versions == NULL)
         return PyErr_NoMemory();
-    for (Py_ssize_t i = 0; i < count; i++) {
-        PyTypeObject *type = (PyTypeObject *)PyTuple_GET_ITEM(stands->classes, i);
-        _PyType_Lookup(type, torch.calls);              /* any name: a class gets a version when it is asked */
-        versions[i] = type->tp_version_tag;
+    for (Py_ssize_t i = 0; i < stands->class_count && all_live(stands); i++) {
+        _PyType_Lookup(stands->classes[i], torch.calls);    /* any name: a class gets a version when it is asked */
+        versions[i] = stands->classes[i]->tp_version_tag;
     }
     PyObject *verdict = PyObject_CallNoArgs(stands->look);
     if (verdict == Py_True)
-        memcpy(stands->versions, versions, (size_t)count * sizeof *versions);
+        memcpy(stands->versions, versions, (size_t)stands->class_count * sizeof *versions);
     PyMem_Free(versions);
     return verdict;
 }
@@ -83,7 +81,7 @@ static PyObject *stands_vectorcall(PyObject *self, PyObject *const *Py_UNUSED(ar
     Stands *stands = (Stands *)self;
     if (PyVectorcall_NARGS(flags) != 0 || names != NULL)
         return PyErr_Format(PyExc_TypeError, "takes no arguments");
-    if (classes_stand(stands) && code_stands(stands))
+    if (all_live(stands) && classes_stand(stands) && functions_stand(stands))
         Py_RETURN_TRUE;
     return look_again(stands);
 }
@@ -92,11 +90,8 @@ static int stands_traverse(PyObject *self, visitproc visit, void *arg)
 {
     Stands *stands = (Stands *)self;
     Py_VISIT(stands->look);
-    Py_VISIT(stands->classes);
-    Py_VISIT(stands->cells);
-    Py_VISIT(stands->contents);
+    Py_VISIT(stands->dead);
     for (Py_ssize_t i = 0; i < stands->function_count; i++) {
-        Py_VISIT((PyObject *)stands->functions[i].function);
         Py_VISIT(stands->functions[i].code);
         Py_VISIT(stands->functions[i].defaults);
         Py_VISIT(stands->functions[i].keyword_defaults);
@@ -109,15 +104,13 @@ static void stands_dealloc(PyObject *self)
     Stands *stands = (Stands *)self;
     PyObject_GC_UnTrack(self);
     for (Py_ssize_t i = 0; i < stands->function_count; i++) {
-        Py_CLEAR(stands->functions[i].function);
         Py_CLEAR(stands->functions[i].code);
         Py_CLEAR(stands->functions[i].defaults);
         Py_CLEAR(stands->functions[i].keyword_defaults);
     }
     Py_CLEAR(stands->look);
-    Py_CLEAR(stands->classes);
-    Py_CLEAR(stands->cells);
-    Py_CLEAR(stands->contents);
+    Py_CLEAR(stands->dead);
+    PyMem_Free(stands->classes);
     PyMem_Free(stands->versions);
     PyMem_Free(stands->functions);
     Py_TYPE(self)->tp_free(self);
@@ -129,7 +122,7 @@ static int take_function(Function *was, PyObject *given)
     was->keyword_defaults = function->func_kwdefaults == NULL ? NULL : PyDict_Copy(function->func_kwdefaults);
     if (function->func_kwdefaults != NULL && was->keyword_defaults == NULL)
         return 0;
-    was->function = (PyFunctionObject *)Py_NewRef(given);
+    was->function = function;
     was->code = Py_NewRef(function->func_code);
     was->defaults = Py_XNewRef(function->func_defaults);
     return 1;
@@ -152,48 +145,39 @@ static int take_functions(Stands *stands, PyObject *functions)
     return stands->functions != NULL || PyErr_NoMemory() != NULL;
 }
 
-static int take_cells(Stands *stands, PyObject *cells)
-{
-    Py_ssize_t count = PyTuple_GET_SIZE(cells);
-    stands->cells = Py_NewRef(cells);
-    stands->contents = PyTuple_New(count);
-    for (Py_ssize_t i = 0; stands->contents != NULL && i < count; i++) {
-        PyObject *cell = PyTuple_GET_ITEM(cells, i);
-        if (!PyCell_Check(cell) || PyCell_GET(cell) == NULL) {
-            PyErr_Format(PyExc_TypeError, "%R is no cell with something in it", cell);
-            return 0;
-        }
-        PyTuple_SET_ITEM(stands->contents, i, Py_NewRef(PyCell_GET(cell)));
-    }
-    return stands->contents != NULL;
-}
-
 static int take_classes(Stands *stands, PyObject *classes)
 {
     Py_ssize_t count = PyTuple_GET_SIZE(classes);
-    for (Py_ssize_t i = 0; i < count; i++)
-        if (!PyType_Check(PyTuple_GET_ITEM(classes, i))) {
-            PyErr_Format(PyExc_TypeError, "%R is no class", PyTuple_GET_ITEM(classes, i));
+    stands->classes = PyMem_Calloc((size_t)count + 1, sizeof *stands->classes);
+    stands->versions = PyMem_Calloc((size_t)count + 1, sizeof *stands->versions);
+    if (stands->classes == NULL || stands->versions == NULL)
+        return PyErr_NoMemory() != NULL;
+    for (Py_ssize_t i = 0; i < count; i++) {
+        PyObject *cls = PyTuple_GET_ITEM(classes, i);
+        if (!PyType_Check(cls)) {
+            PyErr_Format(PyExc_TypeError, "%R is no class", cls);
             return 0;
         }
-    stands->classes = Py_NewRef(classes);
-    stands->versions = PyMem_Calloc((size_t)count + 1, sizeof *stands->versions);
-    return stands->versions != NULL || PyErr_NoMemory() != NULL;
+        stands->classes[i] = (PyTypeObject *)cls;
+    }
+    stands->class_count = count;
+    return 1;
 }
 
 static PyObject *stands_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"classes", "functions", "cells", "look", NULL};
-    PyObject *classes, *functions, *cells, *look;
+    static char *names[] = {"classes", "functions", "dead", "look", NULL};
+    PyObject *classes, *functions, *dead, *look;
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!O!O!O", names, &PyTuple_Type, &classes, &PyTuple_Type, &functions,
-            &PyTuple_Type, &cells, &look))
+            &PyList_Type, &dead, &look))
         return NULL;
     Stands *stands = (Stands *)type->tp_alloc(type, 0);
     if (stands == NULL)
         return NULL;
     stands->vectorcall = stands_vectorcall;
     stands->look = Py_NewRef(look);
-    if (!take_classes(stands, classes) || !take_cells(stands, cells) || !take_functions(stands, functions))
+    stands->dead = Py_NewRef(dead);
+    if (!take_classes(stands, classes) || !take_functions(stands, functions))
         Py_CLEAR(stands);
     return (PyObject *)stands;
 }
@@ -202,8 +186,9 @@ static PyObject *stands_new(PyTypeObject *type, PyObject *args, PyObject *kwargs
 static PyTypeObject StandsType = {
     PyVarObject_HEAD_INIT(NULL, 0)
     .tp_name = "shapedispatch._hotpath.Stands",
-    .tp_doc = "Stands(classes, functions, cells, look)\n--\n\n"
-              "Called, whether they are as they were when it was made; look() is asked where that can't be told.",
+    .tp_doc = "Stands(classes, functions, dead, look)\n--\n\n"
+              "Called, whether they are as they were when it was made; look() is asked where that can't be told. They\n"
+              "are not held: whoever does must put something into the list `dead` before one of them goes.",
     .tp_basicsize = sizeof(Stands),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL,
     .tp_new = stands_new,

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-import torch
 from torch import Tensor, nn
 
 from shapedispatch.backends.standing import Standing, code_on
@@ -143,6 +142,11 @@ def set_property(base: Any, _: Any) -> None:
     base.shown = property(code)
 
 
+def set_setter(base: Any, _: Any) -> None:
+    """A property that reads the same."""
+    base.shown = property(base.shown.fget, code)
+
+
 def shadow_method(_: Any, derived: Any) -> None:
     """By one of the derived class."""
     derived.method = code
@@ -189,6 +193,7 @@ def other_bases(base: Any, derived: Any) -> None:
     [
         set_method,
         set_property,
+        set_setter,
         shadow_method,
         shadow_method_by_a_value,
         delete_method,
@@ -211,7 +216,30 @@ def test_changed_code_on_a_class_is_seen(change: Callable[[Any, Any], None]) -> 
     assert str(standing.replaced()).endswith("has been replaced")
 
 
-def test_a_changed_value_of_a_class_is_let_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_bases_of_one_of_torchs_classes_are_seen() -> None:
+    """Those are asked in a shorter way."""
+    base, derived = classes()
+    derived.__module__ = "torch.made_up"
+    watch = Standing(code, [], [derived]).watch()  # type: ignore[arg-type]
+    assert watch()
+    other_bases(base, derived)
+    assert not watch()
+
+
+def test_the_last_value_of_a_class_that_becomes_code_is_seen() -> None:
+    """As many names as before, and one more that is code."""
+
+    class Bare:
+        __slots__ = ()
+        last = 1
+
+    watch = Standing(code, [], [Bare]).watch()  # type: ignore[arg-type]
+    assert watch()
+    Bare.last = code  # type: ignore[assignment]
+    assert not watch()
+
+
+def test_a_changed_value_of_a_class_is_let_pass() -> None:
     """Values have guards of their own; a counter would have everything built anew at each call."""
     base, derived = classes()
     standing = Standing(code, [], [derived])  # type: ignore[arg-type]
@@ -274,21 +302,58 @@ def test_another_function_of_the_same_code_needs_the_rest_as_it_was() -> None:
     assert not shared.watch()()
 
 
-def test_nothing_is_held_in_a_circle() -> None:
-    """A class whose own method is watched by something that its instance holds can be collected."""
+def test_classes_and_functions_are_not_held() -> None:
+    """Once one is gone nothing stands, and nobody looks at its memory; a class is no use to a notebook twice."""
 
-    class Holder:
-        def method(self) -> int:
-            return 1
+    def scope() -> tuple[Standing, Watch, Watch, list[weakref.ref[Any]]]:
+        base, derived = classes()
 
-    holding: list[Watch] = []
-    Holder.holding = holding  # type: ignore[attr-defined]
-    holding.append(Standing(code, [Holder.method], [Holder]).watch())  # type: ignore[list-item,arg-type]
-    assert holding[0]()
-    gone = weakref.ref(Holder)
-    del Holder, holding
+        class Slotted(derived):  # type: ignore[misc,valid-type]
+            __slots__ = ("slot",)
+
+            @staticmethod
+            def static() -> type:
+                return __class__  # type: ignore[name-defined,no-any-return]  # of which a closure has the class
+
+        of_classes = Standing(code, [Slotted.static], [base, Slotted])  # type: ignore[arg-type,list-item]
+        fn, _ = functions()
+        of_function = Standing(code, [fn], []).watch()  # type: ignore[arg-type]
+        watch = of_classes.watch()
+        assert watch()
+        assert of_function()
+        return of_classes, watch, of_function, [weakref.ref(one) for one in (base, derived, Slotted, fn)]
+
+    of_classes, watch, of_function, references = scope()
     gc.collect()
-    assert gone() is None
+    assert [reference() for reference in references] == [None] * 4
+    assert not watch()
+    assert not of_function()
+    assert "gone" in str(of_classes.replaced())
+    assert not of_classes.watch()()
+
+
+def test_the_function_itself_is_held() -> None:
+    """A build has its code, and asks it as long as there is one."""
+
+    def scope() -> Watch:
+        fn, _ = functions()
+        return Standing(fn, [], []).watch()
+
+    watch = scope()
+    gc.collect()
+    assert watch()
+
+
+def test_a_shared_build_outlives_the_function_that_it_was_made_for() -> None:
+    """It is another function's, too."""
+
+    _, derived = classes()
+    watch = Standing(functions()[0], [], [derived]).of(functions()[1]).watch()
+    gc.collect()
+    assert watch()
+    del derived, _
+    gc.collect()
+    assert not watch()
 
 
 def test_code_is_what_can_be_called_or_described() -> None:
@@ -314,12 +379,27 @@ def test_c_refuses_what_it_cannot_watch(road: str) -> None:
     from shapedispatch import hotpath
 
     c = hotpath.module()
-    empty = types.CellType()
-    for given in [((1,), (), ()), ((), (1,), ()), ((), (), (1,)), ((), (), (empty,))]:
+    for given in [((1,), (), []), ((), (1,), [])]:
         with pytest.raises(TypeError, match="is no"):
             c.Stands(*given, bool)
+    with pytest.raises(TypeError, match="must be list"):
+        c.Stands((), (), (), bool)
     with pytest.raises(TypeError, match="takes no arguments"):
-        c.Stands((), (), (), bool)(1)
+        c.Stands((), (), [], bool)(1)
+
+
+def test_c_has_python_look_once_something_is_dead(road: str) -> None:
+    """It reads no memory of what may be gone."""
+    if road == "python":
+        pytest.skip("Python asks its weak references")
+    from shapedispatch import hotpath
+
+    watched, watched_functions = classes(), functions()  # which live on
+    verdicts, dead = [True, False], list[int]()
+    stands = hotpath.module().Stands(watched, watched_functions, dead, lambda: verdicts.pop(0))
+    assert [stands(), stands(), verdicts] == [True, True, [False]]
+    dead.append(1)
+    assert not stands()
 
 
 def test_an_error_of_the_look_is_not_swallowed(road: str) -> None:
@@ -332,4 +412,4 @@ def test_an_error_of_the_look_is_not_swallowed(road: str) -> None:
         raise RuntimeError("no answer")
 
     with pytest.raises(RuntimeError, match="no answer"):
-        hotpath.module().Stands((torch.nn.ReLU,), (), (), look)()
+        hotpath.module().Stands((nn.ReLU,), (), [], look)()

@@ -2,13 +2,14 @@
 
 Dynamo follows a method to where Python finds it, on a class or one of its bases, and guards hardly any of those places:
 what is replaced there later (by a reload in a notebook, say) would not be seen. So classes are watched, and functions
-for other code or defaults; `followed` says which.
+for other code or defaults; `followed` says which. Nothing here keeps them alive: where one goes, its build is no use.
 """
 
 from __future__ import annotations
 
 import copy
 import types
+import weakref
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import repeat
@@ -24,45 +25,7 @@ __all__ = ["Standing", "code_on", "mutable_bases"]
 _IMMUTABLE = 1 << 8
 """Python's flag of classes whose attributes cannot be set."""
 _MISSING = object()
-
-
-@dataclass(frozen=True, slots=True)
-class _Was:
-    """A function as it was."""
-
-    function: types.FunctionType
-    code: types.CodeType
-    defaults: tuple[Any, ...] | None
-    keyword_defaults: Mapping[str, Any] | None
-
-    @classmethod
-    def of(cls, fn: types.FunctionType) -> _Was:
-        """As it is now."""
-        return cls(fn, fn.__code__, fn.__defaults__, fn.__kwdefaults__ and dict(fn.__kwdefaults__))
-
-    def stands(self) -> bool:
-        """Whether it would run the same code with the same defaults."""
-        now, named = self.function, self.keyword_defaults
-        if now.__code__ is not self.code or now.__defaults__ is not self.defaults:
-            return False
-        return now.__kwdefaults__ is None if named is None else _same(now.__kwdefaults__, named)
-
-
-@dataclass(frozen=True, slots=True)
-class _Names:
-    """What stands in a class's own dict: all of it, or (of what is not ``whole``) under some names."""
-
-    names: Mapping[str, Any]
-    keys: tuple[str, ...]
-    values: tuple[Any, ...]
-    whole: bool
-
-    def stands(self) -> bool:
-        """Whether nothing was set, deleted or added."""
-        names = self.names
-        if not self.whole:
-            return all(map(is_, map(names.get, self.keys, repeat(_MISSING)), self.values))
-        return tuple(names) == self.keys and all(map(is_, names.values(), self.values))
+GONE = "a class or a function that it uses is gone"
 
 
 class Standing:
@@ -80,70 +43,152 @@ class Standing:
         cells: Sequence[types.CellType] = (),
         names: Collection[str] | None = None,
     ) -> None:
-        self._functions = [_Was.of(one) for one in (fn, *functions)]
-        self._cells = [(cell, cell.cell_contents) for cell in cells]
+        self._dead: list[Any] = []
+        self._fn = fn  # which is held: a build has its code and its closure
+        self._functions = [_Was.of(fn), *(_Was.of(one, self._dead) for one in functions)]
+        self._cells = [(cell, _parts(cell.cell_contents)) for cell in cells]
         self._names = names
-        self._classes = {cls: code_on(cls, names) for cls in classes}
+        self._classes = [_Class.of(cls, names, self._dead) for cls in classes]
         self._read()
 
     def of(self, fn: types.FunctionType) -> Standing:
         """The same for another function of the first one's code: what else there is must be as it was here."""
         twin = copy.copy(self)
-        twin._functions = [_Was.of(fn), *self._functions[1:]]
+        twin._fn, twin._functions = fn, [_Was.of(fn), *self._functions[1:]]
         return twin
 
     def replaced(self) -> str | None:
         """What was replaced since, for a person; None while everything stands."""
+        if self._dead:
+            return GONE
         for was in self._functions:
             if not was.stands():
-                return f"{was.function.__qualname__} has other code or defaults now"
-        for cell, content in self._cells:
-            if _content(cell) is not content:
+                return f"{was.name} has other code or defaults now"
+        for cell, parts in self._cells:
+            if not _are(_parts(_content(cell)), parts):
                 return "a function that it calls closes over something else now"
-        for cls, order in self._orders:
-            if cls.__mro__ is not order:
-                return self._on_classes()
-        for base in self._bases:
-            if not base.stands():
+        for look in self._looks:
+            if not look():
                 return self._on_classes()
         return None
 
     def _on_classes(self) -> str | None:
         """What was replaced on a class; what is there beside code may change, and is guarded by its value."""
-        for cls, code in self._classes.items():
-            now = code_on(cls, self._names)
-            if not _same(now, code):
-                odd = next(name for name in (*code, *now) if code.get(name, _MISSING) is not now.get(name, _MISSING))
-                return f"{cls.__qualname__}.{odd} has been replaced"
+        for one in self._classes:
+            replaced = one.replaced(self._names)
+            if replaced is not None:
+                return replaced
         self._read()
         return None
 
     def _read(self) -> None:
         """Note what need not be looked through again while it stays the same."""
-        bases = dict.fromkeys(base for cls in self._classes for base in mutable_bases(cls))
-        self._orders = [(cls, cls.__mro__) for cls in self._classes]
-        self._bases = [_names_of(base, self._names) for base in bases]
+        classes = [cls for one in self._classes if (cls := one.reference()) is not None]
+        bases = dict.fromkeys(base for cls in classes for base in mutable_bases(cls))
+        self._looks: list[Callable[[], bool]] = [_look_at(base, self._names) for base in bases]
+        self._looks += [_order_of(cls) for cls in classes]
 
     def watch(self) -> Callable[[], bool]:
         """Whether everything stands, as a function for every hit: in C where that is in use."""
         c = hotpath.module()
-        if c is None:
+        classes = [one.reference() for one in self._classes]
+        functions = [was.reference() for was in self._functions]
+        if c is None or self._cells or None in classes or None in functions:
             return self._stands
-        functions = tuple(was.function for was in self._functions)
-        watch: Callable[[], bool] = c.Stands(
-            tuple(self._classes), functions, tuple(cell for cell, _ in self._cells), self._stands
-        )
+        watch: Callable[[], bool] = c.Stands(tuple(classes), tuple(functions), self._dead, self._stands)
         return watch
 
     def _stands(self) -> bool:
         return self.replaced() is None
 
 
-def _same(one: Mapping[str, Any] | None, other: Mapping[str, Any] | None) -> bool:
-    """Whether the very same objects stand under the same names."""
-    if one is None or other is None:
-        return one is other
-    return one.keys() == other.keys() and all(one[name] is other[name] for name in one)
+@dataclass(frozen=True, slots=True)
+class _Was:
+    """A function as it was."""
+
+    reference: weakref.ref[types.FunctionType]
+    name: str
+    code: types.CodeType
+    defaults: tuple[Any, ...] | None
+    keyword_defaults: Mapping[str, Any] | None
+
+    @classmethod
+    def of(cls, fn: types.FunctionType, dead: list[Any] | None = None) -> _Was:
+        """As it is now; in ``dead`` stands something once it is gone."""
+        reference = weakref.ref(fn) if dead is None else weakref.ref(fn, dead.append)
+        named = fn.__kwdefaults__
+        return cls(reference, fn.__qualname__, fn.__code__, fn.__defaults__, named and dict(named))
+
+    def stands(self) -> bool:
+        """Whether it would run the same code with the same defaults."""
+        now = self.reference()
+        if now is None or now.__code__ is not self.code or now.__defaults__ is not self.defaults:
+            return False
+        then, named = self.keyword_defaults, now.__kwdefaults__
+        if then is None or named is None:
+            return then is named
+        return then.keys() == named.keys() and all(named[name] is then[name] for name in then)
+
+
+@dataclass(frozen=True, slots=True)
+class _Class:
+    """The code on a class as it was."""
+
+    reference: weakref.ref[type]
+    code: Mapping[str, _Parts]
+
+    @classmethod
+    def of(cls, watched: type, names: Collection[str] | None, dead: list[Any]) -> _Class:
+        """As it is now."""
+        return cls(weakref.ref(watched, dead.append), _as_parts(code_on(watched, names)))
+
+    def replaced(self, names: Collection[str] | None) -> str | None:
+        """What is other code now, for a person."""
+        cls = self.reference()
+        if cls is None:
+            return GONE
+        now = _as_parts(code_on(cls, names))
+        odd = [name for name in {**self.code, **now} if not _are(now.get(name, ()), self.code.get(name, ()))]
+        return f"{cls.__qualname__}.{odd[0]} has been replaced" if odd else None
+
+
+# ---------------------------------------------------------------------------------------- an object that is not held
+
+_Parts = tuple[Any, ...]
+_SLOTS = (types.GetSetDescriptorType, types.MemberDescriptorType)
+
+
+def _parts(held: Any) -> _Parts:
+    """Something that is the same part by part (`_are`) for one object only, and holds it weakly if that can be.
+
+    Python's wrappers of functions cannot be held so. They never change, and stand for the functions in them. Nor can
+    what Python itself puts on a class for its slots, which it names.
+    """
+    kind = type(held)
+    if kind in _SLOTS:
+        return (kind, held.__name__)
+    inner: _Parts = (held,)
+    if kind is property:
+        inner = (held.fget, held.fset, held.fdel)
+    elif kind is staticmethod or kind is classmethod:
+        inner = (held.__func__,)
+    return (kind, *map(_weakly, inner))
+
+
+def _weakly(held: Any) -> Any:
+    """The one weak reference to it that Python has while anybody holds that; itself where there can be none."""
+    try:
+        return weakref.ref(held)
+    except TypeError:
+        return held
+
+
+def _as_parts(held: Mapping[str, Any]) -> dict[str, _Parts]:
+    return {name: _parts(value) for name, value in held.items()}
+
+
+def _are(one: _Parts, other: _Parts) -> bool:
+    return len(one) == len(other) and all(map(is_, one, other))
 
 
 def _content(cell: types.CellType) -> Any:
@@ -161,22 +206,73 @@ def mutable_bases(cls: type) -> list[type]:
     return [base for base in cls.__mro__ if not base.__flags__ & _IMMUTABLE]
 
 
-def _names_of(base: type, names: Collection[str] | None) -> _Names:
-    held = vars(base)
-    if names is None or not issubclass(base, Tensor):
-        return _Names(held, tuple(held), tuple(held.values()), whole=True)
-    return _Names(held, tuple(names), tuple(held.get(name, _MISSING) for name in names), whole=False)
-
-
 def code_on(cls: type, names: Collection[str] | None) -> dict[str, Any]:
     """The functions, classes and descriptors that Python finds on a class and its bases, by name."""
     found: dict[str, Any] = {}
     for base in reversed(mutable_bases(cls)):
         found.update((name, held) for name, held in list(vars(base).items()) if _matters(name, base, names))
-    return {name: held for name, held in found.items() if callable(held) or hasattr(type(held), "__get__")}
+    return {name: held for name, held in found.items() if _is_code(held)}
+
+
+def _is_code(held: Any) -> bool:
+    return callable(held) or hasattr(type(held), "__get__")
 
 
 def _matters(name: str, base: type, names: Collection[str] | None) -> bool:
-    if names is None or base.__module__.partition(".")[0] != "torch":
+    if names is None or not _is_torchs(base):
         return True
     return name in names or (name.startswith("__") and not issubclass(base, Tensor))
+
+
+def _is_torchs(base: type) -> bool:
+    return base.__module__.partition(".")[0] == "torch"
+
+
+def _look_at(base: type, names: Collection[str] | None) -> Callable[[], bool]:
+    """Whether nothing was set, deleted or added on a class itself that could matter; False may be a false alarm."""
+    if not _is_torchs(base):
+        return _users(base)
+    held = vars(base)
+    if names is None or not issubclass(base, Tensor):
+        return _unchanged(held, tuple(held), tuple(held.values()))
+    return _unchanged_under(held, tuple(names), tuple(held.get(name, _MISSING) for name in names))
+
+
+def _unchanged(held: Mapping[str, Any], names: tuple[str, ...], values: tuple[Any, ...]) -> Callable[[], bool]:
+    return lambda: tuple(held) == names and all(map(is_, held.values(), values))
+
+
+def _unchanged_under(held: Mapping[str, Any], names: tuple[str, ...], values: tuple[Any, ...]) -> Callable[[], bool]:
+    return lambda: all(map(is_, map(held.get, names, repeat(_MISSING)), values))
+
+
+def _users(base: type) -> Callable[[], bool]:
+    """Of a class of the user's, which must not be held."""
+    reference, names, code = weakref.ref(base), tuple(vars(base)), _own_code(base)
+
+    def same() -> bool:
+        now = reference()
+        if now is None or tuple(vars(now)) != names:
+            return False
+        found = _own_code(now)
+        return len(found) == len(code) and all(map(_are, found, code))
+
+    return same
+
+
+def _own_code(base: type) -> list[_Parts]:
+    return [_parts(held) for held in vars(base).values() if _is_code(held)]
+
+
+def _order_of(cls: type) -> Callable[[], bool]:
+    """Whether Python looks through the same bases in the same order."""
+    if _is_torchs(cls):
+        mro = cls.__mro__
+        return lambda: cls.__mro__ is mro
+    reference, order = weakref.ref(cls), tuple(map(weakref.ref, cls.__mro__))
+
+    def same() -> bool:
+        now = reference()
+        return now is not None and _are(tuple(map(weakref.ref, now.__mro__)), order)
+
+    return same
