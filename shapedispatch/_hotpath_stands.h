@@ -1,16 +1,15 @@
 /* Whether classes and functions are as they were: asked at each hit of a build that was made of their code. */
 
-/* A function as it was, which is not held. Keyword defaults may change in place, so they are a copy. */
+/* A function as it was, by a weak reference. Keyword defaults may change in place, so they are a copy. */
 typedef struct {
-    PyFunctionObject *function;
-    PyObject *code, *defaults, *keyword_defaults;
+    PyObject *reference, *code, *defaults, *keyword_defaults;
 } Function;
 
 typedef struct {
     PyObject_HEAD
     vectorcallfunc vectorcall;
     PyObject *look;                     /* asked where something may have changed: whether it stands all the same */
-    PyObject *dead;                     /* a list; while it is empty, classes and functions are alive */
+    PyObject *dead;                     /* a list; while it is empty, the classes are alive */
     Py_ssize_t class_count, function_count;
     PyTypeObject **classes;             /* not held */
     unsigned *versions;                 /* theirs when they were looked at last; 0: not yet, or none that tells */
@@ -39,11 +38,28 @@ static int same_items(PyObject *copy, PyObject *dict)
     return 1;
 }
 
+/* A new reference; NULL where it is gone. */
+static PyFunctionObject *function_now(PyObject *reference)
+{
+#if PY_VERSION_HEX >= 0x030D0000
+    PyObject *now;
+    if (PyWeakref_GetRef(reference, &now) < 0)
+        PyErr_Clear();                  /* it is a weak reference */
+    return (PyFunctionObject *)now;
+#else
+    PyObject *now = PyWeakref_GET_OBJECT(reference);
+    return now == Py_None ? NULL : (PyFunctionObject *)Py_NewRef(now);
+#endif
+}
+
+/* One that is gone is no more found where it was, which others ask. */
 static int function_stands(const Function *was)
 {
-    const PyFunctionObject *now = was->function;
-    return now->func_code == was->code && now->func_defaults == was->defaults
-        && same_items(was->keyword_defaults, now->func_kwdefaults);
+    PyFunctionObject *now = function_now(was->reference);
+    int stands = now == NULL || (now->func_code == was->code && now->func_defaults == was->defaults
+        && same_items(was->keyword_defaults, now->func_kwdefaults));
+    Py_XDECREF(now);
+    return stands;
 }
 
 static int functions_stand(const Stands *stands)
@@ -92,6 +108,7 @@ static int stands_traverse(PyObject *self, visitproc visit, void *arg)
     Py_VISIT(stands->look);
     Py_VISIT(stands->dead);
     for (Py_ssize_t i = 0; i < stands->function_count; i++) {
+        Py_VISIT(stands->functions[i].reference);
         Py_VISIT(stands->functions[i].code);
         Py_VISIT(stands->functions[i].defaults);
         Py_VISIT(stands->functions[i].keyword_defaults);
@@ -104,6 +121,7 @@ static void stands_dealloc(PyObject *self)
     Stands *stands = (Stands *)self;
     PyObject_GC_UnTrack(self);
     for (Py_ssize_t i = 0; i < stands->function_count; i++) {
+        Py_CLEAR(stands->functions[i].reference);
         Py_CLEAR(stands->functions[i].code);
         Py_CLEAR(stands->functions[i].defaults);
         Py_CLEAR(stands->functions[i].keyword_defaults);
@@ -119,16 +137,14 @@ static void stands_dealloc(PyObject *self)
 static int take_function(Function *was, PyObject *given)
 {
     PyFunctionObject *function = (PyFunctionObject *)given;
-    was->keyword_defaults = function->func_kwdefaults == NULL ? NULL : PyDict_Copy(function->func_kwdefaults);
-    if (function->func_kwdefaults != NULL && was->keyword_defaults == NULL)
-        return 0;
-    was->function = function;
+    PyObject *keyword_defaults = function->func_kwdefaults;
+    was->reference = PyWeakref_NewRef(given, NULL);
+    was->keyword_defaults = keyword_defaults == NULL ? NULL : PyDict_Copy(keyword_defaults);
     was->code = Py_NewRef(function->func_code);
     was->defaults = Py_XNewRef(function->func_defaults);
-    return 1;
+    return was->reference != NULL && (keyword_defaults == NULL || was->keyword_defaults != NULL);
 }
 
-/* Functions are counted one by one, so that what was taken is given back where one is none. */
 static int take_functions(Stands *stands, PyObject *functions)
 {
     stands->functions = PyMem_Calloc((size_t)PyTuple_GET_SIZE(functions) + 1, sizeof *stands->functions);
@@ -138,9 +154,9 @@ static int take_functions(Stands *stands, PyObject *functions)
             PyErr_Format(PyExc_TypeError, "%R is no function", function);
             return 0;
         }
+        stands->function_count++;       /* what was taken of it is given back, also of half a one */
         if (!take_function(&stands->functions[i], function))
             return 0;
-        stands->function_count++;
     }
     return stands->functions != NULL || PyErr_NoMemory() != NULL;
 }
@@ -187,8 +203,8 @@ static PyTypeObject StandsType = {
     PyVarObject_HEAD_INIT(NULL, 0)
     .tp_name = "shapedispatch._hotpath.Stands",
     .tp_doc = "Stands(classes, functions, dead, look)\n--\n\n"
-              "Called, whether they are as they were when it was made; look() is asked where that can't be told. They\n"
-              "are not held: whoever does must put something into the list `dead` before one of them goes.",
+              "Called, whether they are as they were when it was made; look() is asked where that can't be told.\n"
+              "Classes are not held: something must stand in the list `dead` before one of them goes.",
     .tp_basicsize = sizeof(Stands),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL,
     .tp_new = stands_new,

@@ -272,6 +272,27 @@ def test_a_build_that_is_shared_stands_on_the_code_of_each_function_that_has_it(
         assert_same(g(X), other(X))
 
 
+SCALE_BY: Any = None
+
+
+def test_a_helper_of_the_same_code_that_is_made_anew_for_each_call_is_no_reason_to_build(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Guards look at the code of what is there and at what it closes over."""
+
+    def by(scale: float) -> Any:
+        return lambda x: x * scale
+
+    def fn(x: Tensor) -> Tensor:
+        return torch.relu(SCALE_BY(x))
+
+    f = built(fn, exact=True, hints=())
+    for _ in range(5):
+        monkeypatch.setitem(globals(), "SCALE_BY", by(2.0))
+        assert_same(f(X), fn(X))
+    assert f.cache_info().builds == 1
+
+
 def test_a_build_with_guards_of_its_own_is_made_anew_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """A function that reads more of an argument than a key holds is guarded by torch.compile, which watches no code."""
 

@@ -302,10 +302,10 @@ def test_another_function_of_the_same_code_needs_the_rest_as_it_was() -> None:
     assert not shared.watch()()
 
 
-def test_classes_and_functions_are_not_held() -> None:
-    """Once one is gone nothing stands, and nobody looks at its memory; a class is no use to a notebook twice."""
+def test_classes_are_not_held() -> None:
+    """Once one is gone nothing stands, and nobody looks at its memory; in a notebook a class is defined again."""
 
-    def scope() -> tuple[Standing, Watch, Watch, list[weakref.ref[Any]]]:
+    def scope() -> tuple[Standing, Watch, list[weakref.ref[Any]]]:
         base, derived = classes()
 
         class Slotted(derived):  # type: ignore[misc,valid-type]
@@ -315,21 +315,31 @@ def test_classes_and_functions_are_not_held() -> None:
             def static() -> type:
                 return __class__  # type: ignore[name-defined,no-any-return]  # of which a closure has the class
 
-        of_classes = Standing(code, [Slotted.static], [base, Slotted])  # type: ignore[arg-type,list-item]
-        fn, _ = functions()
-        of_function = Standing(code, [fn], []).watch()  # type: ignore[arg-type]
-        watch = of_classes.watch()
+        standing = Standing(code, [Slotted.static], [base, Slotted])  # type: ignore[arg-type,list-item]
+        watch = standing.watch()
         assert watch()
-        assert of_function()
-        return of_classes, watch, of_function, [weakref.ref(one) for one in (base, derived, Slotted, fn)]
+        return standing, watch, [weakref.ref(one) for one in (base, derived, Slotted)]
 
-    of_classes, watch, of_function, references = scope()
+    standing, watch, references = scope()
     gc.collect()
-    assert [reference() for reference in references] == [None] * 4
+    assert [reference() for reference in references] == [None] * 3
     assert not watch()
-    assert not of_function()
-    assert "gone" in str(of_classes.replaced())
-    assert not of_classes.watch()()
+    assert standing.replaced() == "a class that it uses is gone"
+    assert not standing.watch()()
+
+
+def test_a_function_that_is_gone_stands() -> None:
+    """Where it was stands another, which is for guards to look at: one may be made anew for each call."""
+    fn, other = functions()
+    standing = Standing(code, [fn, other], [])  # type: ignore[arg-type]
+    watch = standing.watch()
+    assert watch()
+    del fn
+    gc.collect()
+    assert watch()
+    assert standing.watch()()
+    new_defaults(other, None)
+    assert not watch()
 
 
 def test_the_function_itself_is_held() -> None:

@@ -30,7 +30,7 @@ from .graph_effects import aot_metadata, effects_of
 from .implied import CODE_GUARDS, Implied
 from .quiet import quiet_configuration
 from .standing import Standing
-from .unwatched import unwatched
+from .unwatched import Defaults, unwatched
 
 __all__ = ["GraphCompiler", "Trace", "Unkeyed", "Untraceable", "forget", "guarded", "trace"]
 
@@ -65,6 +65,7 @@ class _Recording:
     odd: list[str] = field(default_factory=list)
     unwatched: list[str] = field(default_factory=list)
     found: Found = field(default_factory=Found)
+    defaults: Defaults = field(default_factory=Defaults)
     traced: list[types.CodeType] | None = None
     locals_kept: set[str] = field(default_factory=set)
     state_kept: bool = False
@@ -93,6 +94,7 @@ class Trace:
     _locals: frozenset[str]
     _dead: list[Any]
     _watched: list[Any]
+    _defaults: Defaults
     _casts: tuple[torch.dtype, ...] | None
     """What autocast cast to by default, where the function enters one: Dynamo guards it only while one is on."""
 
@@ -106,6 +108,8 @@ class Trace:
             return (gone,)
         if self._casts is not None and self._casts != _default_casts():
             return ("what autocast casts to by default has changed",)
+        if not self._defaults.same(self._function.__globals__, scope):
+            return ("a function that it uses has other defaults",)
         verdict = self._all.check_verbose(scope)
         return () if verdict.result else tuple(_readable(part) for part in verdict.verbose_code_parts)
 
@@ -134,6 +138,8 @@ class Trace:
         rest, dead, needed, stands = self._rest, self._dead, self._locals, self.standing.watch()
         if self._casts is not None:
             rest = _while_casting_to(self._casts, rest)
+        if self._defaults:
+            rest = _with_defaults(self._defaults, self._function.__globals__, rest)
         if not needed:
             nothing: dict[str, Any] = {}
             return lambda args, kwargs: not dead and stands() and rest(nothing)
@@ -149,6 +155,12 @@ def _while_casting_to(
     casts: tuple[torch.dtype, ...], rest: Callable[[Mapping[str, Any]], bool]
 ) -> Callable[[Mapping[str, Any]], bool]:
     return lambda scope: casts == _default_casts() and rest(scope)
+
+
+def _with_defaults(
+    defaults: Defaults, names: Mapping[str, Any], rest: Callable[[Mapping[str, Any]], bool]
+) -> Callable[[Mapping[str, Any]], bool]:
+    return lambda scope: defaults.same(names, scope) and rest(scope)
 
 
 def trace(
@@ -179,9 +191,12 @@ def trace(
     if len(entries) != 1 or record.effects is None:
         raise Untraceable("there is nothing in it to compile: no operation on a tensor")
     standing, unseen = followed(fn, record.found, record.traced)
-    if record.unwatched or unseen:
-        classes = ", ".join(dict.fromkeys((*record.unwatched, *unseen)))
-        raise Untraceable(f"it uses {classes}, and this torch's compiled code would not see a class's values change")
+    unseen += (*record.unwatched, *record.defaults.unseen)
+    if unseen:
+        classes = ", ".join(dict.fromkeys(unseen))
+        raise Untraceable(f"it uses {classes}, and this torch's compiled code would not see its values change")
+    if not record.defaults.same(fn.__globals__, scope):
+        raise Untraceable("it uses a function with defaults at a place where it cannot be found again")
     if record.odd and not for_effects:
         raise Unkeyed("it depends on what no key holds: " + "; ".join(record.odd))
     record.effects = replace(record.effects, unkeyed=tuple(dict.fromkeys(record.odd)))
@@ -247,6 +262,7 @@ def _finished(
         _locals=frozenset(record.locals_kept),
         _dead=dead,
         _watched=watched,
+        _defaults=record.defaults,
         _casts=record.casts,
     )
 
@@ -346,6 +362,8 @@ def _split_guards(guards: Sequence[Any]) -> list[bool]:
         keep.append(verdict == "ask")
         if entry.has_value:
             record.found.add(entry.value)
+        if entry.has_value and isinstance(entry.value, types.FunctionType):
+            record.defaults.add(name, entry.value)
         if unwatched(entry):
             record.unwatched.append(name)
         if verdict == "odd":

@@ -2,7 +2,7 @@
 
 Dynamo follows a method to where Python finds it, on a class or one of its bases, and guards hardly any of those places:
 what is replaced there later (by a reload in a notebook, say) would not be seen. So classes are watched, and functions
-for other code or defaults; `followed` says which. Nothing here keeps them alive: where one goes, its build is no use.
+for other code or defaults; `followed` says which. Nothing here keeps a class alive: its build goes with it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = ["Standing", "code_on", "mutable_bases"]
 _IMMUTABLE = 1 << 8
 """Python's flag of classes whose attributes cannot be set."""
 _MISSING = object()
-GONE = "a class or a function that it uses is gone"
+GONE = "a class that it uses is gone"
 
 
 class Standing:
@@ -45,7 +45,7 @@ class Standing:
     ) -> None:
         self._dead: list[Any] = []
         self._fn = fn  # which is held: a build has its code and its closure
-        self._functions = [_Was.of(fn), *(_Was.of(one, self._dead) for one in functions)]
+        self._functions = [_Was.of(one) for one in (fn, *functions)]
         self._cells = [(cell, _parts(cell.cell_contents)) for cell in cells]
         self._names = names
         self._classes = [_Class.of(cls, names, self._dead) for cls in classes]
@@ -92,8 +92,8 @@ class Standing:
         """Whether everything stands, as a function for every hit: in C where that is in use."""
         c = hotpath.module()
         classes = [one.reference() for one in self._classes]
-        functions = [was.reference() for was in self._functions]
-        if c is None or self._cells or None in classes or None in functions:
+        functions = [fn for was in self._functions if (fn := was.reference()) is not None]
+        if c is None or self._cells or None in classes:
             return self._stands
         watch: Callable[[], bool] = c.Stands(tuple(classes), tuple(functions), self._dead, self._stands)
         return watch
@@ -113,16 +113,17 @@ class _Was:
     keyword_defaults: Mapping[str, Any] | None
 
     @classmethod
-    def of(cls, fn: types.FunctionType, dead: list[Any] | None = None) -> _Was:
-        """As it is now; in ``dead`` stands something once it is gone."""
-        reference = weakref.ref(fn) if dead is None else weakref.ref(fn, dead.append)
+    def of(cls, fn: types.FunctionType) -> _Was:
+        """As it is now."""
         named = fn.__kwdefaults__
-        return cls(reference, fn.__qualname__, fn.__code__, fn.__defaults__, named and dict(named))
+        return cls(weakref.ref(fn), fn.__qualname__, fn.__code__, fn.__defaults__, named and dict(named))
 
     def stands(self) -> bool:
-        """Whether it would run the same code with the same defaults."""
+        """Whether it would run the same code with the same defaults; one that is gone is no more found where it was."""
         now = self.reference()
-        if now is None or now.__code__ is not self.code or now.__defaults__ is not self.defaults:
+        if now is None:
+            return True
+        if now.__code__ is not self.code or now.__defaults__ is not self.defaults:
             return False
         then, named = self.keyword_defaults, now.__kwdefaults__
         if then is None or named is None:

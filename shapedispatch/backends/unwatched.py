@@ -1,19 +1,21 @@
-"""What releases of torch before 2.13 take for constant and guard nothing of: what hangs on a class.
+"""What releases of torch before 2.13 take for constant and guard nothing of.
 
-Values of a class, defaults and closures of its methods: nothing is there to be asked, and what may change in place
-cannot be watched from outside. A function that uses such gets no build there.
+Values of a class, defaults and closures of its methods, positional defaults of any function: nothing is there to be
+asked. What can only be replaced is looked at here; what may change in place cannot be watched from outside, and a
+function that uses such gets no build.
 """
 
 from __future__ import annotations
 
 import types
+from collections.abc import Mapping
 from enum import Enum
 from typing import Any
 
 import torch
 from torch.torch_version import TorchVersion
 
-__all__ = ["CLASSES_ARE_WATCHED", "filled_cells", "is_seen_whole", "unwatched"]
+__all__ = ["CLASSES_ARE_WATCHED", "Defaults", "filled_cells", "is_seen_whole", "unwatched"]
 
 CLASSES_ARE_WATCHED = TorchVersion(torch.__version__) >= TorchVersion("2.13")
 _CONSTANTS = (int, float, complex, bool, str, bytes, type(None))
@@ -62,3 +64,38 @@ def _is_filled(cell: types.CellType) -> bool:
         return cell.cell_contents is not cell  # always, where it can be asked
     except ValueError:
         return False
+
+
+class Defaults:
+    """Positional defaults of the functions at some places, where guards ask for a function's code alone.
+
+    A place is a guard's name: an expression over the globals ``G`` and the local names ``L`` of the function traced.
+    """
+
+    def __init__(self) -> None:
+        self._were: list[tuple[types.CodeType, str]] = []
+        self.unseen: list[str] = []
+        """Places whose functions have defaults that may change in place."""
+
+    def add(self, place: str, function: types.FunctionType) -> None:
+        """Note what stands there now. Torch's own functions are left out: nobody changes their defaults."""
+        if CLASSES_ARE_WATCHED or not function.__defaults__ or function.__module__.partition(".")[0] == "torch":
+            return
+        if not all(isinstance(value, _CONSTANTS) for value in function.__defaults__):
+            self.unseen.append(place)
+        self._were.append((compile(place, place, "eval"), repr(function.__defaults__)))
+
+    def __bool__(self) -> bool:
+        return bool(self._were)
+
+    def same(self, names: Mapping[str, Any], scope: Mapping[str, Any]) -> bool:
+        """Whether equal ones stand there, with these globals and local names."""
+        return all(_defaults_at(place, names, scope) == were for place, were in self._were)
+
+
+def _defaults_at(place: types.CodeType, names: Mapping[str, Any], scope: Mapping[str, Any]) -> str:
+    """As text, which tells 0.0 from -0.0 and from 0, and knows a nan; of what is no function, nothing."""
+    try:
+        return repr(eval(place, {"G": names, "L": scope}).__defaults__)  # Dynamo's own text
+    except (AttributeError, LookupError, TypeError):
+        return ""
