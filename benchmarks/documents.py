@@ -53,6 +53,12 @@ class Result:
         at = "" if commit == "unknown" else f", commit {commit}"
         return f"**{self.device}** ({self.versions}{at}; `{self.environment['command']}`):"
 
+    @property
+    def runs(self) -> list[Document]:
+        """This run, then further ones of the script on the device, which lie in ``repeats/``."""
+        further = sorted((self.path.parent / "repeats").glob(f"{self.path.stem}-*.json"))
+        return [self.document, *(json.loads(path.read_text("utf-8")) for path in further)]
+
     def picture(self, name: str) -> Path:
         """Where its picture of that name lies."""
         return self.path.with_name(f"{self.path.stem}-{name}.svg")

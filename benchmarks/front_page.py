@@ -129,11 +129,11 @@ def starts(result: Result) -> Sayings:
 
 
 def lessons(result: Result) -> Sayings:
-    """How much there is to choose."""
-    rows = [row for part in lessons_of(result.document).values() for row in part if row["over plain"] is not None]
-    gains = [row["over plain"] for row in rows]
+    """How much there is to choose, by time."""
+    rows = [row for part in lessons_of(result.document).values() for row in part if row["objective"] == "time"]
+    gains = [row["over plain"] for row in rows if row["over plain"] is not None]
     yield (
-        f"choosing among ways to the same answer, {len(rows)} contests",
+        f"choosing among ways to the same answer by time, {len(gains)} contests",
         f"plain / winner: median {statistics.median(gains):.2f} ×, at most {max(gains):.1f} ×",
     )
 
