@@ -408,3 +408,51 @@ def test_what_guards_look_at_is_taken_by_its_class() -> None:
         found.add(value)
     assert list(found.classes) == [Owner, Meta]
     assert found.functions == [Owner.method, by_method]
+
+
+class Lying(type):
+    """A class of classes that says odd things."""
+
+    @property
+    def __mro__(cls) -> Any:  # type: ignore[override]
+        raise RuntimeError("no order")
+
+    @property
+    def __dict__(cls) -> Any:  # type: ignore[override]
+        raise RuntimeError("no names")
+
+    @property
+    def __flags__(cls) -> Any:  # type: ignore[override]
+        raise RuntimeError("no flags")
+
+    def __getattr__(cls, name: str) -> Any:
+        raise RuntimeError(f"no {name}")
+
+
+class Odd(metaclass=Lying):
+    """One of them, whose instances lie too."""
+
+    __module__ = 3  # type: ignore[assignment]
+
+    @property
+    def __class__(self) -> Any:
+        raise RuntimeError("no class")
+
+    def method(self) -> int:
+        """Like any other."""
+        return 2
+
+
+def test_what_objects_say_of_themselves_is_not_asked() -> None:
+    """They may say anything; what they are to Python is what is watched."""
+    odd = Odd()
+    found = Found()
+    found.add(odd)
+    found.add(Odd)
+    assert set(map(id, found.classes)) == {id(Odd), id(Lying)}
+    holder = type("Holder", (), {"odd": odd, "kind": Odd})
+    found.add(holder)
+    standing, _ = followed(watched, found, None)  # type: ignore[arg-type]
+    assert standing.replaced() is None
+    Odd.method = lambda self: 5  # type: ignore[method-assign,assignment]
+    assert standing.replaced() is not None

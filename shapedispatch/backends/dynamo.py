@@ -30,7 +30,7 @@ from .graph_effects import aot_metadata, effects_of
 from .implied import CODE_GUARDS, Implied
 from .quiet import quiet_configuration
 from .standing import Standing
-from .unwatched import Defaults, unwatched
+from .unwatched import Defaults, is_of_a_class_with_values
 
 __all__ = ["GraphCompiler", "Trace", "Unkeyed", "Untraceable", "forget", "guarded", "trace"]
 
@@ -362,9 +362,9 @@ def _split_guards(guards: Sequence[Any]) -> list[bool]:
         keep.append(verdict == "ask")
         if entry.has_value:
             record.found.add(entry.value)
-        if entry.has_value and isinstance(entry.value, types.FunctionType):
+        if entry.has_value and type(entry.value) is types.FunctionType:
             record.defaults.add(name, entry.value)
-        if unwatched(entry):
+        if is_of_a_class_with_values(entry):
             record.unwatched.append(name)
         if verdict == "odd":
             record.odd.append(f"{name} ({kind})")

@@ -32,14 +32,15 @@ class Found:
 
     def add(self, value: Any) -> None:
         """Take what a guard looks at; tensors are fakes here, and their class is always watched."""
-        if isinstance(value, types.MethodType):
+        kind = type(value)  # what an object says of its class may be anything
+        if kind is types.MethodType:
             self.add(value.__func__)
             self.add(value.__self__)
-        elif isinstance(value, types.FunctionType):
+        elif kind is types.FunctionType:
             self.functions.append(value)
-        elif not issubclass(type(value), Tensor):
-            self.classes[type(value)] = None
-            if isinstance(value, type):
+        elif not issubclass(kind, Tensor):
+            self.classes[kind] = None
+            if issubclass(kind, type):
                 self.classes[value] = None
 
 
@@ -99,10 +100,11 @@ def _reached(functions: Iterable[types.FunctionType]) -> dict[types.FunctionType
 
 def _functions_in(held: Any) -> list[types.FunctionType]:
     """The function itself, or what Python's own wrappers hold; others are objects, with a class that is watched."""
-    if isinstance(held, (staticmethod, classmethod, types.MethodType)):
+    kind = type(held)
+    if issubclass(kind, (staticmethod, classmethod, types.MethodType)):
         held = held.__func__
-    elif isinstance(held, property):
+    elif issubclass(kind, property):
         held = held.fget
-    elif isinstance(held, (functools.partial, functools.partialmethod, functools.cached_property)):
+    elif issubclass(kind, (functools.partial, functools.partialmethod, functools.cached_property)):
         held = held.func
-    return [held] if isinstance(held, types.FunctionType) else []
+    return [held] if type(held) is types.FunctionType else []

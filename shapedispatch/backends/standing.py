@@ -24,6 +24,8 @@ __all__ = ["Standing", "code_on", "mutable_bases"]
 
 _IMMUTABLE = 1 << 8
 """Python's flag of classes whose attributes cannot be set."""
+_names_on, _order, _flags = (type.__dict__[name].__get__ for name in ("__dict__", "__mro__", "__flags__"))
+"""What a class is to Python, whatever a class of classes says under these names."""
 _MISSING = object()
 GONE = "a class that it uses is gone"
 
@@ -204,19 +206,19 @@ def _content(cell: types.CellType) -> Any:
 
 def mutable_bases(cls: type) -> list[type]:
     """The class and its bases, without those whose attributes nobody can set."""
-    return [base for base in cls.__mro__ if not base.__flags__ & _IMMUTABLE]
+    return [base for base in _order(cls) if not _flags(base) & _IMMUTABLE]
 
 
 def code_on(cls: type, names: Collection[str] | None) -> dict[str, Any]:
     """The functions, classes and descriptors that Python finds on a class and its bases, by name."""
     found: dict[str, Any] = {}
     for base in reversed(mutable_bases(cls)):
-        found.update((name, held) for name, held in list(vars(base).items()) if _matters(name, base, names))
+        found.update((name, held) for name, held in list(_names_on(base).items()) if _matters(name, base, names))
     return {name: held for name, held in found.items() if _is_code(held)}
 
 
 def _is_code(held: Any) -> bool:
-    return callable(held) or hasattr(type(held), "__get__")
+    return callable(held) or any("__get__" in _names_on(base) for base in _order(type(held)))
 
 
 def _matters(name: str, base: type, names: Collection[str] | None) -> bool:
@@ -226,14 +228,15 @@ def _matters(name: str, base: type, names: Collection[str] | None) -> bool:
 
 
 def _is_torchs(base: type) -> bool:
-    return base.__module__.partition(".")[0] == "torch"
+    module = _names_on(base).get("__module__")
+    return isinstance(module, str) and module.partition(".")[0] == "torch"
 
 
 def _look_at(base: type, names: Collection[str] | None) -> Callable[[], bool]:
     """Whether nothing was set, deleted or added on a class itself that could matter; False may be a false alarm."""
     if not _is_torchs(base):
         return _users(base)
-    held = vars(base)
+    held = _names_on(base)
     if names is None or not issubclass(base, Tensor):
         return _unchanged(held, tuple(held), tuple(held.values()))
     return _unchanged_under(held, tuple(names), tuple(held.get(name, _MISSING) for name in names))
@@ -249,11 +252,11 @@ def _unchanged_under(held: Mapping[str, Any], names: tuple[str, ...], values: tu
 
 def _users(base: type) -> Callable[[], bool]:
     """Of a class of the user's, which must not be held."""
-    reference, names, code = weakref.ref(base), tuple(vars(base)), _own_code(base)
+    reference, names, code = weakref.ref(base), tuple(_names_on(base)), _own_code(base)
 
     def same() -> bool:
         now = reference()
-        if now is None or tuple(vars(now)) != names:
+        if now is None or tuple(_names_on(now)) != names:
             return False
         found = _own_code(now)
         return len(found) == len(code) and all(map(_are, found, code))
@@ -262,18 +265,18 @@ def _users(base: type) -> Callable[[], bool]:
 
 
 def _own_code(base: type) -> list[_Parts]:
-    return [_parts(held) for held in vars(base).values() if _is_code(held)]
+    return [_parts(held) for held in _names_on(base).values() if _is_code(held)]
 
 
 def _order_of(cls: type) -> Callable[[], bool]:
     """Whether Python looks through the same bases in the same order."""
     if _is_torchs(cls):
-        mro = cls.__mro__
-        return lambda: cls.__mro__ is mro
-    reference, order = weakref.ref(cls), tuple(map(weakref.ref, cls.__mro__))
+        mro = _order(cls)
+        return lambda: _order(cls) is mro
+    reference, order = weakref.ref(cls), tuple(map(weakref.ref, _order(cls)))
 
     def same() -> bool:
         now = reference()
-        return now is not None and _are(tuple(map(weakref.ref, now.__mro__)), order)
+        return now is not None and _are(tuple(map(weakref.ref, _order(now))), order)
 
     return same

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch.torch_version import TorchVersion
 
-__all__ = ["CLASSES_ARE_WATCHED", "Defaults", "filled_cells", "is_seen_whole", "unwatched"]
+__all__ = ["CLASSES_ARE_WATCHED", "Defaults", "filled_cells", "is_of_a_class_with_values", "is_seen_whole"]
 
 CLASSES_ARE_WATCHED = TorchVersion(torch.__version__) >= TorchVersion("2.13")
 _CONSTANTS = (int, float, complex, bool, str, bytes, type(None))
@@ -23,17 +23,17 @@ _SEEN = (*_CONSTANTS, type, types.FunctionType, types.ModuleType, types.BuiltinF
 """What may stand in a closure or a default: which object it is says everything, or guards look into it."""
 
 
-def unwatched(entry: Any) -> bool:
+def is_of_a_class_with_values(guard: Any) -> bool:
     """Whether Dynamo's guard is on a class that holds what may change, and no guard of this release would see it."""
-    if CLASSES_ARE_WATCHED or entry.guard_type != "CLASS_MATCH":
+    if CLASSES_ARE_WATCHED or guard.guard_type != "CLASS_MATCH":
         return False
-    return not entry.has_value or _holds_values(entry.value)
+    return not guard.has_value or _holds_values(guard.value)
 
 
 def _holds_values(value: type) -> bool:
     if issubclass(value, Enum):  # whose members stay what they are, but for what is in them
         return any(type(member.value) not in _CONSTANTS or _own_names(member) for member in value)
-    own = [base for base in value.__mro__ if base.__module__.partition(".")[0] not in ("builtins", "torch")]
+    own = [base for base in value.__mro__ if str(base.__module__).partition(".")[0] not in ("builtins", "torch")]
     return any(_is_value(name, held) for base in own for name, held in vars(base).items())
 
 
@@ -79,7 +79,7 @@ class Defaults:
 
     def add(self, place: str, function: types.FunctionType) -> None:
         """Note what stands there now. Torch's own functions are left out: nobody changes their defaults."""
-        if CLASSES_ARE_WATCHED or not function.__defaults__ or function.__module__.partition(".")[0] == "torch":
+        if CLASSES_ARE_WATCHED or not function.__defaults__ or str(function.__module__).partition(".")[0] == "torch":
             return
         if not all(isinstance(value, _CONSTANTS) for value in function.__defaults__):
             self.unseen.append(place)
