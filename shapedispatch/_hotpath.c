@@ -10,7 +10,8 @@
  * call; it is made only where the Python road has found that slot, so a call that Python would refuse has no link.
  *
  * Only Python's headers are used. What torch offers without headers is the DLPack exchange API (a table of C functions
- * in a capsule) and the C functions behind its Python functions and attributes, which are called directly.
+ * in a capsule), the C shim of compiled models and the C functions behind its Python functions and attributes, which are
+ * called directly.
  *
  * One translation unit, in files that each stand on those before: so the compiler sees a hit whole.
  *
@@ -28,6 +29,7 @@
 #endif
 
 #include "_hotpath_torch.h"
+#include "_hotpath_view.h"
 #include "_hotpath_pack.h"
 #include "_hotpath_road.h"
 #include "_hotpath_launch.h"
@@ -74,6 +76,7 @@ static PyObject *part(PyObject *Py_UNUSED(module), PyObject *value)
 static PyMethodDef functions[] = {
     {"bind", bind, METH_O, bind_doc},
     {"calibrate", calibrate, METH_O, calibrate_doc},
+    {"asks_shim", asks_shim, METH_NOARGS, asks_shim_doc},
     {"pack", (PyCFunction)(void (*)(void))pack, METH_FASTCALL, pack_doc},
     {"part", part, METH_O, part_doc},
     {"use_driver", use_driver, METH_VARARGS, use_driver_doc},

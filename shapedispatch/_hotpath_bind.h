@@ -140,6 +140,7 @@ PyDoc_STRVAR(bind_doc, "bind(names, /)\n--\n\n"
 static PyObject *bind(PyObject *Py_UNUSED(module), PyObject *names)
 {
     torch.exchange = NULL;      /* until all is bound, no call can be judged */
+    use_shim(0);
     if (!PyDict_Check(names))
         return PyErr_Format(PyExc_TypeError, "bind takes a dict");
     if (!bind_types(names) || !bind_attribute(names, "requires_grad", &torch.requires_grad)
@@ -218,7 +219,7 @@ enum { MOST_SAMPLES = 16 };
 
 PyDoc_STRVAR(calibrate_doc, "calibrate(samples, /)\n--\n\n"
     "Find where tensors keep their dispatch-key set, from a list of (tensor, set, address); whether it was found.\n"
-    "Without it, or with an empty list, torch is asked for the set of each tensor.");
+    "Without it, or with an empty list, torch is asked for the set of each tensor, and its C shim for nothing.");
 
 static PyObject *calibrate(PyObject *Py_UNUSED(module), PyObject *list)
 {
@@ -233,5 +234,6 @@ static PyObject *calibrate(PyObject *Py_UNUSED(module), PyObject *list)
     Py_ssize_t impl_at = count == 0 ? 0 : impl_offset(samples, count);
     torch.keyset_at = impl_at == 0 ? 0 : keyset_offset(samples, count);
     torch.impl_at = torch.keyset_at == 0 ? 0 : impl_at;
+    use_shim(torch.impl_at != 0);
     return PyBool_FromLong(torch.impl_at != 0);
 }

@@ -7,7 +7,7 @@
  * nothing else of the driver have a plan (no clusters, no cooperative grid, no programmatic launch, no scratch memory),
  * and only where the driver confirms the place and size of every parameter.
  */
-enum { CUDA = 2, MOST_PARAMETERS = 128, MOST_BYTES = 1024 };    /* CUDA: DLPack's number of it */
+enum { MOST_PARAMETERS = 128, MOST_BYTES = 1024 };
 
 /* The driver's functions, found when first asked for: this file is built and loaded without CUDA. */
 static struct {

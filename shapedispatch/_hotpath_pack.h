@@ -261,7 +261,7 @@ static int pack_tensor(Pack *pack, PyObject *tensor)
     uint64_t keyset, grad, dtype = 0, device;
     View view;
     /* The view comes last: it points into the tensor, and nothing else may run before it is copied. */
-    if (!keyset_of(tensor, &keyset) || !grad_of(tensor, &grad) || torch.exchange->view_of(tensor, &view) != 0)
+    if (!keyset_of(tensor, &keyset) || !grad_of(tensor, &grad) || !view_of(tensor, keyset, &view, 1))
         return 0;
     if (view.ndim > 64 || (view.ndim > 0 && view.strides == NULL))
         return 0;

@@ -193,13 +193,11 @@ static int bind_call(const Signature *signature, Call *call)
 
 /* ------------------------------------------------------------------------------------------------ packing arguments */
 
-enum { DLPACK_CPU = 1 };
-
 /* A tensor's device as `get_device` numbers it; one of another kind is not judged. */
 static int device_number(Device device, int64_t *number)
 {
-    *number = device.type == DLPACK_CPU ? -1 : device.index;
-    return device.type == DLPACK_CPU || device.type == CUDA;
+    *number = device.type == CPU ? -1 : device.index;
+    return device.type == CPU || device.type == CUDA;
 }
 
 static int push_all(Pack *pack, const int64_t *numbers, int count)
@@ -227,12 +225,13 @@ static int pack_pointer(Call *call, const Formal *formal, PyObject *tensor, uint
     View view;
     Pack *pack = call->pack;
     /* As in pack_tensor the view comes last. */
-    if (!keyset_of(tensor, &keyset) || torch.exchange->view_of(tensor, &view) != 0)
+    if (!keyset_of(tensor, &keyset) || !view_of(tensor, keyset, &view, formal->shape || formal->stride))
         return 0;
     *address = (uint64_t)(uintptr_t)view.data + view.byte_offset;
     /* A tensor without elements has no address, whatever its view says; nor has one whose storage was freed. */
-    if (!device_number(view.device, &device) || *address < 4096 || elements_of(&view) == 0
-        || view.ndim > 64 || (view.ndim > 0 && view.strides == NULL) || !is_here(call, device))
+    int sized = view.sizes != NULL && view.ndim > 0;    /* without sizes an address tells of elements */
+    if (!device_number(view.device, &device) || *address < 4096 || (sized && elements_of(&view) == 0)
+        || view.ndim > 64 || (sized && view.strides == NULL) || !is_here(call, device))
         return 0;
     memcpy(&dtype, &view.dtype, sizeof view.dtype);
     uint64_t off = formal->specialize && formal->align && (*address & 15) != 0;

@@ -14,6 +14,7 @@ import sys
 import threading
 import tomllib
 import tracemalloc
+import warnings
 import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -447,11 +448,12 @@ def test_a_list_that_holds_itself_is_left_to_python() -> None:
 
 
 def test_the_dispatch_keys_are_read_or_asked_for_to_the_same_answer() -> None:
-    """Where the place of the set is not known, C asks torch; calls pack alike either way."""
+    """Where the place of the set is not known, C asks torch; calls pack alike either way, and by torch's C shim."""
     calls = [make() for make in VALUES.values()]
     module = c_module()
     assert module.calibrate(hotpath._samples())
     read = [pack(value) for value in calls]
+    assert [pack(value) for value in calls] == read
     try:
         assert not module.calibrate([])
         assert [pack(value) for value in calls] == read
@@ -468,6 +470,96 @@ def test_a_place_that_does_not_hold_is_not_taken() -> None:
         assert pack(t) is not None
     finally:
         assert module.calibrate(samples)
+
+
+@contextlib.contextmanager
+def without_shim() -> Iterator[None]:
+    """Only the exchange API is asked inside; afterwards nothing has been compared yet."""
+    module = c_module()
+    assert not module.calibrate([])
+    try:
+        yield
+    finally:
+        assert module.calibrate(hotpath._samples())
+
+
+BY_SHIM = sys.platform == "linux"
+
+
+@pytest.mark.skipif(not BY_SHIM, reason="torch's C shim is asked on Linux alone")
+def test_tensors_are_looked_at_by_the_shim_once_both_have_shown_one_alike() -> None:
+    """Of each dispatch-key set one is compared; one without elements says nothing."""
+    with without_shim():
+        pack(BASE)
+        assert c_module().asks_shim() == 0
+    assert pack(BASE[:0]) is not None
+    assert c_module().asks_shim() == 0
+    assert pack(BASE) == pack(BASE)
+    assert c_module().asks_shim() == 1
+    inference = VALUES["inference"]()
+    assert pack(inference) == pack(inference)
+    assert c_module().asks_shim() == 2
+
+
+@given(
+    sizes=st.lists(st.integers(0, 4), max_size=4),
+    order=st.randoms(use_true_random=False),
+    offset=st.integers(0, 5),
+    step=st.integers(1, 3),
+    dtype=st.sampled_from([torch.float32, torch.float16, torch.int64, torch.int8, torch.bool, torch.complex128]),
+)
+def test_the_shim_and_the_exchange_api_show_the_same(
+    sizes: list[int], order: Any, offset: int, step: int, dtype: torch.dtype
+) -> None:
+    """For any sizes, strides, place in the storage and dtype."""
+    base = torch.zeros(offset + step * 4**4 + 1, dtype=dtype)
+    axes = list(range(len(sizes)))
+    order.shuffle(axes)
+    x = base[offset::step][: 4 ** len(sizes)].view([4] * len(sizes)).permute(axes)
+    x = x[tuple(slice(size) for size in sizes)]
+    shown = [pack(x), pack(x)]
+    with without_shim():
+        assert [pack(x), pack(x)] == shown
+
+
+def unusual() -> dict[str, Tensor]:
+    """Tensors of which the shim has no answer to some question."""
+    freed = torch.zeros(9)
+    freed.untyped_storage().resize_(0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch says that some are experimental
+        return {
+            "freed": freed,
+            "sparse": torch.eye(3).to_sparse(),
+            "compressed": torch.eye(3).to_sparse_csr(),
+            "meta": torch.empty(3, device="meta"),
+            "mkldnn": torch.zeros(3, 3).to_mkldnn(),
+            "nested": torch.nested.nested_tensor([torch.zeros(2), torch.zeros(3)]),
+            "conjugated": torch.zeros(3, dtype=torch.complex64).conj(),
+            "negated": torch.zeros(3, dtype=torch.complex64).conj().imag,
+            "without elements": torch.empty(0, 3),
+        }
+
+
+def test_unusual_tensors_are_judged_alike_and_nothing_is_printed(capfd: pytest.CaptureFixture[str]) -> None:
+    """The shim prints what it cannot answer, so it is not asked."""
+    kinds = unusual()
+    pack(BASE)
+    shown = [pack(x) for x in kinds.values()], [pack(x) for x in kinds.values()]
+    assert shown[0] == shown[1]
+    with without_shim():
+        assert [pack(x) for x in kinds.values()] == shown[0]
+    assert capfd.readouterr().err == ""
+
+
+def test_a_tensor_that_shares_its_memory_until_one_is_written_gets_its_own() -> None:
+    """A kernel may write to the address that it is given."""
+    pack(BASE)
+    for shim in (True, False):
+        with contextlib.nullcontext() if shim else without_shim():
+            lazy = torch._lazy_clone(BASE)  # type: ignore[attr-defined]  # copy on write, which has no public name
+            assert pack(lazy) is not None
+            assert not torch._C._is_cow_tensor(lazy)  # type: ignore[attr-defined]
 
 
 # ---------------------------------------------------------------------------------------------------------- one table
