@@ -33,6 +33,9 @@ WITHIN = 2
 """A build that leaves twice within so many times ``maxsize`` calls is not made again. At 1, shapes in turn that are one
 more than the table holds would each be just out of sight when they leave again."""
 
+MOST_REPLACEMENTS = 8
+"""A build that is made anew so often within as many calls, since code under it was replaced, is not made again."""
+
 
 class Held(Protocol):
     """A build as far as the table cares: it can be let go."""
@@ -131,6 +134,7 @@ class Table:
         self._recency = _Lru(self.maxsize, self._evicted)
         self._builds = _Lru(self.max_builds, self._pushed_out)
         self._departures: LRUCache[Hashable, tuple[int, ...]] = LRUCache(WITHIN * self.maxsize)
+        self._replacements: LRUCache[Hashable, tuple[int, ...]] = LRUCache(WITHIN * self.maxsize)
         self._facts: LRUCache[Hashable, Any] = LRUCache(FACTS)
         self._hits = itertools.count()  # numbers hits; next() of it is atomic
         if self._road is not None:
@@ -238,6 +242,8 @@ class Table:
             self._settle()
             before = self._builds.pop(key, None)
             if before is not None:
+                times = (*self._replacements.get(key, ()), self._calls())
+                self._replacements[key] = times[-MOST_REPLACEMENTS:]
                 self._build_evicted(key, before)
             self._builds[key] = build
             self._counts["builds"] += made
@@ -251,14 +257,16 @@ class Table:
     def why_not_again(self, key: Hashable) -> str | None:
         """Why the build under this key, which was held before, is not to be made another time, or None."""
         with self.lock:
-            times = self._departures.get(key, ())
+            left, replaced = self._departures.get(key, ()), self._replacements.get(key, ())
         within = WITHIN * self.maxsize
-        if len(times) < 2 or times[1] - times[0] > within:
-            return None
-        return (
-            f"it had to make room for other builds twice within {within} calls and is not made again: "
-            f"max_builds is {self.max_builds}"
-        )
+        if len(left) == 2 and left[-1] - left[0] <= within:
+            return (
+                f"it had to make room for other builds twice within {within} calls and is not made again: "
+                f"max_builds is {self.max_builds}"
+            )
+        if len(replaced) == MOST_REPLACEMENTS and replaced[-1] - replaced[0] <= within:
+            return f"what it is made of was replaced {MOST_REPLACEMENTS} times within {within} calls"
+        return None
 
     # -- facts: what a backend learns of the calls it sees
 

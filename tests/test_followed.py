@@ -9,8 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from shapedispatch.backends import unwatched
-from shapedispatch.backends.dynamo import Trace, trace
+from shapedispatch.backends.dynamo import TRIES, Replaced, Trace, trace
 from shapedispatch.backends.followed import Found, followed
+from shapedispatch.backends.frames import frame_locals
 from shapedispatch.backends.inductor import look_only
 from tests.helpers import assert_same, built
 
@@ -206,7 +207,14 @@ def run_module(module: nn.Module, x: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize(
-    ("owner", "name"), [(Parent, "forward"), (Child, "forward"), (nn.ReLU, "forward"), (nn.Module, "__call__")]
+    ("owner", "name"),
+    [
+        (Parent, "forward"),
+        (Child, "forward"),
+        (nn.ReLU, "forward"),
+        (nn.Module, "__call__"),
+        (nn.Module, "_call_impl"),
+    ],
 )
 def test_a_modules_code_that_is_replaced_is_seen(owner: type, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The module's own, that of a child, of one of torch's, and what all modules are called by."""
@@ -320,7 +328,7 @@ def watched(holder: type, inner: Any) -> bool:
     """Whether new code of a function that a class holds somehow is seen."""
     found = Found()
     found.add(holder)
-    standing, _ = followed(watched, found, [inner.__code__])  # type: ignore[arg-type]
+    standing = followed(watched, found, [inner.__code__])  # type: ignore[arg-type]
     watch = standing.watch()
     assert watch()
     inner.__code__ = (lambda: 5).__code__
@@ -375,9 +383,24 @@ def test_the_classes_of_a_class_and_of_its_descriptors_are_watched(
     """What a guard shows is an instance alone."""
     found = Found()
     found.add(OWNER)
-    standing, _ = followed(watched, found, [])  # type: ignore[arg-type]
+    standing = followed(watched, found, [])  # type: ignore[arg-type]
     monkeypatch.setattr(owner, name, lambda *_: FIVE)
     assert standing.replaced() is not None
+
+
+def test_a_method_of_a_torch_class_by_a_name_in_a_tuple_is_watched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python compiles a tuple of names as one constant."""
+    monkeypatch.setattr(nn.ReLU, "extra", lambda self, x: x * 2, raising=False)
+    module = nn.ReLU()
+
+    def uses(x: Tensor) -> Tensor:
+        for name in ("forward", "extra"):
+            x = getattr(module, name)(x)
+        return x
+
+    look = looked_at(uses, X)
+    monkeypatch.setattr(nn.ReLU, "extra", lambda self, x: x * 5)
+    assert look.gone() == "ReLU.extra has been replaced"
 
 
 def test_code_that_was_not_followed_is_not_watched() -> None:
@@ -385,7 +408,7 @@ def test_code_that_was_not_followed_is_not_watched() -> None:
     inner: Any = fresh()
     found = Found()
     found.add(owner_of(inner))
-    standing, _ = followed(watched, found, [])  # type: ignore[arg-type]
+    standing = followed(watched, found, [])  # type: ignore[arg-type]
     inner.__code__ = (lambda: 5).__code__
     assert standing.replaced() is None
 
@@ -395,7 +418,7 @@ def test_everything_is_watched_where_dynamo_does_not_say_what_it_followed() -> N
     inner: Any = fresh()
     found = Found()
     found.add(owner_of(inner))
-    standing, _ = followed(watched, found, None)  # type: ignore[arg-type]
+    standing = followed(watched, found, None)  # type: ignore[arg-type]
     assert standing.replaced() is None
     inner.__code__ = (lambda: 5).__code__
     assert standing.replaced() is not None
@@ -408,6 +431,223 @@ def test_what_guards_look_at_is_taken_by_its_class() -> None:
         found.add(value)
     assert list(found.classes) == [Owner, Meta]
     assert found.functions == [Owner.method, by_method]
+
+
+# what is in a function, where guards find it
+
+
+HELPER: Any = None
+KEPT: list[Any] = []
+
+
+def helper(scale: Any) -> Any:
+    """A function whose code is the same for every default; it is kept, so that nothing is told by its end."""
+
+    def scaled(x: Tensor, scale: Any = scale) -> Tensor:
+        return x * (scale[0] if isinstance(scale, list) else scale)
+
+    KEPT.append(scaled)
+    return scaled
+
+
+def by_global(x: Tensor) -> Tensor:
+    """Uses the function of that name."""
+    return torch.relu(HELPER(x))
+
+
+class HasHelper:
+    """Has such a function as an attribute of an instance."""
+
+    def __init__(self, scale: Any) -> None:
+        self.helper = helper(scale)
+
+
+INSTANCE = HasHelper(2.0)
+
+
+def by_attribute(x: Tensor) -> Tensor:
+    """Uses the function on an instance."""
+    return torch.relu(INSTANCE.helper(x))
+
+
+@pytest.mark.parametrize("way", ["global", "attribute", "closure"])
+def test_another_default_of_a_function_of_the_same_code_is_seen(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wherever the function is found; an equal default is no other."""
+    closed_over = helper(2.0)
+
+    def by_closure(x: Tensor) -> Tensor:
+        return torch.relu(closed_over(x))
+
+    def put(scale: float) -> None:
+        nonlocal closed_over
+        monkeypatch.setitem(globals(), "HELPER", helper(scale))
+        monkeypatch.setattr(INSTANCE, "helper", helper(scale))
+        closed_over = helper(scale)
+
+    put(2.0)
+    fn: Any = {"global": by_global, "attribute": by_attribute, "closure": by_closure}[way]
+    look = looked_at(fn, X)
+    check = look.check()
+    assert check((X,), {})
+    put(2.0)
+    assert check((X,), {})
+    put(5.0)
+    assert not check((X,), {})
+    assert look.accepts(frame_locals(fn, (X,), {}))
+
+
+def test_a_default_that_changes_in_place_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A list stays the same object."""
+    scale = [2.0]
+    monkeypatch.setitem(globals(), "HELPER", helper(scale))
+    look = looked_at(by_global, X)
+    check = look.check()
+    assert check((X,), {})
+    scale[0] = 5.0
+    assert not check((X,), {})
+
+
+def closing_over(scale: Any) -> Any:
+    """A method with a closure."""
+
+    def method(self: Any, x: Tensor) -> Tensor:
+        return x * (scale[0] if isinstance(scale, list) else scale)
+
+    return method
+
+
+def with_default(scale: Any) -> Any:
+    """A method with a default."""
+
+    def method(self: Any, x: Tensor, scale: Any = scale) -> Tensor:
+        return x * (scale[0] if isinstance(scale, list) else scale)
+
+    return method
+
+
+def with_keyword_default(scale: Any) -> Any:
+    """The same with a keyword."""
+
+    def method(self: Any, x: Tensor, *, scale: Any = scale) -> Tensor:
+        return x * (scale[0] if isinstance(scale, list) else scale)
+
+    return method
+
+
+@pytest.mark.parametrize("make", [closing_over, with_default, with_keyword_default])
+def test_what_a_method_closes_over_and_its_defaults_are_seen(make: Any) -> None:
+    """A list in them that changes in place."""
+    scale = [2.0]
+    holder: Any = type("Holder", (), {"method": make(scale)})()
+
+    def uses(x: Tensor) -> Tensor:
+        return torch.relu(holder.method(x))
+
+    look = looked_at(uses, X)
+    check = look.check()
+    assert check((X,), {})
+    scale[0] = 5.0
+    assert not check((X,), {})
+
+
+def test_another_number_in_a_methods_closure_is_seen() -> None:
+    """In the same cell."""
+    method = closing_over(2.0)
+    holder: Any = type("Holder", (), {"method": method})()
+
+    def uses(x: Tensor) -> Tensor:
+        return torch.relu(holder.method(x))
+
+    look = looked_at(uses, X)
+    check = look.check()
+    assert check((X,), {})
+    method.__closure__[0].cell_contents = 5.0
+    assert not check((X,), {})
+
+
+@pytest.mark.parametrize("place", [0, 1], ids=["a function", "a number"])
+def test_what_a_modules_method_closes_over_is_seen(place: int) -> None:
+    """Of a module that is an argument: its dicts stay as they are."""
+
+    def scaled(by: float, then: Any) -> Any:
+        return lambda self, x: then(x) * by
+
+    method = scaled(2.0, torch.tanh)
+    module: Any = type("Closing", (nn.Module,), {"helper": method, "forward": lambda self, x: self.helper(x)})()
+    f = built(run_module, exact=True, hints=())
+    for _ in range(3):
+        assert_same(f(module, X), module(X))
+    cells = {type(cell.cell_contents) is float: cell for cell in method.__closure__}
+    cells[bool(place)].cell_contents = 5.0 if place else torch.sin
+    for _ in range(2):
+        assert_same(f(module, X), module(X))
+
+
+class Weighted(nn.Module):
+    """A module with a parameter, a buffer and a layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.full((8,), 2.0), requires_grad=False)
+        self.register_buffer("scale", torch.full((8,), 2.0))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Uses both."""
+        scaled: Tensor = torch.relu(x * self.weight) * self.scale
+        return scaled
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda module: module.double(),
+        lambda module: setattr(module.weight, "data", torch.full((1,), 3.0)),
+        lambda module: setattr(module.weight, "data", torch.arange(16.0)[::2]),
+        lambda module: setattr(module.scale, "data", torch.full((4, 8), 3.0)),
+        lambda module: module.weight.set_(torch.full((4, 1), 3.0)),
+    ],
+    ids=["dtype", "size", "stride", "dims of a buffer", "set_"],
+)
+def test_a_parameter_that_changes_in_place_is_seen(change: Any) -> None:
+    """Its object stays the same, and so does the dict that it stands in; the code asserts nothing of it."""
+    module = Weighted()
+    f = built(run_module, exact=True, hints=())
+    for _ in range(3):
+        assert_same(f(module, X), module(X))
+    change(module)
+    for _ in range(2):
+        assert_same(f(module, X), module(X))
+
+
+# while it is compiled
+
+
+@pytest.mark.parametrize("times", [1, 9])
+def test_code_that_another_thread_replaces_while_it_is_compiled_is_seen(
+    times: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is compiled again, but not for ever."""
+    left = times
+
+    def meanwhile(gm: Any, examples: Any) -> Any:
+        nonlocal left
+        if left:
+            left -= 1
+            scale = 5.0 + left
+            monkeypatch.setattr(Owner, "method", lambda self, x: x * scale)
+        return look_only(gm, examples)
+
+    def traced() -> Trace:
+        return trace(by_method, (X,), {}, meanwhile, tag="test", for_effects=True)  # type: ignore[arg-type]
+
+    if times > TRIES:
+        with pytest.raises(Replaced, match="while it was compiled, Owner.method has been replaced"):
+            traced()
+    else:
+        assert traced().gone() is None
+
+
+# what objects say
 
 
 class Lying(type):
@@ -452,7 +692,7 @@ def test_what_objects_say_of_themselves_is_not_asked() -> None:
     assert set(map(id, found.classes)) == {id(Odd), id(Lying)}
     holder = type("Holder", (), {"odd": odd, "kind": Odd})
     found.add(holder)
-    standing, _ = followed(watched, found, None)  # type: ignore[arg-type]
+    standing = followed(watched, found, None)  # type: ignore[arg-type]
     assert standing.replaced() is None
     Odd.method = lambda self: 5  # type: ignore[method-assign,assignment]
     assert standing.replaced() is not None

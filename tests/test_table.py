@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shapedispatch.records import Choice
-from shapedispatch.table import FACTS, STATES_A_KEY, Entry, Table
+from shapedispatch.table import FACTS, MOST_REPLACEMENTS, STATES_A_KEY, Entry, Table
 from shapedispatch.turn import deciding
 
 
@@ -277,3 +277,14 @@ def test_a_fork_in_the_middle_leaves_no_lock_behind() -> None:
             free = not deciding.taken() and table.lock.acquire(blocking=False)
             os._exit(0 if free else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_what_is_replaced_again_and_again_is_not_made_again() -> None:
+    """Within few calls: where code changes once in a while, it is."""
+    table = Table(4, 4)
+    for _ in range(MOST_REPLACEMENTS):
+        assert table.why_not_again("build") is None
+        table.hold("build", Build())
+    assert table.why_not_again("build") is None
+    table.hold("build", Build())
+    assert "was replaced 8 times within 8 calls" in str(table.why_not_again("build"))

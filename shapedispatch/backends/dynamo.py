@@ -30,15 +30,19 @@ from .graph_effects import aot_metadata, effects_of
 from .implied import CODE_GUARDS, Implied
 from .quiet import quiet_configuration
 from .standing import Standing
-from .unwatched import Defaults, is_of_a_class_with_values
+from .unwatched import is_of_a_class_with_values
 
-__all__ = ["GraphCompiler", "Trace", "Unkeyed", "Untraceable", "forget", "guarded", "trace"]
+__all__ = ["GraphCompiler", "Replaced", "Trace", "Unkeyed", "Untraceable", "forget", "guarded", "trace"]
 
 GraphCompiler = Callable[[torch.fx.GraphModule, Sequence[Any]], Callable[..., Any]]
 
 
 class Untraceable(Exception):
     """Dynamo cannot follow this call in one graph, or guards it by what a key does not hold; the message is why."""
+
+
+class Replaced(Untraceable):
+    """Code that it follows was replaced while it was compiled."""
 
 
 class Unkeyed(Untraceable):
@@ -57,22 +61,27 @@ class _Recording:
     """
 
     compile_graph: GraphCompiler
-    arguments: Mapping[str, Any]
-    receiver: str | None
+    fn: types.FunctionType
+    scope: Mapping[str, Any]
     made: list[bool] = field(default_factory=list)
     managers: list[Any] = field(default_factory=list)
     referents: list[Any] = field(default_factory=list)
     odd: list[str] = field(default_factory=list)
     unwatched: list[str] = field(default_factory=list)
     found: Found = field(default_factory=Found)
-    defaults: Defaults = field(default_factory=Defaults)
     traced: list[types.CodeType] | None = None
+    standing: Standing | None = None
+    """The code as it was before the graph was compiled, which takes seconds."""
     locals_kept: set[str] = field(default_factory=set)
     state_kept: bool = False
     effects: Effects | None = None
     compiled: Any = None
     casts: tuple[torch.dtype, ...] | None = None
     thread: int = field(default_factory=threading.get_ident)
+
+    def arguments(self) -> dict[str, Any]:
+        """What the call gives, by the parameters' names."""
+        return {name: self.scope[name] for name in argument_names(self.fn) if name in self.scope}
 
 
 _recording: _Recording | None = None
@@ -94,7 +103,6 @@ class Trace:
     _locals: frozenset[str]
     _dead: list[Any]
     _watched: list[Any]
-    _defaults: Defaults
     _casts: tuple[torch.dtype, ...] | None
     """What autocast cast to by default, where the function enters one: Dynamo guards it only while one is on."""
 
@@ -108,8 +116,6 @@ class Trace:
             return (gone,)
         if self._casts is not None and self._casts != _default_casts():
             return ("what autocast casts to by default has changed",)
-        if not self._defaults.same(self._function.__globals__, scope):
-            return ("a function that it uses has other defaults",)
         verdict = self._all.check_verbose(scope)
         return () if verdict.result else tuple(_readable(part) for part in verdict.verbose_code_parts)
 
@@ -138,8 +144,6 @@ class Trace:
         rest, dead, needed, stands = self._rest, self._dead, self._locals, self.standing.watch()
         if self._casts is not None:
             rest = _while_casting_to(self._casts, rest)
-        if self._defaults:
-            rest = _with_defaults(self._defaults, self._function.__globals__, rest)
         if not needed:
             nothing: dict[str, Any] = {}
             return lambda args, kwargs: not dead and stands() and rest(nothing)
@@ -155,12 +159,6 @@ def _while_casting_to(
     casts: tuple[torch.dtype, ...], rest: Callable[[Mapping[str, Any]], bool]
 ) -> Callable[[Mapping[str, Any]], bool]:
     return lambda scope: casts == _default_casts() and rest(scope)
-
-
-def _with_defaults(
-    defaults: Defaults, names: Mapping[str, Any], rest: Callable[[Mapping[str, Any]], bool]
-) -> Callable[[Mapping[str, Any]], bool]:
-    return lambda scope: defaults.same(names, scope) and rest(scope)
 
 
 def trace(
@@ -179,27 +177,46 @@ def trace(
     the numbers of the call become inputs of the build instead of constants. A trace ``for_effects`` is never run, so
     that guards which no key implies do not matter; they are named in its effects.
     """
+    for _ in range(TRIES - 1):
+        with contextlib.suppress(Replaced):
+            return _traced(fn, args, kwargs, compile_graph, tag, number_inputs, for_effects)
+    return _traced(fn, args, kwargs, compile_graph, tag, number_inputs, for_effects)
+
+
+TRIES = 3
+"""For code that another thread replaces meanwhile."""
+
+
+def _traced(
+    fn: types.FunctionType,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    compile_graph: GraphCompiler,
+    tag: str,
+    number_inputs: bool,
+    for_effects: bool,
+) -> Trace:
     global _recording
     twin = _fresh_copy(fn)
     scope = frame_locals(fn, args, kwargs)
-    arguments = {name: scope[name] for name in argument_names(fn) if name in scope}
-    record = _recording = _Recording(compile_graph, arguments, receiver_of(fn))
+    record = _recording = _Recording(compile_graph, fn, scope)
     try:
         entries = _run_dynamo(twin, args, kwargs, tag, number_inputs)
     finally:
         _recording = None
     if len(entries) != 1 or record.effects is None:
         raise Untraceable("there is nothing in it to compile: no operation on a tensor")
-    standing, unseen = followed(fn, record.found, record.traced)
-    unseen += (*record.unwatched, *record.defaults.unseen)
-    if unseen:
-        classes = ", ".join(dict.fromkeys(unseen))
-        raise Untraceable(f"it uses {classes}, and this torch's compiled code would not see its values change")
-    if not record.defaults.same(fn.__globals__, scope):
-        raise Untraceable("it uses a function with defaults at a place where it cannot be found again")
+    if record.unwatched:
+        classes = ", ".join(dict.fromkeys(record.unwatched))
+        raise Untraceable(f"it uses {classes}, and this torch's compiled code would not see a class's values change")
     if record.odd and not for_effects:
         raise Unkeyed("it depends on what no key holds: " + "; ".join(record.odd))
     record.effects = replace(record.effects, unkeyed=tuple(dict.fromkeys(record.odd)))
+    standing = followed(fn, record.found, record.traced)
+    # In this order: what another thread replaces after this look is seen by `standing`.
+    replaced = record.standing.replaced() if record.standing is not None else None
+    if replaced is not None:
+        raise Replaced(f"while it was compiled, {replaced}")
     record.made.append(True)
     return _finished(fn, record, standing, *entries[0])
 
@@ -262,7 +279,6 @@ def _finished(
         _locals=frozenset(record.locals_kept),
         _dead=dead,
         _watched=watched,
-        _defaults=record.defaults,
         _casts=record.casts,
     )
 
@@ -318,9 +334,10 @@ def _backend(gm: torch.fx.GraphModule, examples: Sequence[Any], **_: Any) -> Cal
     record = _recording
     assert record is not None
     record.traced = _traced_code()
+    record.standing = followed(record.fn, _found_by_guards(record.fn, record.scope), record.traced)
     compiled = record.compiled = record.compile_graph(gm, examples)
     _say_nothing_donated()
-    record.effects = effects_of(gm, record.arguments, record.receiver)
+    record.effects = effects_of(gm, record.arguments(), receiver_of(record.fn))
     if any(node.target is torch.amp.autocast_mode._enter_autocast for node in gm.graph.nodes):
         record.casts = _default_casts()
     made = record.made  # not the record, which holds the arguments
@@ -340,6 +357,19 @@ def _traced_code() -> list[types.CodeType] | None:
     return None if traced is None else list(traced)
 
 
+def _found_by_guards(fn: types.FunctionType, scope: Mapping[str, Any]) -> Found:
+    """What the guards look at that Dynamo has noted, by their names: expressions over globals ``G`` and locals ``L``.
+
+    A name that cannot be read yet is left out.
+    """
+    found = Found()
+    context = torch._guards.TracingContext.try_get()
+    for guard in context.guards_context.dynamo_guards if context is not None else ():
+        with contextlib.suppress(AttributeError, LookupError, NameError, SyntaxError, TypeError, ValueError):
+            found.add(eval(str(guard.name), {"G": fn.__globals__, "L": scope}))
+    return found
+
+
 def _say_nothing_donated() -> None:
     """AOTAutograd leaves None where its backward, at retain_graph=True, asks for an empty list of donated buffers."""
     metadata = aot_metadata()
@@ -354,7 +384,7 @@ def _split_guards(guards: Sequence[Any]) -> list[bool]:
     """Which guards to ask on each call: those that an equal key does not imply."""
     record = _recording
     assert record is not None
-    implied = Implied(record.arguments, record.receiver)
+    implied = Implied(record.arguments(), receiver_of(record.fn))
     keep = []
     for entry in guards:
         name, kind = entry.orig_guard.name, entry.guard_type  # entry.name has lost its L[...]
@@ -362,8 +392,6 @@ def _split_guards(guards: Sequence[Any]) -> list[bool]:
         keep.append(verdict == "ask")
         if entry.has_value:
             record.found.add(entry.value)
-        if entry.has_value and type(entry.value) is types.FunctionType:
-            record.defaults.add(name, entry.value)
         if is_of_a_class_with_values(entry):
             record.unwatched.append(name)
         if verdict == "odd":

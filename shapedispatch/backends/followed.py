@@ -6,6 +6,7 @@ are looked for from there: on those classes, and in what they wrap or close over
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import types
 from collections.abc import Collection, Iterable, Iterator
@@ -14,13 +15,11 @@ from typing import Any
 
 from torch import Tensor
 
-from . import unwatched
 from .standing import Standing, code_on, mutable_bases
-from .unwatched import filled_cells, is_seen_whole
 
 __all__ = ["Found", "followed"]
-_BY_DYNAMO = "forward"
-"""It goes from the call of a module to this straight away: no code that it follows names it."""
+_BY_DYNAMO = frozenset({"forward", "_call_impl", "_wrapped_call_impl"})
+"""From the call of a module it goes to its ``forward`` straight away: no code that it follows names what is between."""
 
 
 @dataclass(slots=True)
@@ -44,32 +43,30 @@ class Found:
                 self.classes[value] = None
 
 
-def followed(
-    fn: types.FunctionType, found: Found, traced: Collection[types.CodeType] | None
-) -> tuple[Standing, list[str]]:
-    """What to watch of a trace of ``fn``; and which methods this release follows to values that nobody watches.
+def followed(fn: types.FunctionType, found: Found, traced: Collection[types.CodeType] | None) -> Standing:
+    """What to watch of a trace of ``fn``.
 
     ``traced`` is the code that Dynamo followed, None where it does not tell: then all that may have been is watched.
     """
-    names = None if traced is None else frozenset((_BY_DYNAMO, *(name for code in traced for name in _names_in(code))))
+    names = None if traced is None else _BY_DYNAMO.union(*map(_names_in, traced))
     classes = _closed((Tensor, *found.classes), names)
-    guarded = _reached([fn, *found.functions])
-    others = _reached([fn for cls in classes for held in code_on(cls, names).values() for fn in _functions_in(held)])
-    methods = [one for one in others if one not in guarded]
-    ours = [one for one in (*guarded, *methods) if one is not fn and (traced is None or one.__code__ in traced)]
-    cells: list[types.CellType] = []
-    unseen: list[str] = []
-    if not unwatched.CLASSES_ARE_WATCHED:
-        blind = [one for one in ours if one in methods]
-        cells = [cell for one in blind for cell in filled_cells(one)]
-        unseen = [one.__qualname__ for one in blind if not is_seen_whole(one)]
-    return Standing(fn, ours, classes, cells, names), unseen
+    methods = [fn for cls in classes for held in code_on(cls, names).values() for fn in _functions_in(held)]
+    functions = _reached([fn, *found.functions, *methods])
+    followed = [one for one in functions if one is not fn and (traced is None or one.__code__ in traced)]
+    return Standing(fn, followed, classes, names)
 
 
-def _names_in(code: types.CodeType) -> Iterator[str]:
+def _names_in(code: types.CodeType) -> set[str]:
     """What attributes its code may name: as Python compiled them, and as text for `getattr`."""
-    yield from code.co_names
-    yield from (constant for constant in code.co_consts if isinstance(constant, str))
+    return {*code.co_names, *_texts_in(code.co_consts)}
+
+
+def _texts_in(constants: Iterable[Any]) -> Iterator[str]:
+    for constant in constants:
+        if isinstance(constant, str):
+            yield constant
+        elif isinstance(constant, (tuple, frozenset)):
+            yield from _texts_in(constant)
 
 
 def _closed(classes: Iterable[type], names: Collection[str] | None) -> list[type]:
@@ -93,9 +90,15 @@ def _reached(functions: Iterable[types.FunctionType]) -> dict[types.FunctionType
         fn = left.pop()
         if fn not in found:
             found[fn] = None
-            held = [vars(fn).get("__wrapped__"), *(cell.cell_contents for cell in filled_cells(fn))]
+            held = [vars(fn).get("__wrapped__"), *_closed_over(fn)]
             left += [inner for one in held for inner in _functions_in(one)]
     return found
+
+
+def _closed_over(fn: types.FunctionType) -> Iterator[Any]:
+    for cell in fn.__closure__ or ():
+        with contextlib.suppress(ValueError):  # nothing is in it yet
+            yield cell.cell_contents
 
 
 def _functions_in(held: Any) -> list[types.FunctionType]:

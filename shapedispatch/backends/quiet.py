@@ -23,7 +23,13 @@ def quiet_configuration(tag: str, number_inputs: bool) -> Iterator[None]:
         automatic_dynamic_shapes=False,  # what is dynamic is said, not learned from other copies of the function
         assume_static_by_default=not number_inputs,
         skip_nnmodule_hook_guards=False,  # a hook added to a module later must be seen
-        **_known(torch._dynamo.config, record_runtime_overhead=False),  # two Python calls a run, for a profiler's event
+        **_known(
+            torch._dynamo.config,
+            record_runtime_overhead=False,  # two Python calls a run, for a profiler's event
+            skip_tensor_guards_with_matching_dict_tags=False,  # `p.data = ...` leaves the dict of `p` as it was
+            skip_guards_on_constant_func_defaults=False,  # they may be replaced
+            assume_dunder_attributes_remain_unchanged=False,  # so may what is in a closure
+        ),
     )
     functorch = torch._functorch.config.patch(
         force_non_lazy_backward_lowering=True,  # a backward compiled at its first use would be compiled under no lock

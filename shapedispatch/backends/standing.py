@@ -31,7 +31,7 @@ GONE = "a class that it uses is gone"
 
 
 class Standing:
-    """Classes, functions and closures as they were when a build was made.
+    """Classes and functions as they were when a build was made.
 
     ``names`` are those that its code uses; None where that is not known. Of torch's own classes only these matter, and
     the special methods: one that is made for any use is extended by other libraries.
@@ -42,13 +42,11 @@ class Standing:
         fn: types.FunctionType,
         functions: Sequence[types.FunctionType],
         classes: Iterable[type],
-        cells: Sequence[types.CellType] = (),
         names: Collection[str] | None = None,
     ) -> None:
         self._dead: list[Any] = []
         self._fn = fn  # which is held: a build has its code and its closure
         self._functions = [_Was.of(one) for one in (fn, *functions)]
-        self._cells = [(cell, _parts(cell.cell_contents)) for cell in cells]
         self._names = names
         self._classes = [_Class.of(cls, names, self._dead) for cls in classes]
         self._read()
@@ -66,9 +64,6 @@ class Standing:
         for was in self._functions:
             if not was.stands():
                 return f"{was.name} has other code or defaults now"
-        for cell, parts in self._cells:
-            if not _are(_parts(_content(cell)), parts):
-                return "a function that it calls closes over something else now"
         for look in self._looks:
             if not look():
                 return self._on_classes()
@@ -95,7 +90,7 @@ class Standing:
         c = hotpath.module()
         classes = [one.reference() for one in self._classes]
         functions = [fn for was in self._functions if (fn := was.reference()) is not None]
-        if c is None or self._cells or None in classes:
+        if c is None or None in classes:
             return self._stands
         watch: Callable[[], bool] = c.Stands(tuple(classes), tuple(functions), self._dead, self._stands)
         return watch
@@ -192,13 +187,6 @@ def _as_parts(held: Mapping[str, Any]) -> dict[str, _Parts]:
 
 def _are(one: _Parts, other: _Parts) -> bool:
     return len(one) == len(other) and all(map(is_, one, other))
-
-
-def _content(cell: types.CellType) -> Any:
-    try:
-        return cell.cell_contents
-    except ValueError:
-        return _MISSING
 
 
 # --------------------------------------------------------------------------------------------------------- of a class
