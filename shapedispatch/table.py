@@ -34,7 +34,8 @@ WITHIN = 2
 more than the table holds would each be just out of sight when they leave again."""
 
 MOST_REPLACEMENTS = 8
-"""A build that is made anew so often within as many calls, since code under it was replaced, is not made again."""
+"""A build that is made anew so often within `WITHIN` times ``maxsize`` calls, since code under it was replaced, is not
+made again."""
 
 
 class Held(Protocol):

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from torch import Tensor, nn
 
+from shapedispatch.backends import standing as standing_module
 from shapedispatch.backends.standing import Standing, code_on
 from tests.roads import NO_COMPILER, ROADS, taking
 
@@ -402,3 +403,23 @@ def test_an_error_of_the_look_is_not_swallowed(road: str) -> None:
 
     with pytest.raises(RuntimeError, match="no answer"):
         hotpath.module().Stands((nn.ReLU,), (), [], look)()
+
+
+def test_what_is_replaced_while_a_class_is_looked_through_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By another thread: what is noted for the next time was read before the look."""
+    base, derived = classes()
+    standing = Standing(code, [], [derived])  # type: ignore[arg-type]
+    watch = standing.watch()
+    assert watch()
+    looked = standing_module._Class.replaced
+
+    def meanwhile(one: Any, names: Any) -> str | None:
+        found = looked(one, names)
+        base.method = code  # type: ignore[attr-defined]
+        return found
+
+    base.another = 2  # type: ignore[attr-defined]  # which has the class looked through
+    with monkeypatch.context() as patch:
+        patch.setattr(standing_module._Class, "replaced", meanwhile)
+        watch()
+    assert not watch()

@@ -92,7 +92,7 @@ class GuardedBuild:
     compiled: Callable[..., Any]
     route: str
     twin: types.FunctionType
-    standing: Standing | None
+    standing: Standing
     shared: bool = False
     sealed: bool = False
 
@@ -105,7 +105,7 @@ class GuardedBuild:
 
     def accepts(self, frame: Mapping[str, Any]) -> tuple[str, ...]:
         """Nothing else is refused: what the guards do not admit is compiled anew."""
-        replaced = self.standing.replaced() if self.standing is not None else None
+        replaced = self.standing.replaced()
         return () if replaced is None else (replaced,)
 
     def gone(self) -> bool:
@@ -114,8 +114,6 @@ class GuardedBuild:
 
     def check(self) -> Check | None:
         """What to ask at each hit beside its own guards."""
-        if self.standing is None:
-            return None
         stands = self.standing.watch()
         return lambda args, kwargs: stands()
 
@@ -239,13 +237,15 @@ class Builder:
 
     def _guarded(
         self, call: Situation, point: Mapping[str, int], unkeyed: Sequence[str], memory: Memory
-    ) -> GuardedBuild:
+    ) -> GuardedBuild | NoBuild:
         from .dynamo import guarded
 
+        look = look_at(call, memory, make=True)
+        if look is None or isinstance(look, str):  # nothing says which code it stands on
+            return NoBuild(look or "it was not looked at")
         run, twin = guarded(call.fn, dynamic=bool(point), options=self._options(call, point))
         route = f"torch.compile with all of its guards, since it depends on {unkeyed[0]}"
-        look = look_at(call, memory, make=False)
-        return GuardedBuild(run, route, twin, None if look is None or isinstance(look, str) else look.standing)
+        return GuardedBuild(run, route, twin, look.standing)
 
     def _options(self, call: Situation, point: Mapping[str, int]) -> Mapping[str, Any]:
         """A product is tuned at the hint, when it is compiled; any other kernel at its first run, whatever its size.

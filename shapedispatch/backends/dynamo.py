@@ -179,15 +179,15 @@ def trace(
     """
     for _ in range(TRIES - 1):
         with contextlib.suppress(Replaced):
-            return _traced(fn, args, kwargs, compile_graph, tag, number_inputs, for_effects)
-    return _traced(fn, args, kwargs, compile_graph, tag, number_inputs, for_effects)
+            return _traced_once(fn, args, kwargs, compile_graph, tag, number_inputs, for_effects)
+    return _traced_once(fn, args, kwargs, compile_graph, tag, number_inputs, for_effects)
 
 
 TRIES = 3
 """For code that another thread replaces meanwhile."""
 
 
-def _traced(
+def _traced_once(
     fn: types.FunctionType,
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any],
@@ -196,6 +196,7 @@ def _traced(
     number_inputs: bool,
     for_effects: bool,
 ) -> Trace:
+    """See `trace`; raises Replaced, too."""
     global _recording
     twin = _fresh_copy(fn)
     scope = frame_locals(fn, args, kwargs)

@@ -18,6 +18,7 @@ from torch import Tensor
 from .standing import Standing, code_on, mutable_bases
 
 __all__ = ["Found", "followed"]
+
 _BY_DYNAMO = frozenset({"forward", "_call_impl", "_wrapped_call_impl"})
 """From the call of a module it goes to its ``forward`` straight away: no code that it follows names what is between."""
 
@@ -50,10 +51,10 @@ def followed(fn: types.FunctionType, found: Found, traced: Collection[types.Code
     """
     names = None if traced is None else _BY_DYNAMO.union(*map(_names_in, traced))
     classes = _closed((Tensor, *found.classes), names)
-    methods = [fn for cls in classes for held in code_on(cls, names).values() for fn in _functions_in(held)]
-    functions = _reached([fn, *found.functions, *methods])
-    followed = [one for one in functions if one is not fn and (traced is None or one.__code__ in traced)]
-    return Standing(fn, followed, classes, names)
+    methods = [one for cls in classes for held in code_on(cls, names).values() for one in _functions_in(held)]
+    reached = _reached([fn, *found.functions, *methods])
+    functions = [one for one in reached if one is not fn and (traced is None or one.__code__ in traced)]
+    return Standing(fn, functions, classes, names)
 
 
 def _names_in(code: types.CodeType) -> set[str]:

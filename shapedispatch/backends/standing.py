@@ -48,8 +48,9 @@ class Standing:
         self._fn = fn  # which is held: a build has its code and its closure
         self._functions = [_Was.of(one) for one in (fn, *functions)]
         self._names = names
-        self._classes = [_Class.of(cls, names, self._dead) for cls in classes]
-        self._read()
+        watched = list(classes)
+        self._looks = _looks_at(watched, names)  # first: what changes after it is looked into
+        self._classes = [_Class.of(cls, names, self._dead) for cls in watched]
 
     def of(self, fn: types.FunctionType) -> Standing:
         """The same for another function of the first one's code: what else there is must be as it was here."""
@@ -71,19 +72,13 @@ class Standing:
 
     def _on_classes(self) -> str | None:
         """What was replaced on a class; what is there beside code may change, and is guarded by its value."""
+        looks = _looks_at([cls for one in self._classes if (cls := one.reference()) is not None], self._names)
         for one in self._classes:
             replaced = one.replaced(self._names)
             if replaced is not None:
                 return replaced
-        self._read()
+        self._looks = looks
         return None
-
-    def _read(self) -> None:
-        """Note what need not be looked through again while it stays the same."""
-        classes = [cls for one in self._classes if (cls := one.reference()) is not None]
-        bases = dict.fromkeys(base for cls in classes for base in mutable_bases(cls))
-        self._looks: list[Callable[[], bool]] = [_look_at(base, self._names) for base in bases]
-        self._looks += [_order_of(cls) for cls in classes]
 
     def watch(self) -> Callable[[], bool]:
         """Whether everything stands, as a function for every hit: in C where that is in use."""
@@ -218,6 +213,12 @@ def _matters(name: str, base: type, names: Collection[str] | None) -> bool:
 def _is_torchs(base: type) -> bool:
     module = _names_on(base).get("__module__")
     return isinstance(module, str) and module.partition(".")[0] == "torch"
+
+
+def _looks_at(classes: Sequence[type], names: Collection[str] | None) -> list[Callable[[], bool]]:
+    """What is asked first of classes: while it holds they need not be looked through."""
+    bases = dict.fromkeys(base for cls in classes for base in mutable_bases(cls))
+    return [*(_look_at(base, names) for base in bases), *map(_order_of, classes)]
 
 
 def _look_at(base: type, names: Collection[str] | None) -> Callable[[], bool]:
