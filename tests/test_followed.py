@@ -280,6 +280,24 @@ def test_a_build_that_is_shared_stands_on_the_code_of_each_function_that_has_it(
         assert_same(g(X), other(X))
 
 
+def test_what_a_build_with_guards_of_its_own_follows_in_another_state_is_watched(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It compiles again by itself, without a look."""
+
+    def reads_more(x: Tensor) -> Tensor:
+        return torch.relu(Child().forward(x) if hasattr(x, "marked") else OWNER.method(x))
+
+    f = built(reads_more, exact=True, hints=())
+    marked = X.clone()
+    marked.marked = True  # type: ignore[attr-defined]
+    for x in (X, marked) * 3:
+        assert_same(f(x), reads_more(x))
+    monkeypatch.setattr(Child, "forward", lambda self, x: x * 5)
+    for _ in range(3):
+        assert_same(f(marked), torch.relu(X * 5))
+
+
 SCALE_BY: Any = None
 
 

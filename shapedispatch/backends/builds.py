@@ -85,14 +85,14 @@ class DirectBuild:
 class GuardedBuild:
     """A copy of the function under torch.compile, which asks all of its guards itself and compiles at its first run.
 
-    While it is ``sealed`` it runs as written what its guards do not admit. Which code a look followed is watched here:
-    no guard is on that.
+    While it is ``sealed`` it runs as written what its guards do not admit. The code that a look and each compilation
+    followed is ``watched`` here: no guard is on that.
     """
 
     compiled: Callable[..., Any]
     route: str
     twin: types.FunctionType
-    standing: Standing
+    watched: list[Standing]
     shared: bool = False
     sealed: bool = False
 
@@ -105,8 +105,8 @@ class GuardedBuild:
 
     def accepts(self, frame: Mapping[str, Any]) -> tuple[str, ...]:
         """Nothing else is refused: what the guards do not admit is compiled anew."""
-        replaced = self.standing.replaced()
-        return () if replaced is None else (replaced,)
+        reasons = (standing.replaced() for standing in self.watched)
+        return tuple(reason for reason in reasons if reason is not None)
 
     def gone(self) -> bool:
         """Whether no call will be accepted again."""
@@ -114,8 +114,14 @@ class GuardedBuild:
 
     def check(self) -> Check | None:
         """What to ask at each hit beside its own guards."""
-        stands = self.standing.watch()
-        return lambda args, kwargs: stands()
+        watched, watches = self.watched, list[Callable[[], bool]]()
+
+        def check(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+            while len(watches) < len(watched):  # compiled since
+                watches.append(watched[len(watches)].watch())
+            return all(stands() for stands in watches)
+
+        return check
 
     def notes(self) -> tuple[str, ...]:
         """What a person may want to know."""
@@ -243,9 +249,10 @@ class Builder:
         look = look_at(call, memory, make=True)
         if look is None or isinstance(look, str):  # nothing says which code it stands on
             return NoBuild(look or "it was not looked at")
-        run, twin = guarded(call.fn, dynamic=bool(point), options=self._options(call, point))
+        watched = [look.standing]
+        run, twin = guarded(call.fn, dynamic=bool(point), options=self._options(call, point), watched=watched)
         route = f"torch.compile with all of its guards, since it depends on {unkeyed[0]}"
-        return GuardedBuild(run, route, twin, look.standing)
+        return GuardedBuild(run, route, twin, watched)
 
     def _options(self, call: Situation, point: Mapping[str, int]) -> Mapping[str, Any]:
         """A product is tuned at the hint, when it is compiled; any other kernel at its first run, whatever its size.

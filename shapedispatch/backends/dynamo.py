@@ -223,11 +223,24 @@ def _traced_once(
 
 
 def guarded(
-    fn: types.FunctionType, *, dynamic: bool, options: Mapping[str, Any]
+    fn: types.FunctionType, *, dynamic: bool, options: Mapping[str, Any], watched: list[Standing]
 ) -> tuple[Callable[..., Any], types.FunctionType]:
-    """A copy of ``fn`` under torch.compile with all guards, and the copy, by which `forget` finds what was compiled."""
+    """A copy of ``fn`` under torch.compile with all guards, and the copy, by which `forget` finds what was compiled.
+
+    What code each compilation stands on is added to ``watched``: it compiles again for what its guards do not admit.
+    """
     twin = _fresh_copy(fn)
-    return torch.compile(twin, dynamic=dynamic, options={"fallback_random": True, **options}), twin
+
+    def note(guards: Sequence[Any]) -> list[bool]:
+        found = Found()
+        for entry in guards:
+            if entry.has_value:
+                found.add(entry.value)
+        watched.append(followed(fn, found, None))
+        return [True] * len(guards)
+
+    own: dict[str, Any] = {"fallback_random": True, "guard_filter_fn": note}
+    return torch.compile(twin, dynamic=dynamic, options={**own, **options}), twin
 
 
 def forget(twin: types.FunctionType) -> None:
