@@ -362,6 +362,13 @@ def ratio(one: Measured, other: Measured) -> float:
     return one.median_us / other.median_us
 
 
+def excess_us(one: Measured, other: Measured) -> float:
+    """How much longer ``one`` takes than ``other``: the median of the rounds' differences where they took turns."""
+    if len(one.each_us) > 1 and len(one.each_us) == len(other.each_us):
+        return statistics.median(a - b for a, b in zip(one.each_us, other.each_us, strict=True))
+    return one.median_us - other.median_us
+
+
 def verdict(value: float, bar: float) -> str:
     """``value`` against the most it may be."""
     return f"{value:.3f} of at most {bar:g}: {'holds' if value <= bar else 'MISSED'}"

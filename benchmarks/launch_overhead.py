@@ -32,6 +32,7 @@ from common import (
     Measured,
     banner,
     captured,
+    excess_us,
     fresh,
     host_contest,
     host_loop,
@@ -304,7 +305,7 @@ def bars(found: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
             for times, title in ((one, ONE), (many, MANY)):
                 said = f"{other} / ours, {count} tensors, {title}"
                 yield {"what": said, "measured": ratio(times[other], times[GIVEN]), "at least": least}
-        more_us = one[BY_CALL].median_us - one[GIVEN].median_us
+        more_us = excess_us(one[BY_CALL], one[GIVEN])
         yield {"what": f"µs that a grid at the call takes more, {count} tensors", "measured": more_us, "at most": 0.5}
     times, count = {name: Measured(**time) for name, time in found["keys"]["times"].items()}, found["keys"]["count"]
     flat = ratio(times[f"{count} keys"], times["1 key"])

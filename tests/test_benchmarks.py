@@ -292,6 +292,14 @@ def test_a_ratio_is_that_of_the_rounds(script: Load) -> None:
     assert common.ratio(one, common.Measured(4.0, 0.0, 5)) == 0.5
 
 
+def test_an_excess_is_that_of_the_rounds(script: Load) -> None:
+    """As a ratio is."""
+    common = script("common")
+    one = common.Measured(4.0, 0.0, 3, each_us=[2.0, 6.0, 4.0])
+    assert common.excess_us(one, common.Measured(2.0, 0.0, 3, each_us=[1.0, 2.0, 3.0])) == 1.0
+    assert common.excess_us(one, common.Measured(1.0, 0.0, 5)) == 3.0
+
+
 def test_the_commit_is_what_the_caller_says(script: Load, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where a tree was copied, git may know another."""
     monkeypatch.setenv("COMMIT", "abc123")
