@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from shapedispatch.backends import dynamo, unwatched
 from shapedispatch.backends.dynamo import Untraceable, trace
 from shapedispatch.backends.inductor import look_only
+from shapedispatch.backends.trace import Trace
 from tests.helpers import assert_same, built
 
 X = torch.linspace(-1, 1, 32).reshape(4, 8)
@@ -25,7 +26,7 @@ def exact(fn: Callable[..., Any]) -> Any:
     return built(fn, exact=True, hints=())
 
 
-def looked_at(fn: Any, *args: Any, **kwargs: Any) -> dynamo.Trace:
+def looked_at(fn: Any, *args: Any, **kwargs: Any) -> Trace:
     """What a trace for effects alone says of a function; nothing is compiled."""
     return trace(fn, args, kwargs, look_only, tag="test", for_effects=True)
 

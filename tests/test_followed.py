@@ -9,10 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from shapedispatch.backends import unwatched
-from shapedispatch.backends.dynamo import TRIES, Replaced, Trace, trace
+from shapedispatch.backends.dynamo import TRIES, Replaced, trace
 from shapedispatch.backends.followed import Found, followed
 from shapedispatch.backends.frames import frame_locals
 from shapedispatch.backends.inductor import look_only
+from shapedispatch.backends.trace import Trace
 from tests.helpers import assert_same, built
 
 X = torch.linspace(-1, 1, 32).reshape(4, 8)

@@ -61,6 +61,7 @@ PARTS = {
         "backends.unwatched",
         "backends.followed",
         "backends.quiet",
+        "backends.trace",
         "backends.dynamo",
         "backends.shortcut",
         "backends.inductor",

@@ -21,9 +21,9 @@ from .sharing import Shelved, same_closure, source_key
 from .situation import Situation
 
 if TYPE_CHECKING:  # Dynamo and Inductor take seconds to import, which is for the first build to pay
-    from .dynamo import Trace
     from .inductor import Code
     from .standing import Standing
+    from .trace import Trace
 
 __all__ = ["Build", "Builder", "DirectBuild", "GuardedBuild", "NoBuild", "made"]
 
@@ -66,7 +66,7 @@ class DirectBuild:
 
     def of(self, fn: types.FunctionType) -> DirectBuild | None:
         """This build for another function of the same source; None where it may not serve that one."""
-        ours = self.trace.function()
+        ours = self.trace.function
         if self.code.holders <= 0 or ours.__globals__ is not fn.__globals__ or not same_closure(ours, fn):
             return None
         self.code.holders += 1

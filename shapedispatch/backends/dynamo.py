@@ -1,16 +1,15 @@
-"""A function to its graph, guards and effects by TorchDynamo.
+"""A function to its trace (code, guards, effects) by TorchDynamo.
 
-Dynamo's private names stand here, and for what a graph does in `graph_effects`, for settings in `quiet`: each in one.
-`trace` runs Dynamo over fake arguments, lets ``compile_graph`` turn the graph into something callable, and stops before
-anything is run. What it returns holds the generated code, whose call costs no guard, and Dynamo's guards in two parts:
-``accepts`` asks them all, of fakes of a call, once per key; ``check`` asks on each call only what a key does not imply
-(globals, closures, attributes of modules, ambient state). A guard that a key does not imply and that reads an argument
-makes the function unfit for this road (`Untraceable`).
+Dynamo's private names stand here; those for what a graph does in `graph_effects`, for settings in `quiet`, for asking
+guards in `trace`: each in one. `trace` runs Dynamo over fake arguments, lets ``compile_graph`` turn the graph into
+something callable, and stops before anything is run. A guard that a key does not imply and that reads an argument makes
+the function unfit for this road (`Untraceable`).
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import re
 import threading
 import types
@@ -30,9 +29,10 @@ from .graph_effects import aot_metadata, effects_of
 from .implied import CODE_GUARDS, Implied
 from .quiet import quiet_configuration
 from .standing import Standing
+from .trace import Trace, default_casts, with_code
 from .unwatched import is_of_a_class_with_values
 
-__all__ = ["GraphCompiler", "Replaced", "Trace", "Unkeyed", "Untraceable", "forget", "guarded", "trace"]
+__all__ = ["GraphCompiler", "Replaced", "Unkeyed", "Untraceable", "forget", "guarded", "trace"]
 
 GraphCompiler = Callable[[torch.fx.GraphModule, Sequence[Any]], Callable[..., Any]]
 
@@ -87,80 +87,6 @@ class _Recording:
 _recording: _Recording | None = None
 
 
-@dataclass(slots=True)
-class Trace:
-    """A function's generated code for one class of calls, with the guards that say which calls it is right for."""
-
-    call: Callable[..., Any]
-    effects: Effects
-    _function: types.FunctionType
-    state: bool
-    """Whether it depends on values that no call carries: an attribute of a module, a number among the globals."""
-    standing: Standing
-    """The code that it was made of."""
-    _all: Any
-    _rest: Callable[[Mapping[str, Any]], bool]
-    _locals: frozenset[str]
-    _dead: list[Any]
-    _watched: list[Any]
-    _casts: tuple[torch.dtype, ...] | None
-    """What autocast cast to by default, where the function enters one: Dynamo guards it only while one is on."""
-
-    def accepts(self, scope: Mapping[str, Any]) -> tuple[str, ...]:
-        """Why this build may not serve a call, by all of its guards; empty where it may.
-
-        ``scope`` are the local names at the function's entry with fake tensors in place of tensors.
-        """
-        gone = self.gone()
-        if gone:
-            return (gone,)
-        if self._casts is not None and self._casts != _default_casts():
-            return ("what autocast casts to by default has changed",)
-        verdict = self._all.check_verbose(scope)
-        return () if verdict.result else tuple(_readable(part) for part in verdict.verbose_code_parts)
-
-    def gone(self) -> str | None:
-        """Why no call is accepted again, if so: its code was replaced, or a guard's object by identity is no more."""
-        return "an object that the function reads is gone" if self._dead else self.standing.replaced()
-
-    def of(self, fn: types.FunctionType) -> Trace:
-        """The same code for another function with the same code and globals: with that one's closure."""
-        code: types.CodeType = self.call.__code__  # type: ignore[attr-defined]  # it is a function that was made here
-        call = types.FunctionType(code, fn.__globals__, fn.__name__, fn.__defaults__, fn.__closure__)
-        call.__kwdefaults__ = fn.__kwdefaults__
-        return replace(self, call=call, _function=fn, standing=self.standing.of(fn))
-
-    def function(self) -> types.FunctionType:
-        """The function that was traced, or whose closure it has."""
-        return self._function
-
-    def shape_guards(self) -> list[str]:
-        """The guards on sizes, as text."""
-        lines = [line for line in str(self._all).splitlines() if "LAMBDA_GUARD" in line]
-        return sorted(_readable(line) for line in lines if "size()" in line or "stride()" in line)
-
-    def check(self) -> Callable[[tuple[Any, ...], Mapping[str, Any]], bool]:
-        """The guards on what no key holds, as a function of the call, for every hit."""
-        rest, dead, needed, stands = self._rest, self._dead, self._locals, self.standing.watch()
-        if self._casts is not None:
-            rest = _while_casting_to(self._casts, rest)
-        if not needed:
-            nothing: dict[str, Any] = {}
-            return lambda args, kwargs: not dead and stands() and rest(nothing)
-        function = self._function
-        return lambda args, kwargs: not dead and stands() and rest(frame_locals(function, args, kwargs))
-
-
-def _default_casts() -> tuple[torch.dtype, ...]:
-    return tuple(torch.get_autocast_dtype(device) for device in ("cpu", "cuda"))
-
-
-def _while_casting_to(
-    casts: tuple[torch.dtype, ...], rest: Callable[[Mapping[str, Any]], bool]
-) -> Callable[[Mapping[str, Any]], bool]:
-    return lambda scope: casts == _default_casts() and rest(scope)
-
-
 def trace(
     fn: types.FunctionType,
     args: tuple[Any, ...],
@@ -177,10 +103,11 @@ def trace(
     the numbers of the call become inputs of the build instead of constants. A trace ``for_effects`` is never run, so
     that guards which no key implies do not matter; they are named in its effects.
     """
+    once = functools.partial(_traced_once, fn, args, kwargs, compile_graph, tag, number_inputs, for_effects)
     for _ in range(TRIES - 1):
         with contextlib.suppress(Replaced):
-            return _traced_once(fn, args, kwargs, compile_graph, tag, number_inputs, for_effects)
-    return _traced_once(fn, args, kwargs, compile_graph, tag, number_inputs, for_effects)
+            return once()
+    return once()
 
 
 TRIES = 3
@@ -275,19 +202,17 @@ def _run_dynamo(
 def _finished(
     fn: types.FunctionType, record: _Recording, standing: Standing, code: types.CodeType, manager: Any
 ) -> Trace:
-    call = types.FunctionType(code, fn.__globals__, fn.__name__, fn.__defaults__, fn.__closure__)
-    call.__kwdefaults__ = fn.__kwdefaults__
     _shorten(code, fn.__globals__, record.compiled)
     dead: list[Any] = []
     # A guard by identity holds only while the object lives: afterwards another may get its address.
     watched = [weakref.ref(referent, dead.append) for referent in record.referents]
     assert record.effects is not None
     return Trace(
-        call=call,
+        call=with_code(fn, code),
         effects=record.effects,
         state=record.state_kept,
         standing=standing,
-        _function=fn,
+        function=fn,
         _all=record.managers[0],
         _rest=manager.root.check,
         _locals=frozenset(record.locals_kept),
@@ -313,8 +238,7 @@ def _fresh_copy(fn: types.FunctionType) -> types.FunctionType:
     Dynamo passes over what stands in torch's own files when it is called from outside, so the copy stands in none.
     """
     code = fn.__code__.replace(co_filename=f"<{fn.__module__}>" if _in_torch(fn) else fn.__code__.co_filename)
-    twin = types.FunctionType(code, fn.__globals__, fn.__name__, fn.__defaults__, fn.__closure__)
-    twin.__kwdefaults__ = fn.__kwdefaults__
+    twin = with_code(fn, code)
     twin.__qualname__ = fn.__qualname__
     return twin
 
@@ -353,7 +277,7 @@ def _backend(gm: torch.fx.GraphModule, examples: Sequence[Any], **_: Any) -> Cal
     _say_nothing_donated()
     record.effects = effects_of(gm, record.arguments(), receiver_of(record.fn))
     if any(node.target is torch.amp.autocast_mode._enter_autocast for node in gm.graph.nodes):
-        record.casts = _default_casts()
+        record.casts = default_casts()
     made = record.made  # not the record, which holds the arguments
 
     def run(*inputs: Any) -> Any:
@@ -414,11 +338,6 @@ def _split_guards(guards: Sequence[Any]) -> list[bool]:
             record.state_kept |= bool(name) and kind not in CODE_GUARDS
             record.locals_kept.update(re.findall(r"L\['(\w+)'\]", name))
     return keep
-
-
-def _readable(part: str) -> str:
-    """A guard's text without the place in the source that Dynamo appends."""
-    return part.split("  #")[0].strip()
 
 
 def _reason(error: Exception) -> str:

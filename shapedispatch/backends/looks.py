@@ -15,7 +15,7 @@ from .frames import call_of
 from .situation import Situation
 
 if TYPE_CHECKING:  # Dynamo takes seconds to import, which is for the first build to pay
-    from .dynamo import Trace
+    from .trace import Trace
 
 __all__ = ["look_at", "what_timing_may_touch", "why_no_builds"]
 
