@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from .backends import Candidate
-from .errors import four_parts
+from .errors import four_parts, in_a_line
 from .memory import peak_bytes, recorded_bytes
 from .numbers import difference
 from .objectives import Objective, best
@@ -146,8 +146,7 @@ def _outcome_difference(expected: Outcome, actual: Outcome, tolerance: tuple[flo
 
 
 def _raised(error: Exception) -> str:
-    text = " ".join(str(error).split())
-    return f"it raised {type(error).__name__}: {text[:300]}"
+    return f"it raised {in_a_line(error)}"
 
 
 def all_refused(call: str, refusals: Sequence[Refusal]) -> str:

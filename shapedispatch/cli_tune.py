@@ -12,6 +12,7 @@ import torch
 
 from .console import Failed, as_json, json_option, progress, rows_or_fail, screen
 from .environment import environment
+from .errors import in_a_line
 from .records import Choice
 from .report import choices_table, sweep_json, words
 from .shelf import store_at
@@ -126,8 +127,7 @@ def _do(job: Job, found: Outcome, under: str | None) -> None:
             with GRAD_MODES[under]():  # type: ignore[no-untyped-call]  # torch's own
                 found.choices.append(job.run())
     except Exception as error:  # noqa: BLE001 - the user's functions, at the boundary; the reason is told
-        text = " ".join(str(error).split())[:300]
-        found.failures.append(f"{job.label}: {text if isinstance(error, Wrong) else f'{type(error).__name__}: {text}'}")
+        found.failures.append(f"{job.label}: {error if isinstance(error, Wrong) else in_a_line(error)}")
 
 
 def _report(dispatcher: Any, found: Outcome, wants_json: bool) -> None:

@@ -1,4 +1,4 @@
-"""The exceptions, and the one function that renders a call for a message."""
+"""The exceptions, and how calls and exceptions are rendered for a message."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ __all__ = [
     "SettingsError",
     "ShapeDispatchError",
     "four_parts",
+    "in_a_line",
     "render_argument",
     "render_call",
 ]
@@ -60,6 +61,16 @@ def render_call(name: str, arguments: Mapping[str, Any]) -> str:
     """The call ``name(...)`` with one argument a line."""
     lines = [f"    {key} = {render_argument(value)}" for key, value in arguments.items()]
     return "\n".join([f"{name}(", *lines, ")"]) if lines else f"{name}()"
+
+
+def in_a_line(error: BaseException) -> str:
+    """What an exception is and says, in one line, cut; only what it is where it cannot say it."""
+    name = type(error).__name__
+    try:
+        text = " ".join(str(error).split())
+    except Exception:  # noqa: BLE001 - the user's exception: a message about it must not raise another
+        return name
+    return f"{name}: {text[:300]}" if text else name
 
 
 def four_parts(call: str, tried: str, refused: Iterable[str] | Sequence[str], change: str) -> str:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
+from .errors import in_a_line
 from .records import Refusal, Timing
 from .timing import CONFIDENCE, ahead, error_us
 
@@ -71,7 +72,7 @@ def _least(
         try:
             value = float(objective(timing))
         except Exception as error:  # noqa: BLE001 - a candidate is judged here, and the reason kept
-            refusals.append(Refusal(timing.variant, (f"the objective raised {type(error).__name__}: {error}",)))
+            refusals.append(Refusal(timing.variant, (f"the objective raised {in_a_line(error)}",)))
             continue
         if math.isfinite(value):
             valued.append((timing, value))

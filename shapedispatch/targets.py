@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from .backends.torch_function import TorchFunction
-from .errors import SettingsError, ShapeDispatchError
+from .errors import SettingsError, ShapeDispatchError, in_a_line
 from .keyed_calls import Unbuildable, made_under, rebuilt, small_random
 from .keys import Bypass, storable
 from .records import Choice, spelled
@@ -79,7 +79,7 @@ def imported(name: str) -> Any:
     except SettingsError:
         raise  # it names the file, and is no fault of the module's
     except (Exception, SystemExit) as error:  # noqa: BLE001 - the user's code, at the boundary; the reason is told
-        raise Wrong(f"the module {name} cannot be imported: {_in_a_line(error)}") from None
+        raise Wrong(f"the module {name} cannot be imported: {in_a_line(error)}") from None
 
 
 def _parents(name: str) -> list[str]:
@@ -104,11 +104,6 @@ def _none(module_name: str) -> str:
 def _there_are(module: Any, module_name: str) -> str:
     names = ", ".join(dispatchers_in(module))
     return f"; its dispatchers are {names}" if names else ", and no dispatcher" * bool(module_name)
-
-
-def _in_a_line(error: BaseException) -> str:
-    text = " ".join(str(error).split())
-    return f"{type(error).__name__}: {text[:300]}" if text else type(error).__name__
 
 
 # Sizes.
@@ -176,7 +171,7 @@ def jobs_at(dispatcher: Any, points: Sequence[Mapping[str, int]], ask: str = "tu
             try:
                 args, kwargs = core.inputs(dict(point), None)
             except Exception as error:  # noqa: BLE001 - the user's code, at the boundary; the reason is told
-                raise Wrong(f"inputs= made no call of these sizes: {_in_a_line(error)}") from None
+                raise Wrong(f"inputs= made no call of these sizes: {in_a_line(error)}") from None
             return getattr(dispatcher, ask)(*args, **how, **kwargs)  # type: ignore[no-any-return]
 
         return Job(spelled(point), run)
@@ -259,7 +254,7 @@ def _kernels_call_again(core: Any, key: str) -> Call:
         args, kwargs = core.inputs(backend.sizes_in(parse(key)), None)
         call = backend.normal((None, *args), kwargs)
     except Exception as error:  # noqa: BLE001 - the user's code, at the boundary; the reason is told
-        raise Unbuildable(f"inputs= made no call of its sizes: {_in_a_line(error)}") from None
+        raise Unbuildable(f"inputs= made no call of its sizes: {in_a_line(error)}") from None
     call, other = _if_the_same(backend, key, call)
     if other:
         raise Unbuildable(f"the call that can be made is another one: {other}")
@@ -282,4 +277,4 @@ def _by_inputs(core: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> C
         made = core.inputs(dict(backend.sizes(args, kwargs)), backend.arguments(args, kwargs))
         return backend.normal(*made)  # type: ignore[no-any-return]
     except Exception as error:  # noqa: BLE001 - the user's code, at the boundary; the reason is told
-        raise Unbuildable(f"inputs= made no call of it: {_in_a_line(error)}") from None
+        raise Unbuildable(f"inputs= made no call of it: {in_a_line(error)}") from None

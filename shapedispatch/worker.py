@@ -25,6 +25,7 @@ import torch
 
 from .backends import Errand
 from .copies import bytes_to_copy, copy_call
+from .errors import in_a_line
 from .memory import free_memory
 from .tensors import device_of, tensors
 from .worker_process import SPOILT, attribute
@@ -213,7 +214,7 @@ def _payload(args: tuple[Any, ...], kwargs: Mapping[str, Any], names: Sequence[s
     try:
         torch.save(copy_call(args, kwargs, None, names, grad=torch.is_grad_enabled()), buffer)
     except Exception as error:  # noqa: BLE001 - whatever the arguments' own pickling raises is the reason
-        return f"its arguments cannot be sent to a worker: {type(error).__name__}: {error}"
+        return f"its arguments cannot be sent to a worker: {in_a_line(error)}"
     return buffer.getvalue()
 
 

@@ -21,6 +21,7 @@ from typing import Any
 import torch
 
 from .backends import Wish
+from .errors import in_a_line
 from .modes import set_mode
 from .tensors import tensors
 from .trial import Trial
@@ -70,7 +71,7 @@ def _tried(request: Mapping[str, Any], payload: bytes) -> list[str]:
     try:
         return _run(request, payload)
     except Exception as error:  # noqa: BLE001 - the boundary where a candidate is judged; the reason is kept
-        reason = f"in a worker it raised {type(error).__name__}: {' '.join(str(error).split())[:300]}"
+        reason = f"in a worker it raised {in_a_line(error)}"
         return [reason] if _device_answers() else [reason, SPOILT]
 
 

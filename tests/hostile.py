@@ -65,6 +65,18 @@ def raises(x: Tensor) -> Tensor:
     raise RuntimeError("out of shared memory")
 
 
+class Unsayable(Exception):
+    """It raises when it is asked what it says."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+
+def raises_the_unsayable(x: Tensor) -> Tensor:
+    """What no message can quote."""
+    raise Unsayable
+
+
 class OnlyOnce:
     """Right the first time and wrong ever after."""
 
@@ -82,7 +94,17 @@ class OnlyOnce:
 WRONG: dict[str, Callable[[], Callable[..., Any]]] = {
     **{
         fn.__name__: (lambda fn=fn: fn)
-        for fn in (off_by_a_tenth, one_is_off, nan, other_dtype, other_stride, other_shape, alias, raises)
+        for fn in (
+            off_by_a_tenth,
+            one_is_off,
+            nan,
+            other_dtype,
+            other_stride,
+            other_shape,
+            alias,
+            raises,
+            raises_the_unsayable,
+        )
     },
     "only_once": OnlyOnce,
 }

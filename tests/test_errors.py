@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from shapedispatch import errors
-from shapedispatch.errors import four_parts, render_argument, render_call
+from shapedispatch.errors import four_parts, in_a_line, render_argument, render_call
+from tests.hostile import Unsayable
 
 
 def test_every_error_of_this_package_has_one_base() -> None:
@@ -62,3 +63,17 @@ def test_an_error_at_a_call_has_four_parts() -> None:
     """The call, what was tried, why each was refused, what to change."""
     text = four_parts("f()", "tried:", ["too large", "too small"], "Change it.")
     assert text == "f()\ntried:\n  - too large\n  - too small\nChange it."
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (ValueError("two\n  lines"), "ValueError: two lines"),
+        (ValueError(), "ValueError"),
+        (ValueError("x" * 400), "ValueError: " + "x" * 300),
+        (Unsayable(), "Unsayable"),
+    ],
+)
+def test_an_exception_is_told_in_a_line(error: Exception, line: str) -> None:
+    """What it is and what it says, cut, if it says anything."""
+    assert in_a_line(error) == line

@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..errors import in_a_line
 from ..records import Refusal, Variant
 from . import EVERYTHING, Candidate, Offer, Wish
 from .builds import NoBuild
@@ -84,4 +85,4 @@ def _why_not(variant: Variant, args: tuple[Any, ...], kwargs: Mapping[str, Any])
     try:
         return variant.when(*args, **kwargs) if variant.when is not None else None
     except Exception as error:  # noqa: BLE001 - a candidate is judged here, and the reason kept
-        return f"its `when` raised {type(error).__name__}: {error}"
+        return f"its `when` raised {in_a_line(error)}"

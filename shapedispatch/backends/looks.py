@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
+from ..errors import in_a_line
 from ..keys import overlap
 from . import Memory
 from .effects import Effects
@@ -44,7 +45,7 @@ def _look(call: Situation, frame: Mapping[str, Any]) -> Trace | str:
         from .dynamo import Untraceable, trace
         from .inductor import look_only
     except Exception as error:  # noqa: BLE001 - what torch does when it is imported is judged here; the reason is kept
-        return f"torch's compiler cannot be imported: {type(error).__name__}: {error}"
+        return f"torch's compiler cannot be imported: {in_a_line(error)}"
 
     args, kwargs = call_of(call.fn, frame)
     try:

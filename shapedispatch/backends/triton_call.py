@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from ..errors import in_a_line
 from ..keys import Bypass, Key
 from .triton_adopt import Adopted
 from .triton_key import ABSENT, Parameter
@@ -103,7 +104,7 @@ class KernelCall:
         except Unreadable as unreadable:
             raise Bypass(f"{what} reads {unreadable}, which cannot be keyed") from None
         except Exception as error:  # noqa: BLE001 - Triton's own call, which follows, raises it again if it is not ours
-            raise Bypass(f"{what} raised {type(error).__name__} while it was watched: {error}") from None
+            raise Bypass(f"{what} raised {in_a_line(error)} (while it was watched)") from None
 
     def arguments(self, settled: Settled) -> dict[str, Any]:
         """All that the kernel is compiled for: arguments and options by name."""

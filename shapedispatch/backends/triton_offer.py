@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from .. import hotpath
+from ..errors import in_a_line
 from ..records import Refusal, Variant
 from . import Candidate, Errand, Memory, Wish
 from .triton_adopt import config_text
@@ -135,7 +136,7 @@ class Making:
 
     def _fail(self, one: Wanted, error: Exception) -> None:
         self.errors[one.name] = error
-        self.refuse(one.name, f"{type(error).__name__}: {' '.join(str(error).split())[:300]}")
+        self.refuse(one.name, in_a_line(error))
 
     def _add(self, one: Wanted, settled: Settled, build: Build, static: Collection[str], hold: bool) -> None:
         twin = next((c.name for c in self.candidates if c.build == build.slot and _alike(c.run, settled)), None)
