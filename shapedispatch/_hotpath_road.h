@@ -100,7 +100,7 @@ typedef struct Road {
     vectorcallfunc vectorcall;
     int (*packs)(const struct Road *road, Pack *pack, PyObject *args, PyObject *kwargs);    /* as pack_call */
     PyObject *python_road;              /* python_road(args, kwargs, link or None): the same call in Python */
-    PyObject *plain;
+    PyObject *instead;                  /* instead(*args, **kwargs): where a build has raised that may be retried */
     char receiver, off;
     int overlap;                        /* whether the keys of the linked slots hold which arguments overlap */
     PyTypeObject *slot_type, *entry_type;
@@ -302,12 +302,12 @@ static PyObject *take_raised(void)
 #endif
 }
 
-/* `except Exception: return plain(...)`: while plain runs, what the build raised is the exception being handled. */
-static PyObject *plain_instead(const Road *road, PyObject *args, PyObject *kwargs)
+/* `except Exception: return instead(...)`: meanwhile what the build raised is the exception being handled. */
+static PyObject *instead(const Road *road, PyObject *args, PyObject *kwargs)
 {
     PyObject *before = PyErr_GetHandledException(), *error = take_raised();
     PyErr_SetHandledException(error);
-    PyObject *answer = call_with(road->plain, args, kwargs);
+    PyObject *answer = call_with(road->instead, args, kwargs);
     PyErr_SetHandledException(before);
     Py_XDECREF(before);
     Py_XDECREF(error);
@@ -321,7 +321,7 @@ static PyObject *run_entry(const Road *road, PyObject *entry, PyObject *args, Py
     Py_INCREF(run);         /* the table may let the build go while it runs */
     PyObject *answer = call_with(run, args, kwargs);
     if (answer == NULL && retry && PyErr_ExceptionMatches(PyExc_Exception))
-        answer = plain_instead(road, args, kwargs);
+        answer = instead(road, args, kwargs);
     Py_DECREF(run);
     return answer;
 }
@@ -517,10 +517,10 @@ static Road *empty_road(PyTypeObject *type)
 
 static PyObject *road_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"python_road", "plain", "receiver", NULL};
-    PyObject *python_road, *plain;
+    static char *names[] = {"python_road", "instead", "receiver", NULL};
+    PyObject *python_road, *instead;
     int receiver = 0;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO|p", names, &python_road, &plain, &receiver))
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO|p", names, &python_road, &instead, &receiver))
         return NULL;
     Road *road = empty_road(type);
     if (road == NULL)
@@ -528,7 +528,7 @@ static PyObject *road_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     road->vectorcall = road_vectorcall;
     road->packs = pack_for;
     road->python_road = Py_NewRef(python_road);
-    road->plain = Py_NewRef(plain);
+    road->instead = Py_NewRef(instead);
     road->receiver = (char)receiver;
     return (PyObject *)road;
 }
@@ -537,7 +537,7 @@ static int road_traverse(PyObject *self, visitproc visit, void *arg)
 {
     Road *road = (Road *)self;
     Py_VISIT(road->python_road);
-    Py_VISIT(road->plain);
+    Py_VISIT(road->instead);
     Py_VISIT(road->numbers);
     Py_VISIT(road->slot_type);
     Py_VISIT(road->entry_type);
@@ -552,7 +552,7 @@ static int road_clear(PyObject *self)
     unlink_all(road);
     Py_CLEAR(road->numbers);
     Py_CLEAR(road->python_road);
-    Py_CLEAR(road->plain);
+    Py_CLEAR(road->instead);
     Py_CLEAR(road->slot_type);
     Py_CLEAR(road->entry_type);
     return 0;
@@ -586,7 +586,7 @@ static PyMemberDef road_members[] = {
 static PyTypeObject RoadType = {
     PyVarObject_HEAD_INIT(NULL, 0)
     .tp_name = "shapedispatch._hotpath.Road",
-    .tp_doc = "Road(python_road, plain, receiver=False)\n--\n\n"
+    .tp_doc = "Road(python_road, instead, receiver=False)\n--\n\n"
               "The hit path of one dispatcher: road(args, kwargs) runs what the table holds for this call.",
     .tp_basicsize = sizeof(Road),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL,

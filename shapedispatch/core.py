@@ -6,6 +6,7 @@ how long a call takes and nothing else.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -15,6 +16,7 @@ from . import hotpath, profiling
 from .backends import Backend
 from .cases import Case
 from .choose import PlainRaised
+from .errors import in_a_line
 from .fingerprint import code_identity
 from .journal import Journal
 from .keys import Bypass, Key
@@ -85,7 +87,7 @@ class Core:
         self._form: Callable[[], tuple[bool, bool]] | None = getattr(self.backend, "form", None)
         if self._form is None:
             return
-        self.road = hotpath.road(self.call, self.plain, self._form()[0])
+        self.road = hotpath.road(self.call, self._plain_instead, self._form()[0])
         if self.road is not None:
             self.road.off = self.off
             self.table.attach(self.road)
@@ -108,7 +110,7 @@ class Core:
         return self.run(entry, args, kwargs)
 
     def run(self, entry: Entry, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """Run what was chosen. What a build raises that writes nothing, plain answers: its error is the answer."""
+        """Run what was chosen."""
         run = entry.run
         if run is None:  # another thread let the build go between finding the entry and this line
             return self.plain(*args, **kwargs)
@@ -116,10 +118,21 @@ class Core:
             run = profiling.labelled(f"{self.backend.name}: {entry.choice.variant}", run)
         try:
             return run(*args, **kwargs)
-        except Exception:  # the boundary where a build is judged: plain gives the answer, or the error
+        except Exception:  # the boundary where a build is judged; the reason is kept there
             if not entry.retry:
                 raise
-            return self.plain(*args, **kwargs)
+            return self._plain_instead(*args, **kwargs)
+
+    def _plain_instead(self, /, *args: Any, **kwargs: Any) -> Any:
+        """Plain's answer where a build that writes nothing has raised what is being handled: its error is the error.
+
+        If it answers, what the build raised is counted as the reason.
+        """
+        error = sys.exc_info()[1]
+        answer = self.plain(*args, **kwargs)
+        if error is not None:
+            self.table.count("bypasses", f"a build raised {in_a_line(error)}")
+        return answer
 
     def bypass(self, reason: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Run plain, and count why."""

@@ -61,14 +61,14 @@ class Road(Protocol):
         """Let no call find any slot any more."""
 
 
-def road(python_road: Callable[..., Any], plain: Callable[..., Any], receiver: bool) -> Road | None:
+def road(python_road: Callable[..., Any], instead: Callable[..., Any], receiver: bool) -> Road | None:
     """A dispatcher's hit path in C, or None where C is not in use.
 
-    ``python_road(args, kwargs, link)`` is asked where C cannot answer; ``plain`` where a build that may be retried
-    raises. ``receiver`` is as in `keys.key`.
+    ``python_road(args, kwargs, link)`` is asked where C cannot answer; ``instead(*args, **kwargs)`` where a build has
+    raised that may be retried. ``receiver`` is as in `keys.key`.
     """
     module, _ = _loaded()
-    return module.Road(python_road, plain, receiver) if reason() is None else None
+    return module.Road(python_road, instead, receiver) if reason() is None else None
 
 
 def module() -> Any:

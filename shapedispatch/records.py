@@ -109,7 +109,8 @@ class CacheInfo:
     """Counters of one dispatcher since it was made or cleared.
 
     ``misses`` counts calls whose key had no choice, ``bypasses`` calls that ran plain because dispatching would
-    be unsound, ``builds`` compilations, ``timings`` contests, ``builds_held`` builds alive now.
+    be unsound (or, beside the hit, since a build raised where plain answered), ``builds`` compilations, ``timings``
+    contests, ``builds_held`` builds alive now.
     """
 
     hits: int

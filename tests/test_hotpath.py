@@ -723,6 +723,18 @@ def test_plain_answers_where_a_build_that_writes_nothing_raises(road: str) -> No
     assert sys.exc_info()[1] is None
 
 
+def test_what_a_build_raised_is_the_reason_that_plain_answered(road: str) -> None:
+    """Counted as often as it happens."""
+    dispatcher, x = plain_only(double), sized(2)
+    for _ in range(3):
+        dispatcher(x)
+    entry = entry_of(dispatcher)
+    entry.run, entry.retry = failing(ValueError("the build")), True
+    for _ in range(2):
+        dispatcher(x)
+    assert dispatcher.cache_info().bypasses_by_reason == {"a build raised ValueError: the build": 2}
+
+
 def test_what_plain_raises_after_a_build_is_the_error(road: str) -> None:
     """With what the build raised as its context."""
     raising = [False]
@@ -740,6 +752,7 @@ def test_what_plain_raises_after_a_build_is_the_error(road: str) -> None:
     with pytest.raises(RuntimeError, match="plain") as caught:
         dispatcher(x)
     assert isinstance(caught.value.__context__, ValueError)
+    assert dispatcher.cache_info().bypasses == 0
 
 
 @pytest.mark.parametrize(("retry", "error"), [(False, ValueError("x")), (True, KeyboardInterrupt())])
