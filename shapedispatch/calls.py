@@ -7,11 +7,12 @@ parameters follow as keywords in the order of the signature.
 from __future__ import annotations
 
 import inspect
+import types
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["Signature"]
+__all__ = ["Signature", "with_code"]
 
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
@@ -30,10 +31,12 @@ class Signature:
     def of(cls, fn: Callable[..., Any], receiver: bool = False) -> Signature:
         """The signature of ``fn``; a builtin that has none takes its arguments as they come.
 
-        What ``fn`` wraps has no say: a wrapper may take other arguments, and must get them as they were given.
+        What ``fn`` wraps or says of itself has no say: a wrapper may take other arguments than its ``__signature__``
+        names, and must get them as they were given.
         """
         try:
-            signature = inspect.signature(fn, follow_wrapped=False)
+            itself = with_code(fn, fn.__code__) if isinstance(fn, types.FunctionType) else fn
+            signature = inspect.signature(itself, follow_wrapped=False)
         except (TypeError, ValueError):
             return cls((), -1, False, False, None)
         parameters = signature.parameters.values()
@@ -61,3 +64,10 @@ class Signature:
             if parameter.kind is inspect.Parameter.VAR_KEYWORD:
                 found.update(found.pop(parameter.name, {}))
         return found
+
+
+def with_code(fn: types.FunctionType, code: types.CodeType) -> types.FunctionType:
+    """A copy of the function with this code: its globals, defaults and closure stay; its attributes do not."""
+    copy = types.FunctionType(code, fn.__globals__, fn.__name__, fn.__defaults__, fn.__closure__)
+    copy.__kwdefaults__ = fn.__kwdefaults__
+    return copy

@@ -71,7 +71,6 @@ class Core:
         before, self.settings = self.settings, self._resolve()
         if (self.settings.mode, self.settings.on_miss) != (before.mode, before.on_miss):
             self.table.forget(_of_its_mode)
-        self.table.seal(self.settings.mode == "sealed")
         self.off = self.settings.mode == "off"
         self.frozen = self.settings.mode in FROZEN_MODES
         if self.road is not None:
@@ -98,10 +97,13 @@ class Core:
         """Run the variant for this call in normal form; with a ``link``, the C road has asked, see `Table.link`."""
         if self.off:
             return self.plain(*args, **kwargs)
+        why = None
         try:
             key = self.backend.key(args, kwargs)
         except Bypass as reason:
-            return self.bypass(str(reason), args, kwargs)
+            why = str(reason)
+        if why is not None:  # outside: the function sees no exception that is being handled
+            return self.bypass(why, args, kwargs)
         entry = self.table.find(key, args, kwargs)
         if entry is None:
             return self.miss(key, args, kwargs)

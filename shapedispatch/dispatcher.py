@@ -246,10 +246,13 @@ def function_of(core: Core, fn: Callable[..., Any]) -> Any:
         if is_dynamo_compiling():
             return fn(*args, **kwargs)
         if kwargs or len(args) != arity:
+            binds = True
             try:
                 args, kwargs = normal(args, kwargs)
             except TypeError:
-                return fn(*args, **kwargs)  # the call is wrong, and the function says so best
+                binds = False
+            if not binds:  # outside: the function says best what is wrong with the call, and nothing before it
+                return fn(*args, **kwargs)
         if profiler._is_profiler_enabled:
             return python_road(args, kwargs)  # which names what it runs
         return call(args, kwargs)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from typing import Any
 
 import pytest
@@ -8,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shapedispatch.calls import Signature
+from shapedispatch.calls import Signature, with_code
 
 
 def mixed(a: int, b: int = 2, /, c: int = 3, *, d: int = 4, e: int = 5) -> None:
@@ -86,3 +87,24 @@ def test_a_partials_signature_is_what_is_left() -> None:
     """Bound positional arguments are no parameters any more, bound keywords are defaults."""
     signature = Signature.of(functools.partial(mixed, 1, d=9))
     assert signature.normal((2,), {}) == ((2, 3), {"d": 9, "e": 5})
+
+
+def test_what_a_function_says_of_its_signature_is_not_believed() -> None:
+    """A wrapper that took the ``__signature__`` of another over takes what it takes."""
+
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        return args, kwargs
+
+    wrapper.__signature__ = inspect.signature(mixed)  # type: ignore[attr-defined]  # as functools.wraps copies it
+    assert Signature.of(wrapper).normal((1,), {"c": 2}) == ((1,), {"c": 2})
+
+
+def test_a_copy_keeps_defaults_globals_and_closure() -> None:
+    """Of both kinds of defaults."""
+    bound = 5
+
+    def fn(a: int, b: int = 2, *, c: int = 3) -> tuple[Any, ...]:
+        return a, b, c, bound, MIXED
+
+    copy = with_code(fn, fn.__code__)
+    assert copy(1) == fn(1) == (1, 2, 3, bound, MIXED)

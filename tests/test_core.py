@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import sys
 import threading
 import warnings
 from typing import Any
@@ -137,3 +138,13 @@ def test_plains_error_is_raised_on_the_callers_arguments() -> None:
             call(core, 3)
     assert core.cache_info().currsize == 0
     assert backend.ran == []
+
+
+def test_a_bypassed_function_sees_no_exception_being_handled(backend: Backend) -> None:
+    """So that what it raises has no context but its own."""
+    seen: list[Any] = []
+    backend.bypass = "the moon is full"
+    backend.plain = lambda *args: seen.append(sys.exc_info()[1])  # type: ignore[method-assign,assignment]  # asks
+    core = core_of(backend, timed=False)
+    call(core, 3)
+    assert seen == [None]

@@ -88,6 +88,7 @@ def test_a_wrong_call_is_the_functions_own_error() -> None:
         with pytest.raises(TypeError) as theirs:
             doubled.__wrapped__(*args, **kwargs)
         assert str(mine.value) == str(theirs.value)
+        assert mine.value.__context__ is None
 
 
 def test_pickling_gives_the_same_function() -> None:
