@@ -241,10 +241,10 @@ static int note_tensor(Pack *pack, const PyObject *tensor, const View *view, uin
     return 1;
 }
 
-/* Storage that was freed leaves a small address; whether such a tensor can be keyed is for Python to say. */
-static int has_memory(const View *view, uint64_t start)
+/* Whether a tensor without memory can be keyed is for Python to say. */
+static int has_memory(PyObject *tensor, uint64_t keyset, const View *view, uint64_t start)
 {
-    return start >= 4096 || elements_of(view) == 0;
+    return elements_of(view) == 0 || was_freed(tensor, keyset, view, start) == 0;
 }
 
 /* DLPack shows integers of less than eight bits as those of eight: for these torch is asked. */
@@ -268,7 +268,7 @@ static int pack_tensor(Pack *pack, PyObject *tensor)
     memcpy(&dtype, &view.dtype, sizeof view.dtype);
     memcpy(&device, &view.device, sizeof device);
     uint64_t start = (uint64_t)(uintptr_t)view.data + view.byte_offset;
-    if (!has_memory(&view, start) || !note_tensor(pack, tensor, &view, start))
+    if (!has_memory(tensor, keyset, &view, start) || !note_tensor(pack, tensor, &view, start))
         return 0;
     uint64_t parameter = Py_TYPE(tensor) == torch.parameter;
     uint64_t first = parameter << 52 | grad << 48 | (start & 15) << 40 | (uint64_t)view.ndim << 32 | dtype;

@@ -14,6 +14,7 @@ typedef struct {
     int32_t (*dim)(void *handle, int64_t *answer);
     int32_t (*sizes)(void *handle, int64_t **answer);
     int32_t (*strides)(void *handle, int64_t **answer);
+    int32_t (*offset)(void *handle, int64_t *answer);       /* in elements, of the storage */
 } Shim;
 
 enum { MOST_DTYPES = 64, MOST_KEYSETS = 32 };
@@ -50,6 +51,7 @@ static int load_shim(void)
         {"aoti_torch_get_dim", &shim.ask.dim},
         {"aoti_torch_get_sizes", &shim.ask.sizes},
         {"aoti_torch_get_strides", &shim.ask.strides},
+        {"aoti_torch_get_storage_offset", &shim.ask.offset},
     };
     int found = 1;
     for (size_t i = 0; i < sizeof functions / sizeof *functions; i++) {
@@ -168,6 +170,19 @@ static int view_of(PyObject *tensor, uint64_t keyset, View *view, int sized)
         return 0;
     compare(tensor, keyset, view);
     return 1;
+}
+
+/* Where a storage was freed, a tensor's place in it is all there is of an address; -1 where nobody can tell. */
+static int was_freed(PyObject *tensor, uint64_t keyset, const View *view, uint64_t start)
+{
+    enum { FREED_BELOW_BITS = 36 };
+    int64_t offset;
+    if (start >> FREED_BELOW_BITS != 0)
+        return 0;
+    const Compared *before = shim.in_use ? compared(keyset) : NULL;
+    if (before == NULL || !before->alike || shim.ask.offset((char *)tensor + torch.impl_at, &offset) != 0)
+        return -1;
+    return start == (uint64_t)offset * (((uint64_t)view->dtype.bits * view->dtype.lanes + 7) / 8);
 }
 
 PyDoc_STRVAR(asks_shim_doc, "asks_shim()\n--\n\n"

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from .errors import render_argument
 
-__all__ = ["ALIGNMENT", "bytes_to_copy", "copy_call", "copy_tensor", "leaves"]
+__all__ = ["ALIGNMENT", "bytes_to_copy", "copy_call", "copy_tensor", "leaves", "tuple_like"]
 
 ALIGNMENT = 64
 """A copy's address has the original's remainder by this; kernels look at 16, vector instructions at up to 64."""
@@ -117,9 +117,16 @@ def _rebuilt(value: Any, give: Callable[[Tensor], Tensor], made: dict[int, Any])
 def _rebuilt_tuple(value: tuple[Any, ...], give: Callable[[Tensor], Tensor], made: dict[int, Any]) -> Any:
     items = [_rebuilt(item, give, made) for item in value]
     if all(new is old for new, old in zip(items, value, strict=True)):
-        return value  # nothing in it can be written, and not every tuple's class can be called again
-    make = getattr(type(value), "_make", type(value))  # named tuples take their items one by one
-    return make(items)
+        return value  # nothing in it can be written
+    return tuple_like(value, items)
+
+
+def tuple_like(value: tuple[Any, ...], items: Iterable[Any]) -> Any:
+    """A tuple of the same class with other items, and what it carries beside; its class is not called."""
+    new = tuple.__new__(type(value), items)
+    if hasattr(value, "__dict__"):
+        vars(new).update(vars(value))
+    return new
 
 
 def _refill(new: Any, old: Any, rebuilt: Callable[[Any], Any]) -> None:

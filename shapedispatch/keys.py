@@ -165,18 +165,21 @@ _BY_DTYPE_ORDINARY = frozenset(
     for name, dtype in vars(torch).items()
     if isinstance(dtype, torch.dtype) and not dtype.is_complex and not name.startswith("q")
 )
+_FREED_BELOW = 1 << 36
+"""Where a storage was freed, a tensor's place in it is all there is of an address."""
 _NAMES = hasattr(Tensor, "has_names")  # named tensors have left torch with 2.13
 
 
 def _tensor(t: Tensor) -> Key:
     """A concrete tensor's part of the key.
 
-    An ordinary tensor has an address, a dtype that says it all and no neg bit. Whatever lacks one of these (without
-    elements, complex, sparse, wrapped, meta, ...) gets the slow look of `why_tensor`; some raise when asked.
+    An ordinary tensor has a usual address, a dtype that says it all and no neg bit. Whatever lacks one of these
+    (without elements, complex, sparse, wrapped, meta, ...) gets the slow look of `why_tensor`; some raise when asked.
     """
     try:
         address, dtype = t.data_ptr(), t.dtype
-        if not address or dtype not in _BY_DTYPE_ORDINARY or t.is_neg() or (_NAMES and t.has_names()):  # type: ignore[attr-defined]
+        ordinary = address >= _FREED_BELOW and dtype in _BY_DTYPE_ORDINARY
+        if not ordinary or t.is_neg() or (_NAMES and t.has_names()):  # type: ignore[attr-defined]
             _screen(t)
         return (
             type(t),
@@ -216,7 +219,7 @@ def why_tensor(t: Tensor) -> str | None:
         return "a tensor with its conj or neg bit set: its memory is not its value"
     if _NAMES and t.has_names():  # type: ignore[attr-defined]  # where it is gone, it is not asked
         return "a tensor with named dimensions: compiled code loses the names"
-    if t.numel() and not t.data_ptr():
+    if t.numel() and t.data_ptr() == t.storage_offset() * t.element_size():
         return "a tensor whose storage has been freed"
     return None
 
@@ -292,7 +295,7 @@ def _describe_instance(value: Any) -> Key:
         return (kind, name if name is not None else describe(value.value))
     if isinstance(value, tuple) and hasattr(kind, "_fields"):
         return (*_sequence(value), *_beside(value, ()))
-    if dataclasses.is_dataclass(value) and not isinstance(value, (type, list, tuple, dict)):
+    if dataclasses.is_dataclass(value) and _is_made_of_attributes(kind):
         names = [field.name for field in dataclasses.fields(value)]
         if not all(hasattr(value, name) for name in names):
             raise Bypass(f"an argument of type {kind.__name__} with a field that has no value")
@@ -300,9 +303,20 @@ def _describe_instance(value: Any) -> Key:
     raise Bypass(f"an argument of type {kind.__name__}, which cannot be keyed by value")
 
 
+def _is_made_of_attributes(kind: type) -> bool:
+    """Whether instances hold nothing beside: no class of them is written in C, such as `int` or `Exception`."""
+    return all(base is object or base.__flags__ & _HEAP_TYPE for base in kind.__mro__)
+
+
+_HEAP_TYPE = 1 << 9
+"""Py_TPFLAGS_HEAPTYPE, of classes that are made by a class statement."""
+
+
 def _beside(value: Any, names: Sequence[str]) -> Key:
     """What an instance carries beside its fields."""
     more = {name: item for name, item in getattr(value, "__dict__", {}).items() if name not in names}
+    if any(True for _ in tensors(more)):
+        raise Bypass(f"an argument of type {type(value).__name__} that carries a tensor beside its fields")
     return (_dict(more),) if more else ()
 
 

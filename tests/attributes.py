@@ -327,8 +327,8 @@ def _compiling() -> Any:
         torch.compiler._is_compiling_flag = before
 
 
-def _freed() -> Tensor:
-    t = torch.ones(4)
+def _freed(offset: int = 0) -> Tensor:
+    t = torch.ones(9999)[offset : offset + 4]
     t.untyped_storage().resize_(0)
     return t
 
@@ -399,6 +399,8 @@ ARGUMENTS: Mapping[str, tuple[Callable[[], Any], str]] = {
     "neg": (lambda: torch._neg_view(torch.ones(2)), "neg"),
     "imaginary part of a conj": (lambda: torch.ones(2, dtype=torch.complex64).conj().imag, "neg"),
     "freed": (_freed, "freed"),
+    "freed, with an offset": (lambda: _freed(4), "freed"),
+    "freed, with a large offset": (lambda: _freed(8000), "freed"),
     **({"named": (_named, "named dimensions")} if hasattr(Tensor, "has_names") else {}),
     "in a list": (lambda: [torch.ones(2, device="meta")], "meta"),
     "object": (Unknown, "Unknown"),

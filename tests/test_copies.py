@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import collections
 from collections import OrderedDict, defaultdict, namedtuple
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from shapedispatch import copies
-from shapedispatch.copies import bytes_to_copy, copy_call, copy_tensor
+from shapedispatch.copies import bytes_to_copy, copy_call, copy_tensor, tuple_like
 
 DTYPES = [
     torch.float32,
@@ -441,3 +442,19 @@ def test_bytes_to_copy_counts_spans_once() -> None:
     assert bytes_to_copy(args, {"e": [torch.zeros(7)]}, {"e"}, ["a", "b", "c", "d"]) == 28
     assert bytes_to_copy(args, {}, None, ["a", "b", "c", "d"]) == 30 * 4 + 4000
     assert bytes_to_copy((torch.zeros(1).expand(1000),), {}, None, ["a"]) == 4
+
+
+class Doubled(collections.namedtuple("Doubled", "a b")):
+    """Makes an item of another."""
+
+    def __new__(cls, a: Any) -> Doubled:
+        """Not what `collections` makes."""
+        return super().__new__(cls, a, a * 2)
+
+
+def test_a_tuple_is_made_anew_without_its_class() -> None:
+    """With what it carries beside its items."""
+    pair = Doubled(3)
+    pair.more = "x"
+    new = tuple_like(pair, [4, 5])
+    assert (type(new), new.a, new.b, new.more) == (Doubled, 4, 5, "x")

@@ -130,3 +130,45 @@ def test_a_resized_tensor_is_what_a_caller_would_pass(like: Tensor) -> None:
     assert (other.requires_grad, other.is_leaf) == (like.requires_grad, like.is_leaf)
     assert torch.equal(other.detach(), like.detach().repeat(2, 1))
     assert torch._C._dispatch_keys(other).raw_repr() == torch._C._dispatch_keys(like).raw_repr()
+
+
+def test_a_fake_has_a_history_where_the_callers_tensor_has_one() -> None:
+    """A function may ask whether it is a leaf; it is no view for that."""
+    given_ = {"x": torch.ones(3, 2, requires_grad=True).t() * 2, "leaf": torch.ones(2, requires_grad=True)}
+    fakes = fake_arguments(given_)
+    assert not fakes["x"].is_leaf
+    assert fakes["x"].requires_grad
+    assert not fakes["x"]._is_view()
+    assert isinstance(fakes["x"], FakeTensor)
+    assert fakes["x"].stride() == given_["x"].stride()
+    assert fakes["leaf"].is_leaf
+
+
+class Doubled(collections.namedtuple("Doubled", "a b")):
+    """Makes an item of another, and carries something beside its items."""
+
+    def __new__(cls, a: Any) -> Doubled:
+        """Not what `collections` makes."""
+        return super().__new__(cls, a, 2)
+
+
+@dataclass
+class Counted:
+    """With what is no field."""
+
+    x: Tensor
+
+    def __post_init__(self) -> None:
+        self.more = 3
+
+
+def test_a_twin_is_not_made_by_its_class() -> None:
+    """Which may take other arguments, count, or change what it is given; what stands beside items and fields stays."""
+    pair = Doubled(torch.ones(2))
+    pair.more = 4
+    fakes = fake_arguments({"pair": pair, "h": Counted(torch.ones(2))})
+    assert type(fakes["pair"]) is Doubled
+    assert isinstance(fakes["pair"].a, FakeTensor)
+    assert (fakes["pair"].b, fakes["pair"].more) == (2, 4)
+    assert list(vars(fakes["h"])) == ["x", "more"]
+    assert fakes["h"].more == 3

@@ -360,9 +360,11 @@ def test_a_flag_that_c_cannot_read_leaves_every_call_to_python(monkeypatch: pyte
     assert pack(sized(2)) is None
 
 
-def test_a_freed_storage_is_left_to_python() -> None:
-    """A tensor without memory is a bypass, and no tensor with memory packs as it does."""
-    x = sized(8)
+@pytest.mark.parametrize("offset", [0, 4, 8000])
+def test_a_freed_storage_is_left_to_python(offset: int) -> None:
+    """A tensor without memory is a bypass, and no tensor with memory packs as it does; its place may look like one."""
+    x = sized(9999)[offset : offset + 4]
+    assert pack(x) is not None
     x.untyped_storage().resize_(0)
     assert pack(x) is None
     assert isinstance(key(x), str)

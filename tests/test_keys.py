@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from shapedispatch import keys
+from shapedispatch.keys import Bypass
 from tests.attributes import ARGUMENTS, STATES, Recipe, Unknown
 from tests.fuzzing import Config, baking, within
 
@@ -302,3 +303,41 @@ def test_frozen_dataclasses_are_keyed() -> None:
     """And those with slots, which have no ``__dict__``."""
     frozen = dataclasses.make_dataclass("Frozen", ["a"], frozen=True, slots=True)
     assert key(frozen(1)) == key(frozen(1)) != key(frozen(2))
+
+
+@dataclasses.dataclass
+class Unit(int):
+    """A number that is a dataclass too."""
+
+    unit: str = "m"
+
+
+@dataclasses.dataclass
+class Failed(Exception):
+    """An exception that is a dataclass too."""
+
+    why: str = ""
+
+
+@pytest.mark.parametrize("value", [Unit(), Failed()])
+def test_a_dataclass_over_a_class_in_c_cannot_be_keyed(value: Any) -> None:
+    """Its fields are not all that it is."""
+    with pytest.raises(Bypass, match=type(value).__name__):
+        key(value)
+
+
+@dataclasses.dataclass
+class Loose:
+    """That may carry more than its fields."""
+
+    a: int
+
+
+def test_what_stands_beside_fields_is_keyed_unless_it_is_a_tensor() -> None:
+    """A tensor there is found by nobody who looks for the tensors of a call."""
+    one, other = Loose(1), Loose(1)
+    one.more = 2  # type: ignore[attr-defined]  # what is no field
+    assert key(one) != key(other)
+    other.more = [torch.ones(2)]  # type: ignore[attr-defined]  # as above
+    with pytest.raises(Bypass, match="beside its fields"):
+        key(other)

@@ -6,12 +6,15 @@ A build is made from these alone, so that making it reads, writes and aliases no
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import Module, Parameter
+
+from ..copies import tuple_like
 
 __all__ = ["Resize", "fake_arguments", "resized", "scaled_strides"]
 
@@ -93,15 +96,17 @@ def _map(value: Any, path: str, change: Callable[[str, Tensor], Tensor]) -> Any:
         return {name: _map(item, f"{path}[{name!r}]", change) for name, item in value.items()}
     if isinstance(value, (list, tuple)) and type(value) is not torch.Size:
         items = [_map(item, f"{path}[{i}]", change) for i, item in enumerate(value)]
-        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
+        return tuple_like(value, items) if isinstance(value, tuple) else type(value)(items)
     if dataclasses.is_dataclass(value) and not isinstance(value, (type, Module)):
         return _map_dataclass(value, path, change)
     return value
 
 
 def _map_dataclass(value: Any, path: str, change: Callable[[str, Tensor], Tensor]) -> Any:
-    """A copy made without the class's own ``__init__``, which may compute or count."""
+    """A copy made without the class's own ``__init__``, which may compute or count; with what stands beside fields."""
     twin = object.__new__(type(value))
+    if hasattr(value, "__dict__"):
+        vars(twin).update(vars(value))
     for field in dataclasses.fields(value):
         item = _map(getattr(value, field.name), f"{path}.{field.name}", change)
         object.__setattr__(twin, field.name, item)
@@ -119,10 +124,27 @@ def _fake_tensor(t: Tensor, mode: Any, sizes: Sequence[int], dynamic: Sequence[i
         if isinstance(t, Parameter):
             fake = Parameter(fake, requires_grad=t.requires_grad)
         elif t.requires_grad:
-            fake.requires_grad_()
+            fake = _anchored(fake) if not t.is_leaf else fake.requires_grad_()
     if dynamic is not None:
         _mark(fake, dynamic)
     return fake
+
+
+def _anchored(fake: Tensor) -> Tensor:
+    """The same tensor, which autograd takes for a result: a function may ask whether it is a leaf."""
+    return _result()(torch.zeros((), requires_grad=True), [fake])  # type: ignore[no-any-return]  # autograd's own
+
+
+@functools.cache
+def _result() -> Callable[..., Any]:
+    class Result(torch.autograd.Function):
+        """Hands on what autograd does not see among its inputs, so that it is neither copied nor a view."""
+
+        @staticmethod
+        def forward(ctx: Any, anchor: Tensor, hidden: list[Tensor]) -> Tensor:
+            return hidden[0]
+
+    return Result.apply
 
 
 def _mark(fake: Tensor, dynamic: Sequence[int]) -> None:
