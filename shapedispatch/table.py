@@ -13,7 +13,7 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 from cachetools import LRUCache
 
@@ -43,13 +43,6 @@ class Held(Protocol):
 
     def release(self) -> None:
         """Let go of all that was compiled; called once, when the build leaves."""
-
-
-@runtime_checkable
-class MayCompile(Protocol):
-    """A build that may compile again at a call, unless it is ``sealed``."""
-
-    sealed: bool
 
 
 class Road(Protocol):
@@ -288,12 +281,6 @@ class Table:
                 if entry.build == key:
                     entry.run = None
         build.release()
-
-    def seal(self, sealed: bool) -> None:
-        """Tell the builds that may compile again when they are run whether they may."""
-        for build in self.builds():
-            if isinstance(build, MayCompile):
-                build.sealed = sealed
 
     def builds(self) -> Iterator[Held]:
         """The builds held now."""

@@ -21,7 +21,7 @@ X = torch.linspace(-1, 1, 32).reshape(4, 8)
 
 def looked_at(fn: Any, *args: Any) -> Trace:
     """A trace for effects alone; nothing is compiled."""
-    return trace(fn, args, {}, look_only, tag="test", for_effects=True)
+    return trace(fn, args, {}, look_only, tag="test")
 
 
 class Descriptor:
@@ -281,24 +281,6 @@ def test_a_build_that_is_shared_stands_on_the_code_of_each_function_that_has_it(
         assert_same(g(X), other(X))
 
 
-def test_what_a_build_with_guards_of_its_own_follows_in_another_state_is_watched(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """It compiles again by itself, without a look."""
-
-    def reads_more(x: Tensor) -> Tensor:
-        return torch.relu(Child().forward(x) if hasattr(x, "marked") else OWNER.method(x))
-
-    f = built(reads_more, exact=True, hints=())
-    marked = X.clone()
-    marked.marked = True  # type: ignore[attr-defined]
-    for x in (X, marked) * 3:
-        assert_same(f(x), reads_more(x))
-    monkeypatch.setattr(Child, "forward", lambda self, x: x * 5)
-    for _ in range(3):
-        assert_same(f(marked), torch.relu(X * 5))
-
-
 SCALE_BY: Any = None
 
 
@@ -318,21 +300,6 @@ def test_a_helper_of_the_same_code_that_is_made_anew_for_each_call_is_no_reason_
         monkeypatch.setitem(globals(), "SCALE_BY", by(2.0))
         assert_same(f(X), fn(X))
     assert f.cache_info().builds == 1
-
-
-def test_a_build_with_guards_of_its_own_is_made_anew_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A function that reads more of an argument than a key holds is guarded by torch.compile, which watches no code."""
-
-    def reads_more(x: Tensor) -> Tensor:
-        return torch.relu(OWNER.method(x)) * (3 if hasattr(x, "marked") else 1)
-
-    f = built(reads_more, exact=True, hints=())
-    for _ in range(3):
-        assert_same(f(X), reads_more(X))
-    assert "torch.compile with all of its guards" in str(f.explain(X))
-    monkeypatch.setattr(Owner, "method", lambda self, x: x * 5)
-    for _ in range(3):
-        assert_same(f(X), torch.relu(X * 5))
 
 
 # what is watched
@@ -657,7 +624,7 @@ def test_code_that_another_thread_replaces_while_it_is_compiled_is_seen(
         return look_only(gm, examples)
 
     def traced() -> Trace:
-        return trace(by_method, (X,), {}, meanwhile, tag="test", for_effects=True)  # type: ignore[arg-type]
+        return trace(by_method, (X,), {}, meanwhile, tag="test")  # type: ignore[arg-type]
 
     if times > TRIES:
         with pytest.raises(Replaced, match="while it was compiled, Owner.method has been replaced"):

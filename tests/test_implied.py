@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -25,6 +25,13 @@ class Colour(Enum):
     RED = [1]  # noqa: RUF012 - a member, whose value may change in place
 
 
+class Named(NamedTuple):
+    """Read by name and by place."""
+
+    left: Any
+    right: Any
+
+
 class Opaque:
     """What no key holds."""
 
@@ -35,6 +42,7 @@ ARGUMENTS = {
     "xs": [torch.ones(2), 3],
     "pair": Pair(torch.ones(2), {"a": 1.5}),
     "sized": Pair(3, 4),
+    "named": Named(torch.ones(2), 3),
     "n": 3,
     "size": torch.Size([2]),
     "layer": nn.Linear(2, 2),
@@ -58,6 +66,10 @@ ARGUMENTS = {
         ("L['pair'].right.more", "EQUALS_MATCH", "odd"),
         ("L['sized'].left", "EQUALS_MATCH", "implied"),
         ("L['sized'].leftmost", "EQUALS_MATCH", "odd"),
+        ("L['named'].left", "TENSOR_MATCH", "implied"),
+        ("L['named'][0]", "TENSOR_MATCH", "implied"),
+        ("L['named'].right", "EQUALS_MATCH", "implied"),
+        ("L['named'].other", "EQUALS_MATCH", "odd"),
         ("L['n']", "EQUALS_MATCH", "implied"),
         ("L['size'][0]", "EQUALS_MATCH", "implied"),
         ("L['self'].scale", "EQUALS_MATCH", "ask"),

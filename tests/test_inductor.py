@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import gc
+import operator
 import os
 import subprocess
 import sys
@@ -11,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from shapedispatch.backends import inductor
+from shapedispatch.backends import inductor, refusals
 from tests.helpers import assert_same, built, pinned
 
 X = torch.linspace(-1, 1, 32).reshape(4, 8)
@@ -173,7 +174,7 @@ def test_a_compiler_that_cannot_be_imported_is_none(monkeypatch: pytest.MonkeyPa
 
 def test_indexing_has_no_build_where_it_would_end_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """A torch whose CPU code does not bound its loads compiles nothing that indexes by a tensor."""
-    monkeypatch.setattr(inductor, "_DIES_OF_AN_INDEX", True)
+    monkeypatch.setattr(refusals, "_DIES_OF_AN_INDEX", True)
     f = built(lambda x, i: x[i] * 2, hints=(), exact=True)
     x, i = torch.randn(4, 3), torch.tensor([1, 3, 0])
     with pytest.warns(UserWarning, match="indexes by a tensor"):
@@ -256,3 +257,10 @@ def test_a_wish_for_assertions_is_heard() -> None:
     f(X)
     [build] = f.core.table.builds()
     assert ASSERTION in build.code.sources[0]
+
+
+def test_what_runs_nested_graphs_is_neither_a_view_nor_written_by_inductor() -> None:
+    """It is no arithmetic on sizes, as other functions in a graph of operators are."""
+    for target, about_sizes in ((torch.ops.higher_order.cond, False), (operator.add, True)):
+        assert inductor._is_view(target) is about_sizes
+        assert inductor._is_written(target) is about_sizes

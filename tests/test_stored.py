@@ -249,7 +249,7 @@ def test_a_build_that_is_wrong_is_not_used(store: Store, monkeypatch: pytest.Mon
     """Stored or not: its numbers are looked at before its first answer."""
     process(waves, store, timed=True)(call(16))
     again = process(waves, store, timed=True)
-    monkeypatch.setattr(builds.DirectBuild, "run", property(lambda build: wrong))
+    monkeypatch.setattr(builds.Build, "run", property(lambda build: wrong))
     assert_same(again(call(16)), waves(call(16)))
     assert again.explain(call(16)).variant == "plain"
 

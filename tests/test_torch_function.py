@@ -483,3 +483,19 @@ def test_torchs_own_functions_can_be_decorated(fn: Callable[..., Any], args: tup
     f = built(fn, exact=True, hints=())
     assert_same(f(*args), fn(*args))
     assert f.explain(*args).variant == "exact"
+
+
+def test_a_number_that_does_not_fit_its_dtype_is_plains() -> None:
+    """Which raises, where compiled code would wrap it; one that fits takes the build."""
+
+    def filled(x: Tensor, n: int) -> Tensor:
+        return x.clone().fill_(n)
+
+    f, x = built(filled, exact=True, hints=()), torch.zeros(2, dtype=torch.int8)
+    for n in (1, 2, 100, 127, -128):
+        assert_same(f(x, n), filled(x, n))
+    assert f.explain(x, 127).variant == "exact"
+    for n in (-129, 300):
+        with pytest.raises(RuntimeError, match="overflow"):
+            f(x, n)
+    assert f.cache_info().builds == 2

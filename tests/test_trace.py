@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from shapedispatch.backends.dynamo import trace
 from shapedispatch.backends.inductor import look_only
-from shapedispatch.backends.trace import Trace, with_code
+from shapedispatch.backends.trace import Trace
 
 X = torch.linspace(-1, 1, 32).reshape(4, 8)
 
@@ -84,7 +84,7 @@ def test_the_guards_on_sizes_can_be_read() -> None:
     def halves(x: Tensor) -> Tensor:
         return x * 2 if x.shape[0] % 2 == 0 else x
 
-    found = trace(halves, (fake,), {}, look_only, tag="test", for_effects=True)
+    found = trace(halves, (fake,), {}, look_only, tag="test")
     assert any("size()[0] % 2" in guard for guard in found.shape_guards())
     assert traced(doubled, X).shape_guards() == []
 
@@ -105,14 +105,3 @@ def test_default_casts_that_have_changed_are_seen() -> None:
         assert found.accepts({"x": X}) == ("what autocast casts to by default has changed",)
     finally:
         torch.set_autocast_dtype("cpu", before)
-
-
-def test_a_copy_keeps_defaults_globals_and_closure() -> None:
-    """Of both kinds of defaults."""
-    bound = 5
-
-    def fn(a: int, b: int = 2, *, c: int = 3) -> tuple[Any, ...]:
-        return a, b, c, bound, X
-
-    copy = with_code(fn, fn.__code__)
-    assert copy(1) == fn(1) == (1, 2, 3, bound, X)

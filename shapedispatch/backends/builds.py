@@ -1,13 +1,14 @@
 """Builds of a PyTorch function: found for a class and the present state, or made.
 
-Two routes. The direct one is Dynamo's generated code without its guards (see `dynamo`). A function whose guards read
-more of an argument than a key holds takes the guarded one: a copy under torch.compile, all guards asked at each call.
+A build is Dynamo's generated code without the guards that the key implies (see `dynamo`).
 """
 
 from __future__ import annotations
 
+import itertools
+import math
 import types
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -16,16 +17,14 @@ import torch
 from ..dims import point_of, variant_name
 from . import Memory
 from .frames import call_of
-from .looks import look_at
 from .sharing import Shelved, same_closure, source_key
 from .situation import Situation
 
 if TYPE_CHECKING:  # Dynamo and Inductor take seconds to import, which is for the first build to pay
     from .inductor import Code
-    from .standing import Standing
     from .trace import Trace
 
-__all__ = ["Build", "Builder", "DirectBuild", "GuardedBuild", "NoBuild", "made"]
+__all__ = ["Build", "Builder", "NoBuild", "made"]
 
 MOST_STATES = 4
 """Builds of one variant and class for different states of what a call does not carry (train and eval, say)."""
@@ -34,7 +33,7 @@ Check = Callable[[tuple[Any, ...], Mapping[str, Any]], bool]
 
 
 @dataclass(slots=True, weakref_slot=True)
-class DirectBuild:
+class Build:
     """One compiled callable, and the calls it may serve. A ``shared`` one was compiled for another function."""
 
     trace: Trace
@@ -55,6 +54,11 @@ class DirectBuild:
         """Whether no call will be accepted again."""
         return self.trace.gone() is not None
 
+    def too_large(self, numbers: Iterable[int | float]) -> tuple[str, ...]:
+        """Which numbers of a call it may not take: plain raises where one does not fit its dtype, and it would wrap."""
+        pairs = itertools.product(numbers, self.code.numbers)
+        return tuple(f"the number {number} does not fit {dtype}" for number, dtype in pairs if not _fits(number, dtype))
+
     def check(self) -> Check | None:
         """What to ask at each hit."""
         return self.trace.check()
@@ -64,13 +68,13 @@ class DirectBuild:
         views = ("it only makes views of its inputs and launches no kernel",) if self.code.only_views else ()
         return (*views, "it was compiled for another function of the same source") if self.shared else views
 
-    def of(self, fn: types.FunctionType) -> DirectBuild | None:
+    def of(self, fn: types.FunctionType) -> Build | None:
         """This build for another function of the same source; None where it may not serve that one."""
         ours = self.trace.function
         if self.code.holders <= 0 or ours.__globals__ is not fn.__globals__ or not same_closure(ours, fn):
             return None
         self.code.holders += 1
-        return DirectBuild(self.trace.of(fn), self.code, shared=True)
+        return Build(self.trace.of(fn), self.code, shared=True)
 
     def identity(self) -> str:
         """Equal for builds that serve the same calls by the same code."""
@@ -79,59 +83,6 @@ class DirectBuild:
     def release(self) -> None:
         """Let go of the generated modules; the code object goes with the last reference to this build."""
         self.code.release()
-
-
-@dataclass(slots=True)
-class GuardedBuild:
-    """A copy of the function under torch.compile, which asks all of its guards itself and compiles at its first run.
-
-    While it is ``sealed`` it runs as written what its guards do not admit. The code that a look and each compilation
-    followed is ``watched`` here: no guard is on that.
-    """
-
-    compiled: Callable[..., Any]
-    route: str
-    twin: types.FunctionType
-    watched: list[Standing]
-    shared: bool = False
-    sealed: bool = False
-
-    def run(self, *args: Any, **kwargs: Any) -> Any:
-        """Run what is compiled for the call."""
-        if not self.sealed:
-            return self.compiled(*args, **kwargs)
-        with torch.compiler.set_stance("eager_on_recompile"):
-            return self.compiled(*args, **kwargs)
-
-    def accepts(self, frame: Mapping[str, Any]) -> tuple[str, ...]:
-        """Nothing else is refused: what the guards do not admit is compiled anew."""
-        reasons = (standing.replaced() for standing in self.watched)
-        return tuple(reason for reason in reasons if reason is not None)
-
-    def gone(self) -> bool:
-        """Whether no call will be accepted again."""
-        return bool(self.accepts({}))
-
-    def check(self) -> Check | None:
-        """What to ask at each hit beside its own guards."""
-        watched, watches = self.watched, list[Callable[[], bool]]()
-
-        def check(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
-            while len(watches) < len(watched):  # compiled since
-                watches.append(watched[len(watches)].watch())
-            return all(stands() for stands in watches)
-
-        return check
-
-    def notes(self) -> tuple[str, ...]:
-        """What a person may want to know."""
-        return ()
-
-    def release(self) -> None:
-        """Let go of everything compiled for the copy."""
-        from .dynamo import forget
-
-        forget(self.twin)
 
 
 @dataclass(slots=True, weakref_slot=True)
@@ -152,8 +103,6 @@ class NoBuild:
         return False
 
 
-Build = DirectBuild | GuardedBuild
-
 made = Shelved()
 """Builds that functions of the same source may share, in the whole process."""
 
@@ -169,33 +118,26 @@ class Builder:
         call: Situation,
         point: Mapping[str, int],
         memory: Memory,
-        unkeyed: Sequence[str] | None,
         make: bool = True,
     ) -> tuple[Hashable, Build | NoBuild]:
-        """The build of a variant for this call's class and the present state, made where it is missing (if ``make``).
-
-        ``unkeyed`` are the guards that read more of an argument than a key holds; with any, the route is guarded. Where
-        they are not known (None) the direct route is tried, and failing by such a guard is not remembered.
-        """
+        """The build of a variant for this call's class and the present state, made where there is none if ``make``."""
         for state in range(MOST_STATES):
             slot = call.slot(point, state)
             build = memory.build(slot) or memory.recall(slot)
-            if isinstance(build, GuardedBuild) and not make:
-                return slot, NoBuild("its guards may have it compiled again, and nothing is built now", passing=True)
             if build is None or build.gone():
                 why = memory.why_not_again(slot) if make else "it is not built, and nothing is built in this mode"
                 if why:
                     return slot, NoBuild(why, passing=True)
-                build = self._guarded(call, point, unkeyed, memory) if unkeyed else self._direct(call, point, memory)
-                if not isinstance(build, NoBuild):
-                    memory.hold(slot, build, not build.shared)
-                elif unkeyed is not None or not build.passing:
+                build = self._made(call, point, memory)
+                if isinstance(build, NoBuild):
                     memory.remember(slot, build)
+                else:
+                    memory.hold(slot, build, not build.shared)
             if isinstance(build, NoBuild) or _stands(build, call, point):
                 return slot, build
         return slot, NoBuild(f"there are {MOST_STATES} builds of it for other states already")
 
-    def _direct(self, call: Situation, point: Mapping[str, int], memory: Memory) -> DirectBuild | NoBuild:
+    def _made(self, call: Situation, point: Mapping[str, int], memory: Memory) -> Build | NoBuild:
         """Shared with a function of the same source, or made."""
         from .inductor import settings_identity
 
@@ -205,14 +147,12 @@ class Builder:
         made.put(source, build)
         return build
 
-    def _shared(
-        self, found: Any, call: Situation, frame: Mapping[str, Any], memory: Memory
-    ) -> DirectBuild | NoBuild | None:
+    def _shared(self, found: Any, call: Situation, frame: Mapping[str, Any], memory: Memory) -> Build | NoBuild | None:
         """What was made for another function, if it may serve this one."""
         if isinstance(found, NoBuild):  # the same code as a hint's build, if that one is shared too
             twin = memory.build(call.slot(point_of(found.same_as))) if found.same_as else None
-            return found if isinstance(twin, DirectBuild) and twin.code is found.code else None
-        build = found.of(call.fn) if isinstance(found, DirectBuild) else None
+            return found if isinstance(twin, Build) and twin.code is found.code else None
+        build = found.of(call.fn) if isinstance(found, Build) else None
         if build is None or not build.accepts(frame):
             return build
         build.release()
@@ -220,8 +160,8 @@ class Builder:
 
     def _compiled(
         self, call: Situation, point: Mapping[str, int], frame: Mapping[str, Any], memory: Memory
-    ) -> DirectBuild | NoBuild:
-        from .dynamo import Unkeyed, Untraceable, trace
+    ) -> Build | NoBuild:
+        from .dynamo import Untraceable, trace
         from .inductor import Code, compiler
 
         code = Code()
@@ -233,26 +173,13 @@ class Builder:
             traced = trace(call.fn, args, kwargs, compile_graph, tag=f"shapedispatch {variant}", number_inputs=numbers)
         except Untraceable as error:
             code.release()
-            return NoBuild(str(error), passing=isinstance(error, Unkeyed))
-        build = DirectBuild(traced, code)
+            return NoBuild(str(error))
+        build = Build(traced, code)
         name, twin = _equal(build, call, memory, call.points) if point else ("", None)
         if twin is not None:
             build.release()
             return NoBuild(same_as=name, code=twin.code)
         return build
-
-    def _guarded(
-        self, call: Situation, point: Mapping[str, int], unkeyed: Sequence[str], memory: Memory
-    ) -> GuardedBuild | NoBuild:
-        from .dynamo import guarded
-
-        look = look_at(call, memory, make=True)
-        if look is None or isinstance(look, str):  # nothing says which code it stands on
-            return NoBuild(look or "it was not looked at")
-        watched = [look.standing]
-        run, twin = guarded(call.fn, dynamic=bool(point), options=self._options(call, point), watched=watched)
-        route = f"torch.compile with all of its guards, since it depends on {unkeyed[0]}"
-        return GuardedBuild(run, route, twin, watched)
 
     def _options(self, call: Situation, point: Mapping[str, int]) -> Mapping[str, Any]:
         """A product is tuned at the hint, when it is compiled; any other kernel at its first run, whatever its size.
@@ -266,6 +193,13 @@ class Builder:
         return {"max_autotune_gemm": True} if point else {"max_autotune": True}
 
 
+def _fits(number: int | float, dtype: torch.dtype) -> bool:
+    if dtype is torch.bool or not math.isfinite(number):
+        return True
+    limits = torch.finfo(dtype) if dtype.is_floating_point or dtype.is_complex else torch.iinfo(dtype)
+    return limits.min <= number <= limits.max
+
+
 def _stands(build: Build, call: Situation, point: Mapping[str, int]) -> bool:
     """Whether it was made in the present state: it takes this call, or one of the sizes that it was made for.
 
@@ -275,11 +209,11 @@ def _stands(build: Build, call: Situation, point: Mapping[str, int]) -> bool:
 
 
 def _equal(
-    build: DirectBuild, call: Situation, memory: Memory, points: Sequence[Mapping[str, int]]
-) -> tuple[str, DirectBuild | None]:
+    build: Build, call: Situation, memory: Memory, points: Sequence[Mapping[str, int]]
+) -> tuple[str, Build | None]:
     """Another hint's build of this class that is the same code, and its name."""
     for point in points:
         other = memory.build(call.slot(point))
-        if isinstance(other, DirectBuild) and other.identity() == build.identity():
+        if isinstance(other, Build) and other.identity() == build.identity():
             return variant_name(point), other
     return "", None

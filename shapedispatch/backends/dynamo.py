@@ -2,8 +2,8 @@
 
 Dynamo's private names stand here; those for what a graph does in `graph_effects`, for settings in `quiet`, for asking
 guards in `trace`: each in one. `trace` runs Dynamo over fake arguments, lets ``compile_graph`` turn the graph into
-something callable, and stops before anything is run. A guard that a key does not imply and that reads an argument makes
-the function unfit for this road (`Untraceable`).
+something callable, and stops before anything is run. A function that reads more of an argument than a key holds cannot
+be traced (`Untraceable`): the fakes do not have it either, so that what it does with it is not known.
 """
 
 from __future__ import annotations
@@ -15,24 +15,28 @@ import threading
 import types
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 import torch._dynamo
 from torch._dynamo import guards as dynamo_guards
 
+from ..calls import with_code
+from .baked import Baked, baked
 from .effects import Effects
 from .followed import Found, followed
 from .frames import argument_names, frame_locals, receiver_of
 from .graph_effects import aot_metadata, effects_of
+from .identity import identities_guarded
 from .implied import CODE_GUARDS, Implied
 from .quiet import quiet_configuration
 from .standing import Standing
-from .trace import Trace, default_casts, with_code
+from .trace import Trace
+from .unkeyed import unkeyed_reads
 from .unwatched import is_of_a_class_with_values
 
-__all__ = ["GraphCompiler", "Replaced", "Unkeyed", "Untraceable", "forget", "guarded", "trace"]
+__all__ = ["GraphCompiler", "Replaced", "Untraceable", "trace"]
 
 GraphCompiler = Callable[[torch.fx.GraphModule, Sequence[Any]], Callable[..., Any]]
 
@@ -43,10 +47,6 @@ class Untraceable(Exception):
 
 class Replaced(Untraceable):
     """Code that it follows was replaced while it was compiled."""
-
-
-class Unkeyed(Untraceable):
-    """It depends on more of an argument than a key holds."""
 
 
 class _Stop(BaseException):
@@ -76,7 +76,7 @@ class _Recording:
     state_kept: bool = False
     effects: Effects | None = None
     compiled: Any = None
-    casts: tuple[torch.dtype, ...] | None = None
+    baked: Baked = field(default_factory=Baked)
     thread: int = field(default_factory=threading.get_ident)
 
     def arguments(self) -> dict[str, Any]:
@@ -95,15 +95,13 @@ def trace(
     *,
     tag: str,
     number_inputs: bool = False,
-    for_effects: bool = False,
 ) -> Trace:
     """Trace ``fn`` for a call on fake tensors; raises Untraceable. Must run under the lock that building holds.
 
     ``tag`` goes into Inductor's cache keys: one hint's artifact is else served for every hint. With ``number_inputs``
-    the numbers of the call become inputs of the build instead of constants. A trace ``for_effects`` is never run, so
-    that guards which no key implies do not matter; they are named in its effects.
+    the numbers of the call become inputs of the build instead of constants.
     """
-    once = functools.partial(_traced_once, fn, args, kwargs, compile_graph, tag, number_inputs, for_effects)
+    once = functools.partial(_traced_once, fn, args, kwargs, compile_graph, tag, number_inputs)
     for _ in range(TRIES - 1):
         with contextlib.suppress(Replaced):
             return once()
@@ -121,7 +119,6 @@ def _traced_once(
     compile_graph: GraphCompiler,
     tag: str,
     number_inputs: bool,
-    for_effects: bool,
 ) -> Trace:
     """See `trace`; raises Replaced, too."""
     global _recording
@@ -137,44 +134,16 @@ def _traced_once(
     if record.unwatched:
         classes = ", ".join(dict.fromkeys(record.unwatched))
         raise Untraceable(f"it uses {classes}, and this torch's compiled code would not see a class's values change")
-    if record.odd and not for_effects:
-        raise Unkeyed("it depends on what no key holds: " + "; ".join(record.odd))
-    record.effects = replace(record.effects, unkeyed=tuple(dict.fromkeys(record.odd)))
+    if record.odd:
+        raise Untraceable("it depends on what no key holds: " + "; ".join(dict.fromkeys(record.odd)))
     standing = followed(fn, record.found, record.traced)
     # In this order: what another thread replaces after this look is seen by `standing`.
     replaced = record.standing.replaced() if record.standing is not None else None
-    if replaced is not None:
-        raise Replaced(f"while it was compiled, {replaced}")
+    changed = replaced or record.baked.changed()
+    if changed is not None:
+        raise Replaced(f"while it was compiled, {changed}")
     record.made.append(True)
     return _finished(fn, record, standing, *entries[0])
-
-
-def guarded(
-    fn: types.FunctionType, *, dynamic: bool, options: Mapping[str, Any], watched: list[Standing]
-) -> tuple[Callable[..., Any], types.FunctionType]:
-    """A copy of ``fn`` under torch.compile with all guards, and the copy, by which `forget` finds what was compiled.
-
-    What code each compilation stands on is added to ``watched``: it compiles again for what its guards do not admit.
-    """
-    twin = _fresh_copy(fn)
-
-    def note(guards: Sequence[Any]) -> list[bool]:
-        found = Found()
-        for entry in guards:
-            if entry.has_value:
-                found.add(entry.value)
-        watched.append(followed(fn, found, None))
-        return [True] * len(guards)
-
-    own: dict[str, Any] = {"fallback_random": True, "guard_filter_fn": note}
-    return torch.compile(twin, dynamic=dynamic, options={**own, **options}), twin
-
-
-def forget(twin: types.FunctionType) -> None:
-    """Let go of everything compiled for a copy."""
-    from torch._C._dynamo.eval_frame import reset_code
-
-    reset_code(twin.__code__)
 
 
 def _run_dynamo(
@@ -185,7 +154,7 @@ def _run_dynamo(
 
     compiled = torch.compile(twin, fullgraph=True, backend=_backend, options={"guard_filter_fn": _split_guards})
     try:
-        with quiet_configuration(tag, number_inputs), _guards_recorded():
+        with quiet_configuration(tag, number_inputs), _guards_recorded(), _identities_guarded():
             compiled(*args, **kwargs)
     except _Stop:
         pass
@@ -218,7 +187,7 @@ def _finished(
         _locals=frozenset(record.locals_kept),
         _dead=dead,
         _watched=watched,
-        _casts=record.casts,
+        baked=record.baked,
     )
 
 
@@ -247,6 +216,14 @@ def _in_torch(fn: types.FunctionType) -> bool:
     return (fn.__module__ or "").partition(".")[0] == "torch"
 
 
+def _identities_guarded() -> contextlib.AbstractContextManager[None]:
+    """Have what this thread's trace compares by identity guarded by it; the key holds which of its tensors are one."""
+    record = _recording
+    assert record is not None
+    keyed = Implied(record.arguments(), receiver_of(record.fn)).tensors
+    return identities_guarded(lambda: record.thread == threading.get_ident(), keyed)
+
+
 @contextlib.contextmanager
 def _guards_recorded() -> Iterator[None]:
     """Keep both guard managers that Dynamo makes when guards are filtered: all guards, then the rest."""
@@ -273,11 +250,11 @@ def _backend(gm: torch.fx.GraphModule, examples: Sequence[Any], **_: Any) -> Cal
     assert record is not None
     record.traced = _traced_code()
     record.standing = followed(record.fn, _found_by_guards(record.fn, record.scope), record.traced)
+    record.odd += unkeyed_reads(gm, [record.fn.__code__, *(record.traced or ())])
+    record.baked = baked(gm)
     compiled = record.compiled = record.compile_graph(gm, examples)
     _say_nothing_donated()
     record.effects = effects_of(gm, record.arguments(), receiver_of(record.fn))
-    if any(node.target is torch.amp.autocast_mode._enter_autocast for node in gm.graph.nodes):
-        record.casts = default_casts()
     made = record.made  # not the record, which holds the arguments
 
     def run(*inputs: Any) -> Any:

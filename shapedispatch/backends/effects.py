@@ -13,12 +13,10 @@ class Effects:
 
     ``writes`` names the arguments written. ``elsewhere`` has a sentence for each thing written that is no argument.
     ``collectives`` are the operations that other ranks take part in. ``reads_state`` is true where the function reads
-    tensors that are no arguments, such as parameters. ``unkeyed`` are the guards that read more of an argument than a
-    key holds.
+    tensors that are no arguments, such as parameters.
     """
 
     writes: frozenset[str] = frozenset()
     elsewhere: tuple[str, ...] = ()
     collectives: tuple[str, ...] = ()
     reads_state: bool = False
-    unkeyed: tuple[str, ...] = ()

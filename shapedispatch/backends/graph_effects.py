@@ -15,6 +15,7 @@ from torch._dynamo.symbolic_convert import InstructionTranslator
 from torch.nn import Module
 
 from .effects import Effects
+from .graphs import nodes
 
 __all__ = ["aot_metadata", "effects_of", "only_computes"]
 
@@ -29,7 +30,7 @@ def effects_of(gm: torch.fx.GraphModule, arguments: Mapping[str, Any], receiver:
     return Effects(
         frozenset(own[source] for source in written if source in own),
         (*elsewhere, *_python_side_effects()),
-        tuple(str(node.target) for node in gm.graph.nodes if "c10d" in str(node.target)),
+        tuple(str(node.target) for node in nodes(gm) if "c10d" in str(node.target)),
         reads_state,
     )
 

@@ -47,7 +47,8 @@ class Implied:
         elif isinstance(value, dict):
             self._container(path, {f"{path}[{name!r}]": item for name, item in value.items()})
         elif isinstance(value, (list, tuple)) and type(value) is not torch.Size:
-            self._container(path, {f"{path}[{i}]": item for i, item in enumerate(value)})
+            named = {f"{path}.{name}": item for name, item in zip(getattr(value, "_fields", ()), value, strict=False)}
+            self._container(path, {f"{path}[{i}]": item for i, item in enumerate(value)} | named)
         elif hasattr(value, "__dataclass_fields__"):
             self._container(path, {f"{path}.{name}": getattr(value, name) for name in value.__dataclass_fields__})
         elif not _is_keyed_by_value(value):

@@ -18,13 +18,14 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # of torch about torch, and no business of the call that comes first
     from torch._inductor.codecache import PyCodeCache
     from torch._inductor.compile_fx import compile_fx, compile_fx_inner
-from torch.torch_version import TorchVersion
 
 from ..keys import any_autocast
 from .graph_effects import only_computes
+from .graphs import dtypes_of_numbers
+from .refusals import refuse_kernels, refuse_unchecked
 from .shortcut import past_wrappers
 
-__all__ = ["Code", "Uncompilable", "compiler", "look_only", "settings_identity"]
+__all__ = ["Code", "compiler", "look_only", "settings_identity"]
 
 
 _autotuning_log = logging.getLogger("torch._inductor.select_algorithm")
@@ -38,10 +39,6 @@ _SILENT = {
 _BENCHMARK = re.compile(r"^def (?:get_args|benchmark_compiled_module)\(", re.MULTILINE)
 
 
-class Uncompilable(Exception):
-    """Compiled code for this graph would not do what plain does; the message is why."""
-
-
 @dataclass(slots=True, weakref_slot=True)
 class Code:
     """What one build consists of: its source texts (forward, then backward) and the modules that were generated.
@@ -52,6 +49,8 @@ class Code:
     sources: list[str] = field(default_factory=list)
     modules: list[Any] = field(default_factory=list)
     only_views: bool = True
+    numbers: set[torch.dtype] = field(default_factory=set)
+    """What numbers that are inputs become."""
     holders: int = 1
 
     def text(self) -> str:
@@ -97,7 +96,7 @@ def compiler(options: Mapping[str, Any], code: Code) -> Compile:
     patches = {"fallback_random": True, **_SILENT, **options}
 
     def compile_graph(gm: torch.fx.GraphModule, examples: Sequence[Any]) -> Callable[..., Any]:
-        _refuse_unchecked(gm, examples)
+        refuse_unchecked(gm, examples)
         with _modules_kept(code), _autotuning_quiet():
             run = _compiled(gm, examples, patches, code, "size_asserts" not in options)
             if run is None:
@@ -143,9 +142,9 @@ def _compiled(
 
     def inner(gm: torch.fx.GraphModule, examples: Sequence[Any], **kwargs: Any) -> Any:
         nonlocal trusted
-        _refuse_integer_division(gm)
-        _refuse_indexing(gm)
+        refuse_kernels(gm)
         code.only_views &= _only_views(gm)
+        code.numbers |= dtypes_of_numbers(gm)
         trusted = trust and bool(kwargs.get("is_inference")) and _is_all_written(gm)
         with torch._inductor.config.patch({"size_asserts": False} if trusted else {}):
             compiled = compile_fx_inner(gm, examples, **kwargs)
@@ -185,11 +184,16 @@ def _is_complex(node: torch.fx.Node) -> bool:
 
 def _is_written(target: Any) -> bool:
     if not isinstance(target, torch._ops.OpOverload):
-        return not str(target).startswith("aten")  # arithmetic on sizes
+        return _is_about_sizes(target)
     if target.namespace not in ("aten", "prims"):
         return False
     told = {torch.Tag.pointwise, torch.Tag.reduction} & set(target.tags)
     return bool(told) or _is_view(target) or target._opname in _WRITTEN_BY_INDUCTOR
+
+
+def _is_about_sizes(target: Any) -> bool:
+    """Arithmetic, and what takes a size of a tensor; not what runs graphs nested in this one."""
+    return not str(target).startswith("aten") and not isinstance(target, torch._ops.HigherOrderOperator)
 
 
 def look_only(gm: torch.fx.GraphModule, examples: Sequence[Any]) -> Callable[..., Any]:
@@ -202,53 +206,6 @@ def look_only(gm: torch.fx.GraphModule, examples: Sequence[Any]) -> Callable[...
     return aot_autograd(fw_compiler=keep, bw_compiler=keep)(gm, examples)
 
 
-_DIVISIONS = ("floor_divide", "remainder", "fmod", "div.Tensor_mode", "div.Scalar_mode")
-
-
-def _refuse_integer_division(gm: torch.fx.GraphModule) -> None:
-    """In compiled code an integer division by zero ends the process, where plain raises."""
-    for node in gm.graph.nodes:
-        if node.op != "call_function" or not str(node.target).startswith(tuple(f"aten.{name}" for name in _DIVISIONS)):
-            continue
-        value = node.meta.get("val")
-        divisor = node.args[1] if len(node.args) > 1 else None
-        whole = isinstance(value, torch.Tensor) and not value.is_floating_point()
-        if whole and isinstance(divisor, torch.fx.Node) and isinstance(divisor.meta.get("val"), torch.Tensor):
-            raise Uncompilable("it divides whole numbers by a tensor, where compiled code dies of a zero")
-
-
-# Seen on torch 2.11 (a segmentation fault, on the CPU only), not on 2.13; there is nothing in it that could be asked.
-_DIES_OF_AN_INDEX = TorchVersion(torch.__version__) < TorchVersion("2.13")
-_INDEXING = ("index", "gather", "scatter", "embedding", "take")
-
-
-def _refuse_indexing(gm: torch.fx.GraphModule) -> None:
-    """An index out of range ends the process in the CPU code of a release that does not bound its loads."""
-    for node in gm.graph.nodes if _DIES_OF_AN_INDEX else ():
-        value = node.meta.get("val")
-        on_cpu = isinstance(value, torch.Tensor) and value.device.type == "cpu"
-        if on_cpu and str(node.target).startswith(tuple(f"aten.{name}" for name in _INDEXING)):
-            raise Uncompilable("it indexes by a tensor, and this torch's compiled code dies of an index out of range")
-
-
-_CHECKED_BY_PLAIN = frozenset(
-    {"index_select", "index_add", "index_copy", "bernoulli", "binary_cross_entropy", "_assert_async"}
-)
-
-
-def _refuse_unchecked(gm: torch.fx.GraphModule, examples: Sequence[Any]) -> None:
-    """Where plain looks at values and raises, and compiled code takes them as they come: a negative index, say.
-
-    On a GPU plain ends in a device assertion there, which is no error that anyone could have caught.
-    """
-    if any(isinstance(example, torch.Tensor) and example.device.type != "cpu" for example in examples):
-        return
-    for node in gm.graph.nodes:
-        name = str(getattr(node.target, "__name__", node.target)).removesuffix("_")
-        if node.op in ("call_function", "call_method") and name in _CHECKED_BY_PLAIN:
-            raise Uncompilable(f"plain checks the values that {name} gets, and compiled code does not")
-
-
 def _only_views(gm: torch.fx.GraphModule) -> bool:
     """Whether every operation of the graph is a view of its input: such code launches no kernel."""
     calls = [node.target for node in gm.graph.nodes if node.op == "call_function"]
@@ -257,6 +214,6 @@ def _only_views(gm: torch.fx.GraphModule) -> bool:
 
 def _is_view(target: Any) -> bool:
     if not isinstance(target, torch._ops.OpOverload):
-        return not str(target).startswith("aten")  # arithmetic on sizes
+        return _is_about_sizes(target)
     returns = target._schema.returns
     return bool(returns) and all(r.alias_info is not None and not r.alias_info.is_write for r in returns)

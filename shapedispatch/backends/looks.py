@@ -49,7 +49,7 @@ def _look(call: Situation, frame: Mapping[str, Any]) -> Trace | str:
 
     args, kwargs = call_of(call.fn, frame)
     try:
-        return trace(call.fn, args, kwargs, look_only, tag="effects", number_inputs=True, for_effects=True)
+        return trace(call.fn, args, kwargs, look_only, tag="effects", number_inputs=True)
     except Untraceable as error:
         return str(error)
 

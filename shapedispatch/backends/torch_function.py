@@ -15,7 +15,7 @@ from ..key_parts import differences
 from ..keys import Key
 from ..records import Variant
 from . import EVERYTHING, Candidate, Memory, Offer, Wish
-from .builds import Builder, DirectBuild, NoBuild
+from .builds import Builder, NoBuild
 from .draft import Draft
 from .effects import Effects
 from .fakes import resized
@@ -146,7 +146,7 @@ class TorchFunction:
         self._watch_overlap |= written is None or bool(written)
         unsafe = effects if isinstance(effects, str) else why_no_builds(effects, args, kwargs)
         if isinstance(effects, Effects) and not unsafe:
-            self._offer_builds(call, memory, effects, draft)
+            self._offer_builds(call, memory, draft)
         elif unsafe:
             draft.fail("hint and exact builds", unsafe)
         for variant in self.plan.variants:
@@ -198,22 +198,20 @@ class TorchFunction:
         near = two_nearest({name: call.sizes[name] for name in call.points[0]}, call.points)
         return [point for point in call.points if point in near or memory.build(call.slot(point)) is not None]
 
-    def _offer_builds(self, call: Situation, memory: Memory, effects: Effects, draft: Draft) -> None:
+    def _offer_builds(self, call: Situation, memory: Memory, draft: Draft) -> None:
         points = self._points(call, memory)
         for point in points:
-            self._offer_build(call, point, memory, effects, draft)
+            self._offer_build(call, point, memory, draft)
         accepted = any(candidate.point for candidate in draft.candidates)
         if points and not accepted and not draft.failures and not call.tiny():
             # No hint's build serves this size: one that does, for this size and its like.
             near = {name: round_up_pow2(call.sizes[name]) for name in points[0]}
             if near not in points:
-                self._offer_build(call, near, memory, effects, draft)
+                self._offer_build(call, near, memory, draft)
         if self._wants_exact(call, draft.wish):
-            self._offer_build(call, {}, memory, effects, draft)
+            self._offer_build(call, {}, memory, draft)
 
-    def _offer_build(
-        self, call: Situation, point: Mapping[str, int], memory: Memory, effects: Effects, draft: Draft
-    ) -> None:
+    def _offer_build(self, call: Situation, point: Mapping[str, int], memory: Memory, draft: Draft) -> None:
         name = variant_name(point) if point else "exact"
         if not draft.wish.wants(name):
             return
@@ -224,11 +222,11 @@ class TorchFunction:
         if why_not:
             draft.put_off(name, why_not)
             return
-        slot, build = self._builder.find(call, point, memory, effects.unkeyed, make=draft.wish.build)
+        slot, build = self._builder.find(call, point, memory, make=draft.wish.build)
         if isinstance(build, NoBuild):
             draft.lack(name, build)
             return
-        reasons = build.accepts(call.as_seen())
+        reasons = build.accepts(call.as_seen()) or build.too_large(number.value for number in call.places.numbers)
         if reasons:
             draft.refuse(name, *reasons)
             return
@@ -259,8 +257,10 @@ class TorchFunction:
         wanted = (point in call.points and not call.tiny()) or (wish.only == "exact" and self._wants_exact(call, wish))
         if not wanted or wish.why_not(str(wish.only)):
             return None
-        _, build = self._builder.find(call, point, memory, None, make=wish.build)
-        return build.trace.effects if isinstance(build, DirectBuild) and not build.accepts(call.as_seen()) else None
+        _, build = self._builder.find(call, point, memory, make=wish.build)
+        if isinstance(build, NoBuild) or build.accepts(call.as_seen()):
+            return None
+        return build.trace.effects
 
 
 def _seen(key: Key, places: Places) -> Hashable:

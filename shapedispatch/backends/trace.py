@@ -12,13 +12,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-import torch
-
+from ..calls import with_code
+from .baked import Baked
 from .effects import Effects
 from .frames import frame_locals
 from .standing import Standing
 
-__all__ = ["Trace", "default_casts", "with_code"]
+__all__ = ["Trace"]
 
 
 @dataclass(slots=True)
@@ -33,13 +33,12 @@ class Trace:
     """Whether it depends on values that no call carries: an attribute of a module, a number among the globals."""
     standing: Standing
     """The code that it was made of."""
+    baked: Baked
     _all: Any
     _rest: Callable[[Mapping[str, Any]], bool]
     _locals: frozenset[str]
     _dead: list[Any]
     _watched: list[Any]
-    _casts: tuple[torch.dtype, ...] | None
-    """What autocast cast to by default, where the function enters one: Dynamo guards it only while one is on."""
 
     def accepts(self, scope: Mapping[str, Any]) -> tuple[str, ...]:
         """Why this build may not serve a call, by all of its guards; empty where it may.
@@ -49,8 +48,9 @@ class Trace:
         gone = self.gone()
         if gone:
             return (gone,)
-        if self._casts is not None and self._casts != default_casts():
-            return ("what autocast casts to by default has changed",)
+        changed = self.baked.changed()
+        if changed:
+            return (changed,)
         verdict = self._all.check_verbose(scope)
         return () if verdict.result else tuple(_readable(part) for part in verdict.verbose_code_parts)
 
@@ -70,8 +70,9 @@ class Trace:
     def check(self) -> Callable[[tuple[Any, ...], Mapping[str, Any]], bool]:
         """The guards on what no key holds, as a function of the call, for every hit."""
         rest, dead, needed, stands = self._rest, self._dead, self._locals, self.standing.watch()
-        if self._casts is not None:
-            rest = _while_casting_to(self._casts, rest)
+        unchanged = self.baked.watch()
+        if unchanged is not None:
+            rest = _while(unchanged, rest)
         if not needed:
             nothing: dict[str, Any] = {}
             return lambda args, kwargs: not dead and stands() and rest(nothing)
@@ -79,22 +80,10 @@ class Trace:
         return lambda args, kwargs: not dead and stands() and rest(frame_locals(function, args, kwargs))
 
 
-def with_code(fn: types.FunctionType, code: types.CodeType) -> types.FunctionType:
-    """A copy of the function with this code: its globals, defaults and closure stay."""
-    copy = types.FunctionType(code, fn.__globals__, fn.__name__, fn.__defaults__, fn.__closure__)
-    copy.__kwdefaults__ = fn.__kwdefaults__
-    return copy
-
-
-def default_casts() -> tuple[torch.dtype, ...]:
-    """What autocast casts to where the code that enters one does not say."""
-    return tuple(torch.get_autocast_dtype(device) for device in ("cpu", "cuda"))
-
-
-def _while_casting_to(
-    casts: tuple[torch.dtype, ...], rest: Callable[[Mapping[str, Any]], bool]
+def _while(
+    unchanged: Callable[[], bool], rest: Callable[[Mapping[str, Any]], bool]
 ) -> Callable[[Mapping[str, Any]], bool]:
-    return lambda scope: casts == default_casts() and rest(scope)
+    return lambda scope: unchanged() and rest(scope)
 
 
 def _readable(part: str) -> str:
