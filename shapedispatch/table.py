@@ -119,11 +119,11 @@ class Table:
         self.max_builds = max_builds
         self.journal = journal or Journal("a table")
         self._road: Road | None = None
+        self.lock = threading.Lock()
         self._reset()
         _tables.add(self)
 
     def _reset(self) -> None:
-        self.lock = threading.Lock()
         self._slots: dict[Hashable, _Slot] = {}
         self._recency = _Lru(self.maxsize, self._evicted)
         self._builds = _Lru(self.max_builds, self._pushed_out)
@@ -350,9 +350,7 @@ class Table:
         """Forget everything; builds are let go, counters start at nought."""
         with self.lock:
             held = list(self._builds.values())
-            lock = self.lock
             self._reset()
-            self.lock = lock
         for build in held:
             build.release()
 

@@ -188,6 +188,42 @@ def test_clearing_forgets_everything() -> None:
     assert table.info() == Table(8, 8).info()
 
 
+class Onlooker:
+    """A road that notes which lock is held when it is told to forget."""
+
+    def __init__(self, table: Table) -> None:
+        self.table = table
+        self.seen: list[Any] = []
+
+    def read(self, slot_type: type, entry_type: type, /) -> None:
+        """Reads nothing."""
+
+    def number(self, numbers: Any, /) -> None:
+        """Numbers nothing."""
+
+    def link(self, *_: Any) -> bool:
+        """Finds nothing."""
+        return False
+
+    def unlink(self, link: Any, /) -> None:
+        """Forgets nothing."""
+
+    def clear(self) -> None:
+        """Looks."""
+        self.seen.append((self.table.lock, self.table.lock.locked()))
+
+
+def test_nothing_is_published_while_it_is_cleared() -> None:
+    """The lock that others wait for stays the one that is held."""
+    table = Table(8, 8)
+    onlooker = Onlooker(table)
+    table.attach(onlooker)
+    lock = table.lock
+    table.clear()
+    assert onlooker.seen == [(lock, True)]
+    assert table.lock is lock
+
+
 def test_forgetting_choices_keeps_builds_and_counters() -> None:
     """For when keys take another form."""
     table, build = Table(8, 8), Build()
