@@ -45,9 +45,12 @@ def _guarding(handler: Handler, tracing: Callable[[], bool], keyed: Collection[s
 
 
 # What Dynamo guards by its type or its parts; a class or a function is guarded by what it is, whatever is asked of it.
-_OBJECTS = (
-    variables.TensorVariable, variables.UserDefinedObjectVariable, variables.NNModuleVariable,
-    variables.BaseListVariable, variables.ConstDictVariable,
+_OBJECTS = tuple(
+    getattr(variables, name)
+    for name in (
+        "TensorVariable", "UserDefinedObjectVariable", "NNModuleVariable", "BaseListVariable", "ConstDictVariable",
+    )
+    if hasattr(variables, name)
 )  # fmt: skip
 
 
