@@ -122,7 +122,8 @@ static int bind_state(PyObject *names)
         && bind_object(names, "compiler_names", &PyDict_Type, &torch.compiler_names)
         && bind_object(names, "forward_names", &PyDict_Type, &torch.forward_names)
         && bind_object(names, "hook_tables", &PyTuple_Type, &torch.hook_tables)
-        && bind_object(names, "dispatch_keys", &PyBaseObject_Type, &torch.dispatch_keys);
+        && bind_object(names, "dispatch_keys", &PyBaseObject_Type, &torch.dispatch_keys)
+        && bind_object(names, "storage_offset", &PyBaseObject_Type, &torch.storage_offset);
 }
 
 static int bind_types(PyObject *names)

@@ -244,7 +244,7 @@ static int note_tensor(Pack *pack, const PyObject *tensor, const View *view, uin
 /* Whether a tensor without memory can be keyed is for Python to say. */
 static int has_memory(PyObject *tensor, uint64_t keyset, const View *view, uint64_t start)
 {
-    return elements_of(view) == 0 || was_freed(tensor, keyset, view, start) == 0;
+    return elements_of(view) == 0 || !may_be_freed(tensor, keyset, view, start);
 }
 
 /* DLPack shows integers of less than eight bits as those of eight: for these torch is asked. */

@@ -64,7 +64,7 @@ static struct {
     PyObject *determinism;              /* has fill_uninitialized_memory */
     PyObject *compiler_names, *forward_names;   /* the names of torch.compiler and of torch.autograd.forward_ad */
     PyObject *hook_tables;              /* a tuple of dicts */
-    PyObject *dispatch_keys;
+    PyObject *dispatch_keys, *storage_offset;
     Py_ssize_t impl_at, keyset_at;      /* where a tensor keeps its dispatch-key set; 0 where that is not known */
     PyObject *is_compiling_flag, *current_level, *raw_repr, *fill_memory, *dataclass_fields;
     PyObject *calls, *value, *called, *launched;    /* names, too */

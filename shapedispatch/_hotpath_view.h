@@ -172,17 +172,31 @@ static int view_of(PyObject *tensor, uint64_t keyset, View *view, int sized)
     return 1;
 }
 
-/* Where a storage was freed, a tensor's place in it is all there is of an address; -1 where nobody can tell. */
-static int was_freed(PyObject *tensor, uint64_t keyset, const View *view, uint64_t start)
+/* In elements, from the beginning of the storage. Only torch's own code runs. */
+static int offset_of(PyObject *tensor, uint64_t keyset, int64_t *offset)
+{
+    const Compared *before = shim.in_use ? compared(keyset) : NULL;
+    if (before != NULL && before->alike)
+        return shim.ask.offset((char *)tensor + torch.impl_at, offset) == 0;
+    PyObject *answer = PyObject_CallOneArg(torch.storage_offset, tensor);
+    *offset = answer == NULL ? -1 : PyLong_AsLongLong(answer);
+    Py_XDECREF(answer);
+    PyErr_Clear();
+    return *offset >= 0;
+}
+
+/*
+ * Where a storage was freed, a tensor's place in it is all there is of an address. Most are larger than any such place;
+ * where Python stands at a fixed address, those of small tensors are not.
+ */
+static int may_be_freed(PyObject *tensor, uint64_t keyset, const View *view, uint64_t start)
 {
     enum { FREED_BELOW_BITS = 36 };
     int64_t offset;
     if (start >> FREED_BELOW_BITS != 0)
         return 0;
-    const Compared *before = shim.in_use ? compared(keyset) : NULL;
-    if (before == NULL || !before->alike || shim.ask.offset((char *)tensor + torch.impl_at, &offset) != 0)
-        return -1;
-    return start == (uint64_t)offset * (((uint64_t)view->dtype.bits * view->dtype.lanes + 7) / 8);
+    uint64_t bytes = ((uint64_t)view->dtype.bits * view->dtype.lanes + 7) / 8;
+    return !offset_of(tensor, keyset, &offset) || start == (uint64_t)offset * bytes;
 }
 
 PyDoc_STRVAR(asks_shim_doc, "asks_shim()\n--\n\n"

@@ -206,6 +206,7 @@ def _types() -> dict[str, Any]:
         "is_leaf": inspect.getattr_static(Parameter, "is_leaf"),
         "dtype_of": inspect.getattr_static(Parameter, "dtype"),
         "dispatch_keys": torch._C._dispatch_keys,
+        "storage_offset": torch._C.TensorBase.storage_offset,  # not what somebody may have put in its place
     }
 
 

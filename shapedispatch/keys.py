@@ -166,7 +166,8 @@ _BY_DTYPE_ORDINARY = frozenset(
     if isinstance(dtype, torch.dtype) and not dtype.is_complex and not name.startswith("q")
 )
 _FREED_BELOW = 1 << 36
-"""Where a storage was freed, a tensor's place in it is all there is of an address."""
+"""Where a storage was freed, a tensor's place in it is all there is of an address. Few that have memory are as low:
+small ones where Python stands at a fixed address, as some systems build it."""
 _NAMES = hasattr(Tensor, "has_names")  # named tensors have left torch with 2.13
 
 
@@ -178,8 +179,8 @@ def _tensor(t: Tensor) -> Key:
     """
     try:
         address, dtype = t.data_ptr(), t.dtype
-        ordinary = address >= _FREED_BELOW and dtype in _BY_DTYPE_ORDINARY
-        if not ordinary or t.is_neg() or (_NAMES and t.has_names()):  # type: ignore[attr-defined]
+        usual = address >= _FREED_BELOW or (address and address != t.storage_offset() * t.element_size())
+        if not usual or dtype not in _BY_DTYPE_ORDINARY or t.is_neg() or (_NAMES and t.has_names()):  # type: ignore[attr-defined]
             _screen(t)
         return (
             type(t),

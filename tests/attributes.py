@@ -8,12 +8,16 @@ import contextlib
 import dataclasses
 import enum
 import math
+import mmap
+import platform
+import sys
 import warnings
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor, nn
 from torch.autograd import forward_ad
@@ -325,6 +329,20 @@ def _compiling() -> Any:
         yield
     finally:
         torch.compiler._is_compiling_flag = before
+
+
+LOWEST_32_BIT = 0x40
+"""MAP_32BIT, which Python's `mmap` has no name for: memory below two gigabytes."""
+
+
+def low_tensor(count: int) -> Tensor:
+    """Ones as low in memory as small tensors are where Python stands at a fixed address; skips where there are none."""
+    if sys.platform != "linux" or platform.machine() != "x86_64":
+        pytest.skip("no memory can be asked for there")
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | LOWEST_32_BIT
+    t = torch.frombuffer(mmap.mmap(-1, 4 * count, flags=flags), dtype=torch.float32).fill_(1)
+    assert 0 < t.data_ptr() < 1 << 31
+    return t
 
 
 def _freed(offset: int = 0) -> Tensor:

@@ -32,6 +32,7 @@ from shapedispatch import hotpath, keys, set_mode, shapedispatch
 from shapedispatch.records import Choice
 from shapedispatch.settings import reset
 from shapedispatch.table import Entry, Table
+from tests.attributes import low_tensor
 from tests.fuzzing import FUNCTIONS, baking, make_call, mismatch, observe, within
 from tests.roads import NO_COMPILER, ROADS, SOURCE, c_module, compiled, library, loaded, taking
 
@@ -368,6 +369,15 @@ def test_a_freed_storage_is_left_to_python(offset: int) -> None:
     x.untyped_storage().resize_(0)
     assert pack(x) is None
     assert isinstance(key(x), str)
+
+
+@pytest.mark.parametrize("place", [0, 4])
+def test_a_tensor_low_in_memory_packs_as_any_other(place: int) -> None:
+    """With torch's C shim and without."""
+    low, usual = low_tensor(64)[place : place + 4], sized(64)[place : place + 4]
+    assert pack(low) == pack(usual) is not None
+    with without_shim():
+        assert pack(low) == pack(usual) is not None
 
 
 @pytest.mark.parametrize("make", [lambda z: z.conj(), lambda z: z.conj().imag, lambda z: z.imag, lambda z: z.real])

@@ -13,7 +13,7 @@ from torch import nn
 
 from shapedispatch import keys
 from shapedispatch.keys import Bypass
-from tests.attributes import ARGUMENTS, STATES, Recipe, Unknown
+from tests.attributes import ARGUMENTS, STATES, Recipe, Unknown, low_tensor
 from tests.fuzzing import Config, baking, within
 
 
@@ -303,6 +303,12 @@ def test_frozen_dataclasses_are_keyed() -> None:
     """And those with slots, which have no ``__dict__``."""
     frozen = dataclasses.make_dataclass("Frozen", ["a"], frozen=True, slots=True)
     assert key(frozen(1)) == key(frozen(1)) != key(frozen(2))
+
+
+@pytest.mark.parametrize("place", [0, 4])
+def test_a_tensor_low_in_memory_is_keyed_as_any_other(place: int) -> None:
+    """Where Python stands at a fixed address, small tensors are as low as places in a freed storage."""
+    assert key(low_tensor(64)[place : place + 4]) == key(torch.ones(4))
 
 
 @dataclasses.dataclass
