@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import torch
+
 from .backends import Candidate
 from .errors import four_parts, in_a_line
 from .memory import peak_bytes, recorded_bytes
@@ -138,6 +140,8 @@ def _refusal(candidate: Candidate, expected: Outcome, trial: Trial, rules: Rules
 def _outcome_difference(expected: Outcome, actual: Outcome, tolerance: tuple[float, float] | None) -> str | None:
     if expected.aliases != actual.aliases:
         return "its result shares other memory with the arguments than plain's does"
+    if not all(map(torch.equal, expected.random, actual.random)):
+        return "it draws other random numbers than plain does, or as many as plain does not"
     return (
         difference(expected.result, actual.result, tolerance)
         or difference(expected.written, actual.written, tolerance, "what it wrote into the arguments")

@@ -13,19 +13,21 @@ from torch.nn import Module
 from .copies import bytes_to_copy, copy_call
 from .memory import free_memory
 from .tensors import device_of, span, tensors
-from .untouched import untouched
+from .untouched import generators, untouched
 
 __all__ = ["Outcome", "Trial"]
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a run leaves: its result, the arguments it wrote, gradients, and which arguments the result shares."""
+    """What a run leaves: its result, the arguments it wrote, gradients, which arguments the result shares."""
 
     result: Any
     written: tuple[Tensor, ...]
     gradients: tuple[Tensor | None, ...]
     aliases: tuple[tuple[int, int, int], ...]
+    random: tuple[Any, ...]
+    """The states of the generators after it, as `untouched.generators` has them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +72,9 @@ class Trial:
             gradients = self._backward(result, args, kwargs) if self.grad else ()
             if self.device.type == "cuda":
                 torch.cuda.synchronize(self.device)  # an error of the device belongs to the run that made it
+            random = generators(self.device)
         written = tuple(given) if self.written is None or self.written else ()
-        return Outcome(result, written, gradients, _aliases(result, given))
+        return Outcome(result, written, gradients, _aliases(result, given), random)
 
     def repeated(self, run: Callable[..., Any]) -> Callable[[], object]:
         """A callable without arguments that runs on one set of copies, again and again."""

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from .copies import leaves
 
-__all__ = ["untouched"]
+__all__ = ["generators", "untouched"]
 
 
 @contextmanager
@@ -40,6 +40,12 @@ def untouched(
             stack.callback(restore)
         stack.enter_context(_silent())
         yield
+
+
+def generators(device: torch.device) -> tuple[Tensor, ...]:
+    """The states of torch's generators that a run on the device may have drawn from: the CPU's and the device's."""
+    own = (torch.cuda.get_rng_state(device),) if device.type == "cuda" else ()
+    return (torch.get_rng_state(), *own)
 
 
 def _restorers(values: list[Any]) -> Iterator[Callable[[], object]]:

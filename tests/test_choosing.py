@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from shapedispatch import shapedispatch
+from shapedispatch import Variant, shapedispatch
 from shapedispatch.backends import Candidate, Offer
 from shapedispatch.choose import Rules, choose
 from shapedispatch.records import Refusal
@@ -222,3 +222,22 @@ def test_a_build_that_leaves_seldom_is_made_again() -> None:
     assert table.why_not_again("a") is not None
     table.clear()
     assert table.why_not_again("a") is None
+
+
+def test_one_that_draws_other_random_numbers_is_refused() -> None:
+    """What the caller draws next would depend on the choice: numbers drawn for nothing, or none."""
+
+    def draws(x: Tensor) -> Tensor:
+        torch.rand(1)
+        return x + x
+
+    for plain, other in ((double, draws), (draws, double)):
+        f = built(plain, hints=(), variants=[Variant(other, "other")])
+        assert_same(f(torch.ones(3)), torch.ones(3) * 2)
+        assert "random numbers" in str(f.explain(torch.ones(3)))
+        torch.manual_seed(0)
+        f(torch.ones(3))
+        found = torch.rand(1)
+        torch.manual_seed(0)
+        plain(torch.ones(3))
+        assert torch.equal(found, torch.rand(1))

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from shapedispatch import Variant
 from shapedispatch.backends import Candidate, Wish
 from shapedispatch.backends.builds import NoBuild
@@ -65,3 +67,12 @@ def test_what_was_not_asked_for_is_not_offered() -> None:
     found = draft(only="other")
     found.supply(Variant(abs, "good"), (3,), {})
     assert (found.candidates, found.refusals) == ([PLAIN], [])
+
+
+@pytest.mark.parametrize("answer", [True, False, 7, ["a reason"]])
+def test_a_when_that_answers_with_no_sentence_is_a_refusal(answer: Any) -> None:
+    """Whether it meant yes or no: the reason says what it may answer."""
+    found = draft()
+    found.supply(Variant(abs, "other", when=lambda x: answer), (3,), {})
+    assert found.candidates == [PLAIN]
+    assert "allowed is a sentence why not, or None" in found.refusals[0].reasons[0]

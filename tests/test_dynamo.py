@@ -512,3 +512,25 @@ def test_a_named_tuple_may_be_read_by_name() -> None:
     pair = collections.namedtuple("Sides", "left right")(torch.ones(2), torch.ones(2))
     assert_same(f(pair), torch.ones(2) * 2)
     assert f.explain(pair).variant == "exact"
+
+
+@pytest.mark.parametrize("off", [torch.no_grad, torch.inference_mode])
+def test_what_torch_wraps_is_built(off: Any) -> None:
+    """The wrapper's code stands in torch's own file, where Dynamo looks for no function of the user's."""
+    fn = off()(lambda x: torch.relu(x) * 2)
+    f = exact(fn)
+    for _ in range(2):
+        assert_same(f(X), fn(X))
+    assert f.explain(X).variant == "exact"
+
+
+def test_a_key_that_a_dict_has_not_may_be_asked_for() -> None:
+    """The key of a call holds all that it has."""
+
+    def fn(x: Tensor, **more: Any) -> Tensor:
+        return x * 2 if more.get("scale") is None else x * more["scale"]
+
+    f = exact(fn)
+    for more in ({}, {"scale": torch.ones(8) * 3}, {"other": 1}):
+        assert_same(f(X, **more), fn(X, **more))
+        assert f.explain(X, **more).variant == "exact"

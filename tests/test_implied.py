@@ -63,6 +63,7 @@ ARGUMENTS = {
         ("L['xs'][1]", "CONSTANT_MATCH", "implied"),
         ("L['pair'].left", "DUPLICATE_INPUT", "implied"),
         ("L['pair'].right['a']", "EQUALS_MATCH", "implied"),
+        ("L['pair'].right", "DICT_NOT_CONTAINS", "implied"),
         ("L['pair'].right.more", "EQUALS_MATCH", "odd"),
         ("L['sized'].left", "EQUALS_MATCH", "implied"),
         ("L['sized'].leftmost", "EQUALS_MATCH", "odd"),

@@ -499,3 +499,16 @@ def test_a_number_that_does_not_fit_its_dtype_is_plains() -> None:
         with pytest.raises(RuntimeError, match="overflow"):
             f(x, n)
     assert f.cache_info().builds == 2
+
+
+def test_what_can_be_followed_at_its_own_sizes_only_has_an_exact_build() -> None:
+    """Where a size becomes an argument that takes none, such as whether a mask is causal."""
+
+    def attends(q: Tensor) -> Tensor:
+        return torch.nn.functional.scaled_dot_product_attention(q, q, q, is_causal=q.shape[2] > 1)
+
+    f = built(attends, exact=True, hints=())
+    for length in (4, 8, 4, 1):
+        q = torch.linspace(-1, 1, 2 * length * 8).reshape(1, 2, length, 8)
+        assert_same(f(q), attends(q))
+        assert f.explain(q).variant == "exact"

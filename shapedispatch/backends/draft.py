@@ -83,6 +83,9 @@ class Draft:
 def _why_not(variant: Variant, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
     """What a supplied variant's ``when`` says of the call."""
     try:
-        return variant.when(*args, **kwargs) if variant.when is not None else None
+        answer = variant.when(*args, **kwargs) if variant.when is not None else None
     except Exception as error:  # noqa: BLE001 - a candidate is judged here, and the reason kept
         return f"its `when` raised {in_a_line(error)}"
+    if answer is None or isinstance(answer, str):
+        return answer
+    return f"its `when` answered with a {type(answer).__name__}: allowed is a sentence why not, or None"

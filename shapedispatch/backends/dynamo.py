@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
 import re
 import threading
 import types
@@ -213,7 +214,11 @@ def _fresh_copy(fn: types.FunctionType) -> types.FunctionType:
 
 
 def _in_torch(fn: types.FunctionType) -> bool:
-    return (fn.__module__ or "").partition(".")[0] == "torch"
+    """By its file too: what ``torch.no_grad()`` wraps has the module of what it wraps."""
+    return (fn.__module__ or "").partition(".")[0] == "torch" or fn.__code__.co_filename.startswith(_TORCH)
+
+
+_TORCH = os.path.join(os.path.dirname(torch.__file__), "")  # noqa: PTH118, PTH120 - texts, as code objects have them
 
 
 def _identities_guarded() -> contextlib.AbstractContextManager[None]:

@@ -15,7 +15,15 @@ from ..keys import Bypass, describe
 __all__ = ["CODE_GUARDS", "Implied"]
 
 _CONTAINER_GUARDS = frozenset(
-    {"TYPE_MATCH", "SEQUENCE_LENGTH", "DICT_KEYS", "DICT_KEYS_MATCH", "DICT_CONTAINS", "MAPPING_KEYS_CHECK"}
+    {
+        "TYPE_MATCH",
+        "SEQUENCE_LENGTH",
+        "DICT_KEYS",
+        "DICT_KEYS_MATCH",
+        "DICT_CONTAINS",
+        "DICT_NOT_CONTAINS",
+        "MAPPING_KEYS_CHECK",
+    }
 )
 CODE_GUARDS = frozenset(
     {"MODULE_MATCH", "BUILTIN_MATCH", "FUNCTION_MATCH", "CLOSURE_MATCH", "CLASS_MATCH", "ID_MATCH", "TYPE_MATCH"}

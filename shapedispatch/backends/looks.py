@@ -34,22 +34,38 @@ def look_at(call: Situation, memory: Memory, make: bool) -> Trace | str | None:
             return look
     if not make:
         return None
-    made = _look(call, call.frame())  # a frame of its own: a trace may leave marks on it
+    made = _look(call, memory)
     memory.remember(fact, (made, *known)[:TRACES_A_FAMILY])
     return made
 
 
-def _look(call: Situation, frame: Mapping[str, Any]) -> Trace | str:
-    """A trace with sizes and numbers dynamic where they may be, or why there is none."""
+def _look(call: Situation, memory: Memory) -> Trace | str:
+    """A trace with sizes and numbers dynamic, else one with the call's own, or why there is neither."""
+    constant = ("sizes are constants to it", call.family())
+    why = ""
+    if not memory.recall(constant):
+        look = _traced(call, None)
+        if not isinstance(look, str):
+            return look
+        why = look
+    look = _traced(call, {})
+    if isinstance(look, str):
+        return why or look
+    memory.remember(constant, True)
+    return look
+
+
+def _traced(call: Situation, point: Mapping[str, int] | None) -> Trace | str:
+    """A look at the frame of a point, or why there is none; the frame is its own: a trace may leave marks on it."""
     try:
         from .dynamo import Untraceable, trace
         from .inductor import look_only
     except Exception as error:  # noqa: BLE001 - what torch does when it is imported is judged here; the reason is kept
         return f"torch's compiler cannot be imported: {in_a_line(error)}"
 
-    args, kwargs = call_of(call.fn, frame)
+    args, kwargs = call_of(call.fn, call.frame(point))
     try:
-        return trace(call.fn, args, kwargs, look_only, tag="effects", number_inputs=True)
+        return trace(call.fn, args, kwargs, look_only, tag="effects", number_inputs=point is None)
     except Untraceable as error:
         return str(error)
 
