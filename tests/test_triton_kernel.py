@@ -301,6 +301,44 @@ def test_a_heuristic_that_reads_sizes_keys_sizes(recorder: Recorder) -> None:
 LIMIT = 32
 
 
+class Holder:
+    """An object with a number on it."""
+
+    block = 16
+
+
+HOLDER, TABLE = Holder(), {"B": 16}
+
+
+def by_helper() -> int:
+    """Reads for the heuristic that calls it."""
+    return LIMIT
+
+
+READING: dict[str, Callable[[Any], int]] = {
+    "attribute": lambda args: HOLDER.block,
+    "item": lambda args: TABLE["B"],
+    "helper": lambda args: by_helper(),
+    "nested": lambda args: next(LIMIT for _ in args),
+}
+
+
+@pytest.mark.parametrize("how", READING)
+def test_what_a_heuristic_reads_elsewhere_is_in_the_key(
+    recorder: Recorder, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """On an object, in a dict, in a function that it calls or defines: a hit does not go on with the old value."""
+    kernel = dispatched(triton.heuristics({"B": READING[how]})(adds), recorder)
+    monkeypatch.setitem(globals(), "LIMIT", 16)
+    for value in (16, 64, 16):
+        monkeypatch.setattr(HOLDER, "block", value)
+        monkeypatch.setitem(TABLE, "B", value)
+        monkeypatch.setitem(globals(), "LIMIT", value)
+        for _ in range(3):
+            kernel[(1,)](X, Y, 60, 1)
+            assert recorder.launches[-1].constants["B"] == value
+
+
 def test_a_global_that_a_heuristic_reads_is_in_the_key(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
     """Changed between two calls, it is noticed."""
     kernel = dispatched(triton.heuristics({"B": lambda args: LIMIT})(adds), recorder)

@@ -172,3 +172,31 @@ def test_plain_globals_and_closures_are_found() -> None:
 def test_a_builtin_reads_nothing_from_outside() -> None:
     """Without code there are no globals."""
     assert outside(max) == []
+
+
+class Held:
+    """Something with a number and with none."""
+
+    number = 4
+    other = object()
+
+
+HELD, ITEMS = Held(), {"a": 1, "b": object(), 7: 2}
+
+
+def test_numbers_on_objects_and_in_dicts_are_found() -> None:
+    """By the names and the constants in the code; what is no plain value is not read."""
+    readers = outside(lambda: (HELD.number, HELD.other, ITEMS["a"], ITEMS["b"], ITEMS[7], "missing"))
+    assert sorted(read() for read in readers) == [1, 2, 4]
+
+
+def test_a_reader_outlives_what_it_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where another thing stands now, it answers with what equals none of before, and does not raise."""
+    (read,) = outside(lambda: ITEMS["a"])
+    monkeypatch.setitem(globals(), "ITEMS", None)
+    assert read() not in (1, None)
+
+
+def test_what_a_library_reads_is_not_looked_into() -> None:
+    """No user changes it between two launches."""
+    assert outside(lambda: torch.broadcast_shapes((1,), (2,))) == []

@@ -8,11 +8,10 @@ values, an object without a value) is a refusal, and the call a bypass.
 
 from __future__ import annotations
 
-import builtins
 import dis
 import inspect
-from collections.abc import Callable, Iterator, Mapping
-from types import CellType, CodeType
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from types import CellType, CodeType, FunctionType
 from typing import Any
 
 import torch
@@ -190,34 +189,83 @@ def _names(argval: Any) -> tuple[Any, ...]:
 
 
 _PLAIN = (int, float, bool, str, type(None))
+_LIBRARIES = frozenset({"torch", "triton", "math", "functools", "builtins", "numpy"})
+"""Of these no function is looked into: what they read, no user changes between two launches."""
 
 
 def outside(fn: Callable[..., Any]) -> list[Callable[[], Any]]:
-    """Readers of the plain globals and closure variables that ``fn`` uses: numbers, texts, None.
+    """Readers of the plain values (numbers, texts, None) that ``fn`` uses and that are no arguments.
 
-    A function that decides by one of those answers differently when it changes, so their values belong in the key.
-    Functions, classes and modules are taken to stay what they are.
+    A function that decides by one of those answers differently when it changes, so their values belong in the key: of
+    globals and closure variables; of what hangs on an object, a class or a module by a name in the code; of what stands
+    in a dict under a constant of the code; and those of the functions that it calls by a name of its own. What it
+    reaches otherwise, and functions, classes and modules themselves, are taken to stay what they are.
     """
+    return _readers(fn, set())
+
+
+def _readers(fn: Callable[..., Any], seen: set[int]) -> list[Callable[[], Any]]:
     code = getattr(fn, "__code__", None)
-    if not isinstance(code, CodeType):
+    if not isinstance(code, CodeType) or id(code) in seen:
         return []
-    cells: dict[str, CellType] = dict(zip(code.co_freevars, getattr(fn, "__closure__", None) or (), strict=False))
-    readers = [_cell_reader(cell) for cell in cells.values() if _is_plain(cell)]
-    scope = getattr(fn, "__globals__", {})
-    names = [name for name in code.co_names if name not in vars(builtins) and isinstance(scope.get(name, fn), _PLAIN)]
-    return [*readers, *[_global_reader(scope, name) for name in names]]
+    seen.add(id(code))
+    codes = list(_nested(code))
+    names = dict.fromkeys(name for part in codes for name in part.co_names)
+    constants = [const for part in codes for const in part.co_consts if isinstance(const, (str, int))]
+    scope, closure = getattr(fn, "__globals__", {}), getattr(fn, "__closure__", None) or ()
+    roots = [_cell_reader(cell) for cell in dict(zip(code.co_freevars, closure, strict=False)).values()]
+    roots += [_reader(scope.get, name) for name in names if name in scope]
+    return [reader for root in roots for reader in _below(root, names, constants, seen)]
 
 
-def _is_plain(cell: CellType) -> bool:
-    try:
-        return isinstance(cell.cell_contents, _PLAIN)
-    except ValueError:  # not assigned yet
-        return False
+def _nested(code: CodeType) -> Iterator[CodeType]:
+    """The code, and that of functions defined in it."""
+    yield code
+    for const in code.co_consts:
+        if isinstance(const, CodeType):
+            yield from _nested(const)
+
+
+def _below(
+    root: Callable[[], Any], names: Iterable[str], constants: Sequence[Any], seen: set[int]
+) -> Iterator[Callable[[], Any]]:
+    """Readers of the plain values at a root, or one step from it."""
+    value = root()
+    if isinstance(value, _PLAIN):
+        yield root
+    elif isinstance(value, FunctionType):
+        library = (value.__module__ or "").partition(".")[0] in _LIBRARIES
+        yield from [] if library else _readers(value, seen)
+    elif isinstance(value, dict):
+        yield from (
+            _item_reader(root, key) for key in constants if key in value and isinstance(dict.get(value, key), _PLAIN)
+        )
+    else:
+        held = {name: inspect.getattr_static(value, name, value) for name in names}
+        yield from (_attribute_reader(root, name) for name, found in held.items() if isinstance(found, _PLAIN))
 
 
 def _cell_reader(cell: CellType) -> Callable[[], Any]:
-    return lambda: cell.cell_contents
+    def read() -> Any:
+        try:
+            return cell.cell_contents
+        except ValueError:  # not assigned yet
+            return _cell_reader
+
+    return read
 
 
-def _global_reader(scope: dict[str, Any], name: str) -> Callable[[], Any]:
-    return lambda: scope.get(name)
+def _reader(read: Callable[[str], Any], name: str) -> Callable[[], Any]:
+    return lambda: read(name)
+
+
+def _item_reader(root: Callable[[], Any], key: Any) -> Callable[[], Any]:
+    def read() -> Any:
+        held = root()
+        return dict.get(held, key) if isinstance(held, dict) else _item_reader  # another thing stands there now
+
+    return read
+
+
+def _attribute_reader(root: Callable[[], Any], name: str) -> Callable[[], Any]:
+    return lambda: getattr(root(), name, None)
