@@ -7,7 +7,7 @@ import ctypes
 import gc
 import json
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest

@@ -237,9 +237,7 @@ def _below(
         library = (value.__module__ or "").partition(".")[0] in _LIBRARIES
         yield from [] if library else _readers(value, seen)
     elif isinstance(value, dict):
-        yield from (
-            _item_reader(root, key) for key in constants if key in value and isinstance(dict.get(value, key), _PLAIN)
-        )
+        yield from (_item_reader(root, key) for key in constants if isinstance(dict.get(value, key, value), _PLAIN))
     else:
         held = {name: inspect.getattr_static(value, name, value) for name in names}
         yield from (_attribute_reader(root, name) for name, found in held.items() if isinstance(found, _PLAIN))
