@@ -200,3 +200,34 @@ def test_a_reader_outlives_what_it_reads(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_what_a_library_reads_is_not_looked_into() -> None:
     """No user changes it between two launches."""
     assert outside(lambda: torch.broadcast_shapes((1,), (2,))) == []
+
+
+class Called:
+    """A heuristic that is an object, or a method of one."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def __call__(self, args: Any) -> int:
+        """Reads."""
+        return self.number
+
+    def method(self, args: Any) -> int:
+        """Reads, too."""
+        return self.number
+
+
+def made(number: int) -> Callable[[], int]:
+    return lambda: number
+
+
+@pytest.mark.parametrize("fn", [Called(3), Called(3).method])
+def test_what_hangs_on_the_object_that_is_called_is_found(fn: Any) -> None:
+    """Under the names that its code has."""
+    assert [read() for read in outside(fn)] == [3]
+
+
+def test_functions_of_one_code_are_each_looked_into() -> None:
+    """They differ in what they close over."""
+    one, other = made(1), made(2)
+    assert sorted(read() for read in outside(lambda: (one(), other()))) == [1, 2]

@@ -204,17 +204,20 @@ def outside(fn: Callable[..., Any]) -> list[Callable[[], Any]]:
     return _readers(fn, set())
 
 
-def _readers(fn: Callable[..., Any], seen: set[int]) -> list[Callable[[], Any]]:
+def _readers(fn: Callable[..., Any], seen: set[tuple[int, int]]) -> list[Callable[[], Any]]:
+    owner = getattr(fn, "__self__", None if isinstance(fn, FunctionType) else fn)  # of a method, or called itself
+    fn = fn if hasattr(fn, "__code__") else type(fn).__call__
     code = getattr(fn, "__code__", None)
-    if not isinstance(code, CodeType) or id(code) in seen:
+    if not isinstance(code, CodeType) or (id(fn), id(owner)) in seen:
         return []
-    seen.add(id(code))
+    seen.add((id(fn), id(owner)))
     codes = list(_nested(code))
     names = dict.fromkeys(name for part in codes for name in part.co_names)
     constants = [const for part in codes for const in part.co_consts if isinstance(const, (str, int))]
     scope, closure = getattr(fn, "__globals__", {}), getattr(fn, "__closure__", None) or ()
     roots = [_cell_reader(cell) for cell in dict(zip(code.co_freevars, closure, strict=False)).values()]
     roots += [_reader(scope.get, name) for name in names if name in scope]
+    roots += [lambda: owner] if owner is not None else []
     return [reader for root in roots for reader in _below(root, names, constants, seen)]
 
 
@@ -227,7 +230,7 @@ def _nested(code: CodeType) -> Iterator[CodeType]:
 
 
 def _below(
-    root: Callable[[], Any], names: Iterable[str], constants: Sequence[Any], seen: set[int]
+    root: Callable[[], Any], names: Iterable[str], constants: Sequence[Any], seen: set[tuple[int, int]]
 ) -> Iterator[Callable[[], Any]]:
     """Readers of the plain values at a root, or one step from it."""
     value = root()
