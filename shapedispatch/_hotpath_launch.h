@@ -302,8 +302,24 @@ static PyObject *plan_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     return (PyObject *)plan;
 }
 
+static int plan_traverse(PyObject *self, visitproc visit, void *arg)
+{
+    Py_VISIT(((Plan *)self)->filled);
+    Py_VISIT(((Plan *)self)->answer);
+    return 0;
+}
+
+/* What a launch returns is never NULL: that would read as "Python is to launch" after C has. */
+static int plan_clear(PyObject *self)
+{
+    Py_CLEAR(((Plan *)self)->filled);
+    Py_XSETREF(((Plan *)self)->answer, Py_NewRef(Py_None));
+    return 0;
+}
+
 static void plan_dealloc(PyObject *self)
 {
+    PyObject_GC_UnTrack(self);
     Py_XDECREF(((Plan *)self)->name);
     Py_XDECREF(((Plan *)self)->filled);
     Py_XDECREF(((Plan *)self)->answer);
@@ -326,9 +342,11 @@ static PyTypeObject PlanType = {
               "and 0 (zeros). Raises ValueError where the driver knows the parameters otherwise, RuntimeError naming\n"
               "kernel and call where it refuses a launch.",
     .tp_basicsize = sizeof(Plan),
-    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_VECTORCALL,
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL,
     .tp_new = plan_new,
     .tp_dealloc = plan_dealloc,
+    .tp_traverse = plan_traverse,
+    .tp_clear = plan_clear,
     .tp_call = PyVectorcall_Call,
     .tp_vectorcall_offset = offsetof(Plan, vectorcall),
     .tp_members = plan_members,

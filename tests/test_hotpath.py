@@ -1259,6 +1259,27 @@ def test_why_there_is_no_plan_is_said(c_road: None, driver: Driver, monkeypatch:
     assert hotpath.plan("add_kernel", 4096, 128, 0, 0, ADD) == "there is no CUDA driver"
 
 
+class Answer:
+    """What a launch returns: as Triton's, an object that others may hang something on."""
+
+    plan: Any = None
+
+
+@pytest.mark.parametrize("by", ["answer", "filled"])
+def test_a_plan_is_collected_with_what_it_holds(driver: Driver, by: str) -> None:
+    """What a launch returns and what a config fills in are the user's, and may lead back to the plan."""
+    answer, filled = Answer(), {}
+    plan = c_module().Plan("add_kernel", 4096, 128, 64, 0, ADD, None, filled, answer)
+    if by == "answer":
+        answer.plan = plan
+    else:
+        filled.update(plan=plan, kept=answer)
+    gone = weakref.ref(answer)
+    del plan, answer, filled
+    gc.collect()
+    assert gone() is None
+
+
 @pytest.mark.parametrize("grid", [(), (1, 1, 1, 1), (-1,), ("1",), [1], None, (2**31,)])
 def test_a_grid_that_is_none_is_refused(driver: Driver, grid: Any) -> None:
     """Before anything is launched."""
