@@ -1196,6 +1196,48 @@ def test_the_hook_of_the_first_config_runs(recorder: Recorder) -> None:
     ]
 
 
+def lost_once_found(kernel: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From now on another thread lets the build go as soon as an entry is found."""
+    find = kernel.core.table.find
+
+    def found(*call: Any) -> Any:
+        entry = find(*call)
+        entry.run = None
+        return entry
+
+    monkeypatch.setattr(kernel.core.table, "find", found)
+
+
+def test_plain_answers_where_the_build_leaves_in_between(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The call is made once, over its own grid, and what comes back is the compiled kernel."""
+    kernel = dispatched(adds, recorder, cost, margin=0.0, configs=CONFIGS)
+    kernel[grid_of(60)](X, Y, 60, 1)
+    lost_once_found(kernel, monkeypatch)
+    recorder.launches.clear()
+    answer = kernel[grid_of(60)](X, Y, 60, step=1)
+
+    assert type(answer).__name__ == "CompiledKernel"
+    (launched,) = recorder.launches
+    assert (launched.arguments[0] is X, launched.grid, launched.constants["B"]) == (True, (4, 1, 1), 16)
+    assert (kernel.cache_info().hits, kernel.cache_info().bypasses) == (1, 0)
+
+
+def test_a_frozen_kernel_never_times_where_the_build_leaves_in_between(
+    recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As it was written, the autotuner below would."""
+    kernel = dispatched(autotuned(), recorder, cost, margin=0.0)
+    kernel[grid_of(60)](X, Y, 60, 1)
+    with set_mode("frozen"):
+        kernel.core.refresh()
+        lost_once_found(kernel, monkeypatch)
+        recorder.launches.clear()
+        kernel[grid_of(60)](X, Y, 60, 1)
+    kernel.core.refresh()
+
+    assert [(one.arguments[0] is X, one.constants["B"]) for one in recorder.launches] == [(True, 16)]
+
+
 @pytest.mark.parametrize("mode", ["frozen", "sealed"])
 def test_a_bypass_in_a_frozen_mode_is_not_timed(recorder: Recorder, mode: Any) -> None:
     """As written its autotuner would time at each value of its key: the first config runs, and is counted."""

@@ -177,7 +177,10 @@ class _Front:
             return self._miss(key, (Spelling(grid, len(args), tuple(kwargs)), *raw), options)
         if link is not None:
             core.table.link(link, key, args, kwargs, False)
-        launch = entry.run.launch
+        run = entry.run
+        if run is None:  # another thread let the build go between finding the entry and this line
+            return self._bypass("", grid, args, kwargs)
+        launch = run.launch
         if _profiler._is_profiler_enabled:
             launch = labelled(f"{backend.name}: {entry.choice.variant}", launch)
         return launch(grid, values, raw, options)
@@ -192,7 +195,7 @@ class _Front:
         backend = self.core.backend
         if reason:
             self.core.table.count("bypasses", reason)
-        if reason and self.core.frozen and not backend.adopted.strange:
+        if self.core.frozen and not backend.adopted.strange:
             return backend.first.called(grid, args, kwargs)  # as written it might be timed
         return backend.plain.called(grid, args, kwargs)
 
