@@ -19,7 +19,7 @@ from shapedispatch.backends import Wish, triton_builds, triton_front
 from shapedispatch.errors import DeclarationError, NoVariantError
 from shapedispatch.keys import storable
 from shapedispatch.modes import set_mode
-from shapedispatch.records import Variant
+from shapedispatch.records import Refusal, Variant
 from shapedispatch.store_keys import canonical
 from tests.roads import NO_COMPILER, ROADS, taking
 from tests.triton_core import dispatched, tensors
@@ -788,6 +788,40 @@ def test_a_supplied_variant_competes(recorder: Recorder) -> None:
     assert recorder.launches[-1].grid[0] == 9
     assert calls[-1]["y"] is Y
     assert ("never", ("it is never right",)) in [(r.variant, r.reasons) for r in choice.refusals]
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        (lambda **given: given["nothing"], "its `when` raised KeyError: 'nothing'"),
+        (lambda **given: True, "its `when` answered with a bool: allowed is a sentence why not, or None"),
+        (lambda **given: False, "its `when` answered with a bool: allowed is a sentence why not, or None"),
+    ],
+)
+def test_a_when_that_cannot_say_is_a_refusal(recorder: Recorder, answer: Any, reason: str) -> None:
+    """As for functions: the call goes on without the variant."""
+    never = Variant(print, name="never", when=answer)
+    kernel = dispatched(autotuned(), recorder, cost, margin=0.0, variants=[never])
+    kernel[(4,)](X, Y, 60, 1)
+
+    assert recorder.launches[-1].constants["B"] == 64
+    assert Refusal("never", (reason,)) in kernel.explain(X, Y, 60, 1).refusals
+
+
+def test_a_when_is_asked_before_the_variant_is_tried_elsewhere(recorder: Recorder) -> None:
+    """A worker would be sent with what is not to run; the reason is the variant's own."""
+    judged = []
+    never = Variant(print, name="never", when=lambda **given: "it is never right")
+    kernel = dispatched(autotuned(), recorder, cost, variants=[never, Variant(print, name="slow")])
+    kernel[(4,)](X, Y, 60, 1)
+    backend, table = kernel.core.backend, kernel.core.table
+    call = backend.normal(((4,), X, Y, 60, 1), {})
+    wish = Wish(judge=lambda variant, errand: judged.append(variant) or f"{variant} hung")
+    reasons = {one.variant: one.reasons for one in backend.offer(*call, backend.key(*call), table, wish).refusals}
+
+    assert (reasons["never"], reasons["slow"]) == (("it is never right",), ("slow hung",))
+    assert "slow" in judged
+    assert "never" not in judged
 
 
 def test_a_variant_by_name(recorder: Recorder) -> None:

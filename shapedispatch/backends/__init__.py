@@ -11,10 +11,22 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from ..dims import Rule
+from ..errors import in_a_line
 from ..keys import Key
-from ..records import Choice, Refusal
+from ..records import Choice, Refusal, Variant
 
-__all__ = ["EVERYTHING", "Backend", "Candidate", "Errand", "Finds", "Memory", "Offer", "Search", "Wish"]
+__all__ = [
+    "EVERYTHING",
+    "Backend",
+    "Candidate",
+    "Errand",
+    "Finds",
+    "Memory",
+    "Offer",
+    "Search",
+    "Wish",
+    "why_not_supplied",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +134,17 @@ class Wish:
 
 
 EVERYTHING = Wish()
+
+
+def why_not_supplied(variant: Variant, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
+    """What a supplied variant's ``when`` says of the call."""
+    try:
+        answer = variant.when(*args, **kwargs) if variant.when is not None else None
+    except Exception as error:  # noqa: BLE001 - a candidate is judged here, and the reason kept
+        return f"its `when` raised {in_a_line(error)}"
+    if answer is None or isinstance(answer, str):
+        return answer
+    return f"its `when` answered with a {type(answer).__name__}: allowed is a sentence why not, or None"
 
 
 class Memory(Protocol):

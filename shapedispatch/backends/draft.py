@@ -6,9 +6,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..errors import in_a_line
 from ..records import Refusal, Variant
-from . import EVERYTHING, Candidate, Offer, Wish
+from . import EVERYTHING, Candidate, Offer, Wish, why_not_supplied
 from .builds import NoBuild
 
 __all__ = ["Draft"]
@@ -56,7 +55,7 @@ class Draft:
         assert variant.name is not None
         if not self.wish.wants(variant.name):
             return
-        own = _why_not(variant, args, kwargs)
+        own = why_not_supplied(variant, args, kwargs)
         why_not = None if own else self.wish.why_not(variant.name)
         if own:
             self.refuse(variant.name, own)
@@ -78,14 +77,3 @@ class Draft:
             tuple(self.failures),
             bool(self.refusals) and not (self.failures or self.passing or untimed),
         )
-
-
-def _why_not(variant: Variant, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
-    """What a supplied variant's ``when`` says of the call."""
-    try:
-        answer = variant.when(*args, **kwargs) if variant.when is not None else None
-    except Exception as error:  # noqa: BLE001 - a candidate is judged here, and the reason kept
-        return f"its `when` raised {in_a_line(error)}"
-    if answer is None or isinstance(answer, str):
-        return answer
-    return f"its `when` answered with a {type(answer).__name__}: allowed is a sentence why not, or None"

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from .. import hotpath
 from ..errors import in_a_line
 from ..records import Refusal, Variant
-from . import Candidate, Errand, Memory, Wish
+from . import Candidate, Errand, Memory, Wish, why_not_supplied
 from .triton_adopt import config_text
 from .triton_builds import Build, Builds, slot_of
 from .triton_call import KernelCall
@@ -168,13 +168,12 @@ class Making:
         settled = Settled(self.call.names, None, {}, {}, None, None)
         for variant in variants:
             name = str(variant.name or getattr(variant.fn, "__name__", type(variant.fn).__name__))
-            if not self._may_be_made(Wanted(name, None), True):
+            if not self.wish.wants(name):
                 continue
-            given = self.call.present()
-            reason = variant.when(**given) if variant.when is not None else None
-            if reason:
-                self.refuse(name, reason)
-            else:
+            own = why_not_supplied(variant, (), self.call.present())
+            if own:  # first: what would try the variant elsewhere is not asked about one that is not to run
+                self.refuse(name, own)
+            elif self._may_be_made(Wanted(name, None), True):
                 run = Supplied(settled, variant.fn)
                 self.candidates.append(Candidate(name, run, route="the function that was supplied", supplied=True))
 
