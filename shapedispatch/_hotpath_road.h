@@ -342,6 +342,8 @@ static PyObject *hit_entry(const Road *road, const Link *link, PyObject *args, P
 
 static PyObject *by_python(const Road *road, PyObject *args, PyObject *kwargs, Link *link)
 {
+    if (road->python_road == NULL)      /* the collector has cleared it, and what goes with it calls it once more */
+        return PyErr_Format(PyExc_RuntimeError, "the dispatcher of this road is being collected");
     /* A link that has a slot already is no news for the table. */
     PyObject *fresh = link != NULL && link->slot == NULL ? (PyObject *)link : Py_None;
     PyObject *call[] = {args, kwargs, fresh};

@@ -21,6 +21,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import numpy
 import pytest
 import torch
 from hypothesis import given
@@ -1075,6 +1076,33 @@ def test_a_dispatcher_is_collected_with_its_road(c_road: None) -> None:
     del Owner
     gc.collect()
     assert collected == [1]
+
+
+def test_a_road_that_is_being_collected_says_so() -> None:
+    """What goes with it may have it called when it is half gone: that is an error, and no crash."""
+    said, place = [], []
+
+    def call_what_is_left(_: object) -> None:
+        for one in gc.get_objects():
+            if id(one) in place:
+                with pytest.raises(RuntimeError) as raised:
+                    one((1,), {})
+                said.append(str(raised.value))
+
+    gc.collect()
+    gc.disable()  # or the road may be of another generation than the list, and cleared after it
+    try:
+        # An array isn't the collector's: it goes when its list is cleared, which is after the road is.
+        held: list[Any] = [c_module().Road(lambda *call: call, abs), numpy.zeros(1)]
+        held.append(held)
+        place.append(id(held[0]))
+        last = weakref.ref(held[1], call_what_is_left)
+        del held
+        gc.collect()
+    finally:
+        gc.enable()
+    assert last() is None
+    assert said == ["the dispatcher of this road is being collected"]
 
 
 # ------------------------------------------------------------------------------------------------------------- launches
