@@ -223,7 +223,7 @@ static uint64_t elements_of(const View *view)
     return count;
 }
 
-/* One after the last address, as keys.span has it. */
+/* One after the last address, as tensors.span has it. */
 static uint64_t end_of(const View *view, uint64_t start)
 {
     uint64_t last = 0, bytes = ((uint64_t)view->dtype.bits * view->dtype.lanes + 7) / 8;
@@ -402,7 +402,7 @@ static int pack_slice(Pack *pack, PyObject *value)
         && pack_value(pack, slice->step);
 }
 
-/* Whether keys.tensors may find tensors inside an instance of this type: what it finds there is Python's to key. */
+/* Whether tensors.tensors may find tensors inside an instance of this type: what it finds there is Python's to key. */
 static int may_hold_tensors(PyTypeObject *type)
 {
     return PyType_IsSubtype(type, torch.base) || PyType_HasFeature(type, Py_TPFLAGS_LIST_SUBCLASS)

@@ -19,7 +19,7 @@ _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_O
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """What of a function's signature a call needs; ``plain`` ones take exactly ``arity`` positional arguments."""
+    """What of a function's signature a call needs; ``bare`` ones take exactly ``arity`` positional arguments."""
 
     names: tuple[str, ...]
     arity: int

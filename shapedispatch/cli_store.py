@@ -25,7 +25,7 @@ from .environment import Environment, differences, environment
 from .store_rows import BadRow, Row, rows_from_file
 from .targets import target
 
-__all__ = ["store"]
+__all__ = ["FILE", "row_text", "store"]
 
 KINDS = ("choice", "hint", "missed")
 FILE = click.Path(dir_okay=False, path_type=Path)

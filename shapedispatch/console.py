@@ -29,6 +29,7 @@ from .sweeps import timing_json
 from .targets import Wrong, target
 
 __all__ = [
+    "ID_DIGITS",
     "Failed",
     "WrongInput",
     "as_json",

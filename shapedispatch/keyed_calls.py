@@ -19,7 +19,7 @@ from .key_parts import SAME
 from .keys import ALIGNMENT_BYTES
 from .store_keys import Named, parse
 
-__all__ = ["Unbuildable", "axes_of", "in_words", "made_under", "rebuilt"]
+__all__ = ["Unbuildable", "axes_of", "in_words", "made_under", "rebuilt", "small_random"]
 
 _TENSORS = ("torch.Tensor", "torch.nn.parameter.Parameter")
 _TEXT_LIMIT = 120

@@ -24,6 +24,7 @@ __all__ = [
     "draw_ratios",
     "draw_sorted",
     "draw_times",
+    "pictures",
     "refuse_without_matplotlib",
     "save",
 ]

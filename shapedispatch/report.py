@@ -27,6 +27,7 @@ from .records import Choice, Timing
 from .sweeps import Sweep, Unreadable, choice_json, curves_of, sweep_json, sweeps_of
 
 __all__ = [
+    "GROUPS",
     "CannotDraw",
     "Sweep",
     "Unreadable",

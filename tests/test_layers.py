@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -263,3 +264,52 @@ def test_one_room_owns(name: str, owner: str) -> None:
         module for module, path in module_files().items() if name in outside_names(ast.parse(path.read_text("utf-8")))
     }
     assert users <= {owner}
+
+
+def names_at_top(tree: ast.Module) -> set[str]:
+    """What a module itself defines; what it imports is another's."""
+    found = set()
+    for node in tree.body:
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            found.add(node.name)
+        targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+        found |= {target.id for target in targets if isinstance(target, ast.Name)}
+    return found
+
+
+def listed(tree: ast.Module) -> set[str]:
+    """A module's ``__all__``."""
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and [ast.unparse(target) for target in node.targets] == ["__all__"]:
+            return set(ast.literal_eval(node.value))
+    return set()
+
+
+def names_taken(module: str, tree: ast.AST) -> Iterator[tuple[str, str]]:
+    """Every name that is imported from a module of this package, behind that module."""
+    package = ["shapedispatch", *(module.split(".") if is_package(module) else module.split(".")[:-1])]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.level:
+            path = [*package[1 : len(package) - node.level + 1], *(node.module.split(".") if node.module else [])]
+            yield from ((".".join(path) or "__init__", name.name) for name in node.names)
+
+
+def test_what_others_import_is_listed() -> None:
+    """A module's ``__all__`` says what the others take from it; double underscores are Python's own."""
+    trees = {module: ast.parse(path.read_text("utf-8")) for module, path in module_files().items()}
+    taken = {pair for module, tree in trees.items() for pair in names_taken(module, tree)}
+    own = {(module, name) for module, tree in trees.items() for name in names_at_top(tree) - listed(tree)}
+    assert sorted(f"{module}.{name}" for module, name in taken & own if not name.startswith("__")) == []
+
+
+CITED = re.compile(r"\b([a-z_]+)\.([A-Za-z_]+)\b")
+
+
+@pytest.mark.parametrize("source", sorted(PACKAGE.glob("_hotpath*.[ch]")), ids=lambda source: source.name)
+def test_what_the_c_road_cites_is_there(source: Path) -> None:
+    """Its comments name the functions in Python that it agrees with, each in the module where it stands."""
+    known = {module.rpartition(".")[2]: path for module, path in module_files().items()}
+    comments = " ".join(re.findall(r"/\*.*?\*/", source.read_text("utf-8"), re.DOTALL))
+    cited = [(module, name) for module, name in CITED.findall(comments) if module in known and name != "py"]
+    tops = {module: names_at_top(ast.parse(known[module].read_text("utf-8"))) for module, _ in cited}
+    assert [f"{module}.{name}" for module, name in cited if name not in tops[module]] == []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .. import keys
 from ..calls import Signature
@@ -23,9 +23,6 @@ from .frames import call_of, frame_locals, python_function, receiver_of
 from .looks import look_at, what_timing_may_touch, why_no_builds
 from .places import Places, Seen, sizes_of
 from .situation import Situation
-
-if TYPE_CHECKING:  # Dynamo takes seconds to import, which is for the first build to pay
-    pass
 
 __all__ = ["Plan", "TorchFunction"]
 
