@@ -23,23 +23,13 @@ from torch import Tensor, nn
 
 from .errors import render_argument
 
-__all__ = ["ALIGNMENT", "bytes_to_copy", "copy_call", "copy_tensor", "leaves", "tuple_like"]
+__all__ = ["ALIGNMENT", "bytes_to_copy", "copy_call", "leaves", "tuple_like"]
 
 ALIGNMENT = 64
 """A copy's address has the original's remainder by this; kernels look at 16, vector instructions at up to 64."""
 
 Arguments = tuple[Any, ...]
 Keywords = dict[str, Any]
-
-
-def copy_tensor(tensor: Tensor) -> Tensor:
-    """A tensor like this one in memory of its own.
-
-    The memory copied is the span from the first to the last element addressed, gaps included, and never the whole
-    storage: expanded and self-overlapping tensors stay what they are. Writing into the copy in place is legal
-    where it is on the original. Raises TypeError for what has no strides (sparse, quantized, conj and neg views).
-    """
-    return _copies_of([_strided(tensor)])[id(tensor)]
 
 
 def copy_call(
@@ -57,6 +47,10 @@ def copy_call(
     share bytes with a written one, directly or through others, are copied into the same fresh memory. Lists,
     tuples, dicts and dataclasses are made anew, since a function may append to one; an object passed twice stays
     one object. Everything else, modules too, is passed on as it is.
+
+    The memory copied is the span from the first to the last element addressed, gaps included, and never the whole
+    storage: expanded and self-overlapping tensors stay what they are. Writing into a copy in place is legal where it
+    is on the original. Raises TypeError for what has no strides (sparse, quantized, conj and neg views).
 
     With ``grad``, the tensors that require gradients and are not copied are replaced by aliases of their memory
     with no history, hooks or ``.grad``, so that a backward through the call ends at them.

@@ -7,14 +7,11 @@ import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType, NoneType, UnionType
-from typing import Any, TypeAlias, Union, get_args, get_origin
+from typing import Any, Union, get_args, get_origin
 
 from .errors import DeclarationError
 
-__all__ = ["Axes", "Declaration", "Misfit", "Place", "axis_name", "did_you_mean"]
-
-# An argument, the way to an element of it (() for the argument itself), an axis (from the end where negative).
-Place: TypeAlias = tuple[str, tuple[int, ...], int]
+__all__ = ["Axes", "Declaration", "Misfit", "axis_name", "did_you_mean"]
 
 
 class Misfit(Exception):
@@ -106,11 +103,6 @@ class Declaration:
             if name not in found:
                 raise Misfit(f"dim {name} has no size: the arguments that name it are None")
         return {name: found[name] for name in self.names}
-
-    def where(self, name: str) -> list[Place]:
-        """Every place of that name; the axis of an argument that turns out to be an int is 0."""
-        elements = _elements(self.axes)
-        return [(argument, index, axis) for argument, index, axes in elements for n, axis in axes.named() if n == name]
 
     def labels(self, argument: str, rank: int, index: tuple[int, ...] = ()) -> tuple[str, ...]:
         """What each axis of a tensor is called: its dim, or ``x.0`` where it has none. Raises Misfit as ``sizes``."""

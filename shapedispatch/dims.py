@@ -24,7 +24,6 @@ __all__ = [
     "dynamic_dims",
     "every_point",
     "hint_points",
-    "nearest",
     "point_of",
     "round_up_pow2",
     "two_nearest",
@@ -167,11 +166,6 @@ def _dim(name: Any, names: Sequence[str], parameters: Collection[str]) -> str:
 def distance(sizes: Point, point: Point) -> float:
     """How far a call is from a point: the sum of |log2| of the ratios over the point's dims, 0 counted as 1."""
     return sum(abs(math.log2(max(sizes[name], 1)) - math.log2(max(size, 1))) for name, size in point.items())
-
-
-def nearest(sizes: Point, points: Iterable[Point]) -> Point:
-    """The point nearest to a call, the earlier of two that are as near. Raises ValueError where there is none."""
-    return min(points, key=lambda point: distance(sizes, point))
 
 
 def two_nearest(sizes: Point, points: Iterable[Point]) -> tuple[Point, ...]:

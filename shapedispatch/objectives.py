@@ -14,7 +14,7 @@ from .errors import in_a_line
 from .records import Refusal, Timing
 from .timing import CONFIDENCE, ahead, error_us
 
-__all__ = ["Objective", "best", "check_objective", "objective_name"]
+__all__ = ["Objective", "best", "check_objective"]
 
 Objective: TypeAlias = str | Callable[[Timing], float]
 """``"time"``, ``"memory"`` (peak bytes), or a function of a `Timing` whose value is the better the smaller it is.
@@ -29,11 +29,6 @@ def check_objective(objective: object) -> Objective:
     if objective in _NAMED or callable(objective):
         return objective  # type: ignore[return-value]  # a str of the two, or callable
     raise ValueError('allowed is "time", "memory", or a callable that takes a Timing')
-
-
-def objective_name(objective: Objective) -> str:
-    """What a note calls it."""
-    return objective if isinstance(objective, str) else getattr(objective, "__qualname__", type(objective).__name__)
 
 
 def best(timings: Sequence[Timing], margin: float, objective: Objective) -> tuple[Timing | None, tuple[Refusal, ...]]:

@@ -107,14 +107,10 @@ class Store:
             return min(found, key=lambda each: bool(each.soft_differences))
         return Missing((f"no {kind} is stored for this key of {kernel}", *self.trouble))
 
-    def hint_rows(self, kernel: str, environment: Environment | None = None) -> list[Row]:
-        """The configs that won at hint points of a kernel, user's before shipped, for this kind of device."""
-        rows = self._everywhere(kernel, "hint")
-        return [row for row in rows if environment is None or row.hard == environment.hard]
-
     def choices(self, kernel: str) -> list[Row]:
         """The choices of a kernel, user's before shipped."""
-        return self._everywhere(kernel, "choice")
+        shipped = [row for row in self._layer().values() if (row.kernel, row.kind) == (kernel, "choice")]
+        return [*self.rows(kernel, "choice"), *shipped]
 
     def rows(self, kernel: str | None = None, kind: Kind | None = None) -> list[Row]:
         """The user's own rows, sorted; those in shipped files are not among them."""
@@ -133,10 +129,6 @@ class Store:
             return (f"{len(rows)} keys of {kernel} are stored, and none can be compared with this one", *self.trouble)
         count = "1 key is" if len(rows) == 1 else f"{len(rows)} keys are"
         return (f"{count} stored for {kernel}, not this one; the nearest:", *close[1], *self.trouble)
-
-    def _everywhere(self, kernel: str, kind: Kind) -> list[Row]:
-        shipped = [row for row in self._layer().values() if (row.kernel, row.kind) == (kernel, kind)]
-        return [*self.rows(kernel, kind), *shipped]
 
     # --- keeping -------------------------------------------------------------------------------------------------
 

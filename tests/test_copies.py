@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from shapedispatch import copies
-from shapedispatch.copies import bytes_to_copy, copy_call, copy_tensor, tuple_like
+from shapedispatch.copies import bytes_to_copy, copy_call, tuple_like
 
 DTYPES = [
     torch.float32,
@@ -53,6 +53,12 @@ LAYOUTS: dict[str, Callable[[Tensor], Tensor]] = {
 def a_base(dtype: torch.dtype) -> Tensor:
     """240 elements with values that differ."""
     return torch.arange(240).remainder(97).to(dtype)
+
+
+def copy_tensor(tensor: Tensor) -> Tensor:
+    """The copy of a call's only argument."""
+    (copy,), _ = copy_call((tensor,), {}, None, ["x"])
+    return copy  # type: ignore[no-any-return]  # what a call holds may be anything
 
 
 def raw(tensor: Tensor) -> bytes:

@@ -42,14 +42,12 @@ def test_further_axes_stand_anywhere() -> None:
     assert declared({"x": "... K"}).sizes({"x": (4,)}) == {"K": 4}
     assert declared({"x": "M ... K"}).sizes({"x": (2, 8, 9, 4)}) == {"M": 2, "K": 4}
     assert declared({"x": "M ..."}).sizes({"x": (2, 3)}) == {"M": 2}
-    assert declared({"x": "M ... K"}).where("K") == [("x", (), -1)]
 
 
 def test_a_list_of_tensors_has_a_string_each() -> None:
-    """Elements are told apart in sizes, places and names."""
+    """Elements are told apart in sizes and names."""
     both = declared({"x": ["M K", "K _"]})
     assert both.sizes({"x": [(2, 3), (3, 4)]}) == {"M": 2, "K": 3}
-    assert both.where("K") == [("x", (0,), 1), ("x", (1,), 0)]
     assert both.labels("x", 2, (1,)) == ("K", "x[1].1")
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from shapedispatch import Timing, Variant, shapedispatch
 from shapedispatch.errors import DeclarationError
-from shapedispatch.objectives import best, check_objective, objective_name
+from shapedispatch.objectives import best, check_objective
 from shapedispatch.records import Refusal
 from tests.helpers import Ladder
 
@@ -139,12 +139,6 @@ def test_what_is_no_objective(wrong: Any) -> None:
         check_objective(wrong)
     with pytest.raises(DeclarationError, match="objective="):
         shapedispatch(objective=wrong)(torch.relu)
-
-
-def test_names_for_notes() -> None:
-    """By its own name."""
-    assert objective_name("memory") == "memory"
-    assert objective_name(winner) == "winner"
 
 
 # -------------------------------------------------------------------------------------------------------- on real calls

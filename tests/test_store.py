@@ -103,14 +103,15 @@ def test_two_kinds_of_device_have_a_row_each(store: Store) -> None:
 
 
 def test_hints_are_kept_apart_from_choices(store: Store) -> None:
-    """A hint's winner is no choice, and is listed for its kernel and device."""
+    """A hint's winner is no choice, and is listed for its kernel."""
     hint = a_row(variant="hint[M=256]", kind="hint", config='{"num_warps":4}')
     for row in (hint, a_row(kind="hint", environment=OLDER_GPU), a_row(kind="hint", kernel="other")):
         store.put(row)
     assert isinstance(store.get("mine.kernel", "[1]", HERE), Missing)
     assert isinstance(store.get("mine.kernel", "[1]", HERE, kind="hint"), Found)
-    assert store.hint_rows("mine.kernel", HERE) == [hint]
-    assert len(store.hint_rows("mine.kernel")) == 2
+    assert store.choices("mine.kernel") == []
+    assert hint in store.rows("mine.kernel", "hint")
+    assert len(store.rows("mine.kernel", "hint")) == 2
 
 
 def test_a_miss_is_recorded_until_it_is_tuned(store: Store) -> None:
@@ -247,10 +248,12 @@ def test_a_shipped_row_made_here_comes_before_a_stale_own_one(tmp_path: Path) ->
     assert found(store, environment=HERE).row.variant == "own"
 
 
-def test_shipped_hints_are_listed(tmp_path: Path) -> None:
+def test_shipped_hints_are_found(tmp_path: Path) -> None:
     """A package can ship the configs that won at its hints."""
     hint = a_row(kind="hint")
-    assert Store(tmp_path / "store", shipped=[exported(tmp_path, hint)]).hint_rows("mine.kernel", HERE) == [hint]
+    store = Store(tmp_path / "store", shipped=[exported(tmp_path, hint)])
+    assert store.get(hint.kernel, hint.key, HERE, kind="hint") == Found(hint, "shipped", ())
+    assert store.choices(hint.kernel) == []
 
 
 @pytest.mark.parametrize("content", [None, b"", b"\xff\x00", b'{"format": "shapedispatch choices", "rows": [{}]}'])

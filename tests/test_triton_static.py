@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import re
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,7 +12,7 @@ import triton.language as tl
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from shapedispatch.backends.triton_static import static_copy, why_not_static
+from shapedispatch.backends.triton_static import static_copy
 
 OFFSET = tl.constexpr(2)
 
@@ -130,11 +129,3 @@ def test_a_replaced_source_is_kept() -> None:
     kernel._unsafe_update_src(loops.src.replace("tl.store(out, total)", "tl.store(out, total + 1)"))
 
     assert static_copy(kernel, ["K"]).src == kernel.src
-
-
-def test_reasons() -> None:
-    """A name that is no parameter, and a pointer, cannot be constants."""
-    assert why_not_static(divides, ["N", "K"]) == []
-    assert why_not_static(divides, ["M"]) == ["the kernel has no parameter 'M'"]
-    takes_a_pointer = SimpleNamespace(params=[SimpleNamespace(name="x", annotation="*fp32")])
-    assert why_not_static(takes_a_pointer, ["x"]) == ["'x' is annotated as a pointer"]

@@ -13,19 +13,7 @@ from collections.abc import Collection
 from types import FunctionType
 from typing import Any
 
-__all__ = ["static_copy", "why_not_static"]
-
-
-def why_not_static(kernel: Any, names: Collection[str]) -> list[str]:
-    """Why these parameters of a ``triton.jit`` function cannot be made constants; empty where they can."""
-    parameters = {parameter.name: parameter for parameter in kernel.params}
-    reasons = [f"the kernel has no parameter {name!r}" for name in names if name not in parameters]
-    reasons += [
-        f"{name!r} is annotated as a pointer"
-        for name in names
-        if name in parameters and str(getattr(parameters[name], "annotation", "")).startswith("*")
-    ]
-    return reasons
+__all__ = ["static_copy"]
 
 
 def static_copy(kernel: Any, names: Collection[str]) -> Any:
