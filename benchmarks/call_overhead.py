@@ -63,7 +63,8 @@ def calls(count: int, device: str) -> list[Args]:
 
 def by_shapes_seen(chosen: argparse.Namespace) -> Iterator[tuple[int, dict[str, Any]]]:
     """The contenders with one shape seen, then more, called in turn."""
-    from shapedispatch import keys, shapedispatch
+    from shapedispatch import shapedispatch
+    from shapedispatch.keys import key as keys
 
     seen = SMALL_SHAPES_SEEN if chosen.small else SHAPES_SEEN
     compiled = compiled_for(max(seen))

@@ -29,7 +29,7 @@ from common import CONSOLE, banner, options, print_table
 from common import write as write_result
 
 from shapedispatch import store_database, store_disk
-from shapedispatch.environment import Environment
+from shapedispatch.keys.environment import Environment
 from shapedispatch.records import Timing
 from shapedispatch.store import Found, Row, Store
 

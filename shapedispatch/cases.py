@@ -15,14 +15,14 @@ import torch
 from .backends import Backend, Offer, Wish
 from .choose import Rules
 from .errors import render_call
-from .keys import Key
+from .keys.key import Key
+from .keys.tree import device_of, tensors
 from .notices import Notices
 from .objectives import Objective
 from .settings import Resolved
 from .shelf import Shelf
 from .stopwatches import Stopwatch
 from .table import Table
-from .tensors import device_of, tensors
 from .trial import Trial
 from .worker import Address, Worker
 

@@ -33,7 +33,7 @@ from .console import (
     telling,
 )
 from .doctor import Finding, examine
-from .environment import environment
+from .keys.environment import environment
 from .records import Choice, Timing, spelled
 from .report import (
     GROUPS,

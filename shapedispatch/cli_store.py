@@ -21,7 +21,7 @@ from .console import (
     sound,
     store_option,
 )
-from .environment import Environment, differences, environment
+from .keys.environment import Environment, differences, environment
 from .store_rows import BadRow, Row, rows_from_file
 from .targets import target
 

@@ -11,8 +11,8 @@ import click
 import torch
 
 from .console import Failed, as_json, json_option, progress, rows_or_fail, screen
-from .environment import environment
 from .errors import in_a_line
+from .keys.environment import environment
 from .records import Choice
 from .report import choices_table, sweep_json, words
 from .shelf import store_at

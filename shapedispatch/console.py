@@ -18,9 +18,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 
 from .declaration import Misfit
 from .doctor import store_in_use
-from .environment import Environment
 from .errors import ShapeDispatchError
 from .keyed_calls import axes_of, in_words, rebuilt
+from .keys.environment import Environment
 from .records import spelled
 from .report import words
 from .store import Store

@@ -17,9 +17,10 @@ from .backends import Backend
 from .cases import Case
 from .choose import PlainRaised
 from .errors import in_a_line
-from .fingerprint import code_identity
 from .journal import Journal
-from .keys import Bypass, Key
+from .keys.code_hash import code_identity
+from .keys.key import Bypass, Key
+from .keys.tree import tensors
 from .miss import decide
 from .notices import Notices
 from .objectives import Objective
@@ -30,7 +31,6 @@ from .settings import Resolved
 from .shelf import Shelf, store_at
 from .stopwatches import Stopwatch, stopwatch
 from .table import Entry, Table
-from .tensors import tensors
 from .turn import deciding
 from .worker import Worker, address, shared
 

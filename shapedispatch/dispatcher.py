@@ -14,12 +14,12 @@ import torch
 from . import modes, profiling
 from .backends.torch_function import Plan, TorchFunction
 from .backends.triton_adopt import adopt, is_kernel
-from .calls import Signature
 from .core import Core
 from .declaration import Declaration
 from .decorated import annotations_of, function_in, qualified_name, refuse_twice, refuse_what_is_no_function
 from .dims import check_hints, check_static
 from .errors import DeclarationError
+from .keys.signature import Signature
 from .records import CacheInfo, Choice
 from .said import (
     LEFT_OUT,

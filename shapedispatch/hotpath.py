@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 from torch.nn import Module, Parameter
 
-from . import keys
+from .keys import key as keys
 from .settings import settings
 from .told_changes import changes_are_told
 

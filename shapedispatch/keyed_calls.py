@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from .errors import ShapeDispatchError
-from .key_parts import SAME
-from .keys import ALIGNMENT_BYTES
+from .keys.key import ALIGNMENT_BYTES
+from .keys.layout import SAME
 from .store_keys import Named, parse
 
 __all__ = ["Unbuildable", "axes_of", "in_words", "made_under", "rebuilt", "small_random"]

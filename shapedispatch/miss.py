@@ -14,7 +14,7 @@ from .declaration import Misfit
 from .entries import changed, decided, nearest_hint
 from .frozen import without_timing
 from .isolation import judge
-from .keys import Bypass, Key
+from .keys.key import Bypass, Key
 from .recall import FROZEN_MODES, kept, known, share
 from .records import Refusal
 from .table import Entry

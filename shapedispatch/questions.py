@@ -12,7 +12,7 @@ from .choose import PlainRaised
 from .declaration import Misfit, did_you_mean
 from .dims import every_point
 from .errors import DeclarationError, NoVariantError, four_parts, render_call
-from .keys import Bypass, Key, safe_key
+from .keys.key import Bypass, Key, safe_key
 from .miss import decide
 from .records import Choice, Refusal
 from .turn import deciding

@@ -10,7 +10,7 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from .environment import Environment
+from .keys.environment import Environment
 from .plots import (
     CannotDraw,
     draw_bars,

@@ -17,8 +17,8 @@ from typing import Any
 
 import torch
 
-from .environment import Environment, environment
-from .keys import Key, storable
+from .keys.environment import Environment, environment
+from .keys.key import Key, storable
 from .records import Choice, Timing
 from .store import Found, Missing, Row, Store
 from .store_keys import canonical, leaves, parse

@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 import platformdirs
 
-from .environment import Environment, differences
+from .keys.environment import Environment, differences
 from .store_disk import Disk
 from .store_keys import nearest
 from .store_rows import FILE_LIMIT, BadRow, Kind, Row, identity_of, rows_from_file, rows_to_file

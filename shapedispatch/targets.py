@@ -14,7 +14,7 @@ from typing import Any
 from .backends.torch_function import TorchFunction
 from .errors import SettingsError, ShapeDispatchError, in_a_line
 from .keyed_calls import Unbuildable, made_under, rebuilt, small_random
-from .keys import Bypass, storable
+from .keys.key import Bypass, storable
 from .records import Choice, spelled
 from .store_keys import canonical, differing, parse
 from .store_rows import Row

@@ -11,8 +11,8 @@ from torch import Tensor
 from torch.nn import Module
 
 from .copies import bytes_to_copy, copy_call
+from .keys.tree import device_of, span, tensors
 from .memory import free_memory
-from .tensors import device_of, span, tensors
 from .untouched import generators, untouched
 
 __all__ = ["Outcome", "Trial"]

@@ -26,8 +26,8 @@ import torch
 from .backends import Errand
 from .copies import bytes_to_copy, copy_call
 from .errors import in_a_line
+from .keys.tree import device_of, tensors
 from .memory import free_memory
-from .tensors import device_of, tensors
 from .worker_process import SPOILT, attribute
 
 __all__ = ["Address", "Worker", "address", "shared"]

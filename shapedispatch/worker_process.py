@@ -22,8 +22,8 @@ import torch
 
 from .backends import Wish
 from .errors import in_a_line
+from .keys.tree import tensors
 from .modes import set_mode
-from .tensors import tensors
 from .trial import Trial
 
 __all__ = ["SPOILT", "attribute", "main"]

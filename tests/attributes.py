@@ -25,7 +25,7 @@ from torch.func import vmap
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from shapedispatch import keys
+from shapedispatch.keys import key as keys
 from tests.fuzzing import Call, Config, Pair, within
 
 # ---------------------------------------------------------------------------------------------------------- attributes

@@ -8,8 +8,8 @@ from typing import Any
 from shapedispatch.backends import Candidate, Offer
 from shapedispatch.core import Core
 from shapedispatch.declaration import Misfit
-from shapedispatch.key_parts import differences
-from shapedispatch.keys import Bypass, ambient
+from shapedispatch.keys.key import Bypass, ambient
+from shapedispatch.keys.layout import differences
 from shapedispatch.settings import Resolved, settings
 from tests.helpers import Ladder, no_time
 

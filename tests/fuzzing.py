@@ -34,9 +34,9 @@ from shapedispatch.backends.torch_function import Plan, TorchFunction
 from shapedispatch.core import Core
 from shapedispatch.declaration import Declaration
 from shapedispatch.dispatcher import function_of
-from shapedispatch.keys import Key
+from shapedispatch.keys.key import Key
+from shapedispatch.keys.tree import span
 from shapedispatch.settings import settings
-from shapedispatch.tensors import span
 
 Call = tuple[tuple[Any, ...], dict[str, Any]]
 

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from shapedispatch.backends import unwatched
 from shapedispatch.backends.dynamo import TRIES, Replaced, trace
 from shapedispatch.backends.followed import Found, followed
-from shapedispatch.backends.frames import frame_locals
 from shapedispatch.backends.inductor import look_only
 from shapedispatch.backends.trace import Trace
+from shapedispatch.keys.signature import frame_locals
 from tests.helpers import assert_same, built
 
 X = torch.linspace(-1, 1, 32).reshape(4, 8)

@@ -29,7 +29,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import Module, Parameter
 
-from shapedispatch import hotpath, keys, set_mode, shapedispatch
+from shapedispatch import hotpath, set_mode, shapedispatch
+from shapedispatch.keys import key as keys
 from shapedispatch.records import Choice
 from shapedispatch.settings import reset
 from shapedispatch.table import Entry, Table

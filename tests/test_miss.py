@@ -7,7 +7,7 @@ import torch
 
 from shapedispatch import miss
 from shapedispatch.backends import looks
-from shapedispatch.keys import ambient
+from shapedispatch.keys.key import ambient
 from tests.fake_core import Backend, call, core_of
 from tests.helpers import Ladder, assert_same, built, no_time
 

@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.table import Table
 
 from shapedispatch import Variant, plots, report, shapedispatch
-from shapedispatch.environment import Environment
+from shapedispatch.keys.environment import Environment
 from shapedispatch.plots import (
     CannotDraw,
     draw_bars,

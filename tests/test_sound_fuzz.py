@@ -87,7 +87,7 @@ def test_supplied_variants_answer_as_plain_does(name: str) -> None:
 
 def test_the_fuzz_sees_a_key_that_is_too_coarse(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without strides in the key a thousand calls suffice to show it."""
-    from shapedispatch import keys
+    from shapedispatch.keys import key as keys
 
     whole = keys._tensor
     monkeypatch.setattr(keys, "_tensor", lambda t: whole(t)[:3] + whole(t)[4:])

@@ -19,10 +19,10 @@ import pytest
 import torch
 from torch import nn
 
-from shapedispatch import keys
-from tests import test_key_parts, test_keys
+from shapedispatch.keys import key as keys
 from tests.attributes import ARGUMENTS, STATES, Recipe, all_attributes
 from tests.fuzzing import DEFAULTS, Call, Function, Made, baking, mismatch, observe
+from tests.keys import test_key, test_layout
 
 SOURCE = inspect.getsource(keys)
 
@@ -295,25 +295,25 @@ def _by_parameter(test: Callable[[str], None], names: Mapping[str, Any]) -> list
 
 KILLERS: list[Callable[[], None]] = [
     _matrix,
-    test_keys.test_a_key_holds_the_device_of_each_tensor,
-    test_keys.test_which_tensors_are_one_object_is_seen_at_any_depth,
-    test_keys.test_a_receiver_counts_by_its_type,
-    test_keys.test_a_receiver_that_is_a_tensor_counts_by_value,
-    test_keys.test_a_module_argument_counts_by_its_type,
-    test_keys.test_an_empty_or_complex_parameter_is_dispatched,
-    test_keys.test_nothing_speaks_against_an_ordinary_state,
-    test_keys.test_the_device_that_casts_is_keyed,
-    test_keys.test_filling_of_fresh_memory_is_keyed,
-    test_key_parts.test_differences_name_the_part_that_differs,
-    lambda: test_keys.test_the_new_way_to_set_precision_is_keyed("cuda", "tf32"),
-    lambda: test_keys.test_the_new_way_to_set_precision_is_keyed("mkldnn", "bf16"),
-    test_keys.test_overlap_says_which_arguments_share_memory_and_how_far_apart,
-    *_by_parameter(test_keys.test_a_state_that_cannot_be_keyed_makes_a_call_a_bypass, STATES),
-    *_by_parameter(test_keys.test_an_argument_that_cannot_be_keyed_makes_a_call_a_bypass, ARGUMENTS),
-    lambda: test_keys.test_a_transform_sees_plain(torch.func.vmap),
-    test_keys.test_a_transform_that_wraps_no_argument_makes_a_bypass,
-    test_keys.test_jit_trace_sees_plain,
-    test_keys.test_a_dual_tensor_keeps_its_tangent,
+    test_key.test_a_key_holds_the_device_of_each_tensor,
+    test_key.test_which_tensors_are_one_object_is_seen_at_any_depth,
+    test_key.test_a_receiver_counts_by_its_type,
+    test_key.test_a_receiver_that_is_a_tensor_counts_by_value,
+    test_key.test_a_module_argument_counts_by_its_type,
+    test_key.test_an_empty_or_complex_parameter_is_dispatched,
+    test_key.test_nothing_speaks_against_an_ordinary_state,
+    test_key.test_the_device_that_casts_is_keyed,
+    test_key.test_filling_of_fresh_memory_is_keyed,
+    test_layout.test_differences_name_the_part_that_differs,
+    lambda: test_key.test_the_new_way_to_set_precision_is_keyed("cuda", "tf32"),
+    lambda: test_key.test_the_new_way_to_set_precision_is_keyed("mkldnn", "bf16"),
+    test_key.test_overlap_says_which_arguments_share_memory_and_how_far_apart,
+    *_by_parameter(test_key.test_a_state_that_cannot_be_keyed_makes_a_call_a_bypass, STATES),
+    *_by_parameter(test_key.test_an_argument_that_cannot_be_keyed_makes_a_call_a_bypass, ARGUMENTS),
+    lambda: test_key.test_a_transform_sees_plain(torch.func.vmap),
+    test_key.test_a_transform_that_wraps_no_argument_makes_a_bypass,
+    test_key.test_jit_trace_sees_plain,
+    test_key.test_a_dual_tensor_keeps_its_tangent,
     _witnesses,
 ]
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from shapedispatch import store_database, store_disk
-from shapedispatch.fingerprint import Environment
+from shapedispatch.keys.code_hash import Environment
 from shapedispatch.store import Found, Row, Store
 from shapedispatch.store_folder import Damaged
 

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from shapedispatch import store_disk
-from shapedispatch.fingerprint import Environment
+from shapedispatch.keys.code_hash import Environment
 from shapedispatch.store import Found, Missing, Row, Store
 from tests.faults import ERRORS, Faults, faulty
 
@@ -201,7 +201,7 @@ WATCHED = """
 import json, sys, warnings
 from pathlib import Path
 from shapedispatch import store_disk
-from shapedispatch.fingerprint import Environment
+from shapedispatch.keys.code_hash import Environment
 from shapedispatch.shelf import HintFinds
 from shapedispatch.store import Row, Store
 from shapedispatch.store_keys import parse

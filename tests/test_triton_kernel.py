@@ -17,7 +17,7 @@ import triton.language as tl
 
 from shapedispatch.backends import Wish, triton_builds, triton_front
 from shapedispatch.errors import DeclarationError, NoVariantError
-from shapedispatch.keys import storable
+from shapedispatch.keys.key import storable
 from shapedispatch.modes import set_mode
 from shapedispatch.records import Refusal, Variant
 from shapedispatch.store_keys import canonical

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from ..dims import Rule
 from ..errors import in_a_line
-from ..keys import Key
+from ..keys.key import Key
 from ..records import Choice, Refusal, Variant
 
 __all__ = [

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..dims import point_of, variant_name
+from ..keys.signature import call_of
 from . import Memory
-from .frames import call_of
 from .sharing import Shelved, same_closure, source_key
 from .situation import Situation
 

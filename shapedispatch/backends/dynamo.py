@@ -23,11 +23,10 @@ import torch
 import torch._dynamo
 from torch._dynamo import guards as dynamo_guards
 
-from ..calls import with_code
+from ..keys.signature import argument_names, frame_locals, receiver_of, with_code
 from .baked import Baked, baked
 from .effects import Effects
 from .followed import Found, followed
-from .frames import argument_names, frame_locals, receiver_of
 from .graph_effects import aot_metadata, effects_of
 from .identity import identities_guarded
 from .implied import CODE_GUARDS, Implied

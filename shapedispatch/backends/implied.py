@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import Module
 
-from ..keys import Bypass, describe
+from ..keys.key import Bypass, describe
 
 __all__ = ["CODE_GUARDS", "Implied"]
 

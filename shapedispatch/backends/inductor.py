@@ -19,7 +19,7 @@ with warnings.catch_warnings():
     from torch._inductor.codecache import PyCodeCache
     from torch._inductor.compile_fx import compile_fx, compile_fx_inner
 
-from ..keys import any_autocast
+from ..keys.key import any_autocast
 from .graph_effects import only_computes
 from .graphs import dtypes_of_numbers
 from .refusals import refuse_kernels, refuse_unchecked

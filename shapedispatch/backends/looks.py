@@ -9,10 +9,10 @@ from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ..errors import in_a_line
-from ..keys import overlap
+from ..keys.key import overlap
+from ..keys.signature import call_of
 from . import Memory
 from .effects import Effects
-from .frames import call_of
 from .situation import Situation
 
 if TYPE_CHECKING:  # Dynamo takes seconds to import, which is for the first build to pay

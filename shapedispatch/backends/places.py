@@ -17,7 +17,7 @@ from torch.nn import Module
 
 from ..declaration import Declaration, Misfit
 from ..dims import Rule, bucket_of
-from ..keys import Bypass, Key, describe
+from ..keys.key import Bypass, Key, describe
 from .fakes import Resize, scaled_strides
 
 __all__ = ["Places", "Seen", "sizes_of"]

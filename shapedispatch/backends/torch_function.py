@@ -6,20 +6,19 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from .. import keys
-from ..calls import Signature
 from ..declaration import Declaration
 from ..dims import Hints, Rule, dynamic_dims, hint_points, point_of, round_up_pow2, two_nearest, variant_name
-from ..fingerprint import candidates_identity, code_identity
-from ..key_parts import differences
-from ..keys import Key
+from ..keys import key as keys
+from ..keys.code_hash import candidates_identity, code_identity
+from ..keys.key import Key
+from ..keys.layout import differences
+from ..keys.signature import Signature, call_of, frame_locals, python_function, receiver_of
 from ..records import Variant
 from . import EVERYTHING, Candidate, Memory, Offer, Wish
 from .builds import Builder, NoBuild
 from .draft import Draft
 from .effects import Effects
 from .fakes import resized
-from .frames import call_of, frame_locals, python_function, receiver_of
 from .looks import look_at, what_timing_may_touch, why_no_builds
 from .places import Places, Seen, sizes_of
 from .situation import Situation

@@ -12,10 +12,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ..calls import with_code
+from ..keys.signature import frame_locals, with_code
 from .baked import Baked
 from .effects import Effects
-from .frames import frame_locals
 from .standing import Standing
 
 __all__ = ["Trace"]

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from ..errors import in_a_line
-from ..keys import Bypass, Key
+from ..keys.key import Bypass, Key
 from .triton_adopt import Adopted
 from .triton_key import ABSENT, Parameter
 from .triton_reads import Reads, Unreadable

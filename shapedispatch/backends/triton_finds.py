@@ -12,7 +12,7 @@ from operator import attrgetter
 from typing import Any, NamedTuple
 
 from ..dims import distance, hint_points, variant_name
-from ..keys import Key
+from ..keys.key import Key
 from ..records import Choice
 from . import Memory
 from .triton_adopt import config_text

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ..dims import every_point
-from ..keys import Bypass
+from ..keys.key import Bypass
 from ..profiling import labelled
 from ..profiling import state as _profiler
 from . import triton_road

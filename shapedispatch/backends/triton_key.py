@@ -31,7 +31,7 @@ from typing import Any, TypeAlias
 from torch import Tensor
 from torch.nn import Parameter as TensorParameter
 
-from ..keys import Bypass, Key, describe
+from ..keys.key import Bypass, Key, describe
 
 __all__ = ["ABSENT", "KeyFunction", "Keyed", "Parameter", "parameters_of"]
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from ..keys import Bypass
+from ..keys.key import Bypass
 from .triton_adopt import Adopted
 from .triton_key import KeyFunction, Parameter, parameters_of
 from .triton_launch import current_device

@@ -12,7 +12,8 @@ import torch
 import triton
 import triton.language as tl
 
-from shapedispatch import hotpath, keys
+from shapedispatch import hotpath
+from shapedispatch.keys import key as keys
 from tests.roads import NO_COMPILER, c_module, taking
 
 pytestmark = pytest.mark.skipif(NO_COMPILER is not None, reason=str(NO_COMPILER))

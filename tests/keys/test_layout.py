@@ -4,8 +4,8 @@ from typing import Any
 
 import torch
 
-from shapedispatch import keys
-from shapedispatch.key_parts import differences
+from shapedispatch.keys import key as keys
+from shapedispatch.keys.layout import differences
 
 
 def key(*args: Any) -> keys.Key:

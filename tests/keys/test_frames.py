@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from shapedispatch.backends.frames import argument_names, call_of, frame_locals, python_function, receiver_of
+from shapedispatch.keys.signature import argument_names, call_of, frame_locals, python_function, receiver_of
 
 
 def every_kind(a: int, b: int = 2, /, c: int = 3, *rest: int, d: int = 4, **more: int) -> None:

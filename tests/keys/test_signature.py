@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shapedispatch.calls import Signature, with_code
+from shapedispatch.keys.signature import Signature, with_code
 
 
 def mixed(a: int, b: int = 2, /, c: int = 3, *, d: int = 4, e: int = 5) -> None:

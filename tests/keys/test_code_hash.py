@@ -14,17 +14,11 @@ from typing import Any
 import pytest
 import torch
 
-from shapedispatch import environment as environment_module
-from shapedispatch import fingerprint
-from shapedispatch.fingerprint import (
-    Environment,
-    candidates_identity,
-    code_identity,
-    differences,
-    environment,
-)
+from shapedispatch.keys import code_hash
+from shapedispatch.keys import environment as environment_module
+from shapedispatch.keys.code_hash import Environment, candidates_identity, code_identity, differences, environment
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parent.parent.parent
 
 
 def made(source: str, name: str = "f", **names: Any) -> Any:
@@ -283,7 +277,7 @@ def test_identities_are_the_same_in_another_process() -> None:
         "def h(s): return s in {'a', 'b', 'c'}\ndef g(s): return s\nSET = {g, h, len}\ndef f(x): return SET, VALUE\n"
     )
     program = (
-        f"import types, torch\nfrom shapedispatch.fingerprint import code_identity\n"
+        f"import types, torch\nfrom shapedispatch.keys.code_hash import code_identity\n"
         f"m = types.ModuleType('a_user_module'); m.VALUE = {{'x', 'y', 'z', torch.float16}}\n"
         f"exec({source!r}, vars(m)); print(code_identity(m.f))"
     )
@@ -385,4 +379,4 @@ def test_long_values_that_differ_late_are_still_told_apart() -> None:
 
 def test_the_digest_is_of_canonical_bytes() -> None:
     """The order of a mapping's names does not matter."""
-    assert fingerprint.digest({"a": 1, "b": 2}) == fingerprint.digest({"b": 2, "a": 1})
+    assert code_hash.digest({"a": 1, "b": 2}) == code_hash.digest({"b": 2, "a": 1})

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from shapedispatch.tensors import device_of, span, tensors
+from shapedispatch.keys.tree import device_of, span, tensors
 
 
 @dataclass

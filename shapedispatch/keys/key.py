@@ -25,8 +25,8 @@ from torch.nn import Module, Parameter
 from torch.nn.modules import module as nn_module
 from torch.utils._device import DeviceContext
 
-from .key_parts import SAME, Key
-from .tensors import span, tensors
+from .layout import SAME, Key
+from .tree import span, tensors
 
 __all__ = [
     "ALIGNMENT_BYTES",

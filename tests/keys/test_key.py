@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch import nn
 
-from shapedispatch import keys
-from shapedispatch.keys import Bypass
+from shapedispatch.keys import key as keys
+from shapedispatch.keys.key import Bypass
 from tests.attributes import ARGUMENTS, STATES, Recipe, Unknown, low_tensor
 from tests.fuzzing import Config, baking, within
 
