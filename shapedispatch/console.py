@@ -16,13 +16,13 @@ import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
 
-from .declaration import Misfit
 from .doctor import store_in_use
 from .errors import ShapeDispatchError
 from .keyed_calls import axes_of, in_words, rebuilt
 from .keys.environment import Environment
 from .records import spelled
 from .report import words
+from .shapes.declaration import Misfit
 from .store import Store
 from .store_rows import Row
 from .sweeps import timing_json

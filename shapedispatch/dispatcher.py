@@ -15,9 +15,7 @@ from . import modes, profiling
 from .backends.torch_function import Plan, TorchFunction
 from .backends.triton_adopt import adopt, is_kernel
 from .core import Core
-from .declaration import Declaration
 from .decorated import annotations_of, function_in, qualified_name, refuse_twice, refuse_what_is_no_function
-from .dims import check_hints, check_static
 from .errors import DeclarationError
 from .keys.signature import Signature
 from .records import CacheInfo, Choice
@@ -32,6 +30,8 @@ from .said import (
     unknown_argument,
 )
 from .settings import Resolved, settings
+from .shapes.declaration import Declaration
+from .shapes.hints import check_hints, check_static
 
 __all__ = ["Dispatcher", "dispatchers", "shapedispatch"]
 

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 
 from .backends import Wish
 from .cases import Case
-from .dims import distance
 from .entries import changed, decided, nearest_hint
 from .errors import MissError, four_parts
 from .recall import entry_for, stored
 from .records import Choice, spelled
+from .shapes.hints import distance
 from .table import Entry
 from .untouched import untouched
 

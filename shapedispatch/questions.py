@@ -9,12 +9,12 @@ from typing import Any
 from .backends import EVERYTHING, Backend, Candidate, Offer, Search
 from .cases import Case
 from .choose import PlainRaised
-from .declaration import Misfit, did_you_mean
-from .dims import every_point
 from .errors import DeclarationError, NoVariantError, four_parts, render_call
 from .keys.key import Bypass, Key, safe_key
 from .miss import decide
 from .records import Choice, Refusal
+from .shapes.declaration import Misfit, did_you_mean
+from .shapes.hints import every_point
 from .turn import deciding
 from .untouched import untouched
 

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .dims import check_buckets, check_hints, check_static
 from .errors import DeclarationError
 from .objectives import Objective, check_objective
 from .records import Variant
 from .settings import TABLE
+from .shapes.hints import check_buckets, check_hints, check_static
 from .store import Store
 
 __all__ = [

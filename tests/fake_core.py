@@ -7,10 +7,10 @@ from typing import Any
 
 from shapedispatch.backends import Candidate, Offer
 from shapedispatch.core import Core
-from shapedispatch.declaration import Misfit
 from shapedispatch.keys.key import Bypass, ambient
 from shapedispatch.keys.layout import differences
 from shapedispatch.settings import Resolved, settings
+from shapedispatch.shapes.declaration import Misfit
 from tests.helpers import Ladder, no_time
 
 

@@ -32,11 +32,11 @@ from shapedispatch import core as core_room
 from shapedispatch.backends import EVERYTHING, Candidate, Memory, Offer, Wish
 from shapedispatch.backends.torch_function import Plan, TorchFunction
 from shapedispatch.core import Core
-from shapedispatch.declaration import Declaration
 from shapedispatch.dispatcher import function_of
 from shapedispatch.keys.key import Key
 from shapedispatch.keys.tree import span
 from shapedispatch.settings import settings
+from shapedispatch.shapes.declaration import Declaration
 
 Call = tuple[tuple[Any, ...], dict[str, Any]]
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from shapedispatch.backends.places import Places, sizes_of
-from shapedispatch.declaration import Declaration, Misfit
+from shapedispatch.shapes.declaration import Declaration, Misfit
 
 NONE = Declaration.parse(None, ("x", "y", "n"), {})
 NAMED = Declaration.parse({"x": "M K", "n": "M"}, ("x", "y", "n"), {})

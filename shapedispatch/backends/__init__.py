@@ -10,10 +10,10 @@ from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from ..dims import Rule
 from ..errors import in_a_line
 from ..keys.key import Key
 from ..records import Choice, Refusal, Variant
+from ..shapes.hints import Rule
 
 __all__ = [
     "EVERYTHING",

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..dims import point_of, variant_name
 from ..keys.signature import call_of
+from ..shapes.hints import point_of, variant_name
 from . import Memory
 from .sharing import Shelved, same_closure, source_key
 from .situation import Situation

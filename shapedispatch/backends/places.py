@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 from torch.nn import Module
 
-from ..declaration import Declaration, Misfit
-from ..dims import Rule, bucket_of
 from ..keys.key import Bypass, Key, describe
+from ..shapes.declaration import Declaration, Misfit
+from ..shapes.hints import Rule, bucket_of
 from .fakes import Resize, scaled_strides
 
 __all__ = ["Places", "Seen", "sizes_of"]

@@ -7,7 +7,7 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..dims import variant_name
+from ..shapes.hints import variant_name
 from .fakes import fake_arguments
 from .places import Places
 

@@ -6,14 +6,14 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ..declaration import Declaration
-from ..dims import Hints, Rule, dynamic_dims, hint_points, point_of, round_up_pow2, two_nearest, variant_name
 from ..keys import key as keys
 from ..keys.code_hash import candidates_identity, code_identity
 from ..keys.key import Key
 from ..keys.layout import differences
 from ..keys.signature import Signature, call_of, frame_locals, python_function, receiver_of
 from ..records import Variant
+from ..shapes.declaration import Declaration
+from ..shapes.hints import Hints, Rule, dynamic_dims, hint_points, point_of, round_up_pow2, two_nearest, variant_name
 from . import EVERYTHING, Candidate, Memory, Offer, Wish
 from .builds import Builder, NoBuild
 from .draft import Draft

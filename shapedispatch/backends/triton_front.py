@@ -13,10 +13,10 @@ import pickle
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ..dims import every_point
 from ..keys.key import Bypass
 from ..profiling import labelled
 from ..profiling import state as _profiler
+from ..shapes.hints import every_point
 from . import triton_road
 from .triton_adopt import Adopted
 from .triton_launch import capturing

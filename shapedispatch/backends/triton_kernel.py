@@ -14,11 +14,11 @@ from typing import Any
 
 from torch import Tensor
 
-from ..declaration import Misfit
-from ..dims import Rule, bucket_of
 from ..errors import four_parts, render_call
 from ..keys.code_hash import candidates_identity, code_identity
 from ..keys.key import Bypass, Key, describe
+from ..shapes.declaration import Misfit
+from ..shapes.hints import Rule, bucket_of
 from . import EVERYTHING, Candidate, Memory, Offer, Search, Wish
 from .triton_adopt import Adopted
 from .triton_build import compiling_elsewhere

@@ -8,9 +8,9 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from ..dims import Hints, check_hints, check_static, dynamic_dims
 from ..errors import DeclarationError
 from ..records import Variant
+from ..shapes.hints import Hints, check_hints, check_static, dynamic_dims
 from .triton_adopt import Adopted
 
 __all__ = ["KernelPlan", "Settings", "plan_of"]

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from shapedispatch.declaration import Axes, Declaration, Misfit, axis_name
 from shapedispatch.errors import DeclarationError
+from shapedispatch.shapes.declaration import Axes, Declaration, Misfit, axis_name
 
 
 def declared(given: Any, *parameters: str, **annotations: Any) -> Declaration:

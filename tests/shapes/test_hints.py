@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shapedispatch import dims
 from shapedispatch.errors import DeclarationError
+from shapedispatch.shapes import hints as dims
 
 SIZES = st.integers(min_value=0, max_value=2**40)
 HINT_SIZES = st.integers(min_value=2, max_value=2**40)

@@ -9,8 +9,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from numbers import Integral
 from typing import Any, TypeAlias
 
+from ..errors import DeclarationError
 from .declaration import did_you_mean
-from .errors import DeclarationError
 
 __all__ = [
     "MOST_POINTS",

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from types import MappingProxyType, NoneType, UnionType
 from typing import Any, Union, get_args, get_origin
 
-from .errors import DeclarationError
+from ..errors import DeclarationError
 
 __all__ = ["Axes", "Declaration", "Misfit", "axis_name", "did_you_mean"]
 
