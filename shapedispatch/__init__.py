@@ -27,8 +27,8 @@ from typing import Any
 from . import hotpath
 from .dispatcher import Dispatcher, dispatchers, shapedispatch
 from .errors import MissError, NoVariantError, SettingsError, ShapeDispatchError
-from .modes import set_mode
 from .records import CacheInfo, Choice, Refusal, Timing, Variant
+from .settings.modes import set_mode
 from .store import Store
 
 __all__ = [

@@ -19,7 +19,7 @@ from .keys.key import Key
 from .keys.tree import device_of, tensors
 from .notices import Notices
 from .objectives import Objective
-from .settings import Resolved
+from .settings.resolve import Resolved
 from .shelf import Shelf
 from .stopwatches import Stopwatch
 from .table import Table

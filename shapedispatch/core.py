@@ -27,7 +27,7 @@ from .objectives import Objective
 from .questions import Questions
 from .recall import FROZEN_MODES, STORED_WHERE
 from .records import CacheInfo, Choice, choices_html
-from .settings import Resolved
+from .settings.resolve import Resolved
 from .shelf import Shelf, store_at
 from .stopwatches import Stopwatch, stopwatch
 from .table import Entry, Table

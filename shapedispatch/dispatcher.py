@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import torch
 
-from . import modes, profiling
+from . import profiling
 from .backends.torch_function import Plan, TorchFunction
 from .backends.triton_adopt import adopt, is_kernel
 from .core import Core
@@ -29,7 +29,8 @@ from .said import (
     given,
     unknown_argument,
 )
-from .settings import Resolved, settings
+from .settings import modes
+from .settings.resolve import Resolved, settings
 from .shapes.declaration import Declaration
 from .shapes.hints import check_hints, check_static
 

@@ -22,7 +22,7 @@ import torch
 from . import hotpath
 from .dispatcher import dispatchers
 from .errors import SettingsError
-from .settings import Settings, settings
+from .settings.resolve import Settings, settings
 from .shelf import store_at
 from .store import Store
 from .store_folder import Folder, Refused

@@ -22,7 +22,7 @@ from torch.autograd import forward_ad
 from torch.nn import Module, Parameter
 
 from .keys import key as keys
-from .settings import settings
+from .settings.resolve import settings
 from .told_changes import changes_are_told
 
 __all__ = ["Plan", "Road", "available", "module", "plan", "reason", "road"]

@@ -10,7 +10,7 @@ from typing import Any
 from .errors import DeclarationError
 from .objectives import Objective, check_objective
 from .records import Variant
-from .settings import TABLE
+from .settings.resolve import TABLE
 from .shapes.hints import check_buckets, check_hints, check_static
 from .store import Store
 

@@ -23,7 +23,7 @@ import torch
 from .backends import Wish
 from .errors import in_a_line
 from .keys.tree import tensors
-from .modes import set_mode
+from .settings.modes import set_mode
 from .trial import Trial
 
 __all__ = ["SPOILT", "attribute", "main"]

@@ -107,7 +107,7 @@ def _let_nothing_new_be_stored(monkeypatch: pytest.MonkeyPatch, place: str) -> N
 
 def _forget() -> None:
     """Let the next decoration read settings and store anew; nothing to forget where nothing has imported them."""
-    settings, shelf = sys.modules.get("shapedispatch.settings"), sys.modules.get("shapedispatch.shelf")
+    settings, shelf = sys.modules.get("shapedispatch.settings.resolve"), sys.modules.get("shapedispatch.shelf")
     if settings is not None:
         settings.reset()
     if shelf is not None:

@@ -9,7 +9,7 @@ from shapedispatch.backends import Candidate, Offer
 from shapedispatch.core import Core
 from shapedispatch.keys.key import Bypass, ambient
 from shapedispatch.keys.layout import differences
-from shapedispatch.settings import Resolved, settings
+from shapedispatch.settings.resolve import Resolved, settings
 from shapedispatch.shapes.declaration import Misfit
 from tests.helpers import Ladder, no_time
 

@@ -35,7 +35,7 @@ from shapedispatch.core import Core
 from shapedispatch.dispatcher import function_of
 from shapedispatch.keys.key import Key
 from shapedispatch.keys.tree import span
-from shapedispatch.settings import settings
+from shapedispatch.settings.resolve import settings
 from shapedispatch.shapes.declaration import Declaration
 
 Call = tuple[tuple[Any, ...], dict[str, Any]]

@@ -605,12 +605,12 @@ def test_a_module_that_is_no_python_is_a_sentence(monkeypatch: pytest.MonkeyPatc
 
 def test_settings_that_a_module_meets_are_no_fault_of_the_module(monkeypatch: pytest.MonkeyPatch) -> None:
     """The sentence names the variable alone."""
-    from shapedispatch import settings
+    from shapedispatch.settings import resolve
 
     Path("it_decorates.py").write_text("from shapedispatch import shapedispatch\n@shapedispatch\ndef f(x): return x\n")
     monkeypatch.syspath_prepend(str(Path.cwd()))
     monkeypatch.setenv("SHAPEDISPATCH_MODE", "never")
-    settings.reset()
+    resolve.reset()
     assert refused(1, "tune", "it_decorates:f", "M=2").startswith("environment, SHAPEDISPATCH_MODE: found 'never'")
 
 
@@ -621,10 +621,10 @@ def test_where_nobody_watches_there_is_no_bar(app: Any) -> None:
 
 def test_a_wrong_setting_is_a_sentence(app: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """In the environment or in a file that was named: exit code 1 with what is allowed."""
-    from shapedispatch import settings
+    from shapedispatch.settings import resolve
 
     monkeypatch.setenv("SHAPEDISPATCH_MODUS", "tune")
-    settings.reset()
+    resolve.reset()
     assert "Did you mean SHAPEDISPATCH_MODE?" in refused(1, "show")
 
 

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 import torch
 
-from shapedispatch import doctor, settings, shapedispatch
+from shapedispatch import doctor, shapedispatch
 from shapedispatch.doctor import Finding, examine
+from shapedispatch.settings import resolve
 
 
 def of(what: str) -> Finding:
@@ -102,7 +103,7 @@ def test_the_stores_folder_is_judged(
     path = tmp_path / "store"
     prepare(path)
     monkeypatch.setenv("SHAPEDISPATCH_STORE", str(path))
-    settings.reset()
+    resolve.reset()
     before = path.exists()
     found = of("store")
     assert (found.state, words in found.found) == (state, True)
@@ -113,7 +114,7 @@ def test_a_store_below_a_file_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path:
     """It cannot be made."""
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("SHAPEDISPATCH_STORE", str(tmp_path / "file" / "store"))
-    settings.reset()
+    resolve.reset()
     assert of("store").state == "bad"
 
 
@@ -121,7 +122,7 @@ def test_a_store_that_cannot_be_made_is_told(monkeypatch: pytest.MonkeyPatch, tm
     """Where nothing may be written; access is asked for, since a privileged user may write anywhere."""
     monkeypatch.setenv("SHAPEDISPATCH_STORE", str(tmp_path / "below" / "store"))
     monkeypatch.setattr("shapedispatch.doctor.os.access", lambda path, how: False)
-    settings.reset()
+    resolve.reset()
     assert of("store").state == "bad"
     assert of("store").found.endswith(f"cannot be made: nothing may be written in {tmp_path}")
 
@@ -129,14 +130,14 @@ def test_a_store_that_cannot_be_made_is_told(monkeypatch: pytest.MonkeyPatch, tm
 def test_a_store_that_is_off_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """By the settings."""
     monkeypatch.setenv("SHAPEDISPATCH_STORE", "false")
-    settings.reset()
+    resolve.reset()
     assert of("store").found == "off, by the settings"
 
 
 def test_wrong_settings_are_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
     """In the environment they are errors anywhere else; here they are what is looked for."""
     monkeypatch.setenv("SHAPEDISPATCH_MODUS", "tune")
-    settings.reset()
+    resolve.reset()
     assert "SHAPEDISPATCH_MODE?" in of("settings").found
     assert of("settings").state == "bad"
 
@@ -144,16 +145,16 @@ def test_wrong_settings_are_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_settings_file_that_is_left_out_is_a_finding() -> None:
     """It was only a warning when it was found."""
     Path("shapedispatch.toml").write_text("nonsense = 1")
-    settings.reset()
+    resolve.reset()
     with pytest.warns(UserWarning, match="left out"):
-        settings.settings()
+        resolve.settings()
     assert of("settings").advice == "the whole file is left out: mend what it names"
 
 
 def test_a_section_that_matches_nothing_is_told() -> None:
     """Only that one."""
     Path("shapedispatch.toml").write_text('[kernels."a.there"]\nexact = true\n[kernels."a.gone"]\nexact = true\n')
-    settings.reset()
+    resolve.reset()
     there = shapedispatch(name="a.there", store=False)(lambda x: x)
     found = [finding.found for finding in examine() if finding.what == "settings" and finding.state == "note"]
     assert found == ['[kernels."a.gone"] matches no dispatcher']

@@ -32,7 +32,7 @@ from torch.nn import Module, Parameter
 from shapedispatch import hotpath, set_mode, shapedispatch
 from shapedispatch.keys import key as keys
 from shapedispatch.records import Choice
-from shapedispatch.settings import reset
+from shapedispatch.settings.resolve import reset
 from shapedispatch.table import Entry, Table
 from tests.attributes import low_tensor
 from tests.fuzzing import FUNCTIONS, baking, make_call, mismatch, observe, within

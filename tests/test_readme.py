@@ -88,12 +88,12 @@ def test_python_blocks_run(group: list[Block], tmp_path: Path) -> None:
 )
 def test_toml_blocks_are_settings(block: Block, tmp_path: Path) -> None:
     """What the README shows as settings loads without an error."""
-    from shapedispatch import settings
+    from shapedispatch.settings import resolve
 
     document = tomllib.loads(block.text)
     path = tmp_path / ("pyproject.toml" if "tool" in document else "shapedispatch.toml")
     path.write_text(block.text, "utf-8")
-    settings.load(path, environ={})
+    resolve.load(path, environ={})
 
 
 def commands_of(blocks: list[Block]) -> list[list[str]]:
@@ -126,7 +126,7 @@ def test_the_commands_work_as_printed(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_every_setting_and_every_method_is_named() -> None:
     """A table each; what is not there cannot be found."""
     from shapedispatch.dispatcher import Dispatcher
-    from shapedispatch.settings import TABLE
+    from shapedispatch.settings.resolve import TABLE
 
     text = README.read_text("utf-8")
     assert [name for name in TABLE if f"`{name}`" not in text] == []

@@ -270,7 +270,7 @@ def test_where_copies_are_too_large_a_supplied_variant_is_not_trusted(
     supplied(store, True)(call(16))
     process(waves, store, timed=True, name="of a build")(call(16))
     monkeypatch.setenv("SHAPEDISPATCH_COPY_LIMIT", "0")
-    core_settings = sys.modules["shapedispatch.settings"]
+    core_settings = sys.modules["shapedispatch.settings.resolve"]
     core_settings.reset()
     again = supplied(store)
     again(call(16))
@@ -388,7 +388,7 @@ def test_a_forced_variant_is_not_overruled(store: Store, monkeypatch: pytest.Mon
     """By a stored choice; and it is not stored."""
     supplied(store, True)(call(16))
     monkeypatch.setenv("SHAPEDISPATCH_PICK", "plain")
-    sys.modules["shapedispatch.settings"].reset()
+    sys.modules["shapedispatch.settings.resolve"].reset()
     again = supplied(store)
     again(call(16))
     assert (again.explain(call(16)).variant, again.explain(call(16)).origin) == ("plain", "pinned")

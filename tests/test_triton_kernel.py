@@ -18,8 +18,8 @@ import triton.language as tl
 from shapedispatch.backends import Wish, triton_builds, triton_front
 from shapedispatch.errors import DeclarationError, NoVariantError
 from shapedispatch.keys.key import storable
-from shapedispatch.modes import set_mode
 from shapedispatch.records import Refusal, Variant
+from shapedispatch.settings.modes import set_mode
 from shapedispatch.store_keys import canonical
 from tests.roads import NO_COMPILER, ROADS, taking
 from tests.triton_core import dispatched, tensors

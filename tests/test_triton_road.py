@@ -25,7 +25,7 @@ from triton import knobs
 
 from shapedispatch import hotpath, profiling
 from shapedispatch.backends import triton_launch, triton_road
-from shapedispatch.modes import set_mode
+from shapedispatch.settings.modes import set_mode
 from tests.roads import NO_COMPILER, c_module, taking
 from tests.triton_core import dispatched, tensors
 from tests.triton_recorder import Launched, Recorder, recording

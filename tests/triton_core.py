@@ -7,13 +7,13 @@ from typing import Any
 
 import torch
 
-from shapedispatch import modes
 from shapedispatch.backends.triton_adopt import adopt
 from shapedispatch.backends.triton_front import front
 from shapedispatch.backends.triton_kernel import TritonKernel
 from shapedispatch.backends.triton_plan import plan_of
 from shapedispatch.core import Core
-from shapedispatch.settings import settings
+from shapedispatch.settings import modes
+from shapedispatch.settings.resolve import settings
 from tests.triton_recorder import Launched, Recorder
 
 Cost = Callable[[Launched], float]

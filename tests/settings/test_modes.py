@@ -7,7 +7,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from shapedispatch import modes, set_mode, shapedispatch
+from shapedispatch import set_mode, shapedispatch
+from shapedispatch.settings import modes
 from tests.helpers import built
 
 

@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shapedispatch import settings
 from shapedispatch.errors import SettingsError
-from shapedispatch.settings import TABLE, Resolved, Settings, load
+from shapedispatch.settings import resolve
+from shapedispatch.settings.resolve import TABLE, Resolved, Settings, load
 
 NAMES = (
     "hints static exact buckets maxsize max_builds mode on_miss store budget_ms margin check copy_limit isolate "
@@ -419,11 +419,11 @@ def test_a_store_path_starts_at_the_file(tmp_path: Path) -> None:
 def test_settings_are_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is written after the first decoration is not seen, until a test resets."""
     monkeypatch.chdir(tmp_path)
-    first = settings.settings()
+    first = resolve.settings()
     written(tmp_path, "[defaults]\nexact = true")
-    assert settings.settings() is first
-    settings.reset()
-    assert settings.settings().resolve("k").exact
+    assert resolve.settings() is first
+    resolve.reset()
+    assert resolve.settings().resolve("k").exact
 
 
 def test_threads_get_the_same_settings(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -433,14 +433,14 @@ def test_threads_get_the_same_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     found: list[Settings] = []
 
     def read_once() -> Settings:
-        reads.append(settings._lock.locked())
+        reads.append(resolve._lock.locked())
         return Settings()
 
     def ask() -> None:
         barrier.wait()
-        found.append(settings.settings())
+        found.append(resolve.settings())
 
-    monkeypatch.setattr(settings, "load", read_once)
+    monkeypatch.setattr(resolve, "load", read_once)
     threads = [threading.Thread(target=ask) for _ in range(8)]
     for thread in threads:
         thread.start()
@@ -455,7 +455,7 @@ def test_an_error_is_raised_at_every_decoration(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setenv("SHAPEDISPATCH_MODE", "fast")
     for _ in range(2):
         with pytest.raises(SettingsError):
-            settings.settings()
+            resolve.settings()
 
 
 def test_reading_warns_of_nothing_else(tmp_path: Path) -> None:

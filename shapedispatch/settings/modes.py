@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType, TracebackType
 from typing import Any
 
-from .errors import DeclarationError
-from .settings import TABLE
+from ..errors import DeclarationError
+from .resolve import TABLE
 
 __all__ = ["current", "on_change", "set_mode"]
 

@@ -20,8 +20,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from .errors import DeclarationError, SettingsError
-from .settings_table import PREFIX, TABLE, Setting
+from ..errors import DeclarationError, SettingsError
+from .schema import PREFIX, TABLE, Setting
 
 __all__ = ["TABLE", "Resolved", "Setting", "Settings", "load", "reset", "settings"]
 
