@@ -42,10 +42,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         settings = Path(folder) / "shapedispatch.toml"
         settings.write_text(SETTINGS)
         os.environ["SHAPEDISPATCH_SETTINGS"] = str(settings)  # read at the first decoration, below
-        from shapedispatch import hotpath
+        from shapedispatch.hit import native
 
-        road = {"c_road": hotpath.reason() is None, "why": hotpath.reason()}
-        CONSOLE.print(f"on the road in {'C' if road['c_road'] else f'Python: {hotpath.reason()}'}", highlight=False)
+        road = {"c_road": native.reason() is None, "why": native.reason()}
+        CONSOLE.print(f"on the road in {'C' if road['c_road'] else f'Python: {native.reason()}'}", highlight=False)
         found = road | {"keys": by_keys_in_table(chosen), "shapes": {}}
         for count, one in by_shapes_seen(chosen):
             found["shapes"][count] = one

@@ -54,14 +54,15 @@ def run_slice(calls: int, seed: int) -> dict[str, Any]:
     """Fuzz in this process; what it found."""
     import torch
 
-    from shapedispatch import __version__, hotpath
+    from shapedispatch import __version__
+    from shapedispatch.hit import native
     from tests.fuzzing import fuzz
 
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     tally = fuzz(calls, seed)
     return {
-        "road": "Python" if hotpath.reason() else "C",
+        "road": "Python" if native.reason() else "C",
         "shapedispatch": __version__,
         "calls": tally.calls,
         "hits": tally.hits,

@@ -20,7 +20,8 @@ import torch
 from common import CONSOLE, banner, host_contest, options, print_table, ratio, verdict, write
 from kernels import vector_add
 
-from shapedispatch import hotpath, shapedispatch
+from shapedispatch import shapedispatch
+from shapedispatch.hit import native
 
 TENSORS = (1, 2, 8, 16)
 BARS, BAR_AT = {"functions": 0.4, "kernels": 0.15}, 8
@@ -35,7 +36,7 @@ def first(*tensors: torch.Tensor) -> torch.Tensor:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run, print, write."""
     chosen = options(__doc__, arguments, more=own_options)
-    if reason := hotpath.reason():
+    if reason := native.reason():
         CONSOLE.print(f"hotpath_cost.py measures the road in C, which is not in use here: {reason}", highlight=False)
         return
     ran_on = banner(chosen.device)

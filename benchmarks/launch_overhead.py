@@ -87,7 +87,7 @@ def in_a_process(road: str, chosen: argparse.Namespace) -> Any:
 
 def on_this_road(road: str, chosen: argparse.Namespace) -> dict[str, Any]:
     """Every number of tensors, with what the process says of its road; compilers build 64 times on that in C only."""
-    from shapedispatch import hotpath
+    from shapedispatch.hit import native
 
     torch._dynamo.config.recompile_limit = torch._dynamo.config.accumulated_recompile_limit = SHAPES + 1
     torch._dynamo.config.fail_on_recompile_limit_hit = True  # it would fall back to eager
@@ -96,7 +96,7 @@ def on_this_road(road: str, chosen: argparse.Namespace) -> dict[str, Any]:
     compiled = {COMPILED_IN_TURN} if road == "C" else set()
     tables = {str(count): of_count(count, calls, loops, in_turn=count in compiled) for count in counts}
     keys = by_keys(SMALL_KEYS if chosen.small else KEYS, calls, loops)
-    return {"c_road": bool(hotpath.hotpath_available), "why": hotpath.hotpath_reason, "tensors": tables, "keys": keys}
+    return {"c_road": bool(native.hotpath_available), "why": native.hotpath_reason, "tensors": tables, "keys": keys}
 
 
 # --- by number of tensors ---

@@ -24,9 +24,9 @@ compiled build is allowed; what that means, and the settings, stand in README.md
 
 from typing import Any
 
-from . import hotpath
 from .dispatcher import Dispatcher, dispatchers, shapedispatch
 from .errors import MissError, NoVariantError, SettingsError, ShapeDispatchError
+from .hit import native
 from .records import CacheInfo, Choice, Refusal, Timing, Variant
 from .settings.modes import set_mode
 from .store import Store
@@ -53,5 +53,5 @@ __version__ = "0.1.0"
 def __getattr__(name: str) -> Any:
     # Not read at import: the settings that may turn it off are read at the first decoration.
     if name in ("hotpath_available", "hotpath_reason"):
-        return getattr(hotpath, name)
+        return getattr(native, name)
     raise AttributeError(f"module {__name__} has no attribute {name}")

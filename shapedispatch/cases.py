@@ -15,6 +15,7 @@ import torch
 from .backends import Backend, Offer, Wish
 from .choose import Rules
 from .errors import render_call
+from .hit.table import Table
 from .keys.key import Key
 from .keys.tree import device_of, tensors
 from .notices import Notices
@@ -22,7 +23,6 @@ from .objectives import Objective
 from .settings.resolve import Resolved
 from .shelf import Shelf
 from .stopwatches import Stopwatch
-from .table import Table
 from .trial import Trial
 from .worker import Address, Worker
 

@@ -12,12 +12,13 @@ from typing import Any
 
 import torch
 
-from . import hotpath, profiling
 from .backends import Backend
 from .cases import Case
 from .choose import PlainRaised
 from .errors import in_a_line
-from .journal import Journal
+from .hit import native, profiling
+from .hit.log import Journal
+from .hit.table import Entry, Table
 from .keys.code_hash import code_identity
 from .keys.key import Bypass, Key
 from .keys.tree import tensors
@@ -30,7 +31,6 @@ from .records import CacheInfo, Choice, choices_html
 from .settings.resolve import Resolved
 from .shelf import Shelf, store_at
 from .stopwatches import Stopwatch, stopwatch
-from .table import Entry, Table
 from .turn import deciding
 from .worker import Worker, address, shared
 
@@ -56,7 +56,7 @@ class Core:
         self._objective = objective
         self.worker: Callable[[], Worker] = shared
         self._notices = Notices()
-        self.road: hotpath.Road | None = None
+        self.road: native.Road | None = None
         self.settings = resolve()
         self.table = Table(self.settings.maxsize, self.settings.max_builds, Journal(backend.name))
         store = store_at(self.settings.store)
@@ -86,7 +86,7 @@ class Core:
         self._form: Callable[[], tuple[bool, bool]] | None = getattr(self.backend, "form", None)
         if self._form is None:
             return
-        self.road = hotpath.road(self.call, self._plain_instead, self._form()[0])
+        self.road = native.road(self.call, self._plain_instead, self._form()[0])
         if self.road is not None:
             self.road.off = self.off
             self.table.attach(self.road)

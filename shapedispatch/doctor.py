@@ -19,9 +19,9 @@ from typing import Literal
 
 import torch
 
-from . import hotpath
 from .dispatcher import dispatchers
 from .errors import SettingsError
+from .hit import native
 from .settings.resolve import Settings, settings
 from .shelf import store_at
 from .store import Store
@@ -101,7 +101,7 @@ def _compiler() -> Iterator[Finding]:
 
 def _hot_path() -> Iterator[Finding]:
     try:
-        reason = hotpath.reason()
+        reason = native.reason()
     except SettingsError:
         return  # told below
     if reason is None:

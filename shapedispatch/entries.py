@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import Any
 
 from .backends import Candidate, Offer
+from .hit.table import Entry
 from .records import Choice, Origin, Refusal, Timing
 from .shapes.hints import distance
-from .table import Entry
 
 __all__ = ["changed", "decided", "entry_of", "nearest_hint"]
 

@@ -8,10 +8,10 @@ from .backends import Wish
 from .cases import Case
 from .entries import changed, decided, nearest_hint
 from .errors import MissError, four_parts
+from .hit.table import Entry
 from .recall import entry_for, stored
 from .records import Choice, spelled
 from .shapes.hints import distance
-from .table import Entry
 from .untouched import untouched
 
 __all__ = ["without_timing"]

@@ -12,12 +12,12 @@ from .cases import Case
 from .choose import choose
 from .entries import changed, decided, nearest_hint
 from .frozen import without_timing
+from .hit.table import Entry
 from .isolation import judge
 from .keys.key import Bypass, Key
 from .recall import FROZEN_MODES, kept, known, share
 from .records import Refusal
 from .shapes.declaration import Misfit
-from .table import Entry
 from .untouched import untouched
 
 __all__ = ["decide"]

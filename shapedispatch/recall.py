@@ -12,11 +12,11 @@ from .backends import Candidate, Offer, Wish
 from .cases import Case
 from .choose import Rules, refusal
 from .entries import entry_of
+from .hit.table import Entry
 from .isolation import judge
 from .records import Choice, spelled
 from .stopwatches import HostStopwatch
 from .store import Found
-from .table import Entry
 from .untouched import untouched
 
 __all__ = ["FROZEN_MODES", "STORED_WHERE", "entry_for", "kept", "known", "share", "stored"]

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from shapedispatch import hotpath
+from shapedispatch.hit import native
 
 Facts = Callable[[int], tuple[str, dict[str, Any], dict[str, Any], int]]
 """Of a function's handle: its kernel's name, signature, constants by name, warps."""
@@ -109,14 +109,14 @@ class CDriver:
 @contextmanager
 def driving(driver: CDriver) -> Iterator[None]:
     """C launches by this driver inside, where C is in use."""
-    module, before = hotpath.module(), hotpath._no_driver
+    module, before = native.module(), native._no_driver
     if module is None:
         yield
         return
     module.use_driver(driver.addresses)
-    hotpath._no_driver = lambda module: None  # type: ignore[assignment]  # a cached function, replaced by a plain one
+    native._no_driver = lambda module: None  # type: ignore[assignment]  # a cached function, replaced by a plain one
     try:
         yield
     finally:
-        hotpath._no_driver = before
+        native._no_driver = before
         module.use_driver((0,) * 6)

@@ -18,11 +18,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
-from shapedispatch import hotpath
+from shapedispatch.hit import native
 
 __all__ = ["NO_COMPILER", "ROADS", "SOURCE", "c_module", "compiled", "library", "loaded", "taking"]
 
-SOURCE = Path(hotpath.__file__).parent / "_hotpath.c"
+SOURCE = Path(native.__file__).parent.parent / "_hotpath.c"
 STRICT = ("-Wall", "-Wextra", "-Werror")
 ROADS = ("python", "c")
 
@@ -53,7 +53,7 @@ def c_module() -> ModuleType:
     """The C module of this tree, bound to torch."""
     with tempfile.TemporaryDirectory() as folder:  # a loaded library stays, with or without its file
         module = loaded(compiled(Path(folder), *STRICT))
-    assert hotpath.bind(module) is None
+    assert native.bind(module) is None
     return module
 
 
@@ -70,10 +70,10 @@ def loaded(file: Path) -> ModuleType:
 @contextlib.contextmanager
 def taking(road: str) -> Iterator[None]:
     """Dispatchers that are made inside take this road."""
-    before = hotpath._loaded
+    before = native._loaded
     answer = (c_module(), None) if road == "c" else (None, "this test takes the Python road")
-    hotpath._loaded = lambda: answer  # type: ignore[assignment]  # a cached function, replaced by a plain one
+    native._loaded = lambda: answer  # type: ignore[assignment]  # a cached function, replaced by a plain one
     try:
         yield
     finally:
-        hotpath._loaded = before
+        native._loaded = before

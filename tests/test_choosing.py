@@ -13,8 +13,8 @@ from torch import Tensor
 from shapedispatch import Variant, shapedispatch
 from shapedispatch.backends import Candidate, Offer
 from shapedispatch.choose import Rules, choose
+from shapedispatch.hit.table import Table
 from shapedispatch.records import Refusal
-from shapedispatch.table import Table
 from shapedispatch.trial import Trial
 from tests.fake_core import Backend, core_of
 from tests.helpers import Ladder, assert_same, built

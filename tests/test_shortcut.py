@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from shapedispatch import profiling
 from shapedispatch.backends import graph_effects, inductor
 from shapedispatch.backends.shortcut import past_wrappers
+from shapedispatch.hit import profiling
 from tests.helpers import assert_same, built, pinned
 
 X = torch.linspace(-1, 1, 32).reshape(4, 8)

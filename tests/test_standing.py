@@ -366,9 +366,9 @@ def test_c_refuses_what_it_cannot_watch(road: str) -> None:
     """A mistake in what it is given is an error there and then."""
     if road == "python":
         pytest.skip("Python takes what it is given")
-    from shapedispatch import hotpath
+    from shapedispatch.hit import native
 
-    c = hotpath.module()
+    c = native.module()
     for given in [((1,), (), []), ((), (1,), [])]:
         with pytest.raises(TypeError, match="is no"):
             c.Stands(*given, bool)
@@ -382,11 +382,11 @@ def test_c_has_python_look_once_something_is_dead(road: str) -> None:
     """It reads no memory of what may be gone."""
     if road == "python":
         pytest.skip("Python asks its weak references")
-    from shapedispatch import hotpath
+    from shapedispatch.hit import native
 
     watched, watched_functions = classes(), functions()  # which live on
     verdicts, dead = [True, False], list[int]()
-    stands = hotpath.module().Stands(watched, watched_functions, dead, lambda: verdicts.pop(0))
+    stands = native.module().Stands(watched, watched_functions, dead, lambda: verdicts.pop(0))
     assert [stands(), stands(), verdicts] == [True, True, [False]]
     dead.append(1)
     assert not stands()
@@ -396,13 +396,13 @@ def test_an_error_of_the_look_is_not_swallowed(road: str) -> None:
     """C hands it on."""
     if road == "python":
         pytest.skip("there is nothing between")
-    from shapedispatch import hotpath
+    from shapedispatch.hit import native
 
     def look() -> bool:
         raise RuntimeError("no answer")
 
     with pytest.raises(RuntimeError, match="no answer"):
-        hotpath.module().Stands((nn.ReLU,), (), [], look)()
+        native.module().Stands((nn.ReLU,), (), [], look)()
 
 
 def test_what_is_replaced_while_a_class_is_looked_through_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:

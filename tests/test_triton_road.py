@@ -23,8 +23,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from triton import knobs
 
-from shapedispatch import hotpath, profiling
 from shapedispatch.backends import triton_launch, triton_road
+from shapedispatch.hit import native, profiling
 from shapedispatch.settings.modes import set_mode
 from tests.roads import NO_COMPILER, c_module, taking
 from tests.triton_core import dispatched, tensors
@@ -409,7 +409,7 @@ def test_where_changes_are_not_told_they_are_looked_for(recorder: Recorder, monk
         kernel(X, Y, 60)
         assert len(called) == 1
     finally:
-        hotpath.hear(c_module())
+        native.hear(c_module())
 
 
 class Slotted:

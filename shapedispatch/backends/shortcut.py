@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from .. import profiling
+from ..hit import profiling
 
 __all__ = ["past_wrappers"]
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from torch import Tensor
 
-from .. import hotpath
+from ..hit import native
 
 __all__ = ["Standing", "code_on", "mutable_bases"]
 
@@ -82,7 +82,7 @@ class Standing:
 
     def watch(self) -> Callable[[], bool]:
         """Whether everything stands, as a function for every hit: in C where that is in use."""
-        c = hotpath.module()
+        c = native.module()
         classes = [one.reference() for one in self._classes]
         functions = [fn for was in self._functions if (fn := was.reference()) is not None]
         if c is None or None in classes:

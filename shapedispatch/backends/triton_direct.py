@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .. import hotpath
+from ..hit import native
 from .triton_run import Settled
 
 __all__ = ["plan_of"]
@@ -37,19 +37,19 @@ ONLY_WITHOUT = {
 """What the driver's plain launch does not do: metadata, the value at which it is not needed, the reason else."""
 
 
-def plan_of(compiled: Any, settled: Settled, device: int) -> hotpath.Plan | str:
+def plan_of(compiled: Any, settled: Settled, device: int) -> native.Plan | str:
     """The launch in C of a loaded kernel for one key and config; or why there is none."""
-    why = hotpath.reason() or _why_not(compiled.metadata, settled)
+    why = native.reason() or _why_not(compiled.metadata, settled)
     if why is not None:
         return why
     parameters = _parameters(compiled.src.signature)
     if isinstance(parameters, str):
         return parameters
     threads, shared = WARP * compiled.metadata.num_warps, compiled.metadata.shared
-    found: hotpath.Plan | str = "the driver was not asked"
+    found: native.Plan | str = "the driver was not asked"
     for hidden in reversed(range(MOST_HIDDEN + 1)):
         passed = [*parameters, *[("0", 8, 0)] * hidden]
-        found = hotpath.plan(
+        found = native.plan(
             compiled.name, compiled.function, threads, shared, device, passed, settled.grid, settled.supplied, compiled
         )
         if not isinstance(found, str):

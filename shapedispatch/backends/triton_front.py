@@ -13,9 +13,9 @@ import pickle
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from ..hit.profiling import labelled
+from ..hit.profiling import state as _profiler
 from ..keys.key import Bypass
-from ..profiling import labelled
-from ..profiling import state as _profiler
 from ..shapes.hints import every_point
 from . import triton_road
 from .triton_adopt import Adopted

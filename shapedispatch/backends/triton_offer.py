@@ -6,8 +6,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from .. import hotpath
 from ..errors import in_a_line
+from ..hit import native
 from ..records import Refusal, Variant
 from . import Candidate, Errand, Memory, Wish, why_not_supplied
 from .triton_adopt import config_text
@@ -158,7 +158,7 @@ class Making:
             plan = plan_of(build.compiled, settled, build.device)
             launched = None if isinstance(plan, str) else plan
             run = Direct(settled, build.launch, self.stream_of, build.device, launched)
-            route = DIRECT if hotpath.module() is None else f"{DIRECT} from {'C' if launched else f'Python: {plan}'}"
+            route = DIRECT if native.module() is None else f"{DIRECT} from {'C' if launched else f'Python: {plan}'}"
         constants = f"{', '.join(sorted(static))} are constants" if static else ""
         notes = tuple(note for note in (one.note, constants) if note)
         return Candidate(one.name, run, None, build.slot, route, notes, settled.config, one.point)

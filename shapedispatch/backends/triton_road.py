@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from .. import hotpath
 from ..errors import four_parts, render_call
+from ..hit import native
 from .triton_key import KeyFunction, Parameter
 from .triton_launch import silent_at_a_hit
 from .triton_run import Direct
@@ -31,7 +31,7 @@ class Bases(NamedTuple):
 
 def bases() -> Bases | None:
     """None where C is not in use."""
-    module = hotpath.module()
+    module = native.module()
     return Bases(module.Front, module.AtGrid) if module is not None else None
 
 
@@ -42,7 +42,7 @@ def attach(front: Any, at_grid: type) -> None:
     core = front.core
     kernel = core.backend.adopted.kernel
     refused = _refused(core.backend.layout.names)
-    road = hotpath.module().KernelRoad(
+    road = native.module().KernelRoad(
         silent_at_a_hit(kernel), kernel, "used_global_vals", Direct, constexpr, at_grid, refused
     )
     core.backend.layout.renewed = lambda keys: road.sign(signature_of(keys))
@@ -61,7 +61,7 @@ def signature_of(keys: KeyFunction) -> Any:
     by_position = sum(not parameter.keyword_only for parameter in keys.parameters)
     formals = tuple(_formal(parameter, keys) for parameter in keys.parameters)
     several = several_devices()
-    return hotpath.module().Signature(formals, (keys.here,), by_position, keys.form, keys.outer, dtype, several)
+    return native.module().Signature(formals, (keys.here,), by_position, keys.form, keys.outer, dtype, several)
 
 
 def several_devices() -> bool:

@@ -12,7 +12,7 @@ import torch
 import triton
 import triton.language as tl
 
-from shapedispatch import hotpath
+from shapedispatch.hit import native
 from shapedispatch.keys import key as keys
 from tests.roads import NO_COMPILER, c_module, taking
 
@@ -41,7 +41,7 @@ def planned(scratch: int) -> Any:
     own = [("p", 8, 0), ("p", 8, 1), ("i", 4, 2), ("f", 4, 3)]
     threads = metadata.num_warps * THREADS_A_WARP
     parameters = own + [("0", 8, 0)] * scratch
-    return hotpath.plan(metadata.name, compiled.function, threads, metadata.shared, 0, parameters)
+    return native.plan(metadata.name, compiled.function, threads, metadata.shared, 0, parameters)
 
 
 def the_plan() -> Any:

@@ -21,9 +21,9 @@ from torch import Tensor
 from torch.autograd import forward_ad
 from torch.nn import Module, Parameter
 
-from .keys import key as keys
-from .settings.resolve import settings
-from .told_changes import changes_are_told
+from ..keys import key as keys
+from ..settings.resolve import settings
+from .watchers import changes_are_told
 
 __all__ = ["Plan", "Road", "available", "module", "plan", "reason", "road"]
 
@@ -143,7 +143,7 @@ def __getattr__(name: str) -> Any:
 def _loaded() -> tuple[Any, str | None]:
     """The C module, and why it cannot be used if so."""
     try:
-        module = importlib.import_module("._hotpath", __package__)
+        module = importlib.import_module("shapedispatch._hotpath")
     except ImportError as error:
         return None, f"the C module is not there ({error}): it is built at installation, where there is a C compiler"
     return module, bind(module)

@@ -9,9 +9,10 @@ import torch
 import triton
 import triton.language as tl
 
-from shapedispatch import Variant, profiling, shapedispatch
+from shapedispatch import Variant, shapedispatch
 from shapedispatch.backends import triton_builds
-from shapedispatch.journal import STORM, Journal
+from shapedispatch.hit import profiling
+from shapedispatch.hit.log import STORM, Journal
 from shapedispatch.records import Choice, Refusal, Timing
 from tests.helpers import Ladder
 from tests.triton_core import dispatched, tensors
@@ -90,7 +91,7 @@ def test_what_is_told_is_bounded(told: pytest.LogCaptureFixture) -> None:
 
 def test_nothing_is_put_together_that_nobody_reads(monkeypatch: pytest.MonkeyPatch) -> None:
     """Below INFO a decision is not even put into words."""
-    monkeypatch.setattr("shapedispatch.journal._at", pytest.fail)
+    monkeypatch.setattr("shapedispatch.hit.log._at", pytest.fail)
     logging.getLogger("shapedispatch").setLevel(logging.WARNING)
     try:
         Journal("f").decided(DECIDED)

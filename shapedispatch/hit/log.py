@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 
-from .records import Choice, spelled
+from ..records import Choice, spelled
 
 __all__ = ["STORM", "Journal"]
 

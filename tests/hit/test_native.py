@@ -29,17 +29,18 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import Module, Parameter
 
-from shapedispatch import hotpath, set_mode, shapedispatch
+from shapedispatch import set_mode, shapedispatch
+from shapedispatch.hit import native
+from shapedispatch.hit.table import Entry, Table
 from shapedispatch.keys import key as keys
 from shapedispatch.records import Choice
 from shapedispatch.settings.resolve import reset
-from shapedispatch.table import Entry, Table
 from tests.attributes import low_tensor
 from tests.fuzzing import FUNCTIONS, baking, make_call, mismatch, observe, within
 from tests.roads import NO_COMPILER, ROADS, SOURCE, c_module, compiled, library, loaded, taking
 
 pytestmark = pytest.mark.skipif(NO_COMPILER is not None, reason=str(NO_COMPILER))
-PYPROJECT = Path(__file__).parent.parent / "pyproject.toml"
+PYPROJECT = Path(__file__).parent.parent.parent / "pyproject.toml"
 
 Call = tuple[tuple[Any, ...], dict[str, Any]]
 
@@ -260,7 +261,7 @@ def test_a_state_is_known_again_and_told_from_all_others(name: str) -> None:
 
 def test_c_asks_all_that_python_asks() -> None:
     """A question that is new in `keys.ambient` must be put by C too, or C would not see what it is about."""
-    asked = {id(part) for value in hotpath._state().values() for part in flat(value)}
+    asked = {id(part) for value in native._state().values() for part in flat(value)}
     inside = {"_default_device", "_autocast", "_determinism"}  # functions of keys itself, tested above by what they see
     names = set(keys.ambient.__code__.co_names) & set(vars(keys)) - inside
     assert len(names) > 15
@@ -465,19 +466,19 @@ def test_the_dispatch_keys_are_read_or_asked_for_to_the_same_answer() -> None:
     """Where the place of the set is not known, C asks torch; calls pack alike either way, and by torch's C shim."""
     calls = [make() for make in VALUES.values()]
     module = c_module()
-    assert module.calibrate(hotpath._samples())
+    assert module.calibrate(native._samples())
     read = [pack(value) for value in calls]
     assert [pack(value) for value in calls] == read
     try:
         assert not module.calibrate([])
         assert [pack(value) for value in calls] == read
     finally:
-        assert module.calibrate(hotpath._samples())
+        assert module.calibrate(native._samples())
 
 
 def test_a_place_that_does_not_hold_is_not_taken() -> None:
     """One tensor whose set stands nowhere in it is enough to read no set by its place."""
-    module, samples = c_module(), hotpath._samples()
+    module, samples = c_module(), native._samples()
     t, keyset, address = samples[-1]
     try:
         assert not module.calibrate([*samples, (t, keyset ^ (1 << 40), address)])
@@ -494,7 +495,7 @@ def without_shim() -> Iterator[None]:
     try:
         yield
     finally:
-        assert module.calibrate(hotpath._samples())
+        assert module.calibrate(native._samples())
 
 
 BY_SHIM = sys.platform == "linux"
@@ -1281,11 +1282,11 @@ def test_without_a_driver_there_is_no_plan() -> None:
 
 def test_why_there_is_no_plan_is_said(c_road: None, driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
     """The package's own door gives a sentence where the driver is missing or disagrees, and else a plan."""
-    monkeypatch.setattr(hotpath, "_no_driver", lambda module: None)
-    assert "more than the 4" in str(hotpath.plan("add_kernel", 4096, 128, 0, 0, ADD[:4]))
-    assert callable(hotpath.plan("add_kernel", 4096, 128, 0, 0, ADD))
-    monkeypatch.setattr(hotpath, "_no_driver", lambda module: "there is no CUDA driver")
-    assert hotpath.plan("add_kernel", 4096, 128, 0, 0, ADD) == "there is no CUDA driver"
+    monkeypatch.setattr(native, "_no_driver", lambda module: None)
+    assert "more than the 4" in str(native.plan("add_kernel", 4096, 128, 0, 0, ADD[:4]))
+    assert callable(native.plan("add_kernel", 4096, 128, 0, 0, ADD))
+    monkeypatch.setattr(native, "_no_driver", lambda module: "there is no CUDA driver")
+    assert native.plan("add_kernel", 4096, 128, 0, 0, ADD) == "there is no CUDA driver"
 
 
 class Answer:
@@ -1347,21 +1348,21 @@ def test_an_empty_grid_launches_nothing(driver: Driver) -> None:
 
 def test_without_the_module_the_package_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     """The Python road is taken, and the reason names the module."""
-    monkeypatch.setattr(hotpath, "_loaded", hotpath._loaded.__wrapped__)
-    monkeypatch.setattr(hotpath, "__package__", "shapedispatch.backends")
-    assert not hotpath.hotpath_available
-    assert "_hotpath" in hotpath.hotpath_reason
+    monkeypatch.setattr(native, "_loaded", native._loaded.__wrapped__)
+    monkeypatch.setattr(native, "__package__", "shapedispatch.backends")
+    assert not native.hotpath_available
+    assert "_hotpath" in native.hotpath_reason
     assert plain_only(double).core.road is None
 
 
 def test_the_environment_turns_it_off(c_road: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """SHAPEDISPATCH_HOTPATH=false, and the reason says that it was the environment."""
-    assert hotpath.hotpath_available
-    assert hotpath.hotpath_reason is None
+    assert native.hotpath_available
+    assert native.hotpath_reason is None
     monkeypatch.setenv("SHAPEDISPATCH_HOTPATH", "false")
     reset()
-    assert not hotpath.hotpath_available
-    assert "SHAPEDISPATCH_HOTPATH" in hotpath.hotpath_reason
+    assert not native.hotpath_available
+    assert "SHAPEDISPATCH_HOTPATH" in native.hotpath_reason
     assert plain_only(double).core.road is None
 
 
@@ -1382,15 +1383,15 @@ def test_a_torch_that_is_otherwise_is_a_reason(
     monkeypatch: pytest.MonkeyPatch, name: str, value: Any, reason: str
 ) -> None:
     """What C needs and does not find leaves every call to Python."""
-    names = hotpath._names()
+    names = native._names()
     changed = {k: v for k, v in names.items() if k != name} | ({} if value is None else {name: value})
-    monkeypatch.setattr(hotpath, "_names", lambda: changed)
+    monkeypatch.setattr(native, "_names", lambda: changed)
     try:
-        assert reason in str(hotpath.bind(c_module()))
+        assert reason in str(native.bind(c_module()))
         assert pack(sized(2)) is None
     finally:
         monkeypatch.undo()
-        assert hotpath.bind(c_module()) is None
+        assert native.bind(c_module()) is None
 
 
 def test_a_python_without_the_gil_is_refused(tmp_path: Path) -> None:
@@ -1402,7 +1403,9 @@ def test_a_python_without_the_gil_is_refused(tmp_path: Path) -> None:
 
 
 SANITIZED = ("-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=undefined")
-SANITIZED_FILES = [str(Path(__file__).with_name(name)) for name in ("test_hotpath.py", "test_triton_road.py")]
+SANITIZED_FILES = [
+    str(Path(__file__).parent.parent / name) for name in ("hit/test_native.py", "kernels/test_c_signature.py")
+]
 UNDER_SANITIZERS = (
     "launched_in_c or evaluated_at_every or raises_reaches or cannot_read or joins_a_chain or global_that_has"
     " or older_key or sometimes_is_keyed or recently_used_leaves or does_not_bind or driver_refuses or no_argument_is"

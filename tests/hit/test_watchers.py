@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from shapedispatch import told_changes
-from shapedispatch.hotpath import hear
-from shapedispatch.told_changes import changes_are_told
+from shapedispatch.hit import watchers
+from shapedispatch.hit.native import hear
+from shapedispatch.hit.watchers import changes_are_told
 from tests.roads import NO_COMPILER, c_module
 
 
@@ -54,7 +54,7 @@ def test_where_one_way_is_not_told_none_is_relied_on(deaf: Any) -> None:
 def test_nothing_is_left_in_this_module() -> None:
     """The ways are tried on owners made for it."""
     changes_are_told(Teller())
-    assert not hasattr(told_changes, "it")
+    assert not hasattr(watchers, "it")
 
 
 @pytest.mark.skipif(NO_COMPILER is not None, reason=NO_COMPILER or "")

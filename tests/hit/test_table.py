@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from shapedispatch.hit.table import FACTS, MOST_REPLACEMENTS, STATES_A_KEY, Entry, Table
 from shapedispatch.records import Choice
-from shapedispatch.table import FACTS, MOST_REPLACEMENTS, STATES_A_KEY, Entry, Table
 from shapedispatch.turn import deciding
 
 

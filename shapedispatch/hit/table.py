@@ -17,8 +17,8 @@ from typing import Any, Protocol
 
 from cachetools import LRUCache
 
-from .journal import Journal
-from .records import CacheInfo, Choice
+from ..records import CacheInfo, Choice
+from .log import Journal
 
 __all__ = ["STATES_A_KEY", "Entry", "Held", "Table"]
 
