@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from .backends import Backend, Offer, Wish
+from .backend import Backend, Offer, Wish
 from .choose import Rules
 from .errors import render_call
 from .hit.table import Table

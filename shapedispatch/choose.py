@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from .backends import Candidate
+from .backend import Candidate
 from .errors import four_parts, in_a_line
 from .memory import peak_bytes, recorded_bytes
 from .numbers import difference

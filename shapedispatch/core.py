@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from .backends import Backend
+from .backend import Backend
 from .cases import Case
 from .choose import PlainRaised
 from .errors import in_a_line

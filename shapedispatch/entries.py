@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from .backends import Candidate, Offer
+from .backend import Candidate, Offer
 from .hit.table import Entry
 from .records import Choice, Origin, Refusal, Timing
 from .shapes.hints import distance

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from .backends import Wish
+from .backend import Wish
 from .cases import Case
 from .entries import changed, decided, nearest_hint
 from .errors import MissError, four_parts

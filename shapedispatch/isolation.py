@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from .backends import Errand
+from .backend import Errand
 from .cases import Case
 
 __all__ = ["judge"]

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import torch
 
-from .backends import Offer, Search, Wish
+from .backend import Offer, Search, Wish
 from .cases import Case
 from .choose import choose
 from .entries import changed, decided, nearest_hint

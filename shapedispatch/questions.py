@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from .backends import EVERYTHING, Backend, Candidate, Offer, Search
+from .backend import EVERYTHING, Backend, Candidate, Offer, Search
 from .cases import Case
 from .choose import PlainRaised
 from .errors import DeclarationError, NoVariantError, four_parts, render_call

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from dataclasses import replace
 
-from .backends import Candidate, Offer, Wish
+from .backend import Candidate, Offer, Wish
 from .cases import Case
 from .choose import Rules, refusal
 from .entries import entry_of

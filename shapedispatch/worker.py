@@ -23,7 +23,7 @@ from typing import Any
 
 import torch
 
-from .backends import Errand
+from .backend import Errand
 from .copies import bytes_to_copy, copy_call
 from .errors import in_a_line
 from .keys.tree import device_of, tensors

@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from .backends import Wish
+from .backend import Wish
 from .errors import in_a_line
 from .keys.tree import tensors
 from .settings.modes import set_mode

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from shapedispatch.backends import Candidate, Offer
+from shapedispatch.backend import Candidate, Offer
 from shapedispatch.core import Core
 from shapedispatch.keys.key import Bypass, ambient
 from shapedispatch.keys.layout import differences

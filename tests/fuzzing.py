@@ -29,7 +29,7 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from shapedispatch import core as core_room
-from shapedispatch.backends import EVERYTHING, Candidate, Memory, Offer, Wish
+from shapedispatch.backend import EVERYTHING, Candidate, Memory, Offer, Wish
 from shapedispatch.backends.torch_function import Plan, TorchFunction
 from shapedispatch.core import Core
 from shapedispatch.dispatcher import function_of

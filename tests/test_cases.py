@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from shapedispatch.backends import Candidate, Offer
+from shapedispatch.backend import Candidate, Offer
 from shapedispatch.cases import Case
 from tests.fake_core import Backend, call, core_of
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from shapedispatch.backends import Candidate
+from shapedispatch.backend import Candidate
 from shapedispatch.choose import PlainRaised, Rules, all_refused, choose
 from shapedispatch.records import Refusal
 from shapedispatch.trial import Trial

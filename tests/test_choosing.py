@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from shapedispatch import Variant, shapedispatch
-from shapedispatch.backends import Candidate, Offer
+from shapedispatch.backend import Candidate, Offer
 from shapedispatch.choose import Rules, choose
 from shapedispatch.hit.table import Table
 from shapedispatch.records import Refusal

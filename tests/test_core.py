@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from shapedispatch.backends import Candidate
+from shapedispatch.backend import Candidate
 from shapedispatch.core import Core
 from tests.fake_core import Backend, call, core_of, raises
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from shapedispatch import Variant
-from shapedispatch.backends import Candidate, Wish
+from shapedispatch.backend import Candidate, Wish
 from shapedispatch.backends.builds import NoBuild
 from shapedispatch.backends.draft import Draft
 from shapedispatch.records import Refusal

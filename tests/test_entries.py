@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from shapedispatch.backends import Candidate, Offer
+from shapedispatch.backend import Candidate, Offer
 from shapedispatch.entries import changed, decided, entry_of, nearest_hint
 from shapedispatch.records import Choice, Refusal
 

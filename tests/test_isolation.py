@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from shapedispatch.backends import Errand
+from shapedispatch.backend import Errand
 from shapedispatch.cases import Case
 from shapedispatch.isolation import judge
 from shapedispatch.worker import Address

@@ -38,12 +38,10 @@ PLACES = [
 # PLANNED begins
 # Where each module goes that stands flat today.
 PLANNED = {
-    "backends": "backend",
     "backends.baked": "functions.guards.config_guard",
     "backends.builds": "functions.builds",
     "backends.draft": "functions.offer",
     "backends.dynamo": "functions.compile.tracer",
-    "backends.effects": "backend",
     "backends.fakes": "functions.fake_args",
     "backends.followed": "functions.guards.traced_code",
     "backends.graph_effects": "functions.compile.graph_effects",

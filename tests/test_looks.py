@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from shapedispatch.backends.effects import Effects
+from shapedispatch.backend import Effects
 from shapedispatch.backends.looks import what_timing_may_touch, why_no_builds
 
 BASE = torch.ones(8)

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 import shapedispatch as package
 from shapedispatch import shapedispatch
-from shapedispatch.backends import Candidate, Memory, Offer
+from shapedispatch.backend import Candidate, Memory, Offer
 from shapedispatch.keys.key import Key
 from shapedispatch.turn import deciding
 from tests.fuzzing import Baked, BakingBackend, LastIsFastest, baking, last_wins

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from shapedispatch import worker as workers
-from shapedispatch.backends import Errand
+from shapedispatch.backend import Errand
 from shapedispatch.worker import Address, Worker
 from tests import hostile_kernels as kernels
 from tests.triton_core import ToldStopwatch, tensors

@@ -15,7 +15,8 @@ import torch
 import triton
 import triton.language as tl
 
-from shapedispatch.backends import Wish, triton_builds, triton_front
+from shapedispatch.backend import Wish
+from shapedispatch.backends import triton_builds, triton_front
 from shapedispatch.errors import DeclarationError, NoVariantError
 from shapedispatch.keys.key import storable
 from shapedispatch.records import Refusal, Variant

@@ -18,7 +18,7 @@ import pytest
 import torch
 
 from shapedispatch import worker as workers
-from shapedispatch.backends import Errand
+from shapedispatch.backend import Errand
 from shapedispatch.worker import Address, Worker, address
 from tests import hostile
 from tests.helpers import Ladder, assert_same

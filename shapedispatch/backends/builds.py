@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ..backend import Memory
 from ..keys.signature import call_of
 from ..shapes.hints import point_of, variant_name
-from . import Memory
 from .sharing import Shelved, same_closure, source_key
 from .situation import Situation
 

@@ -6,8 +6,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..backend import EVERYTHING, Candidate, Offer, Wish, why_not_supplied
 from ..records import Refusal, Variant
-from . import EVERYTHING, Candidate, Offer, Wish, why_not_supplied
 from .builds import NoBuild
 
 __all__ = ["Draft"]

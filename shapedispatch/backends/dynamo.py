@@ -23,9 +23,9 @@ import torch
 import torch._dynamo
 from torch._dynamo import guards as dynamo_guards
 
+from ..backend import Effects
 from ..keys.signature import argument_names, frame_locals, receiver_of, with_code
 from .baked import Baked, baked
-from .effects import Effects
 from .followed import Found, followed
 from .graph_effects import aot_metadata, effects_of
 from .identity import identities_guarded

@@ -14,7 +14,7 @@ import torch._dynamo
 from torch._dynamo.symbolic_convert import InstructionTranslator
 from torch.nn import Module
 
-from .effects import Effects
+from ..backend import Effects
 from .graphs import nodes
 
 __all__ = ["aot_metadata", "effects_of", "only_computes"]

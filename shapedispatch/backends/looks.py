@@ -8,11 +8,10 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
+from ..backend import Effects, Memory
 from ..errors import in_a_line
 from ..keys.key import overlap
 from ..keys.signature import call_of
-from . import Memory
-from .effects import Effects
 from .situation import Situation
 
 if TYPE_CHECKING:  # Dynamo takes seconds to import, which is for the first build to pay

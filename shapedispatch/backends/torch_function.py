@@ -6,6 +6,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ..backend import EVERYTHING, Candidate, Effects, Memory, Offer, Wish
 from ..keys import key as keys
 from ..keys.code_hash import candidates_identity, code_identity
 from ..keys.key import Key
@@ -14,10 +15,8 @@ from ..keys.signature import Signature, call_of, frame_locals, python_function, 
 from ..records import Variant
 from ..shapes.declaration import Declaration
 from ..shapes.hints import Hints, Rule, dynamic_dims, hint_points, point_of, round_up_pow2, two_nearest, variant_name
-from . import EVERYTHING, Candidate, Memory, Offer, Wish
 from .builds import Builder, NoBuild
 from .draft import Draft
-from .effects import Effects
 from .fakes import resized
 from .looks import look_at, what_timing_may_touch, why_no_builds
 from .places import Places, Seen, sizes_of

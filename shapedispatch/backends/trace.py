@@ -12,9 +12,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ..backend import Effects
 from ..keys.signature import frame_locals, with_code
 from .baked import Baked
-from .effects import Effects
 from .standing import Standing
 
 __all__ = ["Trace"]

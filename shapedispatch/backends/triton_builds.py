@@ -6,7 +6,7 @@ from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from . import Memory
+from ..backend import Memory
 from .triton_build import compile_all, compiled_already, forget
 from .triton_effects import Effects, effects_of
 from .triton_launch import Launch, capturing, why_not_direct

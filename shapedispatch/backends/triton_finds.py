@@ -11,10 +11,10 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from operator import attrgetter
 from typing import Any, NamedTuple
 
+from ..backend import Memory
 from ..keys.key import Key
 from ..records import Choice
 from ..shapes.hints import distance, hint_points, variant_name
-from . import Memory
 from .triton_adopt import config_text
 from .triton_layout import Layout
 from .triton_offer import CONSTANT, Making, Wanted, config_name

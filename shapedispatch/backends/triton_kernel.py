@@ -14,12 +14,12 @@ from typing import Any
 
 from torch import Tensor
 
+from ..backend import EVERYTHING, Candidate, Memory, Offer, Search, Wish
 from ..errors import four_parts, render_call
 from ..keys.code_hash import candidates_identity, code_identity
 from ..keys.key import Bypass, Key, describe
 from ..shapes.declaration import Misfit
 from ..shapes.hints import Rule, bucket_of
-from . import EVERYTHING, Candidate, Memory, Offer, Search, Wish
 from .triton_adopt import Adopted
 from .triton_build import compiling_elsewhere
 from .triton_builds import Builds, releases

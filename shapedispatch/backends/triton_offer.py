@@ -6,10 +6,10 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from ..backend import Candidate, Errand, Memory, Wish, why_not_supplied
 from ..errors import in_a_line
 from ..hit import native
 from ..records import Refusal, Variant
-from . import Candidate, Errand, Memory, Wish, why_not_supplied
 from .triton_adopt import config_text
 from .triton_builds import Build, Builds, slot_of
 from .triton_call import KernelCall

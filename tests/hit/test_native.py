@@ -1349,7 +1349,7 @@ def test_an_empty_grid_launches_nothing(driver: Driver) -> None:
 def test_without_the_module_the_package_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     """The Python road is taken, and the reason names the module."""
     monkeypatch.setattr(native, "_loaded", native._loaded.__wrapped__)
-    monkeypatch.setattr(native, "__package__", "shapedispatch.backends")
+    monkeypatch.setattr(native, "__package__", "shapedispatch.backend")
     assert not native.hotpath_available
     assert "_hotpath" in native.hotpath_reason
     assert plain_only(double).core.road is None

@@ -10,15 +10,16 @@ from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from ..errors import in_a_line
-from ..keys.key import Key
-from ..records import Choice, Refusal, Variant
-from ..shapes.hints import Rule
+from .errors import in_a_line
+from .keys.key import Key
+from .records import Choice, Refusal, Variant
+from .shapes.hints import Rule
 
 __all__ = [
     "EVERYTHING",
     "Backend",
     "Candidate",
+    "Effects",
     "Errand",
     "Finds",
     "Memory",
@@ -214,3 +215,18 @@ class Backend(Protocol):
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any], key: Key, memory: Memory, wish: Wish = EVERYTHING
     ) -> Offer:
         """What may run this call: builds what is missing. Called under the lock that building holds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Effects:
+    """The effects of one class of calls, as Dynamo and AOTAutograd see them.
+
+    ``writes`` names the arguments written. ``elsewhere`` has a sentence for each thing written that is no argument.
+    ``collectives`` are the operations that other ranks take part in. ``reads_state`` is true where the function reads
+    tensors that are no arguments, such as parameters.
+    """
+
+    writes: frozenset[str] = frozenset()
+    elsewhere: tuple[str, ...] = ()
+    collectives: tuple[str, ...] = ()
+    reads_state: bool = False
