@@ -28,10 +28,10 @@ from pathlib import Path
 from common import CONSOLE, banner, options, print_table
 from common import write as write_result
 
-from shapedispatch import store_database, store_disk
 from shapedispatch.keys.environment import Environment
 from shapedispatch.records import Timing
-from shapedispatch.store import Found, Row, Store
+from shapedispatch.store import disk, sqlite
+from shapedispatch.store.store import Found, Row, Store
 
 KERNEL = "benchmark.kernel"
 HERE = Environment({"family": "cpu", "capability": "none"}, {"code": "1"})
@@ -152,9 +152,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run, print, write; the exit code is 1 where anything went wrong."""
     chosen = options(__doc__, arguments, devices=("cpu",), more=own_options)
     ran_on = banner("cpu") | {"sqlite": sqlite3.sqlite_version, "cpus": os.cpu_count()}
-    store_database.ENTRIES_LIMIT, store_database.SIZE_LIMIT = 10**7, 2**32
+    sqlite.ENTRIES_LIMIT, sqlite.SIZE_LIMIT = 10**7, 2**32
     if chosen.form == "files":
-        store_disk.on_network = lambda path: True
+        disk.on_network = lambda path: True
     seconds = chosen.seconds or (SMALL_SECONDS if chosen.small else SECONDS)
     total = rounds(seconds, chosen.round, chosen.writers, random.Random(chosen.seed))
     print_table("what the store lost", ("what", "how many"), sorted(total.items()))

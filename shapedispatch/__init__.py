@@ -29,7 +29,7 @@ from .errors import MissError, NoVariantError, SettingsError, ShapeDispatchError
 from .hit import native
 from .records import CacheInfo, Choice, Refusal, Timing, Variant
 from .settings.modes import set_mode
-from .store import Store
+from .store.store import Store
 
 __all__ = [
     "CacheInfo",

@@ -21,8 +21,8 @@ from .keys.tree import device_of, tensors
 from .notices import Notices
 from .objectives import Objective
 from .settings.resolve import Resolved
-from .shelf import Shelf
 from .stopwatches import Stopwatch
+from .store.kernel_store import Shelf
 from .trial import Trial
 from .worker import Address, Worker
 

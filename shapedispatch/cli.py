@@ -50,7 +50,7 @@ from .report import (
     timings_table,
     words,
 )
-from .store_rows import Row
+from .store.rows import Row
 from .targets import Wrong, imported, jobs_at, points_of, target
 
 __all__ = ["main"]

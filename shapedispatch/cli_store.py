@@ -22,7 +22,7 @@ from .console import (
     store_option,
 )
 from .keys.environment import Environment, differences, environment
-from .store_rows import BadRow, Row, rows_from_file
+from .store.rows import BadRow, Row, rows_from_file
 from .targets import target
 
 __all__ = ["FILE", "row_text", "store"]

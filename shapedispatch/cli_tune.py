@@ -15,9 +15,9 @@ from .errors import in_a_line
 from .keys.environment import environment
 from .records import Choice
 from .report import choices_table, sweep_json, words
-from .shelf import store_at
-from .store import Store
-from .store_rows import BadRow, Row, rows_from_file
+from .store.kernel_store import store_at
+from .store.rows import BadRow, Row, rows_from_file
+from .store.store import Store
 from .targets import Job, Wrong, jobs_at, jobs_of_missed, points_of, target
 
 __all__ = ["GRAD_MODES", "Outcome", "run_jobs", "tune", "under_option"]

@@ -23,8 +23,8 @@ from .keys.environment import Environment
 from .records import spelled
 from .report import words
 from .shapes.declaration import Misfit
-from .store import Store
-from .store_rows import Row
+from .store.rows import Row
+from .store.store import Store
 from .sweeps import timing_json
 from .targets import Wrong, target
 

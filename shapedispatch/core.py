@@ -29,8 +29,8 @@ from .questions import Questions
 from .recall import FROZEN_MODES, STORED_WHERE
 from .records import CacheInfo, Choice, choices_html
 from .settings.resolve import Resolved
-from .shelf import Shelf, store_at
 from .stopwatches import Stopwatch, stopwatch
+from .store.kernel_store import Shelf, store_at
 from .turn import deciding
 from .worker import Worker, address, shared
 

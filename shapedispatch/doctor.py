@@ -23,9 +23,9 @@ from .dispatcher import dispatchers
 from .errors import SettingsError
 from .hit import native
 from .settings.resolve import Settings, settings
-from .shelf import store_at
-from .store import Store
-from .store_folder import Folder, Refused
+from .store.folder import Folder, Refused
+from .store.kernel_store import store_at
+from .store.store import Store
 
 __all__ = ["Finding", "examine", "store_in_use"]
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from .errors import ShapeDispatchError
 from .keys.key import ALIGNMENT_BYTES
 from .keys.layout import SAME
-from .store_keys import Named, parse
+from .store.key_text import Named, parse
 
 __all__ = ["Unbuildable", "axes_of", "in_words", "made_under", "rebuilt", "small_random"]
 

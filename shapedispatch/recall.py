@@ -16,7 +16,7 @@ from .hit.table import Entry
 from .isolation import judge
 from .records import Choice, spelled
 from .stopwatches import HostStopwatch
-from .store import Found
+from .store.store import Found
 from .untouched import untouched
 
 __all__ = ["FROZEN_MODES", "STORED_WHERE", "entry_for", "kept", "known", "share", "stored"]

@@ -12,7 +12,7 @@ from .objectives import Objective, check_objective
 from .records import Variant
 from .settings.resolve import TABLE
 from .shapes.hints import check_buckets, check_hints, check_static
-from .store import Store
+from .store.store import Store
 
 __all__ = [
     "LEFT_OUT",

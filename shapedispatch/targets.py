@@ -16,8 +16,8 @@ from .errors import SettingsError, ShapeDispatchError, in_a_line
 from .keyed_calls import Unbuildable, made_under, rebuilt, small_random
 from .keys.key import Bypass, storable
 from .records import Choice, spelled
-from .store_keys import canonical, differing, parse
-from .store_rows import Row
+from .store.key_text import canonical, differing, parse
+from .store.rows import Row
 
 __all__ = ["Job", "Wrong", "dispatchers_in", "imported", "jobs_at", "jobs_of_missed", "points_of", "target"]
 

@@ -93,7 +93,7 @@ def _own_builds() -> None:
 
 def _let_nothing_new_be_stored(monkeypatch: pytest.MonkeyPatch, place: str) -> None:
     """A choice that comes to the store at ``place`` was timed, although the run before has timed it."""
-    from shapedispatch.shelf import Shelf
+    from shapedispatch.store.kernel_store import Shelf
 
     keep = Shelf.keep
 
@@ -107,7 +107,10 @@ def _let_nothing_new_be_stored(monkeypatch: pytest.MonkeyPatch, place: str) -> N
 
 def _forget() -> None:
     """Let the next decoration read settings and store anew; nothing to forget where nothing has imported them."""
-    settings, shelf = sys.modules.get("shapedispatch.settings.resolve"), sys.modules.get("shapedispatch.shelf")
+    settings, shelf = (
+        sys.modules.get("shapedispatch.settings.resolve"),
+        sys.modules.get("shapedispatch.store.kernel_store"),
+    )
     if settings is not None:
         settings.reset()
     if shelf is not None:

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from shapedispatch import store_folder
+from shapedispatch.store import folder
 
 __all__ = ["ERRORS", "Faults", "faulty"]
 
@@ -83,7 +83,7 @@ def _of_a_store() -> bool:
     """Whether a store has called, and not torch, which a dispatcher calls too."""
     frame: FrameType | None = sys._getframe(2)
     while frame is not None:
-        if frame.f_globals.get("__name__", "").startswith("shapedispatch.store"):
+        if frame.f_globals.get("__name__", "").startswith("shapedispatch.store.store"):
             return True
         frame = frame.f_back
     return False
@@ -98,5 +98,5 @@ def faulty(faults: Faults) -> Iterator[None]:
         patch.setattr(fcntl, "flock", faults.system(fcntl.flock))
         connect, factory = sqlite3.connect, faults.connection()
         patch.setattr(sqlite3, "connect", lambda *args, **kwargs: connect(*args, factory=factory, **kwargs))
-        patch.setattr(store_folder.time, "sleep", lambda seconds: None)
+        patch.setattr(folder.time, "sleep", lambda seconds: None)
         yield

@@ -11,7 +11,7 @@ from torch.nn import Module, Parameter
 
 from shapedispatch.keyed_calls import Unbuildable, axes_of, in_words, made_under, rebuilt, small_random
 from shapedispatch.keys import key as keys
-from shapedispatch.store_keys import canonical
+from shapedispatch.store.key_text import canonical
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64, torch.int64, torch.int8, torch.bool)
 LAYOUTS = {

@@ -20,10 +20,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from shapedispatch import Store, Variant, recall, set_mode, shapedispatch, shelf
+from shapedispatch import Store, Variant, recall, set_mode, shapedispatch
 from shapedispatch.backends import builds, dynamo
-from shapedispatch.shelf import Shelf
-from shapedispatch.store import Row
+from shapedispatch.store import kernel_store
+from shapedispatch.store.kernel_store import Shelf
+from shapedispatch.store.store import Row
 from tests.faults import ERRORS, Faults, faulty
 from tests.helpers import Ladder, assert_same, built, no_time
 
@@ -64,7 +65,7 @@ def wrong_when_long(x: Tensor) -> Tensor:
 def process(fn: Callable[..., Any], store: Any, timed: bool = False, **given: Any) -> Any:
     """The dispatcher that a process which starts has; where it may time, the last variant wins that is right."""
     builds.made.clear()  # of the process before
-    shelf._shelves.clear()
+    kernel_store._shelves.clear()
     said = {"dims": {"x": "M K"}, "hints": {"M": (8,)}, "static": ("K",), "name": "waves", **given}
     dispatcher = shapedispatch(**said, store=store)(fn)
     dispatcher.core._stopwatch_for = (lambda *_: Ladder()) if timed else no_time

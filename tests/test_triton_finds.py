@@ -14,10 +14,11 @@ import torch
 import triton
 import triton.language as tl
 
-from shapedispatch import Store, miss, set_mode, shelf
+from shapedispatch import Store, miss, set_mode
 from shapedispatch.backends.triton_adopt import config_text
 from shapedispatch.records import Timing
-from shapedispatch.store_rows import Row
+from shapedispatch.store import kernel_store
+from shapedispatch.store.rows import Row
 from tests.triton_core import dispatched, tensors
 from tests.triton_recorder import Launched, Recorder, recording
 
@@ -55,7 +56,7 @@ def store(tmp_path: Path) -> Store:
 
 def process(recorder: Recorder, store: Store, configs: Any = None, **said: Any) -> Any:
     """The dispatcher that a process which starts has."""
-    shelf._shelves.clear()
+    kernel_store._shelves.clear()
     tuned = triton.autotune(configs=configs or CONFIGS, key=["n"])(adds)
     return dispatched(tuned, recorder, said.pop("cost", cost), margin=0.0, store=store, **said)
 

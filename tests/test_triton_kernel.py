@@ -21,7 +21,7 @@ from shapedispatch.errors import DeclarationError, NoVariantError
 from shapedispatch.keys.key import storable
 from shapedispatch.records import Refusal, Variant
 from shapedispatch.settings.modes import set_mode
-from shapedispatch.store_keys import canonical
+from shapedispatch.store.key_text import canonical
 from tests.roads import NO_COMPILER, ROADS, taking
 from tests.triton_core import dispatched, tensors
 from tests.triton_recorder import Launched, Recorder, recording

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from shapedispatch import Store, set_mode, shelf
+from shapedispatch import Store, set_mode
+from shapedispatch.store import kernel_store
 from shapedispatch.targets import jobs_of_missed
 from tests.test_triton_finds import X, Y, adds, grid_of, process
 from tests.triton_recorder import Recorder, recording
@@ -45,7 +46,7 @@ def fails(point: dict[str, int], like: Any) -> Any:
 
 def missed(recorder: Recorder, store: Store, **said: Any) -> Any:
     """The kernel of a process that tunes, after a frozen one has missed its call at n=60."""
-    shelf._shelves.clear()
+    kernel_store._shelves.clear()
     frozen = process(recorder, store, **said)
     with set_mode("frozen"):
         frozen.core.refresh()

@@ -12,8 +12,9 @@ import torch
 import triton
 import triton.language as tl
 
-from shapedispatch import Store, shelf
+from shapedispatch import Store
 from shapedispatch.backends.triton_finds import Finds
+from shapedispatch.store import kernel_store
 from shapedispatch.worker import Worker
 from tests.gpu import isolated_kernels
 from tests.triton_core import dispatched
@@ -46,7 +47,7 @@ def test_a_second_process_does_not_search_again(tmp_path: Path, monkeypatch: pyt
         raise AssertionError("the configs were searched again")
 
     monkeypatch.setattr(Finds, "search", search)
-    shelf._shelves.clear()
+    kernel_store._shelves.clear()
     kernel = dispatched(triton.autotune(configs=CONFIGS, key=["n"])(adds), store=store)
     called(kernel, 6000)
     assert kernel.cache_info().timings <= 1

@@ -17,10 +17,10 @@ from typing import Any, Literal
 
 import platformdirs
 
-from .keys.environment import Environment, differences
-from .store_disk import Disk
-from .store_keys import nearest
-from .store_rows import FILE_LIMIT, BadRow, Kind, Row, identity_of, rows_from_file, rows_to_file
+from ..keys.environment import Environment, differences
+from .disk import Disk
+from .key_text import nearest
+from .rows import FILE_LIMIT, BadRow, Kind, Row, identity_of, rows_from_file, rows_to_file
 
 __all__ = ["Found", "Merged", "Missing", "Row", "Store"]
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from shapedispatch import store_files
-from shapedispatch.store_files import Files
-from shapedispatch.store_folder import Folder
+from shapedispatch.store import files as store_files
+from shapedispatch.store.files import Files
+from shapedispatch.store.folder import Folder
 
 ONE, TWO = "1" * 64, "2" * 64
 

@@ -11,8 +11,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from shapedispatch import store_folder
-from shapedispatch.store_folder import Damaged, Folder, Refused, on_network, refusals
+from shapedispatch.store import folder as store_folder
+from shapedispatch.store.folder import Damaged, Folder, Refused, on_network, refusals
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "geteuid"), reason="not a POSIX system")
 

@@ -17,12 +17,12 @@ from typing import Any
 
 import torch
 
-from .keys.environment import Environment, environment
-from .keys.key import Key, storable
-from .records import Choice, Timing
+from ..keys.environment import Environment, environment
+from ..keys.key import Key, storable
+from ..records import Choice, Timing
+from .key_text import canonical, leaves, parse
+from .rows import BadRow
 from .store import Found, Missing, Row, Store
-from .store_keys import canonical, leaves, parse
-from .store_rows import BadRow
 
 __all__ = ["HintFinds", "Shelf", "store_at"]
 

@@ -18,12 +18,12 @@ from typing import Any
 
 import pytest
 
-from shapedispatch import store_disk
 from shapedispatch.keys.code_hash import Environment
-from shapedispatch.store import Found, Missing, Row, Store
+from shapedispatch.store import disk
+from shapedispatch.store.store import Found, Missing, Row, Store
 from tests.faults import ERRORS, Faults, faulty
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parent.parent.parent
 KILL_SECONDS = {"sqlite": "20", "files": "2"}
 HERE = Environment({"family": "cpu", "capability": "x"}, {"torch": "2"})
 ROWS = [Row.make("kernel", f"[{n}]", hard=HERE.hard, soft=HERE.soft, variant="exact") for n in range(4)]
@@ -70,7 +70,7 @@ def test_an_error_of_the_system_at_any_operation_is_at_most_a_warning(
     folder: Path, monkeypatch: pytest.MonkeyPatch, form: str, existing: bool, lasting: bool, code: int
 ) -> None:
     """Fail the first operation, the second, ...; once, or from then on: each call answers, the next run is whole."""
-    monkeypatch.setattr(store_disk, "on_network", lambda path: form == "files")
+    monkeypatch.setattr(disk, "on_network", lambda path: form == "files")
     before = folder.with_name("before")
     put_all(Store(before), ROWS[:2])
     number, count = 0, 1
@@ -116,7 +116,7 @@ def test_what_cannot_be_written_is_kept_in_memory(tmp_path: Path) -> None:
 
 def test_memory_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What no disk takes does not grow for ever either."""
-    monkeypatch.setattr(store_disk, "MEMORY_LIMIT", 2)
+    monkeypatch.setattr(disk, "MEMORY_LIMIT", 2)
     store = Store(tmp_path / "store", readonly=True)
     for row in ROWS:
         store.put(row)
@@ -200,11 +200,11 @@ def test_a_store_is_closed_when_it_is_dropped(tmp_path: Path) -> None:
 WATCHED = """
 import json, sys, warnings
 from pathlib import Path
-from shapedispatch import store_disk
+from shapedispatch.store import disk as store_disk
 from shapedispatch.keys.code_hash import Environment
-from shapedispatch.shelf import HintFinds
-from shapedispatch.store import Row, Store
-from shapedispatch.store_keys import parse
+from shapedispatch.store.kernel_store import HintFinds
+from shapedispatch.store.store import Row, Store
+from shapedispatch.store.key_text import parse
 
 folder, shipped, form = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
 if form == "files":

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
-from .records import Timing
-from .store_keys import strict_json
+from ..records import Timing
+from .key_text import strict_json
 
 __all__ = [
     "BODY_LIMIT",

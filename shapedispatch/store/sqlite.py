@@ -17,7 +17,7 @@ import sqlite3
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 
-from .store_folder import Damaged, Folder
+from .folder import Damaged, Folder
 
 __all__ = ["Database"]
 

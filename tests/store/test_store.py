@@ -15,12 +15,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from shapedispatch import store_disk, store_keys
 from shapedispatch.keys.code_hash import Environment
 from shapedispatch.records import Timing
-from shapedispatch.store import Found, Merged, Missing, Row, Store
+from shapedispatch.store import disk, key_text
+from shapedispatch.store.store import Found, Merged, Missing, Row, Store
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parent.parent.parent
 HERE = Environment({"family": "cuda", "capability": "9.0"}, {"torch": "2.13", "code": "c"})
 NEWER = Environment(HERE.hard, {**HERE.soft, "torch": "2.14"})
 OLDER_GPU = Environment({"family": "cuda", "capability": "8.0"}, HERE.soft)
@@ -36,7 +36,7 @@ def a_row(key: str = "[1]", variant: str = "exact", environment: Environment = H
 def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
     """A store in each of its forms: as on a local file system, a network's, and one that cannot be written."""
     if request.param == "files":
-        monkeypatch.setattr(store_disk, "on_network", lambda path: True)
+        monkeypatch.setattr(disk, "on_network", lambda path: True)
     return Store(tmp_path / "store", readonly=request.param == "memory")
 
 
@@ -296,8 +296,8 @@ def test_why_says_that_nothing_is_stored(store: Store) -> None:
 def test_why_names_what_differs_from_the_nearest_key(store: Store) -> None:
     """The place in the key, the value there, the value here."""
     for key in ((1, 2, 3), (7, 8, 9)):
-        store.put(a_row(store_keys.canonical(key)))
-    assert store.why("mine.kernel", store_keys.canonical((1, 5, 3)), HERE) == (
+        store.put(a_row(key_text.canonical(key)))
+    assert store.why("mine.kernel", key_text.canonical((1, 5, 3)), HERE) == (
         "2 keys are stored for mine.kernel, not this one; the nearest:",
         "at [1] it has 2 and this call has 5",
     )
@@ -326,7 +326,7 @@ def test_why_of_a_key_that_is_no_key(store: Store) -> None:
 ADOPTER = """
 import sys
 from shapedispatch.keys.code_hash import Environment
-from shapedispatch.store import Row, Store
+from shapedispatch.store.store import Row, Store
 store = Store(sys.argv[1])
 environment = Environment({"family": "cuda", "capability": "9.0"}, {"torch": "2.13", "code": "c"})
 print("ready", flush=True)
@@ -417,11 +417,11 @@ def test_no_connection_is_carried_into_a_fork(tmp_path: Path) -> None:
     store = Store(tmp_path / "store")
     store.put(a_row())
     assert store._disk._open
-    store_disk._before_fork()
+    disk._before_fork()
     try:
         assert not store._disk._open
     finally:
-        store_disk._after_fork()
+        disk._after_fork()
     assert found(store)
 
 
@@ -485,15 +485,15 @@ def test_threads_that_fork_at_once_take_turns(tmp_path: Path) -> None:
 
     def fork() -> None:
         for _ in range(50):
-            store_disk._before_fork()
-            store_disk._after_fork()
+            disk._before_fork()
+            disk._after_fork()
 
     threads = [threading.Thread(target=fork) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert store_disk._HELD == []
+    assert disk._HELD == []
     assert found(store)
 
 

@@ -15,12 +15,12 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Protocol, TypeVar
 
-from .store_files import Files
-from .store_folder import Damaged, Folder, Refused, on_network
-from .store_rows import BadRow, Row
+from .files import Files
+from .folder import Damaged, Folder, Refused, on_network
+from .rows import BadRow, Row
 
 try:
-    from .store_database import Database
+    from .sqlite import Database
 except ImportError:  # a Python built without SQLite
     Database = None  # type: ignore[assignment, misc]
 

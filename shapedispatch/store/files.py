@@ -12,7 +12,7 @@ import re
 import uuid
 from collections.abc import Callable, Iterable
 
-from .store_folder import Damaged, Folder
+from .folder import Damaged, Folder
 
 __all__ = ["Files"]
 

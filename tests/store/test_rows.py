@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shapedispatch import store_rows
 from shapedispatch.records import Timing
-from shapedispatch.store_rows import BODY_LIMIT, SCHEMA, BadRow, Row, identity_of, rows_from_file, rows_to_file
+from shapedispatch.store import rows as store_rows
+from shapedispatch.store.rows import BODY_LIMIT, SCHEMA, BadRow, Row, identity_of, rows_from_file, rows_to_file
 
 HARD = {"family": "cuda", "capability": "9.0"}
 PARTS = st.dictionaries(st.text(max_size=8), st.text(max_size=8) | st.integers(), max_size=4)

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from shapedispatch import store_database, store_disk
 from shapedispatch.keys.code_hash import Environment
-from shapedispatch.store import Found, Row, Store
-from shapedispatch.store_folder import Damaged
+from shapedispatch.store import disk, sqlite
+from shapedispatch.store.folder import Damaged
+from shapedispatch.store.store import Found, Row, Store
 
 FLIPS = 10_000
 HERE = Environment({"family": "cpu", "capability": "x"}, {"torch": "2"})
@@ -98,7 +98,7 @@ def test_a_store_cut_at_any_length_heals(
     folder: Path, monkeypatch: pytest.MonkeyPatch, make: Callable[[Path, list[Row]], dict[str, bytes]]
 ) -> None:
     """Each of its files, cut at every length: no exception, nothing damaged accepted, whole at the next run."""
-    monkeypatch.setattr(store_database, "PAGE_BYTES", 512)  # small pages make a small file: every length is tried
+    monkeypatch.setattr(sqlite, "PAGE_BYTES", 512)  # small pages make a small file: every length is tried
     files = make(folder, ROWS[:1])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)
@@ -226,7 +226,7 @@ def test_damage_is_told_from_a_fault_of_the_place(code: int | None, kind: type[E
     error = sqlite3.DatabaseError("what SQLite says")
     if code is not None:
         error.sqlite_errorcode = code
-    with pytest.raises(kind, match="what SQLite says"), store_database._judged():
+    with pytest.raises(kind, match="what SQLite says"), sqlite._judged():
         raise error
 
 
@@ -271,7 +271,7 @@ def test_a_file_that_is_no_database_is_set_aside(folder: Path, monkeypatch: pyte
         os.mkfifo(folder / name)
     else:
         (folder / name).write_bytes(content if what == "large" else b"not a database" * 999)
-        monkeypatch.setattr(store_database, "SIZE_LIMIT", len(content) - 1 if what == "large" else 10**6)
+        monkeypatch.setattr(sqlite, "SIZE_LIMIT", len(content) - 1 if what == "large" else 10**6)
     store = Store(folder)
     with pytest.warns(RuntimeWarning, match="was damaged"):
         assert store.rows() == []
@@ -282,14 +282,14 @@ def test_a_file_that_is_no_database_is_set_aside(folder: Path, monkeypatch: pyte
 
 def test_the_number_of_files_set_aside_is_bounded(folder: Path) -> None:
     """A disk that keeps damaging the store is not filled with it."""
-    for _ in range(store_database.DAMAGED_LIMIT + 3):
+    for _ in range(sqlite.DAMAGED_LIMIT + 3):
         filled(folder, ROWS)
         for file in folder.glob("*.sqlite3"):
             file.write_bytes(b"damaged" * 1000)
         with pytest.warns(RuntimeWarning, match="was damaged"):
             Store(folder).rows()
     names = [file.name for file in folder.glob("*damaged*") if not file.name.endswith(("-wal", "-shm"))]
-    assert len(names) == store_database.DAMAGED_LIMIT
+    assert len(names) == sqlite.DAMAGED_LIMIT
     Store(folder).clear()
     assert [file.name for file in folder.iterdir()] == ["lock"]
 
@@ -300,14 +300,14 @@ def test_another_process_follows_to_the_new_file(folder: Path) -> None:
     first.put(ROWS[0])
     assert second.rows() == ROWS[:1]
     (name,) = [file.name for file in folder.glob("*.sqlite3")]
-    aside, bodies = store_disk._set_aside(folder, name)
+    aside, bodies = disk._set_aside(folder, name)
     assert aside == f"{name}.damaged-1"
     assert bodies == [ROWS[0].to_bytes()]
     second.put(ROWS[1])
     first.put(ROWS[2])
     assert first.rows() == second.rows() == ROWS[1:]
     assert first.trouble == second.trouble == ()
-    assert store_disk._set_aside(folder, name) == ("", []), "of two that met the damage one renames"
+    assert disk._set_aside(folder, name) == ("", []), "of two that met the damage one renames"
 
 
 def test_a_row_written_to_a_file_just_set_aside_is_written_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -319,7 +319,7 @@ def test_a_row_written_to_a_file_just_set_aside_is_written_again(folder: Path, m
 
     def adopt(*args: object) -> object:
         done = real(*args)  # type: ignore[arg-type]
-        store_disk._set_aside(folder, database.name)
+        disk._set_aside(folder, database.name)
         return done
 
     monkeypatch.setattr(database, "adopt", adopt)
@@ -329,7 +329,7 @@ def test_a_row_written_to_a_file_just_set_aside_is_written_again(folder: Path, m
 
 def test_the_oldest_rows_go_first(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The number of rows is bounded."""
-    monkeypatch.setattr(store_database, "ENTRIES_LIMIT", 10)
+    monkeypatch.setattr(sqlite, "ENTRIES_LIMIT", 10)
     store = Store(folder)
     for n in range(25):
         store.put(a_row(n))
@@ -338,7 +338,7 @@ def test_the_oldest_rows_go_first(folder: Path, monkeypatch: pytest.MonkeyPatch)
 
 def test_a_full_database_keeps_what_it_has(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """At its largest size it takes no more, says so once, and still answers."""
-    monkeypatch.setattr(store_database, "SIZE_LIMIT", 10 * 4096)
+    monkeypatch.setattr(sqlite, "SIZE_LIMIT", 10 * 4096)
     store = Store(folder)
     rows = [a_row(n) for n in range(100)]
     with pytest.warns(RuntimeWarning, match=r"cannot be written \(SQLite: .*full"):

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shapedispatch.records import Choice, Timing
-from shapedispatch.shelf import Shelf, _far, store_at
-from shapedispatch.store import Found, Store
-from shapedispatch.store_keys import canonical
+from shapedispatch.store.kernel_store import Shelf, _far, store_at
+from shapedispatch.store.key_text import canonical
+from shapedispatch.store.store import Found, Store
 
 CPU = torch.device("cpu")
 STATE = (None, True, False, False, False, torch.float32, "none", "none")

@@ -13,7 +13,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shapedispatch.store_keys import DEPTH_LIMIT, Named, canonical, differing, leaves, nearest, parse, strict_json
+from shapedispatch.store.key_text import DEPTH_LIMIT, Named, canonical, differing, leaves, nearest, parse, strict_json
 
 
 class Colour(enum.IntEnum):
