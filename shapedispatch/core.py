@@ -12,9 +12,11 @@ from typing import Any
 
 import torch
 
+from .autotune.choose import Objective, PlainRaised
+from .autotune.measure import Stopwatch, stopwatch
+from .autotune.worker import Worker, address, shared
 from .backend import Backend
 from .cases import Case
-from .choose import PlainRaised
 from .errors import in_a_line
 from .hit import native, profiling
 from .hit.log import Journal
@@ -24,15 +26,12 @@ from .keys.key import Bypass, Key
 from .keys.tree import tensors
 from .miss import decide
 from .notices import Notices
-from .objectives import Objective
 from .questions import Questions
 from .recall import FROZEN_MODES, STORED_WHERE
 from .records import CacheInfo, Choice, choices_html
 from .settings.resolve import Resolved
-from .stopwatches import Stopwatch, stopwatch
 from .store.kernel_store import Shelf, store_at
 from .turn import deciding
-from .worker import Worker, address, shared
 
 __all__ = ["Core"]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from .autotune.preserve_state import untouched
 from .backend import Wish
 from .cases import Case
 from .entries import changed, decided, nearest_hint
@@ -12,7 +13,6 @@ from .hit.table import Entry
 from .recall import entry_for, stored
 from .records import Choice, spelled
 from .shapes.hints import distance
-from .untouched import untouched
 
 __all__ = ["without_timing"]
 

@@ -7,9 +7,10 @@ from dataclasses import replace
 
 import torch
 
+from .autotune.choose import choose
+from .autotune.preserve_state import untouched
 from .backend import Offer, Search, Wish
 from .cases import Case
-from .choose import choose
 from .entries import changed, decided, nearest_hint
 from .frozen import without_timing
 from .hit.table import Entry
@@ -18,7 +19,6 @@ from .keys.key import Bypass, Key
 from .recall import FROZEN_MODES, kept, known, share
 from .records import Refusal
 from .shapes.declaration import Misfit
-from .untouched import untouched
 
 __all__ = ["decide"]
 

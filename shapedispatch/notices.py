@@ -6,7 +6,7 @@ import sys
 import warnings
 from collections.abc import Callable, Sequence
 
-from .choose import all_refused
+from .autotune.choose import all_refused
 from .errors import four_parts
 from .records import Refusal
 

@@ -6,9 +6,10 @@ import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from .autotune.choose import PlainRaised
+from .autotune.preserve_state import untouched
 from .backend import EVERYTHING, Backend, Candidate, Offer, Search
 from .cases import Case
-from .choose import PlainRaised
 from .errors import DeclarationError, NoVariantError, four_parts, render_call
 from .keys.key import Bypass, Key, safe_key
 from .miss import decide
@@ -16,7 +17,6 @@ from .records import Choice, Refusal
 from .shapes.declaration import Misfit, did_you_mean
 from .shapes.hints import every_point
 from .turn import deciding
-from .untouched import untouched
 
 __all__ = ["Questions"]
 

@@ -8,16 +8,16 @@ from __future__ import annotations
 from collections.abc import Hashable
 from dataclasses import replace
 
+from .autotune.choose import Rules, refusal
+from .autotune.measure import HostStopwatch
+from .autotune.preserve_state import untouched
 from .backend import Candidate, Offer, Wish
 from .cases import Case
-from .choose import Rules, refusal
 from .entries import entry_of
 from .hit.table import Entry
 from .isolation import judge
 from .records import Choice, spelled
-from .stopwatches import HostStopwatch
 from .store.store import Found
-from .untouched import untouched
 
 __all__ = ["FROZEN_MODES", "STORED_WHERE", "entry_for", "kept", "known", "share", "stored"]
 

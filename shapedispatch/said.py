@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from .autotune.choose import Objective, check_objective
 from .errors import DeclarationError
-from .objectives import Objective, check_objective
 from .records import Variant
 from .settings.resolve import TABLE
 from .shapes.hints import check_buckets, check_hints, check_static

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
+from shapedispatch.autotune.worker import Address
 from shapedispatch.backend import Errand
 from shapedispatch.cases import Case
 from shapedispatch.isolation import judge
-from shapedispatch.worker import Address
 from tests.fake_core import Backend, core_of
 
 

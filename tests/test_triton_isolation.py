@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 import torch
 
-from shapedispatch import worker as workers
+from shapedispatch.autotune import worker as workers
+from shapedispatch.autotune.worker import Address, Worker
 from shapedispatch.backend import Errand
-from shapedispatch.worker import Address, Worker
 from tests import hostile_kernels as kernels
 from tests.triton_core import ToldStopwatch, tensors
 from tests.triton_recorder import Launched, Recorder, recording

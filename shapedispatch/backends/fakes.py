@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import Module, Parameter
 
-from ..copies import tuple_like
+from ..autotune.copies import tuple_like
 
 __all__ = ["Resize", "fake_arguments", "resized", "scaled_strides"]
 

@@ -7,8 +7,8 @@ import dataclasses
 import torch
 
 from shapedispatch import shapedispatch
-from shapedispatch.memory import peak_bytes, recorded_bytes
-from shapedispatch.worker import Worker
+from shapedispatch.autotune.measure import peak_bytes, recorded_bytes
+from shapedispatch.autotune.worker import Worker
 from tests import hostile
 from tests.helpers import assert_same
 

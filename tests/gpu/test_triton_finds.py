@@ -13,9 +13,9 @@ import triton
 import triton.language as tl
 
 from shapedispatch import Store
+from shapedispatch.autotune.worker import Worker
 from shapedispatch.backends.triton_finds import Finds
 from shapedispatch.store import kernel_store
-from shapedispatch.worker import Worker
 from tests.gpu import isolated_kernels
 from tests.triton_core import dispatched
 

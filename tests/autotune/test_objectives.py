@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from shapedispatch import Timing, Variant, shapedispatch
+from shapedispatch.autotune.choose import best, check_objective
 from shapedispatch.errors import DeclarationError
-from shapedispatch.objectives import best, check_objective
 from shapedispatch.records import Refusal
 from tests.helpers import Ladder
 

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from shapedispatch import copies
-from shapedispatch.copies import bytes_to_copy, copy_call, tuple_like
+from shapedispatch.autotune import copies
+from shapedispatch.autotune.copies import bytes_to_copy, copy_call, tuple_like
 
 DTYPES = [
     torch.float32,

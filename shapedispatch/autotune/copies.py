@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .errors import render_argument
+from ..errors import render_argument
 
 __all__ = ["ALIGNMENT", "bytes_to_copy", "copy_call", "leaves", "tuple_like"]
 

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 from torch.nn import Module
 
+from ..keys.tree import device_of, span, tensors
 from .copies import bytes_to_copy, copy_call
-from .keys.tree import device_of, span, tensors
-from .memory import free_memory
-from .untouched import generators, untouched
+from .measure import free_memory
+from .preserve_state import generators, untouched
 
 __all__ = ["Outcome", "Trial"]
 

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 import torch
 
-from shapedispatch import stopwatches
-from shapedispatch.stopwatches import CudaStopwatch, GraphStopwatch, HostStopwatch, stopwatch
-from shapedispatch.timing import contest
+from shapedispatch.autotune import measure
+from shapedispatch.autotune.benchmark import contest
+from shapedispatch.autotune.measure import CudaStopwatch, GraphStopwatch, HostStopwatch, stopwatch
 
 CPU = torch.device("cpu")
 
@@ -134,7 +134,7 @@ class FakeCuda:
             "_sleep": lambda cycles: fake.spin(cycles),
         }.items():
             monkeypatch.setattr(torch.cuda, name, value, raising=False)
-        monkeypatch.setattr(stopwatches, "_buffer_over_l2", lambda device: fake)
+        monkeypatch.setattr(measure, "_buffer_over_l2", lambda device: fake)
         self.spins: list[int] = []
 
     def spin(self, cycles: int) -> None:

@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 from shapedispatch import Variant, shapedispatch
+from shapedispatch.autotune.choose import Rules, choose
+from shapedispatch.autotune.trial import Trial
 from shapedispatch.backend import Candidate, Offer
-from shapedispatch.choose import Rules, choose
 from shapedispatch.hit.table import Table
 from shapedispatch.records import Refusal
-from shapedispatch.trial import Trial
 from tests.fake_core import Backend, core_of
 from tests.helpers import Ladder, assert_same, built
 from tests.hostile import WRONG, double

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from shapedispatch import memory
-from shapedispatch.memory import free_memory, peak_bytes
+from shapedispatch.autotune import measure
+from shapedispatch.autotune.measure import free_memory, peak_bytes
 
 CPU = torch.device("cpu")
 
@@ -18,12 +18,12 @@ def test_free_memory_of_the_cpu_is_a_share_of_what_there_is() -> None:
 
 def test_a_control_group_bounds_the_memory(tmp_path: Path) -> None:
     """In a container the kernel's limit counts; without one there is no bound."""
-    unbounded = memory._memory_left_to_group(tmp_path)
+    unbounded = measure._memory_left_to_group(tmp_path)
     (tmp_path / "memory.max").write_text("1000\n")
     (tmp_path / "memory.current").write_text("400\n")
-    assert memory._memory_left_to_group(tmp_path) == 600
+    assert measure._memory_left_to_group(tmp_path) == 600
     (tmp_path / "memory.max").write_text("max\n")
-    assert memory._memory_left_to_group(tmp_path) == unbounded > 1 << 60
+    assert measure._memory_left_to_group(tmp_path) == unbounded > 1 << 60
 
 
 def test_peak_bytes_on_the_host() -> None:

@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from shapedispatch.autotune.choose import PlainRaised, Rules, all_refused, choose
+from shapedispatch.autotune.trial import Trial
 from shapedispatch.backend import Candidate
-from shapedispatch.choose import PlainRaised, Rules, all_refused, choose
 from shapedispatch.records import Refusal
-from shapedispatch.trial import Trial
 from tests.helpers import Ladder
 
 X = torch.linspace(-1, 1, 16)

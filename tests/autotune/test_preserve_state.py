@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import nn
 
-from shapedispatch import untouched as room
-from shapedispatch.untouched import untouched
+from shapedispatch.autotune import preserve_state as room
+from shapedispatch.autotune.preserve_state import untouched
 
 
 @pytest.fixture

@@ -23,12 +23,12 @@ from typing import Any
 
 import torch
 
-from .backend import Errand
+from ..backend import Errand
+from ..errors import in_a_line
+from ..keys.tree import device_of, tensors
 from .copies import bytes_to_copy, copy_call
-from .errors import in_a_line
-from .keys.tree import device_of, tensors
-from .memory import free_memory
-from .worker_process import SPOILT, attribute
+from .measure import free_memory
+from .worker_main import SPOILT, attribute
 
 __all__ = ["Address", "Worker", "address", "shared"]
 
@@ -231,7 +231,7 @@ def _reasons(reply: bytes) -> list[str] | None:
 _START = """
 import json, sys
 sys.path[:] = json.loads(sys.argv[1])
-from shapedispatch.worker_process import main
+from shapedispatch.autotune.worker_main import main
 main(sys.argv[2])
 """
 

@@ -17,9 +17,9 @@ from typing import Any
 import pytest
 import torch
 
-from shapedispatch import worker as workers
+from shapedispatch.autotune import worker as workers
+from shapedispatch.autotune.worker import Address, Worker, address
 from shapedispatch.backend import Errand
-from shapedispatch.worker import Address, Worker, address
 from tests import hostile
 from tests.helpers import Ladder, assert_same
 
@@ -207,7 +207,7 @@ def until(done: Callable[[], bool], limit_s: float = 30) -> bool:
 
 PARENT = """
 import sys, time
-from shapedispatch import worker
+from shapedispatch.autotune import worker
 mine = worker.Worker()
 mine._children.append(worker._started())
 print(mine._children[0].process.pid, flush=True)
@@ -218,7 +218,7 @@ print(mine._children[0].process.pid, flush=True)
 @pytest.mark.parametrize("ending", ["", "import os; os.kill(os.getpid(), 9)"])
 def test_no_worker_outlives_its_process(ending: str) -> None:
     """However the process that asked ends."""
-    root = str(Path(__file__).parent.parent)
+    root = str(Path(__file__).parent.parent.parent)
     command = [sys.executable, "-c", PARENT.format(ending=ending)]
     done = subprocess.run(command, capture_output=True, text=True, cwd=root, env={**os.environ, "PYTHONPATH": root})
     group = int(done.stdout)

@@ -20,10 +20,10 @@ from typing import Any
 
 import torch
 
-from .backend import Wish
-from .errors import in_a_line
-from .keys.tree import tensors
-from .settings.modes import set_mode
+from ..backend import Wish
+from ..errors import in_a_line
+from ..keys.tree import tensors
+from ..settings.modes import set_mode
 from .trial import Trial
 
 __all__ = ["SPOILT", "attribute", "main"]

@@ -11,7 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shapedispatch.numbers import TOLERANCES, difference
+from shapedispatch.autotune.compare import TOLERANCES, difference
 
 Pair = collections.namedtuple("Pair", "a b")
 

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from operator import attrgetter
 
-from .records import Timing
-from .stopwatches import Call, Clock, Stopwatch
+from ..records import Timing
+from .measure import Call, Clock, Stopwatch
 
 __all__ = ["CONFIDENCE", "Candidate", "Contest", "ahead", "contest", "error_us"]
 

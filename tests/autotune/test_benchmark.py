@@ -12,8 +12,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from shapedispatch.autotune.benchmark import Contest, ahead, contest
 from shapedispatch.records import Timing
-from shapedispatch.timing import Contest, ahead, contest
 
 CPU = torch.device("cpu")
 

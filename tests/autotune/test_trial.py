@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from shapedispatch.memory import free_memory
-from shapedispatch.trial import Trial
+from shapedispatch.autotune.measure import free_memory
+from shapedispatch.autotune.trial import Trial
 
 
 def trial(*args: Any, written: Any = (), grad: bool = False, **kwargs: Any) -> Trial:
