@@ -11,11 +11,11 @@ from typing import Any, Protocol
 
 import torch
 
-from .backends.torch_function import Plan, TorchFunction
 from .backends.triton_adopt import adopt, is_kernel
 from .core import Core
 from .decorated import annotations_of, function_in, qualified_name, refuse_twice, refuse_what_is_no_function
 from .errors import DeclarationError
+from .functions.backend import Plan, TorchFunction
 from .hit import profiling
 from .keys.signature import Signature
 from .records import CacheInfo, Choice

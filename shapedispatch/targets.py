@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .backends.torch_function import TorchFunction
 from .errors import SettingsError, ShapeDispatchError, in_a_line
+from .functions.backend import TorchFunction
 from .keyed_calls import Unbuildable, made_under, rebuilt, small_random
 from .keys.key import Bypass, storable
 from .records import Choice, spelled

@@ -86,7 +86,7 @@ def _own_settings_and_store(
 @pytest.fixture(autouse=True)
 def _own_builds() -> None:
     """Nothing shared with a function of the same source that an earlier test decorated: tests count builds."""
-    builds = sys.modules.get("shapedispatch.backends.builds")
+    builds = sys.modules.get("shapedispatch.functions.builds")
     if builds is not None:
         builds.made.clear()
 

@@ -30,9 +30,9 @@ from torch.nn import Parameter
 
 from shapedispatch import core as core_room
 from shapedispatch.backend import EVERYTHING, Candidate, Memory, Offer, Wish
-from shapedispatch.backends.torch_function import Plan, TorchFunction
 from shapedispatch.core import Core
 from shapedispatch.dispatcher import function_of
+from shapedispatch.functions.backend import Plan, TorchFunction
 from shapedispatch.keys.key import Key
 from shapedispatch.keys.tree import span
 from shapedispatch.settings.resolve import settings

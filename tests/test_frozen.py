@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from shapedispatch import MissError, Store, set_mode, shapedispatch
-from shapedispatch.backends import builds, dynamo, inductor
+from shapedispatch.functions import builds
+from shapedispatch.functions.compile import inductor, tracer
 from tests import fake_core
 from tests.fake_core import Backend, core_of, resolved
 from tests.helpers import Ladder, assert_same, no_time
@@ -70,7 +71,7 @@ def neither(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
         raise AssertionError("something was traced or compiled")
 
     def fail() -> None:
-        for module, name in ((dynamo, "trace"), (inductor, "compiler"), (inductor, "look_only")):
+        for module, name in ((tracer, "trace"), (inductor, "compiler"), (inductor, "look_only")):
             monkeypatch.setattr(module, name, never)
         monkeypatch.setattr(torch, "compile", never)
 

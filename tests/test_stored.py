@@ -21,7 +21,8 @@ import torch
 from torch import Tensor, nn
 
 from shapedispatch import Store, Variant, recall, set_mode, shapedispatch
-from shapedispatch.backends import builds, dynamo
+from shapedispatch.functions import builds
+from shapedispatch.functions.compile import tracer
 from shapedispatch.store import kernel_store
 from shapedispatch.store.kernel_store import Shelf
 from shapedispatch.store.store import Row
@@ -526,14 +527,14 @@ def test_calls_answer_whatever_the_system_says(
     """The first operation of a store fails, the second, ..., once or from then on: each call answers as plain does."""
     before, number, count = tmp_path / "before", 0, 1
     traced: list[Any] = []  # once: what the function does is no matter of the store
-    trace = dynamo.trace
+    trace = tracer.trace
 
     def once(*args: Any, **said: Any) -> Any:
         if not traced:
             traced.append(trace(*args, **said))
         return traced[0]
 
-    monkeypatch.setattr(dynamo, "trace", once)
+    monkeypatch.setattr(tracer, "trace", once)
     supplied(Store(before), True)(call(16))
     while number < count:
         number += 1
@@ -575,11 +576,11 @@ def test_without_a_store_nothing_is_touched(tmp_path: Path, monkeypatch: pytest.
 def test_that_nothing_but_plain_may_run_is_stored(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where that is a matter of the call: another process need not try again. Of the moment: it must."""
     process(waves, store)(call(1))
-    monkeypatch.setattr(dynamo, "trace", no_time)
+    monkeypatch.setattr(tracer, "trace", no_time)
     again = process(waves, store)
     again(call(1))
     assert (again.explain(call(1)).variant, again.explain(call(1)).origin) == ("plain", "stored")
-    monkeypatch.setattr(dynamo, "trace", unable)
+    monkeypatch.setattr(tracer, "trace", unable)
     one = process(waves, store, name="without a compiler")
     with pytest.warns(UserWarning, match="no compiler"):
         one(call(16))
@@ -588,4 +589,4 @@ def test_that_nothing_but_plain_may_run_is_stored(store: Store, monkeypatch: pyt
 
 def unable(*_: Any, **__: Any) -> Any:
     """What tracing is where something is missing."""
-    raise dynamo.Untraceable("there is no compiler")
+    raise tracer.Untraceable("there is no compiler")

@@ -1,0 +1,263 @@
+"""PyTorch functions: a build per hint point and per exact shape, each made by Dynamo and Inductor without being run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ..backend import EVERYTHING, Candidate, Effects, Memory, Offer, Wish
+from ..keys import key as keys
+from ..keys.code_hash import candidates_identity, code_identity
+from ..keys.key import Key
+from ..keys.layout import differences
+from ..keys.signature import Signature, call_of, frame_locals, python_function, receiver_of
+from ..records import Variant
+from ..shapes.declaration import Declaration
+from ..shapes.hints import Hints, Rule, dynamic_dims, hint_points, point_of, round_up_pow2, two_nearest, variant_name
+from .argument_leaves import Places, Seen, sizes_of
+from .builds import Builder, NoBuild
+from .effects_trace import look_at, what_timing_may_touch, why_no_builds
+from .fake_args import resized
+from .offer import Draft
+from .request import Situation
+
+__all__ = ["Plan", "TorchFunction"]
+
+BUILT_AT_FIRST = 3
+"""With more hint points than this, only the two nearest to a call are built; others join when a nearer call comes."""
+_FAR = 64
+"""A stored hint that is none of the decoration's was made for a nearby call: at most so many times the size."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What the decoration says of the variants, settled and checked.
+
+    ``bare`` means that the dynamic dims are the axes seen to vary. ``options`` are None for the default.
+    """
+
+    declaration: Declaration
+    hints: Hints
+    bare: bool
+    static: tuple[str, ...]
+    exact: bool
+    variants: tuple[Variant, ...]
+    mutates: tuple[str, ...] | None
+    options: Mapping[str, Any] | None
+
+
+class TorchFunction:
+    """The backend of a PyTorch function; see `backends.Backend` for the methods."""
+
+    searches = False
+
+    def __init__(self, fn: Callable[..., Any], name: str, plan: Plan) -> None:
+        self.name = name
+        self.plain = fn
+        self.plan = plan
+        self._traced = python_function(fn)
+        self.signature = Signature.of(fn, receiver_of(self._traced) is not None)
+        self.normal = self.signature.normal
+        self.arguments = self.signature.arguments
+        self.arity = self.signature.arity if self.signature.bare else -1
+        self._receiver = self.signature.receiver
+        self._builder = Builder(plan.options)
+        self._watch_overlap = bool(plan.mutates)
+
+    # -- the call
+
+    def key(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Key:
+        """The key of a call; raises keys.Bypass."""
+        key = keys.key(args, kwargs, self._receiver)
+        return (*key, keys.overlap(args, kwargs)) if self._watch_overlap else key
+
+    def differences(self, key: Key, other: Key) -> tuple[str, ...]:
+        """What differs between two keys of this function, for a person."""
+        return differences(key, other, self.signature.names) if len(key) == len(other) else ()
+
+    def form(self) -> tuple[bool, bool]:
+        """How `key` is made, for the C road: whether of a receiver, and whether with the overlaps."""
+        return self._receiver, self._watch_overlap
+
+    def sizes(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, int]:
+        """The size of each declared dim, else of each axis; raises declaration.Misfit."""
+        scope, _ = self._frame(args, kwargs)
+        declared = self.plan.declaration.sizes({name: sizes_of(value) for name, value in scope.items()})
+        return declared or Places.of(scope, self.plan.declaration).sizes()
+
+    def _frame(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The local names at the function's entry: its arguments, and what stays as it is: closure, ``self``.
+
+        Among the arguments stands the type of ``self``: all that a key and a build's place hold of it.
+        """
+        scope = frame_locals(self._traced, args, kwargs)
+        fixed = {name: scope.pop(name) for name in self._traced.__code__.co_freevars if name in scope}
+        if self._receiver:
+            fixed["self"] = scope["self"]
+            scope["self"] = type(scope["self"])
+        return scope, fixed
+
+    def bucket(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], key: Key, rules: Mapping[str, Rule], memory: Memory
+    ) -> Hashable | None:
+        """See `Backend.bucket`; numbers that vary have buckets without a rule."""
+        scope, _ = self._frame(args, kwargs)
+        places = Places.of(scope, self.plan.declaration)
+        seen: Seen | None = memory.recall(_seen(key, places))
+        numbers_vary = seen is not None and seen.with_call(places).numbers_vary
+        return (key[0], places.bucket(rules, numbers_vary)) if rules or numbers_vary else None
+
+    def resized(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], point: Mapping[str, int]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The call with some dims set to other sizes, its values repeated or cut; raises declaration.Misfit."""
+        scope, fixed = self._frame(args, kwargs)
+        places = Places.of(scope, self.plan.declaration)
+        return call_of(self._traced, {**resized(scope, places.resize(point)), **places.numbers_at(point), **fixed})
+
+    # -- the offer
+
+    def identity(self) -> Mapping[str, str]:
+        """What a stored choice depends on besides the key and the machine: the code, the candidates."""
+        plan = self.plan
+        declared = (repr(plan.hints), plan.static, plan.exact, plan.bare, repr(plan.options))
+        variants = [(variant.name or "", (variant.fn, variant.when)) for variant in plan.variants]
+        return {"code": code_identity(self.plain), "candidates": candidates_identity([("plan", declared), *variants])}
+
+    def offer(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], key: Key, memory: Memory, wish: Wish = EVERYTHING
+    ) -> Offer:
+        """Plain, hints, exact, then the supplied variants: what may run this call, built where it is missing."""
+        call = self._situation(args, kwargs, key, memory, wish)
+        draft = Draft([Candidate("plain", self.plain)], wish=wish)
+        wants_builds = self._points(call, memory) or self._wants_exact(call, wish)
+        if wish.only == "plain" or not (wants_builds or self.plan.variants):
+            return Offer(tuple(draft.candidates))
+        effects = self._effects(call, memory, draft)
+        if effects is None:
+            return Offer(tuple(draft.candidates), untimed="what it does is not known, and nothing is traced now")
+        written, untimed = what_timing_may_touch(effects, self.plan.mutates)
+        self._watch_overlap |= written is None or bool(written)
+        unsafe = effects if isinstance(effects, str) else why_no_builds(effects, args, kwargs)
+        if isinstance(effects, Effects) and not unsafe:
+            self._offer_builds(call, memory, draft)
+        elif unsafe:
+            draft.fail("hint and exact builds", unsafe)
+        for variant in self.plan.variants:
+            draft.supply(variant, args, kwargs)
+        return draft.offer(written, untimed)
+
+    def _situation(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], key: Key, memory: Memory, wish: Wish
+    ) -> Situation:
+        scope, fixed = self._frame(args, kwargs)
+        places = Places.of(scope, self.plan.declaration)
+        fact = _seen(key, places)
+        seen: Seen | None = memory.recall(fact)
+        seen = places.seen() if seen is None else seen.with_call(places)
+        memory.remember(fact, seen)
+        plan = self.plan
+        varying = tuple(axis for axis in seen.axes if axis not in plan.static)
+        dynamic = varying if plan.bare else dynamic_dims(plan.hints, plan.declaration.names, plan.static)
+        points = hint_points(plan.hints, dynamic)
+        sizes = places.sizes()
+        wished = point_of(wish.only or "")
+        if wished and (wished in points or self._might_be(wished, sizes)):
+            dynamic, points = tuple(wished), (wished,)
+        return Situation(self._traced, scope, fixed, places, sizes, dynamic, points, key[0], seen.numbers_vary)
+
+    def _might_be(self, point: Mapping[str, int], sizes: Mapping[str, int]) -> bool:
+        """Whether a point that a stored choice names is one that this decoration comes to.
+
+        A store knows axes that this process has not seen vary, and powers of two where no hint's build served a size.
+        """
+        if any(name not in sizes or name in self.plan.static or size < 2 for name, size in point.items()):
+            return False
+        hints = [size for size in self.plan.hints if isinstance(size, int)] if self.plan.bare else []
+        pairs = [(size, sizes[name]) for name, size in point.items()]
+        return all(size in hints or (size == round_up_pow2(size) and size <= _FAR * own) for size, own in pairs)
+
+    def _wants_exact(self, call: Situation, wish: Wish) -> bool:
+        """Asked for; or bare, while no axis has been seen to vary: all sizes constant is what can be known.
+
+        Another process's choice may be one that it made before it saw an axis vary.
+        """
+        bare = self.plan.bare and bool(self.plan.hints) and (not call.dynamic or wish.only == "exact")
+        return self.plan.exact or bare
+
+    def _points(self, call: Situation, memory: Memory) -> Sequence[Mapping[str, int]]:
+        """The hint points that have a build or get one now."""
+        if len(call.points) <= BUILT_AT_FIRST:
+            return call.points
+        near = two_nearest({name: call.sizes[name] for name in call.points[0]}, call.points)
+        return [point for point in call.points if point in near or memory.build(call.slot(point)) is not None]
+
+    def _offer_builds(self, call: Situation, memory: Memory, draft: Draft) -> None:
+        points = self._points(call, memory)
+        for point in points:
+            self._offer_build(call, point, memory, draft)
+        accepted = any(candidate.point for candidate in draft.candidates)
+        if points and not accepted and not draft.failures and not call.tiny():
+            # No hint's build serves this size: one that does, for this size and its like.
+            near = {name: round_up_pow2(call.sizes[name]) for name in points[0]}
+            if near not in points:
+                self._offer_build(call, near, memory, draft)
+        if self._wants_exact(call, draft.wish):
+            self._offer_build(call, {}, memory, draft)
+
+    def _offer_build(self, call: Situation, point: Mapping[str, int], memory: Memory, draft: Draft) -> None:
+        name = variant_name(point) if point else "exact"
+        if not draft.wish.wants(name):
+            return
+        if point and call.tiny():
+            draft.refuse(name, "sizes 0 and 1 are constants to the compiler and never take a hint's build")
+            return
+        why_not = draft.wish.why_not(name)
+        if why_not:
+            draft.put_off(name, why_not)
+            return
+        slot, build = self._builder.find(call, point, memory, make=draft.wish.build)
+        if isinstance(build, NoBuild):
+            draft.lack(name, build)
+            return
+        reasons = build.accepts(call.as_seen()) or build.too_large(number.value for number in call.places.numbers)
+        if reasons:
+            draft.refuse(name, *reasons)
+            return
+        draft.notes += build.notes()
+        draft.candidates.append(Candidate(name, build.run, build.check(), slot, build.route, point=point or None))
+
+    # -- effects
+
+    def _effects(self, call: Situation, memory: Memory, draft: Draft) -> Effects | str | None:
+        """What plain does, or why that is unknown; None where nothing may be made to find out.
+
+        Where one build is all that is asked for, its own trace says it: a process that starts has no time for two.
+        """
+        look = look_at(call, memory, make=False)
+        effects = self._effects_of_build(call, memory, draft.wish) if look is None else None
+        if effects is not None:
+            return effects
+        look = look if look is not None else look_at(call, memory, draft.wish.build)
+        if look is None or isinstance(look, str):
+            return look
+        if look.state:
+            # Plain is right in every state, but what is fastest, and what may be timed, differs between them.
+            draft.candidates[0] = replace(draft.candidates[0], check=look.check())
+        return look.effects
+
+    def _effects_of_build(self, call: Situation, memory: Memory, wish: Wish) -> Effects | None:
+        point = point_of(wish.only or "")
+        wanted = (point in call.points and not call.tiny()) or (wish.only == "exact" and self._wants_exact(call, wish))
+        if not wanted or wish.why_not(str(wish.only)):
+            return None
+        _, build = self._builder.find(call, point, memory, make=wish.build)
+        if isinstance(build, NoBuild) or build.accepts(call.as_seen()):
+            return None
+        return build.trace.effects
+
+
+def _seen(key: Key, places: Places) -> Hashable:
+    """The name of the fact that tells what the calls of a family have shown."""
+    return ("seen", key[0], places.family())

@@ -1,0 +1,219 @@
+"""A graph to compiled code by TorchInductor: the one place that touches Inductor's private names."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import re
+import sys
+import warnings
+import weakref
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # of torch about torch, and no business of the call that comes first
+    from torch._inductor.codecache import PyCodeCache
+    from torch._inductor.compile_fx import compile_fx, compile_fx_inner
+
+from ...keys.key import any_autocast
+from ..guards.graph import dtypes_of_numbers
+from .graph_effects import only_computes
+from .skip_wrappers import past_wrappers
+from .unsafe_ops import refuse_kernels, refuse_unchecked
+
+__all__ = ["Code", "compiler", "look_only", "settings_identity"]
+
+
+_autotuning_log = logging.getLogger("torch._inductor.select_algorithm")
+# Autotuning prints every config that it tried; those of these settings that this release has keep it quiet.
+_SILENT = {
+    name: value
+    for name, value in {"autotune_num_choices_displayed": 0, "max_autotune_report_choices_stats": False}.items()
+    if hasattr(torch._inductor.config, name)
+}
+# The end of a generated module: example inputs of the hint's size, and a loop over them.
+_BENCHMARK = re.compile(r"^def (?:get_args|benchmark_compiled_module)\(", re.MULTILINE)
+
+
+@dataclass(slots=True, weakref_slot=True)
+class Code:
+    """What one build consists of: its source texts (forward, then backward) and the modules that were generated.
+
+    They are let go at `release`, or when the last reference to this goes, as that of a dropped dispatcher does.
+    """
+
+    sources: list[str] = field(default_factory=list)
+    modules: list[Any] = field(default_factory=list)
+    only_views: bool = True
+    numbers: set[torch.dtype] = field(default_factory=set)
+    """What numbers that are inputs become."""
+    holders: int = 1
+
+    def text(self) -> str:
+        """The code without comments, which number the compilation, and without Inductor's own benchmark of it."""
+        lines = [line for source in self.sources for line in _BENCHMARK.split(source)[0].splitlines()]
+        return "\n".join(line for line in lines if not line.lstrip().startswith("#"))
+
+    def __post_init__(self) -> None:
+        weakref.finalize(self, _forget, self.modules).atexit = False
+
+    def release(self) -> None:
+        """One that holds it lets go; with the last one go the generated modules."""
+        self.holders -= 1
+        if self.holders <= 0:
+            _forget(self.modules)
+
+
+def _forget(modules: list[Any]) -> None:
+    """Take generated modules out of Inductor's and Python's own caches, which never forget."""
+    for module in modules:
+        with contextlib.suppress(ValueError):
+            PyCodeCache.modules.remove(module)
+        for table in (sys.modules, getattr(PyCodeCache, "modules_no_attr", {})):
+            # A copy of the dict, not a list of its items: making a list may collect garbage, and that end up here.
+            for name in [name for name, value in table.copy().items() if value is module]:
+                table.pop(name, None)
+    modules.clear()
+
+
+def settings_identity() -> Hashable:
+    """Equal as long as nobody changes Inductor's settings; never equal where this release cannot tell."""
+    return getattr(torch._inductor.config, "get_hash", object)()
+
+
+Compile = Callable[[torch.fx.GraphModule, Sequence[Any]], Callable[..., Any]]
+
+
+def compiler(options: Mapping[str, Any], code: Code) -> Compile:
+    """A graph compiler that fills in ``code``; it raises Uncompilable, and whatever Inductor raises.
+
+    ``fallback_random`` makes random numbers those of plain, so that they do not depend on the choice.
+    """
+    patches = {"fallback_random": True, **_SILENT, **options}
+
+    def compile_graph(gm: torch.fx.GraphModule, examples: Sequence[Any]) -> Callable[..., Any]:
+        refuse_unchecked(gm, examples)
+        with _modules_kept(code), _autotuning_quiet():
+            run = _compiled(gm, examples, patches, code, "size_asserts" not in options)
+            if run is None:
+                run = _compiled(gm, examples, patches, code, trust=False)
+        assert run is not None
+        return run
+
+    return compile_graph
+
+
+@contextlib.contextmanager
+def _modules_kept(code: Code) -> Iterator[None]:
+    """Note the modules that are generated inside."""
+    before = set(map(id, PyCodeCache.modules))
+    try:
+        yield
+    finally:
+        code.modules += [module for module in PyCodeCache.modules if id(module) not in before]
+
+
+@contextlib.contextmanager
+def _autotuning_quiet() -> Iterator[None]:
+    """A config that does not fit the GPU is no error of the user's."""
+    level = _autotuning_log.level
+    try:
+        _autotuning_log.setLevel(logging.CRITICAL)
+        yield
+    finally:
+        _autotuning_log.setLevel(level)
+
+
+def _compiled(
+    gm: torch.fx.GraphModule, examples: Sequence[Any], patches: Mapping[str, Any], code: Code, trust: bool
+) -> Callable[..., Any] | None:
+    """The compiled graph; None where it was compiled in ``trust`` of what turned out not to be so.
+
+    Assertions of sizes take half a microsecond each, and the key and the guards imply those of inputs. They are left
+    out of a graph without a backward that calls no operator, whose result may have other sizes than it said.
+    """
+    code.sources.clear()
+    inference: list[Any] = []  # graphs without a backward; one that has one is in two parts
+    trusted = False
+
+    def inner(gm: torch.fx.GraphModule, examples: Sequence[Any], **kwargs: Any) -> Any:
+        nonlocal trusted
+        refuse_kernels(gm)
+        code.only_views &= _only_views(gm)
+        code.numbers |= dtypes_of_numbers(gm)
+        trusted = trust and bool(kwargs.get("is_inference")) and _is_all_written(gm)
+        with torch._inductor.config.patch({"size_asserts": False} if trusted else {}):
+            compiled = compile_fx_inner(gm, examples, **kwargs)
+        code.sources.append(getattr(compiled, "source_code", None) or "")
+        if kwargs.get("is_inference") and callable(getattr(compiled, "current_callable", None)):
+            inference.append(compiled)  # and where a release has another name for it, it keeps its wrappers
+        return compiled
+
+    run: Any = compile_fx(gm, examples, inner_compile=inner, config_patches=dict(patches))
+    if trusted and _OPERATORS_RESULT.search(code.sources[0]):
+        return None
+    # Autocast is ambient, as the key has it: with any, AOTAutograd turns it off around the graph.
+    bare = len(inference) == len(code.sources) == 1 and only_computes() and not any_autocast()
+    return past_wrappers(run, inference[0]) if bare else run
+
+
+# Beside what is computed value by value or summed up: what Inductor writes itself, and products into its own memory.
+_WRITTEN_BY_INDUCTOR = frozenset(
+    {"mm", "addmm", "bmm", "baddbmm", "clone", "full", "cat", "convert_element_type", "iota", "var_mean", "copy_"}
+)
+# A result of any other call than these has the sizes that an operator gives it.
+_OPERATORS_RESULT = re.compile(
+    r"^\s*buf\d+ = (?!(?:empty_strided\w*|reinterpret_tensor|alloc_from_pool)\()[\w.]+\(", re.MULTILINE
+)
+
+
+def _is_all_written(gm: torch.fx.GraphModule) -> bool:
+    """Whether Inductor writes the code of each operation itself, as far as can be told before it does."""
+    calls = [node for node in gm.graph.nodes if node.op == "call_function"]
+    return not any(_is_complex(node) for node in gm.graph.nodes) and all(_is_written(node.target) for node in calls)
+
+
+def _is_complex(node: torch.fx.Node) -> bool:
+    value = node.meta.get("val")
+    return isinstance(value, torch.Tensor) and value.is_complex()
+
+
+def _is_written(target: Any) -> bool:
+    if not isinstance(target, torch._ops.OpOverload):
+        return _is_about_sizes(target)
+    if target.namespace not in ("aten", "prims"):
+        return False
+    told = {torch.Tag.pointwise, torch.Tag.reduction} & set(target.tags)
+    return bool(told) or _is_view(target) or target._opname in _WRITTEN_BY_INDUCTOR
+
+
+def _is_about_sizes(target: Any) -> bool:
+    """Arithmetic, and what takes a size of a tensor; not what runs graphs nested in this one."""
+    return not str(target).startswith("aten") and not isinstance(target, torch._ops.HigherOrderOperator)
+
+
+def look_only(gm: torch.fx.GraphModule, examples: Sequence[Any]) -> Callable[..., Any]:
+    """Trace through autograd without compiling anything: for a function's effects alone."""
+    from torch._dynamo.backends.common import aot_autograd
+
+    def keep(graph: torch.fx.GraphModule, _: Sequence[Any]) -> Callable[..., Any]:
+        return graph.forward
+
+    return aot_autograd(fw_compiler=keep, bw_compiler=keep)(gm, examples)
+
+
+def _only_views(gm: torch.fx.GraphModule) -> bool:
+    """Whether every operation of the graph is a view of its input: such code launches no kernel."""
+    calls = [node.target for node in gm.graph.nodes if node.op == "call_function"]
+    return all(_is_view(target) for target in calls)
+
+
+def _is_view(target: Any) -> bool:
+    if not isinstance(target, torch._ops.OpOverload):
+        return _is_about_sizes(target)
+    returns = target._schema.returns
+    return bool(returns) and all(r.alias_info is not None and not r.alias_info.is_write for r in returns)

@@ -1,0 +1,425 @@
+from __future__ import annotations
+
+import functools
+import gc
+import types
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from torch import Tensor, nn
+
+from shapedispatch.functions.guards import code_guard as standing_module
+from shapedispatch.functions.guards.code_guard import Standing, code_on
+from tests.roads import NO_COMPILER, ROADS, taking
+
+Watch = Callable[[], bool]
+
+
+@pytest.fixture(params=ROADS, autouse=True)
+def road(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Both ways of asking: in C, and in Python alone."""
+    if request.param == "c" and NO_COMPILER:
+        pytest.skip(NO_COMPILER)
+    with taking(request.param):
+        yield request.param
+
+
+def functions() -> tuple[types.FunctionType, types.FunctionType]:
+    """A function, and one of other code."""
+
+    def one(x: int, k: int = 2, *, j: int = 3) -> int:
+        return x + k + j
+
+    def other(x: int, k: int = 2, *, j: int = 3) -> int:
+        return x - k - j
+
+    return one, other  # type: ignore[return-value]  # to mypy no function is a FunctionType
+
+
+def classes() -> tuple[type, type]:
+    """A class with code and a value, and one that derives from it."""
+
+    class Base:
+        value = 1
+        none = None
+
+        def method(self) -> int:
+            return 1
+
+        @property
+        def shown(self) -> int:
+            return 1
+
+    class Derived(Base):
+        pass
+
+    return Base, Derived
+
+
+def code(x: Any) -> Any:
+    """What something is replaced by."""
+    return x
+
+
+def test_what_is_left_alone_stands() -> None:
+    """Nothing is reported of functions, closures and classes that nobody touches."""
+    (fn, _), held = functions(), classes()
+    standing = Standing(fn, [], held)
+    watch = standing.watch()
+    assert [watch(), watch(), standing.replaced()] == [True, True, None]
+
+
+def new_code(fn: Any, other: Any) -> None:
+    """As a reload does."""
+    fn.__code__ = other.__code__
+
+
+def new_defaults(fn: Any, _: Any) -> None:
+    """Of parameters that may be positional."""
+    fn.__defaults__ = (4,)
+
+
+def no_keyword_defaults(fn: Any, _: Any) -> None:
+    """None at all."""
+    fn.__kwdefaults__ = None
+
+
+def other_keyword_default(fn: Any, _: Any) -> None:
+    """In place: the dict stays the same."""
+    fn.__kwdefaults__["j"] = 4
+
+
+def one_more_keyword_default(fn: Any, _: Any) -> None:
+    """In place, too."""
+    fn.__kwdefaults__["more"] = 4
+
+
+@pytest.mark.parametrize("also", [False, True], ids=["own", "another"])
+@pytest.mark.parametrize(
+    "change", [new_code, new_defaults, no_keyword_defaults, other_keyword_default, one_more_keyword_default]
+)
+def test_a_changed_function_is_seen(change: Callable[[Any, Any], None], also: bool) -> None:
+    """Its code, its defaults, those of keywords; whether it is the one that was traced or one that it calls."""
+    fn, other = functions()
+    standing = Standing(code if also else fn, [fn] if also else [], [])  # type: ignore[arg-type]
+    watch = standing.watch()
+    assert watch()
+    change(fn, other)
+    assert not watch()
+    assert not watch()
+    assert standing.replaced() == f"{fn.__qualname__} has other code or defaults now"
+
+
+def set_method(base: Any, _: Any) -> None:
+    """Where it stands."""
+    base.method = code
+
+
+def set_property(base: Any, _: Any) -> None:
+    """A descriptor."""
+    base.shown = property(code)
+
+
+def set_setter(base: Any, _: Any) -> None:
+    """A property that reads the same."""
+    base.shown = property(base.shown.fget, code)
+
+
+def shadow_method(_: Any, derived: Any) -> None:
+    """By one of the derived class."""
+    derived.method = code
+
+
+def shadow_method_by_a_value(_: Any, derived: Any) -> None:
+    """By none."""
+    derived.method = 3
+
+
+def delete_method(base: Any, _: Any) -> None:
+    """There is none any more."""
+    del base.method
+
+
+def add_special_method(base: Any, _: Any) -> None:
+    """Python looks for many."""
+    base.__len__ = code
+
+
+def add_method(base: Any, _: Any) -> None:
+    """By a name that the code may compute."""
+    base.more = code
+
+
+def set_value_to_code(base: Any, _: Any) -> None:
+    """A value that code replaces."""
+    base.value = property(code)
+
+
+def exchange_none_for_code(base: Any, _: Any) -> None:
+    """As many names as before, one of another meaning."""
+    del base.none
+    base.more = code
+
+
+def other_bases(base: Any, derived: Any) -> None:
+    """What is inherited changes."""
+    derived.__bases__ = (type("Other", (base,), {"method": code}),)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        set_method,
+        set_property,
+        set_setter,
+        shadow_method,
+        shadow_method_by_a_value,
+        delete_method,
+        add_special_method,
+        add_method,
+        set_value_to_code,
+        exchange_none_for_code,
+        other_bases,
+    ],
+)
+def test_changed_code_on_a_class_is_seen(change: Callable[[Any, Any], None]) -> None:
+    """By what Python would find, on the class or on a base of it."""
+    base, derived = classes()
+    standing = Standing(code, [], [derived], names={"method"})  # type: ignore[arg-type]
+    watch = standing.watch()
+    assert watch()
+    change(base, derived)
+    assert not watch()
+    assert not watch()
+    assert str(standing.replaced()).endswith("has been replaced")
+
+
+def test_other_bases_of_one_of_torchs_classes_are_seen() -> None:
+    """Those are asked in a shorter way."""
+    base, derived = classes()
+    derived.__module__ = "torch.made_up"
+    watch = Standing(code, [], [derived]).watch()  # type: ignore[arg-type]
+    assert watch()
+    other_bases(base, derived)
+    assert not watch()
+
+
+def test_the_last_value_of_a_class_that_becomes_code_is_seen() -> None:
+    """As many names as before, and one more that is code."""
+
+    class Bare:
+        __slots__ = ()
+        last = 1
+
+    watch = Standing(code, [], [Bare]).watch()  # type: ignore[arg-type]
+    assert watch()
+    Bare.last = code  # type: ignore[assignment]
+    assert not watch()
+
+
+def test_a_changed_value_of_a_class_is_let_pass() -> None:
+    """Values have guards of their own; a counter would have everything built anew at each call."""
+    base, derived = classes()
+    standing = Standing(code, [], [derived])  # type: ignore[arg-type]
+    watch = standing.watch()
+    for count in range(3):
+        base.value = count  # type: ignore[attr-defined]
+        assert watch()
+    base.another = 4  # type: ignore[attr-defined]
+    assert watch()
+    assert standing.replaced() is None
+    base.method = code  # type: ignore[attr-defined]
+    assert not watch()
+
+
+def test_what_is_put_back_stands_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A test that replaces a method for a while does no harm."""
+    base, derived = classes()
+    watch = Standing(code, [], [derived]).watch()  # type: ignore[arg-type]
+    with monkeypatch.context() as patch:
+        patch.setattr(base, "method", code)
+        assert not watch()
+    assert watch()
+
+
+def test_only_used_names_and_special_methods_matter_on_torchs_own_classes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Libraries hang things on those; on its tensors, special methods do not matter either."""
+    watch = Standing(code, [], [nn.ReLU, Tensor], names={"forward", "tanh"}).watch()  # type: ignore[arg-type]
+    for owner, name, stands in [
+        (nn.Module, "an_extension", True),
+        (nn.Module, "__call__", False),
+        (nn.ReLU, "forward", False),
+        (nn.ReLU, "__len__", False),
+        (Tensor, "an_extension", True),
+        (Tensor, "tanh", False),
+    ]:
+        with monkeypatch.context() as patch:
+            patch.setattr(owner, name, code, raising=False)
+            assert watch() == stands, name
+        assert watch()
+
+
+def test_all_names_matter_where_those_used_are_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A release of torch that does not tell what it followed has everything watched."""
+    watch = Standing(code, [], [nn.ReLU]).watch()  # type: ignore[arg-type]
+    monkeypatch.setattr(nn.ReLU, "anything", code, raising=False)
+    assert not watch()
+
+
+def test_another_function_of_the_same_code_needs_the_rest_as_it_was() -> None:
+    """A build that is shared stands on what was there when it was made, and on the new function's own code."""
+    (fn, other), (base, derived) = functions(), classes()
+    standing = Standing(fn, [], [derived])
+    base.method = code  # type: ignore[attr-defined]
+    assert not standing.of(other).watch()()
+    standing = Standing(fn, [], [derived])
+    shared = standing.of(other)
+    fn.__code__ = code.__code__
+    assert (standing.watch()(), shared.watch()()) == (False, True)
+    other.__code__ = code.__code__
+    assert not shared.watch()()
+
+
+def test_classes_are_not_held() -> None:
+    """Once one is gone nothing stands, and nobody looks at its memory; in a notebook a class is defined again."""
+
+    def scope() -> tuple[Standing, Watch, list[weakref.ref[Any]]]:
+        base, derived = classes()
+
+        class Slotted(derived):  # type: ignore[misc,valid-type]
+            __slots__ = ("slot",)
+
+            @staticmethod
+            def static() -> type:
+                return __class__  # type: ignore[name-defined,no-any-return]  # of which a closure has the class
+
+        standing = Standing(code, [Slotted.static], [base, Slotted])  # type: ignore[arg-type,list-item]
+        watch = standing.watch()
+        assert watch()
+        return standing, watch, [weakref.ref(one) for one in (base, derived, Slotted)]
+
+    standing, watch, references = scope()
+    gc.collect()
+    assert [reference() for reference in references] == [None] * 3
+    assert not watch()
+    assert standing.replaced() == "a class that it uses is gone"
+    assert not standing.watch()()
+
+
+def test_a_function_that_is_gone_stands() -> None:
+    """Where it was stands another, which is for guards to look at: one may be made anew for each call."""
+    fn, other = functions()
+    standing = Standing(code, [fn, other], [])  # type: ignore[arg-type]
+    watch = standing.watch()
+    assert watch()
+    del fn
+    gc.collect()
+    assert watch()
+    assert standing.watch()()
+    new_defaults(other, None)
+    assert not watch()
+
+
+def test_the_function_itself_is_held() -> None:
+    """A build has its code, and asks it as long as there is one."""
+
+    def scope() -> Watch:
+        fn, _ = functions()
+        return Standing(fn, [], []).watch()
+
+    watch = scope()
+    gc.collect()
+    assert watch()
+
+
+def test_a_shared_build_outlives_the_function_that_it_was_made_for() -> None:
+    """It is another function's, too."""
+
+    _, derived = classes()
+    watch = Standing(functions()[0], [], [derived]).of(functions()[1]).watch()
+    gc.collect()
+    assert watch()
+    del derived, _
+    gc.collect()
+    assert not watch()
+
+
+def test_code_is_what_can_be_called_or_described() -> None:
+    """Functions, classes, partials and descriptors; not values, and nothing of classes that cannot change."""
+
+    class Held:
+        value = 1
+        inner = int
+        part = functools.partial(code)
+
+        @classmethod
+        def made(cls) -> int:
+            return 1
+
+    assert {name for name in code_on(Held, None) if not name.startswith("__")} == {"inner", "part", "made"}
+    assert code_on(int, None) == {}
+
+
+def test_c_refuses_what_it_cannot_watch(road: str) -> None:
+    """A mistake in what it is given is an error there and then."""
+    if road == "python":
+        pytest.skip("Python takes what it is given")
+    from shapedispatch.hit import native
+
+    c = native.module()
+    for given in [((1,), (), []), ((), (1,), [])]:
+        with pytest.raises(TypeError, match="is no"):
+            c.Stands(*given, bool)
+    with pytest.raises(TypeError, match="must be list"):
+        c.Stands((), (), (), bool)
+    with pytest.raises(TypeError, match="takes no arguments"):
+        c.Stands((), (), [], bool)(1)
+
+
+def test_c_has_python_look_once_something_is_dead(road: str) -> None:
+    """It reads no memory of what may be gone."""
+    if road == "python":
+        pytest.skip("Python asks its weak references")
+    from shapedispatch.hit import native
+
+    watched, watched_functions = classes(), functions()  # which live on
+    verdicts, dead = [True, False], list[int]()
+    stands = native.module().Stands(watched, watched_functions, dead, lambda: verdicts.pop(0))
+    assert [stands(), stands(), verdicts] == [True, True, [False]]
+    dead.append(1)
+    assert not stands()
+
+
+def test_an_error_of_the_look_is_not_swallowed(road: str) -> None:
+    """C hands it on."""
+    if road == "python":
+        pytest.skip("there is nothing between")
+    from shapedispatch.hit import native
+
+    def look() -> bool:
+        raise RuntimeError("no answer")
+
+    with pytest.raises(RuntimeError, match="no answer"):
+        native.module().Stands((nn.ReLU,), (), [], look)()
+
+
+def test_what_is_replaced_while_a_class_is_looked_through_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By another thread: what is noted for the next time was read before the look."""
+    base, derived = classes()
+    standing = Standing(code, [], [derived])  # type: ignore[arg-type]
+    watch = standing.watch()
+    assert watch()
+    looked = standing_module._Class.replaced
+
+    def meanwhile(one: Any, names: Any) -> str | None:
+        found = looked(one, names)
+        base.method = code  # type: ignore[attr-defined]
+        return found
+
+    base.another = 2  # type: ignore[attr-defined]  # which has the class looked through
+    with monkeypatch.context() as patch:
+        patch.setattr(standing_module._Class, "replaced", meanwhile)
+        watch()
+    assert not watch()

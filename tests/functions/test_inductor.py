@@ -1,0 +1,266 @@
+from __future__ import annotations
+
+import gc
+import operator
+import os
+import subprocess
+import sys
+import weakref
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from shapedispatch.functions.compile import inductor, unsafe_ops
+from tests.helpers import assert_same, built, pinned
+
+X = torch.linspace(-1, 1, 32).reshape(4, 8)
+
+
+def generated_modules() -> set[int]:
+    """The modules that Inductor has generated and not let go, by identity."""
+    from shapedispatch.functions.compile.inductor import PyCodeCache
+
+    kept = [*PyCodeCache.modules, *getattr(PyCodeCache, "modules_no_attr", {}).values()]
+    return {id(module) for module in kept}
+
+
+def compiled_names() -> set[str]:
+    """What Dynamo has put into the globals of this file for a build."""
+    return {name for name in globals() if name.startswith(("__compiled_fn", "__resume"))}
+
+
+def weak_references(dispatcher: Any) -> list[weakref.ref[Any]]:
+    """To the build, its code and the modules generated for it; nothing here keeps them."""
+    [build] = dispatcher.core.table.builds()
+    modules = list(build.code.modules)
+    assert modules
+    return [weakref.ref(build.trace.call), *map(weakref.ref, modules)]
+
+
+def scaled(x: Tensor) -> Tensor:
+    """What most tests here build."""
+    return torch.relu(x) * 2
+
+
+@pytest.mark.parametrize("gradient", [False, True])
+def test_clearing_leaves_nothing_behind(gradient: bool) -> None:
+    """After `cache_clear` neither the user's module nor Inductor holds anything of a build, and it is collected."""
+    modules, names = generated_modules(), compiled_names()
+    f = pinned(built(scaled, exact=True, hints=()), "exact")
+    f(X.clone().requires_grad_(gradient))
+    left = weak_references(f)
+    f.cache_clear()
+    gc.collect()
+    assert [reference() for reference in left if reference() is not None] == []
+    assert compiled_names() <= names
+    assert generated_modules() <= modules
+
+
+def test_a_build_that_is_evicted_leaves_nothing_behind() -> None:
+    """The least recently used build beyond ``max_builds`` is let go; its choice stays, and is built again unasked."""
+    os.environ["SHAPEDISPATCH_MAX_BUILDS"] = "2"
+    try:
+        f = pinned(built(scaled, exact=True, hints=()), "exact")
+    finally:
+        del os.environ["SHAPEDISPATCH_MAX_BUILDS"]
+    f(X)
+    first = weak_references(f)
+    for m in (1, 2, 3):
+        assert_same(f(X[:m]), scaled(X[:m]))
+    gc.collect()
+    assert [reference() for reference in first if reference() is not None] == []
+    info = f.cache_info()
+    assert (info.builds_held, info.currsize, info.builds) == (2, 4, 4)
+    assert_same(f(X), scaled(X))
+    assert f.cache_info().builds == 5
+
+
+def test_a_dropped_dispatcher_leaves_nothing_behind() -> None:
+    """Without a word: when the user's last reference goes, so does everything compiled."""
+
+    def scope() -> list[weakref.ref[Any]]:
+        f = pinned(built(lambda x: torch.relu(x) * 3, exact=True, hints=()), "exact")
+        f(X)
+        return weak_references(f)
+
+    names = compiled_names()
+    left = scope()
+    gc.collect()
+    assert compiled_names() <= names
+    assert [reference() for reference in left if reference() is not None] == []
+
+
+def test_nothing_kept_holds_a_tensor() -> None:
+    """Arguments die with the caller's last reference, however often they were timed."""
+    f = built(scaled, exact=True, hints=())
+    x = torch.randn(5, 8)
+    f(x)
+    f(x)
+    gone = weakref.ref(x)
+    storage = weakref.ref(x.untyped_storage())
+    del x
+    gc.collect()
+    assert gone() is None
+    assert storage() is None
+
+
+def test_integer_division_by_a_tensor_stays_plain() -> None:
+    """A zero ends the process in compiled code, where plain raises."""
+    f = built(lambda x, y: x // y, exact=True, hints=())
+    x, y = torch.arange(8), torch.ones(8, dtype=torch.long)
+    with pytest.warns(UserWarning, match="divides whole numbers"):
+        assert_same(f(x, y), x // y)
+    with pytest.raises(RuntimeError, match="ZeroDivisionError"):
+        f(x, y * 0)
+
+
+WITHOUT_COMPILER = """
+import warnings
+import torch
+from shapedispatch import shapedispatch
+
+@shapedispatch(dims={"x": "M K"}, hints={"M": (64, 256)}, exact=True)
+def f(x):
+    return torch.relu(x) * 2
+
+with warnings.catch_warnings(record=True) as seen:
+    warnings.simplefilter("always")
+    for m in (1, 2, 5, 70):
+        for _ in range(2):
+            x = torch.randn(m, 8)
+            assert torch.equal(f(x), torch.relu(x) * 2)
+ours = [str(w.message) for w in seen if "plain runs" in str(w.message)]
+print(len(ours), len(seen))
+print(ours[0])
+print(f.explain(x))
+"""
+
+
+def test_without_a_compiler_plain_answers() -> None:
+    """One warning with the reason, and right answers at every size."""
+    environment = {**os.environ, "CXX": "no-such-compiler", "TORCHINDUCTOR_FORCE_DISABLE_CACHES": "1"}
+    environment["PYTHONPATH"] = os.pathsep.join(sys.path)
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_COMPILER], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    first, *rest = done.stdout.splitlines()
+    assert first == "1 1"
+    assert "no-such-compiler" in done.stdout
+    assert any("plain (only)" in line for line in rest)
+    assert done.stderr == ""
+
+
+class Broken:
+    """Finds a module, and fails."""
+
+    def find_spec(self, name: str, *_: Any) -> None:
+        """As a file that cannot be read does."""
+        if name == "shapedispatch.functions.compile.inductor":
+            raise UnicodeDecodeError("ascii", b"\xe2", 0, 1, "ordinal not in range(128)")
+
+
+def test_a_compiler_that_cannot_be_imported_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever its import raises: one warning with the reason, and plain answers."""
+    f = built(scaled, exact=True, hints=())
+    monkeypatch.delitem(sys.modules, "shapedispatch.functions.compile.inductor")
+    monkeypatch.setattr(sys, "meta_path", [Broken(), *sys.meta_path])
+    with pytest.warns(UserWarning, match="cannot be imported: UnicodeDecodeError"):
+        assert_same(f(X), scaled(X))
+    assert f.explain(X).variant == "plain"
+
+
+def test_indexing_has_no_build_where_it_would_end_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A torch whose CPU code does not bound its loads compiles nothing that indexes by a tensor."""
+    monkeypatch.setattr(unsafe_ops, "_DIES_OF_AN_INDEX", True)
+    f = built(lambda x, i: x[i] * 2, hints=(), exact=True)
+    x, i = torch.randn(4, 3), torch.tensor([1, 3, 0])
+    with pytest.warns(UserWarning, match="indexes by a tensor"):
+        assert torch.equal(f(x, i), x[i] * 2)
+
+
+ASSERTION = "assert_size_stride("
+
+
+def sources(fn: Any, *args: Any) -> str:
+    """The generated code of the one build that a call gets, which is right."""
+    f = pinned(built(fn, exact=True, hints=()), "exact")
+    assert_same(f(*args), fn(*args))
+    assert_same(f(*args), fn(*args))
+    [build] = f.core.table.builds()
+    return "\n".join(build.code.sources)
+
+
+@pytest.mark.parametrize("fn", [scaled, lambda x: (torch.relu(x) @ x.T).sum(0)], ids=["values", "product"])
+def test_code_that_inductor_writes_itself_asserts_no_sizes(fn: Any) -> None:
+    """Those of inputs are in the key, or in a guard that is asked."""
+    assert ASSERTION not in sources(fn, X)
+
+
+@torch.library.custom_op("shapedispatch_tests::turned", mutates_args=())
+def turned(x: Tensor) -> Tensor:
+    """Twice as much, in other strides than it says."""
+    return x.t().contiguous().t() * 2
+
+
+@turned.register_fake
+def _(x: Tensor) -> Tensor:
+    return torch.empty_like(x)
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x: torch.sort(torch.relu(x)).values * 2,
+        lambda x: torch.relu(x).to(torch.complex64) * 2,
+        lambda x: torch.nn.functional.conv1d(torch.relu(x)[None], x[:, :, None].transpose(1, 2).expand(4, 4, 8)),
+    ],
+    ids=["operator", "dtype", "convolution"],
+)
+def test_what_an_operator_returns_is_asserted(fn: Any) -> None:
+    """It may be of other sizes or strides than it said."""
+    assert ASSERTION in sources(fn, X)
+
+
+def test_a_result_with_other_strides_than_an_operator_said_is_never_used() -> None:
+    """The assertion fails, and plain answers."""
+
+    def fn(x: Tensor) -> Tensor:
+        return turned(torch.relu(x)) + x
+
+    f = pinned(built(fn, exact=True, hints=()), "exact")
+    for _ in range(3):
+        assert_same(f(X), fn(X))
+    [build] = f.core.table.builds()
+    with pytest.raises(AssertionError):
+        build.run(X)
+
+
+def test_assertions_stay_where_gradients_come_from_outside() -> None:
+    """No key holds the strides of what comes in backward."""
+    assert ASSERTION in sources(scaled, X.clone().requires_grad_())
+
+
+def test_a_graph_that_was_taken_for_all_written_is_compiled_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the code turns out to call decides, not what was expected of it."""
+    monkeypatch.setattr(inductor, "_is_all_written", lambda gm: True)
+    text = sources(lambda x: torch.sort(torch.relu(x)).values * 2, X)
+    assert ASSERTION in text
+    assert text.count("def benchmark_compiled_module") == 1
+
+
+def test_a_wish_for_assertions_is_heard() -> None:
+    """What the user asks of Inductor goes first."""
+    f = pinned(built(scaled, exact=True, hints=(), options={"size_asserts": True}), "exact")
+    f(X)
+    [build] = f.core.table.builds()
+    assert ASSERTION in build.code.sources[0]
+
+
+def test_what_runs_nested_graphs_is_neither_a_view_nor_written_by_inductor() -> None:
+    """It is no arithmetic on sizes, as other functions in a graph of operators are."""
+    for target, about_sizes in ((torch.ops.higher_order.cond, False), (operator.add, True)):
+        assert inductor._is_view(target) is about_sizes
+        assert inductor._is_written(target) is about_sizes
