@@ -68,7 +68,7 @@ def modules_of(package: str) -> list[ModuleType]:
 def wrap(modules: Sequence[ModuleType]) -> dict[str, Any]:
     """Every kernel replaced by its dispatcher in every module that names it; one dispatcher a kernel."""
     from shapedispatch import shapedispatch
-    from shapedispatch.backends.triton_adopt import is_kernel
+    from shapedispatch.kernels.runtime.wrappers import is_kernel
 
     made: dict[int, tuple[Any, Any]] = {}
     for module in modules:

@@ -11,12 +11,12 @@ from typing import Any, Protocol
 
 import torch
 
-from .backends.triton_adopt import adopt, is_kernel
 from .core import Core
 from .decorated import annotations_of, function_in, qualified_name, refuse_twice, refuse_what_is_no_function
 from .errors import DeclarationError
 from .functions.backend import Plan, TorchFunction
 from .hit import profiling
+from .kernels.runtime.wrappers import adopt, is_kernel
 from .keys.signature import Signature
 from .records import CacheInfo, Choice
 from .said import (
@@ -188,8 +188,8 @@ def _function_dispatcher(target: Any, said: Said) -> Any:
 def _kernel_dispatcher(target: Any, said: Said) -> Any:
     """A Triton kernel's dispatcher: an object called as Triton kernels are."""
     from .backends.triton_front import front  # Triton takes a while to import, and may not be there
-    from .backends.triton_kernel import TritonKernel
-    from .backends.triton_plan import plan_of
+    from .kernels.backend import TritonKernel
+    from .kernels.spec import plan_of
 
     variants = checked_variants(said.variants)
     adopted = adopt(target)

@@ -10,7 +10,7 @@ import torch
 from triton.backends.compiler import GPUTarget
 
 from benchmarks.kernels import KernelWorkload, as_tuple, load_all
-from shapedispatch.backends.triton_adopt import adopt
+from shapedispatch.kernels.runtime.wrappers import adopt
 from tests.triton_core import dispatched
 from tests.triton_recorder import recording
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import torch
 
-from shapedispatch.backends.triton_adopt import adopt
 from shapedispatch.backends.triton_front import front
-from shapedispatch.backends.triton_kernel import TritonKernel
-from shapedispatch.backends.triton_plan import plan_of
 from shapedispatch.core import Core
+from shapedispatch.kernels.backend import TritonKernel
+from shapedispatch.kernels.runtime.wrappers import adopt
+from shapedispatch.kernels.spec import plan_of
 from shapedispatch.settings import modes
 from shapedispatch.settings.resolve import settings
 from tests.triton_recorder import Launched, Recorder

@@ -17,7 +17,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler.compiler import CompiledKernel
 from triton.runtime.driver import driver as triton_driver
 
-from shapedispatch.backends.triton_builds import releases
+from shapedispatch.kernels.runtime.loaded import releases
 from tests.c_driver import CDriver, driving
 
 

@@ -15,12 +15,12 @@ from typing import Any
 
 from ..hit.profiling import labelled
 from ..hit.profiling import state as _profiler
+from ..kernels import c_signature
+from ..kernels.runtime.launch import capturing
+from ..kernels.runtime.wrappers import Adopted
+from ..kernels.variants import Spelling
 from ..keys.key import Bypass
 from ..shapes.hints import every_point
-from . import triton_road
-from .triton_adopt import Adopted
-from .triton_launch import capturing
-from .triton_run import Spelling
 
 __all__ = ["front"]
 
@@ -28,13 +28,13 @@ __all__ = ["front"]
 def front(core: Any) -> Any:
     """The object for a `core.Core` whose backend is a `triton_kernel.TritonKernel`."""
     shown = _shown(core.backend.adopted)
-    in_c = triton_road.bases()
+    in_c = c_signature.bases()
     cls = _class_over(type(shown), in_c)  # type: ignore[arg-type]  # a class is hashable
     made: Any = cls.__new__(cls)
     made.__dict__ = shown.__dict__  # one and the same: what is set on either is seen on both
     made.core = core
     if in_c is not None:
-        triton_road.attach(made, _at_grid_over(in_c))
+        c_signature.attach(made, _at_grid_over(in_c))
     return made
 
 
@@ -48,7 +48,7 @@ def _shown(adopted: Adopted) -> Any:
 
 
 @functools.cache
-def _class_over(base: Any, in_c: triton_road.Bases | None) -> Any:
+def _class_over(base: Any, in_c: c_signature.Bases | None) -> Any:
     """The class of such objects over a class of Triton's: made once. Calls go to ``in_c`` first, if there is one."""
     bases = [in_c.front] if in_c is not None else []
     bases += [_Tuned, _Front, base] if hasattr(base, "prune_configs") else [_Front, base]
@@ -90,7 +90,7 @@ class _AtGrid(_Asked, functools.partial[Any]):
 
 
 @functools.cache
-def _at_grid_over(in_c: triton_road.Bases) -> type:
+def _at_grid_over(in_c: c_signature.Bases) -> type:
     """The class of ``kernel[grid]`` where C answers calls."""
     return type("AtGrid", (in_c.at_grid, _Asked), {"__slots__": (), "__doc__": _AtGrid.__doc__})
 

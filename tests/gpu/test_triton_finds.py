@@ -14,7 +14,7 @@ import triton.language as tl
 
 from shapedispatch import Store
 from shapedispatch.autotune.worker import Worker
-from shapedispatch.backends.triton_finds import Finds
+from shapedispatch.kernels.tuned_configs import Finds
 from shapedispatch.store import kernel_store
 from tests.gpu import isolated_kernels
 from tests.triton_core import dispatched

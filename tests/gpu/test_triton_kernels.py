@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 
 from benchmarks.kernels import KernelWorkload, load_all
-from shapedispatch.backends.triton_builds import releases
+from shapedispatch.kernels.runtime.loaded import releases
 from tests.roads import NO_COMPILER, ROADS, taking
 from tests.triton_core import dispatched
 

@@ -10,9 +10,9 @@ import triton
 import triton.language as tl
 
 from shapedispatch import Variant, shapedispatch
-from shapedispatch.backends import triton_builds
 from shapedispatch.hit import profiling
 from shapedispatch.hit.log import STORM, Journal
+from shapedispatch.kernels.runtime import loaded
 from shapedispatch.records import Choice, Refusal, Timing
 from tests.helpers import Ladder
 from tests.triton_core import dispatched, tensors
@@ -192,8 +192,8 @@ def test_a_trace_names_a_kernels_variant() -> None:
             kernel[(4,)](x, y, 60, B=16)
         assert "kernel: plain" in [event.key for event in profile.key_averages()]
         assert "plain" in kernel._repr_html_()
-    triton_builds.releases.kept.clear()
-    triton_builds.releases._waiting.clear()
+    loaded.releases.kept.clear()
+    loaded.releases._waiting.clear()
 
 
 def test_without_a_profiler_there_is_no_range(monkeypatch: pytest.MonkeyPatch) -> None:

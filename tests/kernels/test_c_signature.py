@@ -23,8 +23,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from triton import knobs
 
-from shapedispatch.backends import triton_launch, triton_road
 from shapedispatch.hit import native, profiling
+from shapedispatch.kernels import c_signature
+from shapedispatch.kernels.runtime import launch
 from shapedispatch.settings.modes import set_mode
 from tests.roads import NO_COMPILER, c_module, taking
 from tests.triton_core import dispatched, tensors
@@ -434,9 +435,9 @@ def test_what_has_no_dict_to_tell_is_looked_at(
     recorder: Recorder, monkeypatch: pytest.MonkeyPatch, switch: Any
 ) -> None:
     """At every hit, beside others that tell."""
-    silent = triton_road.silent_at_a_hit
+    silent = c_signature.silent_at_a_hit
     switch.flag = False
-    monkeypatch.setattr(triton_road, "silent_at_a_hit", lambda kernel: (*silent(kernel), (switch, "flag", "f")))
+    monkeypatch.setattr(c_signature, "silent_at_a_hit", lambda kernel: (*silent(kernel), (switch, "flag", "f")))
     kernel = bare(recorder, grid=(1,))
     assert in_c(recorder, lambda: kernel(X, Y, 60)) == 3
     before = recorder.c.in_c
@@ -479,7 +480,7 @@ def test_a_launch_in_a_capture_is_noted(recorder: Recorder, monkeypatch: pytest.
     assert (recorder.launches[-1].stream, recorder.c.in_c) == (9, before + 1)
 
     recorder.c.capturing = True
-    monkeypatch.setattr(triton_launch, "capturing", lambda: True)
+    monkeypatch.setattr(launch, "capturing", lambda: True)
     kernel(X, Y, 60)
     (entry,) = kernel.core.table.peek(kernel.core.backend.key(*kernel.core.backend.normal((None, X, Y, 60), {})))
     assert recorder.c.in_c == before + 1
@@ -553,14 +554,14 @@ def test_a_kernel_that_needs_more_is_tritons_launcher_s(
     recorder: Recorder, monkeypatch: pytest.MonkeyPatch, facts: dict[str, Any], reason: str
 ) -> None:
     """Its reason stands in the route; calls are right all the same."""
-    from shapedispatch.backends import triton_direct
+    from shapedispatch.kernels import c_launcher
 
     def altered(compiled: Any, settled: Any, device: int) -> Any:
         more = type("Compiled", (), {"metadata": compiled.metadata._replace(**facts), "src": compiled.src})
         return triton_direct_plan(more, settled, device)
 
-    triton_direct_plan = triton_direct.plan_of
-    monkeypatch.setattr("shapedispatch.backends.triton_offer.plan_of", altered)
+    triton_direct_plan = c_launcher.plan_of
+    monkeypatch.setattr("shapedispatch.kernels.offer.plan_of", altered)
     kernel = bare(recorder, grid=(1,))
     assert in_c(recorder, lambda: kernel(X, Y, 60)) == 0
     assert reason in str(kernel.explain(X, Y, 60).route)
@@ -784,7 +785,7 @@ def test_another_device_is_another_call(recorder: Recorder) -> None:
 
 def test_with_several_devices_the_current_one_is_asked(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
     """Torch may have another device as the current one before it has a context there."""
-    monkeypatch.setattr(triton_road, "several_devices", lambda: True)
+    monkeypatch.setattr(c_signature, "several_devices", lambda: True)
     kernel = bare(recorder, grid=(1,))
     assert in_c(recorder, lambda: kernel(X, Y, 60)) == 3
     before, context = recorder.c.in_c, recorder.device
@@ -933,7 +934,7 @@ def test_the_object_is_still_tritons(recorder: Recorder) -> None:
 
 def test_without_a_road_every_call_is_pythons(recorder: Recorder) -> None:
     """A class over C's, before it was given one."""
-    bases = triton_road.bases()
+    bases = c_signature.bases()
     assert bases is not None
     asked = []
 

@@ -8,10 +8,10 @@ from typing import Any
 import torch
 
 from ..keys.key import Bypass
-from .triton_adopt import Adopted
-from .triton_key import KeyFunction, Parameter, parameters_of
-from .triton_launch import current_device
-from .triton_reads import Reads, outside
+from .observed_reads import Reads, outside
+from .runtime.launch import current_device
+from .runtime.wrappers import Adopted
+from .specialize import KeyFunction, Parameter, parameters_of
 
 __all__ = ["CPU", "Layout"]
 

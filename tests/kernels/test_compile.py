@@ -12,7 +12,7 @@ import torch
 import triton
 import triton.language as tl
 
-from shapedispatch.backends.triton_build import (
+from shapedispatch.kernels.runtime.compile import (
     compile_all,
     compile_one,
     compiled_already,

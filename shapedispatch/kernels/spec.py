@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from ..errors import DeclarationError
 from ..records import Variant
 from ..shapes.hints import Hints, check_hints, check_static, dynamic_dims
-from .triton_adopt import Adopted
+from .runtime.wrappers import Adopted
 
 __all__ = ["KernelPlan", "Settings", "plan_of"]
 

@@ -12,7 +12,7 @@ import triton.language as tl
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from shapedispatch.backends.triton_static import static_copy
+from shapedispatch.kernels.runtime.constexpr_copy import static_copy
 
 OFFSET = tl.constexpr(2)
 

@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 
-from ..hit import profiling
+from ...hit import profiling
 
 __all__ = [
     "Launch",

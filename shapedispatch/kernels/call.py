@@ -9,10 +9,10 @@ from typing import Any, TypeVar
 
 from ..errors import in_a_line
 from ..keys.key import Bypass, Key
-from .triton_adopt import Adopted
-from .triton_key import ABSENT, Parameter
-from .triton_reads import Reads, Unreadable
-from .triton_run import Settled, Spelling
+from .observed_reads import Reads, Unreadable
+from .runtime.wrappers import Adopted
+from .specialize import ABSENT, Parameter
+from .variants import Settled, Spelling
 
 __all__ = ["KernelCall", "Unsettled"]
 

@@ -20,17 +20,17 @@ from ..keys.code_hash import candidates_identity, code_identity
 from ..keys.key import Bypass, Key, describe
 from ..shapes.declaration import Misfit
 from ..shapes.hints import Rule, bucket_of
-from .triton_adopt import Adopted
-from .triton_build import compiling_elsewhere
-from .triton_builds import Builds, releases
-from .triton_call import KernelCall, Unsettled
-from .triton_finds import Finds, wished
-from .triton_key import KeyFunction
-from .triton_launch import current_stream, why_not_now
-from .triton_layout import CPU, Layout
-from .triton_offer import Making, Wanted, why_no_constants
-from .triton_plan import KernelPlan
-from .triton_run import AsWritten, FirstConfig, Spelling, TritonsOwn
+from .call import KernelCall, Unsettled
+from .key_schema import CPU, Layout
+from .offer import Making, Wanted, why_no_constants
+from .runtime.compile import compiling_elsewhere
+from .runtime.launch import current_stream, why_not_now
+from .runtime.loaded import Builds, releases
+from .runtime.wrappers import Adopted
+from .spec import KernelPlan
+from .specialize import KeyFunction
+from .tuned_configs import Finds, wished
+from .variants import AsWritten, FirstConfig, Spelling, TritonsOwn
 
 __all__ = ["TritonKernel"]
 

@@ -10,12 +10,12 @@ from ..backend import Candidate, Errand, Memory, Wish, why_not_supplied
 from ..errors import in_a_line
 from ..hit import native
 from ..records import Refusal, Variant
-from .triton_adopt import config_text
-from .triton_builds import Build, Builds, slot_of
-from .triton_call import KernelCall
-from .triton_direct import plan_of
-from .triton_effects import Effects
-from .triton_run import Direct, Run, Settled, Supplied, TritonsOwn
+from .c_launcher import plan_of
+from .call import KernelCall
+from .runtime.loaded import Build, Builds, slot_of
+from .runtime.mutation_analysis import Effects
+from .runtime.wrappers import config_text
+from .variants import Direct, Run, Settled, Supplied, TritonsOwn
 
 __all__ = ["CONSTANT", "Making", "Wanted", "config_name", "why_no_constants"]
 

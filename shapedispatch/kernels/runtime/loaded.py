@@ -6,12 +6,12 @@ from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..backend import Memory
-from .triton_build import compile_all, compiled_already, forget
-from .triton_effects import Effects, effects_of
-from .triton_launch import Launch, capturing, why_not_direct
-from .triton_release import Leaving, Releases
-from .triton_static import static_copy
+from ...backend import Memory
+from .compile import compile_all, compiled_already, forget
+from .constexpr_copy import static_copy
+from .launch import Launch, capturing, why_not_direct
+from .mutation_analysis import Effects, effects_of
+from .unload import Leaving, Releases
 
 __all__ = ["Build", "Builds", "releases", "slot_of"]
 

@@ -15,10 +15,10 @@ from ..backend import Memory
 from ..keys.key import Key
 from ..records import Choice
 from ..shapes.hints import distance, hint_points, variant_name
-from .triton_adopt import config_text
-from .triton_layout import Layout
-from .triton_offer import CONSTANT, Making, Wanted, config_name
-from .triton_plan import KernelPlan
+from .key_schema import Layout
+from .offer import CONSTANT, Making, Wanted, config_name
+from .runtime.wrappers import config_text
+from .spec import KernelPlan
 
 __all__ = ["Finds", "wished"]
 

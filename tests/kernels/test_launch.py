@@ -12,9 +12,9 @@ import torch
 import triton
 import triton.language as tl
 
-from shapedispatch.backends import triton_launch
-from shapedispatch.backends.triton_build import compile_one
-from shapedispatch.backends.triton_launch import Launch, current_device, current_stream, why_not_direct, why_not_now
+from shapedispatch.kernels.runtime import launch as triton_launch
+from shapedispatch.kernels.runtime.compile import compile_one
+from shapedispatch.kernels.runtime.launch import Launch, current_device, current_stream, why_not_direct, why_not_now
 from tests.triton_recorder import Recorder, recording
 
 X, Y = torch.zeros(64), torch.zeros(64)

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from triton.backends.compiler import GPUTarget
 from triton.compiler.compiler import make_backend
 
-from shapedispatch.backends.triton_key import ABSENT, KeyFunction, parameters_of
+from shapedispatch.kernels.specialize import ABSENT, KeyFunction, parameters_of
 from shapedispatch.keys.key import Bypass
 
 CPU = -1  # what a tensor on the CPU answers when asked for its device

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from shapedispatch.backends.triton_reads import Reads, Unreadable, outside
+from shapedispatch.kernels.observed_reads import Reads, Unreadable, outside
 
 FACTOR = 3
 

@@ -12,7 +12,7 @@ import torch
 from shapedispatch import Store, set_mode
 from shapedispatch.store import kernel_store
 from shapedispatch.targets import jobs_of_missed
-from tests.test_triton_finds import X, Y, adds, grid_of, process
+from tests.kernels.test_tuned_configs import X, Y, adds, grid_of, process
 from tests.triton_recorder import Recorder, recording
 
 

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from .triton_adopt import Adopted, Tuning
-from .triton_key import ABSENT
-from .triton_launch import Launch
+from .runtime.launch import Launch
+from .runtime.wrappers import Adopted, Tuning
+from .specialize import ABSENT
 
 __all__ = ["AsWritten", "Direct", "FirstConfig", "Run", "Settled", "Spelling", "Supplied", "TritonsOwn"]
 

@@ -13,8 +13,8 @@ import pytest
 import torch
 from torch._C._dynamo.eval_frame import set_eval_frame
 
-from shapedispatch.backends import triton_release
-from shapedispatch.backends.triton_release import Leaving, Releases, unload
+from shapedispatch.kernels.runtime import unload as triton_release
+from shapedispatch.kernels.runtime.unload import Leaving, Releases, unload
 
 
 class Kernel:

@@ -16,8 +16,9 @@ import triton
 import triton.language as tl
 
 from shapedispatch.backend import Wish
-from shapedispatch.backends import triton_builds, triton_front
+from shapedispatch.backends import triton_front
 from shapedispatch.errors import DeclarationError, NoVariantError
+from shapedispatch.kernels.runtime import loaded as triton_builds
 from shapedispatch.keys.key import storable
 from shapedispatch.records import Refusal, Variant
 from shapedispatch.settings.modes import set_mode

@@ -12,9 +12,9 @@ import torch
 
 from ..errors import four_parts, render_call
 from ..hit import native
-from .triton_key import KeyFunction, Parameter
-from .triton_launch import silent_at_a_hit
-from .triton_run import Direct
+from .runtime.launch import silent_at_a_hit
+from .specialize import KeyFunction, Parameter
+from .variants import Direct
 
 __all__ = ["Bases", "attach", "bases"]
 

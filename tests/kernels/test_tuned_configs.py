@@ -15,7 +15,7 @@ import triton
 import triton.language as tl
 
 from shapedispatch import Store, miss, set_mode
-from shapedispatch.backends.triton_adopt import config_text
+from shapedispatch.kernels.runtime.wrappers import config_text
 from shapedispatch.records import Timing
 from shapedispatch.store import kernel_store
 from shapedispatch.store.rows import Row

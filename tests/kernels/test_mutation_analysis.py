@@ -11,7 +11,7 @@ import triton.language as tl
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from shapedispatch.backends.triton_effects import Effects, effects_of
+from shapedispatch.kernels.runtime.mutation_analysis import Effects, effects_of
 
 
 def effects(kernel: Any, **signature: Any) -> Effects:

@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 from triton.runtime.autotuner import Autotuner
 
-from shapedispatch.backends.triton_adopt import Heuristics, Tuning, adopt, config_text, is_kernel
+from shapedispatch.kernels.runtime.wrappers import Heuristics, Tuning, adopt, config_text, is_kernel
 
 CONFIGS = [triton.Config({"B": 16}, num_warps=1), triton.Config({"B": 32}, num_warps=2)]
 EVEN = {"EVEN": lambda args: args["n"] % args["B"] == 0}
@@ -164,7 +164,9 @@ def test_only_kernels_are_kernels() -> None:
 
 def test_asking_does_not_import_triton() -> None:
     """Decorating a function costs no import of Triton."""
-    code = "import sys\nfrom shapedispatch.backends.triton_adopt import is_kernel\nis_kernel(len)\nprint(*sys.modules)"
+    code = (
+        "import sys\nfrom shapedispatch.kernels.runtime.wrappers import is_kernel\nis_kernel(len)\nprint(*sys.modules)"
+    )
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=env)
     loaded = answer.stdout.split()

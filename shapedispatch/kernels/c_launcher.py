@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..hit import native
-from .triton_run import Settled
+from .variants import Settled
 
 __all__ = ["plan_of"]
 
