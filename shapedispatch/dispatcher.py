@@ -11,8 +11,8 @@ from typing import Any, Protocol
 
 import torch
 
-from .core import Core
 from .decorated import annotations_of, function_in, qualified_name, refuse_twice, refuse_what_is_no_function
+from .dispatch.dispatcher import Core
 from .errors import DeclarationError
 from .functions.backend import Plan, TorchFunction
 from .hit import profiling

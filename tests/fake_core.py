@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from shapedispatch.backend import Candidate, Offer
-from shapedispatch.core import Core
+from shapedispatch.dispatch.dispatcher import Core
 from shapedispatch.keys.key import Bypass, ambient
 from shapedispatch.keys.layout import differences
 from shapedispatch.settings.resolve import Resolved, settings

@@ -28,9 +28,9 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
-from shapedispatch import core as core_room
 from shapedispatch.backend import EVERYTHING, Candidate, Memory, Offer, Wish
-from shapedispatch.core import Core
+from shapedispatch.dispatch import dispatcher as core_room
+from shapedispatch.dispatch.dispatcher import Core
 from shapedispatch.dispatcher import function_of
 from shapedispatch.functions.backend import Plan, TorchFunction
 from shapedispatch.keys.key import Key

@@ -39,30 +39,20 @@ PLACES = [
 # Where each module goes that stands flat today.
 PLANNED = {
     "backends.triton_front": "api.kernel_object",
-    "cases": "dispatch.context",
     "cli": "cli.main",
     "cli_store": "cli.store",
     "cli_tune": "cli.tune",
     "console": "cli.console",
-    "core": "dispatch.dispatcher",
     "decorated": "api.arguments",
     "demo": "cli.demo",
     "dispatcher": "api.decorator",
     "doctor": "cli.doctor",
-    "entries": "dispatch.entries",
-    "frozen": "dispatch.on_miss",
-    "isolation": "dispatch.isolation",
     "keyed_calls": "cli.replay",
-    "miss": "dispatch.miss",
-    "notices": "dispatch.user_warnings",
     "plots": "cli.plots",
-    "questions": "dispatch.introspection",
-    "recall": "dispatch.known_choices",
     "report": "cli.tables",
     "said": "api.arguments",
     "sweeps": "cli.sweeps",
     "targets": "cli.targets",
-    "turn": "dispatch.tuning_lock",
 }
 # PLANNED ends
 

@@ -25,8 +25,8 @@ from torch import Tensor, nn
 import shapedispatch as package
 from shapedispatch import shapedispatch
 from shapedispatch.backend import Candidate, Memory, Offer
+from shapedispatch.dispatch.tuning_lock import deciding
 from shapedispatch.keys.key import Key
-from shapedispatch.turn import deciding
 from tests.fuzzing import Baked, BakingBackend, LastIsFastest, baking, last_wins
 
 SHAPES = int(os.environ.get("BOUND_SHAPES", "1200"))
@@ -189,7 +189,7 @@ FORK = """
     warnings.simplefilter("ignore")  # later Pythons warn of a fork in a process with threads
     import torch
     torch.set_num_threads(1)
-    from shapedispatch.turn import deciding
+    from shapedispatch.dispatch.tuning_lock import deciding
     from tests.fuzzing import baking
 
     f = baking(lambda x: x * 2)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from shapedispatch.backends.triton_front import front
-from shapedispatch.core import Core
+from shapedispatch.dispatch.dispatcher import Core
 from shapedispatch.kernels.backend import TritonKernel
 from shapedispatch.kernels.runtime.wrappers import adopt
 from shapedispatch.kernels.spec import plan_of

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from shapedispatch.dispatch.tuning_lock import deciding
 from shapedispatch.hit.table import FACTS, MOST_REPLACEMENTS, STATES_A_KEY, Entry, Table
 from shapedispatch.records import Choice
-from shapedispatch.turn import deciding
 
 
 class Build:

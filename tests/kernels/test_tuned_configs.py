@@ -14,7 +14,8 @@ import torch
 import triton
 import triton.language as tl
 
-from shapedispatch import Store, miss, set_mode
+from shapedispatch import Store, set_mode
+from shapedispatch.dispatch import miss
 from shapedispatch.kernels.runtime.wrappers import config_text
 from shapedispatch.records import Timing
 from shapedispatch.store import kernel_store

@@ -12,18 +12,18 @@ from typing import Any
 
 import torch
 
-from .autotune.choose import Objective, Rules
-from .autotune.measure import Stopwatch
-from .autotune.trial import Trial
-from .autotune.worker import Address, Worker
-from .backend import Backend, Offer, Wish
-from .errors import render_call
-from .hit.table import Table
-from .keys.key import Key
-from .keys.tree import device_of, tensors
-from .notices import Notices
-from .settings.resolve import Resolved
-from .store.kernel_store import Shelf
+from ..autotune.choose import Objective, Rules
+from ..autotune.measure import Stopwatch
+from ..autotune.trial import Trial
+from ..autotune.worker import Address, Worker
+from ..backend import Backend, Offer, Wish
+from ..errors import render_call
+from ..hit.table import Table
+from ..keys.key import Key
+from ..keys.tree import device_of, tensors
+from ..settings.resolve import Resolved
+from ..store.kernel_store import Shelf
+from .user_warnings import Notices
 
 __all__ = ["Case"]
 

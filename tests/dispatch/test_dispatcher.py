@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from shapedispatch.backend import Candidate
-from shapedispatch.core import Core
+from shapedispatch.dispatch.dispatcher import Core
 from tests.fake_core import Backend, call, core_of, raises
 
 

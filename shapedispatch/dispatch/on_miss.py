@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from .autotune.preserve_state import untouched
-from .backend import Wish
-from .cases import Case
+from ..autotune.preserve_state import untouched
+from ..backend import Wish
+from ..errors import MissError, four_parts
+from ..hit.table import Entry
+from ..records import Choice, spelled
+from ..shapes.hints import distance
+from .context import Case
 from .entries import changed, decided, nearest_hint
-from .errors import MissError, four_parts
-from .hit.table import Entry
-from .recall import entry_for, stored
-from .records import Choice, spelled
-from .shapes.hints import distance
+from .known_choices import entry_for, stored
 
 __all__ = ["without_timing"]
 

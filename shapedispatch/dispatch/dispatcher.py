@@ -12,26 +12,26 @@ from typing import Any
 
 import torch
 
-from .autotune.choose import Objective, PlainRaised
-from .autotune.measure import Stopwatch, stopwatch
-from .autotune.worker import Worker, address, shared
-from .backend import Backend
-from .cases import Case
-from .errors import in_a_line
-from .hit import native, profiling
-from .hit.log import Journal
-from .hit.table import Entry, Table
-from .keys.code_hash import code_identity
-from .keys.key import Bypass, Key
-from .keys.tree import tensors
+from ..autotune.choose import Objective, PlainRaised
+from ..autotune.measure import Stopwatch, stopwatch
+from ..autotune.worker import Worker, address, shared
+from ..backend import Backend
+from ..errors import in_a_line
+from ..hit import native, profiling
+from ..hit.log import Journal
+from ..hit.table import Entry, Table
+from ..keys.code_hash import code_identity
+from ..keys.key import Bypass, Key
+from ..keys.tree import tensors
+from ..records import CacheInfo, Choice, choices_html
+from ..settings.resolve import Resolved
+from ..store.kernel_store import Shelf, store_at
+from .context import Case
+from .introspection import Questions
+from .known_choices import FROZEN_MODES, STORED_WHERE
 from .miss import decide
-from .notices import Notices
-from .questions import Questions
-from .recall import FROZEN_MODES, STORED_WHERE
-from .records import CacheInfo, Choice, choices_html
-from .settings.resolve import Resolved
-from .store.kernel_store import Shelf, store_at
-from .turn import deciding
+from .tuning_lock import deciding
+from .user_warnings import Notices
 
 __all__ = ["Core"]
 

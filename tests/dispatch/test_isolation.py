@@ -7,8 +7,8 @@ import pytest
 
 from shapedispatch.autotune.worker import Address
 from shapedispatch.backend import Errand
-from shapedispatch.cases import Case
-from shapedispatch.isolation import judge
+from shapedispatch.dispatch.context import Case
+from shapedispatch.dispatch.isolation import judge
 from tests.fake_core import Backend, core_of
 
 

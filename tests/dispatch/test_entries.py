@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from shapedispatch.backend import Candidate, Offer
-from shapedispatch.entries import changed, decided, entry_of, nearest_hint
+from shapedispatch.dispatch.entries import changed, decided, entry_of, nearest_hint
 from shapedispatch.records import Choice, Refusal
 
 

@@ -8,16 +8,16 @@ from __future__ import annotations
 from collections.abc import Hashable
 from dataclasses import replace
 
-from .autotune.choose import Rules, refusal
-from .autotune.measure import HostStopwatch
-from .autotune.preserve_state import untouched
-from .backend import Candidate, Offer, Wish
-from .cases import Case
+from ..autotune.choose import Rules, refusal
+from ..autotune.measure import HostStopwatch
+from ..autotune.preserve_state import untouched
+from ..backend import Candidate, Offer, Wish
+from ..hit.table import Entry
+from ..records import Choice, spelled
+from ..store.store import Found
+from .context import Case
 from .entries import entry_of
-from .hit.table import Entry
 from .isolation import judge
-from .records import Choice, spelled
-from .store.store import Found
 
 __all__ = ["FROZEN_MODES", "STORED_WHERE", "entry_for", "kept", "known", "share", "stored"]
 

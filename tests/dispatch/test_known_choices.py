@@ -20,7 +20,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from shapedispatch import Store, Variant, recall, set_mode, shapedispatch
+from shapedispatch import Store, Variant, set_mode, shapedispatch
+from shapedispatch.dispatch import known_choices
 from shapedispatch.functions import builds
 from shapedispatch.functions.compile import tracer
 from shapedispatch.store import kernel_store
@@ -29,7 +30,7 @@ from shapedispatch.store.store import Row
 from tests.faults import ERRORS, Faults, faulty
 from tests.helpers import Ladder, assert_same, built, no_time
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parent.parent.parent
 
 
 def call(rows: int) -> Tensor:
@@ -92,7 +93,7 @@ import json, sys, warnings
 warnings.simplefilter("error")
 import torch
 from torch import nn
-from shapedispatch import core, shapedispatch
+from shapedispatch.dispatch import dispatcher as core; from shapedispatch import shapedispatch
 from tests.helpers import Ladder, no_time
 
 torch.set_num_threads(1)
@@ -189,8 +190,8 @@ def test_numbers_are_checked_once_a_class(store: Store, monkeypatch: pytest.Monk
     for rows in (16, 20, 30):
         first(call(rows))
     checked = []
-    judge = recall.refusal
-    monkeypatch.setattr(recall, "refusal", lambda *args: checked.append(args[0].name) or judge(*args))
+    judge = known_choices.refusal
+    monkeypatch.setattr(known_choices, "refusal", lambda *args: checked.append(args[0].name) or judge(*args))
     again = process(waves, store)
     for rows in (16, 20, 30):
         assert_same(again(call(rows)), waves(call(rows)))

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from shapedispatch.backend import Candidate, Offer
-from shapedispatch.cases import Case
+from shapedispatch.dispatch.context import Case
 from tests.fake_core import Backend, call, core_of
 
 

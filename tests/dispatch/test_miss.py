@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from shapedispatch import miss
+from shapedispatch.dispatch import miss
 from shapedispatch.functions import effects_trace
 from shapedispatch.keys.key import ambient
 from tests.fake_core import Backend, call, core_of

@@ -7,18 +7,18 @@ from dataclasses import replace
 
 import torch
 
-from .autotune.choose import choose
-from .autotune.preserve_state import untouched
-from .backend import Offer, Search, Wish
-from .cases import Case
+from ..autotune.choose import choose
+from ..autotune.preserve_state import untouched
+from ..backend import Offer, Search, Wish
+from ..hit.table import Entry
+from ..keys.key import Bypass, Key
+from ..records import Refusal
+from ..shapes.declaration import Misfit
+from .context import Case
 from .entries import changed, decided, nearest_hint
-from .frozen import without_timing
-from .hit.table import Entry
 from .isolation import judge
-from .keys.key import Bypass, Key
-from .recall import FROZEN_MODES, kept, known, share
-from .records import Refusal
-from .shapes.declaration import Misfit
+from .known_choices import FROZEN_MODES, kept, known, share
+from .on_miss import without_timing
 
 __all__ = ["decide"]
 

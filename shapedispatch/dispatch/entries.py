@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from .backend import Candidate, Offer
-from .hit.table import Entry
-from .records import Choice, Origin, Refusal, Timing
-from .shapes.hints import distance
+from ..backend import Candidate, Offer
+from ..hit.table import Entry
+from ..records import Choice, Origin, Refusal, Timing
+from ..shapes.hints import distance
 
 __all__ = ["changed", "decided", "entry_of", "nearest_hint"]
 

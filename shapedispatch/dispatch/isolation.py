@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from .backend import Errand
-from .cases import Case
+from ..backend import Errand
+from .context import Case
 
 __all__ = ["judge"]
 

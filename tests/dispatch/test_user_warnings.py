@@ -4,7 +4,7 @@ import warnings
 
 import pytest
 
-from shapedispatch.notices import Notices
+from shapedispatch.dispatch.user_warnings import Notices
 from shapedispatch.records import Refusal
 from tests.fake_core import Backend, call, core_of
 

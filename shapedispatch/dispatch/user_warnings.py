@@ -6,9 +6,9 @@ import sys
 import warnings
 from collections.abc import Callable, Sequence
 
-from .autotune.choose import all_refused
-from .errors import four_parts
-from .records import Refusal
+from ..autotune.choose import all_refused
+from ..errors import four_parts
+from ..records import Refusal
 
 __all__ = ["Notices"]
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from shapedispatch.turn import deciding
+from shapedispatch.dispatch.tuning_lock import deciding
 
 
 @pytest.fixture

@@ -6,17 +6,17 @@ import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from .autotune.choose import PlainRaised
-from .autotune.preserve_state import untouched
-from .backend import EVERYTHING, Backend, Candidate, Offer, Search
-from .cases import Case
-from .errors import DeclarationError, NoVariantError, four_parts, render_call
-from .keys.key import Bypass, Key, safe_key
+from ..autotune.choose import PlainRaised
+from ..autotune.preserve_state import untouched
+from ..backend import EVERYTHING, Backend, Candidate, Offer, Search
+from ..errors import DeclarationError, NoVariantError, four_parts, render_call
+from ..keys.key import Bypass, Key, safe_key
+from ..records import Choice, Refusal
+from ..shapes.declaration import Misfit, did_you_mean
+from ..shapes.hints import every_point
+from .context import Case
 from .miss import decide
-from .records import Choice, Refusal
-from .shapes.declaration import Misfit, did_you_mean
-from .shapes.hints import every_point
-from .turn import deciding
+from .tuning_lock import deciding
 
 __all__ = ["Questions"]
 
