@@ -24,7 +24,7 @@ compiled build is allowed; what that means, and the settings, stand in README.md
 
 from typing import Any
 
-from .dispatcher import Dispatcher, dispatchers, shapedispatch
+from .api.decorator import Dispatcher, dispatchers, shapedispatch
 from .errors import MissError, NoVariantError, SettingsError, ShapeDispatchError
 from .hit import native
 from .records import CacheInfo, Choice, Refusal, Timing, Variant

@@ -21,7 +21,7 @@ from rich.text import Text
 from torch import Tensor
 from torch.nn import functional
 
-from .dispatcher import shapedispatch
+from .api.decorator import shapedispatch
 from .records import Choice, Variant
 
 __all__ = ["Show", "decide", "main", "second_pass", "shows", "table", "verdict"]

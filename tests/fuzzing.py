@@ -28,10 +28,10 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
+from shapedispatch.api.decorator import function_of
 from shapedispatch.backend import EVERYTHING, Candidate, Memory, Offer, Wish
 from shapedispatch.dispatch import dispatcher as core_room
 from shapedispatch.dispatch.dispatcher import Core
-from shapedispatch.dispatcher import function_of
 from shapedispatch.functions.backend import Plan, TorchFunction
 from shapedispatch.keys.key import Key
 from shapedispatch.keys.tree import span

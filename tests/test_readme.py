@@ -125,7 +125,7 @@ def test_the_commands_work_as_printed(tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_every_setting_and_every_method_is_named() -> None:
     """A table each; what is not there cannot be found."""
-    from shapedispatch.dispatcher import Dispatcher
+    from shapedispatch.api.decorator import Dispatcher
     from shapedispatch.settings.resolve import TABLE
 
     text = README.read_text("utf-8")

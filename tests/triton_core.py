@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from shapedispatch.backends.triton_front import front
+from shapedispatch.api.kernel_object import front
 from shapedispatch.dispatch.dispatcher import Core
 from shapedispatch.kernels.backend import TritonKernel
 from shapedispatch.kernels.runtime.wrappers import adopt

@@ -11,28 +11,32 @@ from typing import Any, Protocol
 
 import torch
 
-from .decorated import annotations_of, function_in, qualified_name, refuse_twice, refuse_what_is_no_function
-from .dispatch.dispatcher import Core
-from .errors import DeclarationError
-from .functions.backend import Plan, TorchFunction
-from .hit import profiling
-from .kernels.runtime.wrappers import adopt, is_kernel
-from .keys.signature import Signature
-from .records import CacheInfo, Choice
-from .said import (
+from ..dispatch.dispatcher import Core
+from ..errors import DeclarationError
+from ..functions.backend import Plan, TorchFunction
+from ..hit import profiling
+from ..kernels.runtime.wrappers import adopt, is_kernel
+from ..keys.signature import Signature
+from ..records import CacheInfo, Choice
+from ..settings import modes
+from ..settings.resolve import Resolved, settings
+from ..shapes.declaration import Declaration
+from ..shapes.hints import check_hints, check_static
+from .arguments import (
     LEFT_OUT,
     Said,
+    annotations_of,
     checked_mutates,
     checked_options,
     checked_settings,
     checked_variants,
+    function_in,
     given,
+    qualified_name,
+    refuse_twice,
+    refuse_what_is_no_function,
     unknown_argument,
 )
-from .settings import modes
-from .settings.resolve import Resolved, settings
-from .shapes.declaration import Declaration
-from .shapes.hints import check_hints, check_static
 
 __all__ = ["Dispatcher", "dispatchers", "shapedispatch"]
 
@@ -187,9 +191,9 @@ def _function_dispatcher(target: Any, said: Said) -> Any:
 
 def _kernel_dispatcher(target: Any, said: Said) -> Any:
     """A Triton kernel's dispatcher: an object called as Triton kernels are."""
-    from .backends.triton_front import front  # Triton takes a while to import, and may not be there
-    from .kernels.backend import TritonKernel
-    from .kernels.spec import plan_of
+    from ..kernels.backend import TritonKernel
+    from ..kernels.spec import plan_of
+    from .kernel_object import front  # Triton takes a while to import, and may not be there
 
     variants = checked_variants(said.variants)
     adopted = adopt(target)
