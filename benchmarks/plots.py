@@ -20,7 +20,7 @@ sys.path.insert(0, str(HERE.parent))
 from benchmarks import front_page  # noqa: E402 - of this checkout, wherever the script is called from
 from benchmarks.answers import ANSWERS  # noqa: E402
 from benchmarks.documents import Result, results_of  # noqa: E402
-from shapedispatch import report  # noqa: E402
+from shapedispatch.cli import tables  # noqa: E402
 
 MARKED = re.compile(r"(<!-- numbers: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 NONE_YET = "No full run is recorded yet.\n"
@@ -40,7 +40,7 @@ def drawn(script: str, result: Result) -> list[Path]:
     """Draw a result's pictures beside it; where they lie."""
     pictures = {result.picture(name): figure for name, figure in ANSWERS[script].draw(result).items()}
     for path, figure in pictures.items():
-        report.save(figure, path)
+        tables.save(figure, path)
     return list(pictures)
 
 

@@ -16,7 +16,7 @@ import torch
 from click.testing import CliRunner
 
 from shapedispatch import shapedispatch
-from shapedispatch.cli import main
+from shapedispatch.cli.main import main
 
 README = Path(__file__).parent.parent / "README.md"
 NEEDS_A_GPU = "<!-- needs a GPU -->"
@@ -105,7 +105,7 @@ def commands_of(blocks: list[Block]) -> list[list[str]]:
 @pytest.mark.own_store
 def test_the_commands_work_as_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One after the other in a folder that holds the module before them; the demo at tiny sizes."""
-    from shapedispatch import demo
+    from shapedispatch.cli import demo
 
     tiny = demo.shows
     monkeypatch.setattr(demo, "shows", lambda device: tiny("cpu", scale=64, exact=False))

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from benchmarks.documents import Document, Result, markdown
-from shapedispatch import report
+from shapedispatch.cli import tables
+from shapedispatch.cli.sweeps import Point, Sweep
 from shapedispatch.records import Timing
-from shapedispatch.sweeps import Point, Sweep
 
 from .pictures import OURS, Pictures
 
@@ -19,7 +19,7 @@ STATIC, DYNAMIC = "torch.compile static", "torch.compile HQ, D dynamic"
 def tell_hint_matrix(result: Result) -> str:
     """The choices beside every fixed variant, and whether the hints' codes differ."""
     rows = []
-    for sweep in report.sweeps_of(result.document):
+    for sweep in tables.sweeps_of(result.document):
         part = result.document[sweep.title]
         worst = {name: max(point.ratios().get(name, 0.0) for point in sweep.points) for name in sweep.variants()}
         best, worst_name = min(worst, key=worst.__getitem__), max(worst, key=worst.__getitem__)
@@ -53,10 +53,10 @@ def rivals(rows: Sequence[Document], name: str) -> list[tuple[Document, Document
 def draw_hint_matrix(result: Result) -> Pictures:
     """Times and ratios of each workload."""
     found = {}
-    for sweep in report.sweeps_of(result.document):
+    for sweep in tables.sweeps_of(result.document):
         dim = sweep.dims()[0]
-        found[f"{sweep.title}-times"] = report.draw_times(sweep, dim)
-        found[f"{sweep.title}-ratios"] = report.draw_ratios(sweep, dim)
+        found[f"{sweep.title}-times"] = tables.draw_times(sweep, dim)
+        found[f"{sweep.title}-ratios"] = tables.draw_ratios(sweep, dim)
     return found
 
 
@@ -82,7 +82,7 @@ def draw_exact_vs_dynamic(result: Result) -> Pictures:
         bars = {label: [row["times"][name]["median_us"] for row in rows] for name, label in shown.items()}
         labels = [heads(row) for row in rows]
         title = f"{form}: forward and backward by HKV, N_REP, D"
-        found[form] = report.draw_bars(title, labels, bars, "µs of both together", result.corner)
+        found[form] = tables.draw_bars(title, labels, bars, "µs of both together", result.corner)
     return found
 
 
@@ -167,4 +167,4 @@ def fixed_point(row: Document, best: str, worst: str) -> Point:
 
 def draw_kernel_choices(result: Result) -> Pictures:
     """How far each fixed config is off, and the dispatched call."""
-    return {sweep.title: report.draw_ratios(sweep, sweep.dims()[0]) for sweep in fixed_configs(result)}
+    return {sweep.title: tables.draw_ratios(sweep, sweep.dims()[0]) for sweep in fixed_configs(result)}

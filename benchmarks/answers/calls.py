@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from benchmarks.documents import Result, markdown
-from shapedispatch import report
-from shapedispatch.sweeps import curves_of
+from shapedispatch.cli import tables
+from shapedispatch.cli.sweeps import curves_of
 
 from .pictures import OURS, Pictures, against, median, spread
 
@@ -30,7 +30,7 @@ def draw_call_overhead(result: Result) -> Pictures:
     """By number of shapes."""
     curves = curves_of(result.document, "shapes")
     title = "host time of a call whose shape is known"
-    return {"shapes": report.draw_curves(title, curves, "shapes called in turn", result.corner)}
+    return {"shapes": tables.draw_curves(title, curves, "shapes called in turn", result.corner)}
 
 
 def tell_launch_overhead(result: Result) -> str:
@@ -66,7 +66,7 @@ def draw_launch_overhead(result: Result) -> Pictures:
     """By number of tensors."""
     curves = curves_of(result.document, "tensors")
     title = "host time of a launch, one shape again and again"
-    return {"tensors": report.draw_curves(title, curves, "tensors of a call", result.corner)}
+    return {"tensors": tables.draw_curves(title, curves, "tensors of a call", result.corner)}
 
 
 def tell_key_cost(result: Result) -> str:
@@ -86,7 +86,7 @@ def draw_key_cost(result: Result) -> Pictures:
         "median": [one["time"]["median_us"] for one in parts.values()],
         "least": [one["least_us"] for one in parts.values()],
     }
-    return {"parts": report.draw_bars("the key of a call, in Python", list(parts), bars, "µs", result.corner)}
+    return {"parts": tables.draw_bars("the key of a call, in Python", list(parts), bars, "µs", result.corner)}
 
 
 def tell_hotpath_cost(result: Result) -> str:
@@ -111,7 +111,7 @@ def draw_hotpath_cost(result: Result) -> Pictures:
     """By number of tensors, functions and kernels apart."""
     found = result.document["key and lookup"]
     return {
-        what: report.draw_curves(
+        what: tables.draw_curves(
             f"key and lookup of a known call of {what}", curves_of(found, what), "tensors of a call", result.corner
         )
         for what in found

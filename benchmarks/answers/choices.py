@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Sequence
 
 from benchmarks.documents import Document, Result, markdown
-from shapedispatch import report
+from shapedispatch.cli import tables
 
 from .pictures import OURS, Pictures, against, median, percentile
 
@@ -44,7 +44,7 @@ def draw_regret(result: Result) -> Pictures:
     pairs = result.document["pairs"]
     lost = {"what was chosen": [100 * max(pair["regret"], 0.0) for pair in pairs], **fixed(pairs)}
     up = "% slower than the best at that size"
-    return {"pairs": report.draw_sorted("regret", lost, "% of workloads and shapes", up, result.corner)}
+    return {"pairs": tables.draw_sorted("regret", lost, "% of workloads and shapes", up, result.corner)}
 
 
 def fixed(pairs: Sequence[Document]) -> dict[str, list[float]]:
@@ -76,7 +76,7 @@ def draw_ties(result: Result) -> Pictures:
         "right": [100 * one["right"] / one["tunings"] for one in series.values()],
         "bar": [100 * one["bar"] for one in series.values()],
     }
-    return {"right": report.draw_bars("tunings of two, on busy cores", list(series), bars, "% right", result.corner)}
+    return {"right": tables.draw_bars("tunings of two, on busy cores", list(series), bars, "% right", result.corner)}
 
 
 def tell_tuning_stall(result: Result) -> str:
@@ -95,7 +95,7 @@ def tell_tuning_stall(result: Result) -> str:
 def draw_tuning_stall(result: Result) -> Pictures:
     """Every stall, sorted."""
     stalls = {name: [us / 1e3 for us in found] for name, found in result.document["stalls_us"].items()}
-    figure = report.draw_sorted("stall at a new shape", stalls, "% of new shapes", "ms", result.corner)
+    figure = tables.draw_sorted("stall at a new shape", stalls, "% of new shapes", "ms", result.corner)
     return {"stalls": figure}
 
 
@@ -134,7 +134,7 @@ def draw_warm_start(result: Result) -> Pictures:
     nothing = {"all_ms": float("nan")}
     bars = {name: [part.get(name, nothing)["all_ms"] for part in parts.values()] for name in contenders}
     title = "a fresh process, all shapes seen before: to the last first result"
-    return {"starts": report.draw_bars(title, list(parts), bars, "ms", result.corner)}
+    return {"starts": tables.draw_bars(title, list(parts), bars, "ms", result.corner)}
 
 
 def tell_lessons(result: Result) -> str:
@@ -178,7 +178,7 @@ def draw_lessons(result: Result) -> Pictures:
             words = {"over plain": "plain / winner", "over worst": "worst / winner"}
             gains = {said: [most(rows, over) for rows in parts.values()] for over, said in words.items()}
             title = f"what choosing by {objective} gains, at the size at which it gains most"
-            found[objective] = report.draw_bars(title, list(parts), gains, "×", result.corner)
+            found[objective] = tables.draw_bars(title, list(parts), gains, "×", result.corner)
     return found
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from benchmarks.documents import Result, markdown
-from shapedispatch import report
+from shapedispatch.cli import tables
 
 from .pictures import Pictures
 
@@ -28,7 +28,7 @@ def draw_fuzz(result: Result) -> Pictures:
     words = [name for name in FUZZED if name != "calls"]
     bars = {f"of {result.document['calls']:,} calls": [result.document[name] for name in words]}
     labels = [name.replace("_", " ") for name in words]
-    return {"calls": report.draw_bars("generated calls against plain", labels, bars, "calls", result.corner)}
+    return {"calls": tables.draw_bars("generated calls against plain", labels, bars, "calls", result.corner)}
 
 
 def tell_store_kill(result: Result) -> str:
@@ -44,7 +44,7 @@ def draw_store_kill(result: Result) -> Pictures:
     bars = {f"{result.document['form']}, {result.document['seconds']:g} s": [result.document[name] for name in KILLED]}
     labels = [name.replace("_", " ") for name in KILLED]
     title = "writers killed at random moments"
-    return {"counts": report.draw_bars(title, labels, bars, "kills, rows, exceptions", result.corner)}
+    return {"counts": tables.draw_bars(title, labels, bars, "kills, rows, exceptions", result.corner)}
 
 
 def tell_library(result: Result) -> str:
@@ -64,4 +64,4 @@ def draw_library(result: Result) -> Pictures:
     labels = [name.rpartition(".")[2].strip("_").removesuffix("_kernel") for name in called]
     bars = {kind: [float(one[kind]) for one in called.values()] for kind in ("hits", "misses", "bypasses")}
     title = "launches of a kernel library's kernels, dispatched"
-    return {"kernels": report.draw_bars(title, labels, bars, "launches", result.corner)}
+    return {"kernels": tables.draw_bars(title, labels, bars, "launches", result.corner)}

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from shapedispatch import Store, set_mode
+from shapedispatch.cli.targets import jobs_of_missed
 from shapedispatch.store import kernel_store
-from shapedispatch.targets import jobs_of_missed
 from tests.kernels.test_tuned_configs import X, Y, adds, grid_of, process
 from tests.triton_recorder import Recorder, recording
 

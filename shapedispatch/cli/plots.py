@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from .errors import ShapeDispatchError
+from ..errors import ShapeDispatchError
 from .sweeps import Curve, Point, Sweep
 
 __all__ = [

@@ -9,7 +9,7 @@ import pytest
 import torch
 from rich.console import Console
 
-from shapedispatch import demo
+from shapedispatch.cli import demo
 from shapedispatch.records import Choice, Refusal, Timing
 
 

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 import torch
 
-from shapedispatch import doctor, shapedispatch
-from shapedispatch.doctor import Finding, examine
+from shapedispatch import shapedispatch
+from shapedispatch.cli import doctor
+from shapedispatch.cli.doctor import Finding, examine
 from shapedispatch.settings import resolve
 
 
@@ -121,7 +122,7 @@ def test_a_store_below_a_file_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path:
 def test_a_store_that_cannot_be_made_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Where nothing may be written; access is asked for, since a privileged user may write anywhere."""
     monkeypatch.setenv("SHAPEDISPATCH_STORE", str(tmp_path / "below" / "store"))
-    monkeypatch.setattr("shapedispatch.doctor.os.access", lambda path, how: False)
+    monkeypatch.setattr("shapedispatch.cli.doctor.os.access", lambda path, how: False)
     resolve.reset()
     assert of("store").state == "bad"
     assert of("store").found.endswith(f"cannot be made: nothing may be written in {tmp_path}")

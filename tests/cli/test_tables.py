@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from rich.console import Console
 from rich.table import Table
 
-from shapedispatch import Variant, plots, report, shapedispatch
-from shapedispatch.keys.environment import Environment
-from shapedispatch.plots import (
+from shapedispatch import Variant, shapedispatch
+from shapedispatch.cli import plots, tables
+from shapedispatch.cli.plots import (
     CannotDraw,
     draw_bars,
     draw_curves,
@@ -30,8 +30,9 @@ from shapedispatch.plots import (
     pictures,
     save,
 )
+from shapedispatch.cli.sweeps import Curve, Point, Sweep, Unreadable, curves_of, sweep_json, sweeps_of
+from shapedispatch.keys.environment import Environment
 from shapedispatch.records import Choice, Refusal, Timing
-from shapedispatch.sweeps import Curve, Point, Sweep, Unreadable, curves_of, sweep_json, sweeps_of
 from tests.helpers import Ladder
 
 Times = dict[str, float]
@@ -171,17 +172,17 @@ def test_curves_are_read_from_either_layout() -> None:
 
 def test_the_timings_are_a_table_with_the_fastest_first() -> None:
     """The chosen one is marked even where another was faster by a hair."""
-    lines = printed(report.timings_table(point({}, "plain", plain=2.02, exact=2.0).timings, "plain")).splitlines()
+    lines = printed(tables.timings_table(point({}, "plain", plain=2.02, exact=2.0).timings, "plain")).splitlines()
     assert re.match(r"\s+exact\s+2\.00", lines[1])
     assert re.match(r"\*\s+plain\s+2\.02\s+0\.10\s+1\.01", lines[2])
 
 
 def test_choices_and_refusals_are_tables() -> None:
     """A row a choice with its gain over plain; a row a refused variant with its reasons."""
-    text = printed(report.choices_table("f", [choice({"M": 4}, "exact", plain=6.0, exact=2.0)]))
+    text = printed(tables.choices_table("f", [choice({"M": 4}, "exact", plain=6.0, exact=2.0)]))
     assert "3.00" in text
     refused = Choice("plain", "only", refusals=(Refusal("hint[M=64]", ("a guard: [1] > 0", "too large")),))
-    text = printed(report.refusals_table(refused))
+    text = printed(tables.refusals_table(refused))
     assert "hint[M=64]" in text  # which rich would take for markup
     assert "a guard: [1] > 0" in text
     assert "too large" in text
@@ -190,10 +191,10 @@ def test_choices_and_refusals_are_tables() -> None:
 def test_an_environment_is_a_line() -> None:
     """The device's name where there is one, else the processor's."""
     assert (
-        report.words(Environment({"family": "cuda"}, {"device": "A1", "torch": "9", "triton": "3"}))
+        tables.words(Environment({"family": "cuda"}, {"device": "A1", "torch": "9", "triton": "3"}))
         == "A1, torch 9, triton 3"
     )
-    assert report.words(Environment({"family": "cpu"}, {"cpu": "C", "torch": "9", "triton": "none"})) == "C, torch 9"
+    assert tables.words(Environment({"family": "cpu"}, {"cpu": "C", "torch": "9", "triton": "none"})) == "C, torch 9"
 
 
 # Pictures
@@ -309,10 +310,10 @@ def test_several_kernels_in_a_file_are_told_apart() -> None:
         for name in ("mlp", "softmax")
     ]
     with pytest.raises(CannotDraw, match="it holds several kernels: name one of mlp, softmax"):
-        report.draw(document, "times")
-    assert report.draw(document, "times", kernel="soft")
+        tables.draw(document, "times")
+    assert tables.draw(document, "times", kernel="soft")
     with pytest.raises(CannotDraw, match="nothing in it is called nope"):
-        report.draw(document, "times", kernel="nope")
+        tables.draw(document, "times", kernel="nope")
 
 
 # Notebooks

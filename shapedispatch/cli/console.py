@@ -16,16 +16,16 @@ import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
 
+from ..errors import ShapeDispatchError
+from ..keys.environment import Environment
+from ..records import spelled
+from ..shapes.declaration import Misfit
+from ..store.rows import Row
+from ..store.store import Store
 from .doctor import store_in_use
-from .errors import ShapeDispatchError
-from .keyed_calls import axes_of, in_words, rebuilt
-from .keys.environment import Environment
-from .records import spelled
-from .report import words
-from .shapes.declaration import Misfit
-from .store.rows import Row
-from .store.store import Store
+from .replay import axes_of, in_words, rebuilt
 from .sweeps import timing_json
+from .tables import words
 from .targets import Wrong, target
 
 __all__ = [

@@ -10,7 +10,8 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from .keys.environment import Environment
+from ..keys.environment import Environment
+from ..records import Choice, Timing
 from .plots import (
     CannotDraw,
     draw_bars,
@@ -23,7 +24,6 @@ from .plots import (
     refuse_without_matplotlib,
     save,
 )
-from .records import Choice, Timing
 from .sweeps import Sweep, Unreadable, choice_json, curves_of, sweep_json, sweeps_of
 
 __all__ = [

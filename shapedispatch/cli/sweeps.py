@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .errors import ShapeDispatchError
-from .records import Choice, Timing
+from ..errors import ShapeDispatchError
+from ..records import Choice, Timing
 
 __all__ = [
     "Curve",

@@ -14,10 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .errors import ShapeDispatchError
-from .keys.key import ALIGNMENT_BYTES
-from .keys.layout import SAME
-from .store.key_text import Named, parse
+from ..errors import ShapeDispatchError
+from ..keys.key import ALIGNMENT_BYTES
+from ..keys.layout import SAME
+from ..store.key_text import Named, parse
 
 __all__ = ["Unbuildable", "axes_of", "in_words", "made_under", "rebuilt", "small_random"]
 

@@ -21,8 +21,8 @@ from rich.text import Text
 from torch import Tensor
 from torch.nn import functional
 
-from .api.decorator import shapedispatch
-from .records import Choice, Variant
+from ..api.decorator import shapedispatch
+from ..records import Choice, Variant
 
 __all__ = ["Show", "decide", "main", "second_pass", "shows", "table", "verdict"]
 

@@ -14,10 +14,11 @@ from typing import Any
 import click
 import torch
 
-from . import __version__
+from .. import __version__
+from ..keys.environment import environment
+from ..records import Choice, Timing, spelled
+from ..store.rows import Row
 from . import demo as demo_room
-from .cli_store import FILE, row_text, store
-from .cli_tune import run_jobs, tune, under_option
 from .console import (
     Failed,
     as_json,
@@ -33,9 +34,8 @@ from .console import (
     telling,
 )
 from .doctor import Finding, examine
-from .keys.environment import environment
-from .records import Choice, Timing, spelled
-from .report import (
+from .store import FILE, row_text, store
+from .tables import (
     GROUPS,
     CannotDraw,
     Sweep,
@@ -50,8 +50,8 @@ from .report import (
     timings_table,
     words,
 )
-from .store.rows import Row
 from .targets import Wrong, imported, jobs_at, points_of, target
+from .tune import run_jobs, tune, under_option
 
 __all__ = ["main"]
 

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .errors import SettingsError, ShapeDispatchError, in_a_line
-from .functions.backend import TorchFunction
-from .keyed_calls import Unbuildable, made_under, rebuilt, small_random
-from .keys.key import Bypass, storable
-from .records import Choice, spelled
-from .store.key_text import canonical, differing, parse
-from .store.rows import Row
+from ..errors import SettingsError, ShapeDispatchError, in_a_line
+from ..functions.backend import TorchFunction
+from ..keys.key import Bypass, storable
+from ..records import Choice, spelled
+from ..store.key_text import canonical, differing, parse
+from ..store.rows import Row
+from .replay import Unbuildable, made_under, rebuilt, small_random
 
 __all__ = ["Job", "Wrong", "dispatchers_in", "imported", "jobs_at", "jobs_of_missed", "points_of", "target"]
 

@@ -9,20 +9,9 @@ from typing import Any
 import click
 import torch
 
-from .console import (
-    ID_DIGITS,
-    Failed,
-    as_json,
-    json_option,
-    opened,
-    row_of,
-    rows_or_fail,
-    screen,
-    sound,
-    store_option,
-)
-from .keys.environment import Environment, differences, environment
-from .store.rows import BadRow, Row, rows_from_file
+from ..keys.environment import Environment, differences, environment
+from ..store.rows import BadRow, Row, rows_from_file
+from .console import ID_DIGITS, Failed, as_json, json_option, opened, row_of, rows_or_fail, screen, sound, store_option
 from .targets import target
 
 __all__ = ["FILE", "row_text", "store"]

@@ -10,14 +10,14 @@ from typing import Any, TypeVar
 import click
 import torch
 
+from ..errors import in_a_line
+from ..keys.environment import environment
+from ..records import Choice
+from ..store.kernel_store import store_at
+from ..store.rows import BadRow, Row, rows_from_file
+from ..store.store import Store
 from .console import Failed, as_json, json_option, progress, rows_or_fail, screen
-from .errors import in_a_line
-from .keys.environment import environment
-from .records import Choice
-from .report import choices_table, sweep_json, words
-from .store.kernel_store import store_at
-from .store.rows import BadRow, Row, rows_from_file
-from .store.store import Store
+from .tables import choices_table, sweep_json, words
 from .targets import Job, Wrong, jobs_at, jobs_of_missed, points_of, target
 
 __all__ = ["GRAD_MODES", "Outcome", "run_jobs", "tune", "under_option"]

@@ -19,13 +19,13 @@ from typing import Literal
 
 import torch
 
-from .api.decorator import dispatchers
-from .errors import SettingsError
-from .hit import native
-from .settings.resolve import Settings, settings
-from .store.folder import Folder, Refused
-from .store.kernel_store import store_at
-from .store.store import Store
+from ..api.decorator import dispatchers
+from ..errors import SettingsError
+from ..hit import native
+from ..settings.resolve import Settings, settings
+from ..store.folder import Folder, Refused
+from ..store.kernel_store import store_at
+from ..store.store import Store
 
 __all__ = ["Finding", "examine", "store_in_use"]
 

@@ -15,14 +15,15 @@ import torch
 from click.testing import CliRunner, Result
 
 import shapedispatch
-from shapedispatch import cli_tune, set_mode
-from shapedispatch.cli import main
+from shapedispatch import set_mode
+from shapedispatch.cli import tune
+from shapedispatch.cli.main import main
 from shapedispatch.records import Choice
 from tests.cli_app import APP
 
 pytestmark = pytest.mark.own_store
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parent.parent.parent
 COMMANDS = ("demo", "doctor", "tune", "show", "why", "plot", "store")
 STORE_COMMANDS = ("path", "stats", "export", "import", "prune", "clear", "why", "check")
 
@@ -89,7 +90,9 @@ def test_the_version_is_the_packages() -> None:
     assert shapedispatch.__version__ in done("--version")
 
 
-@pytest.mark.parametrize("command", [["-m", "shapedispatch"], ["-c", "from shapedispatch.cli import main; main()"]])
+@pytest.mark.parametrize(
+    "command", [["-m", "shapedispatch"], ["-c", "from shapedispatch.cli.main import main; main()"]]
+)
 def test_both_ways_in_are_one(command: list[str], tmp_path: Path) -> None:
     """The module and the console script's function do the same, and end with its exit code."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "XDG_CACHE_HOME": str(tmp_path)}
@@ -139,7 +142,7 @@ def test_the_grad_mode_of_the_calls_can_be_said(app: Any) -> None:
 
 def test_an_interrupt_keeps_what_is_done(app: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ctrl-C at the third size: two are kept and shown, and the exit code is that of an interrupted command."""
-    do, met = cli_tune._do, []
+    do, met = tune._do, []
 
     def interrupted(*arguments: Any) -> None:
         met.append(arguments)
@@ -147,7 +150,7 @@ def test_an_interrupt_keeps_what_is_done(app: Any, monkeypatch: pytest.MonkeyPat
             raise KeyboardInterrupt
         do(*arguments)
 
-    monkeypatch.setattr(cli_tune, "_do", interrupted)
+    monkeypatch.setattr(tune, "_do", interrupted)
     result = run("tune", "ops:mlp", "M=2,3,4,5")
     assert result.exit_code == 130
     assert "interrupted: 2 choices" in result.stderr
@@ -316,7 +319,7 @@ def test_nobody_who_reads_is_no_error(tuned: Any, monkeypatch: pytest.MonkeyPatc
     def closed(*_: object, **__: object) -> None:
         raise BrokenPipeError(32, "Broken pipe")
 
-    monkeypatch.setattr("shapedispatch.console.click.echo", closed)
+    monkeypatch.setattr("shapedispatch.cli.console.click.echo", closed)
     result = run("show", "--json")
     assert result.exit_code == 1
     assert result.stderr == ""
@@ -543,7 +546,7 @@ def test_without_matplotlib_plots_say_what_to_install(tuned: Any, monkeypatch: p
 
 def test_the_demo_runs_and_draws(monkeypatch: pytest.MonkeyPatch) -> None:
     """At tiny sizes: its tables, and with ``--plot`` a picture of the first."""
-    from shapedispatch import demo
+    from shapedispatch.cli import demo
 
     shows = demo.shows
     monkeypatch.setattr(demo, "shows", lambda device: shows("cpu", scale=64, exact=False))
@@ -564,20 +567,20 @@ def test_a_picture_that_cannot_be_is_refused_before_the_demo(
     monkeypatch: pytest.MonkeyPatch, code: int, name: str, sentence: str
 ) -> None:
     """Nobody waits for tables to be told that their picture cannot be written."""
-    monkeypatch.setattr("shapedispatch.demo.main", lambda: pytest.fail("it ran"))
+    monkeypatch.setattr("shapedispatch.cli.demo.main", lambda: pytest.fail("it ran"))
     assert refused(code, "demo", "--plot", name) == sentence
 
 
 def test_a_picture_where_nothing_may_be_written_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Access is asked for, since a privileged user may write anywhere."""
-    monkeypatch.setattr("shapedispatch.demo.main", lambda: pytest.fail("it ran"))
-    monkeypatch.setattr("shapedispatch.cli.os.access", lambda path, how: False)
+    monkeypatch.setattr("shapedispatch.cli.demo.main", lambda: pytest.fail("it ran"))
+    monkeypatch.setattr("shapedispatch.cli.main.os.access", lambda path, how: False)
     assert refused(1, "demo", "--plot", "demo.png") == "demo.png: it cannot be written there"
 
 
 def test_without_matplotlib_the_demo_says_so_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """And runs without ``--plot``."""
-    monkeypatch.setattr("shapedispatch.demo.main", lambda: pytest.fail("it ran"))
+    monkeypatch.setattr("shapedispatch.cli.demo.main", lambda: pytest.fail("it ran"))
     for name in [name for name in sys.modules if name.partition(".")[0] == "matplotlib"]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "matplotlib", None)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn import Module, Parameter
 
-from shapedispatch.keyed_calls import Unbuildable, axes_of, in_words, made_under, rebuilt, small_random
+from shapedispatch.cli.replay import Unbuildable, axes_of, in_words, made_under, rebuilt, small_random
 from shapedispatch.keys import key as keys
 from shapedispatch.store.key_text import canonical
 

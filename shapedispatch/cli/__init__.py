@@ -1,0 +1,1 @@
+"""The command line, its tables and pictures. Nothing imports it."""
