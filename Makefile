@@ -40,11 +40,11 @@ bench: $(STAMP)
 clean:
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .hypothesis .mypy_cache .ruff_cache
 	find shapedispatch tests benchmarks -name __pycache__ -prune -exec rm -rf {} +
-	rm -f shapedispatch/*.so
+	rm -f shapedispatch/hit/*.so
 
 # torch is asked for by its pin before anything that depends on it, so that no other requirement picks its version
 # (or, where both builds are offered, the other build). The venv is laid anew: a half-made one is never repaired.
-$(STAMP): pyproject.toml constraints.txt $(wildcard shapedispatch/*.[ch])
+$(STAMP): pyproject.toml constraints.txt $(wildcard shapedispatch/hit/csrc/*.[ch])
 	@python="$(PYTHON)"; \
 	for candidate in python3 python3.11 python3.12 python3.13 python3.14; do \
 		[ -n "$$python" ] && break; \

@@ -22,7 +22,7 @@ from shapedispatch.hit import native
 
 __all__ = ["NO_COMPILER", "ROADS", "SOURCE", "c_module", "compiled", "library", "loaded", "taking"]
 
-SOURCE = Path(native.__file__).parent.parent / "_hotpath.c"
+SOURCE = Path(native.__file__).parent / "csrc" / "module.c"
 STRICT = ("-Wall", "-Wextra", "-Werror")
 ROADS = ("python", "c")
 
@@ -32,7 +32,7 @@ NO_COMPILER = None if shutil.which(_COMPILER[0]) else f"there is no C compiler h
 
 def compiled(folder: Path, *flags: str) -> Path:
     """The C module, compiled into the folder; raises CalledProcessError, whose ``stderr`` says what is wrong."""
-    target = folder / f"_hotpath{sysconfig.get_config_var('EXT_SUFFIX')}"
+    target = folder / f"_native{sysconfig.get_config_var('EXT_SUFFIX')}"
     include = f"-I{sysconfig.get_path('include')}"
     command = [*_COMPILER, "-std=c11", "-O2", "-shared", "-fPIC", include, *flags, str(SOURCE), "-o", str(target)]
     subprocess.run(command, check=True, capture_output=True, text=True)
@@ -59,7 +59,7 @@ def c_module() -> ModuleType:
 
 def loaded(file: Path) -> ModuleType:
     """The module in this file, fresh."""
-    spec = importlib.util.spec_from_file_location("shapedispatch._hotpath", file)
+    spec = importlib.util.spec_from_file_location("shapedispatch.hit._native", file)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)

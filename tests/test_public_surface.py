@@ -108,7 +108,7 @@ def test_what_is_public_is_typed_and_described(thing: Any) -> None:
 MODULES = [
     module.name
     for module in pkgutil.walk_packages(package.__path__, "shapedispatch.")
-    if not module.name.endswith(("__main__", "_hotpath"))  # one runs when it is imported, one is C
+    if not module.name.endswith(("__main__", "_native"))  # one runs when it is imported, one is C
 ]
 
 

@@ -1,4 +1,4 @@
-"""The hit path in C: gives `_hotpath` what it needs of torch, and says why it is not in use where it is not.
+"""The hit path in C: gives `_native` what it needs of torch, and says why it is not in use where it is not.
 
 Both roads follow one law, which stands in `keys`: the functions that C asks are the ones that `keys` asks. Where the C
 module is missing, or torch is not as it must be for it, every call takes the Python road, to the same answers.
@@ -143,7 +143,7 @@ def __getattr__(name: str) -> Any:
 def _loaded() -> tuple[Any, str | None]:
     """The C module, and why it cannot be used if so."""
     try:
-        module = importlib.import_module("shapedispatch._hotpath")
+        module = importlib.import_module("._native", __package__)
     except ImportError as error:
         return None, f"the C module is not there ({error}): it is built at installation, where there is a C compiler"
     return module, bind(module)

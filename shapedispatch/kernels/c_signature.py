@@ -82,7 +82,7 @@ def _formal(parameter: Parameter, keys: KeyFunction) -> tuple[Any, ...]:
 
 
 def _kind(parameter: Parameter, keys: KeyFunction) -> str:
-    """See `_hotpath.Signature`."""
+    """See `_native.Signature`."""
     if parameter.name in keys.supplied:
         return "f"
     if parameter.constexpr:

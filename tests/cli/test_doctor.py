@@ -72,9 +72,9 @@ def test_a_missing_compiler_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_reason_why_c_is_not_in_use_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """As the hit path itself gives it."""
-    monkeypatch.setattr(doctor.hotpath, "reason", lambda: "it is Tuesday")
+    monkeypatch.setattr(doctor.native, "reason", lambda: "it is Tuesday")
     assert next(doctor._hot_path()).found == "not in use: it is Tuesday"
-    monkeypatch.setattr(doctor.hotpath, "reason", lambda: None)
+    monkeypatch.setattr(doctor.native, "reason", lambda: None)
     assert next(doctor._hot_path()).state == "ok"
 
 

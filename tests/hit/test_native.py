@@ -1351,7 +1351,7 @@ def test_without_the_module_the_package_says_why(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(native, "_loaded", native._loaded.__wrapped__)
     monkeypatch.setattr(native, "__package__", "shapedispatch.backend")
     assert not native.hotpath_available
-    assert "_hotpath" in native.hotpath_reason
+    assert "_native" in native.hotpath_reason
     assert plain_only(double).core.road is None
 
 
@@ -1435,6 +1435,8 @@ sys.exit(pytest.main(["-q", "-p", "no:cacheprovider", *{SANITIZED_FILES!r}, "-k"
 def test_the_module_is_optional_in_the_build() -> None:
     """Where it cannot be compiled, installation goes on without it."""
     built = tomllib.loads(PYPROJECT.read_text("utf-8"))["tool"]["setuptools"]["ext-modules"]
-    headers = sorted(f"shapedispatch/{file.name}" for file in SOURCE.parent.glob("_hotpath_*.h"))
+    headers = sorted(f"shapedispatch/hit/csrc/{file.name}" for file in SOURCE.parent.iterdir() if file != SOURCE)
     assert [sorted(extension.pop("depends")) for extension in built] == [headers]
-    assert built == [{"name": "shapedispatch._hotpath", "sources": ["shapedispatch/_hotpath.c"], "optional": True}]
+    assert built == [
+        {"name": "shapedispatch.hit._native", "sources": ["shapedispatch/hit/csrc/module.c"], "optional": True}
+    ]

@@ -81,7 +81,7 @@ class Module:
         self.listening = False
 
     def listen(self, on: bool) -> bool:
-        """See `_hotpath.listen`."""
+        """See `_native.listen`."""
         self.listening = on
         return on
 

@@ -109,7 +109,7 @@ static PyObject *signature_new(PyTypeObject *type, PyObject *args, PyObject *kwa
 
 static PyTypeObject SignatureType = {
     PyVarObject_HEAD_INIT(NULL, 0)
-    .tp_name = "shapedispatch._hotpath.Signature",
+    .tp_name = "shapedispatch.hit._native.Signature",
     .tp_doc = "Signature(formals, here, by_position, form, outer, dtype, asks_here)\n--\n\n"
               "What a kernel's calls are packed by. A formal is (name, kind, specialize, align, shape, stride) with\n"
               "or without a default, of kind c (its class), v (its value), k (a constant) or f (given by a config).",
@@ -244,7 +244,7 @@ static int pack_pointer(Call *call, const Formal *formal, PyObject *tensor, uint
     return push_dtype(pack, tensor, view.dtype);
 }
 
-/* Triton's class of an integer, as triton_key._integer has it. */
+/* Triton's class of an integer, as specialize._integer has it. */
 static uint64_t class_of(const Formal *formal, int64_t number)
 {
     uint64_t wide = number < INT32_MIN || number > INT32_MAX ? 4 : 0;

@@ -201,7 +201,7 @@ static PyObject *stands_new(PyTypeObject *type, PyObject *args, PyObject *kwargs
 /* Without tp_clear: what it holds can be cleared, and one that is half gone would answer. */
 static PyTypeObject StandsType = {
     PyVarObject_HEAD_INIT(NULL, 0)
-    .tp_name = "shapedispatch._hotpath.Stands",
+    .tp_name = "shapedispatch.hit._native.Stands",
     .tp_doc = "Stands(classes, functions, dead, look)\n--\n\n"
               "Called, whether they are as they were when it was made; look() is asked where that can't be told.\n"
               "Classes are not held: something must stand in the list `dead` before one of them goes.",

@@ -43,7 +43,7 @@ static void link_dealloc(PyObject *self)
 
 static PyTypeObject LinkType = {
     PyVarObject_HEAD_INIT(NULL, 0)
-    .tp_name = "shapedispatch._hotpath.Link",
+    .tp_name = "shapedispatch.hit._native.Link",
     .tp_doc = "A packed call, and the table's slot for it.",
     .tp_basicsize = offsetof(Link, cells),
     .tp_itemsize = sizeof(Cell),
@@ -587,7 +587,7 @@ static PyMemberDef road_members[] = {
 
 static PyTypeObject RoadType = {
     PyVarObject_HEAD_INIT(NULL, 0)
-    .tp_name = "shapedispatch._hotpath.Road",
+    .tp_name = "shapedispatch.hit._native.Road",
     .tp_doc = "Road(python_road, instead, receiver=False)\n--\n\n"
               "The hit path of one dispatcher: road(args, kwargs) runs what the table holds for this call.",
     .tp_basicsize = sizeof(Road),

@@ -223,7 +223,7 @@ static uint64_t elements_of(const View *view)
     return count;
 }
 
-/* One after the last address, as tensors.span has it. */
+/* One after the last address, as tree.span has it. */
 static uint64_t end_of(const View *view, uint64_t start)
 {
     uint64_t last = 0, bytes = ((uint64_t)view->dtype.bits * view->dtype.lanes + 7) / 8;
@@ -284,7 +284,7 @@ static int pack_tensor(Pack *pack, PyObject *tensor)
     return push_dtype(pack, tensor, view.dtype);
 }
 
-/* Which tensors are one object: the first place of each, as keys._same has it. */
+/* Which tensors are one object: the first place of each, as key._same has it. */
 static int pack_same(Pack *pack)
 {
     for (int i = 1; i < pack->tensor_count; i++) {
@@ -302,7 +302,7 @@ static int share_memory(Place a, Place b)
     return a.start < b.end && b.start < a.end && a.device.type == b.device.type && a.device.index == b.device.index;
 }
 
-/* Which tensors share memory and how far apart they begin, as keys.overlap has it. */
+/* Which tensors share memory and how far apart they begin, as key.overlap has it. */
 static int pack_overlap(Pack *pack)
 {
     for (int i = 0; pack->overlap && i < pack->tensor_count; i++)
@@ -402,7 +402,7 @@ static int pack_slice(Pack *pack, PyObject *value)
         && pack_value(pack, slice->step);
 }
 
-/* Whether tensors.tensors may find tensors inside an instance of this type: what it finds there is Python's to key. */
+/* Whether tree.tensors may find tensors inside an instance of this type: what it finds there is Python's to key. */
 static int may_hold_tensors(PyTypeObject *type)
 {
     return PyType_IsSubtype(type, torch.base) || PyType_HasFeature(type, Py_TPFLAGS_LIST_SUBCLASS)

@@ -28,17 +28,17 @@
 #include <dlfcn.h>
 #endif
 
-#include "_hotpath_torch.h"
-#include "_hotpath_view.h"
-#include "_hotpath_pack.h"
-#include "_hotpath_road.h"
-#include "_hotpath_launch.h"
-#include "_hotpath_bind.h"
-#include "_hotpath_signature.h"
-#include "_hotpath_watch.h"
-#include "_hotpath_stands.h"
-#include "_hotpath_kernel.h"
-#include "_hotpath_front.h"
+#include "torch_api.h"
+#include "tensor_view.c"
+#include "call_signature.c"
+#include "function_call.c"
+#include "cuda_launch.c"
+#include "torch_bind.c"
+#include "kernel_signature.c"
+#include "hook_watch.c"
+#include "code_guard.c"
+#include "kernel_call.c"
+#include "kernel_object.c"
 
 PyDoc_STRVAR(pack_doc, "pack(args, kwargs, receiver, overlap, /)\n--\n\n"
     "A call as (bytes, objects): two calls with equal keys have equal ones. None where C cannot judge the call.");
@@ -87,8 +87,8 @@ static PyMethodDef functions[] = {
 
 static struct PyModuleDef definition = {
     PyModuleDef_HEAD_INIT,
-    .m_name = "shapedispatch._hotpath",
-    .m_doc = "The hit path in C; see hotpath.py.",
+    .m_name = "shapedispatch.hit._native",
+    .m_doc = "The hit path in C; see native.py.",
     .m_size = -1,
     .m_methods = functions,
 };
@@ -108,7 +108,7 @@ static int intern_names(void)
         && torch.dataclass_fields && torch.calls && torch.value && torch.called && torch.launched;
 }
 
-PyMODINIT_FUNC PyInit__hotpath(void)
+PyMODINIT_FUNC PyInit__native(void)
 {
 #ifdef Py_GIL_DISABLED
     PyErr_SetString(PyExc_ImportError, "shapedispatch's C road relies on the GIL, which this Python is built without");

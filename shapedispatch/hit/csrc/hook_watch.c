@@ -4,7 +4,7 @@
 
 /*
  * From Python 3.12 on a dict tells a watcher when it is about to change: what stood in one that has told nothing since
- * stands there now. Before, or where hotpath.py finds a change that is not told, each is looked into at each hit.
+ * stands there now. Before, or where native.py finds a change that is not told, each is looked into at each hit.
  */
 static struct {
     int id;                             /* of the watcher; negative where nothing is told */

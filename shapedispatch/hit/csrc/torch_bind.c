@@ -1,4 +1,4 @@
-/* Taking from torch what `_hotpath_torch.h` declares. */
+/* Taking from torch what `torch_api.h` declares. */
 
 /* ---------------------------------------------------------------------------------------- the module: binding torch */
 

@@ -334,7 +334,7 @@ static PyMemberDef plan_members[] = {
 
 static PyTypeObject PlanType = {
     PyVarObject_HEAD_INIT(NULL, 0)
-    .tp_name = "shapedispatch._hotpath.Plan",
+    .tp_name = "shapedispatch.hit._native.Plan",
     .tp_doc = "Plan(name, function, threads, shared, device, parameters, grid=None, filled=None, answer=None)\n--\n\n"
               "plan(grid, values) launches a loaded kernel on the current stream of the device, which is current when\n"
               "the plan is made; False where it is not, or this thread has not used CUDA: nothing is launched then.\n"

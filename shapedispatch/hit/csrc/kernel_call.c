@@ -106,7 +106,7 @@ static int look_around(KernelRoad *road)
     return 1;
 }
 
-/* Whether a launch needs nothing but being launched now; what it may need is triton_launch.why_not_now's to say. */
+/* Whether a launch needs nothing but being launched now; what it may need is launch.why_not_now's to say. */
 static int is_calm(KernelRoad *road)
 {
     int calm = stays_calm(road) || look_around(road);

@@ -120,7 +120,7 @@ static PyMemberDef at_grid_members[] = {
 
 static PyTypeObject AtGridType = {
     PyVarObject_HEAD_INIT(NULL, 0)
-    .tp_name = "shapedispatch._hotpath.AtGrid",
+    .tp_name = "shapedispatch.hit._native.AtGrid",
     .tp_doc = "kernel[grid]: called with the kernel's arguments.",
     .tp_basicsize = sizeof(AtGrid),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL,
@@ -185,7 +185,7 @@ static PyMemberDef front_members[] = {
 
 static PyTypeObject FrontType = {
     PyVarObject_HEAD_INIT(NULL, 0)
-    .tp_name = "shapedispatch._hotpath.Front",
+    .tp_name = "shapedispatch.hit._native.Front",
     .tp_doc = "A kernel whose hits are answered in C. A class over it has `_called(link, grid, *args, **kwargs)` for\n"
               "calls with the decorator's grid and `_launched`, the same, for those with their own.",
     .tp_basicsize = sizeof(Front),
@@ -308,7 +308,7 @@ static PyMethodDef kernel_road_methods[] = {
 
 static PyTypeObject KernelRoadType = {
     PyVarObject_HEAD_INIT(NULL, 0)
-    .tp_name = "shapedispatch._hotpath.KernelRoad",
+    .tp_name = "shapedispatch.hit._native.KernelRoad",
     .tp_doc = "KernelRoad(silent, kernel, globals_at, run_type, constant, at_grid, refused)\n--\n\n"
               "The hit path of one kernel. Hits are answered while each (object, attribute, kind) of `silent` is\n"
               "empty and the globals are what they were; runs of `run_type` have a `plan`. What is empty is f\n"
