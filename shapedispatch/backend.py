@@ -16,16 +16,16 @@ from .records import Choice, Refusal, Variant
 from .shapes.hints import Rule
 
 __all__ = [
-    "EVERYTHING",
+    "ALL",
     "Backend",
     "Candidate",
     "Effects",
-    "Errand",
-    "Finds",
     "Memory",
     "Offer",
+    "OfferRequest",
     "Search",
-    "Wish",
+    "TrialRequest",
+    "TunedConfigs",
     "why_not_supplied",
 ]
 
@@ -53,8 +53,8 @@ class Offer:
 
     ``written`` names the arguments that plain writes, None where that is unknown. ``untimed`` says why nothing may
     be run for timing, if so. ``notes`` are for a person. ``aliases`` name, for a variant that is the same code as
-    another, that other. ``failures`` are those refusals that are no matter of this call's sizes. ``lasting`` says that
-    where plain is all that is offered, the reasons would hold in another process too.
+    another, that other. ``failures`` are those refusals that are no matter of this call's sizes. ``reproducible`` says
+    that where plain is all that is offered, the reasons would hold in another process too.
     """
 
     candidates: tuple[Candidate, ...]
@@ -64,7 +64,7 @@ class Offer:
     notes: tuple[str, ...] = ()
     aliases: Mapping[str, str] = field(default_factory=dict)
     failures: tuple[Refusal, ...] = ()
-    lasting: bool = False
+    reproducible: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ class Search(Offer):
 
 
 @dataclass(frozen=True, slots=True)
-class Errand:
+class TrialRequest:
     """What a worker is sent to try a variant with, where that is not the variant's name and the call at hand.
 
     ``variant`` and ``config`` are what the worker's own offer is asked for. The call is as it was written, and holds
@@ -95,7 +95,7 @@ class Errand:
     kwargs: Mapping[str, Any]
 
 
-class Finds(Protocol):
+class TunedConfigs(Protocol):
     """What processes have found for the hints of one thing; ``of`` is the class of calls, ``hint`` the hint's name."""
 
     def recall(self, of: Key, hint: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -106,22 +106,22 @@ class Finds(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class OfferRequest:
     """What an offer is asked for: every variant, or ``only`` plain and the one of that name.
 
     Without ``build`` nothing is made: what is held already is all there is. ``config`` is what the one of that name
     had for a config, or its text as a store holds it. ``exhaustive`` asks for all configs at this very call.
-    ``judge(variant, errand)`` is asked before a variant is made or run, and says why it may not be, if so. ``finds``
-    are those of all processes, where they are kept. With ``alone`` the one that is asked for comes without plain.
-    ``untimed(offer)`` says why nothing of an offer would be timed, if so: then a search makes nothing.
+    ``judge(variant, trial_request)`` is asked before a variant is made or run, and says why it may not be, if so.
+    ``tuned_configs`` are those of all processes, where they are kept. With ``alone`` the one that is asked for comes
+    without plain. ``untimed(offer)`` says why nothing of an offer would be timed, if so: then a search makes nothing.
     """
 
     only: str | None = None
     build: bool = True
     config: Any = None
     exhaustive: bool = False
-    judge: Callable[[str, Errand | None], str | None] | None = None
-    finds: Finds | None = None
+    judge: Callable[[str, TrialRequest | None], str | None] | None = None
+    tuned_configs: TunedConfigs | None = None
     alone: bool = False
     untimed: Callable[[Offer], str | None] | None = None
 
@@ -129,12 +129,12 @@ class Wish:
         """Whether a variant is asked for."""
         return self.only is None or self.only == variant
 
-    def why_not(self, variant: str, errand: Errand | None = None) -> str | None:
+    def why_not(self, variant: str, trial_request: TrialRequest | None = None) -> str | None:
         """Why a variant may not be made or run here, or None."""
-        return self.judge(variant, errand) if self.judge is not None else None
+        return self.judge(variant, trial_request) if self.judge is not None else None
 
 
-EVERYTHING = Wish()
+ALL = OfferRequest()
 
 
 def why_not_supplied(variant: Variant, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
@@ -168,11 +168,11 @@ class Memory(Protocol):
 
 
 class Backend(Protocol):
-    """The calls of one decorated thing, and their variants. A call is always in normal form, see `calls`."""
+    """The calls of one decorated thing, and their variants. A call is always in normal form, see `signature`."""
 
     name: str
     searches: bool
-    """Whether an offer may be a `Search`, so that it asks for `Finds`."""
+    """Whether an offer may be a `Search`, so that it asks for `TunedConfigs`."""
     arity: int
     """A call of exactly this many positional arguments and no keywords is in normal form already."""
 
@@ -184,7 +184,7 @@ class Backend(Protocol):
         """The call in normal form; raises TypeError for a call that the function itself would refuse."""
 
     def key(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Key:
-        """The key of a call; raises keys.Bypass."""
+        """The key of a call; raises key.Bypass."""
 
     def arguments(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """The arguments by name."""
@@ -193,12 +193,12 @@ class Backend(Protocol):
         """What differs between two keys of this backend, for a person."""
 
     def sizes(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, int]:
-        """The size of each dim; raises declaration.Misfit."""
+        """The size of each dim; raises declaration.DimsMismatch."""
 
     def resized(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any], point: Mapping[str, int]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The call with some dims set to other sizes, its values repeated or cut; raises declaration.Misfit."""
+        """The call with some dims set to other sizes, its values repeated or cut; raises declaration.DimsMismatch."""
 
     def bucket(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any], key: Key, rules: Mapping[str, Rule], memory: Memory
@@ -212,7 +212,7 @@ class Backend(Protocol):
         """What a stored choice depends on besides the key and the machine: the code, the candidates."""
 
     def offer(
-        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], key: Key, memory: Memory, wish: Wish = EVERYTHING
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], key: Key, memory: Memory, request: OfferRequest = ALL
     ) -> Offer:
         """What may run this call: builds what is missing. Called under the lock that building holds."""
 

@@ -93,26 +93,26 @@ def _own_builds() -> None:
 
 def _let_nothing_new_be_stored(monkeypatch: pytest.MonkeyPatch, place: str) -> None:
     """A choice that comes to the store at ``place`` was timed, although the run before has timed it."""
-    from shapedispatch.store.kernel_store import Shelf
+    from shapedispatch.store.kernel_store import KernelStore
 
-    keep = Shelf.keep
+    keep = KernelStore.keep
 
-    def kept(shelf: Shelf, key: Any, device: Any, choice: Any, instead: bool = False) -> Any:
-        known = instead or choice.origin != "timed" or Path(place) not in shelf.store.path.parents
+    def kept(kernel_store: KernelStore, key: Any, device: Any, choice: Any, instead: bool = False) -> Any:
+        known = instead or choice.origin != "timed" or Path(place) not in kernel_store.store.path.parents
         assert known, f"timed in a warm run: {choice}"
-        return keep(shelf, key, device, choice, instead)
+        return keep(kernel_store, key, device, choice, instead)
 
-    monkeypatch.setattr(Shelf, "keep", kept)
+    monkeypatch.setattr(KernelStore, "keep", kept)
 
 
 def _forget() -> None:
     """Let the next decoration read settings and store anew; nothing to forget where nothing has imported them."""
-    settings, shelf = (
+    settings, kernel_store = (
         sys.modules.get("shapedispatch.settings.resolve"),
         sys.modules.get("shapedispatch.store.kernel_store"),
     )
     if settings is not None:
         settings.reset()
-    if shelf is not None:
-        shelf._stores.clear()
-        shelf._shelves.clear()  # one that awaits collection would keep its name from the next test's
+    if kernel_store is not None:
+        kernel_store._stores.clear()
+        kernel_store._kernel_stores.clear()  # one that awaits collection would keep its name from the next test's

@@ -10,7 +10,7 @@ from shapedispatch.dispatch.dispatcher import Core
 from shapedispatch.keys.key import Bypass, ambient
 from shapedispatch.keys.layout import differences
 from shapedispatch.settings.resolve import Resolved, settings
-from shapedispatch.shapes.declaration import Misfit
+from shapedispatch.shapes.declaration import DimsMismatch
 from tests.helpers import Ladder, no_time
 
 
@@ -61,7 +61,7 @@ class Backend:
     def sizes(self, args: Any, kwargs: Any) -> dict[str, int]:
         """The number, or a misfit."""
         if self.misfit:
-            raise Misfit(self.misfit)
+            raise DimsMismatch(self.misfit)
         return {"M": args[0]}
 
     def bucket(self, *asked: Any) -> None:
@@ -75,7 +75,7 @@ class Backend:
         """The number set anew."""
         return (point.get("M", args[0]),), dict(kwargs)
 
-    def offer(self, args: Any, kwargs: Any, key: Any, memory: Any, wish: Any = None) -> Offer:
+    def offer(self, args: Any, kwargs: Any, key: Any, memory: Any, request: Any = None) -> Offer:
         """Plain and the others."""
         self.offers += 1
         return Offer((Candidate("plain", self.plain), *self.others), **self.given)

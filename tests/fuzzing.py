@@ -29,10 +29,10 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from shapedispatch.api.decorator import function_of
-from shapedispatch.backend import EVERYTHING, Candidate, Memory, Offer, Wish
+from shapedispatch.backend import ALL, Candidate, Memory, Offer, OfferRequest
 from shapedispatch.dispatch import dispatcher as core_room
 from shapedispatch.dispatch.dispatcher import Core
-from shapedispatch.functions.backend import Plan, TorchFunction
+from shapedispatch.functions.backend import FunctionSpec, TorchFunction
 from shapedispatch.keys.key import Key
 from shapedispatch.keys.tree import span
 from shapedispatch.settings.resolve import settings
@@ -49,13 +49,13 @@ class LastIsFastest:
 
     def __init__(self) -> None:
         self.order: dict[int, int] = {}
-        self.kept: list[Callable[[], object]] = []  # an id is only good while its owner lives
+        self.persist: list[Callable[[], object]] = []  # an id is only good while its owner lives
 
     def samples_us(self, fn: Callable[[], object], count: int) -> list[float]:
         """Times that fall with the order of first sight."""
         if id(fn) not in self.order:
             self.order[id(fn)] = len(self.order)
-            self.kept.append(fn)
+            self.persist.append(fn)
         return [100.0 / 2 ** self.order[id(fn)]] * count
 
 
@@ -127,8 +127,8 @@ class Baked:
         for i, (layout, t) in enumerate(zip(self.layouts, given, strict=False)):
             made.append(made[self.same[i]] if self.same[i] != i else layout.read(t, self._address(i, given)))
         versions = [_version(t) for t in made]
-        places = iter(made)
-        baked_args, baked_kwargs = replaced(self.template, lambda place: next(places))
+        leaves = iter(made)
+        baked_args, baked_kwargs = replaced(self.template, lambda place: next(leaves))
         with within(self.state):
             result = self.fn(*baked_args, **baked_kwargs)
         for t, view, before in zip(given, made, versions, strict=False):
@@ -157,31 +157,31 @@ class BakingBackend(TorchFunction):
     """Offers plain and a `Baked` build of the call at hand; nothing is traced or compiled."""
 
     def offer(
-        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], key: Key, memory: Memory, wish: Wish = EVERYTHING
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], key: Key, memory: Memory, request: OfferRequest = ALL
     ) -> Offer:
         """Plain, then the baked build."""
         plain = Candidate("plain", self.plain)
-        baked = Candidate("baked", Baked(self.plain, args, kwargs, bool(self.plan.mutates)), route="memory by address")
-        return Offer((plain, baked), written=self.plan.mutates)
+        baked = Candidate("baked", Baked(self.plain, args, kwargs, bool(self.spec.mutates)), route="memory by address")
+        return Offer((plain, baked), written=self.spec.mutates)
 
 
 def baking(fn: Callable[..., Any], mutates: Sequence[str] = (), **given: Any) -> Any:
     """A dispatcher over `Baked` builds. ``mutates`` names the arguments that ``fn`` writes."""
-    plan = Plan(Declaration.parse(None, (), {}), (), False, (), False, (), tuple(mutates), None)
+    spec = FunctionSpec(Declaration.parse(None, (), {}), (), False, (), False, (), tuple(mutates), None)
     said = {"store": False, **given}
     resolve = lambda: settings().resolve(fn.__name__, said)  # noqa: E731 - read again at each change of mode
-    return function_of(Core(BakingBackend(fn, fn.__name__, plan), resolve, None, last_wins), fn)
+    return function_of(Core(BakingBackend(fn, fn.__name__, spec), resolve, None, last_wins), fn)
 
 
 @contextlib.contextmanager
 def builds_win() -> Iterator[None]:
     """Every contest inside is won by its last candidate: a build or a supplied variant, if its numbers are right."""
-    before = core_room.stopwatch
-    core_room.stopwatch = last_wins  # type: ignore[assignment]
+    before = core_room.timer
+    core_room.timer = last_wins  # type: ignore[assignment]
     try:
         yield
     finally:
-        core_room.stopwatch = before
+        core_room.timer = before
 
 
 # ----------------------------------------------------------------------------------------------------------- containers

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 import shapedispatch as package
 from shapedispatch import shapedispatch
 from shapedispatch.backend import Candidate, Memory, Offer
-from shapedispatch.dispatch.tuning_lock import deciding
+from shapedispatch.dispatch.tuning_lock import tuning_lock
 from shapedispatch.keys.key import Key
 from tests.fuzzing import Baked, BakingBackend, LastIsFastest, baking, last_wins
 
@@ -39,7 +39,7 @@ PATIENCE_S = 60.0
 def _no_lock_is_left() -> Iterator[None]:
     """Whatever a test did, the process can still decide."""
     yield
-    assert not deciding.taken()
+    assert not tuning_lock.taken()
 
 
 def in_threads(count: int, work: Callable[[int], Any]) -> list[Any]:
@@ -111,7 +111,7 @@ def test_while_one_thread_decides_others_run_plain_at_once() -> None:
             return super().samples_us(fn, count)
 
     f = baking(lambda x: x * 2)
-    f.core._stopwatch_for = lambda *_: Slow()
+    f.core._timer_for = lambda *_: Slow()
     first = threading.Thread(target=f, args=(torch.ones(3),), daemon=True)
     first.start()
     assert entered.wait(PATIENCE_S)
@@ -287,7 +287,7 @@ def _state() -> list[Any]:
         torch.is_warn_always_enabled(),
         torch.autograd._profiler_enabled(),
         list(warnings.filters),
-        deciding.mine(),
+        tuning_lock.mine(),
     ]
 
 
@@ -404,7 +404,7 @@ class _Held:
 class HoldingBackend(BakingBackend):
     """Its baked builds are held by the table, and leave it."""
 
-    def offer(self, args: tuple[Any, ...], kwargs: Any, key: Key, memory: Memory, *wish: Any) -> Offer:
+    def offer(self, args: tuple[Any, ...], kwargs: Any, key: Key, memory: Memory, *request: Any) -> Offer:
         """Plain, then a baked build that the table holds."""
         slot = ("build", key)
         if memory.build(slot) is None:
@@ -517,7 +517,7 @@ def test_nothing_keeps_an_argument_or_a_result() -> None:
         _nothing_keeps(baking(lambda x: x * 2), maker)
         for given in ({"variants": [lambda x: x + x]}, {"exact": True}):
             f = shapedispatch(lambda x: x * 2, hints=(), store=False, **given)
-            f.core._stopwatch_for = last_wins
+            f.core._timer_for = last_wins
             _nothing_keeps(f, maker)
 
 

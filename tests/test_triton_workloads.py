@@ -10,7 +10,7 @@ import torch
 from triton.backends.compiler import GPUTarget
 
 from benchmarks.kernels import KernelWorkload, as_tuple, load_all
-from shapedispatch.kernels.runtime.wrappers import adopt
+from shapedispatch.kernels.runtime.wrappers import unwrap
 from tests.triton_core import dispatched
 from tests.triton_recorder import recording
 
@@ -21,7 +21,7 @@ def first_configs(workload: KernelWorkload, recorder: Any, **more: Any) -> dict[
     """The workload's kernels under the decorator, with one config each: compiling all takes too long here."""
 
     def decorate(kernel: Any, **said: Any) -> Any:
-        tuning = adopt(kernel).tuning
+        tuning = unwrap(kernel).tuning
         configs = {"configs": [tuning.configs[0]]} if tuning is not None else {}
         return dispatched(kernel, recorder, **{**said, **configs})
 
@@ -30,7 +30,7 @@ def first_configs(workload: KernelWorkload, recorder: Any, **more: Any) -> dict[
 
 def bottoms(workload: KernelWorkload) -> list[Any]:
     """The jitted functions under the workload's decorators."""
-    return [adopt(kernel).kernel for kernel in workload.kernels.values()]
+    return [unwrap(kernel).kernel for kernel in workload.kernels.values()]
 
 
 def parameters(compiled: Any) -> list[str]:

@@ -10,8 +10,8 @@ import torch
 from shapedispatch.api.kernel_object import front
 from shapedispatch.dispatch.dispatcher import Core
 from shapedispatch.kernels.backend import TritonKernel
-from shapedispatch.kernels.runtime.wrappers import adopt
-from shapedispatch.kernels.spec import plan_of
+from shapedispatch.kernels.runtime.wrappers import unwrap
+from shapedispatch.kernels.spec import spec_of
 from shapedispatch.settings import modes
 from shapedispatch.settings.resolve import settings
 from tests.triton_recorder import Launched, Recorder
@@ -19,7 +19,7 @@ from tests.triton_recorder import Launched, Recorder
 Cost = Callable[[Launched], float]
 
 
-class ToldStopwatch:
+class ToldTimer:
     """Runs what it times once, and asks ``cost`` what the launch took; each sample is noted as a rehearsal."""
 
     def __init__(self, recorder: Recorder, cost: Cost) -> None:
@@ -35,17 +35,17 @@ class ToldStopwatch:
 
 
 def dispatched(kernel: Any, recorder: Recorder | None = None, cost: Cost = lambda launched: 1.0, **said: Any) -> Any:
-    """``kernel`` under the decorator; what is no argument of `plan_of` is a setting. Without a recorder it is timed."""
+    """``kernel`` under the decorator; what is no argument of `spec_of` is a setting. Without a recorder it is timed."""
     planned = {
         name: said.pop(name) for name in ("dims", "configs", "grid", "mutates", "variants", "inputs") if name in said
     }
     resolve = lambda: settings().resolve("kernel", {"store": False, **said}, override=modes.current())  # noqa: E731
-    adopted = adopt(kernel)
-    backend = TritonKernel(adopted, "kernel", plan_of(adopted, resolve(), **planned))
-    stopwatch = ToldStopwatch(recorder, cost) if recorder is not None else None
-    told = None if recorder is None else lambda device, regime: stopwatch
+    wrapped = unwrap(kernel)
+    backend = TritonKernel(wrapped, "kernel", spec_of(wrapped, resolve(), **planned))
+    timer = ToldTimer(recorder, cost) if recorder is not None else None
+    told = None if recorder is None else lambda device, regime: timer
     dispatcher = front(Core(backend, resolve, planned.get("inputs"), told))
-    dispatcher.core.stopwatch = stopwatch
+    dispatcher.core.timer = timer
     return dispatcher
 
 

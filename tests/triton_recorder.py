@@ -17,7 +17,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler.compiler import CompiledKernel
 from triton.runtime.driver import driver as triton_driver
 
-from shapedispatch.kernels.runtime.loaded import releases
+from shapedispatch.kernels.runtime.loaded import unload_queue
 from tests.c_driver import CDriver, driving
 
 
@@ -148,5 +148,5 @@ def recording(*kernels: Any, **facts: Any) -> Iterator[Recorder]:
             if type(compiled) is CompiledKernel:
                 compiled.module = None  # from Triton 3.8 on it would ask its driver, now gone, to unload it
         triton_driver._active = before
-        releases.kept.clear()
-        releases._waiting.clear()
+        unload_queue.kept.clear()
+        unload_queue._waiting.clear()

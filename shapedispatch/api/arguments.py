@@ -21,8 +21,8 @@ from ..shapes.hints import check_buckets, check_hints, check_static
 from ..store.store import Store
 
 __all__ = [
-    "LEFT_OUT",
-    "Said",
+    "UNSET",
+    "DecoratorArguments",
     "annotations_of",
     "checked_mutates",
     "checked_options",
@@ -90,12 +90,12 @@ def annotations_of(target: Any) -> dict[str, Any]:
         return {}
 
 
-LEFT_OUT: Any = type("_LeftOut", (), {"__repr__": lambda self: "<the setting>"})()
+UNSET: Any = type("_LeftOut", (), {"__repr__": lambda self: "<the setting>"})()
 """The default of an argument where the settings decide, then the built-in."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Said:
+class DecoratorArguments:
     """The decorator's arguments, of which those are checked that do not depend on what it stands above.
 
     ``kernel`` are those for kernels only, ``settings`` those that settings too can say; in both only what was given.
@@ -125,7 +125,7 @@ class Said:
 
 def given(**arguments: Any) -> dict[str, Any]:
     """Those that were not left out."""
-    return {name: value for name, value in arguments.items() if value is not LEFT_OUT}
+    return {name: value for name, value in arguments.items() if value is not UNSET}
 
 
 def checked_settings(said: Mapping[str, Any], names: Sequence[str], parameters: tuple[str, ...]) -> dict[str, Any]:

@@ -13,9 +13,9 @@ import torch
 
 from ..dispatch.dispatcher import Core
 from ..errors import DeclarationError
-from ..functions.backend import Plan, TorchFunction
+from ..functions.backend import FunctionSpec, TorchFunction
 from ..hit import profiling
-from ..kernels.runtime.wrappers import adopt, is_kernel
+from ..kernels.runtime.wrappers import is_kernel, unwrap
 from ..keys.signature import Signature
 from ..records import CacheInfo, Choice
 from ..settings import modes
@@ -23,8 +23,8 @@ from ..settings.resolve import Resolved, settings
 from ..shapes.declaration import Declaration
 from ..shapes.hints import check_hints, check_static
 from .arguments import (
-    LEFT_OUT,
-    Said,
+    UNSET,
+    DecoratorArguments,
     annotations_of,
     checked_mutates,
     checked_options,
@@ -103,19 +103,19 @@ def shapedispatch(
     fn: Any = None,
     /,
     *,
-    dims: Any = LEFT_OUT,
-    hints: Any = LEFT_OUT,
-    static: Any = LEFT_OUT,
-    exact: Any = LEFT_OUT,
-    buckets: Any = LEFT_OUT,
+    dims: Any = UNSET,
+    hints: Any = UNSET,
+    static: Any = UNSET,
+    exact: Any = UNSET,
+    buckets: Any = UNSET,
     variants: Any = (),
-    configs: Any = LEFT_OUT,
-    grid: Any = LEFT_OUT,
+    configs: Any = UNSET,
+    grid: Any = UNSET,
     inputs: Callable[..., Any] | None = None,
     mutates: Any = None,
     objective: Any = "time",
-    maxsize: Any = LEFT_OUT,
-    store: Any = LEFT_OUT,
+    maxsize: Any = UNSET,
+    store: Any = UNSET,
     name: str | None = None,
     options: Mapping[str, Any] | None = None,
     **unknown: Any,
@@ -156,8 +156,8 @@ def shapedispatch(
     """
     if unknown:
         raise DeclarationError(unknown_argument(unknown, list(inspect.signature(shapedispatch).parameters)[1:-1]))
-    said = Said(
-        dims=None if dims is LEFT_OUT else dims,
+    said = DecoratorArguments(
+        dims=None if dims is UNSET else dims,
         variants=variants,
         inputs=inputs,
         mutates=mutates,
@@ -175,7 +175,7 @@ def shapedispatch(
     return decorate if fn is None else decorate(fn)
 
 
-def _function_dispatcher(target: Any, said: Said) -> Any:
+def _function_dispatcher(target: Any, said: DecoratorArguments) -> Any:
     """A function's dispatcher: a function."""
     if said.kernel:
         raise DeclarationError("configs= and grid= are for Triton kernels")
@@ -185,25 +185,25 @@ def _function_dispatcher(target: Any, said: Said) -> Any:
     declaration = Declaration.parse(said.dims, signature.names, annotations_of(target))
     decorator = checked_settings(said.settings, declaration.names, signature.names)
     resolve = functools.partial(_resolve, label, decorator)
-    plan = _plan(resolve(), declaration, signature.names, said)
-    return function_of(Core(TorchFunction(target, label, plan), resolve, said.inputs, objective=said.objective), target)
+    spec = _spec(resolve(), declaration, signature.names, said)
+    return function_of(Core(TorchFunction(target, label, spec), resolve, said.inputs, objective=said.objective), target)
 
 
-def _kernel_dispatcher(target: Any, said: Said) -> Any:
+def _kernel_dispatcher(target: Any, said: DecoratorArguments) -> Any:
     """A Triton kernel's dispatcher: an object called as Triton kernels are."""
     from ..kernels.backend import TritonKernel
-    from ..kernels.spec import plan_of
+    from ..kernels.spec import spec_of
     from .kernel_object import front  # Triton takes a while to import, and may not be there
 
     variants = checked_variants(said.variants)
-    adopted = adopt(target)
-    label = said.name or qualified_name(adopted.kernel.fn)
-    parameters = tuple(adopted.kernel.arg_names)
+    wrapped = unwrap(target)
+    label = said.name or qualified_name(wrapped.kernel.fn)
+    parameters = tuple(wrapped.kernel.arg_names)
     mutates = checked_mutates(said.mutates, parameters)
     resolve = functools.partial(_resolve, label, checked_settings(said.settings, parameters, parameters))
     told = {"dims": said.dims, "inputs": said.inputs, "mutates": mutates, **said.kernel}
-    plan = plan_of(adopted, resolve(), variants=variants, **told)
-    dispatcher = front(Core(TritonKernel(adopted, label, plan), resolve, said.inputs, objective=said.objective))
+    spec = spec_of(wrapped, resolve(), variants=variants, **told)
+    dispatcher = front(Core(TritonKernel(wrapped, label, spec), resolve, said.inputs, objective=said.objective))
     _register(label, dispatcher)
     return dispatcher
 
@@ -212,12 +212,14 @@ def _resolve(label: str, decorator: Mapping[str, Any]) -> Resolved:
     return settings().resolve(label, decorator, override=modes.current())
 
 
-def _plan(resolved: Resolved, declaration: Declaration, parameters: tuple[str, ...], said: Said) -> Plan:
+def _spec(
+    resolved: Resolved, declaration: Declaration, parameters: tuple[str, ...], said: DecoratorArguments
+) -> FunctionSpec:
     with resolved.naming("hints"):
         hints = check_hints(resolved.hints, declaration.names, parameters)
     with resolved.naming("static"):
         static = check_static(resolved.static, declaration.names, hints, parameters)
-    return Plan(
+    return FunctionSpec(
         declaration,
         hints,
         # With a tuple of hints the dynamic dims are the declared ones; where none is declared, the axes seen to vary.

@@ -17,8 +17,8 @@ from ..hit.profiling import labelled
 from ..hit.profiling import state as _profiler
 from ..kernels import c_signature
 from ..kernels.runtime.launch import capturing
-from ..kernels.runtime.wrappers import Adopted
-from ..kernels.variants import Spelling
+from ..kernels.runtime.wrappers import WrappedKernel
+from ..kernels.variants import CallForm
 from ..keys.key import Bypass
 from ..shapes.hints import every_point
 
@@ -26,8 +26,8 @@ __all__ = ["front"]
 
 
 def front(core: Any) -> Any:
-    """The object for a `core.Core` whose backend is a `triton_kernel.TritonKernel`."""
-    shown = _shown(core.backend.adopted)
+    """The object for a `dispatcher.Core` whose backend is a `backend.TritonKernel`."""
+    shown = _shown(core.backend.wrapped)
     in_c = c_signature.bases()
     cls = _class_over(type(shown), in_c)  # type: ignore[arg-type]  # a class is hashable
     made: Any = cls.__new__(cls)
@@ -38,13 +38,13 @@ def front(core: Any) -> Any:
     return made
 
 
-def _shown(adopted: Adopted) -> Any:
+def _shown(wrapped: WrappedKernel) -> Any:
     """What others take the object for: what it was put on, and where that is ``Heuristics`` an autotuner over it."""
-    if not adopted.interpreted and not adopted.strange and type(adopted.original).__name__ == "Heuristics":
+    if not wrapped.interpreted and not wrapped.unsupported and type(wrapped.original).__name__ == "Heuristics":
         from triton.runtime.autotuner import Autotuner
 
-        return Autotuner(adopted.original, adopted.original.arg_names, None, [], None, None)
-    return adopted.original
+        return Autotuner(wrapped.original, wrapped.original.arg_names, None, [], None, None)
+    return wrapped.original
 
 
 @functools.cache
@@ -63,15 +63,15 @@ class _Asked:
     grid: Any
 
     def explain(self, *args: Any, **kwargs: Any) -> Any:
-        """See `dispatcher.Dispatcher.explain`."""
+        """See `decorator.Dispatcher.explain`."""
         return self.front.core.explain(self.grid, *args, **kwargs)
 
     def tune(self, *args: Any, **kwargs: Any) -> Any:
-        """See `dispatcher.Dispatcher.tune`."""
+        """See `decorator.Dispatcher.tune`."""
         return self.front.core.tune(self.grid, *args, **kwargs)
 
     def prepare(self, sizes: Any = (), *args: Any, **kwargs: Any) -> Any:
-        """See `dispatcher.Dispatcher.prepare`."""
+        """See `decorator.Dispatcher.prepare`."""
         return _prepared(self.front.core, self.grid, sizes, args, kwargs)
 
 
@@ -118,8 +118,8 @@ class _Variant:
 
 
 def _prepared(core: Any, grid: Any, sizes: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
-    """See `dispatcher.Dispatcher.prepare`: with a call, that call; without, those that ``inputs`` makes."""
-    inputs = core.backend.plan.inputs
+    """See `decorator.Dispatcher.prepare`: with a call, that call; without, those that ``inputs`` makes."""
+    inputs = core.backend.spec.inputs
     if inputs is None or args or kwargs:
         return core.prepare(sizes, grid, *args, **kwargs)  # type: ignore[no-any-return]  # the core is known by use
     made = [inputs(point, None) for point in every_point(sizes)]
@@ -142,19 +142,19 @@ class _Front:
     def run(self, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
         """As Triton's ``run``: by the choice for this call, or with ``warmup`` Triton's own compilation."""
         if warmup:
-            return self.core.backend.adopted.original.run(*args, grid=grid, warmup=warmup, **kwargs)
+            return self.core.backend.wrapped.original.run(*args, grid=grid, warmup=warmup, **kwargs)
         return self._launched(None, grid, *args, **kwargs)
 
     def warmup(self, *args: Any, **kwargs: Any) -> Any:
         """Triton's own."""
-        return self.core.backend.adopted.original.warmup(*args, **kwargs)
+        return self.core.backend.wrapped.original.warmup(*args, **kwargs)
 
     # -- the hit
 
     def _called(self, link: Any, grid: None, /, *args: Any, **kwargs: Any) -> Any:
-        if self.core.backend.plan.grid is None:
+        if self.core.backend.spec.grid is None:
             # Called by another kernel under the interpreter; or wrongly, and Triton says how.
-            return self.core.backend.adopted.original(*args, **kwargs)
+            return self.core.backend.wrapped.original(*args, **kwargs)
         return self._launched(link, grid, *args, **kwargs)
 
     def _launched(self, link: Any, grid: Any, /, *args: Any, **kwargs: Any) -> Any:
@@ -164,7 +164,7 @@ class _Front:
         reason = "" if core.off else backend.why_bypassed()
         if reason is None:
             try:
-                keys = backend.layout.keys or backend.scouted(grid, args, kwargs)
+                keys = backend.key_schema.keys or backend.scouted(grid, args, kwargs)
                 key, values, raw, options = keys.of(*args, **kwargs)
             except Bypass as bypass:
                 reason = str(bypass)
@@ -174,7 +174,7 @@ class _Front:
             return self._bypass(reason, grid, args, kwargs)
         entry = core.table.find(key, raw, options)
         if entry is None:
-            return self._miss(key, (Spelling(grid, len(args), tuple(kwargs)), *raw), options)
+            return self._miss(key, (CallForm(grid, len(args), tuple(kwargs)), *raw), options)
         if link is not None:
             core.table.link(link, key, args, kwargs, False)
         run = entry.run
@@ -195,38 +195,38 @@ class _Front:
         backend = self.core.backend
         if reason:
             self.core.table.count("bypasses", reason)
-        if self.core.frozen and not backend.adopted.strange:
+        if self.core.frozen and not backend.wrapped.unsupported:
             return backend.first.called(grid, args, kwargs)  # as written it might be timed
         return backend.plain.called(grid, args, kwargs)
 
     # -- what a user may ask; a call is the kernel's, without a grid
 
     def explain(self, *args: Any, **kwargs: Any) -> Any:
-        """See `dispatcher.Dispatcher.explain`."""
+        """See `decorator.Dispatcher.explain`."""
         return self.core.explain(None, *args, **kwargs)
 
     def tune(self, *args: Any, **kwargs: Any) -> Any:
-        """See `dispatcher.Dispatcher.tune`."""
+        """See `decorator.Dispatcher.tune`."""
         return self.core.tune(None, *args, **kwargs)
 
     def prepare(self, sizes: Any = (), *args: Any, **kwargs: Any) -> Any:
-        """See `dispatcher.Dispatcher.prepare`."""
+        """See `decorator.Dispatcher.prepare`."""
         return _prepared(self.core, None, sizes, args, kwargs)
 
     def variant(self, name: str) -> _Variant:
-        """See `dispatcher.Dispatcher.variant`."""
+        """See `decorator.Dispatcher.variant`."""
         return _Variant(self.core.variant(name))
 
     def choices(self) -> Any:
-        """See `dispatcher.Dispatcher.choices`."""
+        """See `decorator.Dispatcher.choices`."""
         return self.core.choices()
 
     def cache_info(self) -> Any:
-        """See `dispatcher.Dispatcher.cache_info`."""
+        """See `decorator.Dispatcher.cache_info`."""
         return self.core.cache_info()
 
     def cache_clear(self) -> None:
-        """See `dispatcher.Dispatcher.cache_clear`."""
+        """See `decorator.Dispatcher.cache_clear`."""
         self.core.cache_clear()
 
     def _repr_html_(self) -> str:
@@ -241,7 +241,7 @@ class _Front:
         return self
 
     def __reduce__(self) -> tuple[Any, ...]:
-        fn = self.core.backend.adopted.kernel.fn
+        fn = self.core.backend.wrapped.kernel.fn
         if _named(fn.__module__, fn.__qualname__) is not self:
             raise pickle.PicklingError(
                 f"{fn.__module__}.{fn.__qualname__} is not this kernel: it is pickled by its name"
@@ -250,7 +250,7 @@ class _Front:
 
     @property
     def __wrapped__(self) -> Any:
-        return self.core.backend.adopted.original
+        return self.core.backend.wrapped.original
 
 
 class _Tuned:
@@ -282,7 +282,7 @@ class _Tuned:
 
     @property
     def __name__(self) -> str:
-        return self.core.backend.adopted.kernel.__name__
+        return self.core.backend.wrapped.kernel.__name__
 
     def _found(self) -> list[Any]:
         seen: list[Any] = []

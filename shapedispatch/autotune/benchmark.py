@@ -15,7 +15,7 @@ from functools import partial
 from operator import attrgetter
 
 from ..records import Timing
-from .measure import Call, Clock, Stopwatch
+from .measure import Call, Clock, Timer
 
 __all__ = ["CONFIDENCE", "Candidate", "Contest", "ahead", "contest", "error_us"]
 
@@ -64,7 +64,7 @@ def ahead(a: Timing, b: Timing, margin: float) -> bool:
 
 def contest(
     candidates: Sequence[Candidate],
-    stopwatch: Stopwatch,
+    timer: Timer,
     *,
     budget_ms: float,
     margin: float = 0.03,
@@ -89,7 +89,7 @@ def contest(
     ``inf``. With a single candidate left there is nothing to compare: no timings, unless ``alone`` asks for its own.
     """
     deadline_ns = clock_ns() + budget_ms * 1e6
-    race = _Race([_Runner(name, fn) for name, fn in candidates], stopwatch)
+    race = _Race([_Runner(name, fn) for name, fn in candidates], timer)
     if not warmed:
         race.each(lambda runner: runner.fn())
     if len(race.running) < 2 and not alone:
@@ -137,11 +137,11 @@ class _Runner:
 class _Race:
     """Who is still running, who left and was not looked at since, and who failed."""
 
-    def __init__(self, runners: list[_Runner], stopwatch: Stopwatch) -> None:
+    def __init__(self, runners: list[_Runner], timer: Timer) -> None:
         self.runners = runners
         self.running = list(runners)
         self.away: list[_Runner] = []
-        self.stopwatch = stopwatch
+        self.timer = timer
         self.failures: dict[str, Exception] = {}
 
     def each(self, do: Callable[[_Runner], object], first: int = 0, go_on: Callable[[], bool] = lambda: True) -> None:
@@ -163,7 +163,7 @@ class _Race:
 
     def sample(self, runner: _Runner, count: int) -> None:
         """Take samples, and keep those that make sense."""
-        times_us = self.stopwatch.samples_us(runner.fn, count)
+        times_us = self.timer.samples_us(runner.fn, count)
         runner.samples += [time_us for time_us in times_us if 0 < time_us < math.inf]
 
     def drop(self, factor: float) -> None:

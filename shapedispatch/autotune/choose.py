@@ -17,8 +17,8 @@ from ..errors import four_parts, in_a_line
 from ..records import Refusal, Timing
 from .benchmark import CONFIDENCE, Contest, ahead, contest, error_us
 from .compare import difference
-from .measure import Stopwatch, peak_bytes, recorded_bytes
-from .preserve_state import untouched
+from .measure import Timer, peak_bytes, recorded_bytes
+from .preserve_state import preserve_state
 from .trial import Outcome, Trial
 
 __all__ = [
@@ -125,10 +125,10 @@ class Rules:
     """How a choice is made. ``tolerance`` is (rtol, atol), None for the dtype's own, False to check no numbers.
 
     ``budget_ms`` is wall time for one contest; a later candidate wins only by more than ``margin`` (a share) and
-    beyond the noise. ``stopwatch`` times one callable. ``objective`` says what is best.
+    beyond the noise. ``timer`` times one callable. ``objective`` says what is best.
     """
 
-    stopwatch: Stopwatch
+    timer: Timer
     budget_ms: float = 200.0
     margin: float = 0.02
     tolerance: tuple[float, float] | bool | None = None
@@ -163,7 +163,7 @@ def choose(candidates: Sequence[Candidate], trial: Trial, rules: Rules) -> Decis
             right.append(candidate)
     if len(right) == 1:
         return Decision(plain, (), tuple(refusals))
-    with untouched(trial.args, trial.kwargs):  # the winner is run again after it, from the same random numbers
+    with preserve_state(trial.args, trial.kwargs):  # the winner is run again after it, from the same random numbers
         timed, held = _timed(right, trial, rules)
     refusals += [Refusal(name, (_raised(error),)) for name, error in timed.failures.items()]
     timings = tuple(replace(timing, bytes=held.get(timing.variant)) for timing in timed.timings)
@@ -184,7 +184,7 @@ def _timed(right: Sequence[Candidate], trial: Trial, rules: Rules) -> tuple[Cont
         except Exception as error:  # noqa: BLE001 - the boundary where a candidate is judged; the reason is kept
             failures[name] = error
     running = [(name, run) for name, run in runs.items() if name in held]
-    timed = contest(running, rules.stopwatch, budget_ms=rules.budget_ms, margin=rules.margin, warmed=True)
+    timed = contest(running, rules.timer, budget_ms=rules.budget_ms, margin=rules.margin, warmed=True)
     return Contest(timed.timings, {**failures, **timed.failures}), held
 
 

@@ -1,4 +1,4 @@
-"""Copies of a call's arguments: one half of the once law, the other is `untouched`.
+"""Copies of a call's arguments: one half of the once law, the other is `preserve_state`.
 
 *Choosing leaves no trace.* A candidate is timed on copies of what it writes.
 

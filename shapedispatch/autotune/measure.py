@@ -18,28 +18,28 @@ import torch
 __all__ = [
     "Call",
     "Clock",
-    "CudaStopwatch",
-    "GraphStopwatch",
-    "HostStopwatch",
-    "Stopwatch",
+    "CudaTimer",
+    "GraphTimer",
+    "HostTimer",
+    "Timer",
     "free_memory",
     "peak_bytes",
     "recorded_bytes",
-    "stopwatch",
+    "timer",
 ]
 
 Clock = Callable[[], int]
 Call = Callable[[], object]
 
 
-class Stopwatch(Protocol):
+class Timer(Protocol):
     """Whatever can time a call."""
 
     def samples_us(self, fn: Call, count: int) -> list[float]:
         """Times of ``count`` calls in microseconds a call; values that make no sense are left in."""
 
 
-class HostStopwatch:
+class HostTimer:
     """Wall time of calls on the host.
 
     A sample lasts at least about ``shortest_us``: shorter calls are repeated within one sample, so that neither the
@@ -67,7 +67,7 @@ class HostStopwatch:
         return self.clock_ns() - started_ns
 
 
-class CudaStopwatch:
+class CudaTimer:
     """Time on the device between two events around each call, on the current stream of ``device``.
 
     With ``flush`` the L2 cache is overwritten before each call, outside of what is timed: repeated calls would find
@@ -111,7 +111,7 @@ class CudaStopwatch:
         return _read_us(events)
 
 
-class GraphStopwatch:
+class GraphTimer:
     """Time on the device of a call inside a CUDA graph: how a launch-bound kernel runs where graphs are replayed.
 
     ``unroll`` calls (fewer where they are long) are captured one after the other, and a sample is the time of a
@@ -166,11 +166,11 @@ class GraphStopwatch:
         return max(1, min(self.unroll, int(self.LONGEST_REPLAY_US / shortest_us)))
 
 
-def stopwatch(device: torch.device, regime: str) -> Stopwatch:
+def timer(device: torch.device, regime: str) -> Timer:
     """The one for calls on this device; ``regime`` is ``stream`` or ``graph``."""
     if device.type != "cuda":
-        return HostStopwatch()
-    return GraphStopwatch(device) if regime == "graph" else CudaStopwatch(device)
+        return HostTimer()
+    return GraphTimer(device) if regime == "graph" else CudaTimer(device)
 
 
 EventPair = tuple[torch.cuda.Event, torch.cuda.Event]

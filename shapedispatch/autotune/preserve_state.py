@@ -19,11 +19,11 @@ from torch import Tensor, nn
 
 from .copies import leaves
 
-__all__ = ["generators", "untouched"]
+__all__ = ["generators", "preserve_state"]
 
 
 @contextmanager
-def untouched(
+def preserve_state(
     args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None, modules: Iterable[nn.Module] = ()
 ) -> Iterator[None]:
     """What runs inside moves no random numbers, device, stream or warnings, however it ends.

@@ -13,7 +13,7 @@ from torch.nn import Module
 from ..keys.tree import device_of, span, tensors
 from .copies import bytes_to_copy, copy_call
 from .measure import free_memory
-from .preserve_state import generators, untouched
+from .preserve_state import generators, preserve_state
 
 __all__ = ["Outcome", "Trial"]
 
@@ -27,7 +27,7 @@ class Outcome:
     gradients: tuple[Tensor | None, ...]
     aliases: tuple[tuple[int, int, int], ...]
     random: tuple[Any, ...]
-    """The states of the generators after it, as `untouched.generators` has them."""
+    """The states of the generators after it, as `preserve_state.generators` has them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +64,8 @@ class Trial:
 
     def outcome(self, run: Callable[..., Any]) -> Outcome:
         """Run once on fresh copies, with the random numbers that a real run would draw."""
-        run = getattr(run, "rehearse_once", run)
-        with untouched(self.args, self.kwargs):
+        run = getattr(run, "run_once_on_copies", run)
+        with preserve_state(self.args, self.kwargs):
             args, kwargs = self._fresh()
             given = list(tensors((args, kwargs)))
             result = run(*args, **kwargs)
@@ -78,7 +78,7 @@ class Trial:
 
     def repeated(self, run: Callable[..., Any]) -> Callable[[], object]:
         """A callable without arguments that runs on one set of copies, again and again."""
-        run = getattr(run, "rehearse", run)  # a kernel has a way past hooks that a user has set, as above
+        run = getattr(run, "run_on_copies", run)  # a kernel has a way past hooks that a user has set, as above
         args, kwargs = self._fresh()
         if self.grad:
             return lambda: self._backward(run(*args, **kwargs), args, kwargs)

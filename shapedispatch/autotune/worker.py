@@ -23,7 +23,7 @@ from typing import Any
 
 import torch
 
-from ..backend import Errand
+from ..backend import TrialRequest
 from ..errors import in_a_line
 from ..keys.tree import device_of, tensors
 from .copies import bytes_to_copy, copy_call
@@ -97,7 +97,7 @@ class Worker:
     def why_not(
         self,
         where: Address,
-        errand: Errand,
+        trial_request: TrialRequest,
         names: Sequence[str],
         limit: float,
     ) -> tuple[str | None, bool]:
@@ -105,14 +105,14 @@ class Worker:
 
         ``limit`` is the share of the free memory that copies of the arguments may take, as for timing.
         """
-        payload = _payload(errand.args, errand.kwargs, names, limit)
+        payload = _payload(trial_request.args, trial_request.kwargs, names, limit)
         if isinstance(payload, str):
             return payload, False
         request = {
             "module": where.module,
             "name": where.name,
-            "variant": errand.variant,
-            "config": errand.config,
+            "variant": trial_request.variant,
+            "config": trial_request.config,
             "grad": torch.is_grad_enabled(),
             "device": torch.cuda.current_device() if torch.cuda.is_initialized() else None,
             "bytes": len(payload),

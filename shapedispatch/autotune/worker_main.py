@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from ..backend import Wish
+from ..backend import OfferRequest
 from ..errors import in_a_line
 from ..keys.tree import tensors
 from ..settings.modes import set_mode
@@ -82,8 +82,8 @@ def _run(request: Mapping[str, Any], payload: bytes) -> list[str]:
     core = attribute(importlib.import_module(request["module"]), request["name"]).core
     args, kwargs = core.backend.normal(*torch.load(io.BytesIO(payload), weights_only=False))  # of our own parent
     with torch.set_grad_enabled(request["grad"]):
-        wish = Wish(only=request["variant"], config=request["config"], alone=True)
-        offer = core.backend.offer(args, kwargs, core.backend.key(args, kwargs), core.table, wish)
+        wanted = OfferRequest(only=request["variant"], config=request["config"], alone=True)
+        offer = core.backend.offer(args, kwargs, core.backend.key(args, kwargs), core.table, wanted)
         candidate = next((c for c in offer.candidates if c.name == request["variant"]), None)
         if candidate is None:
             return [reason for refusal in offer.refusals for reason in refusal.reasons] or ["a worker has no such"]

@@ -19,14 +19,14 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 from ..errors import ShapeDispatchError
 from ..keys.environment import Environment
 from ..records import spelled
-from ..shapes.declaration import Misfit
+from ..shapes.declaration import DimsMismatch
 from ..store.rows import Row
 from ..store.store import Store
 from .doctor import store_in_use
 from .replay import axes_of, in_words, rebuilt
 from .sweeps import timing_json
 from .tables import words
-from .targets import Wrong, target
+from .targets import UsageError, target
 
 __all__ = [
     "ID_DIGITS",
@@ -77,7 +77,7 @@ def telling() -> Iterator[None]:
         warnings.showwarning = lambda message, *_, **__: click.echo(f"Warning: {message}", err=True)
         try:
             yield
-        except Wrong as error:
+        except UsageError as error:
             raise WrongInput(str(error)) from None
         except ShapeDispatchError as error:
             raise Failed(str(error)) from None
@@ -178,7 +178,7 @@ def row_json(row: Row, dispatcher: Any = None) -> dict[str, Any]:
 def _sizes(row: Row, dispatcher: Any) -> tuple[dict[str, int], bool]:
     """The sizes in a key, and whether they are by the names of the dispatcher's dims."""
     if dispatcher is not None and dispatcher.core.backend.name == row.kernel:
-        with contextlib.suppress(ShapeDispatchError, Misfit, ValueError):
+        with contextlib.suppress(ShapeDispatchError, DimsMismatch, ValueError):
             return dict(dispatcher.core.backend.sizes(*rebuilt(row.key, device=torch.device("meta")))), True
     return axes_of(row.key), False
 

@@ -50,7 +50,7 @@ from .tables import (
     timings_table,
     words,
 )
-from .targets import Wrong, imported, jobs_at, points_of, target
+from .targets import UsageError, imported, jobs_at, points_of, target
 from .tune import run_jobs, tune, under_option
 
 __all__ = ["main"]
@@ -164,14 +164,14 @@ def show(
 @under_option
 @store_option
 @json_option
-def why(what: str, sizes: tuple[str, ...], afresh: bool, under: str, place: Path | None, wants_json: bool) -> None:
+def why(what: str, sizes: tuple[str, ...], retune: bool, under: str, place: Path | None, wants_json: bool) -> None:
     """Say of one call what runs and why: every candidate with its time, every refusal, the key.
 
     ID is a row's, as `show` prints it. A TARGET (module:dispatcher) with one size of each dim, M=64 N=256, is asked
     what it knows of that call, made by its inputs=; with --tune it decides there and then.
     """
     if ":" in what or sizes:
-        _why_call(what, sizes, afresh, under, wants_json)
+        _why_call(what, sizes, retune, under, wants_json)
     else:
         _why_row(row_of(opened(place), what), wants_json)
 
@@ -190,12 +190,14 @@ def _why_row(row: Row, wants_json: bool) -> None:
     out.print("refusals are not stored: `shapedispatch why TARGET SIZES --tune` finds them anew", style="dim")
 
 
-def _why_call(name: str, sizes: Sequence[str], afresh: bool, under: str, wants_json: bool) -> None:
+def _why_call(name: str, sizes: Sequence[str], retune: bool, under: str, wants_json: bool) -> None:
     points = points_of(sizes)
     if len(points) != 1 or not sizes:
-        raise Wrong(f"one call has one size of each dim, as in M=64 N=256; these are {len(points) if sizes else 0}")
+        raise UsageError(
+            f"one call has one size of each dim, as in M=64 N=256; these are {len(points) if sizes else 0}"
+        )
     dispatcher = target(name)
-    (job,) = jobs_at(dispatcher, points, "tune" if afresh else "explain")
+    (job,) = jobs_at(dispatcher, points, "tune" if retune else "explain")
     found = run_jobs([job], under)
     if found.failures or not found.choices:
         raise Failed(found.failures[0] if found.failures else "interrupted")
@@ -250,7 +252,7 @@ def plot(
         document = read_json(file)
     else:
         if file.suffix == ".json":
-            raise Wrong(f"there is no file {file}")
+            raise UsageError(f"there is no file {file}")
         dispatcher = named_target(name)
         document = [row_json(row, dispatcher) for row in rows_or_fail(opened(place), source, "choice")]
     try:
@@ -263,9 +265,9 @@ def plot(
 def _refuse_picture(path: Path) -> None:
     """Before any work is done for it: a picture that can be neither drawn nor written there."""
     if path.suffix.lower() not in (".png", ".svg"):
-        raise Wrong(f"{path}: a picture is written as .png or .svg")
+        raise UsageError(f"{path}: a picture is written as .png or .svg")
     if not path.parent.is_dir():
-        raise Wrong(f"{path}: there is no folder {path.parent}")
+        raise UsageError(f"{path}: there is no folder {path.parent}")
     if not os.access(path if path.exists() else path.parent, os.W_OK):
         raise Failed(f"{path}: it cannot be written there")
     refuse_without_matplotlib()

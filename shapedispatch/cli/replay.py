@@ -19,13 +19,13 @@ from ..keys.key import ALIGNMENT_BYTES
 from ..keys.layout import SAME
 from ..store.key_text import Named, parse
 
-__all__ = ["Unbuildable", "axes_of", "in_words", "made_under", "rebuilt", "small_random"]
+__all__ = ["CannotReplay", "axes_of", "in_words", "made_under", "rebuilt", "small_random"]
 
 _TENSORS = ("torch.Tensor", "torch.nn.parameter.Parameter")
 _TEXT_LIMIT = 120
 
 
-class Unbuildable(ShapeDispatchError):
+class CannotReplay(ShapeDispatchError):
     """A call cannot be made of its key; the text is a sentence."""
 
 
@@ -36,7 +36,7 @@ def in_words(text: str) -> str:
     """A call for a person: ``float32[64,256], float32[256,32]^(1,256), 3``; strides only where they are unusual."""
     try:
         parts = [_part_in_words(part) for part in _parts(text) if part != ()]
-    except (ValueError, Unbuildable):
+    except (ValueError, CannotReplay):
         parts = [text]
     joined = ", ".join(parts)
     return joined if len(joined) <= _TEXT_LIMIT else joined[: _TEXT_LIMIT - 3] + "..."
@@ -45,7 +45,7 @@ def in_words(text: str) -> str:
 def axes_of(text: str) -> dict[str, int]:
     """The sizes of a call's tensors and its whole numbers, by place: ``{"arg0.0": 64, "arg0.1": 256, "arg1": 3}``."""
     found: dict[str, int] = {}
-    with contextlib.suppress(ValueError, Unbuildable):
+    with contextlib.suppress(ValueError, CannotReplay):
         for place, part in enumerate(_parts(text)):
             if _is_tensor(part):
                 found |= {f"arg{place}.{axis}": size for axis, size in enumerate(part[2])}
@@ -55,10 +55,10 @@ def axes_of(text: str) -> dict[str, int]:
 
 
 def _parts(text: str) -> tuple[Any, ...]:
-    """The arguments' parts of a key; raises ValueError for no key, Unbuildable for one that is not a function's."""
+    """The arguments' parts of a key; raises ValueError for no key, CannotReplay for one that is not a function's."""
     key = parse(text)
     if not (isinstance(key, tuple) and key and isinstance(key[0], tuple) and len(key[0]) == 8):
-        raise Unbuildable("the key is not that of a function's call")
+        raise CannotReplay("the key is not that of a function's call")
     return key[1:]
 
 
@@ -72,12 +72,12 @@ def _part_in_words(part: Any) -> str:
         return f"{part[0]}={_part_in_words(part[1])}"
     try:
         return repr(_value(part, _no_tensor))
-    except Unbuildable:
+    except CannotReplay:
         return (_type_name(part) or "...").rpartition(".")[2]
 
 
 def _no_tensor(part: Any) -> Any:
-    raise Unbuildable("a tensor")
+    raise CannotReplay("a tensor")
 
 
 def _is_tensor(part: Any) -> bool:
@@ -97,7 +97,7 @@ def rebuilt(
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """The call of a key: tensors of its dtypes, sizes, strides, alignments and device, whose numbers ``fill`` sets.
 
-    Without ``fill`` they hold whatever memory held. ``device`` overrides the key's. Raises Unbuildable, ValueError.
+    Without ``fill`` they hold whatever memory held. ``device`` overrides the key's. Raises CannotReplay, ValueError.
     """
     made: list[Tensor] = []
 
@@ -109,12 +109,12 @@ def rebuilt(
     kwargs: dict[str, Any] = {}
     for part in _parts(text):
         if isinstance(part, tuple) and part[:1] == (SAME,):
-            raise Unbuildable("the same tensor stood in two places of the call")
+            raise CannotReplay("the same tensor stood in two places of the call")
         if isinstance(part, tuple) and len(part) == 2 and isinstance(part[0], str):
             kwargs[part[0]] = _value(part[1], tensor)
         elif _is_overlap(part):
             if part:
-                raise Unbuildable("tensors of the call shared memory")
+                raise CannotReplay("tensors of the call shared memory")
         else:
             args.append(_value(part, tensor))
     return tuple(args), kwargs
@@ -141,7 +141,7 @@ def _value(part: Any, tensor: Callable[[Any], Any]) -> Any:
         return float.fromhex(part[1])
     if name == "builtins.complex":
         return complex(float.fromhex(part[1]), float.fromhex(part[2]))
-    raise Unbuildable(f"an argument of type {(name or 'unknown').rpartition('.')[2]} cannot be made of a key")
+    raise CannotReplay(f"an argument of type {(name or 'unknown').rpartition('.')[2]} cannot be made of a key")
 
 
 _BY_VALUE = {
@@ -178,7 +178,7 @@ def _laid_out(
         memory = torch.empty(length + spare, dtype=dtype, device=device)
         start = ((alignment - memory.data_ptr()) % ALIGNMENT_BYTES) // dtype.itemsize if length else 0
     except (RuntimeError, AssertionError) as error:  # the latter from a torch that is built without the device
-        raise Unbuildable(f"a tensor of the call cannot be made here: {str(error).splitlines()[0]}") from None
+        raise CannotReplay(f"a tensor of the call cannot be made here: {str(error).splitlines()[0]}") from None
     if fill is not None:
         fill(memory)
     return memory.as_strided(sizes, strides, start)

@@ -17,14 +17,14 @@ from ..keys.key import Bypass, storable
 from ..records import Choice, spelled
 from ..store.key_text import canonical, differing, parse
 from ..store.rows import Row
-from .replay import Unbuildable, made_under, rebuilt, small_random
+from .replay import CannotReplay, made_under, rebuilt, small_random
 
-__all__ = ["Job", "Wrong", "dispatchers_in", "imported", "jobs_at", "jobs_of_missed", "points_of", "target"]
+__all__ = ["Job", "UsageError", "dispatchers_in", "imported", "jobs_at", "jobs_of_missed", "points_of", "target"]
 
 POINTS_LIMIT = 100_000
 
 
-class Wrong(ShapeDispatchError):
+class UsageError(ShapeDispatchError):
     """The command line names something that there is not, or sizes that are none; the text is a sentence."""
 
 
@@ -34,7 +34,7 @@ class Wrong(ShapeDispatchError):
 def target(name: str) -> Any:
     """The dispatcher called ``module:dispatcher``, or the only one of ``module``. Imports the module.
 
-    Raises Wrong where there is no such module, nothing of that name in it, or no dispatcher there.
+    Raises UsageError where there is no such module, nothing of that name in it, or no dispatcher there.
     """
     module_name, _, path = name.partition(":")
     module = imported(module_name)
@@ -43,7 +43,9 @@ def target(name: str) -> Any:
     found = dispatchers_in(module)
     if len(found) != 1:
         names = ", ".join(f"{module_name}:{label}" for label in found)
-        raise Wrong(f"{module_name} has {len(found)} dispatchers: name one of {names}" if found else _none(module_name))
+        raise UsageError(
+            f"{module_name} has {len(found)} dispatchers: name one of {names}" if found else _none(module_name)
+        )
     return next(iter(found.values()))
 
 
@@ -64,10 +66,10 @@ def dispatchers_in(module: Any) -> dict[str, Any]:
 def imported(name: str) -> Any:
     """The module, looked for in the working directory too, as ``python -m`` does.
 
-    Raises Wrong where there is none or it cannot be imported, SettingsError where it met wrong settings.
+    Raises UsageError where there is none or it cannot be imported, SettingsError where it met wrong settings.
     """
     if not name or not all(part.isidentifier() for part in name.split(".")):
-        raise Wrong(f"{name!r} is no module's name: write module:dispatcher, as in mypackage.ops:mlp")
+        raise UsageError(f"{name!r} is no module's name: write module:dispatcher, as in mypackage.ops:mlp")
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)
@@ -75,11 +77,13 @@ def imported(name: str) -> Any:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         missing = f": it imports {error.name}, which is not installed" if error.name not in _parents(name) else ""
-        raise Wrong(f"there is no module {name}{'' if not missing else ' that can be imported'}{missing}") from None
+        raise UsageError(
+            f"there is no module {name}{'' if not missing else ' that can be imported'}{missing}"
+        ) from None
     except SettingsError:
         raise  # it names the file, and is no fault of the module's
     except (Exception, SystemExit) as error:  # noqa: BLE001 - the user's code, at the boundary; the reason is told
-        raise Wrong(f"the module {name} cannot be imported: {in_a_line(error)}") from None
+        raise UsageError(f"the module {name} cannot be imported: {in_a_line(error)}") from None
 
 
 def _parents(name: str) -> list[str]:
@@ -90,10 +94,12 @@ def _within(module: Any, module_name: str, path: str) -> Any:
     found = module
     for part in path.split("."):
         if not hasattr(found, part):
-            raise Wrong(f"{module_name} has no {path}{_there_are(module, module_name)}")
+            raise UsageError(f"{module_name} has no {path}{_there_are(module, module_name)}")
         found = getattr(found, part)
     if not is_dispatcher(found):
-        raise Wrong(f"{module_name}:{path} is no dispatcher: decorate it with @shapedispatch{_there_are(module, '')}")
+        raise UsageError(
+            f"{module_name}:{path} is no dispatcher: decorate it with @shapedispatch{_there_are(module, '')}"
+        )
     return found
 
 
@@ -110,20 +116,21 @@ def _there_are(module: Any, module_name: str) -> str:
 
 
 def points_of(texts: Sequence[str]) -> list[dict[str, int]]:
-    """Every combination of the sizes that ``M=16,64`` and ``N=64:256:64`` (both ends included) name; raises Wrong."""
+    """Every combination of the sizes that ``M=16,64`` and ``N=64:256:64`` (both ends included) name; raises
+    UsageError."""
     columns: dict[str, list[int]] = {}
     for text in texts:
         name, equals, sizes = text.partition("=")
         if not equals or not name.strip():
-            raise Wrong(f"{text!r} names no sizes: write M=16,64,256 or M=64:4096:64")
+            raise UsageError(f"{text!r} names no sizes: write M=16,64,256 or M=64:4096:64")
         if name.strip() in columns:
-            raise Wrong(f"the sizes of {name.strip()} are given twice")
+            raise UsageError(f"the sizes of {name.strip()} are given twice")
         columns[name.strip()] = list(dict.fromkeys(_sizes(text, sizes)))
     count = 1
     for sizes_of_one in columns.values():
         count *= len(sizes_of_one)
     if count > POINTS_LIMIT:
-        raise Wrong(f"these are {count} combinations of sizes; at most {POINTS_LIMIT} are tuned at once")
+        raise UsageError(f"these are {count} combinations of sizes; at most {POINTS_LIMIT} are tuned at once")
     return [dict(zip(columns, row, strict=True)) for row in itertools.product(*columns.values())]
 
 
@@ -131,14 +138,18 @@ def _sizes(text: str, sizes: str) -> Iterator[int]:
     for item in sizes.split(","):
         numbers = item.strip().split(":")
         if not (len(numbers) <= 3 and all(number.strip().isdecimal() for number in numbers)):
-            raise Wrong(f"{text!r} has {item.strip()!r} for a size: write whole numbers, as M=16,64 or M=64:4096:64")
+            raise UsageError(
+                f"{text!r} has {item.strip()!r} for a size: write whole numbers, as M=16,64 or M=64:4096:64"
+            )
         start = int(numbers[0])
         end = int(numbers[1]) if len(numbers) > 1 else start
         step = int(numbers[2]) if len(numbers) > 2 else 1
         if step < 1 or end < start:
-            raise Wrong(f"{item.strip()!r} in {text!r} is no range: start:end:step rises by a step of at least 1")
+            raise UsageError(f"{item.strip()!r} in {text!r} is no range: start:end:step rises by a step of at least 1")
         if end - start >= step * POINTS_LIMIT:
-            raise Wrong(f"{item.strip()!r} in {text!r} is too many sizes; at most {POINTS_LIMIT} are tuned at once")
+            raise UsageError(
+                f"{item.strip()!r} in {text!r} is too many sizes; at most {POINTS_LIMIT} are tuned at once"
+            )
         yield from range(start, end + 1, step)
 
 
@@ -154,13 +165,13 @@ class Job:
 
 
 def jobs_at(dispatcher: Any, points: Sequence[Mapping[str, int]], ask: str = "tune", **how: bool) -> list[Job]:
-    """A job for each point, its call made by the dispatcher's ``inputs``. Raises Wrong.
+    """A job for each point, its call made by the dispatcher's ``inputs``. Raises UsageError.
 
     ``ask`` is the dispatcher's method that answers: ``tune`` or ``explain``; ``how`` goes to it.
     """
     core = dispatcher.core
     if core.inputs is None:
-        raise Wrong(
+        raise UsageError(
             f"{core.backend.name} cannot be tuned at sizes alone, since nobody here knows its other arguments: "
             "give inputs=, a function inputs(sizes, like) -> (args, kwargs), to @shapedispatch"
         )
@@ -171,7 +182,7 @@ def jobs_at(dispatcher: Any, points: Sequence[Mapping[str, int]], ask: str = "tu
             try:
                 args, kwargs = core.inputs(dict(point), None)
             except Exception as error:  # noqa: BLE001 - the user's code, at the boundary; the reason is told
-                raise Wrong(f"inputs= made no call of these sizes: {in_a_line(error)}") from None
+                raise UsageError(f"inputs= made no call of these sizes: {in_a_line(error)}") from None
             return getattr(dispatcher, ask)(*args, **how, **kwargs)  # type: ignore[no-any-return]
 
         return Job(spelled(point), run)
@@ -180,11 +191,11 @@ def jobs_at(dispatcher: Any, points: Sequence[Mapping[str, int]], ask: str = "tu
 
 
 def _refuse_unknown_dims(backend: Any, points: Sequence[Mapping[str, int]]) -> None:
-    declaration = getattr(backend.plan, "declaration", None)
-    known = declaration.names if declaration is not None else tuple(backend.plan.dims)
+    declaration = getattr(backend.spec, "declaration", None)
+    known = declaration.names if declaration is not None else tuple(backend.spec.dims)
     unknown = sorted({name for point in points for name in point} - set(known)) if known else []
     if unknown:
-        raise Wrong(f"{backend.name} has no dim {unknown[0]}; it has {', '.join(known)}")
+        raise UsageError(f"{backend.name} has no dim {unknown[0]}; it has {', '.join(known)}")
 
 
 def jobs_of_missed(dispatcher: Any, rows: Sequence[Row], *, random: bool) -> tuple[list[Job], list[str]]:
@@ -198,7 +209,7 @@ def jobs_of_missed(dispatcher: Any, rows: Sequence[Row], *, random: bool) -> tup
     for row in rows:
         try:
             call = _call_again(dispatcher.core, row.key, random)
-        except (Unbuildable, ValueError) as reason:
+        except (CannotReplay, ValueError) as reason:
             refused.append(str(reason))
         else:
             jobs.append(Job(_said(dispatcher.core.backend, call), _tuned_again(dispatcher, row.key, random)))
@@ -225,12 +236,12 @@ def _said(backend: Any, call: Call) -> str:
 
 
 def _call_again(core: Any, key: str, random: bool) -> Call:
-    """The call of a key, made so that its key is this one; raises Unbuildable where it does not come out so."""
+    """The call of a key, made so that its key is this one; raises CannotReplay where it does not come out so."""
     backend = core.backend
     if not isinstance(backend, TorchFunction):
         return _kernels_call_again(core, key)
     if core.inputs is None and not random:
-        raise Unbuildable(
+        raise CannotReplay(
             f"{backend.name} has no inputs=, so its calls can only be made of random numbers: say --random if they may"
         )
     with made_under(key):
@@ -239,7 +250,7 @@ def _call_again(core: Any, key: str, random: bool) -> Call:
         if core.inputs is None or (other and random):
             call, other = _if_the_same(backend, key, rebuilt(key, fill=small_random))
     if other:
-        raise Unbuildable(f"the call that can be made is another one: {other}")
+        raise CannotReplay(f"the call that can be made is another one: {other}")
     return call
 
 
@@ -247,26 +258,28 @@ def _kernels_call_again(core: Any, key: str) -> Call:
     """As `_call_again`: the key holds the sizes of dims, and neither those of tensors nor the grid."""
     backend = core.backend
     if core.inputs is None:
-        raise Unbuildable("the key of a kernel's call does not hold its tensors' sizes: give inputs= to @shapedispatch")
-    if backend.plan.grid is None:
-        raise Unbuildable("the key of a kernel's call does not hold its grid: give grid= to @shapedispatch")
+        raise CannotReplay(
+            "the key of a kernel's call does not hold its tensors' sizes: give inputs= to @shapedispatch"
+        )
+    if backend.spec.grid is None:
+        raise CannotReplay("the key of a kernel's call does not hold its grid: give grid= to @shapedispatch")
     try:
         args, kwargs = core.inputs(backend.sizes_in(parse(key)), None)
         call = backend.normal((None, *args), kwargs)
     except Exception as error:  # noqa: BLE001 - the user's code, at the boundary; the reason is told
-        raise Unbuildable(f"inputs= made no call of its sizes: {in_a_line(error)}") from None
+        raise CannotReplay(f"inputs= made no call of its sizes: {in_a_line(error)}") from None
     call, other = _if_the_same(backend, key, call)
     if other:
-        raise Unbuildable(f"the call that can be made is another one: {other}")
+        raise CannotReplay(f"the call that can be made is another one: {other}")
     return call
 
 
 def _if_the_same(backend: Any, key: str, call: Call) -> tuple[Call, str | None]:
-    """A call, and where its key is not this one, in what it differs; raises Unbuildable for one that has no key."""
+    """A call, and where its key is not this one, in what it differs; raises CannotReplay for one that has no key."""
     try:
         again = canonical(storable(backend.key(*call)))
     except (Bypass, TypeError) as reason:
-        raise Unbuildable(f"the call cannot be made again: {reason}") from None
+        raise CannotReplay(f"the call cannot be made again: {reason}") from None
     return call, None if again == key else differing(parse(key), parse(again))[0]
 
 
@@ -277,4 +290,4 @@ def _by_inputs(core: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> C
         made = core.inputs(dict(backend.sizes(args, kwargs)), backend.arguments(args, kwargs))
         return backend.normal(*made)  # type: ignore[no-any-return]
     except Exception as error:  # noqa: BLE001 - the user's code, at the boundary; the reason is told
-        raise Unbuildable(f"inputs= made no call of it: {in_a_line(error)}") from None
+        raise CannotReplay(f"inputs= made no call of it: {in_a_line(error)}") from None

@@ -18,7 +18,7 @@ from ..store.rows import BadRow, Row, rows_from_file
 from ..store.store import Store
 from .console import Failed, as_json, json_option, progress, rows_or_fail, screen
 from .tables import choices_table, sweep_json, words
-from .targets import Job, Wrong, jobs_at, jobs_of_missed, points_of, target
+from .targets import Job, UsageError, jobs_at, jobs_of_missed, points_of, target
 
 __all__ = ["GRAD_MODES", "Outcome", "run_jobs", "tune", "under_option"]
 
@@ -127,7 +127,7 @@ def _do(job: Job, found: Outcome, under: str | None) -> None:
             with GRAD_MODES[under]():  # type: ignore[no-untyped-call]  # torch's own
                 found.choices.append(job.run())
     except Exception as error:  # noqa: BLE001 - the user's functions, at the boundary; the reason is told
-        found.failures.append(f"{job.label}: {error if isinstance(error, Wrong) else in_a_line(error)}")
+        found.failures.append(f"{job.label}: {error if isinstance(error, UsageError) else in_a_line(error)}")
 
 
 def _report(dispatcher: Any, found: Outcome, wants_json: bool) -> None:
@@ -139,12 +139,12 @@ def _report(dispatcher: Any, found: Outcome, wants_json: bool) -> None:
         screen().print(choices_table(kernel, found.choices))
     for failure in found.failures:
         click.echo(f"not tuned: {failure}", err=True)
-    kept = _not_kept(dispatcher) if found.choices else None
-    if kept:
-        click.echo(f"not kept: {kept}", err=True)
+    persist = _not_kept(dispatcher) if found.choices else None
+    if persist:
+        click.echo(f"not kept: {persist}", err=True)
     if found.interrupted:
         click.echo(f"interrupted: {len(found.choices)} choices were made before", err=True)
-    code = INTERRUPTED if found.interrupted else 1 if found.failures or kept else 0
+    code = INTERRUPTED if found.interrupted else 1 if found.failures or persist else 0
     click.get_current_context().exit(code)
 
 

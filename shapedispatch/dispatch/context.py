@@ -13,29 +13,29 @@ from typing import Any
 import torch
 
 from ..autotune.choose import Objective, Rules
-from ..autotune.measure import Stopwatch
+from ..autotune.measure import Timer
 from ..autotune.trial import Trial
 from ..autotune.worker import Address, Worker
-from ..backend import Backend, Offer, Wish
+from ..backend import Backend, Offer, OfferRequest
 from ..errors import render_call
 from ..hit.table import Table
 from ..keys.key import Key
 from ..keys.tree import device_of, tensors
 from ..settings.resolve import Resolved
-from ..store.kernel_store import Shelf
-from .user_warnings import Notices
+from ..store.kernel_store import KernelStore
+from .user_warnings import UserWarnings
 
-__all__ = ["Case"]
+__all__ = ["MissContext"]
 
 _NEAREST_AMONG = 16
 """How many of the newest keys a new one is compared with, to say what is new about it."""
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class MissContext:
     """A call in normal form, its key, and what the two are judged by.
 
-    ``shelf`` is None without a store. ``where`` is how a worker finds the dispatcher, or why it can't, see
+    ``kernel_store`` is None without a store. ``where`` is how a worker finds the dispatcher, or why it can't, see
     `worker.address`; it is None where variants run here without having survived elsewhere.
     """
 
@@ -44,15 +44,15 @@ class Case:
     kwargs: Mapping[str, Any]
     backend: Backend
     table: Table
-    shelf: Shelf | None
+    kernel_store: KernelStore | None
     settings: Resolved
-    notices: Notices
+    user_warnings: UserWarnings
     objective: Objective
-    stopwatch_for: Callable[[torch.device, str], Stopwatch]
+    timer_for: Callable[[torch.device, str], Timer]
     where: Address | str | None
     worker: Callable[[], Worker]
 
-    def at(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Case:
+    def at(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> MissContext:
         """The same decision, made by running another call."""
         return replace(self, args=args, kwargs=kwargs)
 
@@ -62,7 +62,7 @@ class Case:
         return device_of(self._all_tensors())
 
     def sizes(self) -> dict[str, int]:
-        """The size of each dim; raises declaration.Misfit. An offer may have shown which dims there are."""
+        """The size of each dim; raises declaration.DimsMismatch. An offer may have shown which dims there are."""
         return self.backend.sizes(self.args, self.kwargs)
 
     def rendered(self) -> str:
@@ -76,9 +76,9 @@ class Case:
 
     # -- what can be done about it
 
-    def offer(self, wish: Wish) -> Offer:
+    def offer(self, request: OfferRequest) -> Offer:
         """What may run the call."""
-        return self.backend.offer(self.args, self.kwargs, self.key, self.table, wish)
+        return self.backend.offer(self.args, self.kwargs, self.key, self.table, request)
 
     def trial(self, offer: Offer) -> Trial:
         """The call, to be run any number of times without a trace."""
@@ -102,8 +102,8 @@ class Case:
     def rules(self, trial: Trial) -> Rules:
         """How a choice is made."""
         settings = self.settings
-        stopwatch = self.stopwatch_for(trial.device, settings.regime)
-        return Rules(stopwatch, settings.budget_ms, settings.margin, settings.check, self.objective)
+        timer = self.timer_for(trial.device, settings.regime)
+        return Rules(timer, settings.budget_ms, settings.margin, settings.check, self.objective)
 
     def _all_tensors(self) -> itertools.chain[torch.Tensor]:
         modules = [value for value in (*self.args, *self.kwargs.values()) if isinstance(value, torch.nn.Module)]

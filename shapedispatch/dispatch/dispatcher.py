@@ -13,25 +13,25 @@ from typing import Any
 import torch
 
 from ..autotune.choose import Objective, PlainRaised
-from ..autotune.measure import Stopwatch, stopwatch
+from ..autotune.measure import Timer, timer
 from ..autotune.worker import Worker, address, shared
 from ..backend import Backend
 from ..errors import in_a_line
 from ..hit import native, profiling
-from ..hit.log import Journal
+from ..hit.log import EventLog
 from ..hit.table import Entry, Table
 from ..keys.code_hash import code_identity
 from ..keys.key import Bypass, Key
 from ..keys.tree import tensors
 from ..records import CacheInfo, Choice, choices_html
 from ..settings.resolve import Resolved
-from ..store.kernel_store import Shelf, store_at
-from .context import Case
-from .introspection import Questions
+from ..store.kernel_store import KernelStore, store_at
+from .context import MissContext
+from .introspection import Introspection
 from .known_choices import FROZEN_MODES, STORED_WHERE
 from .miss import decide
-from .tuning_lock import deciding
-from .user_warnings import Notices
+from .tuning_lock import tuning_lock
+from .user_warnings import UserWarnings
 
 __all__ = ["Core"]
 
@@ -44,25 +44,25 @@ class Core:
         backend: Backend,
         resolve: Callable[[], Resolved],
         inputs: Callable[..., Any] | None = None,
-        stopwatch_for: Callable[[torch.device, str], Stopwatch] | None = None,
+        timer_for: Callable[[torch.device, str], Timer] | None = None,
         objective: Objective = "time",
     ) -> None:
         self.backend = backend
         self.plain = backend.plain
         self._resolve = resolve
         self.inputs = inputs
-        self._stopwatch_for = stopwatch_for or stopwatch
+        self._timer_for = timer_for or timer
         self._objective = objective
         self.worker: Callable[[], Worker] = shared
-        self._notices = Notices()
+        self._user_warnings = UserWarnings()
         self.road: native.Road | None = None
         self.settings = resolve()
-        self.table = Table(self.settings.maxsize, self.settings.max_builds, Journal(backend.name))
+        self.table = Table(self.settings.maxsize, self.settings.max_builds, EventLog(backend.name))
         store = store_at(self.settings.store)
-        self._shelf = Shelf(store, backend.name, self.identity) if store is not None else None
+        self._kernel_store = KernelStore(store, backend.name, self.identity) if store is not None else None
         self.refresh()
         self._take_road()
-        asked = Questions(backend, self.case, inputs)
+        asked = Introspection(backend, self.ctx, inputs)
         self.explain, self.tune, self.prepare, self.variant = asked.explain, asked.tune, asked.prepare, asked.variant
 
     def refresh(self) -> None:
@@ -149,54 +149,54 @@ class Core:
 
     def miss(self, key: Key, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Decide for a key without a choice, then run the winner once on the caller's arguments."""
-        if deciding.mine():
+        if tuning_lock.owned():
             return self._untimed("another call of this thread is being decided", args, kwargs)
         needs_grad = torch.is_grad_enabled() and any(t.requires_grad for t in tensors((args, kwargs)))
-        if not needs_grad and deciding.taken():
+        if not needs_grad and tuning_lock.locked():
             return self._untimed("another thread is deciding", args, kwargs)
         entry, why = None, ""
-        with deciding.turn():
-            deciding.hold()
-            case = self.case(key, args, kwargs)
+        with tuning_lock.acquired():
+            tuning_lock.note_owner()
+            ctx = self.ctx(key, args, kwargs)
             try:
-                entry = self.table.find(key, args, kwargs) or decide(case)
+                entry = self.table.find(key, args, kwargs) or decide(ctx)
             except PlainRaised:
                 why = "the function raised"  # on copies; now on the caller's arguments, as it would have
             except Bypass as reason:
                 why = str(reason)
-                self._notices.bypassed(why, case.rendered)
+                self._user_warnings.bypassed(why, ctx.rendered)
         # Here and not above: the function runs under no lock, and what it raises has no context but its own.
         return self.bypass(why, args, kwargs) if entry is None else self.run(entry, args, kwargs)
 
-    def case(self, key: Key, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Case:
+    def ctx(self, key: Key, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> MissContext:
         """The call with all that a decision starts from, as it is now."""
-        return Case(
+        return MissContext(
             key,
             args,
             kwargs,
             backend=self.backend,
             table=self.table,
-            shelf=self._shelf,
+            kernel_store=self._kernel_store,
             settings=self.settings,
-            notices=self._notices,
+            user_warnings=self._user_warnings,
             objective=self._objective,
-            stopwatch_for=self._stopwatch_for,
+            timer_for=self._timer_for,
             where=address(getattr(self.backend, "named", self.plain), self) if self.settings.isolate else None,
             worker=self.worker,
         )
 
-    # -- what is held; `Questions` answers the rest
+    # -- what is held; `Introspection` answers the rest
 
     def choices(self) -> list[Choice]:
-        """See `dispatcher.Dispatcher.choices`."""
+        """See `decorator.Dispatcher.choices`."""
         return [entry.choice for _, entry in self.table.entries()]
 
     def cache_info(self) -> CacheInfo:
-        """See `dispatcher.Dispatcher.cache_info`."""
+        """See `decorator.Dispatcher.cache_info`."""
         return self.table.info()
 
     def cache_clear(self) -> None:
-        """See `dispatcher.Dispatcher.cache_clear`."""
+        """See `decorator.Dispatcher.cache_clear`."""
         self.table.clear()
 
     def _repr_html_(self) -> str:

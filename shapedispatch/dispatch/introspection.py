@@ -7,18 +7,18 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ..autotune.choose import PlainRaised
-from ..autotune.preserve_state import untouched
-from ..backend import EVERYTHING, Backend, Candidate, Offer, Search
+from ..autotune.preserve_state import preserve_state
+from ..backend import ALL, Backend, Candidate, Offer, Search
 from ..errors import DeclarationError, NoVariantError, four_parts, render_call
 from ..keys.key import Bypass, Key, safe_key
 from ..records import Choice, Refusal
-from ..shapes.declaration import Misfit, did_you_mean
+from ..shapes.declaration import DimsMismatch, did_you_mean
 from ..shapes.hints import every_point
-from .context import Case
+from .context import MissContext
 from .miss import decide
-from .tuning_lock import deciding
+from .tuning_lock import tuning_lock
 
-__all__ = ["Questions"]
+__all__ = ["Introspection"]
 
 _VARIANT_KEYS = 64
 """How many keys a callable of one variant remembers its candidate for."""
@@ -26,8 +26,8 @@ _VARIANT_KEYS = 64
 Call = tuple[tuple[Any, ...], Mapping[str, Any]]
 
 
-class Questions:
-    """The questions to one dispatcher. ``case`` makes a case of a key and its call in normal form.
+class Introspection:
+    """The questions to one dispatcher. ``ctx`` makes a case of a key and its call in normal form.
 
     ``inputs`` is the decorator's: it makes a call of given sizes.
     """
@@ -35,42 +35,42 @@ class Questions:
     def __init__(
         self,
         backend: Backend,
-        case: Callable[[Key, tuple[Any, ...], Mapping[str, Any]], Case],
+        ctx: Callable[[Key, tuple[Any, ...], Mapping[str, Any]], MissContext],
         inputs: Callable[..., Any] | None,
     ) -> None:
         self._backend = backend
-        self._case = case
+        self._case = ctx
         self._inputs = inputs
 
     def explain(self, *args: Any, **kwargs: Any) -> Choice:
-        """See `dispatcher.Dispatcher.explain`."""
+        """See `decorator.Dispatcher.explain`."""
         try:
             args, kwargs = self._backend.normal(args, kwargs)
-            case = self._case(self._backend.key(args, kwargs), args, kwargs)
-            sizes = case.sizes()
-        except (Bypass, Misfit) as reason:
+            ctx = self._case(self._backend.key(args, kwargs), args, kwargs)
+            sizes = ctx.sizes()
+        except (Bypass, DimsMismatch) as reason:
             return Choice("plain", "bypass", key=safe_key(args, kwargs), notes=(str(reason),))
-        for entry in case.table.peek(case.key):
+        for entry in ctx.table.peek(ctx.key):
             if entry.lost() or entry.check is None or entry.check(args, kwargs):
                 return entry.choice
-        why = case.shelf.why(case.key, case.device) if case.shelf is not None else ()
-        return Choice("plain", "unseen", sizes, case.key, new_because=case.new_because(), notes=why)
+        why = ctx.kernel_store.why(ctx.key, ctx.device) if ctx.kernel_store is not None else ()
+        return Choice("plain", "unseen", sizes, ctx.key, new_because=ctx.new_because(), notes=why)
 
     def tune(self, *args: Any, exhaustive: bool = False, **kwargs: Any) -> Choice:
-        """See `dispatcher.Dispatcher.tune`."""
+        """See `decorator.Dispatcher.tune`."""
         args, kwargs = self._backend.normal(args, kwargs)
         try:
             key = self._backend.key(args, kwargs)
-            with deciding.turn():
-                deciding.hold()
-                return decide(self._case(key, args, kwargs), afresh=True, exhaustive=exhaustive).choice
+            with tuning_lock.acquired():
+                tuning_lock.note_owner()
+                return decide(self._case(key, args, kwargs), retune=True, exhaustive=exhaustive).choice
         except PlainRaised as reason:
             raise (reason.__cause__ or reason) from None
         except Bypass as reason:
             return Choice("plain", "bypass", key=safe_key(args, kwargs), notes=(str(reason),))
 
     def prepare(self, sizes: Any = (), *args: Any, **kwargs: Any) -> list[Choice]:
-        """See `dispatcher.Dispatcher.prepare`."""
+        """See `decorator.Dispatcher.prepare`."""
         chosen = []
         for point in every_point(sizes):  # one call after the other: all at once may be more than fits in memory
             call_args, call_kwargs = self._call_at(point, args, kwargs)
@@ -88,7 +88,7 @@ class Questions:
         return self._backend.resized(args, kwargs, point)
 
     def variant(self, name: str) -> Callable[..., Any]:
-        """See `dispatcher.Dispatcher.variant`."""
+        """See `decorator.Dispatcher.variant`."""
         found: dict[Key, Candidate] = {}  # goes with the callable, which keeps the builds that it runs
 
         @functools.wraps(self._backend.plain)
@@ -99,25 +99,25 @@ class Questions:
             except Bypass as reason:
                 refused = Offer((Candidate("plain", self._backend.plain),), (Refusal(name, (str(reason),)),))
                 return self._named(name, refused, args, kwargs).run(*args, **kwargs)
-            known = found.get(key)
-            if known is None or (known.check is not None and not known.check(args, kwargs)):
+            look_up = found.get(key)
+            if look_up is None or (look_up.check is not None and not look_up.check(args, kwargs)):
                 if len(found) >= _VARIANT_KEYS:
                     found.clear()
                 offer = self._offered(key, args, kwargs)
                 try:
-                    known = found[key] = self._named(name, offer, args, kwargs)
+                    look_up = found[key] = self._named(name, offer, args, kwargs)
                 finally:
                     if isinstance(offer, Search) and offer.found is not None:
                         offer.found(Choice(offer.aliases.get(name, name), "pinned"))  # which lets the other configs go
-            return known.run(*args, **kwargs)
+            return look_up.run(*args, **kwargs)
 
         return run
 
     def _offered(self, key: Key, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Offer:
         """All that may run the call."""
-        with deciding.turn(), untouched(args, kwargs):
-            deciding.hold()
-            return self._case(key, args, kwargs).offer(EVERYTHING)
+        with tuning_lock.acquired(), preserve_state(args, kwargs):
+            tuning_lock.note_owner()
+            return self._case(key, args, kwargs).offer(ALL)
 
     def _named(self, name: str, offer: Offer, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Candidate:
         """The candidate of that name; raises NoVariantError."""

@@ -8,46 +8,46 @@ from dataclasses import replace
 import torch
 
 from ..autotune.choose import choose
-from ..autotune.preserve_state import untouched
-from ..backend import Offer, Search, Wish
+from ..autotune.preserve_state import preserve_state
+from ..backend import Offer, OfferRequest, Search
 from ..hit.table import Entry
 from ..keys.key import Bypass, Key
 from ..records import Refusal
-from ..shapes.declaration import Misfit
-from .context import Case
+from ..shapes.declaration import DimsMismatch
+from .context import MissContext
 from .entries import changed, decided, nearest_hint
 from .isolation import judge
-from .known_choices import FROZEN_MODES, kept, known, share
+from .known_choices import FROZEN_MODES, look_up, persist, share_in_bucket
 from .on_miss import without_timing
 
 __all__ = ["decide"]
 
 
-def decide(case: Case, afresh: bool = False, exhaustive: bool = False) -> Entry:
+def decide(ctx: MissContext, retune: bool = False, exhaustive: bool = False) -> Entry:
     """Recall or choose, and remember; called with `turn.deciding` held. Raises Bypass, MissError, PlainRaised.
 
     1. the sizes, which may not fit the declaration; 2. what is known already: a choice whose build was lost, a
-    stored one, that of the call's bucket (not if ``afresh``); 3. in a frozen mode, what to do without;
+    stored one, that of the call's bucket (not if ``retune``); 3. in a frozen mode, what to do without;
     4. otherwise offer, check, time, decide; 5. store what was timed, and publish. While a CUDA graph is being
     captured nothing is made, timed or remembered.
     """
     try:
-        sizes = case.sizes()
-    except Misfit as misfit:
+        sizes = ctx.sizes()
+    except DimsMismatch as misfit:
         raise Bypass(str(misfit)) from None
-    new_because = case.new_because()
-    case.table.count("misses", ", ".join(new_because) or "the first call")
-    if capturing(case.device):
-        return nearest_hint(case.offer(Wish(build=False)), case.sizes(), "a CUDA graph is being captured")
-    entry, lasting, unused = _entry(case, sizes, afresh, exhaustive)
-    case = replace(case, key=_key_after(case))
-    if lasting:
-        entry = kept(entry, case, instead=afresh or bool(unused))
+    new_because = ctx.new_because()
+    ctx.table.count("misses", ", ".join(new_because) or "the first call")
+    if capturing(ctx.device):
+        return nearest_hint(ctx.offer(OfferRequest(build=False)), ctx.sizes(), "a CUDA graph is being captured")
+    entry, reproducible, unused = _entry(ctx, sizes, retune, exhaustive)
+    ctx = replace(ctx, key=_key_after(ctx))
+    if reproducible:
+        entry = persist(entry, ctx, instead=retune or bool(unused))
     notes = (*entry.choice.notes, *unused)
-    entry = changed(entry, sizes=sizes, key=case.key, new_because=new_because, notes=notes)
-    case.table.publish(case.key, entry)
-    case.table.journal.decided(entry.choice)
-    share(entry.choice, case)
+    entry = changed(entry, sizes=sizes, key=ctx.key, new_because=new_because, notes=notes)
+    ctx.table.publish(ctx.key, entry)
+    ctx.table.log.decided(entry.choice)
+    share_in_bucket(entry.choice, ctx)
     return entry
 
 
@@ -56,61 +56,65 @@ def capturing(device: torch.device) -> bool:
     return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
 
 
-def _entry(case: Case, sizes: Mapping[str, int], afresh: bool, exhaustive: bool) -> tuple[Entry, bool, tuple[str, ...]]:
+def _entry(
+    ctx: MissContext, sizes: Mapping[str, int], retune: bool, exhaustive: bool
+) -> tuple[Entry, bool, tuple[str, ...]]:
     """Steps 2 to 4: the entry, whether another process need not look for it again, and why a stored row is not used."""
-    entry, unused = (None, ()) if afresh else known(case)
-    if entry is None and not afresh and case.settings.mode in FROZEN_MODES:
-        entry = without_timing(case, sizes, unused)
+    entry, unused = (None, ()) if retune else look_up(ctx)
+    if entry is None and not retune and ctx.settings.mode in FROZEN_MODES:
+        entry = without_timing(ctx, sizes, unused)
     if entry is not None:
         return entry, False, unused
-    finds = case.shelf.finds(case.device) if case.shelf is not None and case.backend.searches else None
-    wish = Wish(exhaustive=exhaustive, judge=judge(case), finds=finds, untimed=case.untimed)
-    return (*_chosen(case, wish), unused)
+    tuned_configs = (
+        ctx.kernel_store.tuned_configs(ctx.device) if ctx.kernel_store is not None and ctx.backend.searches else None
+    )
+    request = OfferRequest(exhaustive=exhaustive, judge=judge(ctx), tuned_configs=tuned_configs, untimed=ctx.untimed)
+    return (*_chosen(ctx, request), unused)
 
 
-def _chosen(case: Case, wish: Wish) -> tuple[Entry, bool]:
+def _chosen(ctx: MissContext, request: OfferRequest) -> tuple[Entry, bool]:
     """The winner of the offer; where that is a search of configs, of the offer that follows from what it found.
 
     And whether another process need not look for it again.
     """
     earlier: tuple[Refusal, ...] = ()  # by a search, whose candidates do not come again
     while True:
-        with untouched(case.args, case.kwargs):  # which lets no warning through: not ours, and not the store's
-            offer = case.offer(wish)
+        with preserve_state(ctx.args, ctx.kwargs):  # which lets no warning through: not ours, and not the store's
+            offer = ctx.offer(request)
             at = offer.at if isinstance(offer, Search) else None
-            entry = _winner(offer, case if at is None else case.at(*at))
+            entry = _winner(offer, ctx if at is None else ctx.at(*at))
         if isinstance(offer, Search) and offer.found is not None:
             offer.found(entry.choice)
             if not offer.final and entry.choice.origin == "timed":
                 earlier = entry.choice.refusals
                 continue
         if len(offer.candidates) == 1 and offer.failures:
-            case.notices.failed(offer.failures, case.rendered)
+            ctx.user_warnings.failed(offer.failures, ctx.rendered)
         timed, alone = entry.choice.origin == "timed", len(offer.candidates) == 1
         entry = changed(entry, refusals=tuple(dict.fromkeys((*entry.choice.refusals, *earlier))))
-        return entry, timed or (alone and offer.lasting and entry.choice.origin == "only")
+        return entry, timed or (alone and offer.reproducible and entry.choice.origin == "only")
 
 
-def _winner(offer: Offer, case: Case) -> Entry:
+def _winner(offer: Offer, ctx: MissContext) -> Entry:
     """What is forced, what is left alone, or what is best among those that are right."""
-    pick = offer.aliases.get(case.settings.pick or "", case.settings.pick)
+    pick = offer.aliases.get(ctx.settings.pick or "", ctx.settings.pick)
     pinned = next((c for c in offer.candidates if c.name == pick), None)
     if pinned is not None:
         return decided(pinned, "pinned", offer)
     if len(offer.candidates) == 1:
         return decided(offer.candidates[0], "only", offer)
-    trial = case.trial(offer)
-    untimed = case.why_untimed(offer, trial)
+    trial = ctx.trial(offer)
+    untimed = ctx.why_untimed(offer, trial)
     if untimed:
-        return nearest_hint(offer, case.sizes(), untimed)
-    decision = choose(offer.candidates, trial, case.rules(trial))
-    case.table.count("timings")
+        return nearest_hint(offer, ctx.sizes(), untimed)
+    decision = choose(offer.candidates, trial, ctx.rules(trial))
+    ctx.table.count("timings")
     return decided(decision.winner, "timed", offer, decision.timings, decision.refusals)
 
 
-def _key_after(case: Case) -> Key:
+def _key_after(ctx: MissContext) -> Key:
     """The key again: where the offer has shown that something is written, it holds which arguments overlap."""
-    again = case.backend.key(case.args, case.kwargs)
-    if len(again) != len(case.key):
-        case.table.forget_choices()
+    again = ctx.backend.key(ctx.args, ctx.kwargs)
+    if len(again) != len(ctx.key):
+        ctx.table.forget_choices()
     return again

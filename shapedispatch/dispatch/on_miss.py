@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ..autotune.preserve_state import untouched
-from ..backend import Wish
+from ..autotune.preserve_state import preserve_state
+from ..backend import OfferRequest
 from ..errors import MissError, four_parts
 from ..hit.table import Entry
 from ..records import Choice, spelled
 from ..shapes.hints import distance
-from .context import Case
+from .context import MissContext
 from .entries import changed, decided, nearest_hint
 from .known_choices import entry_for, stored
 
@@ -20,28 +20,28 @@ _DECIDED = ("timed", "stored", "shipped", "only")
 """Origins of choices that say something of calls of other sizes."""
 
 
-def without_timing(case: Case, sizes: Mapping[str, int], unused: Sequence[str]) -> Entry:
+def without_timing(ctx: MissContext, sizes: Mapping[str, int], unused: Sequence[str]) -> Entry:
     """What ``on_miss`` says, which may be a MissError; the key is noted, to be tuned later.
 
     ``unused`` says why the row that is stored for it is not used.
     """
-    if case.shelf is not None and not unused:
-        case.shelf.missed(case.key, case.device)
-    if case.settings.on_miss == "error":
-        raise MissError(_missing(case, sizes, unused))
-    why = f"the mode is {case.settings.mode}"
-    if case.settings.on_miss == "nearest":
-        return _nearest_choice(case, sizes, why) or _nearest_held(case, why)
-    return _plain(case, why)
+    if ctx.kernel_store is not None and not unused:
+        ctx.kernel_store.missed(ctx.key, ctx.device)
+    if ctx.settings.on_miss == "error":
+        raise MissError(_missing(ctx, sizes, unused))
+    why = f"the mode is {ctx.settings.mode}"
+    if ctx.settings.on_miss == "nearest":
+        return _nearest_choice(ctx, sizes, why) or _nearest_held(ctx, why)
+    return _plain(ctx, why)
 
 
-def _nearest_choice(case: Case, sizes: Mapping[str, int], why: str) -> Entry | None:
+def _nearest_choice(ctx: MissContext, sizes: Mapping[str, int], why: str) -> Entry | None:
     """What was chosen for the call nearest to this one that can run it: stored, else in this process."""
-    found = case.shelf.nearest(case.key, case.device) if case.shelf is not None else None
-    here = _nearest_known(case, sizes)
+    found = ctx.kernel_store.nearest(ctx.key, ctx.device) if ctx.kernel_store is not None else None
+    here = _nearest_known(ctx, sizes)
     near = [stored(found)] if found is not None else []
     for choice in [*near, *([here] if here is not None and here.variant != "exact" else [])]:
-        entry = entry_for(case, choice)
+        entry = entry_for(ctx, choice)
         if entry is not None:
             where = f"chosen at {spelled(choice.sizes)}" if choice.sizes else "stored for the call nearest to this one"
             notes = (where, *choice.notes, f"not timed: {why}")
@@ -49,33 +49,33 @@ def _nearest_choice(case: Case, sizes: Mapping[str, int], why: str) -> Entry | N
     return None
 
 
-def _nearest_held(case: Case, why: str) -> Entry:
+def _nearest_held(ctx: MissContext, why: str) -> Entry:
     """What is built already for the nearest hint, else plain."""
-    with untouched(case.args, case.kwargs):
-        offer = case.offer(Wish(build=False))
-    return changed(nearest_hint(offer, case.sizes(), why), origin="nearest")
+    with preserve_state(ctx.args, ctx.kwargs):
+        offer = ctx.offer(OfferRequest(build=False))
+    return changed(nearest_hint(offer, ctx.sizes(), why), origin="nearest")
 
 
-def _plain(case: Case, why: str) -> Entry:
+def _plain(ctx: MissContext, why: str) -> Entry:
     """Plain. A kernel as written would time its configs: the first of them runs, or the first loaded one if sealed."""
-    if not case.backend.searches:
-        return Entry(case.backend.plain, None, Choice("plain", "nearest", notes=(f"not timed: {why}",)))
-    with untouched(case.args, case.kwargs):
-        offer = case.offer(Wish("plain", build=case.settings.mode != "sealed"))
+    if not ctx.backend.searches:
+        return Entry(ctx.backend.plain, None, Choice("plain", "nearest", notes=(f"not timed: {why}",)))
+    with preserve_state(ctx.args, ctx.kwargs):
+        offer = ctx.offer(OfferRequest("plain", build=ctx.settings.mode != "sealed"))
     entry = decided(offer.candidates[0], "nearest", offer)
     return changed(entry, notes=(*entry.choice.notes, f"not timed: {why}"))
 
 
-def _nearest_known(case: Case, sizes: Mapping[str, int]) -> Choice | None:
+def _nearest_known(ctx: MissContext, sizes: Mapping[str, int]) -> Choice | None:
     """The timed or stored choice of this process nearest to these sizes by log distance."""
-    choices = [entry.choice for _, entry in case.table.entries()]
-    known = [choice for choice in choices if choice.origin in _DECIDED and choice.sizes.keys() == sizes.keys()]
-    return min(known, key=lambda choice: distance(sizes, choice.sizes), default=None)
+    choices = [entry.choice for _, entry in ctx.table.entries()]
+    look_up = [choice for choice in choices if choice.origin in _DECIDED and choice.sizes.keys() == sizes.keys()]
+    return min(look_up, key=lambda choice: distance(sizes, choice.sizes), default=None)
 
 
-def _missing(case: Case, sizes: Mapping[str, int], unused: Sequence[str]) -> str:
-    near = _nearest_known(case, sizes)
-    known = f"the nearest known is {near.variant} at {spelled(near.sizes)}" if near else "no shape is known"
-    change = f"Before the mode is set: `{case.backend.name}.tune(...)` with this call, or `prepare` with its sizes."
-    tried = f"no choice is known for this call, and the mode is {case.settings.mode}:"
-    return four_parts(case.rendered(), tried, [known, *unused], change)
+def _missing(ctx: MissContext, sizes: Mapping[str, int], unused: Sequence[str]) -> str:
+    near = _nearest_known(ctx, sizes)
+    look_up = f"the nearest known is {near.variant} at {spelled(near.sizes)}" if near else "no shape is known"
+    change = f"Before the mode is set: `{ctx.backend.name}.tune(...)` with this call, or `prepare` with its sizes."
+    tried = f"no choice is known for this call, and the mode is {ctx.settings.mode}:"
+    return four_parts(ctx.rendered(), tried, [look_up, *unused], change)

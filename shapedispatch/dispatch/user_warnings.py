@@ -10,14 +10,14 @@ from ..autotune.choose import all_refused
 from ..errors import four_parts
 from ..records import Refusal
 
-__all__ = ["Notices"]
+__all__ = ["UserWarnings"]
 
 _PACKAGE = __name__.partition(".")[0]
 _MOST = 256
 """How many different reasons are told: a function that finds ever new ones must not fill the memory."""
 
 
-class Notices:
+class UserWarnings:
     """What was told. ``rendered`` shows the call, and is asked only where something is said of it."""
 
     def __init__(self) -> None:

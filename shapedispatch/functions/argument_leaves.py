@@ -1,7 +1,7 @@
 """Where in a call its tensors and numbers are, what their axes are called, and which of those have been seen to vary.
 
-A *family* is the calls that differ in sizes, strides and numbers only; a *class* (`Places.kind`) those that one dynamic
-build may serve.
+A *family* is the calls that differ in sizes, strides and numbers only; a *class* (`ArgumentLeaves.kind`) those that one
+dynamic build may serve.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ from torch import Tensor
 from torch.nn import Module
 
 from ..keys.key import Bypass, Key, describe
-from ..shapes.declaration import Declaration, Misfit
+from ..shapes.declaration import Declaration, DimsMismatch
 from ..shapes.hints import Rule, bucket_of
 from .fake_args import Resize, scaled_strides
 
-__all__ = ["Places", "Seen", "sizes_of"]
+__all__ = ["ArgumentLeaves", "ObservedSizes", "sizes_of"]
 
 _CANONICAL = 1009
 """Stands for any size: strides that agree at it agree in order and density at every size."""
 
 
 @dataclass(frozen=True, slots=True)
-class _TensorPlace:
+class _TensorLeaf:
     path: str
     tensor: Tensor
     labels: tuple[str, ...]
 
-    def family(self) -> Hashable:
+    def rank_signature(self) -> Hashable:
         t = self.tensor
         keyset = torch._C._dispatch_keys(t).raw_repr()
         gradient = t.requires_grad and 2 - t.is_leaf
@@ -43,18 +43,18 @@ class _TensorPlace:
         stands = [_CANONICAL if label in dynamic else size for label, size in zip(self.labels, t.shape, strict=True)]
         sizes = tuple(None if label in dynamic else size for label, size in zip(self.labels, t.shape, strict=True))
         strides = scaled_strides(t.shape, t.stride(), stands) if t.numel() else t.stride()
-        return (self.family(), sizes, strides)
+        return (self.rank_signature(), sizes, strides)
 
 
 @dataclass(frozen=True, slots=True)
-class _NumberPlace:
+class _NumberLeaf:
     path: str
     value: int | float
     label: str | None
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class ObservedSizes:
     """Sizes and numbers of the first call of a family, and which axes and numbers have differed since."""
 
     sizes: Mapping[str, tuple[int, ...]]
@@ -62,46 +62,46 @@ class Seen:
     axes: tuple[str, ...] = ()
     numbers_vary: bool = False
 
-    def with_call(self, places: Places) -> Seen:
+    def with_call(self, leaves: ArgumentLeaves) -> ObservedSizes:
         """The same after one more call."""
         axes = dict.fromkeys(self.axes)
-        for place in places.tensors:
+        for place in leaves.tensors:
             marked = getattr(place.tensor, "_dynamo_dynamic_indices", ())
             before = self.sizes[place.path]
             pairs = enumerate(zip(before, place.tensor.shape, strict=True))
             axes.update({place.labels[i]: None for i, (one, other) in pairs if one != other or i in marked})
-        vary = self.numbers_vary or any(self.numbers[n.path] != n.value for n in places.numbers if n.label is None)
-        return Seen(self.sizes, self.numbers, tuple(axes), vary)
+        vary = self.numbers_vary or any(self.numbers[n.path] != n.value for n in leaves.numbers if n.label is None)
+        return ObservedSizes(self.sizes, self.numbers, tuple(axes), vary)
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
+class ArgumentLeaves:
     """The tensors, the numbers and everything else of one call, each with its place."""
 
-    tensors: tuple[_TensorPlace, ...]
-    numbers: tuple[_NumberPlace, ...]
+    tensors: tuple[_TensorLeaf, ...]
+    numbers: tuple[_NumberLeaf, ...]
     others: tuple[Hashable, ...]
 
     @classmethod
-    def of(cls, arguments: Mapping[str, Any], declaration: Declaration) -> Places:
-        """Walk the arguments; raises declaration.Misfit where one does not fit its declaration."""
-        tensors: list[_TensorPlace] = []
-        numbers: list[_NumberPlace] = []
+    def of(cls, arguments: Mapping[str, Any], declaration: Declaration) -> ArgumentLeaves:
+        """Walk the arguments; raises declaration.DimsMismatch where one does not fit its declaration."""
+        tensors: list[_TensorLeaf] = []
+        numbers: list[_NumberLeaf] = []
         others: list[Hashable] = []
         for path, value, argument, index in _walk(arguments):
             if isinstance(value, Tensor):
-                tensors.append(_TensorPlace(path, value, _labels(path, value, argument, index, declaration)))
+                tensors.append(_TensorLeaf(path, value, _labels(path, value, argument, index, declaration)))
             elif type(value) in (int, float):
-                numbers.append(_NumberPlace(path, value, _number_label(argument, path, declaration)))
+                numbers.append(_NumberLeaf(path, value, _number_label(argument, path, declaration)))
             else:
                 others.append((path, *_other(value)))
         return cls(tuple(tensors), tuple(numbers), tuple(others))
 
-    def seen(self) -> Seen:
+    def seen(self) -> ObservedSizes:
         """What the first call of a family shows: axes that carry `mark_dynamic` vary."""
         sizes = {place.path: tuple(place.tensor.shape) for place in self.tensors}
         numbers = {number.path: number.value for number in self.numbers}
-        return Seen(sizes, numbers).with_call(self)
+        return ObservedSizes(sizes, numbers).with_call(self)
 
     def sizes(self) -> dict[str, int]:
         """The size of each axis by its name, and of each number that is a dim."""
@@ -111,10 +111,10 @@ class Places:
         found.update({n.label: int(n.value) for n in self.numbers if n.label is not None})
         return found
 
-    def family(self) -> Hashable:
+    def rank_signature(self) -> Hashable:
         """Equal for calls that differ in sizes, strides and numbers only."""
         numbers = tuple((number.path, type(number.value)) for number in self.numbers)
-        return (tuple(place.family() for place in self.tensors), numbers, self.others, self._same())
+        return (tuple(place.rank_signature() for place in self.tensors), numbers, self.others, self._same())
 
     def _same(self) -> tuple[int, ...]:
         """For each tensor, the first place that it stands in: a build takes a tensor given twice as one."""
@@ -209,8 +209,8 @@ def _labels(
         return tuple(f"{_plain(path)}.{axis}" for axis in range(t.dim()))
     try:
         return declaration.labels(argument, t.dim(), index)
-    except Misfit as error:
-        raise Misfit(f"{_plain(path)} {error}") from None
+    except DimsMismatch as error:
+        raise DimsMismatch(f"{_plain(path)} {error}") from None
 
 
 def _number_label(argument: str, path: str, declaration: Declaration) -> str | None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ..backend import EVERYTHING, Candidate, Effects, Memory, Offer, Wish
+from ..backend import ALL, Candidate, Effects, Memory, Offer, OfferRequest
 from ..keys import key as keys
 from ..keys.code_hash import candidates_identity, code_identity
 from ..keys.key import Key
@@ -15,14 +15,14 @@ from ..keys.signature import Signature, call_of, frame_locals, python_function, 
 from ..records import Variant
 from ..shapes.declaration import Declaration
 from ..shapes.hints import Hints, Rule, dynamic_dims, hint_points, point_of, round_up_pow2, two_nearest, variant_name
-from .argument_leaves import Places, Seen, sizes_of
+from .argument_leaves import ArgumentLeaves, ObservedSizes, sizes_of
 from .builds import Builder, NoBuild
-from .effects_trace import look_at, what_timing_may_touch, why_no_builds
+from .effects_trace import trace_effects, what_timing_may_touch, why_no_builds
 from .fake_args import resized
 from .offer import Draft
-from .request import Situation
+from .request import BuildRequest
 
-__all__ = ["Plan", "TorchFunction"]
+__all__ = ["FunctionSpec", "TorchFunction"]
 
 BUILT_AT_FIRST = 3
 """With more hint points than this, only the two nearest to a call are built; others join when a nearer call comes."""
@@ -31,7 +31,7 @@ _FAR = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class FunctionSpec:
     """What the decoration says of the variants, settled and checked.
 
     ``bare`` means that the dynamic dims are the axes seen to vary. ``options`` are None for the default.
@@ -48,27 +48,27 @@ class Plan:
 
 
 class TorchFunction:
-    """The backend of a PyTorch function; see `backends.Backend` for the methods."""
+    """The backend of a PyTorch function; see `backend.Backend` for the methods."""
 
     searches = False
 
-    def __init__(self, fn: Callable[..., Any], name: str, plan: Plan) -> None:
+    def __init__(self, fn: Callable[..., Any], name: str, spec: FunctionSpec) -> None:
         self.name = name
         self.plain = fn
-        self.plan = plan
+        self.spec = spec
         self._traced = python_function(fn)
         self.signature = Signature.of(fn, receiver_of(self._traced) is not None)
         self.normal = self.signature.normal
         self.arguments = self.signature.arguments
         self.arity = self.signature.arity if self.signature.bare else -1
         self._receiver = self.signature.receiver
-        self._builder = Builder(plan.options)
-        self._watch_overlap = bool(plan.mutates)
+        self._builder = Builder(spec.options)
+        self._watch_overlap = bool(spec.mutates)
 
     # -- the call
 
     def key(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Key:
-        """The key of a call; raises keys.Bypass."""
+        """The key of a call; raises key.Bypass."""
         key = keys.key(args, kwargs, self._receiver)
         return (*key, keys.overlap(args, kwargs)) if self._watch_overlap else key
 
@@ -81,10 +81,10 @@ class TorchFunction:
         return self._receiver, self._watch_overlap
 
     def sizes(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, int]:
-        """The size of each declared dim, else of each axis; raises declaration.Misfit."""
+        """The size of each declared dim, else of each axis; raises declaration.DimsMismatch."""
         scope, _ = self._frame(args, kwargs)
-        declared = self.plan.declaration.sizes({name: sizes_of(value) for name, value in scope.items()})
-        return declared or Places.of(scope, self.plan.declaration).sizes()
+        declared = self.spec.declaration.sizes({name: sizes_of(value) for name, value in scope.items()})
+        return declared or ArgumentLeaves.of(scope, self.spec.declaration).sizes()
 
     def _frame(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
         """The local names at the function's entry: its arguments, and what stays as it is: closure, ``self``.
@@ -103,125 +103,125 @@ class TorchFunction:
     ) -> Hashable | None:
         """See `Backend.bucket`; numbers that vary have buckets without a rule."""
         scope, _ = self._frame(args, kwargs)
-        places = Places.of(scope, self.plan.declaration)
-        seen: Seen | None = memory.recall(_seen(key, places))
-        numbers_vary = seen is not None and seen.with_call(places).numbers_vary
-        return (key[0], places.bucket(rules, numbers_vary)) if rules or numbers_vary else None
+        leaves = ArgumentLeaves.of(scope, self.spec.declaration)
+        seen: ObservedSizes | None = memory.recall(_seen(key, leaves))
+        numbers_vary = seen is not None and seen.with_call(leaves).numbers_vary
+        return (key[0], leaves.bucket(rules, numbers_vary)) if rules or numbers_vary else None
 
     def resized(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any], point: Mapping[str, int]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The call with some dims set to other sizes, its values repeated or cut; raises declaration.Misfit."""
+        """The call with some dims set to other sizes, its values repeated or cut; raises declaration.DimsMismatch."""
         scope, fixed = self._frame(args, kwargs)
-        places = Places.of(scope, self.plan.declaration)
-        return call_of(self._traced, {**resized(scope, places.resize(point)), **places.numbers_at(point), **fixed})
+        leaves = ArgumentLeaves.of(scope, self.spec.declaration)
+        return call_of(self._traced, {**resized(scope, leaves.resize(point)), **leaves.numbers_at(point), **fixed})
 
     # -- the offer
 
     def identity(self) -> Mapping[str, str]:
         """What a stored choice depends on besides the key and the machine: the code, the candidates."""
-        plan = self.plan
-        declared = (repr(plan.hints), plan.static, plan.exact, plan.bare, repr(plan.options))
-        variants = [(variant.name or "", (variant.fn, variant.when)) for variant in plan.variants]
+        spec = self.spec
+        declared = (repr(spec.hints), spec.static, spec.exact, spec.bare, repr(spec.options))
+        variants = [(variant.name or "", (variant.fn, variant.when)) for variant in spec.variants]
         return {"code": code_identity(self.plain), "candidates": candidates_identity([("plan", declared), *variants])}
 
     def offer(
-        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], key: Key, memory: Memory, wish: Wish = EVERYTHING
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], key: Key, memory: Memory, request: OfferRequest = ALL
     ) -> Offer:
         """Plain, hints, exact, then the supplied variants: what may run this call, built where it is missing."""
-        call = self._situation(args, kwargs, key, memory, wish)
-        draft = Draft([Candidate("plain", self.plain)], wish=wish)
-        wants_builds = self._points(call, memory) or self._wants_exact(call, wish)
-        if wish.only == "plain" or not (wants_builds or self.plan.variants):
+        call = self._build_request(args, kwargs, key, memory, request)
+        draft = Draft([Candidate("plain", self.plain)], request=request)
+        wants_builds = self._points(call, memory) or self._wants_exact(call, request)
+        if request.only == "plain" or not (wants_builds or self.spec.variants):
             return Offer(tuple(draft.candidates))
         effects = self._effects(call, memory, draft)
         if effects is None:
             return Offer(tuple(draft.candidates), untimed="what it does is not known, and nothing is traced now")
-        written, untimed = what_timing_may_touch(effects, self.plan.mutates)
+        written, untimed = what_timing_may_touch(effects, self.spec.mutates)
         self._watch_overlap |= written is None or bool(written)
         unsafe = effects if isinstance(effects, str) else why_no_builds(effects, args, kwargs)
         if isinstance(effects, Effects) and not unsafe:
             self._offer_builds(call, memory, draft)
         elif unsafe:
             draft.fail("hint and exact builds", unsafe)
-        for variant in self.plan.variants:
+        for variant in self.spec.variants:
             draft.supply(variant, args, kwargs)
         return draft.offer(written, untimed)
 
-    def _situation(
-        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], key: Key, memory: Memory, wish: Wish
-    ) -> Situation:
+    def _build_request(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], key: Key, memory: Memory, request: OfferRequest
+    ) -> BuildRequest:
         scope, fixed = self._frame(args, kwargs)
-        places = Places.of(scope, self.plan.declaration)
-        fact = _seen(key, places)
-        seen: Seen | None = memory.recall(fact)
-        seen = places.seen() if seen is None else seen.with_call(places)
+        leaves = ArgumentLeaves.of(scope, self.spec.declaration)
+        fact = _seen(key, leaves)
+        seen: ObservedSizes | None = memory.recall(fact)
+        seen = leaves.seen() if seen is None else seen.with_call(leaves)
         memory.remember(fact, seen)
-        plan = self.plan
-        varying = tuple(axis for axis in seen.axes if axis not in plan.static)
-        dynamic = varying if plan.bare else dynamic_dims(plan.hints, plan.declaration.names, plan.static)
-        points = hint_points(plan.hints, dynamic)
-        sizes = places.sizes()
-        wished = point_of(wish.only or "")
+        spec = self.spec
+        varying = tuple(axis for axis in seen.axes if axis not in spec.static)
+        dynamic = varying if spec.bare else dynamic_dims(spec.hints, spec.declaration.names, spec.static)
+        points = hint_points(spec.hints, dynamic)
+        sizes = leaves.sizes()
+        wished = point_of(request.only or "")
         if wished and (wished in points or self._might_be(wished, sizes)):
             dynamic, points = tuple(wished), (wished,)
-        return Situation(self._traced, scope, fixed, places, sizes, dynamic, points, key[0], seen.numbers_vary)
+        return BuildRequest(self._traced, scope, fixed, leaves, sizes, dynamic, points, key[0], seen.numbers_vary)
 
     def _might_be(self, point: Mapping[str, int], sizes: Mapping[str, int]) -> bool:
         """Whether a point that a stored choice names is one that this decoration comes to.
 
         A store knows axes that this process has not seen vary, and powers of two where no hint's build served a size.
         """
-        if any(name not in sizes or name in self.plan.static or size < 2 for name, size in point.items()):
+        if any(name not in sizes or name in self.spec.static or size < 2 for name, size in point.items()):
             return False
-        hints = [size for size in self.plan.hints if isinstance(size, int)] if self.plan.bare else []
+        hints = [size for size in self.spec.hints if isinstance(size, int)] if self.spec.bare else []
         pairs = [(size, sizes[name]) for name, size in point.items()]
         return all(size in hints or (size == round_up_pow2(size) and size <= _FAR * own) for size, own in pairs)
 
-    def _wants_exact(self, call: Situation, wish: Wish) -> bool:
+    def _wants_exact(self, call: BuildRequest, request: OfferRequest) -> bool:
         """Asked for; or bare, while no axis has been seen to vary: all sizes constant is what can be known.
 
         Another process's choice may be one that it made before it saw an axis vary.
         """
-        bare = self.plan.bare and bool(self.plan.hints) and (not call.dynamic or wish.only == "exact")
-        return self.plan.exact or bare
+        bare = self.spec.bare and bool(self.spec.hints) and (not call.dynamic or request.only == "exact")
+        return self.spec.exact or bare
 
-    def _points(self, call: Situation, memory: Memory) -> Sequence[Mapping[str, int]]:
+    def _points(self, call: BuildRequest, memory: Memory) -> Sequence[Mapping[str, int]]:
         """The hint points that have a build or get one now."""
         if len(call.points) <= BUILT_AT_FIRST:
             return call.points
         near = two_nearest({name: call.sizes[name] for name in call.points[0]}, call.points)
         return [point for point in call.points if point in near or memory.build(call.slot(point)) is not None]
 
-    def _offer_builds(self, call: Situation, memory: Memory, draft: Draft) -> None:
+    def _offer_builds(self, call: BuildRequest, memory: Memory, draft: Draft) -> None:
         points = self._points(call, memory)
         for point in points:
             self._offer_build(call, point, memory, draft)
         accepted = any(candidate.point for candidate in draft.candidates)
-        if points and not accepted and not draft.failures and not call.tiny():
+        if points and not accepted and not draft.failures and not call.has_specialized_size():
             # No hint's build serves this size: one that does, for this size and its like.
             near = {name: round_up_pow2(call.sizes[name]) for name in points[0]}
             if near not in points:
                 self._offer_build(call, near, memory, draft)
-        if self._wants_exact(call, draft.wish):
+        if self._wants_exact(call, draft.request):
             self._offer_build(call, {}, memory, draft)
 
-    def _offer_build(self, call: Situation, point: Mapping[str, int], memory: Memory, draft: Draft) -> None:
+    def _offer_build(self, call: BuildRequest, point: Mapping[str, int], memory: Memory, draft: Draft) -> None:
         name = variant_name(point) if point else "exact"
-        if not draft.wish.wants(name):
+        if not draft.request.wants(name):
             return
-        if point and call.tiny():
+        if point and call.has_specialized_size():
             draft.refuse(name, "sizes 0 and 1 are constants to the compiler and never take a hint's build")
             return
-        why_not = draft.wish.why_not(name)
+        why_not = draft.request.why_not(name)
         if why_not:
             draft.put_off(name, why_not)
             return
-        slot, build = self._builder.find(call, point, memory, make=draft.wish.build)
+        slot, build = self._builder.find(call, point, memory, make=draft.request.build)
         if isinstance(build, NoBuild):
             draft.lack(name, build)
             return
-        reasons = build.accepts(call.as_seen()) or build.too_large(number.value for number in call.places.numbers)
+        reasons = build.accepts(call.as_seen()) or build.too_large(number.value for number in call.leaves.numbers)
         if reasons:
             draft.refuse(name, *reasons)
             return
@@ -230,16 +230,16 @@ class TorchFunction:
 
     # -- effects
 
-    def _effects(self, call: Situation, memory: Memory, draft: Draft) -> Effects | str | None:
+    def _effects(self, call: BuildRequest, memory: Memory, draft: Draft) -> Effects | str | None:
         """What plain does, or why that is unknown; None where nothing may be made to find out.
 
         Where one build is all that is asked for, its own trace says it: a process that starts has no time for two.
         """
-        look = look_at(call, memory, make=False)
-        effects = self._effects_of_build(call, memory, draft.wish) if look is None else None
+        look = trace_effects(call, memory, make=False)
+        effects = self._effects_of_build(call, memory, draft.request) if look is None else None
         if effects is not None:
             return effects
-        look = look if look is not None else look_at(call, memory, draft.wish.build)
+        look = look if look is not None else trace_effects(call, memory, draft.request.build)
         if look is None or isinstance(look, str):
             return look
         if look.state:
@@ -247,17 +247,19 @@ class TorchFunction:
             draft.candidates[0] = replace(draft.candidates[0], check=look.check())
         return look.effects
 
-    def _effects_of_build(self, call: Situation, memory: Memory, wish: Wish) -> Effects | None:
-        point = point_of(wish.only or "")
-        wanted = (point in call.points and not call.tiny()) or (wish.only == "exact" and self._wants_exact(call, wish))
-        if not wanted or wish.why_not(str(wish.only)):
+    def _effects_of_build(self, call: BuildRequest, memory: Memory, request: OfferRequest) -> Effects | None:
+        point = point_of(request.only or "")
+        wanted = (point in call.points and not call.has_specialized_size()) or (
+            request.only == "exact" and self._wants_exact(call, request)
+        )
+        if not wanted or request.why_not(str(request.only)):
             return None
-        _, build = self._builder.find(call, point, memory, make=wish.build)
+        _, build = self._builder.find(call, point, memory, make=request.build)
         if isinstance(build, NoBuild) or build.accepts(call.as_seen()):
             return None
         return build.trace.effects
 
 
-def _seen(key: Key, places: Places) -> Hashable:
+def _seen(key: Key, leaves: ArgumentLeaves) -> Hashable:
     """The name of the fact that tells what the calls of a family have shown."""
-    return ("seen", key[0], places.family())
+    return ("seen", key[0], leaves.rank_signature())

@@ -1,6 +1,6 @@
 """Builds of a PyTorch function: found for a class and the present state, or made.
 
-A build is Dynamo's generated code without the guards that the key implies (see `dynamo`).
+A build is Dynamo's generated code without the guards that the key implies (see `tracer`).
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ import torch
 from ..backend import Memory
 from ..keys.signature import call_of
 from ..shapes.hints import point_of, variant_name
-from .request import Situation
-from .shared_builds import Shelved, same_closure, source_key
+from .request import BuildRequest
+from .shared_builds import SharedBuilds, same_closure, source_key
 
 if TYPE_CHECKING:  # Dynamo and Inductor take seconds to import, which is for the first build to pay
     from .compile.inductor import Code
@@ -89,12 +89,12 @@ class Build:
 class NoBuild:
     """Remembered so that what cannot be built is tried once; ``same_as`` names a build of equal code.
 
-    One that is ``passing`` is not remembered: it could be built, but not now.
+    One that is ``transient`` is not remembered: it could be built, but not now.
     """
 
     reason: str = ""
     same_as: str = ""
-    passing: bool = False
+    transient: bool = False
     code: Code | None = None
     """Of the build of equal code."""
 
@@ -103,7 +103,7 @@ class NoBuild:
         return False
 
 
-made = Shelved()
+made = SharedBuilds()
 """Builds that functions of the same source may share, in the whole process."""
 
 
@@ -115,7 +115,7 @@ class Builder:
 
     def find(
         self,
-        call: Situation,
+        call: BuildRequest,
         point: Mapping[str, int],
         memory: Memory,
         make: bool = True,
@@ -127,7 +127,7 @@ class Builder:
             if build is None or build.gone():
                 why = memory.why_not_again(slot) if make else "it is not built, and nothing is built in this mode"
                 if why:
-                    return slot, NoBuild(why, passing=True)
+                    return slot, NoBuild(why, transient=True)
                 build = self._made(call, point, memory)
                 if isinstance(build, NoBuild):
                     memory.remember(slot, build)
@@ -137,7 +137,7 @@ class Builder:
                 return slot, build
         return slot, NoBuild(f"there are {MOST_STATES} builds of it for other states already")
 
-    def _made(self, call: Situation, point: Mapping[str, int], memory: Memory) -> Build | NoBuild:
+    def _made(self, call: BuildRequest, point: Mapping[str, int], memory: Memory) -> Build | NoBuild:
         """Shared with a function of the same source, or made."""
         from .compile.inductor import settings_identity
 
@@ -147,7 +147,9 @@ class Builder:
         made.put(source, build)
         return build
 
-    def _shared(self, found: Any, call: Situation, frame: Mapping[str, Any], memory: Memory) -> Build | NoBuild | None:
+    def _shared(
+        self, found: Any, call: BuildRequest, frame: Mapping[str, Any], memory: Memory
+    ) -> Build | NoBuild | None:
         """What was made for another function, if it may serve this one."""
         if isinstance(found, NoBuild):  # the same code as a hint's build, if that one is shared too
             twin = memory.build(call.slot(point_of(found.same_as))) if found.same_as else None
@@ -159,7 +161,7 @@ class Builder:
         return None
 
     def _compiled(
-        self, call: Situation, point: Mapping[str, int], frame: Mapping[str, Any], memory: Memory
+        self, call: BuildRequest, point: Mapping[str, int], frame: Mapping[str, Any], memory: Memory
     ) -> Build | NoBuild:
         from .compile.inductor import Code, compiler
         from .compile.tracer import Untraceable, trace
@@ -167,7 +169,7 @@ class Builder:
         code = Code()
         args, kwargs = call_of(call.fn, frame)
         variant = variant_name(point) if point else "exact"
-        numbers = call.numbers_vary or bool(call.places.numbers_at(point))
+        numbers = call.numbers_vary or bool(call.leaves.numbers_at(point))
         try:
             compile_graph = compiler(self._options(call, point), code)
             traced = trace(call.fn, args, kwargs, compile_graph, tag=f"shapedispatch {variant}", number_inputs=numbers)
@@ -181,7 +183,7 @@ class Builder:
             return NoBuild(same_as=name, code=twin.code)
         return build
 
-    def _options(self, call: Situation, point: Mapping[str, int]) -> Mapping[str, Any]:
+    def _options(self, call: BuildRequest, point: Mapping[str, int]) -> Mapping[str, Any]:
         """A product is tuned at the hint, when it is compiled; any other kernel at its first run, whatever its size.
 
         So a hint's build leaves the others to Inductor's rules for that size, and an exact one has them tuned too.
@@ -200,7 +202,7 @@ def _fits(number: int | float, dtype: torch.dtype) -> bool:
     return limits.min <= number <= limits.max
 
 
-def _stands(build: Build, call: Situation, point: Mapping[str, int]) -> bool:
+def _stands(build: Build, call: BuildRequest, point: Mapping[str, int]) -> bool:
     """Whether it was made in the present state: it takes this call, or one of the sizes that it was made for.
 
     In this order, since to fake a call of other sizes takes half a millisecond.
@@ -209,7 +211,7 @@ def _stands(build: Build, call: Situation, point: Mapping[str, int]) -> bool:
 
 
 def _equal(
-    build: Build, call: Situation, memory: Memory, points: Sequence[Mapping[str, int]]
+    build: Build, call: BuildRequest, memory: Memory, points: Sequence[Mapping[str, int]]
 ) -> tuple[str, Build | None]:
     """Another hint's build of this class that is the same code, and its name."""
     for point in points:

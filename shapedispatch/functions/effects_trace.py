@@ -12,20 +12,20 @@ from ..backend import Effects, Memory
 from ..errors import in_a_line
 from ..keys.key import overlap
 from ..keys.signature import call_of
-from .request import Situation
+from .request import BuildRequest
 
 if TYPE_CHECKING:  # Dynamo takes seconds to import, which is for the first build to pay
     from .compile.trace import Trace
 
-__all__ = ["look_at", "what_timing_may_touch", "why_no_builds"]
+__all__ = ["trace_effects", "what_timing_may_touch", "why_no_builds"]
 
 TRACES_A_FAMILY = 4
 """How many looks are remembered for calls that differ in sizes and numbers only."""
 
 
-def look_at(call: Situation, memory: Memory, make: bool) -> Trace | str | None:
+def trace_effects(call: BuildRequest, memory: Memory, make: bool) -> Trace | str | None:
     """The look that holds for this call: remembered, or (if ``make``) made; None without one."""
-    fact = ("effects", call.family())
+    fact = ("effects", call.rank_signature())
     known: tuple[Trace | str, ...] = memory.recall(fact) or ()
     frame = call.as_seen()
     for look in known:
@@ -38,9 +38,9 @@ def look_at(call: Situation, memory: Memory, make: bool) -> Trace | str | None:
     return made
 
 
-def _look(call: Situation, memory: Memory) -> Trace | str:
+def _look(call: BuildRequest, memory: Memory) -> Trace | str:
     """A trace with sizes and numbers dynamic, else one with the call's own, or why there is neither."""
-    constant = ("sizes are constants to it", call.family())
+    constant = ("sizes are constants to it", call.rank_signature())
     why = ""
     if not memory.recall(constant):
         look = _traced(call, None)
@@ -54,17 +54,17 @@ def _look(call: Situation, memory: Memory) -> Trace | str:
     return look
 
 
-def _traced(call: Situation, point: Mapping[str, int] | None) -> Trace | str:
+def _traced(call: BuildRequest, point: Mapping[str, int] | None) -> Trace | str:
     """A look at the frame of a point, or why there is none; the frame is its own: a trace may leave marks on it."""
     try:
-        from .compile.inductor import look_only
+        from .compile.inductor import effects_only
         from .compile.tracer import Untraceable, trace
     except Exception as error:  # noqa: BLE001 - what torch does when it is imported is judged here; the reason is kept
         return f"torch's compiler cannot be imported: {in_a_line(error)}"
 
     args, kwargs = call_of(call.fn, call.frame(point))
     try:
-        return trace(call.fn, args, kwargs, look_only, tag="effects", number_inputs=point is None)
+        return trace(call.fn, args, kwargs, effects_only, tag="effects", number_inputs=point is None)
     except Untraceable as error:
         return str(error)
 

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..backend import EVERYTHING, Candidate, Offer, Wish, why_not_supplied
+from ..backend import ALL, Candidate, Offer, OfferRequest, why_not_supplied
 from ..records import Refusal, Variant
 from .builds import NoBuild
 
@@ -15,15 +15,15 @@ __all__ = ["Draft"]
 
 @dataclass(slots=True)
 class Draft:
-    """What has been found so far; ``wish`` is what was asked for."""
+    """What has been found so far; ``request`` is what was asked for."""
 
     candidates: list[Candidate] = field(default_factory=list)
-    wish: Wish = EVERYTHING
+    request: OfferRequest = ALL
     refusals: list[Refusal] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     aliases: dict[str, str] = field(default_factory=dict)
     failures: list[Refusal] = field(default_factory=list)
-    passing: bool = False
+    transient: bool = False
     """Whether a refusal is one of this moment."""
 
     def refuse(self, variant: str, *reasons: str) -> None:
@@ -32,7 +32,7 @@ class Draft:
 
     def put_off(self, variant: str, reason: str) -> None:
         """Leave a variant out that may be there another time."""
-        self.passing = True
+        self.transient = True
         self.refuse(variant, reason)
 
     def fail(self, variant: str, reason: str) -> None:
@@ -45,7 +45,7 @@ class Draft:
         if build.same_as:
             self.aliases[variant] = build.same_as
             self.notes.append(f"{variant} is the same code as {build.same_as}")
-        elif build.passing:
+        elif build.transient:
             self.put_off(variant, build.reason)
         else:
             self.fail(variant, build.reason)
@@ -53,10 +53,10 @@ class Draft:
     def supply(self, variant: Variant, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         """Offer what the user has supplied, where it may run this call."""
         assert variant.name is not None
-        if not self.wish.wants(variant.name):
+        if not self.request.wants(variant.name):
             return
         own = why_not_supplied(variant, args, kwargs)
-        why_not = None if own else self.wish.why_not(variant.name)
+        why_not = None if own else self.request.why_not(variant.name)
         if own:
             self.refuse(variant.name, own)
         elif why_not:
@@ -75,5 +75,5 @@ class Draft:
             tuple(self.notes),
             self.aliases,
             tuple(self.failures),
-            bool(self.refusals) and not (self.failures or self.passing or untimed),
+            bool(self.refusals) and not (self.failures or self.transient or untimed),
         )

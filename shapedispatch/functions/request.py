@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..shapes.hints import variant_name
-from .argument_leaves import Places
+from .argument_leaves import ArgumentLeaves
 from .fake_args import fake_arguments
 
-__all__ = ["Situation"]
+__all__ = ["BuildRequest"]
 
 
 @dataclass(frozen=True, slots=True)
-class Situation:
+class BuildRequest:
     """A call of ``fn`` in the making of an offer; never kept.
 
     ``scope`` are its arguments by parameter name, ``fixed`` the other local names at its entry: closure and ``self``;
@@ -26,7 +26,7 @@ class Situation:
     fn: types.FunctionType
     scope: Mapping[str, Any]
     fixed: Mapping[str, Any]
-    places: Places
+    leaves: ArgumentLeaves
     sizes: Mapping[str, int]
     dynamic: tuple[str, ...]
     points: tuple[Mapping[str, int], ...]
@@ -46,24 +46,24 @@ class Situation:
         At a hint point they have its sizes and its dims are dynamic; at ``{}`` all is constant; without a point
         nothing is marked, as a guard wants to see a call.
         """
-        resize = None if point is None else self.places.resize(point)
+        resize = None if point is None else self.leaves.resize(point)
         fakes = fake_arguments(self.scope, resize)
-        return {**fakes, **self.places.numbers_at(point or {}), **self.fixed}
+        return {**fakes, **self.leaves.numbers_at(point or {}), **self.fixed}
 
     def slot(self, point: Mapping[str, int], state: int = 0) -> Hashable:
         """Where the build of this variant for this call's class is held."""
         variant = variant_name(point) if point else "exact"
-        kind = self.places.kind(self.dynamic if point else (), self.numbers_vary)
+        kind = self.leaves.kind(self.dynamic if point else (), self.numbers_vary)
         return (kind, self.ambient, variant, state)
 
-    def family(self) -> Hashable:
+    def rank_signature(self) -> Hashable:
         """Equal for calls that differ in sizes, strides and numbers only."""
-        return (self.ambient, self.places.family())
+        return (self.ambient, self.leaves.rank_signature())
 
-    def tiny(self) -> bool:
+    def has_specialized_size(self) -> bool:
         """Whether a dynamic dim has a size that is a constant to the compiler."""
         return any(self.sizes[name] < 2 for name in self.dynamic)
 
     def on_gpu(self) -> bool:
         """Whether any tensor of the call is on a CUDA device."""
-        return any(place.tensor.device.type == "cuda" for place in self.places.tensors)
+        return any(place.tensor.device.type == "cuda" for place in self.leaves.tensors)

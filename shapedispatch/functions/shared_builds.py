@@ -11,14 +11,16 @@ import weakref
 from collections.abc import Hashable, Mapping
 from typing import Any
 
-from .request import Situation
+from .request import BuildRequest
 
-__all__ = ["Shelved", "same_closure", "source_key"]
+__all__ = ["SharedBuilds", "same_closure", "source_key"]
 
 _PLAIN = (bool, int, float, str, bytes, type(None))
 
 
-def source_key(call: Situation, point: Mapping[str, int], options: Mapping[str, Any], settings: Hashable) -> Hashable:
+def source_key(
+    call: BuildRequest, point: Mapping[str, int], options: Mapping[str, Any], settings: Hashable
+) -> Hashable:
     """Equal for builds that would be made of the same source, of the same kind of call and in the same way.
 
     None where that can't be told. ``settings`` stands for those of the compiler itself.
@@ -26,7 +28,7 @@ def source_key(call: Situation, point: Mapping[str, int], options: Mapping[str, 
     if not all(type(value) in _PLAIN for value in options.values()):
         return None  # such as a pass of the user's: nothing says that two of them are equal
     how = tuple(sorted((name, repr(value)) for name, value in options.items()))
-    sizes = call.places.sizes_at(point)
+    sizes = call.leaves.sizes_at(point)
     # By addresses: whoever finds a build by them compares the globals and what is in the closures themselves.
     where = (id(call.fn.__globals__), *(_content(cell) for cell in call.fn.__closure__ or ()))
     return (where, bare_code(call.fn.__code__), call.slot(point), sizes, how, settings)
@@ -64,7 +66,7 @@ def _same(one: Any, other: Any) -> bool:
     return plain and repr(one) == repr(other)  # not ==: 0.0 and -0.0, nan
 
 
-class Shelved:
+class SharedBuilds:
     """What was made by its source, as long as anybody holds it. Used under the lock that building holds."""
 
     def __init__(self) -> None:

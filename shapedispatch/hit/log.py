@@ -10,7 +10,7 @@ import logging
 
 from ..records import Choice, spelled
 
-__all__ = ["STORM", "Journal"]
+__all__ = ["STORM", "EventLog"]
 
 STORM = 1000
 """So many bypasses for one reason are a storm: a dispatcher that mostly steps aside."""
@@ -19,7 +19,7 @@ _TOLD_LIMIT = 1024
 _log = logging.getLogger("shapedispatch")
 
 
-class Journal:
+class EventLog:
     """The log of the dispatcher called ``name``; it remembers what it has told, and nothing of any call."""
 
     def __init__(self, name: str) -> None:

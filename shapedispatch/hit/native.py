@@ -65,7 +65,7 @@ def road(python_road: Callable[..., Any], instead: Callable[..., Any], receiver:
     """A dispatcher's hit path in C, or None where C is not in use.
 
     ``python_road(args, kwargs, link)`` is asked where C cannot answer; ``instead(*args, **kwargs)`` where a build has
-    raised that may be retried. ``receiver`` is as in `keys.key`.
+    raised that may be retried. ``receiver`` is as in `key.key`.
     """
     module, _ = _loaded()
     return module.Road(python_road, instead, receiver) if reason() is None else None
@@ -211,7 +211,7 @@ def _types() -> dict[str, Any]:
 
 
 def _state() -> dict[str, Any]:
-    """What `keys.ambient` asks."""
+    """What `key.ambient` asks."""
     return {
         "quiet": (
             (keys._function_modes,),

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 from cachetools import LRUCache
 
 from ..records import CacheInfo, Choice
-from .log import Journal
+from .log import EventLog
 
 __all__ = ["STATES_A_KEY", "Entry", "Held", "Table"]
 
@@ -46,7 +46,7 @@ class Held(Protocol):
 
 
 class Road(Protocol):
-    """The hit path in C as far as the table cares; see `hotpath.Road`. It finds slots by links, numbers their hits."""
+    """The hit path in C as far as the table cares; see `native.Road`. It finds slots by links, numbers their hits."""
 
     def read(self, slot_type: type, entry_type: type, /) -> None:
         """Learn where these types keep the fields that a hit needs."""
@@ -114,10 +114,10 @@ class _Lru(LRUCache[Any, Any]):
 class Table:
     """The memory of one dispatcher. Every method is safe to call from any thread."""
 
-    def __init__(self, maxsize: int, max_builds: int, journal: Journal | None = None) -> None:
+    def __init__(self, maxsize: int, max_builds: int, log: EventLog | None = None) -> None:
         self.maxsize = maxsize
         self.max_builds = max_builds
-        self.journal = journal or Journal("a table")
+        self.log = log or EventLog("a table")
         self._road: Road | None = None
         self.lock = threading.Lock()
         self._reset()
@@ -298,7 +298,7 @@ class Table:
                 reason = reason if reason in counts or len(counts) < 256 else "other reasons"
                 counts[reason] += 1
         if name == "bypasses" and reason is not None:
-            self.journal.bypassed(reason, self.bypasses_by_reason[reason])
+            self.log.bypassed(reason, self.bypasses_by_reason[reason])
 
     def _hits_so_far(self) -> int:
         self._looks += 1  # reading the number of hits takes one
@@ -328,9 +328,9 @@ class Table:
     def _tell(self) -> None:
         """What has left, outside the lock: who listens to the log may ask the table."""
         if self._counts["evictions"]:
-            self.journal.left("choice", "maxsize", self.maxsize)
+            self.log.left("choice", "maxsize", self.maxsize)
         if self._departures:
-            self.journal.left("build", "max_builds", self.max_builds)
+            self.log.left("build", "max_builds", self.max_builds)
 
     def forget_choices(self) -> None:
         """Forget every choice, keeping builds and counters: the keys will have another form."""

@@ -1,6 +1,6 @@
 """Triton kernels: all configs searched once per hint, and few of them timed at each shape.
 
-What stands below the decorator is taken over (`triton_adopt`). At a call whose nearest hint has no config yet, all
+What stands below the decorator is taken over (`wrappers`). At a call whose nearest hint has no config yet, all
 configs are searched on copies of that call, and the best is kept for the hint; a shape then times only plain (the
 first config that runs) and what was found for hints. With ``static``, what is found for hints has these parameters as
 constants; with ``exact``, one more build has all dims so.
@@ -14,100 +14,100 @@ from typing import Any
 
 from torch import Tensor
 
-from ..backend import EVERYTHING, Candidate, Memory, Offer, Search, Wish
+from ..backend import ALL, Candidate, Memory, Offer, OfferRequest, Search
 from ..errors import four_parts, render_call
 from ..keys.code_hash import candidates_identity, code_identity
 from ..keys.key import Bypass, Key, describe
-from ..shapes.declaration import Misfit
+from ..shapes.declaration import DimsMismatch
 from ..shapes.hints import Rule, bucket_of
-from .call import KernelCall, Unsettled
-from .key_schema import CPU, Layout
+from .call import ConfigMismatch, KernelCall
+from .key_schema import CPU, KeySchema
 from .offer import Making, Wanted, why_no_constants
 from .runtime.compile import compiling_elsewhere
 from .runtime.launch import current_stream, why_not_now
-from .runtime.loaded import Builds, releases
-from .runtime.wrappers import Adopted
-from .spec import KernelPlan
-from .specialize import KeyFunction
-from .tuned_configs import Finds, wished
-from .variants import AsWritten, FirstConfig, Spelling, TritonsOwn
+from .runtime.loaded import Builds, unload_queue
+from .runtime.wrappers import WrappedKernel
+from .spec import KernelSpec
+from .specialize import Specializer
+from .tuned_configs import TunedConfigs, wished
+from .variants import AsWritten, CallForm, FirstConfig, TritonsOwn
 
 __all__ = ["TritonKernel"]
 
 
 class TritonKernel:
-    """The backend of a Triton kernel; see `backends.Backend` for the methods.
+    """The backend of a Triton kernel; see `backend.Backend` for the methods.
 
-    A call in normal form is a `Spelling`, then one argument a parameter; options such as ``num_warps`` are keywords.
+    A call in normal form is a `CallForm`, then one argument a parameter; options such as ``num_warps`` are keywords.
     """
 
     searches = True
     arity = -1
 
-    def __init__(self, adopted: Adopted, name: str, plan: KernelPlan) -> None:
+    def __init__(self, wrapped: WrappedKernel, name: str, spec: KernelSpec) -> None:
         self.name = name
-        self.adopted = adopted
-        self.plan = plan
-        self.layout = Layout(adopted, plan.dims, plan.configs, plan.grid)
-        self._names = self.layout.names
-        self.first = FirstConfig(adopted, self._configs_here, self._names, plan.grid)
+        self.wrapped = wrapped
+        self.spec = spec
+        self.key_schema = KeySchema(wrapped, spec.dims, spec.configs, spec.grid)
+        self._names = self.key_schema.names
+        self.first = FirstConfig(wrapped, self._configs_here, self._names, spec.grid)
         """In place of plain where Triton's autotuner would time."""
         # Without an autotuner below, what the decorator's configs fill in is missing from the call as it is written.
-        alone = adopted.tuning is None and plan.configs is not None and not adopted.strange
-        self.plain = self.first if alone else AsWritten(adopted.original, self._names, plan.grid)
-        self.named = adopted.kernel.fn
+        alone = wrapped.tuning is None and spec.configs is not None and not wrapped.unsupported
+        self.plain = self.first if alone else AsWritten(wrapped.original, self._names, spec.grid)
+        self.named = wrapped.kernel.fn
         """What has this kernel's name in a module, where a worker finds its dispatcher."""
-        self._why_never = "; ".join(adopted.strange) or self.layout.refusal
-        self._finds = Finds(plan, self.layout)
-        self._builds = Builds(adopted.kernel, self._names)
+        self._why_never = "; ".join(wrapped.unsupported) or self.key_schema.refusal
+        self._tuned_configs = TunedConfigs(spec, self.key_schema)
+        self._builds = Builds(wrapped.kernel, self._names)
 
     # -- the call
 
     def why_bypassed(self) -> str | None:
         """Why this very call goes to Triton whatever its arguments, or None; asked at every call."""
-        return self._why_never or (None if self.adopted.interpreted else why_not_now(self.adopted.kernel))
+        return self._why_never or (None if self.wrapped.interpreted else why_not_now(self.wrapped.kernel))
 
     def normal(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The call ``(grid, *arguments)`` in normal form; raises TypeError for one that does not bind."""
-        if args and isinstance(args[0], Spelling):
+        if args and isinstance(args[0], CallForm):
             return args, dict(kwargs)
         if self._why_never:
             raise Bypass(self._why_never)
-        raw, options = self.layout.ready().bind(*args[1:], **kwargs)
-        return (Spelling(args[0] if args else None, len(args) - 1, tuple(kwargs)), *raw), options
+        raw, options = self.key_schema.ready().bind(*args[1:], **kwargs)
+        return (CallForm(args[0] if args else None, len(args) - 1, tuple(kwargs)), *raw), options
 
     def key(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Key:
-        """The key of a call; raises keys.Bypass."""
-        spelling: Spelling = args[0]
-        keys = self.layout.keys or self._scouted(self._call(args, kwargs))
-        return keys.again(spelling.form(), args[1:], kwargs)[0]
+        """The key of a call; raises key.Bypass."""
+        call_form: CallForm = args[0]
+        keys = self.key_schema.keys or self._scouted(self._call(args, kwargs))
+        return keys.key_of_bound(call_form.form(), args[1:], kwargs)[0]
 
-    def scouted(self, grid: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> KeyFunction:
+    def scouted(self, grid: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Specializer:
         """The key, once a call has been looked at; TypeError where it does not bind, Bypass where it has no key."""
         normal = self.normal((grid, *args), kwargs)
         return self._scouted(self._call(*normal))
 
-    def _scouted(self, call: KernelCall) -> KeyFunction:
+    def _scouted(self, call: KernelCall) -> Specializer:
         """The key after heuristics, grid and pruning have been seen at work, on one config."""
-        configs = self.layout.configs_of(call.device)
+        configs = self.key_schema.configs_of(call.device)
         left = call.pruned(configs)
-        with contextlib.suppress(Unsettled):
-            call.settle(configs[left[0]] if left else None)
-        return self.layout.renew(configs)
+        with contextlib.suppress(ConfigMismatch):
+            call.resolve(configs[left[0]] if left else None)
+        return self.key_schema.extend(configs)
 
     def _configs_here(self) -> Sequence[Any]:
-        return self.layout.configs_of(self.layout.ready().here())
+        return self.key_schema.configs_of(self.key_schema.ready().on_this_device())
 
     def identity(self) -> Mapping[str, str]:
         """What a stored choice depends on besides the key and the machine: the code, the candidates."""
-        plan, tuning = self.plan, self.adopted.tuning
-        configs = plan.configs if plan.configs is not None else (tuning.configs if tuning is not None else ())
-        declared = (repr(plan.hints), plan.dims, plan.static, plan.exact)
-        what = [("plan", declared), ("configs", configs), ("grid", plan.grid), ("heuristics", self.adopted.heuristics)]
+        spec, tuning = self.spec, self.wrapped.tuning
+        configs = spec.configs if spec.configs is not None else (tuning.configs if tuning is not None else ())
+        declared = (repr(spec.hints), spec.dims, spec.static, spec.exact)
+        what = [("plan", declared), ("configs", configs), ("grid", spec.grid), ("heuristics", self.wrapped.heuristics)]
         pruning = (tuning.early_config_prune, tuning.perf_model, tuning.top_k) if tuning is not None else ()
-        variants = [(variant.name or "", (variant.fn, variant.when)) for variant in plan.variants]
+        variants = [(variant.name or "", (variant.fn, variant.when)) for variant in spec.variants]
         return {
-            "code": code_identity(self.adopted.kernel),
+            "code": code_identity(self.wrapped.kernel),
             "candidates": candidates_identity([*what, ("pruning", pruning), *variants]),
         }
 
@@ -118,12 +118,12 @@ class TritonKernel:
     def sizes(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, int]:
         """The dims that are integers in this call."""
         known = dict(zip(self._names, args[1:], strict=True))
-        return {name: known[name] for name in self.plan.dims if type(known[name]) is int}
+        return {name: known[name] for name in self.spec.dims if type(known[name]) is int}
 
     def sizes_in(self, key: Key) -> dict[str, int]:
         """The dims that are integers in a key, as a store gives it back."""
-        known = dict(zip(self.layout.ready().labels, key, strict=False))
-        return {name: known[name] for name in self.plan.dims if type(known.get(name)) is int}
+        known = dict(zip(self.key_schema.ready().labels, key, strict=False))
+        return {name: known[name] for name in self.spec.dims if type(known.get(name)) is int}
 
     def bucket(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any], key: Key, rules: Mapping[str, Rule], memory: Memory
@@ -141,61 +141,63 @@ class TritonKernel:
         sizes = self.sizes(args, kwargs)
         if all(sizes.get(name) == size for name, size in point.items()):
             return args, dict(kwargs)
-        raise Misfit("a kernel's call cannot be made larger or smaller: give inputs= to shapedispatch")
+        raise DimsMismatch("a kernel's call cannot be made larger or smaller: give inputs= to shapedispatch")
 
     def differences(self, key: Key, other: Key) -> tuple[str, ...]:
         """The names of the parts in which two keys differ."""
-        return self.layout.ready().differing(key, other)
+        return self.key_schema.ready().differing(key, other)
 
     # -- the offer
 
     def offer(
-        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], key: Key, memory: Memory, wish: Wish = EVERYTHING
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], key: Key, memory: Memory, request: OfferRequest = ALL
     ) -> Offer:
         """Plain, what was found for hints, exact, supplied variants; or a `Search`. Raises what plain raises."""
-        making = self._making(args, kwargs, memory, wish)
-        if self.adopted.interpreted:
+        making = self._making(args, kwargs, memory, request)
+        if self.wrapped.interpreted:
             return self._interpreted(making)
-        if not wish.alone or wish.only == "plain":
+        if not request.alone or request.only == "plain":
             self._add_plain(making)
-        search = self._search_for(making) if wish.only is None and wish.build else None
+        search = self._search_for(making) if request.only is None and request.build else None
         if search is not None:
             return search
         self._add_found(making)
         self._add_constants(making)
-        making.add_supplied(self.plan.variants)
+        making.add_supplied(self.spec.variants)
         return Offer(**self._effects(making), aliases=making.aliases)
 
-    def _making(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], memory: Memory, wish: Wish) -> Making:
+    def _making(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], memory: Memory, request: OfferRequest
+    ) -> Making:
         """The call with its configs, after all has been read that decides about them. Raises Bypass."""
-        releases.go_on()
-        if not self.adopted.interpreted and compiling_elsewhere():
+        unload_queue.drain()
+        if not self.wrapped.interpreted and compiling_elsewhere():
             raise Bypass("the caller has an AsyncCompileMode open: what is compiled belongs to it")
         call = self._call(args, kwargs)
-        configs = self.layout.configs_of(call.device)
+        configs = self.key_schema.configs_of(call.device)
         conflicts = {name for config in configs for name in call.conflicts(config)}
         if conflicts:
             raise Bypass(f"{', '.join(sorted(conflicts))} is given by the call and by a config")
         self._scouted(call)
         call.key = self.key(args, kwargs)
-        _refuse_far_tensors(self._names, self.layout.ready().far(call.key))
+        _refuse_far_tensors(self._names, self.key_schema.ready().far(call.key))
         left = call.pruned(configs)
         if configs and not left:
             raise Bypass("prune_configs_by leaves no config for this call")
-        stream_of = _no_stream if self.adopted.interpreted else current_stream()
-        return Making(call, configs, left, self._builds, memory, stream_of, wish, self.sizes(args, kwargs))
+        stream_of = _no_stream if self.wrapped.interpreted else current_stream()
+        return Making(call, configs, left, self._builds, memory, stream_of, request, self.sizes(args, kwargs))
 
     def _call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> KernelCall:
-        keys = self.layout.ready()
+        keys = self.key_schema.ready()
         return KernelCall(
-            self.adopted, self.layout.parameters, keys.supplied, self.plan.grid, self.layout.reads,
-            args[0], args[1:], kwargs, keys.here(),
+            self.wrapped, self.key_schema.parameters, keys.supplied, self.spec.grid, self.key_schema.reads,
+            args[0], args[1:], kwargs, keys.on_this_device(),
         )  # fmt: skip
 
     def _interpreted(self, making: Making) -> Offer:
-        settled = making.call.settle(making.config(making.left[0] if making.left else None))
-        run = TritonsOwn(settled, self.adopted.kernel)
-        plain = Candidate("plain", run, config=settled.config, route="Triton's interpreter")
+        resolved = making.call.resolve(making.config(making.left[0] if making.left else None))
+        run = TritonsOwn(resolved, self.wrapped.kernel)
+        plain = Candidate("plain", run, config=resolved.config, route="Triton's interpreter")
         return Offer((plain,), notes=("nothing is timed under Triton's interpreter",))
 
     def _effects(self, making: Making) -> dict[str, Any]:
@@ -203,7 +205,7 @@ class TritonKernel:
         return {
             "candidates": tuple(making.candidates),
             "refusals": tuple(making.refusals),
-            "written": making.written(self.plan.mutates),
+            "written": making.written(self.spec.mutates),
             "untimed": self._why_untimed(making),
             "notes": self._notes(making),
         }
@@ -214,13 +216,13 @@ class TritonKernel:
 
     def _why_untimed(self, making: Making) -> str | None:
         beyond = making.effects.beyond
-        return f"{beyond[0]}: name what it writes with mutates=" if beyond and self.plan.mutates is None else None
+        return f"{beyond[0]}: name what it writes with mutates=" if beyond and self.spec.mutates is None else None
 
     # -- candidates
 
     def _add_plain(self, making: Making) -> None:
         """The first config that runs; raises what the first of all raised where none does."""
-        fact = ("plain", self.layout.ready().class_of(making.call.key, self.plan.dynamic))
+        fact = ("plain", self.key_schema.ready().class_of(making.call.key, self.spec.dynamic))
         ran = making.memory.recall(fact)  # where earlier ones did not
         for place in dict.fromkeys([*(place for place in making.left if place == ran), *_places(making)]):
             making.add([Wanted("plain", place)])
@@ -228,11 +230,11 @@ class TritonKernel:
                 if place != _places(making)[0]:
                     making.memory.remember(fact, place)
                 return
-        if making.wish.build and "plain" not in making.errors:  # none survived elsewhere: what was written runs
+        if making.request.build and "plain" not in making.errors:  # none survived elsewhere: what was written runs
             making.add([Wanted("plain", _places(making)[0])], judged=False)
         if making.candidates:
             return
-        if making.wish.build:
+        if making.request.build:
             raise making.errors["plain"]
         making.candidates.append(Candidate("plain", self.first, route="Triton's own launch, which may compile"))
 
@@ -243,22 +245,22 @@ class TritonKernel:
     def _add_found(self, making: Making) -> None:
         """What was found so far, as far as pruning leaves it for this call."""
         if len(making.left) > 1:
-            making.add(self._finds.wanted(making), self._static_of(making, self.plan.static))
+            making.add(self._tuned_configs.wanted(making), self._static_of(making, self.spec.static))
 
     def _add_constants(self, making: Making) -> None:
         """Builds with constants beside those for hints: ``static`` where there are no configs, and ``exact``."""
-        if self.plan.static and len(making.left) < 2:
-            self._add_constant(making, "static", self.plan.static)
-        if self.plan.exact:
-            self._add_constant(making, "exact", self.plan.dims)
+        if self.spec.static and len(making.left) < 2:
+            self._add_constant(making, "static", self.spec.static)
+        if self.spec.exact:
+            self._add_constant(making, "exact", self.spec.dims)
 
     def _add_constant(self, making: Making, name: str, constants: Collection[str]) -> None:
         reasons = why_no_constants(making.call, constants)
         if reasons:
             making.refuse(name, *reasons)
             return
-        asked = wished(making) if making.wish.only == name else []
-        places = [*asked, *self._finds.best_first(making), *_places(making)]
+        asked = wished(making) if making.request.only == name else []
+        places = [*asked, *self._tuned_configs.best_first(making), *_places(making)]
         making.add([Wanted(name, places[0])], constants)
 
     # -- the search
@@ -267,42 +269,42 @@ class TritonKernel:
         """The search that this call needs before it can be decided, if any."""
         if len(making.left) < 2 or self._why_untimed(making):
             return None
-        here = making.wish.exhaustive or not self._finds.points
-        (point,) = self._finds.nearest(making) or [{}]
-        if not here and self._finds.survivors(making, point):
+        on_this_device = making.request.exhaustive or not self._tuned_configs.points
+        (point,) = self._tuned_configs.nearest(making) or [{}]
+        if not on_this_device and self._tuned_configs.survivors(making, point):
             return None
-        if making.wish.untimed is not None:
-            making.unsearched = making.wish.untimed(Offer(**self._effects(making)))
+        if making.request.untimed is not None:
+            making.unsearched = making.request.untimed(Offer(**self._effects(making)))
             if making.unsearched:
                 return None
-        if here:
-            return self._search(making, self._finds.fact_here(making), final=True)
-        fact = self._finds.fact(making, point)
+        if on_this_device:
+            return self._search(making, self._tuned_configs.fact_here(making), final=True)
+        fact = self._tuned_configs.fact(making, point)
         at = self._call_at(making, point)
         if at is None:
             return self._search(making, fact)
-        there = self._making(*at, making.memory, making.wish)
+        there = self._making(*at, making.memory, making.request)
         self._add_plain(there)
         return self._search(there, fact, at=at)
 
     def _search(self, making: Making, fact: tuple[Any, ...], **facts: Any) -> Search:
-        found = self._finds.search(making, fact, self._static_of(making, self.plan.static))
+        found = self._tuned_configs.search(making, fact, self._static_of(making, self.spec.static))
         return Search(**self._effects(making), aliases=making.aliases, found=found, **facts)
 
     def _call_at(self, making: Making, point: Mapping[str, int]) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
         """The call at a hint itself, if the user makes such; over a grid given at the call it would be another one."""
-        if self.plan.inputs is None or making.call.spelling.grid is not None:
+        if self.spec.inputs is None or making.call.call_form.grid is not None:
             return None
-        args, kwargs = self.plan.inputs(dict(point), making.call.present())
+        args, kwargs = self.spec.inputs(dict(point), making.call.present())
         return self.normal((None, *args), kwargs)
 
     # -- while a CUDA graph is captured
 
     def loaded(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], memory: Memory) -> Candidate:
         """What may run a call inside a capture, where nothing can be loaded; raises RuntimeError where nothing may."""
-        making = self._making(args, kwargs, memory, EVERYTHING)
-        for place in dict.fromkeys([*self._finds.best_first(making), *_places(making)]):
-            for static in dict.fromkeys((tuple(self._static_of(making, self.plan.static)), ())):
+        making = self._making(args, kwargs, memory, ALL)
+        for place in dict.fromkeys([*self._tuned_configs.best_first(making), *_places(making)]):
+            for static in dict.fromkeys((tuple(self._static_of(making, self.spec.static)), ())):
                 candidate = self._loaded_one(making, place, static)
                 if candidate is not None:
                     return candidate
@@ -316,10 +318,10 @@ class TritonKernel:
         )
 
     def _loaded_one(self, making: Making, place: int | None, static: Collection[str]) -> Candidate | None:
-        settled = making.settle(Wanted("loaded", place))
-        if settled is None:
+        resolved = making.resolve(Wanted("loaded", place))
+        if resolved is None:
             return None
-        (compiled,) = self._builds.compiled([making.call.arguments(settled)], static, making.call.device, make=False)
+        (compiled,) = self._builds.compiled([making.call.arguments(resolved)], static, making.call.device, make=False)
         if isinstance(compiled, Exception):
             return None
         making.add([Wanted("loaded", place)], static)

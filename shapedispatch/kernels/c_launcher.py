@@ -1,8 +1,8 @@
 """The launch of a compiled kernel by the driver itself, from C: what it needs to know, or why there is none.
 
-`triton_launch.Launch` calls Triton's own launcher, which can do more than most kernels need. A plan holds what that
-launcher would pass on for a kernel that needs none of it: threads, shared memory, and each parameter's kind and size.
-The driver is asked whether it knows the parameters the same way, so a Triton that passes other ones has no plan.
+`launch.TritonLauncher` calls Triton's own launcher, which can do more than most kernels need. A plan holds what
+that launcher would pass on for a kernel that needs none of it: threads, shared memory, and each parameter's kind and
+size. The driver is asked whether it knows the parameters the same way, so a Triton that passes other ones has no plan.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from __future__ import annotations
 from typing import Any
 
 from ..hit import native
-from .variants import Settled
+from .variants import ResolvedConfig
 
-__all__ = ["plan_of"]
+__all__ = ["c_launcher_of"]
 
 WARP = 32
 SCALARS = {
@@ -22,7 +22,7 @@ SCALARS = {
     "fp32": ("f", 4),
     "fp64": ("f", 8),
 }
-"""Triton's scalar types by name, as `hotpath.plan` takes them; narrower floats are converted by Triton's launcher."""
+"""Triton's scalar types by name, as `native.plan` takes them; narrower floats are converted by Triton's launcher."""
 
 MOST_HIDDEN = 2
 """Pointers to scratch memory that Triton adds behind a kernel's own parameters; how many depends on its version."""
@@ -37,9 +37,9 @@ ONLY_WITHOUT = {
 """What the driver's plain launch does not do: metadata, the value at which it is not needed, the reason else."""
 
 
-def plan_of(compiled: Any, settled: Settled, device: int) -> native.Plan | str:
+def c_launcher_of(compiled: Any, resolved: ResolvedConfig, device: int) -> native.Plan | str:
     """The launch in C of a loaded kernel for one key and config; or why there is none."""
-    why = native.reason() or _why_not(compiled.metadata, settled)
+    why = native.reason() or _why_not(compiled.metadata, resolved)
     if why is not None:
         return why
     parameters = _parameters(compiled.src.signature)
@@ -50,15 +50,23 @@ def plan_of(compiled: Any, settled: Settled, device: int) -> native.Plan | str:
     for hidden in reversed(range(MOST_HIDDEN + 1)):
         passed = [*parameters, *[("0", 8, 0)] * hidden]
         found = native.plan(
-            compiled.name, compiled.function, threads, shared, device, passed, settled.grid, settled.supplied, compiled
+            compiled.name,
+            compiled.function,
+            threads,
+            shared,
+            device,
+            passed,
+            resolved.grid,
+            resolved.supplied,
+            compiled,
         )
         if not isinstance(found, str):
             break
     return found
 
 
-def _why_not(metadata: Any, settled: Settled) -> str | None:
-    if settled.config is not None and settled.config.pre_hook is not None:
+def _why_not(metadata: Any, resolved: ResolvedConfig) -> str | None:
+    if resolved.config is not None and resolved.config.pre_hook is not None:
         return "its config has a hook that runs before each launch"
     for name, (without, reason) in ONLY_WITHOUT.items():
         if not hasattr(metadata, name):

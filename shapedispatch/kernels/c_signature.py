@@ -13,7 +13,7 @@ import torch
 from ..errors import four_parts, render_call
 from ..hit import native
 from .runtime.launch import silent_at_a_hit
-from .specialize import KeyFunction, Parameter
+from .specialize import Parameter, Specializer
 from .variants import Direct
 
 __all__ = ["Bases", "attach", "bases"]
@@ -40,19 +40,19 @@ def attach(front: Any, at_grid: type) -> None:
     from triton.language import constexpr
 
     core = front.core
-    kernel = core.backend.adopted.kernel
-    refused = _refused(core.backend.layout.names)
+    kernel = core.backend.wrapped.kernel
+    refused = _refused(core.backend.key_schema.names)
     road = native.module().KernelRoad(
         silent_at_a_hit(kernel), kernel, "used_global_vals", Direct, constexpr, at_grid, refused
     )
-    core.backend.layout.renewed = lambda keys: road.sign(signature_of(keys))
+    core.backend.key_schema.renewed = lambda keys: road.sign(signature_of(keys))
     core.road = road
     road.off = core.off
     core.table.attach(road)
     front.take_road(road)
 
 
-def signature_of(keys: KeyFunction) -> Any:
+def signature_of(keys: Specializer) -> Any:
     """What C packs a call by, at least as fine as ``keys``; None where it cannot be."""
     if any(set(keys.read_of(parameter.name)) - READ_IN_C for parameter in keys.parameters):
         return None
@@ -61,7 +61,9 @@ def signature_of(keys: KeyFunction) -> Any:
     by_position = sum(not parameter.keyword_only for parameter in keys.parameters)
     formals = tuple(_formal(parameter, keys) for parameter in keys.parameters)
     several = several_devices()
-    return native.module().Signature(formals, (keys.here,), by_position, keys.form, keys.outer, dtype, several)
+    return native.module().Signature(
+        formals, (keys.on_this_device,), by_position, keys.form, keys.global_readers, dtype, several
+    )
 
 
 def several_devices() -> bool:
@@ -73,7 +75,7 @@ def several_devices() -> bool:
     return torch.cuda.device_count() > 1
 
 
-def _formal(parameter: Parameter, keys: KeyFunction) -> tuple[Any, ...]:
+def _formal(parameter: Parameter, keys: Specializer) -> tuple[Any, ...]:
     name = parameter.name
     read = keys.read_of(name)
     facts = (name, _kind(parameter, keys), parameter.specialize, parameter.align, "shape" in read, "stride" in read)
@@ -81,7 +83,7 @@ def _formal(parameter: Parameter, keys: KeyFunction) -> tuple[Any, ...]:
     return (*facts, parameter.default) if has_default else facts
 
 
-def _kind(parameter: Parameter, keys: KeyFunction) -> str:
+def _kind(parameter: Parameter, keys: Specializer) -> str:
     """See `_native.Signature`."""
     if parameter.name in keys.supplied:
         return "f"

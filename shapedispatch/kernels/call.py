@@ -10,16 +10,16 @@ from typing import Any, TypeVar
 from ..errors import in_a_line
 from ..keys.key import Bypass, Key
 from .observed_reads import Reads, Unreadable
-from .runtime.wrappers import Adopted
+from .runtime.wrappers import WrappedKernel
 from .specialize import ABSENT, Parameter
-from .variants import Settled, Spelling
+from .variants import CallForm, ResolvedConfig
 
-__all__ = ["KernelCall", "Unsettled"]
+__all__ = ["ConfigMismatch", "KernelCall"]
 
 Answer = TypeVar("Answer")
 
 
-class Unsettled(LookupError):
+class ConfigMismatch(LookupError):
     """A config does not fit the call; the message says why."""
 
 
@@ -31,17 +31,17 @@ class KernelCall:
     read, so that it can be keyed. ``grid`` is the decorator's.
     """
 
-    adopted: Adopted
+    wrapped: WrappedKernel
     parameters: tuple[Parameter, ...]
     supplied: Collection[str]
     grid: Callable[..., Any] | tuple[int, ...] | None
     reads: Reads
-    spelling: Spelling
+    call_form: CallForm
     raw: tuple[Any, ...]
     options: Mapping[str, Any]
     device: int
     key: Key = ()
-    settled: dict[int, Settled] = field(default_factory=dict)
+    resolved: dict[int, ResolvedConfig] = field(default_factory=dict)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -51,50 +51,50 @@ class KernelCall:
     @property
     def positional(self) -> dict[str, Any]:
         """What the caller gave by position."""
-        return dict(zip(self.names[: self.spelling.by_position], self.raw, strict=False))
+        return dict(zip(self.names[: self.call_form.by_position], self.raw, strict=False))
 
     @property
     def given(self) -> dict[str, Any]:
         """What the caller gave by keyword."""
         known = {**dict(zip(self.names, self.raw, strict=True)), **self.options}
-        return {name: known[name] for name in self.spelling.by_name}
+        return {name: known[name] for name in self.call_form.by_name}
 
     def value(self, name: str) -> Any:
         """An argument."""
         return self.raw[self.names.index(name)]
 
-    def settle(self, config: Any) -> Settled:
-        """What this call and ``config`` come to; raises Unsettled, and Bypass for what cannot be keyed."""
-        known = self.settled.get(id(config))
+    def resolve(self, config: Any) -> ResolvedConfig:
+        """What this call and ``config`` come to; raises ConfigMismatch, and Bypass for what cannot be keyed."""
+        known = self.resolved.get(id(config))
         if known is None:
-            known = self.settled[id(config)] = self._settle(config)
+            known = self.resolved[id(config)] = self._resolve(config)
         return known
 
-    def _settle(self, config: Any) -> Settled:
-        keywords = self._asked("a heuristic", self.adopted.keywords, self.positional, self.given, config, self.reads)
+    def _resolve(self, config: Any) -> ResolvedConfig:
+        keywords = self._asked("a heuristic", self.wrapped.keywords, self.positional, self.given, config, self.reads)
         supplied = {name: self._supplied(name, keywords) for name in self.supplied}
         options = {name: value for name, value in keywords.items() if name not in self.names}
-        settled = Settled(self.names, config, supplied, options, None, self.adopted.tuning)
+        resolved = ResolvedConfig(self.names, config, supplied, options, None, self.wrapped.tuning)
         if self.grid is None:
-            return settled
-        return Settled(self.names, config, supplied, options, self._grid(settled), self.adopted.tuning)
+            return resolved
+        return ResolvedConfig(self.names, config, supplied, options, self._grid(resolved), self.wrapped.tuning)
 
     def _supplied(self, name: str, keywords: Mapping[str, Any]) -> Any:
         default = self.parameters[self.names.index(name)].default
         value = keywords.get(name, default)
         if value is inspect.Parameter.empty:
-            raise Unsettled(f"it gives no {name}, which has no default")
+            raise ConfigMismatch(f"it gives no {name}, which has no default")
         return value
 
-    def _grid(self, settled: Settled) -> tuple[int, ...]:
+    def _grid(self, resolved: ResolvedConfig) -> tuple[int, ...]:
         if not callable(self.grid):
             return tuple(self.grid or ())
-        shown = self.reads.mapping(settled.arguments(self.raw))
+        shown = self.reads.mapping(resolved.arguments(self.raw))
         return tuple(self._asked("the grid", self.grid, shown))
 
     def pruned(self, configs: Sequence[Any]) -> list[int]:
         """The places of the configs that ``prune_configs_by`` leaves for this call, in the order it leaves them."""
-        left = self._asked("prune_configs_by", self.adopted.pruned, configs, self.positional, self.given, self.reads)
+        left = self._asked("prune_configs_by", self.wrapped.pruned, configs, self.positional, self.given, self.reads)
         return [place for place in (_place(config, configs) for config in left) if place is not None]
 
     def _asked(self, what: str, fn: Callable[..., Answer], *args: Any) -> Answer:
@@ -106,9 +106,9 @@ class KernelCall:
         except Exception as error:  # noqa: BLE001 - Triton's own call, which follows, raises it again if it is not ours
             raise Bypass(f"{what} raised {in_a_line(error)} (while it was watched)") from None
 
-    def arguments(self, settled: Settled) -> dict[str, Any]:
+    def arguments(self, resolved: ResolvedConfig) -> dict[str, Any]:
         """All that the kernel is compiled for: arguments and options by name."""
-        return {**settled.arguments(self.raw), **settled.options}
+        return {**resolved.arguments(self.raw), **resolved.options}
 
     def conflicts(self, config: Any) -> list[str]:
         """What both the call and a config give, which Triton refuses."""

@@ -10,16 +10,16 @@ import torch
 from ..keys.key import Bypass
 from .observed_reads import Reads, outside
 from .runtime.launch import current_device
-from .runtime.wrappers import Adopted
-from .specialize import KeyFunction, Parameter, parameters_of
+from .runtime.wrappers import WrappedKernel
+from .specialize import Parameter, Specializer, parameters_of
 
-__all__ = ["CPU", "Layout"]
+__all__ = ["CPU", "KeySchema"]
 
 CPU = -1
 """The device of a tensor on the host, and of an interpreted kernel."""
 
 
-class Layout:
+class KeySchema:
     """The key function of one kernel. ``dims`` are keyed by value; ``configs`` and ``grid`` are the decorator's.
 
     ``keys`` is None until a first call has been looked at: what device there is, what its configs fill in, and what
@@ -28,39 +28,39 @@ class Layout:
 
     def __init__(
         self,
-        adopted: Adopted,
+        wrapped: WrappedKernel,
         dims: Collection[str],
         configs: Sequence[Any] | Callable[..., Sequence[Any]] | None,
         grid: Callable[..., Any] | tuple[int, ...] | None,
     ) -> None:
-        self.keys: KeyFunction | None = None
+        self.keys: Specializer | None = None
         self.reads = Reads()
-        self.parameters, self.refusal = _parameters(adopted.kernel)
+        self.parameters, self.refusal = _parameters(wrapped.kernel)
         self.names = tuple(parameter.name for parameter in self.parameters)
-        self._adopted = adopted
+        self._adopted = wrapped
         self._dims = dims
         self._given = configs
         self._grid = grid
         self._configs: dict[int, tuple[Any, ...]] = {}
-        self._first: KeyFunction | None = None
-        self.renewed: Callable[[KeyFunction], None] = lambda keys: None
+        self._first: Specializer | None = None
+        self.renewed: Callable[[Specializer], None] = lambda keys: None
         """Called with the key whenever it becomes known, or another."""
 
-    def ready(self) -> KeyFunction:
+    def ready(self) -> Specializer:
         """The key of this kernel as far as it is known: enough to bind a call."""
         if self._first is None:
-            here = _on_the_host if self._adopted.interpreted else current_device()
-            self._first = self._key_function(here, self._supplied(self.configs_of(here())))
+            on_this_device = _on_the_host if self._adopted.interpreted else current_device()
+            self._first = self._key_function(on_this_device, self._supplied(self.configs_of(on_this_device())))
         return self.keys or self._first
 
-    def _facets(self, supplied: Collection[str]) -> dict[str, frozenset[str]]:
-        read = self.reads.facets.items()
+    def _observed(self, supplied: Collection[str]) -> dict[str, frozenset[str]]:
+        read = self.reads.observed.items()
         return {name: frozenset(found) for name, found in read if name in self.names and name not in supplied}
 
-    def _key_function(self, here: Callable[[], int], supplied: frozenset[str]) -> KeyFunction:
-        facets = self._facets(supplied)
+    def _key_function(self, on_this_device: Callable[[], int], supplied: frozenset[str]) -> Specializer:
+        observed = self._observed(supplied)
         readers = tuple(reader for fn in self._functions_of_user() for reader in outside(fn))
-        return KeyFunction(self.parameters, here, supplied, self._dims, facets, readers, self.reads.form)
+        return Specializer(self.parameters, on_this_device, supplied, self._dims, observed, readers, self.reads.form)
 
     def _functions_of_user(self) -> Iterator[Callable[..., Any]]:
         """Those whose answers are settled once per key."""
@@ -87,12 +87,12 @@ class Layout:
             return self._given
         return self._adopted.tuning.configs if self._adopted.tuning is not None else ()
 
-    def renew(self, configs: Iterable[Any]) -> KeyFunction:
+    def extend(self, configs: Iterable[Any]) -> Specializer:
         """The key, in a new layout where more has been read, or is filled in, than it knew of."""
         old = self.ready()
         supplied = frozenset(old.supplied) | self._supplied(configs)
-        if (self._facets(supplied), self.reads.form, supplied) != (old.facets, old.form, old.supplied):
-            old = self._key_function(old.here, supplied)
+        if (self._observed(supplied), self.reads.form, supplied) != (old.observed, old.form, old.supplied):
+            old = self._key_function(old.on_this_device, supplied)
         if self.keys is not old:
             self.keys = old
             self.renewed(old)

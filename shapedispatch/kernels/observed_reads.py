@@ -43,13 +43,13 @@ class Unreadable(Exception):
 class Reads:
     """What has been read of one kernel's arguments, so far.
 
-    ``facets`` maps each name read to the facets read of it: ``"value"`` for what is no tensor, for a tensor some of
+    ``observed`` maps each name read to the facets read of it: ``"value"`` for what is no tensor, for a tensor some of
     ``shape stride offset requires_grad`` and ``address % n``. ``form`` is whether it was asked which arguments were
     given, or how: then the form of the call is part of the key.
     """
 
     def __init__(self) -> None:
-        self.facets: dict[str, set[str]] = {}
+        self.observed: dict[str, set[str]] = {}
         self.form = False
 
     def mapping(self, values: Mapping[str, Any]) -> _Watched:
@@ -63,10 +63,10 @@ class Reads:
 
     def shown(self, name: str, value: Any) -> Any:
         """One argument as a user's function gets it, noted as read where it is no tensor."""
-        facets = self.facets.setdefault(name, set())
+        observed = self.observed.setdefault(name, set())
         if isinstance(value, torch.Tensor):
-            return _watch(value, name, facets) if type(value) in (torch.Tensor, torch.nn.Parameter) else value
-        facets.add("value")
+            return _watch(value, name, observed) if type(value) in (torch.Tensor, torch.nn.Parameter) else value
+        observed.add("value")
         return value
 
 
@@ -126,11 +126,11 @@ class _Watched(dict[str, Any]):
 class _Address:
     """A tensor's address, of which only the remainder by a constant can be read: that can be keyed."""
 
-    def __init__(self, value: int, facets: set[str]) -> None:
-        self._value, self._facets = value, facets
+    def __init__(self, value: int, observed: set[str]) -> None:
+        self._value, self._observed = value, observed
 
     def __mod__(self, divisor: int) -> int:
-        self._facets.add(f"address % {divisor}")
+        self._observed.add(f"address % {divisor}")
         return self._value % divisor
 
     def __and__(self, mask: int) -> int:
@@ -162,9 +162,9 @@ class _WatchedTensor(torch.Tensor):
         return func(handle.watched, *args[1:], **(kwargs or {}))
 
 
-def _watch(value: torch.Tensor, name: str, facets: set[str]) -> _WatchedTensor:
+def _watch(value: torch.Tensor, name: str, observed: set[str]) -> _WatchedTensor:
     handle = value.detach().as_subclass(_WatchedTensor)
-    handle.watched, handle.watched_name, handle.watched_facets = value, name, facets
+    handle.watched, handle.watched_name, handle.watched_facets = value, name, observed
     return handle
 
 

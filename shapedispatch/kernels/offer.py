@@ -6,16 +6,16 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from ..backend import Candidate, Errand, Memory, Wish, why_not_supplied
+from ..backend import Candidate, Memory, OfferRequest, TrialRequest, why_not_supplied
 from ..errors import in_a_line
 from ..hit import native
 from ..records import Refusal, Variant
-from .c_launcher import plan_of
+from .c_launcher import c_launcher_of
 from .call import KernelCall
-from .runtime.loaded import Build, Builds, slot_of
+from .runtime.loaded import Build, Builds, build_key
 from .runtime.mutation_analysis import Effects
 from .runtime.wrappers import config_text
-from .variants import Direct, Run, Settled, Supplied, TritonsOwn
+from .variants import Direct, ResolvedConfig, Run, Supplied, TritonsOwn
 
 __all__ = ["CONSTANT", "Making", "Wanted", "config_name", "why_no_constants"]
 
@@ -46,7 +46,7 @@ class Making:
     builds: Builds
     memory: Memory
     stream_of: Callable[[int], int]
-    wish: Wish
+    request: OfferRequest
     sizes: Mapping[str, int]
     candidates: list[Candidate] = field(default_factory=list)
     refusals: list[Refusal] = field(default_factory=list)
@@ -75,10 +75,10 @@ class Making:
         With ``hold`` the table holds their builds; without, `let_go` must be called. Where they are not ``judged``
         they need not have survived elsewhere.
         """
-        settled = {one.name: (one, self.settle(one)) for one in wanted if self._may_be_made(one, judged)}
-        ready = [(one, facts) for one, facts in settled.values() if facts is not None]
+        resolved = {one.name: (one, self.resolve(one)) for one in wanted if self._may_be_made(one, judged)}
+        ready = [(one, facts) for one, facts in resolved.values() if facts is not None]
         arguments = [self.call.arguments(facts) for _, facts in ready]
-        compiled = self.builds.compiled(arguments, static, self.call.device, self.wish.build)
+        compiled = self.builds.compiled(arguments, static, self.call.device, self.request.build)
         for (one, facts), kernel in zip(ready, compiled, strict=True):
             build = self._built(one, kernel, static)
             if build is not None:
@@ -90,32 +90,32 @@ class Making:
         Of several configs the one that is to be plain is judged as well: it is no more the user's than the others.
         """
         plain = one.name == "plain"
-        if not plain and not self.wish.wants(one.name):
+        if not plain and not self.request.wants(one.name):
             return False
-        if self.wish.judge is None or not judged or (plain and len(self.left) < 2):
+        if self.request.judge is None or not judged or (plain and len(self.left) < 2):
             return True
         name = config_name(self, one.place) if plain else one.name
         try:
-            why = self.wish.why_not(name, self._errand(one))
+            why = self.request.why_not(name, self._trial_request(one))
         except LookupError:  # it does not fit the call, which is said where it is made
             return True
         if why:
             self.refuse(name, why)
         return not why
 
-    def _errand(self, one: Wanted) -> Errand:
+    def _trial_request(self, one: Wanted) -> TrialRequest:
         """The call for a worker, over the grid that it comes to here: a function of the caller's cannot be sent."""
         call, config, grid = self.call, self.config(one.place), None
         if one.place is not None or one.name in CONSTANT:
-            grid = tuple(call.settle(config).sized(call.spelling.grid, call.raw))
+            grid = tuple(call.resolve(config).sized(call.call_form.grid, call.raw))
         name = one.name if one.place is None or one.name in CONSTANT else config_name(self, one.place)
         text = None if config is None else config_text(config)
-        return Errand(name, text, (grid, *call.positional.values()), call.given)
+        return TrialRequest(name, text, (grid, *call.positional.values()), call.given)
 
-    def settle(self, one: Wanted) -> Settled | None:
+    def resolve(self, one: Wanted) -> ResolvedConfig | None:
         """What the call and a config come to; None, and a refusal, where they do not fit. Raises Bypass."""
         try:
-            return self.call.settle(self.config(one.place))
+            return self.call.resolve(self.config(one.place))
         except LookupError as error:
             self._fail(one, error)
             return None
@@ -124,7 +124,7 @@ class Making:
         if isinstance(compiled, Exception):
             self._fail(one, compiled)
             return None
-        again = self.memory.why_not_again(slot_of(compiled, self.call.device)) if one.name == "exact" else None
+        again = self.memory.why_not_again(build_key(compiled, self.call.device)) if one.name == "exact" else None
         if again:
             self._fail(one, LookupError(again))
             return None
@@ -138,8 +138,8 @@ class Making:
         self.errors[one.name] = error
         self.refuse(one.name, in_a_line(error))
 
-    def _add(self, one: Wanted, settled: Settled, build: Build, static: Collection[str], hold: bool) -> None:
-        twin = next((c.name for c in self.candidates if c.build == build.slot and _alike(c.run, settled)), None)
+    def _add(self, one: Wanted, resolved: ResolvedConfig, build: Build, static: Collection[str], hold: bool) -> None:
+        twin = next((c.name for c in self.candidates if c.build == build.slot and _alike(c.run, resolved)), None)
         if twin is not None:
             self.aliases[one.name] = twin
             return
@@ -147,34 +147,37 @@ class Making:
             self.memory.hold(build.slot, build)
         self.made[one.name] = build
         self.effects |= self.builds.effects(build.compiled, self.memory)
-        self.foreign = self.foreign or (settled.config is not None and settled.config.pre_hook is not None)
-        self.candidates.append(self._candidate(one, settled, build, static))
+        self.foreign = self.foreign or (resolved.config is not None and resolved.config.pre_hook is not None)
+        self.candidates.append(self._candidate(one, resolved, build, static))
 
-    def _candidate(self, one: Wanted, settled: Settled, build: Build, static: Collection[str]) -> Candidate:
+    def _candidate(self, one: Wanted, resolved: ResolvedConfig, build: Build, static: Collection[str]) -> Candidate:
         run: Run
         if build.launch is None:
-            run, route = TritonsOwn(settled, self.builds.function(static)), f"{TRITONS_OWN}: {'; '.join(build.reasons)}"
+            run, route = (
+                TritonsOwn(resolved, self.builds.function(static)),
+                f"{TRITONS_OWN}: {'; '.join(build.reasons)}",
+            )
         else:
-            plan = plan_of(build.compiled, settled, build.device)
+            plan = c_launcher_of(build.compiled, resolved, build.device)
             launched = None if isinstance(plan, str) else plan
-            run = Direct(settled, build.launch, self.stream_of, build.device, launched)
+            run = Direct(resolved, build.launch, self.stream_of, build.device, launched)
             route = DIRECT if native.module() is None else f"{DIRECT} from {'C' if launched else f'Python: {plan}'}"
         constants = f"{', '.join(sorted(static))} are constants" if static else ""
         notes = tuple(note for note in (one.note, constants) if note)
-        return Candidate(one.name, run, None, build.slot, route, notes, settled.config, one.point)
+        return Candidate(one.name, run, None, build.slot, route, notes, resolved.config, one.point)
 
     def add_supplied(self, variants: Sequence[Variant]) -> None:
         """Candidates of the user's own."""
-        settled = Settled(self.call.names, None, {}, {}, None, None)
+        resolved = ResolvedConfig(self.call.names, None, {}, {}, None, None)
         for variant in variants:
             name = str(variant.name or getattr(variant.fn, "__name__", type(variant.fn).__name__))
-            if not self.wish.wants(name):
+            if not self.request.wants(name):
                 continue
             own = why_not_supplied(variant, (), self.call.present())
             if own:  # first: what would try the variant elsewhere is not asked about one that is not to run
                 self.refuse(name, own)
             elif self._may_be_made(Wanted(name, None), True):
-                run = Supplied(settled, variant.fn)
+                run = Supplied(resolved, variant.fn)
                 self.candidates.append(Candidate(name, run, route="the function that was supplied", supplied=True))
 
     def let_go(self, but: Collection[str]) -> None:
@@ -190,7 +193,7 @@ class Making:
         """The names of the arguments that may be written; None where that is unknown."""
         if mutates is not None:
             return mutates
-        tuning = self.call.adopted.tuning
+        tuning = self.call.wrapped.tuning
         if self.foreign or (tuning is not None and (tuning.pre_hook or tuning.post_hook)):
             return None
         resets = (*tuning.reset_to_zero, *tuning.restore_value) if tuning is not None else ()
@@ -202,11 +205,11 @@ def config_name(making: Making, place: int | None) -> str:
     return f"config[{config_text(making.config(place))}]"
 
 
-def _alike(run: Any, settled: Settled) -> bool:
+def _alike(run: Any, resolved: ResolvedConfig) -> bool:
     """Whether a candidate of the same compiled kernel would be launched in the same way."""
-    other: Settled = run.settled
-    hooks = [getattr(one.config, "pre_hook", None) for one in (other, settled)]
-    return other.supplied == settled.supplied and hooks[0] is hooks[1]
+    other: ResolvedConfig = run.resolved
+    hooks = [getattr(one.config, "pre_hook", None) for one in (other, resolved)]
+    return other.supplied == resolved.supplied and hooks[0] is hooks[1]
 
 
 def why_no_constants(call: KernelCall, static: Collection[str]) -> list[str]:

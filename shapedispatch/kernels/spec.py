@@ -11,9 +11,9 @@ from typing import Any, Protocol
 from ..errors import DeclarationError
 from ..records import Variant
 from ..shapes.hints import Hints, check_hints, check_static, dynamic_dims
-from .runtime.wrappers import Adopted
+from .runtime.wrappers import WrappedKernel
 
-__all__ = ["KernelPlan", "Settings", "plan_of"]
+__all__ = ["KernelSpec", "Settings", "spec_of"]
 
 
 class Settings(Protocol):
@@ -32,11 +32,11 @@ class Settings(Protocol):
         """See the decorator."""
 
     def naming(self, name: str) -> AbstractContextManager[None]:
-        """See `settings.Resolved.naming`."""
+        """See `resolve.Resolved.naming`."""
 
 
 @dataclass(frozen=True, slots=True)
-class KernelPlan:
+class KernelSpec:
     """What the decoration says, settled.
 
     ``dims`` are the parameters that choices depend on, static ones included. ``configs`` are None for those of
@@ -59,8 +59,8 @@ class KernelPlan:
         return dynamic_dims(self.hints, self.dims, self.static)
 
 
-def plan_of(
-    adopted: Adopted,
+def spec_of(
+    wrapped: WrappedKernel,
     settings: Settings,
     *,
     dims: Any = None,
@@ -69,20 +69,20 @@ def plan_of(
     grid: Any = None,
     mutates: tuple[str, ...] | None = None,
     inputs: Callable[..., Any] | None = None,
-) -> KernelPlan:
+) -> KernelSpec:
     """The plan of a kernel; raises DeclarationError for what cannot mean anything.
 
     Without ``dims`` they are the key of the ``triton.autotune`` below; what hints or ``static`` name is a dim as well.
     """
-    parameters = tuple(adopted.kernel.arg_names)
-    named = _dims(adopted, dims, parameters)
+    parameters = tuple(wrapped.kernel.arg_names)
+    named = _dims(wrapped, dims, parameters)
     with settings.naming("hints"):
         hints = check_hints(settings.hints, parameters)
     with settings.naming("static"):
         static = check_static(settings.static, parameters, hints)
     hinted = [name for point in _points(hints) for name in point]
     every = tuple(dict.fromkeys((*named, *hinted, *static)))
-    return KernelPlan(every, hints, static, settings.exact, variants, _configs(configs), _grid(grid), mutates, inputs)
+    return KernelSpec(every, hints, static, settings.exact, variants, _configs(configs), _grid(grid), mutates, inputs)
 
 
 def _points(hints: Hints) -> list[Mapping[str, Any]]:
@@ -91,9 +91,9 @@ def _points(hints: Hints) -> list[Mapping[str, Any]]:
     return [point for point in hints if isinstance(point, Mapping)]
 
 
-def _dims(adopted: Adopted, dims: Any, parameters: Collection[str]) -> tuple[str, ...]:
+def _dims(wrapped: WrappedKernel, dims: Any, parameters: Collection[str]) -> tuple[str, ...]:
     if dims is None:
-        key = adopted.tuning.key if adopted.tuning is not None else ()
+        key = wrapped.tuning.key if wrapped.tuning is not None else ()
         return tuple(name for name in key if name in parameters)  # as Triton does with names that it does not know
     names = dims.split() if isinstance(dims, str) else dims
     if isinstance(names, Mapping) or not all(isinstance(name, str) for name in names):

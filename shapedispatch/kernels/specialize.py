@@ -14,7 +14,7 @@ kernel reads raw memory, so less can change it than a function; what can, stands
   Triton's own memory of keys they do not), floats by ``hex``;
 - the device that the kernel will run on, and plain globals that the grid or a heuristic reads.
 
-What a heuristic or a grid reads is found out by running it (`triton_reads`), so it may become known late. The key's
+What a heuristic or a grid reads is found out by running it (`observed_reads`), so it may become known late. The key's
 first part says what else is in it: keys of one layout are equal to none of another.
 
 What is none of these is a bypass: Triton's own launch, with the reason. The key is computed by a function generated
@@ -33,7 +33,7 @@ from torch.nn import Parameter as TensorParameter
 
 from ..keys.key import Bypass, Key, describe
 
-__all__ = ["ABSENT", "KeyFunction", "Keyed", "Parameter", "parameters_of"]
+__all__ = ["ABSENT", "Keyed", "Parameter", "Specializer", "parameters_of"]
 
 
 class _Placeholder:
@@ -195,13 +195,13 @@ _FACETS = {
 
 
 @dataclass(frozen=True)
-class KeyFunction:
+class Specializer:
     """The key of one kernel's calls.
 
-    ``here`` gives the current device. ``supplied`` are the parameters that configs or heuristics fill in. ``dims`` are
-    keyed by value, and so is each facet in ``facets`` (name to ``value``, ``shape``, ``stride``, ``offset``,
-    ``requires_grad`` or ``address % n``), each reader in ``outer`` and, with ``form``, how the call passes its
-    arguments.
+    ``on_this_device`` gives the current device. ``supplied`` are the parameters that configs or heuristics fill in.
+    ``dims`` are keyed by value, and so is each facet in ``observed`` (name to ``value``, ``shape``, ``stride``,
+    ``offset``, ``requires_grad`` or ``address % n``), each reader in ``global_readers`` and, with ``form``, how the
+    call passes its arguments.
 
     ``of(*args, **kwargs)`` is a `Keyed`. It raises Bypass, TypeError where the call does not bind, and what a tensor
     without memory raises when asked for its address, which is what Triton raises. ``bind(*args, **kwargs)`` is the last
@@ -209,11 +209,11 @@ class KeyFunction:
     """
 
     parameters: tuple[Parameter, ...]
-    here: Callable[[], int]
+    on_this_device: Callable[[], int]
     supplied: Collection[str] = ()
     dims: Collection[str] = ()
-    facets: Mapping[str, Collection[str]] = field(default_factory=dict)
-    outer: tuple[Callable[[], Any], ...] = ()
+    observed: Mapping[str, Collection[str]] = field(default_factory=dict)
+    global_readers: tuple[Callable[[], Any], ...] = ()
     form: bool = False
     labels: tuple[str, ...] = field(init=False)
     of: Callable[..., Keyed] = field(init=False)
@@ -227,7 +227,7 @@ class KeyFunction:
         object.__setattr__(self, "of", _noting_form(self._bound) if self.form else self._bound)
         object.__setattr__(self, "bind", self._generate_bind())
 
-    def again(self, form: tuple[Hashable, ...], raw: tuple[Any, ...], options: Mapping[str, Any]) -> Keyed:
+    def key_of_bound(self, form: tuple[Hashable, ...], raw: tuple[Any, ...], options: Mapping[str, Any]) -> Keyed:
         """The key of a bound call; ``form`` is (number of positional arguments, *names of keywords) of the call."""
         by_position = [p for p in self.parameters if not p.keyword_only]
         rest = dict(zip([p.name for p in self.parameters if p.keyword_only], raw[len(by_position) :], strict=True))
@@ -235,11 +235,11 @@ class KeyFunction:
 
     def by_value(self, name: str) -> bool:
         """Whether an argument's value, not its class, is in the key."""
-        return name in self.dims or "value" in self.facets.get(name, ())
+        return name in self.dims or "value" in self.observed.get(name, ())
 
     def class_of(self, key: Key, dynamic: Collection[str]) -> Key:
         """The key without ``dynamic`` dims and without what else is there by value only because something read it."""
-        left_out = {*dynamic, *[name for name in self.facets if name not in self.dims and self.by_value(name)]}
+        left_out = {*dynamic, *[name for name in self.observed if name not in self.dims and self.by_value(name)]}
         kept = [
             part
             for label, part in zip(self.labels, key, strict=True)
@@ -255,12 +255,14 @@ class KeyFunction:
 
     def _layout(self) -> str:
         """What is in the key beside each argument's class, the same in every process."""
-        read = [f"{name}: {', '.join(sorted(facets))}" for name, facets in sorted(self.facets.items()) if facets]
+        read = [
+            f"{name}: {', '.join(sorted(observed))}" for name, observed in sorted(self.observed.items()) if observed
+        ]
         return "; ".join([f"by value: {', '.join(self.dims)}", *read, *(["the form of the call"] if self.form else [])])
 
     def read_of(self, name: str) -> list[str]:
         """What is in the key of a tensor that is given for a parameter, beside its class."""
-        return sorted(set(self.facets.get(name, ())) - {"value"})
+        return sorted(set(self.observed.get(name, ())) - {"value"})
 
     def far(self, key: Key) -> dict[int, int]:
         """The places of tensors on other devices than the kernel's, and which."""
@@ -280,7 +282,7 @@ class KeyFunction:
         for i, parameter in enumerate(self.parameters):
             if self.read_of(parameter.name):
                 parts.append((f"{parameter.name}.{', '.join(self.read_of(parameter.name))} read", f"@t{i}"))
-        parts += [(f"global {i}", f"@constant(@outer[{i}]())") for i in range(len(self.outer))]
+        parts += [(f"global {i}", f"@constant(@outer[{i}]())") for i in range(len(self.global_readers))]
         parts += [("options", "@option_key(@options) if @options else None")]
         return [*parts, ("form", "@form")] if self.form else parts
 
@@ -315,15 +317,15 @@ class KeyFunction:
         else:
             integer = _integer_code(parameter)
             other = f"@argument({x}, {parameter.specialize}, {parameter.align})"
-        facets = "".join(_facet(facet).format(x=x, i=i) + ", " for facet in self.read_of(x))
+        observed = "".join(_facet(facet).format(x=x, i=i) + ", " for facet in self.read_of(x))
         return "\n".join([_TENSOR, _INTEGER, _OTHER]).format(
             x=x,
             i=i,
             integer=integer,
             other=other,
             align=f"\n        if @v{i} & 15: @off += {1 << i}" if parameter.specialize and parameter.align else "",
-            facets=f"\n        @t{i} = ({facets})" if facets else "",
-            none=f"\n        @t{i} = None" if facets else "",
+            observed=f"\n        @t{i} = ({observed})" if observed else "",
+            none=f"\n        @t{i} = None" if observed else "",
         )
 
     def _scope(self) -> dict[str, Any]:
@@ -333,8 +335,8 @@ class KeyFunction:
             "@Bypass": Bypass,
             "@ABSENT": ABSENT,
             "@MISSING": MISSING,
-            "@device": self.here,
-            "@outer": self.outer,
+            "@device": self.on_this_device,
+            "@outer": self.global_readers,
             "@constant": _constant,
             "@argument": _argument,
             "@option_key": _option_key,

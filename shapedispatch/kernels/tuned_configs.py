@@ -15,12 +15,12 @@ from ..backend import Memory
 from ..keys.key import Key
 from ..records import Choice
 from ..shapes.hints import distance, hint_points, variant_name
-from .key_schema import Layout
+from .key_schema import KeySchema
 from .offer import CONSTANT, Making, Wanted, config_name
 from .runtime.wrappers import config_text
-from .spec import KernelPlan
+from .spec import KernelSpec
 
-__all__ = ["Finds", "wished"]
+__all__ = ["TunedConfigs", "wished"]
 
 MOST_FOUND = 4
 """Configs kept for one hint: the best, and others that were nearly as good where they were searched."""
@@ -44,13 +44,13 @@ class _Found(NamedTuple):
     how: str = ""
 
 
-class Finds:
+class TunedConfigs:
     """The finds of one kernel."""
 
-    def __init__(self, plan: KernelPlan, layout: Layout) -> None:
-        self.points = hint_points(plan.hints, plan.dynamic) or (({},) if plan.hints else ())
-        self._plan = plan
-        self._layout = layout
+    def __init__(self, spec: KernelSpec, key_schema: KeySchema) -> None:
+        self.points = hint_points(spec.hints, spec.dynamic) or (({},) if spec.hints else ())
+        self._spec = spec
+        self._layout = key_schema
 
     def nearest(self, making: Making, count: int = 1) -> list[Point]:
         """The hints nearest to a call, over the dims that are integers in it."""
@@ -64,7 +64,7 @@ class Finds:
 
     def fact(self, making: Making, point: Point) -> Fact:
         """Under what is kept what is found for a hint and this call's class."""
-        return (FOUND, self._layout.ready().class_of(making.call.key, self._plan.dynamic), variant_name(point))
+        return (FOUND, self._layout.ready().class_of(making.call.key, self._spec.dynamic), variant_name(point))
 
     @staticmethod
     def fact_here(making: Making) -> Fact:
@@ -79,8 +79,8 @@ class Finds:
         """What was found for a hint: by this process or, where that has not searched, by another."""
         fact = self.fact(making, point)
         found = _recall(making.memory, fact)
-        if not found.places and making.wish.finds is not None:
-            texts, _ = making.wish.finds.recall(*_everywhere(fact))
+        if not found.places and making.request.tuned_configs is not None:
+            texts, _ = making.request.tuned_configs.recall(*_everywhere(fact))
             places = _places_of(making, texts)
             if places:
                 _keep(making.memory, fact, places, "the config that another process has found for this hint")
@@ -94,8 +94,10 @@ class Finds:
     def wanted(self, making: Making) -> list[Wanted]:
         """All that was found for this call: for the hints nearest to it, for its own shape, in another process."""
         found = [one for point in self.nearest(making, NEAREST) for one in self._wanted_for(making, point)]
-        here = _recall(making.memory, self.fact_here(making))
-        found += [Wanted(config_name(making, place), place, None, here.how) for place in here.places[:1]]
+        on_this_device = _recall(making.memory, self.fact_here(making))
+        found += [
+            Wanted(config_name(making, place), place, None, on_this_device.how) for place in on_this_device.places[:1]
+        ]
         return [*found, *_wished(making, found)]
 
     def _wanted_for(self, making: Making, point: Point) -> list[Wanted]:
@@ -131,33 +133,35 @@ def _everywhere(fact: Fact) -> tuple[Key, str]:
 
 def _places_of(making: Making, texts: Iterable[str]) -> list[int]:
     """Where configs with these texts stand among the candidates; what stands nowhere is passed over."""
-    here = {config_text(config): place for place, config in reversed([*enumerate(making.configs)])}
-    return [here[text] for text in dict.fromkeys(texts) if text in here][:MOST_FOUND]
+    on_this_device = {config_text(config): place for place, config in reversed([*enumerate(making.configs)])}
+    return [on_this_device[text] for text in dict.fromkeys(texts) if text in on_this_device][:MOST_FOUND]
 
 
 def _why_again(making: Making, fact: Fact) -> str:
     """What has changed since another process searched for this hint, if one has."""
-    if making.wish.finds is None or fact[0] != FOUND:
+    if making.request.tuned_configs is None or fact[0] != FOUND:
         return ""
-    _, changed = making.wish.finds.recall(*_everywhere(fact))
+    _, changed = making.request.tuned_configs.recall(*_everywhere(fact))
     return f", searched again: {'; '.join(changed)}" if changed else ""
 
 
 def _shared(making: Making, fact: Fact, choice: Choice, places: Sequence[int]) -> Sequence[int]:
     """Keep for all processes what was found for a hint; what stands is another's if that was first and is there."""
-    finds = making.wish.finds
-    if finds is None or fact[0] != FOUND:
+    tuned_configs = making.request.tuned_configs
+    if tuned_configs is None or fact[0] != FOUND:
         return places
     of, hint = _everywhere(fact)
-    useless, _ = finds.recall(of, hint)  # none of these is a candidate, else nothing would have been searched for
+    useless, _ = tuned_configs.recall(
+        of, hint
+    )  # none of these is a candidate, else nothing would have been searched for
     texts = [config_text(making.config(place)) for place in places]
-    stands = finds.keep(of, hint, choice, texts, instead=bool(useless))
+    stands = tuned_configs.keep(of, hint, choice, texts, instead=bool(useless))
     return _places_of(making, stands) or places
 
 
 def wished(making: Making) -> list[int]:
     """The place of the config that is asked for with a variant, if it may run this call."""
-    config = making.wish.config
+    config = making.request.config
     if config is None:
         return []
     return [place for place in making.left if _is_config(making.config(place), config)][:1]
@@ -165,7 +169,7 @@ def wished(making: Making) -> list[int]:
 
 def _wished(making: Making, known: Sequence[Wanted]) -> list[Wanted]:
     """The one that is asked for by name and config, if this process has not found it itself."""
-    name = making.wish.only
+    name = making.request.only
     if name is None or name in CONSTANT or any(one.name == name for one in known):
         return []
     return [Wanted(name, place, None, "the config that was found before") for place in wished(making)]

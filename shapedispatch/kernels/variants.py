@@ -2,7 +2,7 @@
 
 Each is made for one key and holds what was settled for that key: the config, what heuristics came to, the grid where
 the decorator gives one. None holds an argument of any call. ``launch`` is the hit's way in; calling it is the
-dispatcher's, with a call in normal form: where it was called (`Spelling`), then one argument a parameter, then options.
+dispatcher's, with a call in normal form: where it was called (`CallForm`), then one argument a parameter, then options.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from .runtime.launch import Launch
-from .runtime.wrappers import Adopted, Tuning
+from .runtime.launch import TritonLauncher
+from .runtime.wrappers import Tuning, WrappedKernel
 from .specialize import ABSENT
 
-__all__ = ["AsWritten", "Direct", "FirstConfig", "Run", "Settled", "Spelling", "Supplied", "TritonsOwn"]
+__all__ = ["AsWritten", "CallForm", "Direct", "FirstConfig", "ResolvedConfig", "Run", "Supplied", "TritonsOwn"]
 
 
-class Spelling(NamedTuple):
+class CallForm(NamedTuple):
     """How a call was written: its grid (None for the decorator's), how many arguments by position, which by name."""
 
     grid: Any
@@ -33,7 +33,7 @@ class Spelling(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Settled:
+class ResolvedConfig:
     """What one key and one config come to.
 
     ``supplied`` are the parameters that the config and the heuristics fill in, ``options`` what goes to the compiler
@@ -67,49 +67,49 @@ class Settled:
 
 
 class Run:
-    """The common part. ``rehearse`` is a call on copies: as Triton's autotuner would make it, with its resets."""
+    """The common part. ``run_on_copies`` is a call on copies: as Triton's autotuner would make it, with its resets."""
 
     plan: Any = None
     """The launch in C, where there is one; see `triton_direct.plan_of`."""
 
-    def __init__(self, settled: Settled) -> None:
-        self.settled = settled
+    def __init__(self, resolved: ResolvedConfig) -> None:
+        self.resolved = resolved
 
     def launch(self, grid: Any, values: tuple[Any, ...], raw: tuple[Any, ...], options: Mapping[str, Any]) -> Any:
         """Run on the caller's arguments; ``values`` are they as a launch takes them."""
         raise NotImplementedError
 
-    def rehearsal(self, grid: Any, values: tuple[Any, ...], raw: tuple[Any, ...]) -> Any:
+    def launch_on_copies(self, grid: Any, values: tuple[Any, ...], raw: tuple[Any, ...]) -> Any:
         """Run on copies."""
         return self.launch(grid, values, raw, {})
 
-    def __call__(self, spelling: Spelling, *raw: Any, **options: Any) -> Any:
+    def __call__(self, call_form: CallForm, *raw: Any, **options: Any) -> Any:
         """Run on the caller's arguments."""
-        return self.launch(spelling.grid, _values(raw), raw, options)
+        return self.launch(call_form.grid, _values(raw), raw, options)
 
-    def rehearse(self, spelling: Spelling, *raw: Any, **options: Any) -> None:
+    def run_on_copies(self, call_form: CallForm, *raw: Any, **options: Any) -> None:
         """Run on copies, again and again: reset before or restored after as the decorator below has said."""
-        tuning = self.settled.tuning
-        arguments = self.settled.arguments(raw) if tuning is not None else {}
+        tuning = self.resolved.tuning
+        arguments = self.resolved.arguments(raw) if tuning is not None else {}
         restored = tuning.restore_value if tuning is not None else ()
         kept = {name: arguments[name].clone() for name in restored if arguments.get(name) is not None}
-        self.rehearse_once(spelling, *raw, **options)
+        self.run_once_on_copies(call_form, *raw, **options)
         for name, value in kept.items():
             arguments[name].copy_(value)
 
-    def rehearse_once(self, spelling: Spelling, *raw: Any, **options: Any) -> None:
+    def run_once_on_copies(self, call_form: CallForm, *raw: Any, **options: Any) -> None:
         """Run on fresh copies, in which is left what was written, to be looked at. What is returned says nothing."""
-        tuning = self.settled.tuning
+        tuning = self.resolved.tuning
         if tuning is None:
-            self.rehearsal(spelling.grid, _values(raw), raw)
+            self.launch_on_copies(call_form.grid, _values(raw), raw)
             return
-        arguments = self.settled.arguments(raw)
+        arguments = self.resolved.arguments(raw)
         for name in tuning.reset_to_zero:
             if arguments.get(name) is not None:
                 arguments[name].zero_()
         if tuning.pre_hook is not None:
             tuning.pre_hook(arguments)
-        self.rehearsal(spelling.grid, _values(raw), raw)
+        self.launch_on_copies(call_form.grid, _values(raw), raw)
         if tuning.post_hook is not None:
             tuning.post_hook(arguments, exception=None)
 
@@ -123,18 +123,23 @@ class Direct(Run):
     __slots__ = ("plan",)  # where C reads it
 
     def __init__(
-        self, settled: Settled, launch: Launch, stream_of: Callable[[int], int], device: int, plan: Any = None
+        self,
+        resolved: ResolvedConfig,
+        launch: TritonLauncher,
+        stream_of: Callable[[int], int],
+        device: int,
+        plan: Any = None,
     ) -> None:
-        super().__init__(settled)
+        super().__init__(resolved)
         self.plan = plan
         self._launch = launch
         self._stream_of = stream_of
         self._device = device
-        self._names = settled.names
-        self._supplied = settled.supplied
-        self._before = settled.before if settled.config is not None and settled.config.pre_hook is not None else None
+        self._names = resolved.names
+        self._supplied = resolved.supplied
+        self._before = resolved.before if resolved.config is not None and resolved.config.pre_hook is not None else None
         constants = {path[0] for path in launch.compiled.src.constants if len(path) == 1}
-        places = ((settled.names.index(name), value) for name, value in settled.supplied.items())
+        places = ((resolved.names.index(name), value) for name, value in resolved.supplied.items())
         # What is no constant is passed at the launch, and only the config or the heuristic knows it.
         self._filled = tuple((i, value) for i, value in places if i not in constants)
 
@@ -149,18 +154,18 @@ class Direct(Run):
         return self._launch(grid, self._stream_of(self._device), values, raw)
 
     def _sized(self, grid: Any, raw: tuple[Any, ...]) -> Any:
-        """As `Settled.sized`, for the hit."""
+        """As `ResolvedConfig.sized`, for the hit."""
         if not callable(grid):
-            return self.settled.sized(grid, raw)
+            return self.resolved.sized(grid, raw)
         meta = dict(zip(self._names, raw))  # noqa: B905 - as many by construction
         meta.update(self._supplied)
         return grid(meta)
 
-    def rehearsal(self, grid: Any, values: tuple[Any, ...], raw: tuple[Any, ...]) -> Any:
-        """See `Run.rehearsal`."""
-        self.settled.before(grid, raw)
-        grid = self.settled.sized(grid, raw)
-        return self._launch(grid, self._stream_of(self._device), self._with_filled(values), raw, rehearsal=True)
+    def launch_on_copies(self, grid: Any, values: tuple[Any, ...], raw: tuple[Any, ...]) -> Any:
+        """See `Run.launch_on_copies`."""
+        self.resolved.before(grid, raw)
+        grid = self.resolved.sized(grid, raw)
+        return self._launch(grid, self._stream_of(self._device), self._with_filled(values), raw, launch_on_copies=True)
 
     def _with_filled(self, values: tuple[Any, ...]) -> tuple[Any, ...]:
         filled = list(values)
@@ -172,15 +177,15 @@ class Direct(Run):
 class TritonsOwn(Run):
     """By Triton's own launch of the function ``kernel``, with the config that was chosen."""
 
-    def __init__(self, settled: Settled, kernel: Any) -> None:
-        super().__init__(settled)
+    def __init__(self, resolved: ResolvedConfig, kernel: Any) -> None:
+        super().__init__(resolved)
         self._kernel = kernel
 
     def launch(self, grid: Any, values: tuple[Any, ...], raw: tuple[Any, ...], options: Mapping[str, Any]) -> Any:
         """See `Run.launch`."""
-        self.settled.before(grid, raw)
-        sized = tuple(self.settled.sized(grid, raw))
-        return self._kernel.run(grid=sized, warmup=False, **self.settled.arguments(raw), **self.settled.options)
+        self.resolved.before(grid, raw)
+        sized = tuple(self.resolved.sized(grid, raw))
+        return self._kernel.run(grid=sized, warmup=False, **self.resolved.arguments(raw), **self.resolved.options)
 
 
 class AsWritten:
@@ -196,11 +201,11 @@ class AsWritten:
         given = {name: value for name, value in zip(self._names, raw, strict=True) if value is not ABSENT}
         return self.called(grid, (), {**given, **options})
 
-    def __call__(self, spelling: Spelling, *raw: Any, **options: Any) -> Any:
+    def __call__(self, call_form: CallForm, *raw: Any, **options: Any) -> Any:
         """The call as the caller spelled it."""
         known = {**dict(zip(self._names, raw, strict=True)), **options}
-        given = {name: known[name] for name in spelling.by_name}
-        return self.called(spelling.grid, raw[: spelling.by_position], given)
+        given = {name: known[name] for name in call_form.by_name}
+        return self.called(call_form.grid, raw[: call_form.by_position], given)
 
     def called(self, grid: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """The call as the caller wrote it."""
@@ -210,9 +215,11 @@ class AsWritten:
 class FirstConfig(AsWritten):
     """Triton's own launch with the first config that pruning leaves: it may compile, and never times."""
 
-    def __init__(self, adopted: Adopted, configs: Callable[[], Sequence[Any]], names: Sequence[str], grid: Any) -> None:
-        super().__init__(adopted.kernel, names, grid)
-        self._adopted = adopted
+    def __init__(
+        self, wrapped: WrappedKernel, configs: Callable[[], Sequence[Any]], names: Sequence[str], grid: Any
+    ) -> None:
+        super().__init__(wrapped.kernel, names, grid)
+        self._adopted = wrapped
         self._configs = configs
 
     def called(self, grid: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
@@ -231,13 +238,13 @@ class FirstConfig(AsWritten):
 class Supplied(Run):
     """By a function of the user's, called with the kernel's arguments by name and without a grid."""
 
-    def __init__(self, settled: Settled, fn: Callable[..., Any]) -> None:
-        super().__init__(settled)
+    def __init__(self, resolved: ResolvedConfig, fn: Callable[..., Any]) -> None:
+        super().__init__(resolved)
         self._fn = fn
 
     def launch(self, grid: Any, values: tuple[Any, ...], raw: tuple[Any, ...], options: Mapping[str, Any]) -> Any:
         """See `Run.launch`."""
-        given = zip(self.settled.names, raw, strict=True)
+        given = zip(self.resolved.names, raw, strict=True)
         return self._fn(**{name: value for name, value in given if value is not ABSENT})
 
 

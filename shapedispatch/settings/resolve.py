@@ -1,6 +1,6 @@
 """TOML and environment to settings: the only reader of either.
 
-Which there are stands in `settings_table`. A file is ``shapedispatch.toml``, or ``[tool.shapedispatch]`` in
+Which there are stands in `schema`. A file is ``shapedispatch.toml``, or ``[tool.shapedispatch]`` in
 ``pyproject.toml``, found upward from the working directory, or named by ``SHAPEDISPATCH_SETTINGS``. Who wins:
 environment, then ``set_mode``, then the kernel's section, then the decorator, then ``[defaults]``, then the
 built-in.

@@ -11,10 +11,10 @@ from typing import Any, Union, get_args, get_origin
 
 from ..errors import DeclarationError
 
-__all__ = ["Axes", "Declaration", "Misfit", "axis_name", "did_you_mean"]
+__all__ = ["Axes", "Declaration", "DimsMismatch", "axis_name", "did_you_mean"]
 
 
-class Misfit(Exception):
+class DimsMismatch(Exception):
     """A call does not fit its declaration; the text is the reason, one sentence."""
 
 
@@ -43,10 +43,10 @@ class Axes:
         return ((name, axis) for axis, name in places if name is not None)
 
     def labels(self, rank: int) -> tuple[str | None, ...]:
-        """The name of each axis of a tensor of that rank; raises Misfit where there are too many or too few."""
+        """The name of each axis of a tensor of that rank; raises DimsMismatch where there are too many or too few."""
         declared = len(self.front) + len(self.back)
         if rank < declared or (rank > declared and not self.open):
-            raise Misfit(f'has {rank} axes, and "{self}" declares {"at least " if self.open else ""}{declared}')
+            raise DimsMismatch(f'has {rank} axes, and "{self}" declares {"at least " if self.open else ""}{declared}')
         return (*self.front, *[None] * (rank - declared), *self.back)
 
     def __str__(self) -> str:
@@ -88,7 +88,7 @@ class Declaration:
     def sizes(self, arguments: Mapping[str, Any]) -> dict[str, int]:
         """The size of each dim, given each argument's sizes: a tuple for a tensor, an int, a list for a list of them.
 
-        An argument that is None has no say. Raises Misfit for a rank, a kind or a list that does not fit, for one
+        An argument that is None has no say. Raises DimsMismatch for a rank, a kind or a list that does not fit, for one
         dim with two sizes, and for a dim without any.
         """
         found: dict[str, int] = {}
@@ -97,15 +97,18 @@ class Declaration:
             value = _element(argument, index, arguments, self.axes[argument])
             for label, name, size in _bound(axes, value, argument, index):
                 if found.setdefault(name, size) != size:
-                    raise Misfit(f"dim {name} has two sizes: {found[name]} at {seen_at[name]} and {size} at {label}")
+                    raise DimsMismatch(
+                        f"dim {name} has two sizes: {found[name]} at {seen_at[name]} and {size} at {label}"
+                    )
                 seen_at.setdefault(name, label)
         for name in self.names:
             if name not in found:
-                raise Misfit(f"dim {name} has no size: the arguments that name it are None")
+                raise DimsMismatch(f"dim {name} has no size: the arguments that name it are None")
         return {name: found[name] for name in self.names}
 
     def labels(self, argument: str, rank: int, index: tuple[int, ...] = ()) -> tuple[str, ...]:
-        """What each axis of a tensor is called: its dim, or ``x.0`` where it has none. Raises Misfit as ``sizes``."""
+        """What each axis of a tensor is called: its dim, or ``x.0`` where it has none. Raises DimsMismatch as
+        ``sizes``."""
         axes = self.axes.get(argument, Axes((), (), True))
         if isinstance(axes, tuple):
             axes = axes[index[0]] if index and index[0] < len(axes) else Axes((), (), True)
@@ -182,14 +185,14 @@ def _elements(axes: Mapping[str, Axes | tuple[Axes, ...]]) -> Iterator[tuple[str
 def _element(argument: str, index: tuple[int, ...], arguments: Mapping[str, Any], declared: Any) -> Any:
     """The sizes found at an argument, or at an element of one that is declared as a list."""
     if argument not in arguments:
-        raise Misfit(f"argument {argument} is missing")
+        raise DimsMismatch(f"argument {argument} is missing")
     value = arguments[argument]
     if not index or value is None:
         return value
     if not isinstance(value, list):
-        raise Misfit(f"argument {argument} is no list of tensors, and is declared as one")
+        raise DimsMismatch(f"argument {argument} is no list of tensors, and is declared as one")
     if len(value) != len(declared):
-        raise Misfit(f"argument {argument} has {len(value)} elements, and {len(declared)} are declared")
+        raise DimsMismatch(f"argument {argument} has {len(value)} elements, and {len(declared)} are declared")
     return value[index[0]]
 
 
@@ -199,17 +202,17 @@ def _bound(axes: Axes, value: Any, argument: str, index: tuple[int, ...]) -> Ite
     if isinstance(value, tuple):
         try:
             labels = axes.labels(len(value))
-        except Misfit as misfit:
-            raise Misfit(f"{element} {misfit}") from None
+        except DimsMismatch as misfit:
+            raise DimsMismatch(f"{element} {misfit}") from None
         named = zip(labels, value, strict=True)
         yield from ((axis_name(argument, i, index), name, size) for i, (name, size) in enumerate(named) if name)
     elif isinstance(value, int) and not isinstance(value, bool):
         if len(axes.front) != 1 or axes.open:
-            raise Misfit(f'{element} is a number, and "{axes}" declares the axes of a tensor')
+            raise DimsMismatch(f'{element} is a number, and "{axes}" declares the axes of a tensor')
         if axes.front[0]:
             yield element, axes.front[0], value
     elif value is not None:
-        raise Misfit(f'{element} is neither a tensor nor an int, and "{axes}" is declared for it')
+        raise DimsMismatch(f'{element} is neither a tensor nor an int, and "{axes}" is declared for it')
 
 
 def did_you_mean(name: str, names: Iterable[str]) -> str:

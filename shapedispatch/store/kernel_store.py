@@ -24,13 +24,13 @@ from .key_text import canonical, leaves, parse
 from .rows import BadRow
 from .store import Found, Missing, Row, Store
 
-__all__ = ["HintFinds", "Shelf", "store_at"]
+__all__ = ["HintFinds", "KernelStore", "store_at"]
 
 _MOST_CONFIGS = 16
 """How many of a row's configs are looked at."""
 
 
-class Shelf:
+class KernelStore:
     """What is stored of one kernel. ``identity`` gives the soft parts that are the kernel's own: code, candidates."""
 
     def __init__(self, store: Store, name: str, identity: Callable[[], Mapping[str, str]]) -> None:
@@ -38,9 +38,11 @@ class Shelf:
         self._name = name
         self._identity = functools.cache(identity)  # read at the first call: by then its globals are there
         with _lock:
-            _shelves[:] = [ref for ref in _shelves if ref() is not None]
-            self._before = [ref for ref in _shelves if (shelf := ref()) is not None and shelf._name == name]
-            _shelves.append(weakref.ref(self))
+            _kernel_stores[:] = [ref for ref in _kernel_stores if ref() is not None]
+            self._before = [
+                ref for ref in _kernel_stores if (kernel_store := ref()) is not None and kernel_store._name == name
+            ]
+            _kernel_stores.append(weakref.ref(self))
 
     @functools.cached_property
     def kernel(self) -> str:
@@ -48,8 +50,10 @@ class Shelf:
 
         Without it, they would take each other's place, and time again in each process.
         """
-        earlier = [shelf for ref in self._before if (shelf := ref()) is not None]
-        codes = list(dict.fromkeys(tuple(sorted(shelf._identity().items())) for shelf in [*earlier, self]))
+        earlier = [kernel_store for ref in self._before if (kernel_store := ref()) is not None]
+        codes = list(
+            dict.fromkeys(tuple(sorted(kernel_store._identity().items())) for kernel_store in [*earlier, self])
+        )
         place = codes.index(tuple(sorted(self._identity().items())))
         return f"{self._name}#{place + 1}" if place else self._name
 
@@ -94,7 +98,7 @@ class Shelf:
             return self.store.put(row, instead=instead)
         return None
 
-    def finds(self, device: torch.device) -> HintFinds:
+    def tuned_configs(self, device: torch.device) -> HintFinds:
         """What processes have found for the hints of this kernel on this kind of device, as it stands now."""
         return HintFinds(self.store, self.kernel, self._here(device))
 
@@ -114,7 +118,7 @@ class Shelf:
 
 
 class HintFinds:
-    """The configs that won at hints, best first, by their texts; see `backends.Finds`. Made for one decision.
+    """The configs that won at hints, best first, by their texts; see `backend.TunedConfigs`. Made for one decision.
 
     A store is asked once when this is made, so that what it has to warn of is said outside of any offer, where it is
     heard. What is read once stays so: a row that comes later is met when something is kept.
@@ -127,7 +131,7 @@ class HintFinds:
         self._known: dict[str, Found | Missing] = {"": store.get(kernel, "", here, kind="hint")}
 
     def recall(self, of: Key, hint: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """See `backends.Finds`: what was found under other conditions is to be found anew."""
+        """See `backend.TunedConfigs`: what was found under other conditions is to be found anew."""
         text = _canonical((of, hint)) or ""
         if text not in self._known:
             self._known[text] = self._store.get(self._kernel, text, self._here, kind="hint")
@@ -137,7 +141,7 @@ class HintFinds:
         return ((), found.soft_differences) if found.soft_differences else (_configs_in(found.row), ())
 
     def keep(self, of: Key, hint: str, choice: Choice, configs: Sequence[str], instead: bool) -> tuple[str, ...]:
-        """See `backends.Finds`. ``choice`` is that of the search; one without timings says nothing."""
+        """See `backend.TunedConfigs`. ``choice`` is that of the search; one without timings says nothing."""
         text, here = _canonical((of, hint)), self._here
         if text is None or not choice.timings:
             return tuple(configs)
@@ -202,7 +206,7 @@ def _far(one: str, other: str) -> float | None:
     return far
 
 
-_shelves: list[weakref.ref[Shelf]] = []
+_kernel_stores: list[weakref.ref[KernelStore]] = []
 _stores: dict[Path | None, Store] = {}
 _lock = threading.Lock()
 

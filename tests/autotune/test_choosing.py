@@ -127,7 +127,7 @@ def cycling(shapes: int, maxsize: int, max_builds: int) -> Any:
     """A dispatcher with an exact build a shape, and small bounds."""
     f = shapedispatch(exact=True, hints=(), store=False)(lambda x: torch.relu(x) * 2)
     f.core.table = Table(maxsize, max_builds)
-    f.core._stopwatch_for = lambda *_: Ladder()
+    f.core._timer_for = lambda *_: Ladder()
     return f
 
 
@@ -158,7 +158,7 @@ class Exact(Backend):
         super().__init__()
         self.made = 0
 
-    def offer(self, args: Any, kwargs: Any, key: Any, memory: Any, wish: Any = None) -> Offer:
+    def offer(self, args: Any, kwargs: Any, key: Any, memory: Any, request: Any = None) -> Offer:
         """Plain, and the build as long as it is not pushed out again and again."""
         why = memory.why_not_again(key)
         if memory.build(key) is None and why:

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from shapedispatch.autotune import preserve_state as room
-from shapedispatch.autotune.preserve_state import untouched
+from shapedispatch.autotune.preserve_state import preserve_state
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def draw() -> None:
 def test_random_numbers_are_put_back(state: Callable[[], Any]) -> None:
     """Torch's, Python's and numpy's."""
     before = state()
-    with untouched():
+    with preserve_state():
         assert state() == before, "entering draws nothing"
         draw()
         assert state() != before
@@ -44,7 +44,7 @@ def test_a_generator_among_the_arguments_is_put_back() -> None:
     """A function that draws from its argument draws the same afterwards."""
     generator = torch.Generator().manual_seed(1)
     before = generator.get_state().tolist()
-    with untouched(([generator],)):
+    with preserve_state(([generator],)):
         torch.rand(2, generator=generator)
     assert generator.get_state().tolist() == before
 
@@ -55,7 +55,7 @@ def test_random_numbers_are_put_back_on_errors_and_interrupts(
 ) -> None:
     """However it ends, and the error is passed on."""
     before = state()
-    with pytest.raises(error), untouched():
+    with pytest.raises(error), preserve_state():
         draw()
         raise error
     assert state() == before
@@ -73,7 +73,7 @@ def test_one_restorer_that_fails_does_not_keep_the_others_from_running(
         yield lambda: 1 // 0
 
     monkeypatch.setattr(room, "_restorers", one_more)
-    with pytest.raises(ZeroDivisionError), untouched():
+    with pytest.raises(ZeroDivisionError), preserve_state():
         draw()
     assert state() == before
 
@@ -86,7 +86,7 @@ def test_warnings_inside_are_silent_and_do_not_count_as_shown() -> None:
 
     with warnings.catch_warnings(record=True) as shown:
         warnings.simplefilter("default")
-        with untouched():
+        with preserve_state():
             warns()
         assert shown == []
         warns()
@@ -99,7 +99,7 @@ def test_torchs_warnings_that_come_once_a_process_still_come() -> None:
     with warnings.catch_warnings(record=True) as shown:
         warnings.simplefilter("always")
         for _ in range(2):
-            with untouched():
+            with preserve_state():
                 assert torch.is_warn_always_enabled()
                 torch.searchsorted(boundaries, values)
         assert shown == []
@@ -111,9 +111,9 @@ def test_torchs_warnings_that_come_once_a_process_still_come() -> None:
 
 def test_grad_mode_is_left_alone() -> None:
     """The caller decides under which mode candidates run."""
-    with torch.no_grad(), untouched():
+    with torch.no_grad(), preserve_state():
         assert not torch.is_grad_enabled()
-    with untouched():
+    with preserve_state():
         assert torch.is_grad_enabled()
 
 
@@ -126,7 +126,7 @@ def test_cuda_is_not_asked_before_it_is_initialised(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: False)
     for name in ("current_device", "current_stream", "get_rng_state"):
         monkeypatch.setattr(torch.cuda, name, initialises)
-    with untouched((torch.ones(2),), {}, [nn.Linear(2, 2)]):
+    with preserve_state((torch.ones(2),), {}, [nn.Linear(2, 2)]):
         pass
 
 
@@ -141,6 +141,6 @@ def test_cuda_state_is_put_back_device_last(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(torch.cuda, "set_stream", lambda stream: log.append(stream))
     monkeypatch.setattr(torch.cuda, "set_rng_state", lambda state, device: log.append((state, device)))
     monkeypatch.setattr(room, "_cuda_devices", lambda values: {3})
-    with untouched():
+    with preserve_state():
         assert log == []
     assert log == [("state 3", 3), "stream 3", ("state 1", 1), "stream 1", 1]

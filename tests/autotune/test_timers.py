@@ -8,7 +8,7 @@ import torch
 
 from shapedispatch.autotune import measure
 from shapedispatch.autotune.benchmark import contest
-from shapedispatch.autotune.measure import CudaStopwatch, GraphStopwatch, HostStopwatch, stopwatch
+from shapedispatch.autotune.measure import CudaTimer, GraphTimer, HostTimer, timer
 
 CPU = torch.device("cpu")
 
@@ -39,7 +39,7 @@ class HandClock:
 def test_the_host_stopwatch_gives_microseconds_a_call() -> None:
     """As many as asked for, of long and of short calls."""
     clock = HandClock()
-    watch = HostStopwatch(clock)
+    watch = HostTimer(clock)
     assert watch.samples_us(clock.takes(5_000_000), 3) == [5000.0] * 3
     assert watch.samples_us(clock.takes(250), 4) == [0.25] * 4
 
@@ -47,14 +47,14 @@ def test_the_host_stopwatch_gives_microseconds_a_call() -> None:
 def test_a_long_call_is_made_once_a_sample() -> None:
     """Nothing is spent on finding out how long it is."""
     clock = HandClock()
-    HostStopwatch(clock).samples_us(clock.takes(20_000), 3)
+    HostTimer(clock).samples_us(clock.takes(20_000), 3)
     assert clock.calls == 3
 
 
 def test_a_short_call_is_repeated_within_a_sample() -> None:
     """A sample lasts at least 20 µs, so that a clock's noise of 50 ns is a quarter of a percent."""
     clock = HandClock()
-    HostStopwatch(clock).samples_us(clock.takes(300), 2)
+    HostTimer(clock).samples_us(clock.takes(300), 2)
     assert clock.calls == 1 + 2 * 67
 
 
@@ -62,7 +62,7 @@ def test_a_short_call_is_repeated_within_a_sample() -> None:
 def test_the_host_stopwatch_ends_on_a_bad_clock(time_ns: int, most: int) -> None:
     """A clock that stands still or runs backward costs a bounded number of calls, and gives no valid time."""
     clock = HandClock()
-    assert all(time_us <= 0 for time_us in HostStopwatch(clock).samples_us(clock.takes(time_ns), 3))
+    assert all(time_us <= 0 for time_us in HostTimer(clock).samples_us(clock.takes(time_ns), 3))
     assert clock.calls == most
 
 
@@ -77,7 +77,7 @@ def test_real_functions_on_a_real_clock() -> None:
 
         return fn
 
-    found = contest([("ten", work(10)), ("one", work(1))], HostStopwatch(), budget_ms=100)
+    found = contest([("ten", work(10)), ("one", work(1))], HostTimer(), budget_ms=100)
     assert min(found.timings, key=lambda timing: timing.median_us).variant == "one"
 
 
@@ -159,28 +159,28 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> FakeCuda:
 
 def test_cuda_samples_share_one_synchronisation_after_the_last_call(cuda: FakeCuda) -> None:
     """The device is kept busy, then each call stands between its events with the flush outside."""
-    times = CudaStopwatch(CPU).samples_us(cuda.fn, 3)
+    times = CudaTimer(CPU).samples_us(cuda.fn, 3)
     assert times == [2000.0] * 3
     assert cuda.log == ["spin", *["flush", "event", "call", "event"] * 3, "synchronize"]
 
 
 def test_cuda_samples_without_a_flush(cuda: FakeCuda) -> None:
     """Where the caller's inputs are in the cache as well."""
-    CudaStopwatch(CPU, flush=False).samples_us(cuda.fn, 1)
+    CudaTimer(CPU, flush=False).samples_us(cuda.fn, 1)
     assert "flush" not in cuda.log
 
 
 def test_cuda_samples_without_the_private_sleep(cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its absence costs accuracy, not the answer."""
     monkeypatch.delattr(torch.cuda, "_sleep")
-    assert CudaStopwatch(CPU).samples_us(cuda.fn, 2) == [2000.0] * 2
+    assert CudaTimer(CPU).samples_us(cuda.fn, 2) == [2000.0] * 2
     assert "spin" not in cuda.log
 
 
 def test_the_spin_is_as_long_as_the_host_needs_and_does_not_grow(cuda: FakeCuda) -> None:
     """It follows the shortest batch seen of the callable, and a callable that waits for the device can't raise it."""
     clock = HandClock()
-    watch = CudaStopwatch(CPU, clock_ns=clock)
+    watch = CudaTimer(CPU, clock_ns=clock)
     takes_ns = iter([200_000, 200_000, 400_000, 400_000, 100_000, 100_000, 1, 1])
 
     def fn() -> None:
@@ -199,7 +199,7 @@ def test_the_spin_is_as_long_as_the_host_needs_and_does_not_grow(cuda: FakeCuda)
 
 def test_a_graph_is_captured_once_and_its_replays_are_divided(cuda: FakeCuda) -> None:
     """Calls of 2 ms don't fit twice into a replay; the second batch only replays."""
-    watch, fn = GraphStopwatch(CPU), cuda.fn
+    watch, fn = GraphTimer(CPU), cuda.fn
     assert watch.samples_us(fn, 2) == [2000.0] * 2
     captured = cuda.log[cuda.log.index("begin") : cuda.log.index("end")]
     assert captured == ["begin", "call"]
@@ -211,7 +211,7 @@ def test_a_graph_is_captured_once_and_its_replays_are_divided(cuda: FakeCuda) ->
 def test_short_calls_are_unrolled_in_the_graph(cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> None:
     """As many as ``unroll`` says, and the time of a replay is shared among them."""
     monkeypatch.setattr(torch.cuda.Event, "elapsed_time", lambda start, end: 0.005)
-    assert GraphStopwatch(CPU, unroll=10).samples_us(cuda.fn, 1) == [0.5]
+    assert GraphTimer(CPU, unroll=10).samples_us(cuda.fn, 1) == [0.5]
     captured = cuda.log[cuda.log.index("begin") : cuda.log.index("end")]
     assert captured == ["begin", *["call"] * 10]
 
@@ -223,7 +223,7 @@ def test_a_call_that_fails_while_captured_ends_the_capture(cuda: FakeCuda) -> No
         if "begin" in cuda.log:
             raise ValueError("not in a graph")
 
-    watch = GraphStopwatch(CPU)
+    watch = GraphTimer(CPU)
     with pytest.raises(ValueError, match="not in a graph"):
         watch.samples_us(fails, 1)
     assert cuda.log[-1] == "end"
@@ -233,5 +233,5 @@ def test_a_call_that_fails_while_captured_ends_the_capture(cuda: FakeCuda) -> No
 def test_the_stopwatch_is_one_for_the_device_and_the_regime(cuda: FakeCuda) -> None:
     """A CPU has no graphs."""
     here, there = torch.device("cpu"), torch.device("cuda")
-    kinds = [(type(stopwatch(here, regime)), type(stopwatch(there, regime))) for regime in ("stream", "graph")]
-    assert kinds == [(HostStopwatch, CudaStopwatch), (HostStopwatch, GraphStopwatch)]
+    kinds = [(type(timer(here, regime)), type(timer(there, regime))) for regime in ("stream", "graph")]
+    assert kinds == [(HostTimer, CudaTimer), (HostTimer, GraphTimer)]

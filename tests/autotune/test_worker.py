@@ -19,7 +19,7 @@ import torch
 
 from shapedispatch.autotune import worker as workers
 from shapedispatch.autotune.worker import Address, Worker, address
-from shapedispatch.backend import Errand
+from shapedispatch.backend import TrialRequest
 from tests import hostile
 from tests.helpers import Ladder, assert_same
 
@@ -45,7 +45,7 @@ def isolated(dispatcher: Any, worker: Worker) -> Any:
     core = dispatcher.core
     core.settings = dataclasses.replace(core.settings, isolate=True)
     core.worker = lambda: worker
-    core._stopwatch_for = lambda *_: Ladder()
+    core._timer_for = lambda *_: Ladder()
     dispatcher.cache_clear()
     return dispatcher
 
@@ -69,7 +69,7 @@ def asked(worker: Worker, dispatcher: Any, variant: str, *args: Any) -> tuple[st
     """What the worker says of a variant."""
     where = address(dispatcher.core.plain, dispatcher.core)
     assert isinstance(where, Address)
-    return worker.why_not(where, Errand(variant, None, args, {}), ("x",), 0.5)
+    return worker.why_not(where, TrialRequest(variant, None, args, {}), ("x",), 0.5)
 
 
 def test_a_build_and_a_variant_that_survive_compete(slow: Worker) -> None:
@@ -149,7 +149,7 @@ def test_arguments_that_cannot_be_sent_are_a_reason(slow: Worker) -> None:
 def test_copies_for_a_worker_have_a_limit(slow: Worker) -> None:
     """The same share of the free memory as for timing."""
     where = Address("tests.hostile", "fine")
-    reason, deadly = slow.why_not(where, Errand("sum", None, (torch.ones(1000),), {}), ("x",), 0.0)
+    reason, deadly = slow.why_not(where, TrialRequest("sum", None, (torch.ones(1000),), {}), ("x",), 0.0)
     assert reason is not None
     assert "copy_limit" in reason
     assert not deadly

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn import Module, Parameter
 
-from shapedispatch.cli.replay import Unbuildable, axes_of, in_words, made_under, rebuilt, small_random
+from shapedispatch.cli.replay import CannotReplay, axes_of, in_words, made_under, rebuilt, small_random
 from shapedispatch.keys import key as keys
 from shapedispatch.store.key_text import canonical
 
@@ -132,7 +132,7 @@ def test_what_a_key_does_not_hold_is_told(text: str, sentence: str) -> None:
     """Two places of one tensor, objects, shared memory, another kind of key, a device that is not here."""
     if "cuda" in text and torch.cuda.is_available():
         pytest.skip("there is such a device")
-    with pytest.raises(Unbuildable, match=sentence):
+    with pytest.raises(CannotReplay, match=sentence):
         rebuilt(text)
 
 

@@ -7,13 +7,13 @@ import pytest
 import torch
 
 from shapedispatch.backend import Candidate, Offer
-from shapedispatch.dispatch.context import Case
+from shapedispatch.dispatch.context import MissContext
 from tests.fake_core import Backend, call, core_of
 
 
-def case_of(*args: Any, **given: Any) -> Case:
+def case_of(*args: Any, **given: Any) -> MissContext:
     """The case of a call."""
-    return core_of(Backend("other"), **given).case("key", args, {})
+    return core_of(Backend("other"), **given).ctx("key", args, {})
 
 
 def test_a_call_runs_where_its_first_tensor_is_that_is_not_on_the_cpu() -> None:
@@ -26,10 +26,10 @@ def test_a_call_runs_where_its_first_tensor_is_that_is_not_on_the_cpu() -> None:
 
 def test_another_call_may_be_run_for_the_same_decision() -> None:
     """The key stays, and the settings."""
-    case = case_of(3)
-    other = case.at((4,), {})
+    ctx = case_of(3)
+    other = ctx.at((4,), {})
     assert other.sizes() == {"M": 4}
-    assert dataclasses.replace(other, args=(3,)) == case
+    assert dataclasses.replace(other, args=(3,)) == ctx
 
 
 def test_a_supplied_variant_may_write_what_plain_does_not() -> None:
@@ -50,14 +50,14 @@ def test_gradients_are_part_of_a_trial_where_they_are_asked_for(grad: bool) -> N
 
 def test_rules_are_the_settings() -> None:
     """Budget, margin, tolerance, objective; the stopwatch is made for the device."""
-    case = case_of(3, budget_ms=7.0, margin=0.5, check=False)
-    rules = case.rules(case.trial(Offer(())))
+    ctx = case_of(3, budget_ms=7.0, margin=0.5, check=False)
+    rules = ctx.rules(ctx.trial(Offer(())))
     assert (rules.budget_ms, rules.margin, rules.tolerance, rules.objective) == (7.0, 0.5, False, "time")
 
 
 def test_what_is_new_is_told_against_the_nearest_key() -> None:
     """Nothing is, before the first call."""
     core = core_of(Backend("other"))
-    assert core.case(core.backend.key((3,), {}), (3,), {}).new_because() == ()
+    assert core.ctx(core.backend.key((3,), {}), (3,), {}).new_because() == ()
     call(core, 3)
-    assert core.case(core.backend.key((4,), {}), (4,), {}).new_because() == ("x",)
+    assert core.ctx(core.backend.key((4,), {}), (4,), {}).new_because() == ("x",)

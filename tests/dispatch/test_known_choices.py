@@ -25,7 +25,7 @@ from shapedispatch.dispatch import known_choices
 from shapedispatch.functions import builds
 from shapedispatch.functions.compile import tracer
 from shapedispatch.store import kernel_store
-from shapedispatch.store.kernel_store import Shelf
+from shapedispatch.store.kernel_store import KernelStore
 from shapedispatch.store.store import Row
 from tests.faults import ERRORS, Faults, faulty
 from tests.helpers import Ladder, assert_same, built, no_time
@@ -67,10 +67,10 @@ def wrong_when_long(x: Tensor) -> Tensor:
 def process(fn: Callable[..., Any], store: Any, timed: bool = False, **given: Any) -> Any:
     """The dispatcher that a process which starts has; where it may time, the last variant wins that is right."""
     builds.made.clear()  # of the process before
-    kernel_store._shelves.clear()
+    kernel_store._kernel_stores.clear()
     said = {"dims": {"x": "M K"}, "hints": {"M": (8,)}, "static": ("K",), "name": "waves", **given}
     dispatcher = shapedispatch(**said, store=store)(fn)
-    dispatcher.core._stopwatch_for = (lambda *_: Ladder()) if timed else no_time
+    dispatcher.core._timer_for = (lambda *_: Ladder()) if timed else no_time
     return dispatcher
 
 
@@ -198,7 +198,7 @@ def test_numbers_are_checked_once_a_class(store: Store, monkeypatch: pytest.Monk
         assert again.explain(call(rows)).origin == "stored"
     assert checked == ["hint[M=8]"]
     x = call(16).requires_grad_()
-    again.core._stopwatch_for = lambda *_: Ladder()
+    again.core._timer_for = lambda *_: Ladder()
     again(x)
     assert checked == ["hint[M=8]"]
 
@@ -297,7 +297,7 @@ def test_soft_differences(store: Store) -> None:
         choice = again.explain(call(16))
         assert (choice.variant, choice.origin) == ("written_otherwise", "stored")
         assert "stored where torch was 1.13 when this was stored" in str(choice)
-    again.core._stopwatch_for = lambda *_: Ladder()
+    again.core._timer_for = lambda *_: Ladder()
     again(call(16))
     choice = again.explain(call(16))
     assert choice.origin == "timed"
@@ -338,7 +338,7 @@ def test_a_shipped_file(store: Store, tmp_path: Path) -> None:
     assert_same(again(call(16)), waves(call(16)))
     assert again.explain(call(16)).origin == "shipped"
     assert own.rows() == []
-    again.core._stopwatch_for = lambda *_: Ladder()
+    again.core._timer_for = lambda *_: Ladder()
     again.tune(call(16))
     again = supplied(own)
     again(call(16))
@@ -360,7 +360,7 @@ def test_what_another_process_stored_meanwhile_is_taken(store: Store, monkeypatc
     """While this one was timing."""
     supplied(store, True)(call(16))
     forge(store, variant="plain")
-    monkeypatch.setattr(Shelf, "find", lambda *_: None)
+    monkeypatch.setattr(KernelStore, "find", lambda *_: None)
     again = supplied(store, True)
     again(call(16))
     assert (again.explain(call(16)).variant, again.explain(call(16)).origin) == ("plain", "stored")
@@ -382,7 +382,7 @@ def test_choices_survive_a_clear(store: Store) -> None:
     dispatcher = supplied(store, True)
     dispatcher(call(16))
     dispatcher.cache_clear()
-    dispatcher.core._stopwatch_for = no_time
+    dispatcher.core._timer_for = no_time
     dispatcher(call(16))
     assert dispatcher.explain(call(16)).origin == "stored"
 
@@ -523,7 +523,7 @@ def test_a_store_in_trouble(store: Store, harm: Callable[[Path], Any], when: str
 @pytest.mark.parametrize("lasting", [False, True])
 @pytest.mark.parametrize("known", [False, True])
 def test_calls_answer_whatever_the_system_says(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, known: bool, lasting: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, look_up: bool, reproducible: bool
 ) -> None:
     """The first operation of a store fails, the second, ..., once or from then on: each call answers as plain does."""
     before, number, count = tmp_path / "before", 0, 1
@@ -540,10 +540,10 @@ def test_calls_answer_whatever_the_system_says(
     while number < count:
         number += 1
         store = Store(tmp_path / f"store {number}")
-        if known:
+        if look_up:
             shutil.copytree(before, store.path)
         codes = list(ERRORS)
-        faults = Faults(codes[number % len(codes)], lambda n, at=number: n >= at if lasting else n == at)  # type: ignore[misc]
+        faults = Faults(codes[number % len(codes)], lambda n, at=number: n >= at if reproducible else n == at)  # type: ignore[misc]
         again = supplied(store, True)
         with warnings.catch_warnings(record=True) as told, faulty(faults):
             warnings.simplefilter("always")

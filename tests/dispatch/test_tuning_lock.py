@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from shapedispatch.dispatch.tuning_lock import deciding
+from shapedispatch.dispatch.tuning_lock import tuning_lock
 
 
 @pytest.fixture
@@ -25,14 +25,14 @@ def in_thread() -> Callable[[Callable[[], Any]], Any]:
 
 def test_a_turn_is_one_threads(in_thread: Callable[[Callable[[], Any]], Any]) -> None:
     """It knows whose it is, and another thread can ask whether it is anyone's."""
-    assert not deciding.mine()
-    with deciding.turn():
-        deciding.hold()
-        assert deciding.mine()
-        assert deciding.taken()
-        assert in_thread(deciding.mine) is False
-        assert in_thread(deciding.taken) is True
-        with deciding.turn():  # it is this thread's: nothing to wait for
-            assert deciding.mine()
-    assert not deciding.mine()
-    assert not deciding.taken()
+    assert not tuning_lock.owned()
+    with tuning_lock.acquired():
+        tuning_lock.note_owner()
+        assert tuning_lock.owned()
+        assert tuning_lock.locked()
+        assert in_thread(tuning_lock.owned) is False
+        assert in_thread(tuning_lock.locked) is True
+        with tuning_lock.acquired():  # it is this thread's: nothing to wait for
+            assert tuning_lock.owned()
+    assert not tuning_lock.owned()
+    assert not tuning_lock.locked()

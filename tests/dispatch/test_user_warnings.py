@@ -4,7 +4,7 @@ import warnings
 
 import pytest
 
-from shapedispatch.dispatch.user_warnings import Notices
+from shapedispatch.dispatch.user_warnings import UserWarnings
 from shapedispatch.records import Refusal
 from tests.fake_core import Backend, call, core_of
 
@@ -42,10 +42,10 @@ def test_a_refusal_that_is_a_matter_of_size_is_no_warning() -> None:
 
 def test_reasons_without_end_are_not_all_told() -> None:
     """And a call that nothing is said of is not rendered."""
-    notices = Notices()
+    user_warnings = UserWarnings()
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
         for i in range(300):
-            notices.bypassed(f"reason {i}", lambda: "the call")
+            user_warnings.bypassed(f"reason {i}", lambda: "the call")
     assert len(seen) == 256
-    notices.bypassed("reason 0", lambda: pytest.fail("it was rendered"))
+    user_warnings.bypassed("reason 0", lambda: pytest.fail("it was rendered"))

@@ -7,16 +7,16 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from shapedispatch.functions.argument_leaves import Places, sizes_of
-from shapedispatch.shapes.declaration import Declaration, Misfit
+from shapedispatch.functions.argument_leaves import ArgumentLeaves, sizes_of
+from shapedispatch.shapes.declaration import Declaration, DimsMismatch
 
 NONE = Declaration.parse(None, ("x", "y", "n"), {})
 NAMED = Declaration.parse({"x": "M K", "n": "M"}, ("x", "y", "n"), {})
 
 
-def places(declaration: Declaration = NONE, **arguments: Any) -> Places:
+def leaves(declaration: Declaration = NONE, **arguments: Any) -> ArgumentLeaves:
     """The places of a call."""
-    return Places.of(arguments, declaration)
+    return ArgumentLeaves.of(arguments, declaration)
 
 
 @dataclass
@@ -29,24 +29,24 @@ class Holder:
 def test_axes_are_called_by_their_place() -> None:
     """Through lists, dicts and dataclasses; declared ones by their name."""
     x = torch.ones(2, 3)
-    assert places(x=x).sizes() == {"x.0": 2, "x.1": 3}
-    assert places(x=[x, (x,)]).sizes() == {"x[0].0": 2, "x[0].1": 3, "x[1][0].0": 2, "x[1][0].1": 3}
-    assert places(x={"a": x}, y=Holder(x)).sizes() == {"x['a'].0": 2, "x['a'].1": 3, "y.t.0": 2, "y.t.1": 3}
-    assert places(NAMED, x=x, n=2).sizes() == {"M": 2, "K": 3}
+    assert leaves(x=x).sizes() == {"x.0": 2, "x.1": 3}
+    assert leaves(x=[x, (x,)]).sizes() == {"x[0].0": 2, "x[0].1": 3, "x[1][0].0": 2, "x[1][0].1": 3}
+    assert leaves(x={"a": x}, y=Holder(x)).sizes() == {"x['a'].0": 2, "x['a'].1": 3, "y.t.0": 2, "y.t.1": 3}
+    assert leaves(NAMED, x=x, n=2).sizes() == {"M": 2, "K": 3}
 
 
 def test_a_call_that_does_not_fit_its_declaration_is_a_misfit() -> None:
     """With the argument."""
-    with pytest.raises(Misfit, match="x "):
-        places(NAMED, x=torch.ones(2, 3, 4))
+    with pytest.raises(DimsMismatch, match="x "):
+        leaves(NAMED, x=torch.ones(2, 3, 4))
 
 
 def test_a_family_differs_in_sizes_strides_and_numbers_only() -> None:
     """Everything else makes another."""
     x = torch.ones(2, 3)
-    family = places(x=x, n=1).family()
-    assert places(x=torch.ones(7, 5), n=2).family() == family
-    assert places(x=x.t(), n=1).family() == family
+    rank_signature = leaves(x=x, n=1).rank_signature()
+    assert leaves(x=torch.ones(7, 5), n=2).rank_signature() == rank_signature
+    assert leaves(x=x.t(), n=1).rank_signature() == rank_signature
     others: list[dict[str, Any]] = [
         {"x": x.double(), "n": 1},
         {"x": torch.ones(2), "n": 1},
@@ -58,37 +58,37 @@ def test_a_family_differs_in_sizes_strides_and_numbers_only() -> None:
         {"x": [x], "n": 1},
         {"x": x, "y": 1},
     ]
-    families = [places(**arguments).family() for arguments in others]
-    assert family not in families
+    families = [leaves(**arguments).rank_signature() for arguments in others]
+    assert rank_signature not in families
     assert len(set(map(repr, families))) == len(families)
 
 
 def test_a_class_leaves_dynamic_sizes_out() -> None:
     """Static sizes, and the order and density of the strides, count."""
-    kind = places(x=torch.ones(4, 8)).kind(("x.0",), False)
-    assert places(x=torch.ones(9, 8)).kind(("x.0",), False) == kind
-    assert places(x=torch.ones(4, 9)).kind(("x.0",), False) != kind
-    assert places(x=torch.ones(8, 4).t()).kind(("x.0",), False) != kind
-    assert places(x=torch.ones(8, 8)[::2]).kind(("x.0",), False) != kind
-    assert places(x=torch.ones(1, 8).expand(4, 8)).kind(("x.0",), False) != kind
+    kind = leaves(x=torch.ones(4, 8)).kind(("x.0",), False)
+    assert leaves(x=torch.ones(9, 8)).kind(("x.0",), False) == kind
+    assert leaves(x=torch.ones(4, 9)).kind(("x.0",), False) != kind
+    assert leaves(x=torch.ones(8, 4).t()).kind(("x.0",), False) != kind
+    assert leaves(x=torch.ones(8, 8)[::2]).kind(("x.0",), False) != kind
+    assert leaves(x=torch.ones(1, 8).expand(4, 8)).kind(("x.0",), False) != kind
 
 
 def test_numbers_are_constants_of_a_class_until_they_vary() -> None:
     """A number that is a dim follows the dims."""
-    assert places(n=3).kind((), False) != places(n=4).kind((), False)
-    assert places(n=3).kind((), True) == places(n=4).kind((), True)
-    assert places(n=0.0).kind((), False) != places(n=-0.0).kind((), False)
+    assert leaves(n=3).kind((), False) != leaves(n=4).kind((), False)
+    assert leaves(n=3).kind((), True) == leaves(n=4).kind((), True)
+    assert leaves(n=0.0).kind((), False) != leaves(n=-0.0).kind((), False)
     x = torch.ones(3, 8)
-    assert places(NAMED, x=x, n=3).kind(("M",), False) == places(NAMED, x=torch.ones(4, 8), n=4).kind(("M",), False)
+    assert leaves(NAMED, x=x, n=3).kind(("M",), False) == leaves(NAMED, x=torch.ones(4, 8), n=4).kind(("M",), False)
 
 
 def test_the_axes_that_differ_from_the_first_call_vary() -> None:
     """In the order in which they are seen to; unnamed numbers too."""
-    seen = places(x=torch.ones(2, 3), n=1).seen()
+    seen = leaves(x=torch.ones(2, 3), n=1).seen()
     assert (seen.axes, seen.numbers_vary) == ((), False)
-    seen = seen.with_call(places(x=torch.ones(2, 4), n=1))
+    seen = seen.with_call(leaves(x=torch.ones(2, 4), n=1))
     assert (seen.axes, seen.numbers_vary) == (("x.1",), False)
-    seen = seen.with_call(places(x=torch.ones(5, 3), n=2))
+    seen = seen.with_call(leaves(x=torch.ones(5, 3), n=2))
     assert (seen.axes, seen.numbers_vary) == (("x.1", "x.0"), True)
 
 
@@ -96,12 +96,12 @@ def test_a_marked_axis_varies_at_once() -> None:
     """As torch.compile takes it."""
     x = torch.ones(4, 3)
     torch._dynamo.mark_dynamic(x, 1)
-    assert places(x=x).seen().axes == ("x.1",)
+    assert leaves(x=x).seen().axes == ("x.1",)
 
 
 def test_a_resize_sets_the_points_dims() -> None:
     """Their axes are dynamic, all others constants; numbers that are dims follow."""
-    call = places(NAMED, x=torch.ones(2, 3), n=2)
+    call = leaves(NAMED, x=torch.ones(2, 3), n=2)
     assert call.resize({"M": 64})("L['x']", torch.ones(2, 3)) == ([64, 3], [0])
     assert call.numbers_at({"M": 64}) == {"n": 64}
     assert call.numbers_at({"K": 64}) == {}

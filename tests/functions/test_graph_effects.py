@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, distributed
 from torch.utils.checkpoint import checkpoint
 
-from shapedispatch.functions.compile.inductor import look_only
+from shapedispatch.functions.compile.inductor import effects_only
 from shapedispatch.functions.compile.tracer import trace
 
 
@@ -32,5 +32,5 @@ def gathered(x: Tensor) -> Any:
 @pytest.mark.parametrize("fn", [gathered, lambda x: checkpoint(gathered, x, use_reentrant=False)])
 def test_collectives_are_found(fn: Any, ranks: None) -> None:
     """In nested graphs too: what other ranks take part in is never timed."""
-    look = trace(fn, (torch.ones(3, requires_grad=True),), {}, look_only, tag="test")
+    look = trace(fn, (torch.ones(3, requires_grad=True),), {}, effects_only, tag="test")
     assert "_c10d_functional.all_reduce" in look.effects.collectives

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from shapedispatch import Variant
-from shapedispatch.backend import Candidate, Wish
+from shapedispatch.backend import Candidate, OfferRequest
 from shapedispatch.functions.builds import NoBuild
 from shapedispatch.functions.offer import Draft
 from shapedispatch.records import Refusal
@@ -13,19 +13,19 @@ from shapedispatch.records import Refusal
 PLAIN = Candidate("plain", abs)
 
 
-def draft(**wish: Any) -> Draft:
+def draft(**request: Any) -> Draft:
     """A draft that has plain."""
-    return Draft([PLAIN], wish=Wish(**wish))
+    return Draft([PLAIN], request=OfferRequest(**request))
 
 
 def test_what_is_refused_for_this_call_lasts() -> None:
     """Another process would refuse it too, at this key; what was put off or is not timed says nothing of it."""
     found = draft()
     found.refuse("hint[M=64]", "too small")
-    assert found.offer((), None).lasting
-    assert not found.offer((), "it performs collectives").lasting
+    assert found.offer((), None).reproducible
+    assert not found.offer((), "it performs collectives").reproducible
     found.put_off("exact", "nothing is built now")
-    assert not found.offer((), None).lasting
+    assert not found.offer((), None).reproducible
     assert found.offer((), None).failures == ()
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from shapedispatch.functions.compile import graph_effects, inductor
-from shapedispatch.functions.compile.skip_wrappers import past_wrappers
+from shapedispatch.functions.compile.skip_wrappers import skip_wrappers
 from shapedispatch.hit import profiling
 from tests.helpers import assert_same, built, pinned
 
@@ -54,7 +54,7 @@ class Layers:
 def test_after_the_first_run_the_wrapper_is_passed() -> None:
     """The first goes through it, the others do not."""
     layers = Layers()
-    run = past_wrappers(layers.whole, layers.graph)
+    run = skip_wrappers(layers.whole, layers.graph)
     for _ in range(RUNS):
         assert torch.equal(run(X)[0], X * 2)
     assert (layers.wrapped, layers.bare) == (1, RUNS)
@@ -65,7 +65,7 @@ def test_after_the_first_run_the_wrapper_is_passed() -> None:
 def test_a_wrapper_that_does_something_stays(change: str) -> None:
     """Whatever it changes of what goes in or comes out, or how often the graph runs."""
     layers = Layers(change)
-    run = past_wrappers(layers.whole, layers.graph)
+    run = skip_wrappers(layers.whole, layers.graph)
     for _ in range(RUNS):
         run(X)
     assert layers.wrapped == RUNS
@@ -74,7 +74,7 @@ def test_a_wrapper_that_does_something_stays(change: str) -> None:
 def test_a_first_run_that_raises_shows_nothing() -> None:
     """The next is watched again, and the graph's code is back where it was."""
     layers = Layers("raises")
-    run = past_wrappers(layers.whole, layers.graph)
+    run = skip_wrappers(layers.whole, layers.graph)
     with pytest.raises(RuntimeError, match="of the code"):
         run(X)
     assert layers.graph.current_callable == layers.code
@@ -87,7 +87,7 @@ def test_a_first_run_that_raises_shows_nothing() -> None:
 def test_grad_mode_is_off_inside_and_as_before_afterwards(mode: bool) -> None:
     """As AOTAutograd's wrapper has it, also where the code raises."""
     layers = Layers()
-    run = past_wrappers(layers.whole, layers.graph)
+    run = skip_wrappers(layers.whole, layers.graph)
     with torch.set_grad_enabled(mode):
         run(X), run(X)
         assert torch.is_grad_enabled() is mode
@@ -101,7 +101,7 @@ def test_grad_mode_is_off_inside_and_as_before_afterwards(mode: bool) -> None:
 def test_an_interrupt_leaves_grad_mode_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
     """It may be raised as soon as the mode is off, before the code is called."""
     layers = Layers()
-    run = past_wrappers(layers.whole, layers.graph)
+    run = skip_wrappers(layers.whole, layers.graph)
     run(X)
     set_mode = torch._C._set_grad_enabled
 
@@ -119,7 +119,7 @@ def test_an_interrupt_leaves_grad_mode_as_it_was(monkeypatch: pytest.MonkeyPatch
 def test_a_profiler_sees_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its trace has the ranges that it has without the shortcut."""
     layers = Layers()
-    run = past_wrappers(layers.whole, layers.graph)
+    run = skip_wrappers(layers.whole, layers.graph)
     run(X)
     monkeypatch.setattr(profiling.state, "_is_profiler_enabled", True)
     run(X)
@@ -139,7 +139,7 @@ def test_what_another_thread_runs_meanwhile_is_not_watched() -> None:
         return code(given)
 
     layers.graph.current_callable = waits_at_first
-    run = past_wrappers(layers.whole, layers.graph)
+    run = skip_wrappers(layers.whole, layers.graph)
     first = threading.Thread(target=run, args=(X,))
     first.start()
     assert inside.wait(30)
@@ -154,7 +154,7 @@ def test_what_another_thread_runs_meanwhile_is_not_watched() -> None:
 def test_one_inside_the_other_is_not_watched() -> None:
     """An operator in Python may call a dispatcher of its own while the graph around it is watched."""
     inner, outer = Layers(), Layers()
-    run_inner = past_wrappers(inner.whole, inner.graph)
+    run_inner = skip_wrappers(inner.whole, inner.graph)
     code = outer.code
 
     def calls_another(given: list[Any]) -> Any:
@@ -162,7 +162,7 @@ def test_one_inside_the_other_is_not_watched() -> None:
         return code(given)
 
     outer.graph.current_callable = calls_another
-    run_outer = past_wrappers(outer.whole, outer.graph)
+    run_outer = skip_wrappers(outer.whole, outer.graph)
     run_outer(X), run_outer(X)
     assert (outer.wrapped, outer.graph.current_callable) == (1, calls_another)
     assert inner.graph.current_callable == inner.code
@@ -227,8 +227,8 @@ def test_each_run_of_a_build_answers_as_plain(fn: Any) -> None:
 
 def sharing(given: Tensor, result: Tensor | tuple[Tensor, ...]) -> list[int]:
     """For the argument and each output, the first of them that lies in the same memory."""
-    places = [t.untyped_storage().data_ptr() for t in (given, *((result,) if isinstance(result, Tensor) else result))]
-    return [places.index(place) for place in places]
+    leaves = [t.untyped_storage().data_ptr() for t in (given, *((result,) if isinstance(result, Tensor) else result))]
+    return [leaves.index(place) for place in leaves]
 
 
 @pytest.mark.parametrize(("fn", "passed"), [(computes, True), (writes, False), (views, False), (same_twice, True)])

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from shapedispatch.functions.compile.inductor import look_only
+from shapedispatch.functions.compile.inductor import effects_only
 from shapedispatch.functions.compile.trace import Trace
 from shapedispatch.functions.compile.tracer import TRIES, Replaced, trace
 from shapedispatch.functions.guards import unguarded
@@ -21,7 +21,7 @@ X = torch.linspace(-1, 1, 32).reshape(4, 8)
 
 def looked_at(fn: Any, *args: Any) -> Trace:
     """A trace for effects alone; nothing is compiled."""
-    return trace(fn, args, {}, look_only, tag="test")
+    return trace(fn, args, {}, effects_only, tag="test")
 
 
 class Descriptor:
@@ -621,7 +621,7 @@ def test_code_that_another_thread_replaces_while_it_is_compiled_is_seen(
             left -= 1
             scale = 5.0 + left
             monkeypatch.setattr(Owner, "method", lambda self, x: x * scale)
-        return look_only(gm, examples)
+        return effects_only(gm, examples)
 
     def traced() -> Trace:
         return trace(by_method, (X,), {}, meanwhile, tag="test")  # type: ignore[arg-type]

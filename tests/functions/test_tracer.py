@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from shapedispatch.functions.compile import tracer
-from shapedispatch.functions.compile.inductor import look_only
+from shapedispatch.functions.compile.inductor import effects_only
 from shapedispatch.functions.compile.trace import Trace
 from shapedispatch.functions.compile.tracer import Untraceable, trace
 from shapedispatch.functions.guards import unguarded
@@ -31,7 +31,7 @@ def exact(fn: Callable[..., Any]) -> Any:
 
 def looked_at(fn: Any, *args: Any, **kwargs: Any) -> Trace:
     """What a trace for effects alone says of a function; nothing is compiled."""
-    return trace(fn, args, kwargs, look_only, tag="test")
+    return trace(fn, args, kwargs, effects_only, tag="test")
 
 
 # state outside the call
@@ -341,7 +341,7 @@ def test_what_another_thread_compiles_meanwhile_is_not_taken_for_ours(monkeypatc
     """The user's own torch.compile in another thread leaves its guards out of the build being made."""
     maker = tracer.dynamo_guards.CheckFunctionManager
     monkeypatch.setattr(maker, "build_guards", lambda self: ("builder", threading.current_thread().name))
-    monkeypatch.setattr(tracer, "_recording", tracer._Recording(look_only, {}, None))
+    monkeypatch.setattr(tracer, "_recording", tracer._Recording(effects_only, {}, None))
     compilation = types.SimpleNamespace(_weakrefs={})
     with tracer._guards_recorded():
         theirs = threading.Thread(target=lambda: maker.build_guards(compilation))

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from shapedispatch.functions.compile.inductor import look_only
+from shapedispatch.functions.compile.inductor import effects_only
 from shapedispatch.functions.compile.tracer import Untraceable, trace
 from tests.helpers import assert_same, built
 
@@ -68,7 +68,7 @@ KEYED = {
 @pytest.mark.parametrize("name", KEYED)
 def test_what_a_key_holds_may_be_read(name: str) -> None:
     """And a tensor's other views."""
-    trace(KEYED[name], (torch.ones(4),), {}, look_only, tag="test")  # type: ignore[arg-type]  # a plain function
+    trace(KEYED[name], (torch.ones(4),), {}, effects_only, tag="test")  # type: ignore[arg-type]  # a plain function
 
 
 def test_a_read_in_a_function_that_is_called_counts() -> None:
@@ -82,4 +82,4 @@ def test_a_read_in_a_function_that_is_called_counts() -> None:
         return checkpoint(reads, x, use_reentrant=False)
 
     with pytest.raises(Untraceable, match=r"x\._version"):
-        trace(calls, (torch.ones(4, requires_grad=True),), {}, look_only, tag="test")  # type: ignore[arg-type]
+        trace(calls, (torch.ones(4, requires_grad=True),), {}, effects_only, tag="test")  # type: ignore[arg-type]

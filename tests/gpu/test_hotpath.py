@@ -41,27 +41,27 @@ def planned(scratch: int) -> Any:
     own = [("p", 8, 0), ("p", 8, 1), ("i", 4, 2), ("f", 4, 3)]
     threads = metadata.num_warps * THREADS_A_WARP
     parameters = own + [("0", 8, 0)] * scratch
-    return native.plan(metadata.name, compiled.function, threads, metadata.shared, 0, parameters)
+    return native.spec(metadata.name, compiled.function, threads, metadata.shared, 0, parameters)
 
 
 def the_plan() -> Any:
     """The plan that the driver confirms."""
     plans = [planned(scratch) for scratch in range(3)]
-    assert sum(callable(plan) for plan in plans) == 1, plans
-    return next(plan for plan in plans if callable(plan))
+    assert sum(callable(spec) for spec in plans) == 1, plans
+    return next(spec for spec in plans if callable(spec))
 
 
 def test_a_plan_launches_as_triton_does() -> None:
     """The same values, by tensors and by addresses, on the current stream, whichever that is."""
-    plan = the_plan()
+    spec = the_plan()
     x = torch.randn(1000, device="cuda")
     wanted = x * 0.25 + 1000
     for stream in (torch.cuda.current_stream(), torch.cuda.Stream()):
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
             y, z = torch.zeros_like(x), torch.zeros_like(x)
-            assert plan((8,), (x, y, 1000, 0.25)) is True
-            assert plan((8, 1, 1), (x.data_ptr(), z.data_ptr(), 1000, 0.25)) is True
+            assert spec((8,), (x, y, 1000, 0.25)) is True
+            assert spec((8, 1, 1), (x.data_ptr(), z.data_ptr(), 1000, 0.25)) is True
         stream.synchronize()
         torch.testing.assert_close(y, wanted)
         torch.testing.assert_close(z, wanted)
@@ -69,11 +69,11 @@ def test_a_plan_launches_as_triton_does() -> None:
 
 def test_a_plan_is_captured_into_a_graph() -> None:
     """The launch goes to the stream that captures, and replays."""
-    plan = the_plan()
+    spec = the_plan()
     x, y = torch.ones(256, device="cuda"), torch.zeros(256, device="cuda")
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        plan((2,), (x, y, 256, 2.0))
+        spec((2,), (x, y, 256, 2.0))
     assert float(y.sum()) == 0
     graph.replay()
     assert float(y[0]) == 258
@@ -81,11 +81,11 @@ def test_a_plan_is_captured_into_a_graph() -> None:
 
 def test_a_thread_without_a_context_launches_or_says_so() -> None:
     """A new thread has not used CUDA: nothing is launched, or the driver has a context for it; never an error."""
-    plan = the_plan()
+    spec = the_plan()
     x, y = torch.ones(256, device="cuda"), torch.zeros(256, device="cuda")
     torch.cuda.synchronize()
     answers: list[Any] = []
-    thread = threading.Thread(target=lambda: answers.append(plan((2,), (x, y, 256, 2.0))))
+    thread = threading.Thread(target=lambda: answers.append(spec((2,), (x, y, 256, 2.0))))
     thread.start()
     thread.join()
     torch.cuda.synchronize()
@@ -95,11 +95,11 @@ def test_a_thread_without_a_context_launches_or_says_so() -> None:
 
 def test_what_the_driver_refuses_names_the_kernel() -> None:
     """A grid that no GPU has: the error says which kernel, and the next launch is fine."""
-    plan = the_plan()
+    spec = the_plan()
     x, y = torch.ones(256, device="cuda"), torch.zeros(256, device="cuda")
     with pytest.raises(RuntimeError, match=r"refused to launch add_scaled(.|\n)*CUDA error"):
-        plan((1, 2**20, 1), (x, y, 256, 2.0))
-    plan((2,), (x, y, 256, 2.0))
+        spec((1, 2**20, 1), (x, y, 256, 2.0))
+    spec((2,), (x, y, 256, 2.0))
     assert float(y[0]) == 258
 
 

@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 
 from benchmarks.kernels import KernelWorkload, load_all
-from shapedispatch.kernels.runtime.loaded import releases
+from shapedispatch.kernels.runtime.loaded import unload_queue
 from tests.roads import NO_COMPILER, ROADS, taking
 from tests.triton_core import dispatched
 
@@ -151,7 +151,7 @@ def test_a_known_shape_inside_a_capture() -> None:
     with torch.cuda.graph(graph):
         kernel[grid_of(4096)](x, y, 4096, 1)
     kernel.cache_clear()
-    releases.go_on()
+    unload_queue.drain()
     gc.collect()
     x.fill_(5)
     y.zero_()
@@ -304,16 +304,16 @@ def test_what_leaves_is_unloaded() -> None:
     jitted = triton.jit(adds.fn)
     kernel = dispatched(jitted, max_builds=1)
     x, y = floats(4096), torch.zeros(4096, device="cuda")
-    before = len(releases.kept)
+    before = len(unload_queue.kept)
     for _ in range(2):
         for block in (64, 128, 256, 512, 1024):
             kernel[(4096 // block,)](x, y, 4096, block, B=block)
             torch.testing.assert_close(y, x + block)
     kernel.cache_clear()
     gc.collect()
-    releases.go_on()
+    unload_queue.drain()
 
-    assert releases.kept[before:] == []
+    assert unload_queue.kept[before:] == []
     assert all(not caches[0] for caches in jitted.device_caches.values())
 
 

@@ -11,7 +11,7 @@ import triton.language as tl
 
 from shapedispatch import Variant, shapedispatch
 from shapedispatch.hit import profiling
-from shapedispatch.hit.log import STORM, Journal
+from shapedispatch.hit.log import STORM, EventLog
 from shapedispatch.kernels.runtime import loaded
 from shapedispatch.records import Choice, Refusal, Timing
 from tests.helpers import Ladder
@@ -29,7 +29,7 @@ def added(**given: Any) -> Any:
     wrong = Variant(lambda x: x, name="wrong")
     made = {"dims": {"x": "M"}, "hints": (), "store": False, "variants": [supplied, wrong], "name": "added", **given}
     dispatcher = shapedispatch(**made)(lambda x: x + 1)
-    dispatcher.core._stopwatch_for = lambda *_: Ladder()
+    dispatcher.core._timer_for = lambda *_: Ladder()
     return dispatcher
 
 
@@ -52,41 +52,41 @@ def messages(told: pytest.LogCaptureFixture) -> list[str]:
 
 def test_a_decision_is_one_line_with_its_reasons(told: pytest.LogCaptureFixture) -> None:
     """Where, what, how it was found, what each took, what was new."""
-    Journal("f").decided(DECIDED)
+    EventLog("f").decided(DECIDED)
     assert messages(told) == ["f at M=4, N=2: exact (timed, plain 5 us, exact 2.5 us)"]
 
 
 def test_what_was_new_is_told(told: pytest.LogCaptureFixture) -> None:
     """The parts of the key that differ from the nearest known one."""
-    Journal("f").decided(Choice("plain", "only", new_because=("sizes of x", "grad mode")))
+    EventLog("f").decided(Choice("plain", "only", new_because=("sizes of x", "grad mode")))
     assert messages(told) == ["f: plain (only), new because of sizes of x, grad mode"]
 
 
 def test_a_refusal_is_told_once(told: pytest.LogCaptureFixture) -> None:
     """The same reason at the next shape is no news; another one is."""
-    journal = Journal("f")
+    log = EventLog("f")
     for reason in ("it is wrong", "it is wrong", "it raised"):
-        journal.decided(Choice("plain", "timed", refusals=(Refusal("exact", (reason,)),)))
+        log.decided(Choice("plain", "timed", refusals=(Refusal("exact", (reason,)),)))
     refused = [line for line in messages(told) if "refused" in line]
     assert refused == ["f: exact was refused: it is wrong", "f: exact was refused: it raised"]
 
 
 def test_a_storm_is_told_once_and_as_a_warning(told: pytest.LogCaptureFixture) -> None:
     """At the thousandth bypass for one reason, and never again."""
-    journal = Journal("f")
+    log = EventLog("f")
     for count in range(1, 3 * STORM):
-        journal.bypassed("a hook must run", count)
-    journal.bypassed("a hook must run", STORM)  # counted anew after cache_clear
+        log.bypassed("a hook must run", count)
+    log.bypassed("a hook must run", STORM)  # counted anew after cache_clear
     assert messages(told) == ["f: 1000 calls were not dispatched and ran plain: a hook must run"]
     assert told.records[0].levelno == logging.WARNING
 
 
 def test_what_is_told_is_bounded(told: pytest.LogCaptureFixture) -> None:
     """A dispatcher with a new reason at each call does not remember them all."""
-    journal = Journal("f")
+    log = EventLog("f")
     for number in range(5000):
-        journal.decided(Choice("plain", "only", refusals=(Refusal("exact", (f"guard {number}",)),)))
-    assert len(journal._told) == 1024
+        log.decided(Choice("plain", "only", refusals=(Refusal("exact", (f"guard {number}",)),)))
+    assert len(log._told) == 1024
 
 
 def test_nothing_is_put_together_that_nobody_reads(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,7 +94,7 @@ def test_nothing_is_put_together_that_nobody_reads(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("shapedispatch.hit.log._at", pytest.fail)
     logging.getLogger("shapedispatch").setLevel(logging.WARNING)
     try:
-        Journal("f").decided(DECIDED)
+        EventLog("f").decided(DECIDED)
     finally:
         logging.getLogger("shapedispatch").setLevel(logging.NOTSET)
 
@@ -192,8 +192,8 @@ def test_a_trace_names_a_kernels_variant() -> None:
             kernel[(4,)](x, y, 60, B=16)
         assert "kernel: plain" in [event.key for event in profile.key_averages()]
         assert "plain" in kernel._repr_html_()
-    loaded.releases.kept.clear()
-    loaded.releases._waiting.clear()
+    loaded.unload_queue.kept.clear()
+    loaded.unload_queue._waiting.clear()
 
 
 def test_without_a_profiler_there_is_no_range(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,7 +21,7 @@ class Teller:
         self.known: dict[int, dict[str, Any]] = {}
 
     def __call__(self, names: Mapping[str, Any]) -> int:
-        """See `told_changes.Changed`."""
+        """See `watchers.Changed`."""
         before = self.known.get(id(names), {})
         if dict(names) != before and not self.deaf(dict(names), before):
             self.count += 1

@@ -16,7 +16,7 @@ import triton
 import triton.language as tl
 
 from shapedispatch.api import kernel_object
-from shapedispatch.backend import Wish
+from shapedispatch.backend import OfferRequest
 from shapedispatch.errors import DeclarationError, NoVariantError
 from shapedispatch.kernels.runtime import loaded as triton_builds
 from shapedispatch.keys.key import storable
@@ -113,11 +113,9 @@ def test_all_configs_are_searched_once_per_hint(recorder: Recorder) -> None:
     kernel = dispatched(autotuned(), recorder, cost, margin=0.0)
     searched = []
     for n in (60, 70, 250, 260, 65):
-        kernel.core.stopwatch.timed.clear()
+        kernel.core.timer.timed.clear()
         kernel[grid_of(n)](X, Y, n, 1)
-        searched.append(
-            len({(launched.constants["B"], launched.num_warps) for launched in kernel.core.stopwatch.timed})
-        )
+        searched.append(len({(launched.constants["B"], launched.num_warps) for launched in kernel.core.timer.timed}))
 
     assert searched == [6, 2, 6, 3, 3]
 
@@ -221,12 +219,10 @@ def test_other_dims_are_constants_of_a_class(recorder: Recorder) -> None:
     """With hints for one dim, each value of another one is searched by itself."""
     kernel = dispatched(autotuned(key=("n", "step")), recorder, cost, hints={"n": (64, 256)}, margin=0.0)
     for step, searches in ((3, 6), (3, 2), (5, 6)):
-        kernel.core.stopwatch.timed.clear()
+        kernel.core.timer.timed.clear()
         kernel[grid_of(60)](X, Y, 61 + kernel.cache_info().misses, step)
 
-        assert (
-            len({(launched.constants["B"], launched.num_warps) for launched in kernel.core.stopwatch.timed}) == searches
-        )
+        assert len({(launched.constants["B"], launched.num_warps) for launched in kernel.core.timer.timed}) == searches
 
 
 def test_exhaustive_tuning_searches_all_at_this_shape(recorder: Recorder) -> None:
@@ -262,7 +258,7 @@ def test_a_search_at_the_hint_itself_uses_made_inputs(recorder: Recorder) -> Non
     kernel(X, Y, 100, 1)
 
     assert seen == [({"n": 64}, ["n", "step", "x", "y"])]
-    assert {launched.arguments[2] for launched in kernel.core.stopwatch.timed} == {64, 100}
+    assert {launched.arguments[2] for launched in kernel.core.timer.timed} == {64, 100}
     assert "the best of 6 configs at n=64" in kernel.explain(X, Y, 100, 1).notes
 
 
@@ -486,11 +482,11 @@ def test_only_what_is_written_is_copied(recorder: Recorder) -> None:
     y = torch.zeros(300)[1:]
     kernel = dispatched(autotuned(), recorder, cost)
     kernel[(4,)](X, y, 60, 1)
-    rehearsed, real = recorder.launches[:-1], recorder.launches[-1]
+    ran_on_copies, real = recorder.launches[:-1], recorder.launches[-1]
 
-    assert {launched.arguments[0] for launched in rehearsed} == {X.data_ptr()}
-    assert y.data_ptr() not in {launched.arguments[1] for launched in rehearsed}
-    assert {launched.arguments[1] % 16 for launched in rehearsed} == {y.data_ptr() % 16}
+    assert {launched.arguments[0] for launched in ran_on_copies} == {X.data_ptr()}
+    assert y.data_ptr() not in {launched.arguments[1] for launched in ran_on_copies}
+    assert {launched.arguments[1] % 16 for launched in ran_on_copies} == {y.data_ptr() % 16}
     assert real.arguments[:2] == (X.data_ptr(), y.data_ptr())
 
 
@@ -560,7 +556,7 @@ def test_no_argument_is_kept(recorder: Recorder) -> None:
     kernel[grid_of(60)](x, y, n=60, step=1)
     handles = [weakref.ref(x), weakref.ref(y)]
     recorder.launches.clear()
-    kernel.core.stopwatch.timed.clear()
+    kernel.core.timer.timed.clear()
     del x, y
     gc.collect()
 
@@ -710,7 +706,7 @@ def test_exact_makes_all_dims_constants(recorder: Recorder) -> None:
 
         assert kernel.explain(X, Y, n, 1).variant == "exact"
         assert recorder.launches[-1].constants == {"n": n, "B": 64, "step": 1}
-    kernel.core.stopwatch.timed.clear()
+    kernel.core.timer.timed.clear()
 
 
 def test_what_cannot_be_a_constant_is_refused(recorder: Recorder) -> None:
@@ -818,8 +814,8 @@ def test_a_when_is_asked_before_the_variant_is_tried_elsewhere(recorder: Recorde
     kernel[(4,)](X, Y, 60, 1)
     backend, table = kernel.core.backend, kernel.core.table
     call = backend.normal(((4,), X, Y, 60, 1), {})
-    wish = Wish(judge=lambda variant, errand: judged.append(variant) or f"{variant} hung")
-    reasons = {one.variant: one.reasons for one in backend.offer(*call, backend.key(*call), table, wish).refusals}
+    request = OfferRequest(judge=lambda variant, trial_request: judged.append(variant) or f"{variant} hung")
+    reasons = {one.variant: one.reasons for one in backend.offer(*call, backend.key(*call), table, request).refusals}
 
     assert (reasons["never"], reasons["slow"]) == (("it is never right",), ("slow hung",))
     assert "slow" in judged
@@ -911,7 +907,7 @@ def test_debug_and_hooks_go_to_triton(recorder: Recorder) -> None:
 
 
 def test_profilers_see_direct_launches(recorder: Recorder) -> None:
-    """Launch hooks are called with the launch's metadata."""
+    """TritonLauncher hooks are called with the launch's metadata."""
     seen = []
     hook = lambda metadata: seen.append(metadata.get()["name"])  # noqa: E731
     kernel = dispatched(autotuned(), recorder, cost)
@@ -1091,13 +1087,13 @@ def test_what_a_variant_by_name_is_not_is_let_go(recorder: Recorder) -> None:
     run = kernel.variant("config[B=64, num_warps=2, num_ctas=1, num_stages=3]")
     for n in (60, 62):
         run[grid_of(n)](X, Y, n, 1)
-    triton_builds.releases.go_on()
+    triton_builds.unload_queue.drain()
 
     assert [(each.constants["B"], each.num_warps) for each in recorder.launches] == [(64, 2)] * 2
     assert kernel.cache_info().builds_held == len(adds.device_caches[-1][0]) <= 2
     with pytest.raises(NoVariantError, match="variant 'nothing' was asked for"):
         kernel.variant("nothing")[grid_of(61)](X, Y, 61, 1)
-    triton_builds.releases.go_on()
+    triton_builds.unload_queue.drain()
     assert kernel.cache_info().builds_held == len(adds.device_caches[-1][0]) <= 2
 
 
@@ -1116,7 +1112,7 @@ def test_clearing_lets_everything_go(recorder: Recorder) -> None:
     kernel = dispatched(autotuned(), recorder, cost)
     kernel[grid_of(60)](X, Y, 60, 1)
     kernel.cache_clear()
-    triton_builds.releases.go_on()
+    triton_builds.unload_queue.drain()
 
     assert kernel.cache_info().builds_held == 0
     assert adds.device_caches[-1][0] == {}
@@ -1329,7 +1325,7 @@ def test_a_choice_of_another_process_is_found_by_its_config(recorder: Recorder) 
     backend, table = second.core.backend, second.core.table
     args, options = backend.normal((grid_of(60), X, Y, 60, 1), {})
     for described in (choice.config, str(choice.config), json.dumps(str(choice.config))):
-        offer = backend.offer(args, options, (), table, Wish(only=choice.variant, config=described))
+        offer = backend.offer(args, options, (), table, OfferRequest(only=choice.variant, config=described))
 
         assert [(c.name, c.config.kwargs["B"]) for c in offer.candidates] == [
             ("plain", 16),
@@ -1402,4 +1398,4 @@ def test_dims_come_from_the_autotuner(recorder: Recorder) -> None:
     """Its key, and what hints and static name."""
     kernel = dispatched(autotuned(), hints={"step": (4,)})
 
-    assert kernel.core.backend.plan.dims == ("n", "step")
+    assert kernel.core.backend.spec.dims == ("n", "step")

@@ -336,7 +336,7 @@ def test_what_is_asked_may_give_the_kernel_another_road(recorder: Recorder, monk
             road = given.pop()
             kernel.take_road(road)
             kernel.core.road = kernel.core.table._road = road
-            kernel.core.backend.layout.renewed = lambda keys: None
+            kernel.core.backend.key_schema.renewed = lambda keys: None
             gc.collect()
         return False
 
@@ -556,12 +556,12 @@ def test_a_kernel_that_needs_more_is_tritons_launcher_s(
     """Its reason stands in the route; calls are right all the same."""
     from shapedispatch.kernels import c_launcher
 
-    def altered(compiled: Any, settled: Any, device: int) -> Any:
+    def altered(compiled: Any, resolved: Any, device: int) -> Any:
         more = type("Compiled", (), {"metadata": compiled.metadata._replace(**facts), "src": compiled.src})
-        return triton_direct_plan(more, settled, device)
+        return original(more, resolved, device)
 
-    triton_direct_plan = c_launcher.plan_of
-    monkeypatch.setattr("shapedispatch.kernels.offer.plan_of", altered)
+    original = c_launcher.c_launcher_of
+    monkeypatch.setattr("shapedispatch.kernels.offer.c_launcher_of", altered)
     kernel = bare(recorder, grid=(1,))
     assert in_c(recorder, lambda: kernel(X, Y, 60)) == 0
     assert reason in str(kernel.explain(X, Y, 60).route)

@@ -13,9 +13,9 @@ import torch
 
 from shapedispatch.autotune import worker as workers
 from shapedispatch.autotune.worker import Address, Worker
-from shapedispatch.backend import Errand
+from shapedispatch.backend import TrialRequest
 from tests import hostile_kernels as kernels
-from tests.triton_core import ToldStopwatch, tensors
+from tests.triton_core import ToldTimer, tensors
 from tests.triton_recorder import Launched, Recorder, recording
 
 X, Y = tensors(2)
@@ -31,10 +31,10 @@ def recorder() -> Iterator[Recorder]:
 class Patient(Worker):
     """A worker that waits as long as anything takes, but for what never ends."""
 
-    def why_not(self, where: Address, errand: Errand, *how: Any) -> tuple[str | None, bool]:
+    def why_not(self, where: Address, trial_request: TrialRequest, *how: Any) -> tuple[str | None, bool]:
         """See `Worker.why_not`."""
-        self.limit_s = 3 if errand.variant == config(kernels.HANGS) else 120
-        return super().why_not(where, errand, *how)
+        self.limit_s = 3 if trial_request.variant == config(kernels.HANGS) else 120
+        return super().why_not(where, trial_request, *how)
 
 
 @pytest.fixture(scope="module")
@@ -52,8 +52,8 @@ def isolated(kernel: Any, recorder: Recorder, worker: Worker) -> Any:
     core = kernel.core
     core.settings = dataclasses.replace(core.settings, isolate=True, margin=0.0)
     core.worker = lambda: worker
-    core.stopwatch = ToldStopwatch(recorder, lambda launched: 1000 / launched.constants["B"])
-    core._stopwatch_for = lambda *_: core.stopwatch
+    core.timer = ToldTimer(recorder, lambda launched: 1000 / launched.constants["B"])
+    core._timer_for = lambda *_: core.timer
     kernel.cache_clear()
     return kernel
 
@@ -149,11 +149,15 @@ def test_a_function_of_the_callers_as_grid_is_not_sent(recorder: Recorder) -> No
     sent = []
     kernel.core.worker = lambda: types.SimpleNamespace(why_not=lambda *asked: (sent.append(asked), ("no", False))[1])
     kernel[lambda meta: (meta["n"] // meta["B"], 2)](X, Y, step=3, n=640)
-    where, errand = sent[0][:2]
+    where, trial_request = sent[0][:2]
     assert where == Address("tests.hostile_kernels", "some_hostile")
     assert [asked[1].args[0] for asked in sent[:3]] == [(40, 2), (20, 2), (10, 2)]
-    assert (errand.variant, f"config[{errand.config}]") == (config(16), config(16))
-    assert (errand.args[1] is X, errand.args[2] is Y, errand.kwargs) == (True, True, {"step": 3, "n": 640})
+    assert (trial_request.variant, f"config[{trial_request.config}]") == (config(16), config(16))
+    assert (trial_request.args[1] is X, trial_request.args[2] is Y, trial_request.kwargs) == (
+        True,
+        True,
+        {"step": 3, "n": 640},
+    )
 
 
 def test_a_spoilt_device_costs_the_worker(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -164,8 +168,8 @@ def test_a_spoilt_device_costs_the_worker(monkeypatch: pytest.MonkeyPatch) -> No
     reply = b'{"reasons": ["it raised", "its device answers no more"]}\n'
     monkeypatch.setattr(made, "_send", lambda *_: None)
     monkeypatch.setattr(made, "_reply", lambda *_: reply)
-    errand = Errand("sum", None, (torch.ones(2),), {})
-    assert made.why_not(Address("tests.hostile", "fine"), errand, ("x",), 0.5) == (
+    trial_request = TrialRequest("sum", None, (torch.ones(2),), {})
+    assert made.why_not(Address("tests.hostile", "fine"), trial_request, ("x",), 0.5) == (
         "it raised; its device answers no more",
         True,
     )

@@ -14,7 +14,13 @@ import triton.language as tl
 
 from shapedispatch.kernels.runtime import launch as triton_launch
 from shapedispatch.kernels.runtime.compile import compile_one
-from shapedispatch.kernels.runtime.launch import Launch, current_device, current_stream, why_not_direct, why_not_now
+from shapedispatch.kernels.runtime.launch import (
+    TritonLauncher,
+    current_device,
+    current_stream,
+    why_not_direct,
+    why_not_now,
+)
 from tests.triton_recorder import Recorder, recording
 
 X, Y = torch.zeros(64), torch.zeros(64)
@@ -51,7 +57,7 @@ def compiled(recorder: Recorder) -> Any:
 def test_a_launch_passes_what_tritons_own_passes(recorder: Recorder, compiled: Any) -> None:
     """The same handles and arguments in the same places, addresses instead of tensors."""
     adds[(3, 2)](**CALL)
-    returned = Launch(compiled)((3, 2), 0, VALUES, RAW)
+    returned = TritonLauncher(compiled)((3, 2), 0, VALUES, RAW)
     own, direct = recorder.launches
 
     assert (own.name, own.grid, own.stream, own.function) == (direct.name, direct.grid, direct.stream, direct.function)
@@ -65,7 +71,7 @@ def test_a_launch_passes_what_tritons_own_passes(recorder: Recorder, compiled: A
 )
 def test_a_grid_is_filled_up(recorder: Recorder, compiled: Any, grid: Any, filled: tuple[int, ...]) -> None:
     """One, two or three numbers, in a tuple or a list."""
-    Launch(compiled)(grid, 9, VALUES, RAW)
+    TritonLauncher(compiled)(grid, 9, VALUES, RAW)
 
     assert recorder.launches[0].grid == filled
     assert recorder.launches[0].stream == 9
@@ -73,7 +79,7 @@ def test_a_grid_is_filled_up(recorder: Recorder, compiled: Any, grid: Any, fille
 
 def test_the_module_is_loaded_when_the_launch_is_made(recorder: Recorder, compiled: Any) -> None:
     """Not at the first launch, which may be inside a capture."""
-    Launch(compiled)
+    TritonLauncher(compiled)
 
     assert recorder.loaded == ["adds"]
     assert recorder.launches == []
@@ -81,7 +87,7 @@ def test_the_module_is_loaded_when_the_launch_is_made(recorder: Recorder, compil
 
 def test_without_hooks_there_is_no_metadata(recorder: Recorder, compiled: Any) -> None:
     """An empty chain of hooks costs nothing."""
-    Launch(compiled)((1,), 0, VALUES, RAW)
+    TritonLauncher(compiled)((1,), 0, VALUES, RAW)
 
     assert recorder.launches[0].metadata is None
 
@@ -89,7 +95,7 @@ def test_without_hooks_there_is_no_metadata(recorder: Recorder, compiled: Any) -
 @pytest.mark.parametrize("which", ["launch_enter_hook", "launch_exit_hook"])
 def test_hooks_are_called_with_what_they_expect(recorder: Recorder, compiled: Any, which: str) -> None:
     """A profiler that starts after the launch was made sees it, with the kernel's own metadata."""
-    launch = Launch(compiled)
+    launch = TritonLauncher(compiled)
     seen = []
     hook = lambda metadata: seen.append(metadata.get())  # noqa: E731
     getattr(triton.knobs.runtime, which).add(hook)
@@ -109,7 +115,7 @@ def test_a_hook_in_place_of_the_chain_is_called(
 ) -> None:
     """A function may be put where Triton keeps its chain, after the launch was made."""
     seen = []
-    launch = Launch(compiled)
+    launch = TritonLauncher(compiled)
     monkeypatch.setattr(triton.knobs.runtime, "launch_enter_hook", seen.append)
     launch((1,), 7, VALUES, RAW)
 
@@ -121,10 +127,10 @@ def test_a_launch_inside_a_capture_is_remembered(
 ) -> None:
     """Such a kernel must stay loaded; not for a rehearsal, nor on the default stream, which cannot be captured."""
     monkeypatch.setattr(triton_launch, "capturing", lambda: True)
-    launch = Launch(compiled)
+    launch = TritonLauncher(compiled)
     launch((1,), 0, VALUES, RAW)
     assert not launch.captured
-    launch((1,), 5, VALUES, RAW, rehearsal=True)
+    launch((1,), 5, VALUES, RAW, launch_on_copies=True)
     assert not launch.captured
     launch((1,), 5, VALUES, RAW)
     assert launch.captured

@@ -46,7 +46,7 @@ def fails(point: dict[str, int], like: Any) -> Any:
 
 def missed(recorder: Recorder, store: Store, **said: Any) -> Any:
     """The kernel of a process that tunes, after a frozen one has missed its call at n=60."""
-    kernel_store._shelves.clear()
+    kernel_store._kernel_stores.clear()
     frozen = process(recorder, store, **said)
     with set_mode("frozen"):
         frozen.core.refresh()

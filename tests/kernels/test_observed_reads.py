@@ -33,7 +33,7 @@ def test_a_value_read_is_noted_by_name(read: Callable[..., Any]) -> None:
     answer, reads = reads_of(read, K=64, step=7)
 
     assert answer == 64
-    assert reads.facets == {"K": {"value"}}
+    assert reads.observed == {"K": {"value"}}
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def test_whoever_takes_all_has_read_all(read: Callable[..., Any]) -> None:
     answer, reads = reads_of(read, K=64, step=7)
 
     assert answer == {"K": 64, "step": 7}
-    assert reads.facets == {"K": {"value"}, "step": {"value"}}
+    assert reads.observed == {"K": {"value"}, "step": {"value"}}
     assert reads.form
 
 
@@ -88,14 +88,14 @@ def test_asking_what_was_given_makes_the_form_part_of_the_key(read: Callable[...
         (lambda x: isinstance(x, torch.Tensor), set()),
     ],
 )
-def test_a_tensors_facets_are_noted(read: Callable[[torch.Tensor], Any], facets: set[str]) -> None:
+def test_a_tensors_facets_are_noted(read: Callable[[torch.Tensor], Any], observed: set[str]) -> None:
     """What is read of a tensor answers as on the tensor, and its part of the key is noted."""
     x = torch.randn(6, 4)[1:, ::2].requires_grad_()
 
     answer, reads = reads_of(lambda args: read(args["x"]), x=x)
 
     assert answer == read(x)
-    assert reads.facets == {"x": facets}
+    assert reads.observed == {"x": observed}
 
 
 @pytest.mark.parametrize(
@@ -127,7 +127,7 @@ def test_a_parameter_is_watched_too() -> None:
     answer, reads = reads_of(lambda args: args["x"].shape[0], x=torch.nn.Parameter(torch.ones(3)))
 
     assert answer == 3
-    assert reads.facets == {"x": {"shape"}}
+    assert reads.observed == {"x": {"shape"}}
 
 
 def test_keywords_count_where_the_function_can_reach_them() -> None:
@@ -143,7 +143,7 @@ def test_keywords_count_where_the_function_can_reach_them() -> None:
         reads = Reads()
         fn(**reads.unpacked(fn, values))
 
-        assert set(reads.facets) == expected
+        assert set(reads.observed) == expected
 
 
 def test_a_builtin_counts_as_reading_everything_it_takes() -> None:
@@ -151,7 +151,7 @@ def test_a_builtin_counts_as_reading_everything_it_takes() -> None:
     reads = Reads()
     reads.unpacked(dict, {"M": 1})
 
-    assert set(reads.facets) == {"M"}
+    assert set(reads.observed) == {"M"}
 
 
 def test_plain_globals_and_closures_are_found() -> None:

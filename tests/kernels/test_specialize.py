@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from triton.backends.compiler import GPUTarget
 from triton.compiler.compiler import make_backend
 
-from shapedispatch.kernels.specialize import ABSENT, KeyFunction, parameters_of
+from shapedispatch.kernels.specialize import ABSENT, Specializer, parameters_of
 from shapedispatch.keys.key import Bypass
 
 CPU = -1  # what a tensor on the CPU answers when asked for its device
@@ -33,11 +33,11 @@ def unspecialized(x, n, m):
     tl.store(x, n)
 
 
-def key_function(fn: Any = kernel, **facts: Any) -> KeyFunction:
-    return KeyFunction(parameters_of(fn), facts.pop("here", lambda: CPU), **facts)
+def key_function(fn: Any = kernel, **facts: Any) -> Specializer:
+    return Specializer(parameters_of(fn), facts.pop("here", lambda: CPU), **facts)
 
 
-def key(*args: Any, keys: KeyFunction | None = None, **kwargs: Any) -> Any:
+def key(*args: Any, keys: Specializer | None = None, **kwargs: Any) -> Any:
     return (keys or key_function()).of(*args, **kwargs)[0]
 
 
@@ -45,7 +45,7 @@ X = torch.zeros(64)
 CALL: dict[str, Any] = {"x": X, "y": X, "n": 33, "scale": 1.5, "B": 16}
 
 
-def same(keys: KeyFunction | None = None, **change: Any) -> bool:
+def same(keys: Specializer | None = None, **change: Any) -> bool:
     """Whether a call keeps its key when some arguments change."""
     keys = keys or key_function()
     return key(keys=keys, **CALL) == key(keys=keys, **{**CALL, **change})
@@ -195,7 +195,7 @@ def test_do_not_specialize_is_heeded() -> None:
 def test_the_device_is_in_the_key() -> None:
     """The device that kernels run on, and a tensor that lies elsewhere."""
     devices = iter([0, 1, CPU])
-    keys = key_function(here=lambda: next(devices))
+    keys = key_function(on_this_device=lambda: next(devices))
 
     found = [key(keys=keys, **CALL) for _ in range(3)]
     assert len(set(found)) == 3
@@ -222,7 +222,7 @@ def test_dims_are_keyed_by_value() -> None:
 )
 def test_a_facet_that_is_read_is_in_the_key(facet: str, change: torch.Tensor) -> None:
     """What a heuristic reads of a tensor makes a key of its own; None and numbers there are still keyed."""
-    keys = key_function(facets={"x": {facet}})
+    keys = key_function(observed={"x": {facet}})
 
     assert same(x=change)
     assert not same(keys, x=change)
@@ -235,7 +235,7 @@ def test_the_remainder_of_an_address_is_in_the_key() -> None:
     """A heuristic that looks at 64 bytes gets keys for 64 bytes."""
     memory = torch.zeros(256)
     start = (-memory.data_ptr() // 4) % 16
-    keys = key_function(facets={"x": {"address % 64"}})
+    keys = key_function(observed={"x": {"address % 64"}})
     found = [key(keys=keys, **{**CALL, "x": memory[start + i :]}) for i in (0, 4, 16)]
 
     assert found[0] != found[1]
@@ -245,7 +245,7 @@ def test_the_remainder_of_an_address_is_in_the_key() -> None:
 def test_globals_that_are_read_are_in_the_key() -> None:
     """A reader's value counts with its type."""
     values = iter([3, 4, 3.0, 3])
-    keys = key_function(outer=(lambda: next(values),))
+    keys = key_function(global_readers=(lambda: next(values),))
     found = [key(keys=keys, **CALL) for _ in range(4)]
 
     assert len(set(found)) == 3
@@ -256,7 +256,7 @@ def test_layouts_never_share_a_key() -> None:
     """What was published under fewer reads is not found when more is read."""
     layouts = [{}, {"dims": ("n",)}, {"facets": {"x": {"shape"}}}, {"facets": {"n": {"value"}}}, {"form": True}]
 
-    assert len({key(keys=key_function(**layout), **{**CALL, "n": 3}) for layout in layouts}) == len(layouts)
+    assert len({key(keys=key_function(**key_schema), **{**CALL, "n": 3}) for key_schema in layouts}) == len(layouts)
 
 
 def test_spellings_of_a_call_are_one_key() -> None:
@@ -287,7 +287,7 @@ def test_a_bound_call_has_the_same_key_again(form: bool) -> None:
     found, _, raw, options = keys.of(*args, **kwargs)
 
     assert keys.bind(*args, **kwargs) == (raw, options)
-    assert keys.again((len(args), *kwargs), raw, options)[0] == found
+    assert keys.key_of_bound((len(args), *kwargs), raw, options)[0] == found
 
 
 def test_what_configs_supply_may_be_absent_and_must_not_be_given() -> None:
@@ -334,8 +334,8 @@ def test_a_supplied_parameter_may_stand_in_the_middle() -> None:
 
 
 @triton.jit
-def awkward(_x, here, off, options, constant, v0, k0, B: tl.constexpr):
-    tl.store(_x, here)
+def awkward(_x, on_this_device, off, options, constant, v0, k0, B: tl.constexpr):
+    tl.store(_x, on_this_device)
 
 
 def test_parameters_may_have_any_name() -> None:
@@ -347,7 +347,7 @@ def test_parameters_may_have_any_name() -> None:
 
 def test_parts_have_names() -> None:
     """A person is told which parts of two keys differ."""
-    keys = key_function(dims=("n",), facets={"x": {"shape"}})
+    keys = key_function(dims=("n",), observed={"x": {"shape"}})
     one, other = (key(keys=keys, **{**CALL, **change}) for change in ({}, {"n": 5, "x": X[1:], "num_warps": 2}))
 
     assert keys.differing(one, other) == ("alignment", "n", "x.shape read", "options")
@@ -357,7 +357,7 @@ def test_parts_have_names() -> None:
 
 def test_a_class_leaves_out_sizes() -> None:
     """Calls that differ in dynamic dims, or in what is merely read, are of one class; other dims tell classes apart."""
-    keys = key_function(dims=("n", "scale"), facets={"x": {"shape"}, "y": {"value"}})
+    keys = key_function(dims=("n", "scale"), observed={"x": {"shape"}, "y": {"value"}})
 
     def class_of(**change: Any) -> Any:
         return keys.class_of(key(keys=keys, **{**CALL, **change}), ["n"])

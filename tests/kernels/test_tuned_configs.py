@@ -57,16 +57,16 @@ def store(tmp_path: Path) -> Store:
 
 def process(recorder: Recorder, store: Store, configs: Any = None, **said: Any) -> Any:
     """The dispatcher that a process which starts has."""
-    kernel_store._shelves.clear()
+    kernel_store._kernel_stores.clear()
     tuned = triton.autotune(configs=configs or CONFIGS, key=["n"])(adds)
     return dispatched(tuned, recorder, said.pop("cost", cost), margin=0.0, store=store, **said)
 
 
 def timed(kernel: Any, n: int, y: torch.Tensor = Y) -> int:
     """How many configs are timed at a call of that size."""
-    kernel.core.stopwatch.timed.clear()
+    kernel.core.timer.timed.clear()
     kernel[grid_of(n)](X, y, n, 1)
-    return len({(each.constants["B"], each.num_warps) for each in kernel.core.stopwatch.timed})
+    return len({(each.constants["B"], each.num_warps) for each in kernel.core.timer.timed})
 
 
 def hint_rows(store: Store) -> list[Row]:

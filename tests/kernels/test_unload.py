@@ -14,7 +14,7 @@ import torch
 from torch._C._dynamo.eval_frame import set_eval_frame
 
 from shapedispatch.kernels.runtime import unload as triton_release
-from shapedispatch.kernels.runtime.unload import Leaving, Releases, unload
+from shapedispatch.kernels.runtime.unload import PendingUnload, UnloadQueue, unload
 
 
 class Kernel:
@@ -78,45 +78,45 @@ def forgotten() -> list[str]:
 
 
 @pytest.fixture
-def releases(capture: Capture, forgotten: list[str]) -> Iterator[Releases]:
-    yield Releases(capture, lambda kernel, compiled: forgotten.append(kernel))
+def unload_queue(capture: Capture, forgotten: list[str]) -> Iterator[UnloadQueue]:
+    yield UnloadQueue(capture, lambda kernel, compiled: forgotten.append(kernel))
     triton_release._pinned.clear()
 
 
-def test_an_older_tritons_module_is_unloaded(releases: Releases, driver: Driver, forgotten: list[str]) -> None:
+def test_an_older_tritons_module_is_unloaded(unload_queue: UnloadQueue, driver: Driver, forgotten: list[str]) -> None:
     """Taken out of Triton's caches first, then out of the driver; handles are gone, so nobody launches them."""
     kernel = Kernel()
     handles = weakref.ref(kernel)
-    releases.let_go(Leaving("jitted", kernel, 0, False))
+    unload_queue.let_go(PendingUnload("jitted", kernel, 0, False))
     assert driver.unloaded == []
     del kernel
-    releases.go_on()
+    unload_queue.drain()
 
     assert driver.unloaded == [7]
     assert handles() is None
     assert set(forgotten) == {"jitted"}
-    assert releases.kept == []
+    assert unload_queue.kept == []
 
 
-def test_what_someone_else_holds_stays_in_the_end(releases: Releases, driver: Driver) -> None:
+def test_what_someone_else_holds_stays_in_the_end(unload_queue: UnloadQueue, driver: Driver) -> None:
     """A kernel that the user has kept is tried a few times, and then left loaded."""
     kernel = Kernel()
-    releases.let_go(Leaving("jitted", kernel, 0, False))
+    unload_queue.let_go(PendingUnload("jitted", kernel, 0, False))
     for _ in range(10):
-        releases.go_on()
+        unload_queue.drain()
 
-    assert releases.kept == ["adds stays loaded: it is referenced elsewhere"]
+    assert unload_queue.kept == ["adds stays loaded: it is referenced elsewhere"]
     assert kernel.module == 7
 
 
 def test_handles_are_gone_before_the_module_is(driver: Driver) -> None:
     """Whoever still comes by an unloaded kernel loads it anew."""
-    leaving = Leaving("jitted", Kernel(), 0, False)
+    pending = PendingUnload("jitted", Kernel(), 0, False)
 
-    assert unload(leaving) is None
-    assert leaving.compiled.module is leaving.compiled.function is leaving.compiled._run is None
+    assert unload(pending) is None
+    assert pending.compiled.module is pending.compiled.function is pending.compiled._run is None
     assert driver.unloaded == [7]
-    assert unload(leaving) is None
+    assert unload(pending) is None
     assert driver.unloaded == [7]
 
 
@@ -124,81 +124,83 @@ def references_in_a_call(thing: object) -> int:
     return sys.getrefcount(thing)
 
 
-def test_dynamos_frame_evaluation_holds_nothing_back(releases: Releases, driver: Driver) -> None:
+def test_dynamos_frame_evaluation_holds_nothing_back(unload_queue: UnloadQueue, driver: Driver) -> None:
     """It stays on in a process where a compiled call has raised, and adds a reference at every call."""
     without = references_in_a_call(object())
     before = set_eval_frame(False)
     try:
         assert references_in_a_call(object()) > without, "the test is vacuous"
-        releases.let_go(Leaving("jitted", Kernel(), 0, False))
+        unload_queue.let_go(PendingUnload("jitted", Kernel(), 0, False))
     finally:
         set_eval_frame(before)
 
     assert driver.unloaded == [7]
-    assert releases.kept == []
+    assert unload_queue.kept == []
 
 
-def test_a_newer_triton_unloads_with_the_last_reference(releases: Releases, driver: Driver) -> None:
+def test_a_newer_triton_unloads_with_the_last_reference(unload_queue: UnloadQueue, driver: Driver) -> None:
     """Nothing but the caches need be emptied."""
     Unloading.unloaded.clear()
-    releases.let_go(Leaving("jitted", Unloading(), 0, False))
+    unload_queue.let_go(PendingUnload("jitted", Unloading(), 0, False))
 
     assert Unloading.unloaded == [7]
     assert driver.unloaded == []
-    assert releases.kept == []
+    assert unload_queue.kept == []
 
 
 def test_nothing_is_unloaded_during_a_capture(
-    releases: Releases, driver: Driver, capture: Capture, forgotten: list[str]
+    unload_queue: UnloadQueue, driver: Driver, capture: Capture, forgotten: list[str]
 ) -> None:
     """It waits for the next release after the capture."""
     capture.under_way = True
-    releases.let_go(Leaving("jitted", Kernel(), 0, False))
+    unload_queue.let_go(PendingUnload("jitted", Kernel(), 0, False))
     assert driver.unloaded == forgotten == []
 
     capture.under_way = False
-    releases.go_on()
+    unload_queue.drain()
     assert driver.unloaded == [7]
-    releases.go_on()
+    unload_queue.drain()
     assert driver.unloaded == [7]
 
 
-def test_what_a_graph_may_hold_is_never_unloaded(releases: Releases, driver: Driver, forgotten: list[str]) -> None:
+def test_what_a_graph_may_hold_is_never_unloaded(
+    unload_queue: UnloadQueue, driver: Driver, forgotten: list[str]
+) -> None:
     """Launched inside a capture, a kernel stays for good, whatever becomes of its dispatcher."""
     Unloading.unloaded.clear()
-    releases.let_go(Leaving("jitted", Unloading(), 0, True))
-    releases.go_on()
+    unload_queue.let_go(PendingUnload("jitted", Unloading(), 0, True))
+    unload_queue.drain()
 
     assert Unloading.unloaded == driver.unloaded == forgotten == []
-    assert releases.kept == ["adds stays loaded: it was launched inside a CUDA graph's capture"]
+    assert unload_queue.kept == ["adds stays loaded: it was launched inside a CUDA graph's capture"]
 
 
 def test_a_module_that_cannot_be_unloaded_stays_with_the_reason(
-    releases: Releases, driver: Driver, monkeypatch: pytest.MonkeyPatch
+    unload_queue: UnloadQueue, driver: Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """libcuda refuses, or cannot be called."""
     driver.answer = 201
-    releases.let_go(Leaving("jitted", Kernel(), 0, False))
+    unload_queue.let_go(PendingUnload("jitted", Kernel(), 0, False))
     monkeypatch.setattr(triton_release, "_driver", lambda: None)
-    releases.let_go(Leaving("jitted", Kernel(), 0, False))
+    unload_queue.let_go(PendingUnload("jitted", Kernel(), 0, False))
 
-    assert [reason.partition(": ")[2] for reason in releases.kept] == [
+    assert [reason.partition(": ")[2] for reason in unload_queue.kept] == [
         "cuModuleUnload answered 201",
         "this Triton cannot unload, and libcuda cannot be called",
     ]
 
 
-def test_what_was_never_loaded_needs_nothing(releases: Releases, driver: Driver) -> None:
+def test_what_was_never_loaded_needs_nothing(unload_queue: UnloadQueue, driver: Driver) -> None:
     """A kernel that was compiled and never launched has no module."""
-    releases.let_go(Leaving("jitted", Kernel(None), 0, False))
+    unload_queue.let_go(PendingUnload("jitted", Kernel(None), 0, False))
 
-    assert releases.kept == driver.unloaded == []
+    assert unload_queue.kept == driver.unloaded == []
 
 
-def test_reasons_are_bounded(releases: Releases, driver: Driver) -> None:
+def test_reasons_are_bounded(unload_queue: UnloadQueue, driver: Driver) -> None:
     """However many modules stay, the newest reasons are kept."""
     driver.answer = 201
     for _ in range(200):
-        releases.let_go(Leaving("jitted", Kernel(), 0, False))
+        unload_queue.let_go(PendingUnload("jitted", Kernel(), 0, False))
 
-    assert len(releases.kept) == triton_release.REASONS_KEPT
+    assert len(unload_queue.kept) == triton_release.REASONS_KEPT

@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 from triton.runtime.autotuner import Autotuner
 
-from shapedispatch.kernels.runtime.wrappers import Heuristics, Tuning, adopt, config_text, is_kernel
+from shapedispatch.kernels.runtime.wrappers import Heuristics, Tuning, config_text, is_kernel, unwrap
 
 CONFIGS = [triton.Config({"B": 16}, num_warps=1), triton.Config({"B": 32}, num_warps=2)]
 EVEN = {"EVEN": lambda args: args["n"] % args["B"] == 0}
@@ -31,13 +31,13 @@ def autotuned(kernel: Any, **options: Any) -> Any:
 
 def test_a_bare_kernel_is_its_own_bottom() -> None:
     """Nothing above a kernel: no layers, no configs, nothing strange."""
-    adopted = adopt(bare)
+    wrapped = unwrap(bare)
 
-    assert adopted.kernel is bare
-    assert adopted.layers == ()
-    assert adopted.tuning is None
-    assert not adopted.strange
-    assert not adopted.interpreted
+    assert wrapped.kernel is bare
+    assert wrapped.layers == ()
+    assert wrapped.tuning is None
+    assert not wrapped.unsupported
+    assert not wrapped.interpreted
 
 
 def test_autotune_is_taken_over_whole() -> None:
@@ -55,14 +55,14 @@ def test_autotune_is_taken_over_whole() -> None:
         restore_value=["x"],
         pre_hook=hook,
     )
-    tuning = adopt(kernel).tuning
+    tuning = unwrap(kernel).tuning
 
     assert tuning == Tuning(tuple(CONFIGS), ("n",), prune, max, 3, ("x",), ("x",), hook, None)
 
 
 def test_tritons_own_reset_hooks_are_not_taken_for_the_users() -> None:
     """What triton.autotune makes of reset_to_zero is no hook of the user's."""
-    tuning = adopt(autotuned(bare, reset_to_zero=["x"], restore_value=["x"])).tuning
+    tuning = unwrap(autotuned(bare, reset_to_zero=["x"], restore_value=["x"])).tuning
 
     assert tuning is not None
     assert tuning.pre_hook is None
@@ -71,8 +71,8 @@ def test_tritons_own_reset_hooks_are_not_taken_for_the_users() -> None:
 
 def test_both_orders_are_kept() -> None:
     """The outermost wrapper comes first, as Triton evaluates them."""
-    tuned_first = adopt(autotuned(triton.heuristics(EVEN)(bare)))
-    heuristics_first = adopt(triton.heuristics(EVEN)(autotuned(bare)))
+    tuned_first = unwrap(autotuned(triton.heuristics(EVEN)(bare)))
+    heuristics_first = unwrap(triton.heuristics(EVEN)(autotuned(bare)))
 
     assert [type(layer) for layer in tuned_first.layers] == [Tuning, Heuristics]
     assert [type(layer) for layer in heuristics_first.layers] == [Heuristics, Tuning]
@@ -81,30 +81,30 @@ def test_both_orders_are_kept() -> None:
 
 def test_heuristics_below_autotune_see_the_config() -> None:
     """A heuristic gets the arguments, the config's and those that earlier heuristics made."""
-    adopted = adopt(autotuned(triton.heuristics({**EVEN, "next": lambda args: args["EVEN"]})(bare)))
+    wrapped = unwrap(autotuned(triton.heuristics({**EVEN, "next": lambda args: args["EVEN"]})(bare)))
 
-    keywords = adopted.keywords({"x": None, "n": 48}, {}, CONFIGS[0])
+    keywords = wrapped.keywords({"x": None, "n": 48}, {}, CONFIGS[0])
 
     assert keywords["B"] == 16
     assert keywords["EVEN"] is True
     assert keywords["next"] is True
     assert keywords["num_warps"] == 1
-    assert adopted.keywords({"x": None, "n": 48}, {}, CONFIGS[1])["EVEN"] is False
+    assert wrapped.keywords({"x": None, "n": 48}, {}, CONFIGS[1])["EVEN"] is False
 
 
 def test_heuristics_above_autotune_do_not_see_the_config() -> None:
     """Above triton.autotune a heuristic is evaluated before there is a config."""
-    adopted = adopt(triton.heuristics(EVEN)(autotuned(bare)))
+    wrapped = unwrap(triton.heuristics(EVEN)(autotuned(bare)))
 
     with pytest.raises(KeyError):
-        adopted.keywords({"n": 48}, {}, CONFIGS[0])
+        wrapped.keywords({"n": 48}, {}, CONFIGS[0])
 
 
 def test_configs_for_a_kernel_without_autotune_come_first() -> None:
     """Configs given to this package's decorator are seen by the heuristics below it."""
-    adopted = adopt(triton.heuristics(EVEN)(bare))
+    wrapped = unwrap(triton.heuristics(EVEN)(bare))
 
-    assert adopted.keywords({"n": 48}, {}, CONFIGS[0])["EVEN"] is True
+    assert wrapped.keywords({"n": 48}, {}, CONFIGS[0])["EVEN"] is True
 
 
 def test_pruning_runs_as_triton_runs_it() -> None:
@@ -115,18 +115,18 @@ def test_pruning_runs_as_triton_runs_it() -> None:
         seen.append((dict(named), rest))
         return configs[1:]
 
-    adopted = adopt(autotuned(bare, prune_configs_by={"early_config_prune": prune}))
+    wrapped = unwrap(autotuned(bare, prune_configs_by={"early_config_prune": prune}))
 
-    assert adopted.pruned(CONFIGS, {"x": None}, {"n": 3}) == CONFIGS[1:]
+    assert wrapped.pruned(CONFIGS, {"x": None}, {"n": 3}) == CONFIGS[1:]
     assert seen == [({"x": None}, {"n": 3})]
 
 
 @pytest.mark.parametrize(("top_k", "left"), [(1, 1), (0.5, 1), (0.1, 1), (2, 2)])
 def test_a_model_orders_and_cuts(top_k: float, left: int) -> None:
     """perf_model keeps the cheapest top_k; a share never rounds down to none."""
-    adopted = adopt(autotuned(bare, prune_configs_by={"perf_model": lambda B, **rest: -B, "top_k": top_k}))
+    wrapped = unwrap(autotuned(bare, prune_configs_by={"perf_model": lambda B, **rest: -B, "top_k": top_k}))
 
-    pruned = adopted.pruned(CONFIGS, {}, {"n": 3})
+    pruned = wrapped.pruned(CONFIGS, {}, {"n": 3})
 
     assert len(pruned) == left
     if left == 1:
@@ -141,16 +141,16 @@ def test_a_wrapper_with_a_launch_of_its_own_is_kept() -> None:
             return super().run(*args, **kwargs)
 
     wrapped = Mine(bare, bare.arg_names, CONFIGS, ["n"], None, None)
-    adopted = adopt(wrapped)
+    wrapped = unwrap(wrapped)
 
-    assert adopted.original is wrapped
-    assert adopted.kernel is bare
-    assert adopted.strange == ("Mine above the kernel has a launch of its own",)
+    assert wrapped.original is wrapped
+    assert wrapped.kernel is bare
+    assert wrapped.unsupported == ("Mine above the kernel has a launch of its own",)
 
 
 def test_autotune_twice_is_strange() -> None:
     """Triton itself cannot call a kernel that is autotuned twice."""
-    assert adopt(autotuned(autotuned(bare))).strange
+    assert unwrap(autotuned(autotuned(bare))).unsupported
 
 
 def test_only_kernels_are_kernels() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from shapedispatch.errors import DeclarationError
-from shapedispatch.shapes.declaration import Axes, Declaration, Misfit, axis_name
+from shapedispatch.shapes.declaration import Axes, Declaration, DimsMismatch, axis_name
 
 
 def declared(given: Any, *parameters: str, **annotations: Any) -> Declaration:
@@ -148,7 +148,7 @@ def test_sizes_of_a_call() -> None:
 )
 def test_what_does_not_fit_is_a_sentence(arguments: dict[str, Any], says: str) -> None:
     """A rank, a kind, two sizes, a missing argument: each has its reason."""
-    with pytest.raises(Misfit) as caught:
+    with pytest.raises(DimsMismatch) as caught:
         declared({"x": "M K", "w": "K N"}).sizes(arguments)
     assert str(caught.value) == says
 
@@ -163,19 +163,19 @@ def test_what_does_not_fit_is_a_sentence(arguments: dict[str, Any], says: str) -
 )
 def test_a_list_that_does_not_fit_is_a_sentence(value: Any, says: str) -> None:
     """No list, another length, an element of another rank."""
-    with pytest.raises(Misfit, match=says):
+    with pytest.raises(DimsMismatch, match=says):
         declared({"x": ["M K", "K N"]}).sizes({"x": value})
 
 
 def test_a_bool_is_no_size() -> None:
     """True is no 1."""
-    with pytest.raises(Misfit, match="neither a tensor nor an int"):
+    with pytest.raises(DimsMismatch, match="neither a tensor nor an int"):
         declared({"start": "P"}).sizes({"start": True})
 
 
 def test_open_axes_say_at_least() -> None:
     """Too few axes for a declaration with further axes."""
-    with pytest.raises(Misfit, match="declares at least 2"):
+    with pytest.raises(DimsMismatch, match="declares at least 2"):
         declared({"x": "M ... K"}).sizes({"x": (2,)})
 
 
@@ -189,5 +189,5 @@ def test_one_dim_twice_in_a_tensor_is_square() -> None:
     """A name on two axes of one argument asks for equal sizes."""
     square = declared({"x": "N N"})
     assert square.sizes({"x": (3, 3)}) == {"N": 3}
-    with pytest.raises(Misfit, match=r"two sizes: 3 at x\.0 and 4 at x\.1"):
+    with pytest.raises(DimsMismatch, match=r"two sizes: 3 at x\.0 and 4 at x\.1"):
         square.sizes({"x": (3, 4)})

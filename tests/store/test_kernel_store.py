@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shapedispatch.records import Choice, Timing
-from shapedispatch.store.kernel_store import Shelf, _far, store_at
+from shapedispatch.store.kernel_store import KernelStore, _far, store_at
 from shapedispatch.store.key_text import canonical
 from shapedispatch.store.store import Found, Store
 
@@ -24,9 +24,9 @@ def key(*sizes: int, threads: int = 1, more: tuple[Any, ...] = ()) -> tuple[Any,
     return ((*STATE, threads), (torch.Tensor, sizes), *more)
 
 
-def shelf(store: Store, name: str = "kernel", code: str = "1") -> Shelf:
+def kernel_store(store: Store, name: str = "kernel", code: str = "1") -> KernelStore:
     """The shelf of a kernel whose code is ``code``."""
-    return Shelf(store, name, lambda: MappingProxyType({"code": code}))
+    return KernelStore(store, name, lambda: MappingProxyType({"code": code}))
 
 
 @pytest.fixture
@@ -38,58 +38,58 @@ def store(tmp_path: Path) -> Store:
 def test_what_is_kept_is_found(store: Store) -> None:
     """With its variant, config and timings, by another shelf of the same name and code."""
     timing = Timing("fast", 1.0, 0.1, 3)
-    row = shelf(store).keep(key(4), CPU, Choice("fast", "timed", config=7, timings=(timing,)))
+    row = kernel_store(store).keep(key(4), CPU, Choice("fast", "timed", config=7, timings=(timing,)))
     assert row is not None
-    found = shelf(store).find(key(4), CPU)
+    found = kernel_store(store).find(key(4), CPU)
     assert found == Found(row, "stored")
     assert (row.variant, row.config, row.timings) == ("fast", '"7"', (timing,))
-    assert shelf(store).find(key(5), CPU) is None
+    assert kernel_store(store).find(key(5), CPU) is None
 
 
 def test_a_timing_that_is_infinite_is_not_kept(store: Store) -> None:
     """It is that of a candidate which never ran, and no JSON number."""
     never = Timing("slow", float("inf"), 0.0, 0)
-    row = shelf(store).keep(key(4), CPU, Choice("fast", "timed", timings=(never,)))
+    row = kernel_store(store).keep(key(4), CPU, Choice("fast", "timed", timings=(never,)))
     assert row is not None
     assert row.timings == ()
 
 
 def test_the_first_row_stands(store: Store) -> None:
     """Another process's choice is adopted; with ``instead`` it is replaced."""
-    shelf(store).keep(key(4), CPU, Choice("first", "timed"))
-    stands = shelf(store).keep(key(4), CPU, Choice("second", "timed"))
+    kernel_store(store).keep(key(4), CPU, Choice("first", "timed"))
+    stands = kernel_store(store).keep(key(4), CPU, Choice("second", "timed"))
     assert stands is not None
     assert stands.variant == "first"
-    stands = shelf(store).keep(key(4), CPU, Choice("second", "timed"), instead=True)
+    stands = kernel_store(store).keep(key(4), CPU, Choice("second", "timed"), instead=True)
     assert stands is not None
     assert stands.variant == "second"
-    found = shelf(store).find(key(4), CPU)
+    found = kernel_store(store).find(key(4), CPU)
     assert found is not None
     assert found.row.variant == "second"
 
 
 def test_the_number_of_threads_is_a_soft_part(store: Store) -> None:
     """The key is the same, and the environment holds it."""
-    shelf(store).keep(key(4, threads=1), CPU, Choice("fast", "timed"))
-    found = shelf(store).find(key(4, threads=2), CPU)
+    kernel_store(store).keep(key(4, threads=1), CPU, Choice("fast", "timed"))
+    found = kernel_store(store).find(key(4, threads=2), CPU)
     assert found is not None
     assert found.soft_differences == ()
 
 
 def test_no_overlap_is_no_part_of_a_stored_key(store: Store) -> None:
     """A process that has not yet learned that the function writes finds what one has stored that had."""
-    shelf(store).keep(key(4, more=((),)), CPU, Choice("fast", "timed"))
-    assert shelf(store).find(key(4), CPU) is not None
-    assert shelf(store).find(key(4, more=(((0, 1, 8),),)), CPU) is None
+    kernel_store(store).keep(key(4, more=((),)), CPU, Choice("fast", "timed"))
+    assert kernel_store(store).find(key(4), CPU) is not None
+    assert kernel_store(store).find(key(4, more=(((0, 1, 8),),)), CPU) is None
 
 
 def test_other_code_is_a_soft_difference(store: Store) -> None:
     """The row is found, and says so."""
-    first = shelf(store, code="1")
+    first = kernel_store(store, code="1")
     first.keep(key(4), CPU, Choice("fast", "timed"))
     del first
     gc.collect()
-    found = shelf(store, code="2").find(key(4), CPU)
+    found = kernel_store(store, code="2").find(key(4), CPU)
     assert found is not None
     assert "the function's code" in found.soft_differences[0]
 
@@ -97,7 +97,7 @@ def test_other_code_is_a_soft_difference(store: Store) -> None:
 def test_a_key_without_a_text_is_not_stored(store: Store) -> None:
     """An object that has no name outside of this process: found nowhere, kept nowhere, and `why` says it."""
     odd = key(4, more=(object(),))
-    one = shelf(store)
+    one = kernel_store(store)
     assert one.keep(odd, CPU, Choice("fast", "timed")) is None
     assert one.find(odd, CPU) is None
     assert one.nearest(odd, CPU) is None
@@ -109,12 +109,12 @@ def test_a_key_without_a_text_is_not_stored(store: Store) -> None:
 def test_too_large_a_choice_is_not_stored(store: Store) -> None:
     """It is timed again in the next process."""
     timings = tuple(Timing(f"variant {i}", 1.0, 0.0, 1) for i in range(2000))
-    assert shelf(store).keep(key(4), CPU, Choice("fast", "timed", timings=timings)) is None
+    assert kernel_store(store).keep(key(4), CPU, Choice("fast", "timed", timings=timings)) is None
 
 
 def test_a_miss_is_noted_until_it_is_tuned(store: Store) -> None:
     """As a row without a variant, which a choice takes the place of."""
-    one = shelf(store)
+    one = kernel_store(store)
     one.missed(key(4), CPU)
     assert [(row.kind, row.variant) for row in store.rows()] == [("missed", "")]
     one.keep(key(4), CPU, Choice("fast", "timed"))
@@ -123,7 +123,7 @@ def test_a_miss_is_noted_until_it_is_tuned(store: Store) -> None:
 
 def test_why_names_the_nearest(store: Store) -> None:
     """Nothing stored, another key stored, this key stored."""
-    one = shelf(store)
+    one = kernel_store(store)
     assert "nothing is stored for kernel" in one.why(key(4), CPU)[0]
     one.keep(key(8), CPU, Choice("fast", "timed"))
     said = one.why(key(4), CPU)
@@ -137,7 +137,7 @@ def test_why_names_the_nearest(store: Store) -> None:
 
 def test_the_nearest_differs_in_sizes_only(store: Store) -> None:
     """By log distance; a row of another dtype or rank, and an exact build, serve no other call."""
-    one = shelf(store)
+    one = kernel_store(store)
     for size, variant in ((10, "ten"), (100, "hundred"), (30, "exact")):
         one.keep(key(size), CPU, Choice(variant, "timed"))
     one.keep(key(29, 1), CPU, Choice("of another rank", "timed"))
@@ -152,8 +152,8 @@ def test_the_nearest_differs_in_sizes_only(store: Store) -> None:
 
 def test_the_nearest_is_of_this_kind_of_device(store: Store) -> None:
     """What is stored for another kind of device is no row here."""
-    shelf(store).keep(key(10), torch.device("meta"), Choice("ten", "timed"))
-    assert shelf(store).nearest(key(10), CPU) is None
+    kernel_store(store).keep(key(10), torch.device("meta"), Choice("ten", "timed"))
+    assert kernel_store(store).nearest(key(10), CPU) is None
 
 
 sizes = st.lists(st.integers(0, 2**40), min_size=1, max_size=4)
@@ -185,18 +185,18 @@ def test_a_text_that_is_no_key_is_far() -> None:
 
 def test_dispatchers_of_one_name_and_other_code_have_rows_of_their_own(store: Store) -> None:
     """The second one's name has a number, by the order of decoration; the same code shares a name."""
-    one, two, again, three = (shelf(store, code=code) for code in "1213")
+    one, two, again, three = (kernel_store(store, code=code) for code in "1213")
     assert [each.kernel for each in (three, two, one, again)] == ["kernel#3", "kernel#2", "kernel", "kernel"]
-    assert shelf(store, "other", "4").kernel == "other"
+    assert kernel_store(store, "other", "4").kernel == "other"
 
 
 def test_a_dispatcher_that_is_gone_gives_its_name_back(store: Store) -> None:
     """A function that is written anew has the name of the old one."""
-    one = shelf(store, code="1")
+    one = kernel_store(store, code="1")
     assert one.kernel == "kernel"
     del one
     gc.collect()
-    assert shelf(store, code="2").kernel == "kernel"
+    assert kernel_store(store, code="2").kernel == "kernel"
 
 
 def test_one_store_for_each_place(tmp_path: Path) -> None:

@@ -13,11 +13,11 @@ import torch._dynamo
 import torch._functorch.config
 import torch.compiler.config
 
-__all__ = ["quiet_configuration"]
+__all__ = ["compiler_config"]
 
 
 @contextlib.contextmanager
-def quiet_configuration(tag: str, number_inputs: bool) -> Iterator[None]:
+def compiler_config(tag: str, number_inputs: bool) -> Iterator[None]:
     """Compiler settings that a build needs, for the time of one trace; they are global, hence the lock."""
     dynamo = torch._dynamo.config.patch(
         automatic_dynamic_shapes=False,  # what is dynamic is said, not learned from other copies of the function

@@ -53,11 +53,11 @@ def _input_writes(gm: torch.fx.GraphModule) -> list[bool]:
 
     AOTAutograd knows best: some operations write without a trace on fake tensors, such as batch norm its statistics.
     """
-    places = [node for node in gm.graph.nodes if node.op == "placeholder"]
-    versions = [getattr(node.meta.get("example_value"), "_version", 0) > 0 for node in places]
+    leaves = [node for node in gm.graph.nodes if node.op == "placeholder"]
+    versions = [getattr(node.meta.get("example_value"), "_version", 0) > 0 for node in leaves]
     metadata = aot_metadata()
-    if metadata is None or len(metadata.input_info) != len(places):
-        return [True] * len(places)  # what cannot be inferred counts as written
+    if metadata is None or len(metadata.input_info) != len(leaves):
+        return [True] * len(leaves)  # what cannot be inferred counts as written
     return [
         before or info.mutates_data or info.mutates_metadata
         for before, info in zip(versions, metadata.input_info, strict=True)

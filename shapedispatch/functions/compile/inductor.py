@@ -22,10 +22,10 @@ with warnings.catch_warnings():
 from ...keys.key import any_autocast
 from ..guards.graph import dtypes_of_numbers
 from .graph_effects import only_computes
-from .skip_wrappers import past_wrappers
+from .skip_wrappers import skip_wrappers
 from .unsafe_ops import refuse_kernels, refuse_unchecked
 
-__all__ = ["Code", "compiler", "look_only", "settings_identity"]
+__all__ = ["Code", "compiler", "effects_only", "settings_identity"]
 
 
 _autotuning_log = logging.getLogger("torch._inductor.select_algorithm")
@@ -158,7 +158,7 @@ def _compiled(
         return None
     # Autocast is ambient, as the key has it: with any, AOTAutograd turns it off around the graph.
     bare = len(inference) == len(code.sources) == 1 and only_computes() and not any_autocast()
-    return past_wrappers(run, inference[0]) if bare else run
+    return skip_wrappers(run, inference[0]) if bare else run
 
 
 # Beside what is computed value by value or summed up: what Inductor writes itself, and products into its own memory.
@@ -196,7 +196,7 @@ def _is_about_sizes(target: Any) -> bool:
     return not str(target).startswith("aten") and not isinstance(target, torch._ops.HigherOrderOperator)
 
 
-def look_only(gm: torch.fx.GraphModule, examples: Sequence[Any]) -> Callable[..., Any]:
+def effects_only(gm: torch.fx.GraphModule, examples: Sequence[Any]) -> Callable[..., Any]:
     """Trace through autograd without compiling anything: for a function's effects alone."""
     from torch._dynamo.backends.common import aot_autograd
 

@@ -15,13 +15,13 @@ import torch
 
 from ...hit import profiling
 
-__all__ = ["past_wrappers"]
+__all__ = ["skip_wrappers"]
 
 Run = Callable[..., Any]
 _watching = threading.Lock()
 
 
-def past_wrappers(whole: Run, graph: Any) -> Run:
+def skip_wrappers(whole: Run, graph: Any) -> Run:
     """``whole``, from its second run on without what stands around ``graph``, if its first shows that to be nothing.
 
     ``graph`` is Inductor's, and holds what it runs as ``current_callable``. Grad mode is off meanwhile, as AOTAutograd

@@ -2,7 +2,7 @@
 
 The guards come in two parts. ``accepts`` asks them all, of fakes of a call, once per key; ``check`` asks on each call
 only what a key does not imply (globals, closures, attributes of modules, ambient state). What Dynamo calls its guards'
-methods stands here; what makes a trace, in `dynamo`.
+methods stands here; what makes a trace, in `tracer`.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """A function to its trace (code, guards, effects) by TorchDynamo.
 
-Dynamo's private names stand here; those for what a graph does in `graph_effects`, for settings in `quiet`, for asking
-guards in `trace`: each in one. `trace` runs Dynamo over fake arguments, lets ``compile_graph`` turn the graph into
-something callable, and stops before anything is run. A function that reads more of an argument than a key holds cannot
-be traced (`Untraceable`): the fakes do not have it either, so that what it does with it is not known.
+Dynamo's private names stand here; those for what a graph does in `graph_effects`, for settings in `compiler_config`,
+for asking guards in `trace`: each in one. `trace` runs Dynamo over fake arguments, lets ``compile_graph`` turn the
+graph into something callable, and stops before anything is run. A function that reads more of an argument than a key
+holds cannot be traced (`Untraceable`): the fakes do not have it either, so that what it does with it is not known.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from ..guards.guard_filter import CODE_GUARDS, Implied
 from ..guards.identity_guard import identities_guarded
 from ..guards.traced_code import Found, followed
 from ..guards.unguarded import is_of_a_class_with_values, unkeyed_reads
-from .compiler_config import quiet_configuration
+from .compiler_config import compiler_config
 from .graph_effects import aot_metadata, effects_of
 from .trace import Trace
 
@@ -136,7 +136,7 @@ def _traced_once(
     if record.odd:
         raise Untraceable("it depends on what no key holds: " + "; ".join(dict.fromkeys(record.odd)))
     standing = followed(fn, record.found, record.traced)
-    # In this order: what another thread replaces after this look is seen by `standing`.
+    # In this order: what another thread replaces after this look is seen by `code_guard`.
     replaced = record.standing.replaced() if record.standing is not None else None
     changed = replaced or record.baked.changed()
     if changed is not None:
@@ -153,7 +153,7 @@ def _run_dynamo(
 
     compiled = torch.compile(twin, fullgraph=True, backend=_backend, options={"guard_filter_fn": _split_guards})
     try:
-        with quiet_configuration(tag, number_inputs), _guards_recorded(), _identities_guarded():
+        with compiler_config(tag, number_inputs), _guards_recorded(), _identities_guarded():
             compiled(*args, **kwargs)
     except _Stop:
         pass

@@ -2,7 +2,7 @@
 
 Dynamo follows a method to where Python finds it, on a class or one of its bases, and guards hardly any of those places:
 what is replaced there later (by a reload in a notebook, say) would not be seen. So classes are watched, and functions
-for other code or defaults; `followed` says which. Nothing here keeps a class alive: its build goes with it.
+for other code or defaults; `traced_code` says which. Nothing here keeps a class alive: its build goes with it.
 """
 
 from __future__ import annotations

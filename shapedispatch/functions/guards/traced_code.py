@@ -1,4 +1,4 @@
-"""Which classes and functions Dynamo followed when it traced a function: what `standing` is to watch.
+"""Which classes and functions Dynamo followed when it traced a function: what `code_guard` is to watch.
 
 Its guards show the objects that it met; of what it found on their classes it tells the code objects alone. Functions
 are looked for from there: on those classes, and in what they wrap or close over.

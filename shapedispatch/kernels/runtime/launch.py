@@ -24,7 +24,7 @@ import torch
 from ...hit import profiling
 
 __all__ = [
-    "Launch",
+    "TritonLauncher",
     "capturing",
     "current_device",
     "current_stream",
@@ -36,11 +36,12 @@ __all__ = [
 LEADING = ("gridX", "gridY", "gridZ", "stream", "function")
 
 
-class Launch:
+class TritonLauncher:
     """One compiled kernel, loaded, ready to be launched. It must be made under the device that it is for.
 
     ``captured`` becomes true with the first launch inside a CUDA graph's capture: such a kernel must stay loaded for
-    the life of the process, since nothing tells when the graph is gone. A ``rehearsal``'s graph is gone right after it.
+    the life of the process, since nothing tells when the graph is gone. A ``launch_on_copies``'s graph is gone right
+    after it.
     """
 
     __slots__ = ("_function", "_packed", "_run", "captured", "compiled")
@@ -53,12 +54,12 @@ class Launch:
         self._packed = compiled.packed_metadata
 
     def __call__(
-        self, grid: Any, stream: int, values: tuple[Any, ...], raw: tuple[Any, ...], rehearsal: bool = False
+        self, grid: Any, stream: int, values: tuple[Any, ...], raw: tuple[Any, ...], launch_on_copies: bool = False
     ) -> Any:
-        """Launch over ``grid`` on ``stream``; ``values`` are the arguments as launched, ``raw`` as given."""
+        """TritonLauncher over ``grid`` on ``stream``; ``values`` are the arguments as launched, ``raw`` as given."""
         size = len(grid)
         enter, leave = _runtime.launch_enter_hook, _runtime.launch_exit_hook
-        if stream and not rehearsal and capturing():  # the default stream cannot be captured
+        if stream and not launch_on_copies and capturing():  # the default stream cannot be captured
             self.captured = True
         # A chain of hooks is an object even when it is empty; a profiler may add to it, or put another in its place.
         if (enter is not None and getattr(enter, "calls", True)) or (
@@ -91,7 +92,8 @@ class Launch:
 
 
 def why_not_direct(compiled: Any, names: list[str]) -> list[str]:
-    """Why a compiled kernel of a function with these parameters cannot be launched by `Launch`; empty where it can."""
+    """Why a compiled kernel of a function with these parameters cannot be launched by `TritonLauncher`; empty where it
+    can."""
     target = compiled.metadata.target.backend
     if target != "cuda":
         return [f"for {target} devices Triton's own launch is used"]
@@ -113,7 +115,7 @@ def _has_descriptor(kind: Any) -> bool:
 
 
 def _unknown_launcher() -> list[str]:
-    """Whether the active driver's launcher takes what `Launch` passes."""
+    """Whether the active driver's launcher takes what `TritonLauncher` passes."""
     from triton.runtime.driver import driver
 
     launcher = getattr(driver.active, "launcher_cls", None)
@@ -143,8 +145,8 @@ def why_not_now(kernel: Any) -> str | None:
 def silent_at_a_hit(kernel: Any) -> tuple[tuple[Any, str, str], ...]:
     """What C asks at every hit: each (object, attribute) is empty, or the hit is Python's.
 
-    The same as `why_not_now` asks but for the globals, as `Launch` asks of hooks, and whether a profiler is on. Empty
-    is what it is there: ``f`` for false, ``n`` for None, ``c`` for None or a chain of hooks without one.
+    The same as `why_not_now` asks but for the globals, as `TritonLauncher` asks of hooks, and whether a profiler is on.
+    Empty is what it is there: ``f`` for false, ``n`` for None, ``c`` for None or a chain of hooks without one.
     """
     return (
         (kernel, "pre_run_hooks", "f"),

@@ -9,13 +9,13 @@ from typing import Any
 from ...backend import Memory
 from .compile import compile_all, compiled_already, forget
 from .constexpr_copy import static_copy
-from .launch import Launch, capturing, why_not_direct
+from .launch import TritonLauncher, capturing, why_not_direct
 from .mutation_analysis import Effects, effects_of
-from .unload import Leaving, Releases
+from .unload import PendingUnload, UnloadQueue
 
-__all__ = ["Build", "Builds", "releases", "slot_of"]
+__all__ = ["Build", "Builds", "build_key", "unload_queue"]
 
-releases = Releases(lambda: capturing(), forget)
+unload_queue = UnloadQueue(lambda: capturing(), forget)
 """What all dispatchers of the process let go: a capture in one of them keeps the others waiting, too."""
 
 
@@ -28,26 +28,26 @@ class Build:
 
     kernel: Any
     compiled: Any
-    launch: Launch | None
+    launch: TritonLauncher | None
     device: int
     reasons: tuple[str, ...] = ()
 
     @property
     def slot(self) -> Hashable:
-        """See `slot_of`."""
-        return slot_of(self.compiled, self.device)
+        """See `build_key`."""
+        return build_key(self.compiled, self.device)
 
     def release(self) -> None:
         """Let go of the compiled kernel and, where it may be, of its module."""
         if self.compiled is None:
             return
         captured = self.launch is not None and self.launch.captured
-        leaving = Leaving(self.kernel, self.compiled, self.device, captured)
+        pending = PendingUnload(self.kernel, self.compiled, self.device, captured)
         self.compiled = self.launch = None
-        releases.let_go(leaving)
+        unload_queue.let_go(pending)
 
 
-def slot_of(compiled: Any, device: int) -> Hashable:
+def build_key(compiled: Any, device: int) -> Hashable:
     """Under what the table holds the build of a compiled kernel: equal for the same code on the same device."""
     return ("kernel", compiled.hash, device)
 
@@ -90,7 +90,7 @@ class Builds:
             return held  # type: ignore[no-any-return]  # what this class has put there
         fresh.reasons = tuple(why_not_direct(compiled, self.names))
         if not fresh.reasons:
-            fresh.launch = Launch(compiled)
+            fresh.launch = TritonLauncher(compiled)
         return fresh
 
     @staticmethod

@@ -113,8 +113,8 @@ class _Program:
         """Why memory that is no argument's may be written."""
         reasons = set()
         for operation in self.operations:
-            strange = operation.name not in CARRIES and not operation.regions
-            if strange and reached & self.pointers & set(operation.results):
+            unsupported = operation.name not in CARRIES and not operation.regions
+            if unsupported and reached & self.pointers & set(operation.results):
                 reasons.add(f"the kernel may write through an address that {operation.name} made, not an argument")
             if operation.name in OPAQUE and not operation.pure and self.words & set(operation.operands):
                 reasons.add("the kernel holds foreign code that may write through an address")

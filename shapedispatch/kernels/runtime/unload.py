@@ -18,10 +18,10 @@ from typing import Any
 
 import torch
 
-__all__ = ["Leaving", "Releases", "unload"]
+__all__ = ["PendingUnload", "UnloadQueue", "unload"]
 
 OWN_REFERENCES = 2
-"""References to a compiled kernel that is leaving: its `Leaving`, and the one that counts them.
+"""References to a compiled kernel that is leaving: its `PendingUnload`, and the one that counts them.
 
 No local and no parameter holds it here: how many references a call adds is up to the interpreter (with Dynamo's frame
 evaluation on, as it is in a process while any of its threads runs compiled code, one more at every call).
@@ -40,7 +40,7 @@ MOST_TRIES = 4
 
 
 @dataclass(slots=True)
-class Leaving:
+class PendingUnload:
     """A compiled kernel that is let go: of which jitted function, for which device, and whether a capture saw it."""
 
     kernel: Any
@@ -50,7 +50,7 @@ class Leaving:
     tries: int = 0
 
 
-class Releases:
+class UnloadQueue:
     """What is to be let go. ``capturing`` tells of a capture under way, ``forget`` empties Triton's own caches.
 
     ``kept`` says, newest last, which modules stay loaded and why.
@@ -60,54 +60,54 @@ class Releases:
         self.kept: list[str] = []
         self._capturing = capturing
         self._forget = forget
-        self._waiting: list[Leaving] = []
+        self._waiting: list[PendingUnload] = []
         self._lock = threading.Lock()
 
-    def let_go(self, leaving: Leaving) -> None:
+    def let_go(self, pending: PendingUnload) -> None:
         """Release a compiled kernel that nothing launches any more, or keep it for the next release."""
-        if leaving.captured:
-            _pinned.append(leaving.compiled)
-            self._keep(leaving.compiled.name, "it was launched inside a CUDA graph's capture")
+        if pending.captured:
+            _pinned.append(pending.compiled)
+            self._keep(pending.compiled.name, "it was launched inside a CUDA graph's capture")
             return
         with self._lock:
-            self._waiting.append(leaving)
-        self.go_on()
+            self._waiting.append(pending)
+        self.drain()
 
-    def go_on(self) -> None:
+    def drain(self) -> None:
         """Release what waits, unless a capture is under way."""
         if self._capturing():
             return
         with self._lock:
             waiting, self._waiting = self._waiting, []
-        for leaving in waiting:
-            self._forget(leaving.kernel, leaving.compiled)
-            reason = unload(leaving)
-            if reason == HELD and leaving.tries < MOST_TRIES:
-                leaving.tries += 1
+        for pending in waiting:
+            self._forget(pending.kernel, pending.compiled)
+            reason = unload(pending)
+            if reason == HELD and pending.tries < MOST_TRIES:
+                pending.tries += 1
                 with self._lock:
-                    self._waiting.append(leaving)
+                    self._waiting.append(pending)
             elif reason:
-                self._keep(leaving.compiled.name, reason)
+                self._keep(pending.compiled.name, reason)
 
     def _keep(self, name: str, reason: str) -> None:
         self.kept = [*self.kept[1 - REASONS_KEPT :], f"{name} stays loaded: {reason}"]
 
 
-def unload(leaving: Leaving) -> str | None:
+def unload(pending: PendingUnload) -> str | None:
     """Unload the module of a compiled kernel; or why it stays."""
-    if leaving.compiled.module is None:
+    if pending.compiled.module is None:
         return None
-    if sys.getrefcount(leaving.compiled) > OWN_REFERENCES:
+    if sys.getrefcount(pending.compiled) > OWN_REFERENCES:
         return HELD
-    if hasattr(type(leaving.compiled), "__del__"):
-        leaving.compiled = None  # this Triton unloads it with the last reference
+    if hasattr(type(pending.compiled), "__del__"):
+        pending.compiled = None  # this Triton unloads it with the last reference
         return None
     driver = _driver()
     if driver is None:
         return "this Triton cannot unload, and libcuda cannot be called"
-    module = leaving.compiled.module
-    leaving.compiled.module = leaving.compiled.function = leaving.compiled._run = None  # who comes by it loads it anew
-    with torch.cuda.device(leaving.device):
+    module = pending.compiled.module
+    pending.compiled.module = pending.compiled.function = pending.compiled._run = None  # who comes by it loads it anew
+    with torch.cuda.device(pending.device):
         torch.cuda.synchronize()
         code = driver.cuModuleUnload(ctypes.c_void_p(module))
     return f"cuModuleUnload answered {code}" if code else None

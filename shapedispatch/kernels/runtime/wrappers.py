@@ -1,8 +1,8 @@
 """What stands below the decorator, taken over: a kernel bare or under ``triton.autotune`` and ``triton.heuristics``.
 
-Nothing is refused. A wrapper whose ``run`` is not Triton's own is kept as it is and named in ``strange``: every call
-then goes through it. Attributes of Triton's objects are read here and nowhere else, each with a default for a Triton
-that has lost it.
+Nothing is refused. A wrapper whose ``run`` is not Triton's own is kept as it is and named in ``unsupported``: every
+call then goes through it. Attributes of Triton's objects are read here and nowhere else, each with a default for a
+Triton that has lost it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
-__all__ = ["Adopted", "Heuristics", "Layer", "Tuning", "View", "adopt", "config_text", "is_kernel"]
+__all__ = ["Heuristics", "Layer", "Tuning", "View", "WrappedKernel", "config_text", "is_kernel", "unwrap"]
 
 
 class View(Protocol):
@@ -64,11 +64,11 @@ Layer: TypeAlias = Heuristics | Tuning
 
 
 @dataclass(frozen=True, slots=True)
-class Adopted:
+class WrappedKernel:
     """A kernel and what was said about it.
 
     ``original`` is what the decorator was put on, ``kernel`` the function at the bottom, ``layers`` what lies
-    between, outermost first (the order in which Triton evaluates them). ``strange`` are the reasons why every call
+    between, outermost first (the order in which Triton evaluates them). ``unsupported`` are the reasons why every call
     must go through ``original``; empty for what Triton itself makes.
     """
 
@@ -76,7 +76,7 @@ class Adopted:
     kernel: Any
     layers: tuple[Layer, ...] = ()
     interpreted: bool = False
-    strange: tuple[str, ...] = ()
+    unsupported: tuple[str, ...] = ()
 
     @property
     def tuning(self) -> Tuning | None:
@@ -134,7 +134,7 @@ class Adopted:
             if isinstance(layer, Tuning):
                 break
             outer.append(layer)
-        return Adopted(self.original, self.kernel, tuple(outer)).keywords(positional, given, None, view)
+        return WrappedKernel(self.original, self.kernel, tuple(outer)).keywords(positional, given, None, view)
 
     @staticmethod
     def _modelled(
@@ -154,20 +154,20 @@ def is_kernel(fn: Any) -> bool:
     return isinstance(fn, jit.KernelInterface) if jit is not None else False
 
 
-def adopt(kernel: Any) -> Adopted:
+def unwrap(kernel: Any) -> WrappedKernel:
     """Take over ``kernel`` with all that Triton's decorators above it were told."""
     layers: list[Layer] = []
-    strange: list[str] = []
+    unsupported: list[str] = []
     inner = kernel
     while not _is_bottom(inner):
-        layer = _layer(inner, strange)
+        layer = _layer(inner, unsupported)
         if layer is None:
             break
         layers.append(layer)
         inner = inner.fn
     if sum(isinstance(layer, Tuning) for layer in layers) > 1:
-        strange.append("triton.autotune twice over one kernel, which Triton's own call refuses")
-    return Adopted(kernel, _bottom(inner), tuple(layers), _is_interpreted(_bottom(inner)), tuple(strange))
+        unsupported.append("triton.autotune twice over one kernel, which Triton's own call refuses")
+    return WrappedKernel(kernel, _bottom(inner), tuple(layers), _is_interpreted(_bottom(inner)), tuple(unsupported))
 
 
 def config_text(config: Any) -> str:
@@ -194,7 +194,7 @@ def _bottom(fn: Any) -> Any:
     return fn
 
 
-def _layer(wrapper: Any, strange: list[str]) -> Layer | None:
+def _layer(wrapper: Any, unsupported: list[str]) -> Layer | None:
     """One of Triton's own two wrappers as a record; None, with the reason, for any other."""
     from triton.runtime.autotuner import Autotuner
     from triton.runtime.autotuner import Heuristics as TritonHeuristics
@@ -204,7 +204,7 @@ def _layer(wrapper: Any, strange: list[str]) -> Layer | None:
         return _tuning(wrapper)
     if isinstance(wrapper, TritonHeuristics) and run is TritonHeuristics.run:
         return Heuristics(dict(wrapper.values))
-    strange.append(f"{type(wrapper).__name__} above the kernel has a launch of its own")
+    unsupported.append(f"{type(wrapper).__name__} above the kernel has a launch of its own")
     return None
 
 
