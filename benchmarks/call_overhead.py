@@ -44,9 +44,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         os.environ["SHAPEDISPATCH_SETTINGS"] = str(settings)  # read at the first decoration, below
         from shapedispatch.hit import native
 
-        road = {"c_road": native.reason() is None, "why": native.reason()}
-        CONSOLE.print(f"on the road in {'C' if road['c_road'] else f'Python: {native.reason()}'}", highlight=False)
-        found = road | {"keys": by_keys_in_table(chosen), "shapes": {}}
+        fast_path = {"c_road": native.reason() is None, "why": native.reason()}
+        CONSOLE.print(f"on the road in {'C' if fast_path['c_road'] else f'Python: {native.reason()}'}", highlight=False)
+        found = fast_path | {"keys": by_keys_in_table(chosen), "shapes": {}}
         for count, one in by_shapes_seen(chosen):
             found["shapes"][count] = one
             write(__file__, found | {"bars": bars(found)}, ran_on, chosen)  # a run that is cut off leaves what it has
@@ -79,7 +79,7 @@ def by_shapes_seen(chosen: argparse.Namespace) -> Iterator[tuple[int, dict[str, 
             "shapedispatch": (dispatched, turns),
             "its key alone, in Python": (keys.key, [(args, {}) for args in turns]),
         }
-        if dispatched.core.road is not None:
+        if dispatched.core.fast_path is not None:
             contenders["shapedispatch, in Python"] = (in_python(dispatched), turns)
         measured = host_contest(contenders, loops=5 if chosen.small else 11)
         ran = sorted({dispatched.explain(*args).variant for args in turns})

@@ -1,4 +1,4 @@
-"""What do key and lookup cost in C, beside the Python road? Functions and kernels of 1, 2, 8 and 16 tensors.
+"""What do key and lookup cost in C, beside the Python path? Functions and kernels of 1, 2, 8 and 16 tensors.
 
 Where there is no GPU, Triton compiles for one and the tests' driver launches nothing. Pin it to one core and run it on
 a quiet machine: `taskset -c 1 python benchmarks/hotpath_cost.py --device cpu`. Bars: at 8 tensors C takes at most 0.4
@@ -96,7 +96,7 @@ def by_tensors(what: str, maker: Callable[..., Subject], chosen: argparse.Namesp
     """Key and lookup by each road, for the same calls."""
     rows, found = [], {}
     for count in TENSORS:
-        python, c, call = roads(*maker(count, chosen.device))
+        python, c, call = paths(*maker(count, chosen.device))
         measured = host_contest(
             {"Python": (python, [(call, {})]), "C": (c, [(call, {})])},
             calls=1_000 if chosen.small else 20_000,
@@ -110,17 +110,17 @@ def by_tensors(what: str, maker: Callable[..., Subject], chosen: argparse.Namesp
     return found
 
 
-def roads(
+def paths(
     made: Any, key: Callable[[Any], Any], call: tuple[Any, ...]
 ) -> tuple[Callable[..., Any], Callable[..., Any], tuple[Any, ...]]:
     """Key and lookup of a call by Python and by C, and the call; it is known to both."""
     for _ in range(3):
         made(*call)
     core = made.core
-    if core.road.find(call, {}) is None or not core.table.peek(key(call)):
-        raise RuntimeError("not what was to be measured: the call is not known on both roads")
+    if core.fast_path.find(call, {}) is None or not core.table.peek(key(call)):
+        raise RuntimeError("not what was to be measured: the call is not known on both paths")
     peek = core.table.peek
-    return (lambda args, kwargs: peek(key(args))), core.road.find, call
+    return (lambda args, kwargs: peek(key(args))), core.fast_path.find, call
 
 
 def soak(what: str, maker: Callable[..., Subject], device: str, hits: int, misses: int) -> dict[str, int]:

@@ -3,7 +3,7 @@
 An elementwise sum of 1, 2, 8 or 16 vectors of 4,096 floats, so that a call's time is the launch's. Contenders, in one
 run: ``cuLaunchKernel`` in a loop of C (the floor), a CUDA graph's replay, ``CompiledKernel.run`` of a compiled kernel,
 ``triton.jit``, ``triton.autotune``, ``torch.compile``, Helion where it is installed, and the dispatcher over both, on
-the Python road and (where it is built) on the C road; one shape again and again, two in turn, and 64. Then the same
+the Python path and (where it is built) on the C path; one shape again and again, two in turn, and 64. Then the same
 call with one key in the table and with 10,000.
 
 Bars, on the road in C: at most 1.45 × the bare launch with 2 tensors and 1.8 × with 16; at least 3.3 × as fast as
@@ -28,7 +28,7 @@ from typing import Any
 import torch
 from common import (
     CONSOLE,
-    AtGrid,
+    GridBound,
     Measured,
     banner,
     captured,
@@ -50,7 +50,7 @@ QUICK_MS = 2  # for each config of triton.autotune: which wins is not asked here
 ELEMENTS, SHAPES = 4096, 64
 ONE, TWO, MANY = "one shape", "2 shapes in turn", f"{SHAPES} shapes in turn"
 KEYS, SMALL_KEYS = 10_000, 500
-ROADS = {"Python": "false", "C": "true"}
+PATHS = {"Python": "false", "C": "true"}
 BARE, RUN, JIT, AUTOTUNE = "cuLaunchKernel in C", "CompiledKernel.run", "triton.jit", "triton.autotune"
 REPLAY, COMPILED, HELION = "CUDA graph replay", "torch.compile(dynamic=False)", "Helion"
 BY_CALL, GIVEN, TUNED = "shapedispatch, d[grid]", "shapedispatch, grid= given", "shapedispatch over autotune"
@@ -65,27 +65,33 @@ def main(arguments: Sequence[str] | None = None) -> None:
         CONSOLE.print("launch_overhead.py launches kernels: it needs a GPU, and there is none here")
         return
     ran_on = banner("cuda")
-    here = next((road for road, setting in ROADS.items() if os.environ.get("SHAPEDISPATCH_HOTPATH") == setting), None)
-    found = {here: on_this_road(here, chosen)} if here else {road: in_a_process(road, chosen) for road in ROADS}
+    here = next(
+        (fast_path for fast_path, setting in PATHS.items() if os.environ.get("SHAPEDISPATCH_HOTPATH") == setting), None
+    )
+    found = (
+        {here: on_this_road(here, chosen)}
+        if here
+        else {fast_path: in_a_process(fast_path, chosen) for fast_path in PATHS}
+    )
     if here is None:
-        for road, one in found.items():
-            show(road, one)
+        for fast_path, one in found.items():
+            show(fast_path, one)
         found["bars"] = list(bars(found["C"]))
         show_bars(found["bars"])
     write(__file__, found, ran_on, chosen)
 
 
-def in_a_process(road: str, chosen: argparse.Namespace) -> Any:
+def in_a_process(fast_path: str, chosen: argparse.Namespace) -> Any:
     """The same script with the road set."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "found.json"
         command = [sys.executable, __file__, "--json", str(path), *(["--small"] if chosen.small else [])]
-        environment = {**os.environ, "SHAPEDISPATCH_HOTPATH": ROADS[road]}
+        environment = {**os.environ, "SHAPEDISPATCH_HOTPATH": PATHS[fast_path]}
         subprocess.run(command, env=environment, check=True, stdout=subprocess.DEVNULL)
-        return json.loads(path.read_text())[road]
+        return json.loads(path.read_text())[fast_path]
 
 
-def on_this_road(road: str, chosen: argparse.Namespace) -> dict[str, Any]:
+def on_this_road(fast_path: str, chosen: argparse.Namespace) -> dict[str, Any]:
     """Every number of tensors, with what the process says of its road; compilers build 64 times on that in C only."""
     from shapedispatch.hit import native
 
@@ -93,7 +99,7 @@ def on_this_road(road: str, chosen: argparse.Namespace) -> dict[str, Any]:
     torch._dynamo.config.fail_on_recompile_limit_hit = True  # it would fall back to eager
     loops, calls = (5, 500) if chosen.small else (11, 1000)
     counts = SMALL_COUNTS if chosen.small else COUNTS
-    compiled = {COMPILED_IN_TURN} if road == "C" else set()
+    compiled = {COMPILED_IN_TURN} if fast_path == "C" else set()
     tables = {str(count): of_count(count, calls, loops, in_turn=count in compiled) for count in counts}
     keys = by_keys(SMALL_KEYS if chosen.small else KEYS, calls, loops)
     return {"c_road": bool(native.hotpath_available), "why": native.hotpath_reason, "tensors": tables, "keys": keys}
@@ -154,9 +160,9 @@ def given_once(kernel: Any, **more: Any) -> Any:
     return shapedispatch(kernel, dims="n", grid=grid, store=False, name="launch.grid", **more)
 
 
-def by_grid(kernel: Any) -> AtGrid:
+def by_grid(kernel: Any) -> GridBound:
     """The kernel called as Triton kernels are, with a tuple for a grid."""
-    return AtGrid(kernel, (4,))
+    return GridBound(kernel, (4,))
 
 
 def compilers(count: int, turns: Sequence[Args]) -> tuple[Contenders, dict[str, str]]:
@@ -322,10 +328,10 @@ def show_bars(found: Sequence[Mapping[str, Any]]) -> None:
     print_table("bars, on the road in C", ("", "measured", "bar", ""), rows)
 
 
-def show(road: str, found: dict[str, Any]) -> None:
+def show(fast_path: str, found: dict[str, Any]) -> None:
     """A table a number of tensors: µs a call, and each as a multiple of triton.jit and of triton.autotune."""
     used = "C" if found["c_road"] else "Python"
-    CONSOLE.print(f"asked for the {road} road, on the {used} road ({found['why'] or 'it is built and in use'})")
+    CONSOLE.print(f"asked for the {fast_path} road, on the {used} road ({found['why'] or 'it is built and in use'})")
     for count, shapes in found["tensors"].items():
         for title in (ONE, TWO, MANY):
             measured = {name: Measured(**time) for name, time in shapes[title].items()}

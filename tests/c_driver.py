@@ -1,4 +1,4 @@
-"""A CUDA driver for the C road that launches nothing: launches go to a `Recorder`, as Triton's own do."""
+"""A CUDA driver for the C path that launches nothing: launches go to a `Recorder`, as Triton's own do."""
 
 from __future__ import annotations
 

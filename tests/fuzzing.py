@@ -333,8 +333,8 @@ def make_tensor(sizes: Sequence[int], dtype: torch.dtype, layout: str, values: i
 def _strides(sizes: tuple[int, ...], layout: str) -> tuple[tuple[int, ...], int]:
     dense = _dense(sizes)
     if layout == "transposed" and len(sizes) > 1:
-        *front, last, first = _dense((*sizes[:-2], sizes[-1], sizes[-2]))
-        return (*front, first, last), 0
+        *kernel_object, last, first = _dense((*sizes[:-2], sizes[-1], sizes[-2]))
+        return (*kernel_object, first, last), 0
     if layout == "reversed axes":
         return _dense(sizes[::-1])[::-1], 0
     if layout == "stepped":

@@ -37,7 +37,7 @@ def call_overhead() -> dict[str, Any]:
 
 
 def launch_overhead() -> dict[str, Any]:
-    """Both roads."""
+    """Both paths."""
     others = {"triton.jit": 12.0, "triton.autotune": 18.0}
     ours = {"shapedispatch, d[grid]": 4.0, "shapedispatch, grid= given": 3.0}
     alone = {"cuLaunchKernel in C": 2.0, "CompiledKernel.run": 4.0}
@@ -46,12 +46,12 @@ def launch_overhead() -> dict[str, Any]:
     part = {"one shape": one, "not measured": {"Helion": "it is not installed"}}
     part |= {"2 shapes in turn": many, "64 shapes in turn": many}
     keys = {"count": 9, "times": {"1 key": time(3.0), "9 keys": time(3.1), "9 keys, in turn": time(3.2)}}
-    road = {"c_road": True, "why": None, "tensors": dict.fromkeys(("2", "8"), part), "keys": keys}
+    fast_path = {"c_road": True, "why": None, "tensors": dict.fromkeys(("2", "8"), part), "keys": keys}
     bars = [
         {"what": "ours / cuLaunchKernel in C, 2 tensors", "measured": 1.5, "at most": 1.45},
         {"what": "triton.jit / ours, 2 tensors, one shape", "measured": 4.0, "at least": 3.3},
     ]
-    return {"Python": road, "C": road, "bars": bars}
+    return {"Python": fast_path, "C": fast_path, "bars": bars}
 
 
 def key_cost() -> dict[str, Any]:

@@ -57,9 +57,9 @@ def test_the_numbers_of_a_page_are_those_of_the_results(page: Path) -> None:
 
 def test_every_name_has_its_place_on_a_page() -> None:
     """Each script's answer on the benchmarks' page, each part on the project's."""
-    bench, front = (page.read_text("utf-8") for page in plots.PAGES)
+    bench, kernel_object = (page.read_text("utf-8") for page in plots.PAGES)
     assert {match[2] for match in plots.MARKED.finditer(bench)} == ANSWERS.keys()
-    assert {match[2] for match in plots.MARKED.finditer(front)} == front_page.PARTS.keys()
+    assert {match[2] for match in plots.MARKED.finditer(kernel_object)} == front_page.PARTS.keys()
 
 
 @pytest.mark.parametrize("page", plots.PAGES, ids=lambda page: page.parent.name or page.name)

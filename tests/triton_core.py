@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from shapedispatch.api.kernel_object import front
+from shapedispatch.api.kernel_object import kernel_object
 from shapedispatch.dispatch.dispatcher import Core
 from shapedispatch.kernels.backend import TritonKernel
 from shapedispatch.kernels.runtime.wrappers import unwrap
@@ -44,7 +44,7 @@ def dispatched(kernel: Any, recorder: Recorder | None = None, cost: Cost = lambd
     backend = TritonKernel(wrapped, "kernel", spec_of(wrapped, resolve(), **planned))
     timer = ToldTimer(recorder, cost) if recorder is not None else None
     told = None if recorder is None else lambda device, regime: timer
-    dispatcher = front(Core(backend, resolve, planned.get("inputs"), told))
+    dispatcher = kernel_object(Core(backend, resolve, planned.get("inputs"), told))
     dispatcher.core.timer = timer
     return dispatcher
 

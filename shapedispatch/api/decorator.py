@@ -193,7 +193,7 @@ def _kernel_dispatcher(target: Any, said: DecoratorArguments) -> Any:
     """A Triton kernel's dispatcher: an object called as Triton kernels are."""
     from ..kernels.backend import TritonKernel
     from ..kernels.spec import spec_of
-    from .kernel_object import front  # Triton takes a while to import, and may not be there
+    from .kernel_object import kernel_object  # Triton takes a while to import, and may not be there
 
     variants = checked_variants(said.variants)
     wrapped = unwrap(target)
@@ -203,7 +203,7 @@ def _kernel_dispatcher(target: Any, said: DecoratorArguments) -> Any:
     resolve = functools.partial(_resolve, label, checked_settings(said.settings, parameters, parameters))
     told = {"dims": said.dims, "inputs": said.inputs, "mutates": mutates, **said.kernel}
     spec = spec_of(wrapped, resolve(), variants=variants, **told)
-    dispatcher = front(Core(TritonKernel(wrapped, label, spec), resolve, said.inputs, objective=said.objective))
+    dispatcher = kernel_object(Core(TritonKernel(wrapped, label, spec), resolve, said.inputs, objective=said.objective))
     _register(label, dispatcher)
     return dispatcher
 
@@ -245,8 +245,8 @@ _names = itertools.count(2)
 def function_of(core: Core, fn: Callable[..., Any]) -> Any:
     """A real function that dispatches: it works as a method, under torch.compile, torch.export and fx."""
     is_dynamo_compiling = torch.compiler.is_dynamo_compiling  # Dynamo takes it for True, and inlines ``fn``
-    normal, arity, call = core.backend.normal, core.backend.arity, core.road or core.call
-    python_road, profiler = core.call, profiling.state
+    normal, arity, call = core.backend.normal, core.backend.arity, core.fast_path or core.call
+    cache_miss, profiler = core.call, profiling.state
 
     @functools.wraps(function_in(fn))
     def dispatch(*args: Any, **kwargs: Any) -> Any:
@@ -261,7 +261,7 @@ def function_of(core: Core, fn: Callable[..., Any]) -> Any:
             if not binds:  # outside: the function says best what is wrong with the call, and nothing before it
                 return fn(*args, **kwargs)
         if profiler._is_profiler_enabled:
-            return python_road(args, kwargs)  # which names what it runs
+            return cache_miss(args, kwargs)  # which names what it runs
         return call(args, kwargs)
 
     for name in ("explain", "tune", "prepare", "variant", "choices", "cache_info", "cache_clear"):

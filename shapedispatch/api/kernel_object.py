@@ -22,10 +22,10 @@ from ..kernels.variants import CallForm
 from ..keys.key import Bypass
 from ..shapes.hints import every_point
 
-__all__ = ["front"]
+__all__ = ["kernel_object"]
 
 
-def front(core: Any) -> Any:
+def kernel_object(core: Any) -> Any:
     """The object for a `dispatcher.Core` whose backend is a `backend.TritonKernel`."""
     shown = _shown(core.backend.wrapped)
     in_c = c_signature.bases()
@@ -34,7 +34,7 @@ def front(core: Any) -> Any:
     made.__dict__ = shown.__dict__  # one and the same: what is set on either is seen on both
     made.core = core
     if in_c is not None:
-        c_signature.attach(made, _at_grid_over(in_c))
+        c_signature.attach(made, _grid_bound_over(in_c))
     return made
 
 
@@ -50,36 +50,36 @@ def _shown(wrapped: WrappedKernel) -> Any:
 @functools.cache
 def _class_over(base: Any, in_c: c_signature.Bases | None) -> Any:
     """The class of such objects over a class of Triton's: made once. Calls go to ``in_c`` first, if there is one."""
-    bases = [in_c.front] if in_c is not None else []
-    bases += [_Tuned, _Front, base] if hasattr(base, "prune_configs") else [_Front, base]
-    return type(f"Dispatched{base.__name__}", tuple(bases), {"__slots__": ("core",), "__doc__": _Front.__doc__})
+    bases = [in_c.kernel_object] if in_c is not None else []
+    bases += [_Tuned, _KernelObject, base] if hasattr(base, "prune_configs") else [_KernelObject, base]
+    return type(f"Dispatched{base.__name__}", tuple(bases), {"__slots__": ("core",), "__doc__": _KernelObject.__doc__})
 
 
 class _Asked:
     """What ``kernel[grid]`` is asked for, as a dispatcher is: the call is the kernel's, with this ``grid``."""
 
     __slots__ = ()
-    front: Any
+    kernel_object: Any
     grid: Any
 
     def explain(self, *args: Any, **kwargs: Any) -> Any:
         """See `decorator.Dispatcher.explain`."""
-        return self.front.core.explain(self.grid, *args, **kwargs)
+        return self.kernel_object.core.explain(self.grid, *args, **kwargs)
 
     def tune(self, *args: Any, **kwargs: Any) -> Any:
         """See `decorator.Dispatcher.tune`."""
-        return self.front.core.tune(self.grid, *args, **kwargs)
+        return self.kernel_object.core.tune(self.grid, *args, **kwargs)
 
     def prepare(self, sizes: Any = (), *args: Any, **kwargs: Any) -> Any:
         """See `decorator.Dispatcher.prepare`."""
-        return _prepared(self.front.core, self.grid, sizes, args, kwargs)
+        return _prepared(self.kernel_object.core, self.grid, sizes, args, kwargs)
 
 
-class _AtGrid(_Asked, functools.partial[Any]):
+class _GridBound(_Asked, functools.partial[Any]):
     """``kernel[grid]``: called with the kernel's arguments."""
 
     @property
-    def front(self) -> Any:  # type: ignore[override]  # a field in C
+    def kernel_object(self) -> Any:  # type: ignore[override]  # a field in C
         """The kernel."""
         return self.func.__self__  # type: ignore[attr-defined]  # what is called is a method of the object
 
@@ -90,9 +90,9 @@ class _AtGrid(_Asked, functools.partial[Any]):
 
 
 @functools.cache
-def _at_grid_over(in_c: c_signature.Bases) -> type:
+def _grid_bound_over(in_c: c_signature.Bases) -> type:
     """The class of ``kernel[grid]`` where C answers calls."""
-    return type("AtGrid", (in_c.at_grid, _Asked), {"__slots__": (), "__doc__": _AtGrid.__doc__})
+    return type("AtGrid", (in_c.grid_bound, _Asked), {"__slots__": (), "__doc__": _GridBound.__doc__})
 
 
 def _named(module: str, name: str) -> Any:
@@ -126,14 +126,14 @@ def _prepared(core: Any, grid: Any, sizes: Any, args: tuple[Any, ...], kwargs: M
     return [core.tune(grid, *made_args, **made_kwargs) for made_args, made_kwargs in made]
 
 
-class _Front:
+class _KernelObject:
     """A Triton kernel whose calls are dispatched: ``kernel[grid](...)``, or ``kernel(...)`` with a decorator's grid."""
 
     __slots__ = ()
     core: Any
 
-    def __getitem__(self, grid: Any) -> _AtGrid:
-        return _AtGrid(self._launched, None, grid)
+    def __getitem__(self, grid: Any) -> _GridBound:
+        return _GridBound(self._launched, None, grid)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Launch over the grid that the decorator gave."""
@@ -151,14 +151,14 @@ class _Front:
 
     # -- the hit
 
-    def _called(self, link: Any, grid: None, /, *args: Any, **kwargs: Any) -> Any:
+    def _called(self, node: Any, grid: None, /, *args: Any, **kwargs: Any) -> Any:
         if self.core.backend.spec.grid is None:
             # Called by another kernel under the interpreter; or wrongly, and Triton says how.
             return self.core.backend.wrapped.original(*args, **kwargs)
-        return self._launched(link, grid, *args, **kwargs)
+        return self._launched(node, grid, *args, **kwargs)
 
-    def _launched(self, link: Any, grid: Any, /, *args: Any, **kwargs: Any) -> Any:
-        """The hit, with a ``link`` where C has asked: see `Table.link`."""
+    def _launched(self, node: Any, grid: Any, /, *args: Any, **kwargs: Any) -> Any:
+        """The hit, with a ``node`` where C has asked: see `Table.node`."""
         core = self.core
         backend = core.backend
         reason = "" if core.off else backend.why_bypassed()
@@ -175,8 +175,8 @@ class _Front:
         entry = core.table.find(key, raw, options)
         if entry is None:
             return self._miss(key, (CallForm(grid, len(args), tuple(kwargs)), *raw), options)
-        if link is not None:
-            core.table.link(link, key, args, kwargs, False)
+        if node is not None:
+            core.table.insert(node, key, args, kwargs, False)
         run = entry.run
         if run is None:  # another thread let the build go between finding the entry and this line
             return self._bypass("", grid, args, kwargs)

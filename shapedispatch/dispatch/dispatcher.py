@@ -55,13 +55,13 @@ class Core:
         self._objective = objective
         self.worker: Callable[[], Worker] = shared
         self._user_warnings = UserWarnings()
-        self.road: native.Road | None = None
+        self.fast_path: native.FastPath | None = None
         self.settings = resolve()
         self.table = Table(self.settings.maxsize, self.settings.max_builds, EventLog(backend.name))
         store = store_at(self.settings.store)
         self._kernel_store = KernelStore(store, backend.name, self.identity) if store is not None else None
         self.refresh()
-        self._take_road()
+        self._use_fast_path()
         asked = Introspection(backend, self.ctx, inputs)
         self.explain, self.tune, self.prepare, self.variant = asked.explain, asked.tune, asked.prepare, asked.variant
 
@@ -72,28 +72,28 @@ class Core:
             self.table.forget(_of_its_mode)
         self.off = self.settings.mode == "off"
         self.frozen = self.settings.mode in FROZEN_MODES
-        if self.road is not None:
-            self.road.off = self.off
+        if self.fast_path is not None:
+            self.fast_path.off = self.off
 
     def identity(self) -> Mapping[str, str]:
         """What a stored choice depends on besides the key and the machine; the usual objective goes without saying."""
         objective = {} if self._objective == "time" else {"objective": code_identity(self._objective)}
         return {**self.backend.identity(), **objective}
 
-    def _take_road(self) -> None:
+    def _use_fast_path(self) -> None:
         """Let C answer hits, where it is in use and makes such keys as the backend does: those that have a form."""
         self._form: Callable[[], tuple[bool, bool]] | None = getattr(self.backend, "form", None)
         if self._form is None:
             return
-        self.road = native.road(self.call, self._plain_instead, self._form()[0])
-        if self.road is not None:
-            self.road.off = self.off
-            self.table.attach(self.road)
+        self.fast_path = native.fast_path(self.call, self._fallback, self._form()[0])
+        if self.fast_path is not None:
+            self.fast_path.off = self.off
+            self.table.attach(self.fast_path)
 
     # -- the call
 
-    def call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], link: Any = None) -> Any:
-        """Run the variant for this call in normal form; with a ``link``, the C road has asked, see `Table.link`."""
+    def call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], node: Any = None) -> Any:
+        """Run the variant for this call in normal form; with a ``node``, the C path has asked, see `Table.node`."""
         if self.off:
             return self.plain(*args, **kwargs)
         why = None
@@ -106,8 +106,8 @@ class Core:
         entry = self.table.find(key, args, kwargs)
         if entry is None:
             return self.miss(key, args, kwargs)
-        if link is not None and self._form is not None:
-            self.table.link(link, key, args, kwargs, self._form()[1])
+        if node is not None and self._form is not None:
+            self.table.insert(node, key, args, kwargs, self._form()[1])
         return self.run(entry, args, kwargs)
 
     def run(self, entry: Entry, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
@@ -122,9 +122,9 @@ class Core:
         except Exception:  # the boundary where a build is judged; the reason is kept there
             if not entry.retry:
                 raise
-            return self._plain_instead(*args, **kwargs)
+            return self._fallback(*args, **kwargs)
 
-    def _plain_instead(self, /, *args: Any, **kwargs: Any) -> Any:
+    def _fallback(self, /, *args: Any, **kwargs: Any) -> Any:
         """Plain's answer where a build that writes nothing has raised what is being handled: its error is the error.
 
         If it answers, what the build raised is counted as the reason.

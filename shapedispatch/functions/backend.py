@@ -77,7 +77,7 @@ class TorchFunction:
         return differences(key, other, self.signature.names) if len(key) == len(other) else ()
 
     def form(self) -> tuple[bool, bool]:
-        """How `key` is made, for the C road: whether of a receiver, and whether with the overlaps."""
+        """How `key` is made, for the C path: whether of a receiver, and whether with the overlaps."""
         return self._receiver, self._watch_overlap
 
     def sizes(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, int]:

@@ -1,7 +1,7 @@
 """The hit path in C: gives `_native` what it needs of torch, and says why it is not in use where it is not.
 
-Both roads follow one law, which stands in `keys`: the functions that C asks are the ones that `keys` asks. Where the C
-module is missing, or torch is not as it must be for it, every call takes the Python road, to the same answers.
+Both paths follow one law, which stands in `keys`: the functions that C asks are the ones that `keys` asks. Where the C
+module is missing, or torch is not as it must be for it, every call takes the Python path, to the same answers.
 
 ``hotpath_available`` and ``hotpath_reason`` (None, or why not) are read from here.
 """
@@ -23,24 +23,24 @@ from torch.nn import Module, Parameter
 
 from ..keys import key as keys
 from ..settings.resolve import settings
-from .watchers import changes_are_told
+from .watchers import watchers_are_reliable
 
-__all__ = ["Plan", "Road", "available", "module", "plan", "reason", "road"]
+__all__ = ["CudaLauncher", "FastPath", "available", "cuda_launcher", "fast_path", "module", "reason"]
 
-Plan: TypeAlias = Callable[[tuple[int, ...], tuple[Any, ...]], bool]
-"""A launch in C: ``plan(grid, values)``. False means that this thread has no CUDA context: nothing was launched."""
+CudaLauncher: TypeAlias = Callable[[tuple[int, ...], tuple[Any, ...]], bool]
+"""A launch in C: ``launcher(grid, values)``. False means that this thread has no CUDA context: nothing was launched."""
 
 
-class Road(Protocol):
+class FastPath(Protocol):
     """The hit path of one dispatcher in C: ``road(args, kwargs)`` is `Core.call`."""
 
     off: bool
-    """Whether every call takes the Python road."""
+    """Whether every call takes the Python path."""
     held: int
     """How many calls it knows the table's slot of."""
 
     def __call__(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], /) -> Any:
-        """Run what the table holds for this call, or take the Python road."""
+        """Run what the table holds for this call, or take the Python path."""
 
     def find(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], /) -> Any:
         """The slot linked to this call, or None; nothing is counted or run."""
@@ -51,24 +51,24 @@ class Road(Protocol):
     def number(self, numbers: Iterator[int], /) -> None:
         """Number hits by this iterator."""
 
-    def link(self, link: Any, slot: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], overlap: bool, /) -> bool:
+    def insert(self, node: Any, slot: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], overlap: bool, /) -> bool:
         """Let calls like this one find the slot, if the link still describes it; whether it does."""
 
-    def unlink(self, link: Any, /) -> None:
+    def remove(self, node: Any, /) -> None:
         """Let no call find the link's slot any more."""
 
     def clear(self) -> None:
         """Let no call find any slot any more."""
 
 
-def road(python_road: Callable[..., Any], instead: Callable[..., Any], receiver: bool) -> Road | None:
+def fast_path(cache_miss: Callable[..., Any], fallback: Callable[..., Any], receiver: bool) -> FastPath | None:
     """A dispatcher's hit path in C, or None where C is not in use.
 
-    ``python_road(args, kwargs, link)`` is asked where C cannot answer; ``instead(*args, **kwargs)`` where a build has
+    ``python_road(args, kwargs, link)`` is asked where C cannot answer; ``fallback(*args, **kwargs)`` where a build has
     raised that may be retried. ``receiver`` is as in `key.key`.
     """
     module, _ = _loaded()
-    return module.Road(python_road, instead, receiver) if reason() is None else None
+    return module.FastPath(cache_miss, fallback, receiver) if reason() is None else None
 
 
 def module() -> Any:
@@ -76,7 +76,7 @@ def module() -> Any:
     return _loaded()[0] if reason() is None else None
 
 
-def plan(
+def cuda_launcher(
     name: str,
     function: int,
     threads: int,
@@ -86,21 +86,21 @@ def plan(
     grid: Sequence[int] | None = None,
     filled: Mapping[str, Any] | None = None,
     answer: Any = None,
-) -> Plan | str:
+) -> CudaLauncher | str:
     """The launch of a loaded CUDA kernel in C, or why there is none.
 
     ``function`` is the driver's handle. ``parameters`` are all that the kernel takes, each as (kind, bytes, place of
     its value in a call): of kind ``p`` for an address, a tensor or None, ``i`` and ``u`` for integers, ``f`` for floats
-    of 4 or 8 bytes, ``0`` for zeros. A `KernelRoad` launches it over ``grid`` where a call gives none, with ``filled``
-    for the parameters that configs fill in, and returns ``answer``. It is only for kernels that need nothing more of
-    the driver than this; a driver that knows the parameters otherwise is a reason. The plan raises RuntimeError, naming
-    kernel and call, where the driver refuses a launch.
+    of 4 or 8 bytes, ``0`` for zeros. A `KernelFastPath` launches it over ``grid`` where a call gives none, with
+    ``filled`` for the parameters that configs fill in, and returns ``answer``. It is only for kernels that need nothing
+    more of the driver than this; a driver that knows the parameters otherwise is a reason. The plan raises
+    RuntimeError, naming kernel and call, where the driver refuses a launch.
     """
     why = reason() or _no_driver(_loaded()[0])
     if why is not None:
         return why
     try:
-        made: Plan = _loaded()[0].Plan(
+        made: CudaLauncher = _loaded()[0].CudaLauncher(
             name, function, threads, shared_bytes, device, tuple(parameters),
             None if grid is None else tuple(grid), dict(filled or {}), answer,
         )  # fmt: skip
@@ -119,12 +119,12 @@ def _no_driver(module: Any) -> str | None:
 
 
 def available() -> bool:
-    """Whether hits take the C road."""
+    """Whether hits take the C path."""
     return reason() is None
 
 
 def reason() -> str | None:
-    """Why hits do not take the C road, or None."""
+    """Why hits do not take the C path, or None."""
     if not settings().resolve("").hotpath:
         return f"the setting hotpath is false ({settings().resolve('').origin['hotpath']})"
     return _loaded()[1]
@@ -156,20 +156,20 @@ def bind(module: Any) -> str | None:
     except (AttributeError, TypeError, ValueError) as error:
         return f"torch {torch.__version__} is not as the C module needs it: {error}"
     odd = torch.empty_strided((1, 3), (7, 2), dtype=torch.float16, device="cpu")
-    words = module.part(odd)
+    words = module.sign_value(odd)
     if words is None or struct.unpack("4q", words[-32:]) != (1, 7, 3, 2):
         return f"torch {torch.__version__} does not show a tensor's sizes and strides as they are"
     if not _tells_dtypes(module):
         return f"torch {torch.__version__} has dtypes that the C module cannot tell from each other"
     module.calibrate(_samples())
-    hear(module)
+    use_watchers(module)
     return None
 
 
-def hear(module: Any) -> None:
+def use_watchers(module: Any) -> None:
     """Let the C module rely on being told of changes, where this Python tells of all."""
-    if module.listen(True) and not changes_are_told(module.changed):
-        module.listen(False)
+    if module.use_watchers(True) and not watchers_are_reliable(module.changed):
+        module.use_watchers(False)
 
 
 def _tells_dtypes(module: Any) -> bool:
@@ -179,7 +179,7 @@ def _tells_dtypes(module: Any) -> bool:
         warnings.simplefilter("ignore")  # torch warns that some are experimental
         for dtype in {value for value in vars(torch).values() if isinstance(value, torch.dtype)}:
             try:
-                seen.append(module.part(torch.empty(0, dtype=dtype, device="cpu")))
+                seen.append(module.sign_value(torch.empty(0, dtype=dtype, device="cpu")))
             except (RuntimeError, NotImplementedError):  # there are no such tensors
                 continue
     judged = [words for words in seen if words is not None]
@@ -187,7 +187,7 @@ def _tells_dtypes(module: Any) -> bool:
 
 
 def _names() -> dict[str, Any]:
-    return _types() | _state() | {"exchange": Tensor.__dlpack_c_exchange_api__}  # type: ignore[attr-defined]  # new in 2.10
+    return _types() | _state() | {"exchange": Tensor.__dlpack_c_exchange_api__}  # type: ignore[attr-defined]  # new
 
 
 def _types() -> dict[str, Any]:
@@ -213,7 +213,7 @@ def _types() -> dict[str, Any]:
 def _state() -> dict[str, Any]:
     """What `key.ambient` asks."""
     return {
-        "quiet": (
+        "no_modes": (
             (keys._function_modes,),
             (keys._dispatch_modes,),
             (keys._functorch_level,),

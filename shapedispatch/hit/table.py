@@ -45,8 +45,9 @@ class Held(Protocol):
         """Let go of all that was compiled; called once, when the build leaves."""
 
 
-class Road(Protocol):
-    """The hit path in C as far as the table cares; see `native.Road`. It finds slots by links, numbers their hits."""
+class FastPath(Protocol):
+    """The hit path in C as far as the table cares; see `native.FastPath`. It finds slots by links, numbers their
+    hits."""
 
     def read(self, slot_type: type, entry_type: type, /) -> None:
         """Learn where these types keep the fields that a hit needs."""
@@ -54,10 +55,10 @@ class Road(Protocol):
     def number(self, numbers: Iterator[int], /) -> None:
         """Number hits by this iterator."""
 
-    def link(self, link: Any, slot: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], overlap: bool, /) -> bool:
+    def insert(self, node: Any, slot: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], overlap: bool, /) -> bool:
         """Let calls like this one find the slot, if the link still describes it; whether it does."""
 
-    def unlink(self, link: Any, /) -> None:
+    def remove(self, node: Any, /) -> None:
         """Let no call find the link's slot any more."""
 
     def clear(self) -> None:
@@ -90,12 +91,12 @@ class _Slot:
     Hashed by identity, so that recency costs no second hash of a long key.
     """
 
-    __slots__ = ("entries", "link", "used")
+    __slots__ = ("entries", "node", "used")
 
     def __init__(self) -> None:
         self.entries: tuple[Entry, ...] = ()
         self.used = -1
-        self.link: Any = None  # the C road's, by which it finds this slot
+        self.node: Any = None  # the C path's, by which it finds this slot
 
 
 class _Lru(LRUCache[Any, Any]):
@@ -118,7 +119,7 @@ class Table:
         self.maxsize = maxsize
         self.max_builds = max_builds
         self.log = log or EventLog("a table")
-        self._road: Road | None = None
+        self._fast_path: FastPath | None = None
         self.lock = threading.Lock()
         self._reset()
         _tables.add(self)
@@ -131,9 +132,9 @@ class Table:
         self._replacements: LRUCache[Hashable, tuple[int, ...]] = LRUCache(WITHIN * self.maxsize)
         self._facts: LRUCache[Hashable, Any] = LRUCache(FACTS)
         self._hits = itertools.count()  # numbers hits; next() of it is atomic
-        if self._road is not None:
-            self._road.clear()
-            self._road.number(self._hits)
+        if self._fast_path is not None:
+            self._fast_path.clear()
+            self._fast_path.number(self._hits)
         self._looks = 0
         self._settled = -1
         self._counts: Counter[str] = Counter()
@@ -168,24 +169,24 @@ class Table:
 
     # -- the hit in C: it reads the slots themselves, so that what changes in one needs no telling
 
-    def attach(self, road: Road) -> None:
+    def attach(self, fast_path: FastPath) -> None:
         """Let a road in C answer hits from this table too."""
-        road.read(_Slot, Entry)
-        road.number(self._hits)
-        self._road = road
+        fast_path.read(_Slot, Entry)
+        fast_path.number(self._hits)
+        self._fast_path = fast_path
 
-    def link(self, link: Any, key: Hashable, args: tuple[Any, ...], kwargs: Mapping[str, Any], overlap: bool) -> None:
-        """Let the road find this key's slot by ``link``, which it made of the same call before the key was made.
+    def insert(self, node: Any, key: Hashable, args: tuple[Any, ...], kwargs: Mapping[str, Any], overlap: bool) -> None:
+        """Let the road find this key's slot by ``node``, which it made of the same call before the key was made.
 
         ``overlap`` says whether the table's keys hold which arguments overlap.
         """
         with self.lock:
             slot = self._slots.get(key)
-            if slot is None or self._road is None:
+            if slot is None or self._fast_path is None:
                 return
-            if slot.link is not None:  # of a call that differs in something that no key holds
-                self._road.unlink(slot.link)
-            slot.link = link if self._road.link(link, slot, args, kwargs, overlap) else None
+            if slot.node is not None:  # of a call that differs in something that no key holds
+                self._fast_path.remove(slot.node)
+            slot.node = node if self._fast_path.insert(node, slot, args, kwargs, overlap) else None
 
     # -- choices
 
@@ -204,8 +205,8 @@ class Table:
 
     def _evicted(self, slot: _Slot, key: Hashable) -> None:
         self._slots.pop(key, None)
-        if self._road is not None and slot.link is not None:
-            self._road.unlink(slot.link)
+        if self._fast_path is not None and slot.node is not None:
+            self._fast_path.remove(slot.node)
         self._counts["evictions"] += 1
 
     def entries(self) -> list[tuple[Hashable, Entry]]:
@@ -337,8 +338,8 @@ class Table:
         with self.lock:
             self._slots.clear()
             self._recency = _Lru(self.maxsize, self._evicted)
-            if self._road is not None:
-                self._road.clear()
+            if self._fast_path is not None:
+                self._fast_path.clear()
 
     def forget(self, doomed: Callable[[Choice], bool]) -> None:
         """Forget the choices that are ``doomed``."""

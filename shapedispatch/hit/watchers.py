@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from types import FunctionType, ModuleType
 from typing import Any
 
-__all__ = ["Changed", "changes_are_told"]
+__all__ = ["Changed", "watchers_are_reliable"]
 
 Changed = Callable[[Mapping[str, Any]], int]
 """How many changes of dicts were told so far; those of the one given are from then on."""
@@ -19,10 +19,10 @@ TURNS = 100
 """Of each way, so that the interpreter has replaced its instructions by specialised ones."""
 
 
-def changes_are_told(changed: Changed) -> bool:
+def watchers_are_reliable(changed: Changed) -> bool:
     """Of an object with few and with many attributes and of a module, by each way that Python has."""
     owners = (_Few(), _Many(), ModuleType("owner"))
-    return all(_is_told(changed, owner, way, there) for owner in owners for way, there in _WAYS)
+    return all(_is_watched(changed, owner, way, there) for owner in owners for way, there in _WAYS)
 
 
 class _Few:
@@ -41,7 +41,7 @@ class _Many:
             setattr(self, f"other{index}", index)
 
 
-def _is_told(changed: Changed, owner: Any, way: FunctionType, there: bool) -> bool:
+def _is_watched(changed: Changed, owner: Any, way: FunctionType, there: bool) -> bool:
     """Whether each use of one way is told; ``there`` is whether the attribute exists before."""
     names = vars(owner)
     own = FunctionType(way.__code__.replace(), way.__globals__)  # instructions are specialised for one kind of owner

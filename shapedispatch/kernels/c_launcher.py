@@ -22,7 +22,8 @@ SCALARS = {
     "fp32": ("f", 4),
     "fp64": ("f", 8),
 }
-"""Triton's scalar types by name, as `native.plan` takes them; narrower floats are converted by Triton's launcher."""
+"""Triton's scalar types by name, as `native.cuda_launcher` takes them; narrower floats are converted by Triton's
+launcher."""
 
 MOST_HIDDEN = 2
 """Pointers to scratch memory that Triton adds behind a kernel's own parameters; how many depends on its version."""
@@ -37,7 +38,7 @@ ONLY_WITHOUT = {
 """What the driver's plain launch does not do: metadata, the value at which it is not needed, the reason else."""
 
 
-def c_launcher_of(compiled: Any, resolved: ResolvedConfig, device: int) -> native.Plan | str:
+def c_launcher_of(compiled: Any, resolved: ResolvedConfig, device: int) -> native.CudaLauncher | str:
     """The launch in C of a loaded kernel for one key and config; or why there is none."""
     why = native.reason() or _why_not(compiled.metadata, resolved)
     if why is not None:
@@ -46,10 +47,10 @@ def c_launcher_of(compiled: Any, resolved: ResolvedConfig, device: int) -> nativ
     if isinstance(parameters, str):
         return parameters
     threads, shared = WARP * compiled.metadata.num_warps, compiled.metadata.shared
-    found: native.Plan | str = "the driver was not asked"
+    found: native.CudaLauncher | str = "the driver was not asked"
     for hidden in reversed(range(MOST_HIDDEN + 1)):
         passed = [*parameters, *[("0", 8, 0)] * hidden]
-        found = native.plan(
+        found = native.cuda_launcher(
             compiled.name,
             compiled.function,
             threads,

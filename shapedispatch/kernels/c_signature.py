@@ -12,7 +12,7 @@ import torch
 
 from ..errors import four_parts, render_call
 from ..hit import native
-from .runtime.launch import silent_at_a_hit
+from .runtime.launch import hooks_to_check
 from .specialize import Parameter, Specializer
 from .variants import Direct
 
@@ -25,31 +25,32 @@ READ_IN_C = frozenset({"shape", "stride"})
 class Bases(NamedTuple):
     """The classes in C to build a kernel's class and that of ``kernel[grid]`` over."""
 
-    front: type
-    at_grid: type
+    kernel_object: type
+    grid_bound: type
 
 
 def bases() -> Bases | None:
     """None where C is not in use."""
     module = native.module()
-    return Bases(module.Front, module.AtGrid) if module is not None else None
+    return Bases(module.KernelObject, module.GridBound) if module is not None else None
 
 
-def attach(front: Any, at_grid: type) -> None:
-    """Let C answer the hits of a kernel made over `Bases.front`; ``at_grid`` is the class of ``kernel[grid]``."""
+def attach(kernel_object: Any, grid_bound: type) -> None:
+    """Let C answer the hits of a kernel made over `Bases.kernel_object`; ``grid_bound`` is the class of
+    ``kernel[grid]``."""
     from triton.language import constexpr
 
-    core = front.core
+    core = kernel_object.core
     kernel = core.backend.wrapped.kernel
     refused = _refused(core.backend.key_schema.names)
-    road = native.module().KernelRoad(
-        silent_at_a_hit(kernel), kernel, "used_global_vals", Direct, constexpr, at_grid, refused
+    fast_path = native.module().KernelFastPath(
+        hooks_to_check(kernel), kernel, "used_global_vals", Direct, constexpr, grid_bound, refused
     )
-    core.backend.key_schema.renewed = lambda keys: road.sign(signature_of(keys))
-    core.road = road
-    road.off = core.off
-    core.table.attach(road)
-    front.take_road(road)
+    core.backend.key_schema.renewed = lambda keys: fast_path.sign(signature_of(keys))
+    core.fast_path = fast_path
+    fast_path.off = core.off
+    core.table.attach(fast_path)
+    kernel_object.use_fast_path(fast_path)
 
 
 def signature_of(keys: Specializer) -> Any:
@@ -59,10 +60,10 @@ def signature_of(keys: Specializer) -> Any:
     from triton.language import dtype
 
     by_position = sum(not parameter.keyword_only for parameter in keys.parameters)
-    formals = tuple(_formal(parameter, keys) for parameter in keys.parameters)
+    key_parameters = tuple(_key_parameter(parameter, keys) for parameter in keys.parameters)
     several = several_devices()
     return native.module().Signature(
-        formals, (keys.on_this_device,), by_position, keys.form, keys.global_readers, dtype, several
+        key_parameters, (keys.on_this_device,), by_position, keys.form, keys.global_readers, dtype, several
     )
 
 
@@ -75,7 +76,7 @@ def several_devices() -> bool:
     return torch.cuda.device_count() > 1
 
 
-def _formal(parameter: Parameter, keys: Specializer) -> tuple[Any, ...]:
+def _key_parameter(parameter: Parameter, keys: Specializer) -> tuple[Any, ...]:
     name = parameter.name
     read = keys.read_of(name)
     facts = (name, _kind(parameter, keys), parameter.specialize, parameter.align, "shape" in read, "stride" in read)
@@ -84,7 +85,7 @@ def _formal(parameter: Parameter, keys: Specializer) -> tuple[Any, ...]:
 
 
 def _kind(parameter: Parameter, keys: Specializer) -> str:
-    """See `_native.Signature`."""
+    """See `_native.KeySchema`."""
     if parameter.name in keys.supplied:
         return "f"
     if parameter.constexpr:

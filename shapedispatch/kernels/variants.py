@@ -69,7 +69,7 @@ class ResolvedConfig:
 class Run:
     """The common part. ``run_on_copies`` is a call on copies: as Triton's autotuner would make it, with its resets."""
 
-    plan: Any = None
+    launcher: Any = None
     """The launch in C, where there is one; see `triton_direct.plan_of`."""
 
     def __init__(self, resolved: ResolvedConfig) -> None:
@@ -117,10 +117,10 @@ class Run:
 class Direct(Run):
     """By the kernel's own launch. ``stream_of`` gives the current stream of a device.
 
-    Called in Python; hits in C take the ``plan`` for the same launch, and this where that cannot do it.
+    Called in Python; hits in C take the ``launcher`` for the same launch, and this where that cannot do it.
     """
 
-    __slots__ = ("plan",)  # where C reads it
+    __slots__ = ("launcher",)  # where C reads it
 
     def __init__(
         self,
@@ -128,10 +128,10 @@ class Direct(Run):
         launch: TritonLauncher,
         stream_of: Callable[[int], int],
         device: int,
-        plan: Any = None,
+        launcher: Any = None,
     ) -> None:
         super().__init__(resolved)
-        self.plan = plan
+        self.launcher = launcher
         self._launch = launch
         self._stream_of = stream_of
         self._device = device

@@ -12,13 +12,13 @@ from torch import Tensor, nn
 
 from shapedispatch.functions.guards import code_guard as standing_module
 from shapedispatch.functions.guards.code_guard import Standing, code_on
-from tests.roads import NO_COMPILER, ROADS, taking
+from tests.paths import NO_COMPILER, PATHS, taking
 
 Watch = Callable[[], bool]
 
 
-@pytest.fixture(params=ROADS, autouse=True)
-def road(request: pytest.FixtureRequest) -> Iterator[str]:
+@pytest.fixture(params=PATHS, autouse=True)
+def fast_path(request: pytest.FixtureRequest) -> Iterator[str]:
     """Both ways of asking: in C, and in Python alone."""
     if request.param == "c" and NO_COMPILER:
         pytest.skip(NO_COMPILER)
@@ -362,9 +362,9 @@ def test_code_is_what_can_be_called_or_described() -> None:
     assert code_on(int, None) == {}
 
 
-def test_c_refuses_what_it_cannot_watch(road: str) -> None:
+def test_c_refuses_what_it_cannot_watch(fast_path: str) -> None:
     """A mistake in what it is given is an error there and then."""
-    if road == "python":
+    if fast_path == "python":
         pytest.skip("Python takes what it is given")
     from shapedispatch.hit import native
 
@@ -378,9 +378,9 @@ def test_c_refuses_what_it_cannot_watch(road: str) -> None:
         c.Stands((), (), [], bool)(1)
 
 
-def test_c_has_python_look_once_something_is_dead(road: str) -> None:
+def test_c_has_python_look_once_something_is_dead(fast_path: str) -> None:
     """It reads no memory of what may be gone."""
-    if road == "python":
+    if fast_path == "python":
         pytest.skip("Python asks its weak references")
     from shapedispatch.hit import native
 
@@ -392,9 +392,9 @@ def test_c_has_python_look_once_something_is_dead(road: str) -> None:
     assert not stands()
 
 
-def test_an_error_of_the_look_is_not_swallowed(road: str) -> None:
+def test_an_error_of_the_look_is_not_swallowed(fast_path: str) -> None:
     """C hands it on."""
-    if road == "python":
+    if fast_path == "python":
         pytest.skip("there is nothing between")
     from shapedispatch.hit import native
 

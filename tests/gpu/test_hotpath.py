@@ -1,4 +1,4 @@
-"""The C road on a GPU: keys of CUDA tensors, and kernels launched by a plan."""
+"""The C path on a GPU: keys of CUDA tensors, and kernels launched by a plan."""
 # ruff: noqa: D103 - kernels are named for what they are
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import triton.language as tl
 
 from shapedispatch.hit import native
 from shapedispatch.keys import key as keys
-from tests.roads import NO_COMPILER, c_module, taking
+from tests.paths import NO_COMPILER, c_module, taking
 
 pytestmark = pytest.mark.skipif(NO_COMPILER is not None, reason=str(NO_COMPILER))
 
@@ -110,6 +110,6 @@ def test_tensors_of_a_gpu_are_keyed_as_in_python() -> None:
     if torch.cuda.device_count() > 1:
         made.append(base[:4].to("cuda:1"))
     keyed = [keys.key((t,), {}) for t in made]
-    packed = [c_module().pack((t,), {}, False, False) for t in made]
+    packed = [c_module().sign_call((t,), {}, False, False) for t in made]
     assert None not in packed
     assert [[a == b for b in packed] for a in packed] == [[a == b for b in keyed] for a in keyed]

@@ -14,14 +14,14 @@ import triton.language as tl
 
 from benchmarks.kernels import KernelWorkload, load_all
 from shapedispatch.kernels.runtime.loaded import unload_queue
-from tests.roads import NO_COMPILER, ROADS, taking
+from tests.paths import NO_COMPILER, PATHS, taking
 from tests.triton_core import dispatched
 
 WORKLOADS = load_all()
 
 
-@pytest.fixture(autouse=True, params=ROADS)
-def _road(request: pytest.FixtureRequest) -> Iterator[str]:
+@pytest.fixture(autouse=True, params=PATHS)
+def _fast_path(request: pytest.FixtureRequest) -> Iterator[str]:
     """Both hit paths: what is right on one must be right on the other."""
     if request.param == "c" and NO_COMPILER:
         pytest.skip(NO_COMPILER)

@@ -206,7 +206,7 @@ def test_without_a_profiler_there_is_no_range(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_under_a_profiler_answers_and_counts_are_the_same() -> None:
-    """The call takes the Python road, which finds the same entry."""
+    """The call takes the Python path, which finds the same entry."""
     dispatcher, x = added(), torch.ones(4)
     dispatcher(x)
     before = dispatcher.cache_info().hits

@@ -1,4 +1,4 @@
-"""The C road: it keys, finds and runs as the Python road does, holds nothing, and is done without where it must be."""
+"""The C path: it keys, finds and runs as the Python path does, holds nothing, and is done without where it must be."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from shapedispatch.records import Choice
 from shapedispatch.settings.resolve import reset
 from tests.attributes import low_tensor
 from tests.fuzzing import FUNCTIONS, baking, make_call, mismatch, observe, within
-from tests.roads import NO_COMPILER, ROADS, SOURCE, c_module, compiled, library, loaded, taking
+from tests.paths import NO_COMPILER, PATHS, SOURCE, c_module, compiled, library, loaded, taking
 
 pytestmark = pytest.mark.skipif(NO_COMPILER is not None, reason=str(NO_COMPILER))
 PYPROJECT = Path(__file__).parent.parent.parent / "pyproject.toml"
@@ -45,23 +45,23 @@ PYPROJECT = Path(__file__).parent.parent.parent / "pyproject.toml"
 Call = tuple[tuple[Any, ...], dict[str, Any]]
 
 
-@pytest.fixture(params=ROADS)
-def road(request: pytest.FixtureRequest) -> Iterator[str]:
-    """Dispatchers of the test take the Python road, then the C road."""
+@pytest.fixture(params=PATHS)
+def fast_path(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Dispatchers of the test take the Python path, then the C path."""
     with taking(request.param):
         yield request.param
 
 
 @pytest.fixture
-def c_road() -> Iterator[None]:
-    """Dispatchers of the test take the C road."""
+def c_path() -> Iterator[None]:
+    """Dispatchers of the test take the C path."""
     with taking("c"):
         yield
 
 
 def pack(*args: Any, receiver: bool = False, overlap: bool = False, **kwargs: Any) -> Any:
     """What C makes of a call."""
-    return c_module().pack(args, kwargs, receiver, overlap)
+    return c_module().sign_call(args, kwargs, receiver, overlap)
 
 
 def key(*args: Any, receiver: bool = False, overlap: bool = False, **kwargs: Any) -> Any:
@@ -89,12 +89,12 @@ def sized(*sizes: int) -> Tensor:
 
 
 def linked(dispatcher: Any, *args: Any, **kwargs: Any) -> bool:
-    """Whether the C road knows this call."""
-    return dispatcher.core.road.find(*dispatcher.core.backend.normal(args, kwargs)) is not None
+    """Whether the C path knows this call."""
+    return dispatcher.core.fast_path.find(*dispatcher.core.backend.normal(args, kwargs)) is not None
 
 
 def warmed(dispatcher: Any, *args: Any, **kwargs: Any) -> Any:
-    """The dispatcher after a miss and the Python road's hit: the next call is C's."""
+    """The dispatcher after a miss and the Python path's hit: the next call is C's."""
     dispatcher(*args, **kwargs)
     dispatcher(*args, **kwargs)
     assert linked(dispatcher, *args, **kwargs)
@@ -212,7 +212,7 @@ def test_an_argument_is_known_again_and_told_from_all_others(name: str) -> None:
 
 def test_every_nan_is_one() -> None:
     """Whatever its sign and payload."""
-    other = struct.unpack("<d", struct.pack("<Q", 0xFFF8000000000123))[0]
+    other = struct.unpack("<d", struct.sign_call("<Q", 0xFFF8000000000123))[0]
     assert pack(float("nan")) == pack(other) == pack(-float("nan"))
     assert pack(complex(0, float("nan"))) == pack(complex(0, other))
 
@@ -592,23 +592,23 @@ def test_both_roads_decide_and_answer_alike(name: str) -> None:
     """Over generated calls: the same hit, miss or bypass for each, the same answers and traces; small tables evict."""
     function, rng = FUNCTIONS[name], random.Random(name)
     dispatchers = {}
-    for which in ROADS:
+    for which in PATHS:
         with taking(which):
             dispatchers[which] = baking(function.fn, function.writes, maxsize=8)
     pool = [rng.getrandbits(32) for _ in range(12)]
     for _ in range(120):
         made, values = make_call(function, rng.choice(pool)), rng.getrandbits(16)
-        python, c = (observe(dispatchers[which], made, values) for which in ROADS)
+        python, c = (observe(dispatchers[which], made, values) for which in PATHS)
         assert mismatch(python, c) is None
         assert counters(dispatchers["python"]) == counters(dispatchers["c"])
-    assert dispatchers["c"].core.road.held <= 8
+    assert dispatchers["c"].core.fast_path.held <= 8
 
 
 @given(turns=st.lists(st.integers(0, 5), max_size=60), maxsize=st.integers(1, 5))
 def test_what_leaves_is_the_least_recently_used_on_both_roads(turns: list[int], maxsize: int) -> None:
     """Whichever road took the hits, the table holds what a plain LRU would."""
     shapes = [sized(1 + i) for i in range(6)]
-    for which in ROADS:
+    for which in PATHS:
         with taking(which):
             dispatcher = plain_only(lambda x: x + 1, maxsize=maxsize)
         model: list[int] = []
@@ -618,10 +618,10 @@ def test_what_leaves_is_the_least_recently_used_on_both_roads(turns: list[int], 
             held = {choice.sizes["x.0"] - 1 for choice in dispatcher.choices()}
             assert held == set(model)
         if which == "c":
-            assert dispatcher.core.road.held <= maxsize
+            assert dispatcher.core.fast_path.held <= maxsize
 
 
-def test_a_hit_in_c_keeps_a_build_in_use(c_road: None) -> None:
+def test_a_hit_in_c_keeps_a_build_in_use(c_path: None) -> None:
     """The least recently used build is the one that no hit used, whichever road the hits took."""
     dispatcher = plain_only(double)
     x, y = sized(2), sized(3)
@@ -633,8 +633,8 @@ def test_a_hit_in_c_keeps_a_build_in_use(c_road: None) -> None:
     assert [slot.used > before for slot, before in zip(table._slots.values(), used, strict=True)] == [True, False]
 
 
-def test_the_third_call_is_cs(c_road: None) -> None:
-    """A miss, a hit by the Python road that links, and from then on C alone."""
+def test_the_third_call_is_cs(c_path: None) -> None:
+    """A miss, a hit by the Python path that links, and from then on C alone."""
     dispatcher, x = plain_only(double), sized(2)
     asked: list[Any] = []
     python_key = dispatcher.core.backend.key
@@ -648,7 +648,7 @@ def test_the_third_call_is_cs(c_road: None) -> None:
     assert dispatcher.cache_info().hits == 3
 
 
-def test_clearing_and_forgetting_reach_c(c_road: None) -> None:
+def test_clearing_and_forgetting_reach_c(c_path: None) -> None:
     """After either, the next call is a miss; cleared counters start at nought."""
     dispatcher, x = plain_only(double), sized(2)
     for forget in (dispatcher.cache_clear, dispatcher.core.table.forget_choices):
@@ -663,7 +663,7 @@ def test_clearing_and_forgetting_reach_c(c_road: None) -> None:
     assert dispatcher.cache_info().hits == 1
 
 
-def test_a_lost_build_is_seen_at_once(road: str) -> None:
+def test_a_lost_build_is_seen_at_once(fast_path: str) -> None:
     """What the table takes from an entry, C does not run."""
     dispatcher, x = plain_only(double), sized(2)
     for _ in range(3):
@@ -683,7 +683,7 @@ def entry_of(dispatcher: Any) -> Entry:
     return entry
 
 
-def test_the_guards_are_asked_with_the_call_on_every_hit(road: str) -> None:
+def test_the_guards_are_asked_with_the_call_on_every_hit(fast_path: str) -> None:
     """`check` gets the call in normal form; where it fails the call is a miss, and the newer entry serves."""
     dispatcher, x = plain_only(lambda x, *, n=1: x * n), sized(2)
     for _ in range(3):
@@ -702,7 +702,7 @@ def test_the_guards_are_asked_with_the_call_on_every_hit(road: str) -> None:
     assert len(asked) == before  # the newer entry is asked first
 
 
-def test_what_a_guard_raises_is_raised(road: str) -> None:
+def test_what_a_guard_raises_is_raised(fast_path: str) -> None:
     """No error is hidden, on either road."""
     dispatcher, x = plain_only(double), sized(2)
     for _ in range(3):
@@ -725,7 +725,7 @@ def failing(error: BaseException) -> Callable[..., Any]:
     return run
 
 
-def test_plain_answers_where_a_build_that_writes_nothing_raises(road: str) -> None:
+def test_plain_answers_where_a_build_that_writes_nothing_raises(fast_path: str) -> None:
     """And while it runs, what the build raised is the exception being handled; afterwards nothing is."""
     handled: list[Any] = []
     dispatcher, x = plain_only(lambda x: handled.append(sys.exc_info()[1]) or x + 1), sized(2)
@@ -738,7 +738,7 @@ def test_plain_answers_where_a_build_that_writes_nothing_raises(road: str) -> No
     assert sys.exc_info()[1] is None
 
 
-def test_what_a_build_raised_is_the_reason_that_plain_answered(road: str) -> None:
+def test_what_a_build_raised_is_the_reason_that_plain_answered(fast_path: str) -> None:
     """Counted as often as it happens."""
     dispatcher, x = plain_only(double), sized(2)
     for _ in range(3):
@@ -750,7 +750,7 @@ def test_what_a_build_raised_is_the_reason_that_plain_answered(road: str) -> Non
     assert dispatcher.cache_info().bypasses_by_reason == {"a build raised ValueError: the build": 2}
 
 
-def test_what_plain_raises_after_a_build_is_the_error(road: str) -> None:
+def test_what_plain_raises_after_a_build_is_the_error(fast_path: str) -> None:
     """With what the build raised as its context."""
     raising = [False]
 
@@ -771,7 +771,7 @@ def test_what_plain_raises_after_a_build_is_the_error(road: str) -> None:
 
 
 @pytest.mark.parametrize(("retry", "error"), [(False, ValueError("x")), (True, KeyboardInterrupt())])
-def test_what_may_not_be_retried_is_raised(road: str, retry: bool, error: BaseException) -> None:
+def test_what_may_not_be_retried_is_raised(fast_path: str, retry: bool, error: BaseException) -> None:
     """A build that writes, and what is no Exception."""
     dispatcher, x = plain_only(double), sized(2)
     for _ in range(3):
@@ -782,7 +782,7 @@ def test_what_may_not_be_retried_is_raised(road: str, retry: bool, error: BaseEx
         dispatcher(x)
 
 
-def test_off_is_off(road: str) -> None:
+def test_off_is_off(fast_path: str) -> None:
     """In mode off nothing is counted or looked up; afterwards hits are hits again."""
     dispatcher, x = plain_only(double), sized(2)
     for _ in range(3):
@@ -795,7 +795,7 @@ def test_off_is_off(road: str) -> None:
     assert dispatcher.cache_info().hits == before.hits + 1
 
 
-def test_a_table_cleared_from_inside_a_call_is_no_danger(road: str) -> None:
+def test_a_table_cleared_from_inside_a_call_is_no_danger(fast_path: str) -> None:
     """Guards and builds may publish, clear, forget or call again: the entry in hand still runs."""
     dispatcher, x = plain_only(double), sized(2)
     table = dispatcher.core.table
@@ -821,26 +821,26 @@ def test_a_table_cleared_from_inside_a_call_is_no_danger(road: str) -> None:
         assert torch.equal(dispatcher(x), x * 3)
 
 
-def test_a_link_of_another_state_is_not_taken(c_road: None) -> None:
+def test_a_link_of_another_state_is_not_taken(c_path: None) -> None:
     """The call is packed again before it is linked: what changed since its key was made must not be linked to it."""
     dispatcher, x = plain_only(double), sized(2)
     core, seen = dispatcher.core, []
-    python_road = core.table.link
-    core.table.link = lambda link, *rest: (seen.append(link), python_road(link, *rest))[1]
+    cache_miss = core.table.node
+    core.table.node = lambda node, *rest: (seen.append(node), cache_miss(node, *rest))[1]
     dispatcher(x)
     dispatcher(x)
     core.table.forget_choices()
     dispatcher(x)
     made = core.backend.key((x,), {})
     with torch.no_grad():
-        python_road(seen[0], made, (x,), {}, False)
+        cache_miss(seen[0], made, (x,), {}, False)
         assert not linked(dispatcher, x)
     assert not linked(dispatcher, x)
-    python_road(seen[0], made, (x,), {}, False)
+    cache_miss(seen[0], made, (x,), {}, False)
     assert linked(dispatcher, x)
 
 
-def test_links_of_keys_without_overlap_go_when_keys_get_it(c_road: None) -> None:
+def test_links_of_keys_without_overlap_go_when_keys_get_it(c_path: None) -> None:
     """A table whose keys hold overlaps never serves a call by a link that does not."""
     dispatcher = plain_only(lambda x, y: x.add_(y) + y)
     near, apart = (BASE[:8].clone(), sized(8)), sized(16)
@@ -859,12 +859,12 @@ def test_a_change_of_the_keys_form_drops_what_was_linked() -> None:
     small, x = Small(4), sized(2)
     for word in ("a", "b"):
         for _ in range(3):
-            small.road((x, word), {})
-    assert small.road.held == 2
+            small.fast_path((x, word), {})
+    assert small.fast_path.held == 2
     small.overlap = True
     for _ in range(3):
-        small.road((x, "c"), {})
-    assert small.road.held == 1
+        small.fast_path((x, "c"), {})
+    assert small.fast_path.held == 1
 
 
 def mixed(words: tuple[int, ...], state: int) -> int:
@@ -875,14 +875,14 @@ def mixed(words: tuple[int, ...], state: int) -> int:
     return state
 
 
-def test_equal_hashes_are_not_enough(c_road: None) -> None:
+def test_equal_hashes_are_not_enough(c_path: None) -> None:
     """Two calls whose packed words hash alike are told apart: so are equal objects from equally hashed ones."""
     dispatcher, x = plain_only(lambda x, a, b: x + a), sized(2)
     words = struct.unpack(f"<{len(pack(x, 3, 4)[0]) // 8}Q", pack(x, 3, 4)[0])
-    *front, _, tag, _ = words
-    before = mixed(tuple(front), len(words))
+    *kernel_object, _, tag, _ = words
+    before = mixed(tuple(kernel_object), len(words))
     meant, found = mixed((3, tag), before) ^ 4, mixed((5, tag), before)
-    other = struct.unpack("<q", struct.pack("<Q", meant ^ found))[0]
+    other = struct.unpack("<q", struct.sign_call("<Q", meant ^ found))[0]
     assert mixed((5, tag, other % 2**64), before) == mixed((3, tag, 4), before)
     warmed(dispatcher, x, 3, 4)
     assert not linked(dispatcher, x, 5, other)
@@ -896,18 +896,18 @@ def test_what_is_evicted_goes_at_once() -> None:
     """Nothing waits for the garbage collector: a link does not keep its slot, nor a slot its link."""
     small, x = Small(1), sized(2)
     for _ in range(3):
-        small.road((x, "a"), {})
+        small.fast_path((x, "a"), {})
     run = weakref.ref(small.table.entries()[0][1].run)
     gc.disable()
     try:
-        small.road((x, "b"), {})
+        small.fast_path((x, "b"), {})
         assert run() is None
     finally:
         gc.enable()
 
 
 @pytest.mark.parametrize("count", [1, 7, 300])
-def test_links_come_and_go_in_any_order(c_road: None, count: int) -> None:
+def test_links_come_and_go_in_any_order(c_path: None, count: int) -> None:
     """Open addressing keeps every link findable, and none that was taken out."""
     dispatcher, rng = plain_only(double), random.Random(count)
     calls = [sized(1 + i) for i in range(count)]
@@ -916,14 +916,14 @@ def test_links_come_and_go_in_any_order(c_road: None, count: int) -> None:
     slots = dict(zip(range(count), list(dispatcher.core.table._slots.values()), strict=True))
     gone: set[int] = set()
     for i in rng.sample(range(count), count):
-        dispatcher.core.road.unlink(slots[i].link)
+        dispatcher.core.fast_path.remove(slots[i].node)
         gone.add(i)
         look = rng.sample(range(count), min(count, 10))
         assert [linked(dispatcher, calls[j]) for j in look] == [j not in gone for j in look]
-    assert dispatcher.core.road.held == 0
+    assert dispatcher.core.fast_path.held == 0
 
 
-def test_methods_keywords_and_modules_are_cs_too(c_road: None) -> None:
+def test_methods_keywords_and_modules_are_cs_too(c_path: None) -> None:
     """Receivers count by type, keyword-only arguments by name and value."""
 
     class Scaled(Module):
@@ -942,7 +942,7 @@ def test_methods_keywords_and_modules_are_cs_too(c_road: None) -> None:
 # -------------------------------------------------------------------------------------------------- threads and memory
 
 
-def test_threads_get_right_answers_while_the_table_changes(c_road: None) -> None:
+def test_threads_get_right_answers_while_the_table_changes(c_path: None) -> None:
     """Hits, misses, evictions and clearing from several threads at once."""
     dispatcher = plain_only(lambda x: x.sum(), maxsize=6)
     wrong: list[Any] = []
@@ -1004,17 +1004,17 @@ class Small:
     def __init__(self, maxsize: int) -> None:
         self.overlap = False
         self.table = Table(maxsize, 1)
-        self.road: Any = c_module().Road(self.call, double, False)
-        self.table.attach(self.road)
+        self.fast_path: Any = c_module().FastPath(self.call, double, False)
+        self.table.attach(self.fast_path)
 
-    def call(self, args: Any, kwargs: Any, link: Any) -> Any:
-        """The Python road."""
+    def call(self, args: Any, kwargs: Any, node: Any) -> Any:
+        """The Python path."""
         made = keys.key(args, kwargs)
         entry = self.table.find(made, args, kwargs)
         if entry is None:
             self.table.publish(made, Entry(lambda *args, **kwargs: args[0], None, Choice("plain", "only")))
-        elif link is not None:
-            self.table.link(link, made, args, kwargs, self.overlap)
+        elif node is not None:
+            self.table.insert(node, made, args, kwargs, self.overlap)
         return args[0]
 
 
@@ -1024,13 +1024,13 @@ def test_a_million_hits_leave_nothing() -> None:
     small, x, word, number = Small(4), sized(2, 3), "a word", 2**70
     call = ((x, word), {"n": [number, (1.5, None), {"k": word}]})
     for _ in range(3):
-        small.road(*call)
+        small.fast_path(*call)
     held = [x, word, number, call[0], call[1], call[1]["n"], *small.table.entries()[0]]
     counts = [sys.getrefcount(thing) for thing in held]
 
     def hits() -> None:
         for _ in itertools.repeat(None, 500_000):
-            small.road(*call)
+            small.fast_path(*call)
 
     traced, resident = grown(hits)
     assert traced < 10_000
@@ -1048,18 +1048,18 @@ def test_ten_thousand_misses_with_evictions_leave_nothing() -> None:
         for _ in range(5_000):
             call = ((x, f"word {next(turn)}", [2**70]), {})
             for _ in range(3):
-                small.road(*call)
+                small.fast_path(*call)
 
     traced, resident = grown(misses)
     assert small.table.info().evictions == 10_000 - 16
     assert small.table.info().hits == 20_000
-    assert small.road.held == 16
+    assert small.fast_path.held == 16
     assert traced < 100_000
     assert resident < 1_000_000
 
 
-def test_a_dispatcher_is_collected_with_its_road(c_road: None) -> None:
-    """Road, links and table hold each other; the collector sees through all of them."""
+def test_a_dispatcher_is_collected_with_its_road(c_path: None) -> None:
+    """FastPath, links and table hold each other; the collector sees through all of them."""
 
     class Owner:
         @shapedispatch(hints=())
@@ -1095,7 +1095,7 @@ def test_a_road_that_is_being_collected_says_so() -> None:
     gc.disable()  # or the road may be of another generation than the list, and cleared after it
     try:
         # An array isn't the collector's: it goes when its list is cleared, which is after the road is.
-        held: list[Any] = [c_module().Road(lambda *call: call, abs), numpy.zeros(1)]
+        held: list[Any] = [c_module().FastPath(lambda *call: call, abs), numpy.zeros(1)]
         held.append(held)
         place.append(id(held[0]))
         last = weakref.ref(held[1], call_what_is_left)
@@ -1186,7 +1186,7 @@ def test_a_launch_passes_each_parameter_in_its_place(driver: Driver, number: int
     assert planned(device=1)((5, 2), (x[1:], 0.1, x.data_ptr() + 8, number, "not passed")) is True
     ((function, sizes, stream, given),) = driver.launches
     assert (function, sizes, stream) == (4096, (5, 2, 1, 128, 1, 1, 64), 701)
-    wanted = struct.pack("<QQifQ", x.data_ptr() + 4, x.data_ptr() + 8, number, 0.1, 0)
+    wanted = struct.sign_call("<QQifQ", x.data_ptr() + 4, x.data_ptr() + 8, number, 0.1, 0)
     assert b"".join(given) == wanted
 
 
@@ -1204,7 +1204,7 @@ def test_every_width_is_passed_whole() -> None:
             run((1,), (*values, 0.1, None))
             given = driver.launches[-1][3]
             assert given == [
-                struct.pack(f"<{form}", v) for form, v in zip("bhiqBHIQdQ", (*values, 0.1, 0), strict=True)
+                struct.sign_call(f"<{form}", v) for form, v in zip("bhiqBHIQdQ", (*values, 0.1, 0), strict=True)
             ]
         for i, (one, other) in enumerate(zip(low, high, strict=True)):
             for outside in (one - 1, other + 1):
@@ -1280,7 +1280,7 @@ def test_without_a_driver_there_is_no_plan() -> None:
         planned()
 
 
-def test_why_there_is_no_plan_is_said(c_road: None, driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_why_there_is_no_plan_is_said(c_path: None, driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
     """The package's own door gives a sentence where the driver is missing or disagrees, and else a plan."""
     monkeypatch.setattr(native, "_no_driver", lambda module: None)
     assert "more than the 4" in str(native.plan("add_kernel", 4096, 128, 0, 0, ADD[:4]))
@@ -1347,15 +1347,15 @@ def test_an_empty_grid_launches_nothing(driver: Driver) -> None:
 
 
 def test_without_the_module_the_package_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The Python road is taken, and the reason names the module."""
+    """The Python path is taken, and the reason names the module."""
     monkeypatch.setattr(native, "_loaded", native._loaded.__wrapped__)
     monkeypatch.setattr(native, "__package__", "shapedispatch.backend")
     assert not native.hotpath_available
     assert "_native" in native.hotpath_reason
-    assert plain_only(double).core.road is None
+    assert plain_only(double).core.fast_path is None
 
 
-def test_the_environment_turns_it_off(c_road: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_turns_it_off(c_path: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """SHAPEDISPATCH_HOTPATH=false, and the reason says that it was the environment."""
     assert native.hotpath_available
     assert native.hotpath_reason is None
@@ -1363,7 +1363,7 @@ def test_the_environment_turns_it_off(c_road: None, monkeypatch: pytest.MonkeyPa
     reset()
     assert not native.hotpath_available
     assert "SHAPEDISPATCH_HOTPATH" in native.hotpath_reason
-    assert plain_only(double).core.road is None
+    assert plain_only(double).core.fast_path is None
 
 
 @pytest.mark.parametrize(

@@ -201,11 +201,11 @@ class Onlooker:
     def number(self, numbers: Any, /) -> None:
         """Numbers nothing."""
 
-    def link(self, *_: Any) -> bool:
+    def insert(self, *_: Any) -> bool:
         """Finds nothing."""
         return False
 
-    def unlink(self, link: Any, /) -> None:
+    def remove(self, node: Any, /) -> None:
         """Forgets nothing."""
 
     def clear(self) -> None:

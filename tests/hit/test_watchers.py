@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from shapedispatch.hit import watchers
-from shapedispatch.hit.native import hear
-from shapedispatch.hit.watchers import changes_are_told
-from tests.roads import NO_COMPILER, c_module
+from shapedispatch.hit.native import use_watchers
+from shapedispatch.hit.watchers import watchers_are_reliable
+from tests.paths import NO_COMPILER, c_module
 
 
 class Teller:
@@ -31,7 +31,7 @@ class Teller:
 
 def test_where_all_is_told_it_is_found() -> None:
     """Of each kind of owner, by each way."""
-    assert changes_are_told(Teller())
+    assert watchers_are_reliable(Teller())
 
 
 @pytest.mark.parametrize(
@@ -48,12 +48,12 @@ def test_where_all_is_told_it_is_found() -> None:
 )
 def test_where_one_way_is_not_told_none_is_relied_on(deaf: Any) -> None:
     """A value of which nobody is told would be a stale answer."""
-    assert not changes_are_told(Teller(deaf))
+    assert not watchers_are_reliable(Teller(deaf))
 
 
 def test_nothing_is_left_in_this_module() -> None:
     """The ways are tried on owners made for it."""
-    changes_are_told(Teller())
+    watchers_are_reliable(Teller())
     assert not hasattr(watchers, "it")
 
 
@@ -62,15 +62,15 @@ def test_c_is_told_where_this_python_tells() -> None:
     """Before 3.12 there is nothing to listen to; 3.12 tells of everything."""
     module = c_module()
     try:
-        assert module.listen(True) == (sys.version_info >= (3, 12))
+        assert module.use_watchers(True) == (sys.version_info >= (3, 12))
         names: dict[str, int] = {}
         before = module.changed(names)
         names["x"] = 1
         assert (module.changed(names) > before) == (sys.version_info >= (3, 12))
         if sys.version_info[:2] == (3, 12):
-            assert changes_are_told(module.changed)
+            assert watchers_are_reliable(module.changed)
     finally:
-        hear(module)
+        use_watchers(module)
 
 
 class Module:
@@ -80,8 +80,8 @@ class Module:
         self.changed = Teller((lambda names, before: "it" not in names) if deaf else Teller().deaf)
         self.listening = False
 
-    def listen(self, on: bool) -> bool:
-        """See `_native.listen`."""
+    def use_watchers(self, on: bool) -> bool:
+        """See `_native.use_watchers`."""
         self.listening = on
         return on
 
@@ -90,5 +90,5 @@ class Module:
 def test_c_listens_only_where_all_is_told(deaf: bool) -> None:
     """Else it looks for changes at each hit."""
     module = Module(deaf)
-    hear(module)
+    use_watchers(module)
     assert module.listening == (not deaf)

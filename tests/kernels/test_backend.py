@@ -23,7 +23,7 @@ from shapedispatch.keys.key import storable
 from shapedispatch.records import Refusal, Variant
 from shapedispatch.settings.modes import set_mode
 from shapedispatch.store.key_text import canonical
-from tests.roads import NO_COMPILER, ROADS, taking
+from tests.paths import NO_COMPILER, PATHS, taking
 from tests.triton_core import dispatched, tensors
 from tests.triton_recorder import Launched, Recorder, recording
 
@@ -94,7 +94,7 @@ def grid_of(n: int) -> Any:
     return lambda meta: (triton.cdiv(n, meta["B"]),)
 
 
-@pytest.fixture(params=ROADS)
+@pytest.fixture(params=PATHS)
 def recorder(request: pytest.FixtureRequest) -> Iterator[Recorder]:
     if request.param == "c" and NO_COMPILER:
         pytest.skip(NO_COMPILER)

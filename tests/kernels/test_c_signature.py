@@ -27,7 +27,7 @@ from shapedispatch.hit import native, profiling
 from shapedispatch.kernels import c_signature
 from shapedispatch.kernels.runtime import launch
 from shapedispatch.settings.modes import set_mode
-from tests.roads import NO_COMPILER, c_module, taking
+from tests.paths import NO_COMPILER, c_module, taking
 from tests.triton_core import dispatched, tensors
 from tests.triton_recorder import Launched, Recorder, recording
 
@@ -235,7 +235,7 @@ def test_a_grids_function_may_clear_the_cache(recorder: Recorder) -> None:
 
 @pytest.mark.parametrize("grid", [(2**31,), (-1,), (1.5,), ("a",), (), 4])
 def test_a_grid_that_c_cannot_read_is_pythons(recorder: Recorder, grid: Any) -> None:
-    """What comes of it is Triton's to say, in both roads the same."""
+    """What comes of it is Triton's to say, in both paths the same."""
     kernel = bare(recorder, grid=(1,))
     in_c(recorder, lambda: kernel(X, Y, 60))
     before, said = recorder.c.in_c, []
@@ -295,14 +295,14 @@ def test_while_something_watches_launches_are_pythons(
     """Hooks, debug mode, instrumentation, a profiler: seen at the next call, and gone with the one after."""
     kernel = bare(recorder, grid=(1,))
     assert in_c(recorder, lambda: kernel(X, Y, 60)) == 3
-    front = kernel._launched
+    kernel_object = kernel._launched
     seen = []
     with monkeypatch.context() as patched:
         patched.setattr(type(kernel), "_launched", lambda self, *args, **kwargs: seen.append(args))
         patched.setattr(holder, name, value, raising=False)  # chains have their list on the instance alone
         kernel(X, Y, 60)
     assert len(seen) == 1
-    assert front.__self__ is kernel
+    assert kernel_object.__self__ is kernel
     before = recorder.c.in_c
     kernel(X, Y, 60)
     assert recorder.c.in_c == before + 1
@@ -333,14 +333,14 @@ def test_what_is_asked_may_give_the_kernel_another_road(recorder: Recorder, monk
 
     def debug(runtime: Any) -> bool:
         if given:
-            road = given.pop()
-            kernel.take_road(road)
-            kernel.core.road = kernel.core.table._road = road
+            fast_path = given.pop()
+            kernel.use_fast_path(fast_path)
+            kernel.core.fast_path = kernel.core.table._fast_path = fast_path
             kernel.core.backend.key_schema.renewed = lambda keys: None
             gc.collect()
         return False
 
-    given = [other.core.road]
+    given = [other.core.fast_path]
     monkeypatch.setattr(type(knobs.runtime), "debug", property(debug), raising=False)
     kernel(X, Y, 60)
     kernel(X, Y, 60)
@@ -352,7 +352,7 @@ def test_find_takes_the_arguments_of_a_call(recorder: Recorder, call: Any) -> No
     """Anything else is no call that is known."""
     kernel = bare(recorder, grid=(1,))
     in_c(recorder, lambda: kernel(X, Y, 60))
-    assert kernel.core.road.find(*call) is None
+    assert kernel.core.fast_path.find(*call) is None
 
 
 @pytest.mark.parametrize("chain", ["launch_enter_hook", "launch_exit_hook"])
@@ -403,14 +403,14 @@ def test_where_changes_are_not_told_they_are_looked_for(recorder: Recorder, monk
     """Also by what has relied on being told."""
     kernel, called = bare(recorder, grid=(1,)), []
     assert in_c(recorder, lambda: kernel(X, Y, 60)) == 3
-    c_module().listen(False)
+    c_module().use_watchers(False)
     try:
         kernel(X, Y, 60)
         monkeypatch.setattr(knobs.runtime.launch_enter_hook, "calls", [called.append])
         kernel(X, Y, 60)
         assert len(called) == 1
     finally:
-        native.hear(c_module())
+        native.use_watchers(c_module())
 
 
 class Slotted:
@@ -435,9 +435,9 @@ def test_what_has_no_dict_to_tell_is_looked_at(
     recorder: Recorder, monkeypatch: pytest.MonkeyPatch, switch: Any
 ) -> None:
     """At every hit, beside others that tell."""
-    silent = c_signature.silent_at_a_hit
+    silent = c_signature.hooks_to_check
     switch.flag = False
-    monkeypatch.setattr(c_signature, "silent_at_a_hit", lambda kernel: (*silent(kernel), (switch, "flag", "f")))
+    monkeypatch.setattr(c_signature, "hooks_to_check", lambda kernel: (*silent(kernel), (switch, "flag", "f")))
     kernel = bare(recorder, grid=(1,))
     assert in_c(recorder, lambda: kernel(X, Y, 60)) == 3
     before = recorder.c.in_c
@@ -508,9 +508,9 @@ def test_a_call_that_does_not_bind_is_tritons(recorder: Recorder, args: Any, kwa
     kernel = bare(recorder, grid=(1,))
     in_c(recorder, lambda: kernel(X, Y, 60))
     before, told = recorder.c.in_c, []
-    for road in ("c", "python"):
-        with taking(road):
-            other = bare(recorder, grid=(1,)) if road == "python" else kernel
+    for fast_path in ("c", "python"):
+        with taking(fast_path):
+            other = bare(recorder, grid=(1,)) if fast_path == "python" else kernel
             with pytest.raises((TypeError, ValueError, RuntimeError)) as caught:
                 other(*args, **kwargs)
             told.append((type(caught.value), str(caught.value)))
@@ -595,9 +595,9 @@ def test_calls_linked_by_an_older_key_are_forgotten(recorder: Recorder) -> None:
     """Their keys are found by no call any more, so no call may find their links."""
     kernel = bare(recorder, dims="n", grid=lambda meta: (meta["x"].stride(0) if meta["n"] > 100 else 1,))
     in_c(recorder, lambda: kernel(X, Y, 60))
-    assert kernel.core.road.held == 1
+    assert kernel.core.fast_path.held == 1
     kernel(X, Y, 200)
-    assert kernel.core.road.held == 0
+    assert kernel.core.fast_path.held == 0
 
 
 @pytest.mark.parametrize("read", ["storage_offset()", "requires_grad", "data_ptr() % 64"])
@@ -652,7 +652,7 @@ def outcome(kernel: Any, recorder: Recorder, args: tuple[Any, ...], kwargs: dict
     before = len(recorder.launches)
     try:
         kernel[(3,)](*args, **kwargs)
-    except Exception as error:  # noqa: BLE001 - any: both roads must raise the same
+    except Exception as error:  # noqa: BLE001 - any: both paths must raise the same
         return type(error), str(error)
     launched = [_comparable(one, recorder) for one in recorder.launches[before:]]
     info = kernel.cache_info()
@@ -674,8 +674,8 @@ def _comparable(launched: Launched, recorder: Recorder) -> Any:
 def test_both_roads_launch_the_same(calls: list[tuple[dict[str, Any], int, int]]) -> None:
     """Kernel, grid, arguments and counters, call by call, for dispatchers over kernels of one source."""
     told = []
-    for road in ("python", "c"):
-        with taking(road), recording(*JITTED) as recorder:
+    for fast_path in ("python", "c"):
+        with taking(fast_path), recording(*JITTED) as recorder:
             kernel = dispatched(mixed, recorder)
             told.append(
                 [
@@ -714,10 +714,10 @@ PAIRS = [
 
 @pytest.mark.parametrize(("base", "other"), PAIRS, ids=range(len(PAIRS)))
 def test_what_differs_is_seen(base: dict[str, Any], other: dict[str, Any]) -> None:
-    """Among hits of one call, another that differs in one thing: both roads launch the same, one after the other."""
+    """Among hits of one call, another that differs in one thing: both paths launch the same, one after the other."""
     told = []
-    for road in ("python", "c"):
-        with taking(road), recording(*JITTED) as recorder:
+    for fast_path in ("python", "c"):
+        with taking(fast_path), recording(*JITTED) as recorder:
             kernel = dispatched(mixed, recorder)
             calls = [base, base, base, other, base, other, other, base]
             told.append([outcome(kernel, recorder, *spelled(call, 6)) for call in calls])
@@ -777,10 +777,10 @@ def test_another_device_is_another_call(recorder: Recorder) -> None:
     """What was linked under one device is found under no other."""
     kernel = bare(recorder, counts, grid=(1,))
     assert in_c(recorder, lambda: kernel(3, B=16)) == 3
-    (link,) = [kernel.core.road.find((3,), {"B": 16})]
+    (node,) = [kernel.core.fast_path.find((3,), {"B": 16})]
     recorder.device = 1
-    assert link is not None
-    assert kernel.core.road.find((3,), {"B": 16}) is None
+    assert node is not None
+    assert kernel.core.fast_path.find((3,), {"B": 16}) is None
 
 
 def test_with_several_devices_the_current_one_is_asked(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -794,7 +794,7 @@ def test_with_several_devices_the_current_one_is_asked(recorder: Recorder, monke
     with pytest.warns(UserWarning, match="cannot be dispatched"):
         kernel(X, Y, 60)
     assert recorder.c.in_c == before
-    assert kernel.core.road.find((X, Y, 60), {}) is None
+    assert kernel.core.fast_path.find((X, Y, 60), {}) is None
 
 
 def test_tensors_of_another_device_than_the_current_one_are_pythons(recorder: Recorder) -> None:
@@ -843,7 +843,7 @@ def test_the_least_recently_used_leaves(recorder: Recorder) -> None:
     assert kernel.cache_info().misses == misses
     kernel(X, Y, 70)
     assert kernel.cache_info().misses == misses + 1
-    assert kernel.core.road.held <= 2
+    assert kernel.core.fast_path.held <= 2
 
 
 def test_a_build_that_left_is_not_launched(recorder: Recorder) -> None:
@@ -862,7 +862,7 @@ def test_clearing_the_cache_clears_c(recorder: Recorder) -> None:
     kernel = bare(recorder, grid=(1,))
     in_c(recorder, lambda: kernel(X, Y, 60))
     kernel.cache_clear()
-    assert kernel.core.road.held == 0
+    assert kernel.core.fast_path.held == 0
     kernel(X, Y, 60)
     assert kernel.cache_info().misses == 1
 
@@ -895,7 +895,7 @@ def test_hits_leak_nothing(recorder: Recorder) -> None:
     recorder.c.launched = lambda *args: None
     for call in calls:
         in_c(recorder, call)
-    touched = [X, Y, grid, ask, kernel, kernel(X, Y, 60), None, kernel.core.road, "num_warps"]
+    touched = [X, Y, grid, ask, kernel, kernel(X, Y, 60), None, kernel.core.fast_path, "num_warps"]
     gc.collect()  # what earlier calls have left in cycles
     before = [sys.getrefcount(thing) for thing in touched]
     for call in calls:
@@ -929,7 +929,7 @@ def test_the_object_is_still_tritons(recorder: Recorder) -> None:
     assert kernel[(2,)].explain(X, Y, 60).origin == "unseen"
     assert kernel[(2,)].tune(X, Y, 60).variant == "plain"
     assert kernel[(2,)].grid == (2,)
-    assert kernel[(2,)].front is kernel
+    assert kernel[(2,)].kernel_object is kernel
 
 
 def test_without_a_road_every_call_is_pythons(recorder: Recorder) -> None:
@@ -938,9 +938,9 @@ def test_without_a_road_every_call_is_pythons(recorder: Recorder) -> None:
     assert bases is not None
     asked = []
 
-    class Kernel(bases.front):  # type: ignore[misc, name-defined]  # a class that is known at run time
-        def _called(self, link: Any, grid: Any, /, *args: Any, **kwargs: Any) -> Any:
-            asked.append((link, grid, args, kwargs))
+    class Kernel(bases.kernel_object):  # type: ignore[misc, name-defined]  # a class that is known at run time
+        def _called(self, node: Any, grid: Any, /, *args: Any, **kwargs: Any) -> Any:
+            asked.append((node, grid, args, kwargs))
 
         _launched = _called
 

@@ -1,11 +1,11 @@
-/* A call packed into words and objects, as keys.py makes a key of it. */
+/* A call signed into words and objects, as keys.py makes a key of it. */
 
 /* -------------------------------------------------------------------------------------------------- a call in words */
 
 /* Each level of a nested argument takes a word, so that the words bound the depth, too. */
 enum { MOST_WORDS = 512, MOST_OBJECTS = 32, MOST_TENSORS = 64 };
 
-/* The first word of each part of a call says what follows, so that no two different calls pack alike. */
+/* The first word of each part of a call says what follows, so that no two different calls signature alike. */
 enum { TENSOR = 1, INT, FLOAT, COMPLEX, SINGLETON, IDENTICAL, EQUAL, KIND, SEQUENCE, DICT, SLICE, SAME, OVERLAP };
 
 /* Which tensor stood where, and the addresses that its elements lie in. */
@@ -21,15 +21,15 @@ typedef struct {
     uint64_t words[MOST_WORDS];
     PyObject *objects[MOST_OBJECTS];    /* strong references; never to anything that holds a tensor */
     Place tensors[MOST_TENSORS];
-} Pack;
+} CallSignature;
 
-/* All of these return whether C can judge the call. A Python error may be set where not; pack_call drops it. */
+/* All of these return whether C can judge the call. A Python error may be set where not; sign_call drops it. */
 
-static int push(Pack *pack, uint64_t word)
+static int push(CallSignature *sig, uint64_t word)
 {
-    if (pack->word_count == MOST_WORDS)
+    if (sig->word_count == MOST_WORDS)
         return 0;
-    pack->words[pack->word_count++] = word;
+    sig->words[sig->word_count++] = word;
     return 1;
 }
 
@@ -38,20 +38,20 @@ static uint64_t tagged(int tag, uint64_t low)
     return (uint64_t)tag << 56 | low;
 }
 
-static int hold(Pack *pack, PyObject *object)
+static int hold(CallSignature *sig, PyObject *object)
 {
-    if (pack->object_count == MOST_OBJECTS)
+    if (sig->object_count == MOST_OBJECTS)
         return 0;
     Py_INCREF(object);
-    pack->objects[pack->object_count++] = object;
+    sig->objects[sig->object_count++] = object;
     return 1;
 }
 
-static void drop_objects(Pack *pack)
+static void drop_objects(CallSignature *sig)
 {
-    for (int i = 0; i < pack->object_count; i++)
-        Py_DECREF(pack->objects[i]);
-    pack->object_count = 0;
+    for (int i = 0; i < sig->object_count; i++)
+        Py_DECREF(sig->objects[i]);
+    sig->object_count = 0;
 }
 
 /* ------------------------------------------------------------------------------------------ the state around a call */
@@ -96,15 +96,15 @@ static int word_of(PyObject *answer, uint64_t *word)
 
 static int take_word(PyObject *answer, uint64_t *word)
 {
-    int judged = answer != NULL && word_of(answer, word);
+    int supported = answer != NULL && word_of(answer, word);
     Py_XDECREF(answer);
-    return judged;
+    return supported;
 }
 
-static int push_answer(Pack *pack, PyObject *answer)
+static int push_answer(CallSignature *sig, PyObject *answer)
 {
     uint64_t word;
-    return take_word(answer, &word) && push(pack, word);
+    return take_word(answer, &word) && push(sig, word);
 }
 
 /* A module's variable, read where `module.name` would read it; also true where it is no number or is missing. */
@@ -115,11 +115,11 @@ static int variable_is_at_least(PyObject *names, PyObject *name, long bound)
     return number >= bound || PyErr_Occurred();
 }
 
-static int is_quiet(void)
+static int no_modes_on(void)
 {
     uint64_t word;
-    for (int i = 0; i < torch.quiet.count; i++)
-        if (!take_word(ask(&torch.quiet.probes[i]), &word) || word != 0)
+    for (int i = 0; i < torch.no_modes.count; i++)
+        if (!take_word(ask(&torch.no_modes.probes[i]), &word) || word != 0)
             return 0;
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(torch.hook_tables); i++)
         if (PyDict_Size(PyTuple_GET_ITEM(torch.hook_tables, i)) != 0)
@@ -129,7 +129,7 @@ static int is_quiet(void)
 }
 
 /* Which devices cast, to what, and whether casts are remembered. */
-static int pack_autocast(Pack *pack)
+static int sign_autocast(CallSignature *sig)
 {
     uint64_t on = 0, word;
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(torch.autocast_devices); i++) {
@@ -138,35 +138,35 @@ static int pack_autocast(Pack *pack)
             return 0;
         if (word != 0) {
             on |= (uint64_t)1 << i;
-            if (!push_answer(pack, PyObject_CallOneArg(torch.autocast_dtype, device)))
+            if (!push_answer(sig, PyObject_CallOneArg(torch.autocast_dtype, device)))
                 return 0;
         }
     }
     /* Last, so that it also says how many words stand before it. */
-    return push_answer(pack, ask(&torch.autocast_cache)) && push(pack, tagged(SEQUENCE, on));
+    return push_answer(sig, ask(&torch.autocast_cache)) && push(sig, tagged(SEQUENCE, on));
 }
 
-static int pack_determinism(Pack *pack)
+static int sign_determinism(CallSignature *sig)
 {
-    return push_answer(pack, ask(&torch.warn_only))
-        && push_answer(pack, PyObject_GetAttr(torch.determinism, torch.fill_memory));
+    return push_answer(sig, ask(&torch.warn_only))
+        && push_answer(sig, PyObject_GetAttr(torch.determinism, torch.fill_memory));
 }
 
-static int pack_switch(Pack *pack, const Probe *probe, int (*pack_details)(Pack *))
+static int sign_switch(CallSignature *sig, const Probe *probe, int (*sign_details)(CallSignature *))
 {
     uint64_t on;
-    return take_word(ask(probe), &on) && push(pack, on) && (on == 0 || pack_details(pack));
+    return take_word(ask(probe), &on) && push(sig, on) && (on == 0 || sign_details(sig));
 }
 
-static int pack_ambient(Pack *pack)
+static int sign_ambient(CallSignature *sig)
 {
-    if (!is_quiet())
+    if (!no_modes_on())
         return 0;
     for (int i = 0; i < torch.keyed.count; i++)
-        if (!push_answer(pack, ask(&torch.keyed.probes[i])))
+        if (!push_answer(sig, ask(&torch.keyed.probes[i])))
             return 0;
-    return pack_switch(pack, &torch.any_autocast, pack_autocast)
-        && pack_switch(pack, &torch.deterministic, pack_determinism);
+    return sign_switch(sig, &torch.any_autocast, sign_autocast)
+        && sign_switch(sig, &torch.deterministic, sign_determinism);
 }
 
 /* ------------------------------------------------------------------------------------------------------- one tensor */
@@ -232,12 +232,12 @@ static uint64_t end_of(const View *view, uint64_t start)
     return elements_of(view) == 0 ? start : start + (last + 1) * bytes;
 }
 
-static int note_tensor(Pack *pack, const PyObject *tensor, const View *view, uint64_t start)
+static int note_tensor(CallSignature *sig, const PyObject *tensor, const View *view, uint64_t start)
 {
-    if (pack->tensor_count == MOST_TENSORS)
+    if (sig->tensor_count == MOST_TENSORS)
         return 0;
-    Place place = {tensor, start, pack->overlap ? end_of(view, start) : start, view->device};
-    pack->tensors[pack->tensor_count++] = place;
+    Place place = {tensor, start, sig->overlap ? end_of(view, start) : start, view->device};
+    sig->tensors[sig->tensor_count++] = place;
     return 1;
 }
 
@@ -248,15 +248,15 @@ static int has_memory(PyObject *tensor, uint64_t keyset, const View *view, uint6
 }
 
 /* DLPack shows integers of less than eight bits as those of eight: for these torch is asked. */
-static int push_dtype(Pack *pack, PyObject *tensor, Dtype dtype)
+static int push_dtype(CallSignature *sig, PyObject *tensor, Dtype dtype)
 {
     enum { SIGNED, UNSIGNED };
     if (dtype.bits > 8 || (dtype.code != SIGNED && dtype.code != UNSIGNED))
         return 1;
-    return push_answer(pack, torch.dtype_of->get(tensor, torch.dtype_of->closure));
+    return push_answer(sig, torch.dtype_of->get(tensor, torch.dtype_of->closure));
 }
 
-static int pack_tensor(Pack *pack, PyObject *tensor)
+static int sign_tensor(CallSignature *sig, PyObject *tensor)
 {
     uint64_t keyset, grad, dtype = 0, device;
     View view;
@@ -268,30 +268,30 @@ static int pack_tensor(Pack *pack, PyObject *tensor)
     memcpy(&dtype, &view.dtype, sizeof view.dtype);
     memcpy(&device, &view.device, sizeof device);
     uint64_t start = (uint64_t)(uintptr_t)view.data + view.byte_offset;
-    if (!has_memory(tensor, keyset, &view, start) || !note_tensor(pack, tensor, &view, start))
+    if (!has_memory(tensor, keyset, &view, start) || !note_tensor(sig, tensor, &view, start))
         return 0;
     uint64_t parameter = Py_TYPE(tensor) == torch.parameter;
     uint64_t first = parameter << 52 | grad << 48 | (start & 15) << 40 | (uint64_t)view.ndim << 32 | dtype;
-    if (pack->word_count + 3 + 2 * view.ndim > MOST_WORDS)
+    if (sig->word_count + 3 + 2 * view.ndim > MOST_WORDS)
         return 0;
-    push(pack, tagged(TENSOR, first));
-    push(pack, device);
-    push(pack, keyset);
+    push(sig, tagged(TENSOR, first));
+    push(sig, device);
+    push(sig, keyset);
     for (int i = 0; i < view.ndim; i++) {
-        push(pack, (uint64_t)view.sizes[i]);
-        push(pack, (uint64_t)view.strides[i]);
+        push(sig, (uint64_t)view.sizes[i]);
+        push(sig, (uint64_t)view.strides[i]);
     }
-    return push_dtype(pack, tensor, view.dtype);
+    return push_dtype(sig, tensor, view.dtype);
 }
 
 /* Which tensors are one object: the first place of each, as key._same has it. */
-static int pack_same(Pack *pack)
+static int sign_same(CallSignature *sig)
 {
-    for (int i = 1; i < pack->tensor_count; i++) {
+    for (int i = 1; i < sig->tensor_count; i++) {
         int j = 0;
-        while (pack->tensors[j].tensor != pack->tensors[i].tensor)
+        while (sig->tensors[j].tensor != sig->tensors[i].tensor)
             j++;
-        if (j < i && !push(pack, tagged(SAME, (uint64_t)(i * MOST_TENSORS + j))))
+        if (j < i && !push(sig, tagged(SAME, (uint64_t)(i * MOST_TENSORS + j))))
             return 0;
     }
     return 1;
@@ -303,13 +303,13 @@ static int share_memory(Place a, Place b)
 }
 
 /* Which tensors share memory and how far apart they begin, as key.overlap has it. */
-static int pack_overlap(Pack *pack)
+static int sign_overlap(CallSignature *sig)
 {
-    for (int i = 0; pack->overlap && i < pack->tensor_count; i++)
-        for (int j = i + 1; j < pack->tensor_count; j++) {
-            Place a = pack->tensors[i], b = pack->tensors[j];
+    for (int i = 0; sig->overlap && i < sig->tensor_count; i++)
+        for (int j = i + 1; j < sig->tensor_count; j++) {
+            Place a = sig->tensors[i], b = sig->tensors[j];
             if (share_memory(a, b)
-                && !(push(pack, tagged(OVERLAP, (uint64_t)(i * MOST_TENSORS + j))) && push(pack, b.start - a.start)))
+                && !(push(sig, tagged(OVERLAP, (uint64_t)(i * MOST_TENSORS + j))) && push(sig, b.start - a.start)))
                 return 0;
         }
     return 1;
@@ -317,31 +317,31 @@ static int pack_overlap(Pack *pack)
 
 /* -------------------------------------------------------------------------------------------------- other arguments */
 
-static int pack_value(Pack *pack, PyObject *value);
+static int sign_value(CallSignature *sig, PyObject *value);
 
 /* An object that is only equal to itself. */
-static int pack_identical(Pack *pack, int tag, PyObject *object)
+static int sign_identical(CallSignature *sig, int tag, PyObject *object)
 {
-    return push(pack, tagged(tag, 0)) && push(pack, (uint64_t)(uintptr_t)object) && hold(pack, object);
+    return push(sig, tagged(tag, 0)) && push(sig, (uint64_t)(uintptr_t)object) && hold(sig, object);
 }
 
 /* An object of a type whose equality runs no Python code; it is compared when its words are equal. */
-static int pack_equal(Pack *pack, PyObject *object)
+static int sign_equal(CallSignature *sig, PyObject *object)
 {
     Py_hash_t hash = PyObject_Hash(object);
     if (hash == -1)
         return 0;
-    return push(pack, tagged(EQUAL, 0)) && push(pack, (uint64_t)(uintptr_t)Py_TYPE(object))
-        && push(pack, (uint64_t)hash) && hold(pack, object);
+    return push(sig, tagged(EQUAL, 0)) && push(sig, (uint64_t)(uintptr_t)Py_TYPE(object))
+        && push(sig, (uint64_t)hash) && hold(sig, object);
 }
 
-static int pack_int(Pack *pack, PyObject *value)
+static int sign_int(CallSignature *sig, PyObject *value)
 {
     int overflow;
     long long number = PyLong_AsLongLongAndOverflow(value, &overflow);
     if (overflow)
-        return pack_equal(pack, value);
-    return push(pack, tagged(INT, 0)) && push(pack, (uint64_t)number);
+        return sign_equal(sig, value);
+    return push(sig, tagged(INT, 0)) && push(sig, (uint64_t)number);
 }
 
 /* The bits, which tell 0.0 from -0.0; every NaN is one. */
@@ -354,52 +354,52 @@ static uint64_t float_bits(double number)
     return bits;
 }
 
-static int pack_complex(Pack *pack, PyObject *value)
+static int sign_complex(CallSignature *sig, PyObject *value)
 {
     Py_complex number = PyComplex_AsCComplex(value);
-    return push(pack, tagged(COMPLEX, 0)) && push(pack, float_bits(number.real)) && push(pack, float_bits(number.imag));
+    return push(sig, tagged(COMPLEX, 0)) && push(sig, float_bits(number.real)) && push(sig, float_bits(number.imag));
 }
 
-/* What is inside a container is held while it is packed: asking torch may let other code run. */
-static int pack_item(Pack *pack, PyObject *item)
+/* What is inside a container is held while it is signed: asking torch may let other code run. */
+static int sign_item(CallSignature *sig, PyObject *item)
 {
     Py_INCREF(item);
-    int judged = pack_value(pack, item);
+    int supported = sign_value(sig, item);
     Py_DECREF(item);
-    return judged;
+    return supported;
 }
 
-static int pack_sequence(Pack *pack, PyObject *values)
+static int sign_sequence(CallSignature *sig, PyObject *values)
 {
     Py_ssize_t size = PySequence_Fast_GET_SIZE(values);
-    if (!push(pack, tagged(SEQUENCE, (uint64_t)size)) || !push(pack, (uint64_t)(uintptr_t)Py_TYPE(values)))
+    if (!push(sig, tagged(SEQUENCE, (uint64_t)size)) || !push(sig, (uint64_t)(uintptr_t)Py_TYPE(values)))
         return 0;
     for (Py_ssize_t i = 0; i < size; i++)
-        if (size != PySequence_Fast_GET_SIZE(values) || !pack_item(pack, PySequence_Fast_GET_ITEM(values, i)))
+        if (size != PySequence_Fast_GET_SIZE(values) || !sign_item(sig, PySequence_Fast_GET_ITEM(values, i)))
             return 0;
     return 1;
 }
 
-static int pack_items(Pack *pack, PyObject *dict)
+static int sign_items(CallSignature *sig, PyObject *dict)
 {
     Py_ssize_t place = 0, size = PyDict_GET_SIZE(dict);
     PyObject *name, *value;
     while (PyDict_Next(dict, &place, &name, &value))
-        if (!pack_item(pack, name) || !pack_item(pack, value) || PyDict_GET_SIZE(dict) != size)
+        if (!sign_item(sig, name) || !sign_item(sig, value) || PyDict_GET_SIZE(dict) != size)
             return 0;
     return 1;
 }
 
-static int pack_dict(Pack *pack, PyObject *dict)
+static int sign_dict(CallSignature *sig, PyObject *dict)
 {
-    return push(pack, tagged(DICT, (uint64_t)PyDict_GET_SIZE(dict))) && pack_items(pack, dict);
+    return push(sig, tagged(DICT, (uint64_t)PyDict_GET_SIZE(dict))) && sign_items(sig, dict);
 }
 
-static int pack_slice(Pack *pack, PyObject *value)
+static int sign_slice(CallSignature *sig, PyObject *value)
 {
     PySliceObject *slice = (PySliceObject *)value;
-    return push(pack, tagged(SLICE, 0)) && pack_value(pack, slice->start) && pack_value(pack, slice->stop)
-        && pack_value(pack, slice->step);
+    return push(sig, tagged(SLICE, 0)) && sign_value(sig, slice->start) && sign_value(sig, slice->stop)
+        && sign_value(sig, slice->step);
 }
 
 /* Whether tree.tensors may find tensors inside an instance of this type: what it finds there is Python's to key. */
@@ -411,79 +411,79 @@ static int may_hold_tensors(PyTypeObject *type)
 }
 
 /* What counts by its type: a module, or a method's `self`. */
-static int pack_kind(Pack *pack, PyTypeObject *type)
+static int sign_kind(CallSignature *sig, PyTypeObject *type)
 {
-    return !may_hold_tensors(type) && pack_identical(pack, KIND, (PyObject *)type);
+    return !may_hold_tensors(type) && sign_identical(sig, KIND, (PyObject *)type);
 }
 
 /* Types that are met less often than tensors and numbers. */
-static int pack_other(Pack *pack, PyObject *value)
+static int sign_other(CallSignature *sig, PyObject *value)
 {
     PyTypeObject *type = Py_TYPE(value);
     if (type == &PyUnicode_Type || type == &PyBytes_Type || type == torch.device)
-        return pack_equal(pack, value);
+        return sign_equal(sig, value);
     if (type == &PyList_Type || type == &PyTuple_Type || type == torch.size)
-        return pack_sequence(pack, value);
+        return sign_sequence(sig, value);
     if (type == &PyDict_Type)
-        return pack_dict(pack, value);
+        return sign_dict(sig, value);
     if (type == &PySlice_Type)
-        return pack_slice(pack, value);
+        return sign_slice(sig, value);
     if (type == &PyComplex_Type)
-        return pack_complex(pack, value);
+        return sign_complex(sig, value);
     if (type == torch.dtype || type == torch.layout || type == torch.memory_format || type == &PyType_Type)
-        return pack_identical(pack, IDENTICAL, value);
-    return PyType_IsSubtype(type, torch.module) && pack_kind(pack, type);
+        return sign_identical(sig, IDENTICAL, value);
+    return PyType_IsSubtype(type, torch.module) && sign_kind(sig, type);
 }
 
-static int pack_value(Pack *pack, PyObject *value)
+static int sign_value(CallSignature *sig, PyObject *value)
 {
     PyTypeObject *type = Py_TYPE(value);
     if (type == torch.tensor || type == torch.parameter)
-        return pack_tensor(pack, value);
+        return sign_tensor(sig, value);
     if (type == &PyLong_Type)
-        return pack_int(pack, value);
+        return sign_int(sig, value);
     if (value == Py_None || value == Py_True || value == Py_False || value == Py_Ellipsis)
-        return push(pack, tagged(SINGLETON, 0)) && push(pack, (uint64_t)(uintptr_t)value);
+        return push(sig, tagged(SINGLETON, 0)) && push(sig, (uint64_t)(uintptr_t)value);
     if (type == &PyFloat_Type)
-        return push(pack, tagged(FLOAT, 0)) && push(pack, float_bits(PyFloat_AS_DOUBLE(value)));
-    return pack_other(pack, value);
+        return push(sig, tagged(FLOAT, 0)) && push(sig, float_bits(PyFloat_AS_DOUBLE(value)));
+    return sign_other(sig, value);
 }
 
 /* --------------------------------------------------------------------------------------------------------- the call */
 
-static int pack_arguments(Pack *pack, PyObject *args, PyObject *kwargs, int receiver)
+static int sign_arguments(CallSignature *sig, PyObject *args, PyObject *kwargs, int receiver)
 {
     Py_ssize_t count = PyTuple_GET_SIZE(args), first = receiver && count > 0;
     uint64_t shape = (uint64_t)count << 24 | (uint64_t)PyDict_GET_SIZE(kwargs) << 2;
-    if (!push(pack, shape | (uint64_t)first << 1 | (uint64_t)pack->overlap))
+    if (!push(sig, shape | (uint64_t)first << 1 | (uint64_t)sig->overlap))
         return 0;
-    if (first && !pack_kind(pack, Py_TYPE(PyTuple_GET_ITEM(args, 0))))
+    if (first && !sign_kind(sig, Py_TYPE(PyTuple_GET_ITEM(args, 0))))
         return 0;
     for (Py_ssize_t i = first; i < count; i++)
-        if (!pack_value(pack, PyTuple_GET_ITEM(args, i)))
+        if (!sign_value(sig, PyTuple_GET_ITEM(args, i)))
             return 0;
-    return pack_items(pack, kwargs);
+    return sign_items(sig, kwargs);
 }
 
 /* The whole call. Where this returns 0 nothing is held and no error is set; else drop_objects is the caller's. */
-static int pack_call(Pack *pack, PyObject *args, PyObject *kwargs, int receiver, int overlap)
+static int sign_call(CallSignature *sig, PyObject *args, PyObject *kwargs, int receiver, int overlap)
 {
-    pack->word_count = pack->object_count = pack->tensor_count = 0;
-    pack->overlap = overlap;
+    sig->word_count = sig->object_count = sig->tensor_count = 0;
+    sig->overlap = overlap;
     if (torch.exchange != NULL && PyTuple_CheckExact(args) && PyDict_CheckExact(kwargs)
-        && pack_ambient(pack) && pack_arguments(pack, args, kwargs, receiver)
-        && pack_same(pack) && pack_overlap(pack))
+        && sign_ambient(sig) && sign_arguments(sig, args, kwargs, receiver)
+        && sign_same(sig) && sign_overlap(sig))
         return 1;
     PyErr_Clear();
-    drop_objects(pack);
+    drop_objects(sig);
     return 0;
 }
 
-static uint64_t hash_of(const Pack *pack)
+static uint64_t hash_of(const CallSignature *sig)
 {
-    uint64_t hash = (uint64_t)pack->word_count;
-    for (int i = 0; i < pack->word_count; i++) {
-        hash = (hash ^ pack->words[i]) * 0x9E3779B97F4A7C15u;
+    uint64_t hash = (uint64_t)sig->word_count;
+    for (int i = 0; i < sig->word_count; i++) {
+        hash = (hash ^ sig->words[i]) * 0x9E3779B97F4A7C15u;
         hash ^= hash >> 32;
     }
     return hash;

@@ -8,18 +8,18 @@ typedef struct {
 typedef struct {
     PyObject_HEAD
     vectorcallfunc vectorcall;
-    PyObject *look;                     /* asked where something may have changed: whether it stands all the same */
+    PyObject *lookup;                     /* asked where something may have changed: whether it stands all the same */
     PyObject *dead;                     /* a list; while it is empty, the classes are alive */
     Py_ssize_t class_count, function_count;
     PyTypeObject **classes;             /* not held */
     unsigned *versions;                 /* theirs when they were looked at last; 0: not yet, or none that tells */
     Function *functions;
-} Stands;
+} CodeGuard;
 
-static int classes_stand(const Stands *stands)
+static int classes_stand(const CodeGuard *guard)
 {
-    for (Py_ssize_t i = 0; i < stands->class_count; i++)
-        if (stands->versions[i] == 0 || stands->versions[i] != stands->classes[i]->tp_version_tag)
+    for (Py_ssize_t i = 0; i < guard->class_count; i++)
+        if (guard->versions[i] == 0 || guard->versions[i] != guard->classes[i]->tp_version_tag)
             return 0;
     return 1;
 }
@@ -53,84 +53,84 @@ static PyFunctionObject *function_now(PyObject *reference)
 }
 
 /* One that is gone is no more found where it was, which others ask. */
-static int function_stands(const Function *was)
+static int function_unchanged(const Function *was)
 {
     PyFunctionObject *now = function_now(was->reference);
-    int stands = now == NULL || (now->func_code == was->code && now->func_defaults == was->defaults
+    int guard = now == NULL || (now->func_code == was->code && now->func_defaults == was->defaults
         && same_items(was->keyword_defaults, now->func_kwdefaults));
     Py_XDECREF(now);
-    return stands;
+    return guard;
 }
 
-static int functions_stand(const Stands *stands)
+static int functions_stand(const CodeGuard *guard)
 {
-    for (Py_ssize_t i = 0; i < stands->function_count; i++)
-        if (!function_stands(&stands->functions[i]))
+    for (Py_ssize_t i = 0; i < guard->function_count; i++)
+        if (!function_unchanged(&guard->functions[i]))
             return 0;
     return 1;
 }
 
-static int all_live(const Stands *stands)
+static int all_live(const CodeGuard *guard)
 {
-    return PyList_GET_SIZE(stands->dead) == 0;
+    return PyList_GET_SIZE(guard->dead) == 0;
 }
 
 /* Python looks: versions are read before, so that what changes meanwhile is seen the next time. */
-static PyObject *look_again(Stands *stands)
+static PyObject *check_again(CodeGuard *guard)
 {
-    unsigned *versions = PyMem_Calloc((size_t)stands->class_count + 1, sizeof *versions);
+    unsigned *versions = PyMem_Calloc((size_t)guard->class_count + 1, sizeof *versions);
     if (versions == NULL)
         return PyErr_NoMemory();
-    for (Py_ssize_t i = 0; i < stands->class_count && all_live(stands); i++) {
-        _PyType_Lookup(stands->classes[i], torch.calls);    /* any name: a class gets a version when it is asked */
-        versions[i] = stands->classes[i]->tp_version_tag;
+    for (Py_ssize_t i = 0; i < guard->class_count && all_live(guard); i++) {
+        _PyType_Lookup(guard->classes[i], torch.calls);    /* any name: a class gets a version when it is asked */
+        versions[i] = guard->classes[i]->tp_version_tag;
     }
-    PyObject *verdict = PyObject_CallNoArgs(stands->look);
+    PyObject *verdict = PyObject_CallNoArgs(guard->lookup);
     if (verdict == Py_True)
-        memcpy(stands->versions, versions, (size_t)stands->class_count * sizeof *versions);
+        memcpy(guard->versions, versions, (size_t)guard->class_count * sizeof *versions);
     PyMem_Free(versions);
     return verdict;
 }
 
-static PyObject *stands_vectorcall(PyObject *self, PyObject *const *Py_UNUSED(args), size_t flags, PyObject *names)
+static PyObject *code_guard_vectorcall(PyObject *self, PyObject *const *Py_UNUSED(args), size_t flags, PyObject *names)
 {
-    Stands *stands = (Stands *)self;
+    CodeGuard *guard = (CodeGuard *)self;
     if (PyVectorcall_NARGS(flags) != 0 || names != NULL)
         return PyErr_Format(PyExc_TypeError, "takes no arguments");
-    if (all_live(stands) && classes_stand(stands) && functions_stand(stands))
+    if (all_live(guard) && classes_stand(guard) && functions_stand(guard))
         Py_RETURN_TRUE;
-    return look_again(stands);
+    return check_again(guard);
 }
 
-static int stands_traverse(PyObject *self, visitproc visit, void *arg)
+static int code_guard_traverse(PyObject *self, visitproc visit, void *arg)
 {
-    Stands *stands = (Stands *)self;
-    Py_VISIT(stands->look);
-    Py_VISIT(stands->dead);
-    for (Py_ssize_t i = 0; i < stands->function_count; i++) {
-        Py_VISIT(stands->functions[i].reference);
-        Py_VISIT(stands->functions[i].code);
-        Py_VISIT(stands->functions[i].defaults);
-        Py_VISIT(stands->functions[i].keyword_defaults);
+    CodeGuard *guard = (CodeGuard *)self;
+    Py_VISIT(guard->lookup);
+    Py_VISIT(guard->dead);
+    for (Py_ssize_t i = 0; i < guard->function_count; i++) {
+        Py_VISIT(guard->functions[i].reference);
+        Py_VISIT(guard->functions[i].code);
+        Py_VISIT(guard->functions[i].defaults);
+        Py_VISIT(guard->functions[i].keyword_defaults);
     }
     return 0;
 }
 
-static void stands_dealloc(PyObject *self)
+static void code_guard_dealloc(PyObject *self)
 {
-    Stands *stands = (Stands *)self;
+    CodeGuard *guard = (CodeGuard *)self;
     PyObject_GC_UnTrack(self);
-    for (Py_ssize_t i = 0; i < stands->function_count; i++) {
-        Py_CLEAR(stands->functions[i].reference);
-        Py_CLEAR(stands->functions[i].code);
-        Py_CLEAR(stands->functions[i].defaults);
-        Py_CLEAR(stands->functions[i].keyword_defaults);
+    for (Py_ssize_t i = 0; i < guard->function_count; i++) {
+        Py_CLEAR(guard->functions[i].reference);
+        Py_CLEAR(guard->functions[i].code);
+        Py_CLEAR(guard->functions[i].defaults);
+        Py_CLEAR(guard->functions[i].keyword_defaults);
     }
-    Py_CLEAR(stands->look);
-    Py_CLEAR(stands->dead);
-    PyMem_Free(stands->classes);
-    PyMem_Free(stands->versions);
-    PyMem_Free(stands->functions);
+    Py_CLEAR(guard->lookup);
+    Py_CLEAR(guard->dead);
+    PyMem_Free(guard->classes);
+    PyMem_Free(guard->versions);
+    PyMem_Free(guard->functions);
     Py_TYPE(self)->tp_free(self);
 }
 
@@ -145,28 +145,28 @@ static int take_function(Function *was, PyObject *given)
     return was->reference != NULL && (keyword_defaults == NULL || was->keyword_defaults != NULL);
 }
 
-static int take_functions(Stands *stands, PyObject *functions)
+static int take_functions(CodeGuard *guard, PyObject *functions)
 {
-    stands->functions = PyMem_Calloc((size_t)PyTuple_GET_SIZE(functions) + 1, sizeof *stands->functions);
-    for (Py_ssize_t i = 0; stands->functions != NULL && i < PyTuple_GET_SIZE(functions); i++) {
+    guard->functions = PyMem_Calloc((size_t)PyTuple_GET_SIZE(functions) + 1, sizeof *guard->functions);
+    for (Py_ssize_t i = 0; guard->functions != NULL && i < PyTuple_GET_SIZE(functions); i++) {
         PyObject *function = PyTuple_GET_ITEM(functions, i);
         if (!PyFunction_Check(function)) {
             PyErr_Format(PyExc_TypeError, "%R is no function", function);
             return 0;
         }
-        stands->function_count++;       /* what was taken of it is given back, also of half a one */
-        if (!take_function(&stands->functions[i], function))
+        guard->function_count++;       /* what was taken of it is given back, also of half a one */
+        if (!take_function(&guard->functions[i], function))
             return 0;
     }
-    return stands->functions != NULL || PyErr_NoMemory() != NULL;
+    return guard->functions != NULL || PyErr_NoMemory() != NULL;
 }
 
-static int take_classes(Stands *stands, PyObject *classes)
+static int take_classes(CodeGuard *guard, PyObject *classes)
 {
     Py_ssize_t count = PyTuple_GET_SIZE(classes);
-    stands->classes = PyMem_Calloc((size_t)count + 1, sizeof *stands->classes);
-    stands->versions = PyMem_Calloc((size_t)count + 1, sizeof *stands->versions);
-    if (stands->classes == NULL || stands->versions == NULL)
+    guard->classes = PyMem_Calloc((size_t)count + 1, sizeof *guard->classes);
+    guard->versions = PyMem_Calloc((size_t)count + 1, sizeof *guard->versions);
+    if (guard->classes == NULL || guard->versions == NULL)
         return PyErr_NoMemory() != NULL;
     for (Py_ssize_t i = 0; i < count; i++) {
         PyObject *cls = PyTuple_GET_ITEM(classes, i);
@@ -174,42 +174,42 @@ static int take_classes(Stands *stands, PyObject *classes)
             PyErr_Format(PyExc_TypeError, "%R is no class", cls);
             return 0;
         }
-        stands->classes[i] = (PyTypeObject *)cls;
+        guard->classes[i] = (PyTypeObject *)cls;
     }
-    stands->class_count = count;
+    guard->class_count = count;
     return 1;
 }
 
-static PyObject *stands_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+static PyObject *code_guard_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"classes", "functions", "dead", "look", NULL};
-    PyObject *classes, *functions, *dead, *look;
+    static char *names[] = {"classes", "functions", "dead", "check", NULL};
+    PyObject *classes, *functions, *dead, *lookup;
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!O!O!O", names, &PyTuple_Type, &classes, &PyTuple_Type, &functions,
-            &PyList_Type, &dead, &look))
+            &PyList_Type, &dead, &lookup))
         return NULL;
-    Stands *stands = (Stands *)type->tp_alloc(type, 0);
-    if (stands == NULL)
+    CodeGuard *guard = (CodeGuard *)type->tp_alloc(type, 0);
+    if (guard == NULL)
         return NULL;
-    stands->vectorcall = stands_vectorcall;
-    stands->look = Py_NewRef(look);
-    stands->dead = Py_NewRef(dead);
-    if (!take_classes(stands, classes) || !take_functions(stands, functions))
-        Py_CLEAR(stands);
-    return (PyObject *)stands;
+    guard->vectorcall = code_guard_vectorcall;
+    guard->lookup = Py_NewRef(lookup);
+    guard->dead = Py_NewRef(dead);
+    if (!take_classes(guard, classes) || !take_functions(guard, functions))
+        Py_CLEAR(guard);
+    return (PyObject *)guard;
 }
 
 /* Without tp_clear: what it holds can be cleared, and one that is half gone would answer. */
-static PyTypeObject StandsType = {
+static PyTypeObject CodeGuardType = {
     PyVarObject_HEAD_INIT(NULL, 0)
-    .tp_name = "shapedispatch.hit._native.Stands",
-    .tp_doc = "Stands(classes, functions, dead, look)\n--\n\n"
+    .tp_name = "shapedispatch.hit._native.CodeGuard",
+    .tp_doc = "CodeGuard(classes, functions, dead, look)\n--\n\n"
               "Called, whether they are as they were when it was made; look() is asked where that can't be told.\n"
               "Classes are not held: something must stand in the list `dead` before one of them goes.",
-    .tp_basicsize = sizeof(Stands),
+    .tp_basicsize = sizeof(CodeGuard),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL,
-    .tp_new = stands_new,
-    .tp_dealloc = stands_dealloc,
-    .tp_traverse = stands_traverse,
-    .tp_vectorcall_offset = offsetof(Stands, vectorcall),
+    .tp_new = code_guard_new,
+    .tp_dealloc = code_guard_dealloc,
+    .tp_traverse = code_guard_traverse,
+    .tp_vectorcall_offset = offsetof(CodeGuard, vectorcall),
     .tp_call = PyVectorcall_Call,
 };

@@ -4,7 +4,7 @@
 
 /*
  * A compiled kernel whose launch is settled but for the grid, the stream and the arguments. Only kernels that need
- * nothing else of the driver have a plan (no clusters, no cooperative grid, no programmatic launch, no scratch memory),
+ * nothing else of the driver have a launcher (no clusters, no cooperative grid, no programmatic launch, no scratch memory),
  * and only where the driver confirms the place and size of every parameter.
  */
 enum { MOST_PARAMETERS = 128, MOST_BYTES = 1024 };
@@ -41,7 +41,7 @@ typedef struct {
     PyObject *answer;                   /* what a launch returns */
     Py_ssize_t count, values;           /* parameters, and values that a call must have at least */
     Parameter parameters[MOST_PARAMETERS];
-} Plan;
+} CudaLauncher;
 
 enum { NO_GRID = UINT32_MAX };
 
@@ -114,10 +114,10 @@ static int bits_of(PyObject *value, const Parameter *parameter, uint64_t *bits)
     }
 }
 
-static int fill(const Plan *plan, PyObject *values, char *buffer, void **places)
+static int fill(const CudaLauncher *launcher, PyObject *values, char *buffer, void **places)
 {
-    for (Py_ssize_t i = 0; i < plan->count; i++) {
-        const Parameter *parameter = &plan->parameters[i];
+    for (Py_ssize_t i = 0; i < launcher->count; i++) {
+        const Parameter *parameter = &launcher->parameters[i];
         uint64_t bits = 0;
         if (parameter->kind != ZEROS && !bits_of(PyTuple_GET_ITEM(values, parameter->source), parameter, &bits))
             return 0;
@@ -148,86 +148,86 @@ static int grid_of(PyObject *grid, unsigned sizes[3])
     return 1;
 }
 
-static PyObject *failed_launch(const Plan *plan, PyObject *grid, PyObject *values, int error)
+static PyObject *failed_launch(const CudaLauncher *launcher, PyObject *grid, PyObject *values, int error)
 {
     return PyErr_Format(PyExc_RuntimeError,
         "the CUDA driver refused to launch %U\n  grid = %R\n  threads = %u\n  shared = %u bytes\n  arguments = %R\n"
-        "CUDA error %d: %s", plan->name, grid, plan->threads, plan->shared, values, error, driver_says(error));
+        "CUDA error %d: %s", launcher->name, grid, launcher->threads, launcher->shared, values, error, driver_says(error));
 }
 
 /* The driver's answer. The GIL is given back meanwhile: the driver waits where its queue is full. */
-static int launch_at(const Plan *plan, const unsigned sizes[3], void *stream, void **places)
+static int launch_at(const CudaLauncher *launcher, const unsigned sizes[3], void *stream, void **places)
 {
     int error;
     Py_BEGIN_ALLOW_THREADS
-    error = driver.launch(plan->function, sizes[0], sizes[1], sizes[2], plan->threads, 1, 1, plan->shared, stream,
+    error = driver.launch(launcher->function, sizes[0], sizes[1], sizes[2], launcher->threads, 1, 1, launcher->shared, stream,
         places, NULL);
     Py_END_ALLOW_THREADS
     return error;
 }
 
-/* Whether kernels are launched on the plan's device now, by this thread. */
-static int is_current(const Plan *plan)
+/* Whether kernels are launched on the launcher's device now, by this thread. */
+static int is_current(const CudaLauncher *launcher)
 {
     void *context = NULL;
-    return driver.current_context(&context) == 0 && context == plan->context;
+    return driver.current_context(&context) == 0 && context == launcher->context;
 }
 
-static int stream_of(const Plan *plan, void **stream)
+static int stream_of(const CudaLauncher *launcher, void **stream)
 {
-    if (driver.work_stream(CUDA, plan->device, stream) == 0)
+    if (driver.work_stream(CUDA, launcher->device, stream) == 0)
         return 1;
     if (!PyErr_Occurred())
         PyErr_SetString(PyExc_RuntimeError, "torch gives no stream");
     return 0;
 }
 
-static PyObject *launch(const Plan *plan, PyObject *grid, PyObject *values)
+static PyObject *launch(const CudaLauncher *launcher, PyObject *grid, PyObject *values)
 {
     uint64_t buffer[MOST_BYTES / sizeof(uint64_t)];
     void *places[MOST_PARAMETERS], *stream = NULL;
     unsigned sizes[3];
-    if (!grid_of(grid, sizes) || !fill(plan, values, (char *)buffer, places))
+    if (!grid_of(grid, sizes) || !fill(launcher, values, (char *)buffer, places))
         return NULL;
     if (sizes[0] == 0 || sizes[1] == 0 || sizes[2] == 0)
         Py_RETURN_TRUE;     /* as Triton has it: nothing to do is done */
-    if (!is_current(plan))
+    if (!is_current(launcher))
         Py_RETURN_FALSE;
-    if (!stream_of(plan, &stream))
+    if (!stream_of(launcher, &stream))
         return NULL;
-    int error = launch_at(plan, sizes, stream, places);
-    return error != 0 ? failed_launch(plan, grid, values, error) : Py_NewRef(Py_True);
+    int error = launch_at(launcher, sizes, stream, places);
+    return error != 0 ? failed_launch(launcher, grid, values, error) : Py_NewRef(Py_True);
 }
 
-static PyObject *plan_vectorcall(PyObject *self, PyObject *const *call, size_t flags, PyObject *names)
+static PyObject *launcher_vectorcall(PyObject *self, PyObject *const *call, size_t flags, PyObject *names)
 {
-    const Plan *plan = (Plan *)self;
+    const CudaLauncher *launcher = (CudaLauncher *)self;
     if (PyVectorcall_NARGS(flags) != 2 || names != NULL || !PyTuple_CheckExact(call[1])
-        || PyTuple_GET_SIZE(call[1]) < plan->values)
-        return PyErr_Format(PyExc_TypeError, "a launch of %U takes a grid and a tuple of %zd values", plan->name,
-            plan->values);
-    return launch(plan, call[0], call[1]);
+        || PyTuple_GET_SIZE(call[1]) < launcher->values)
+        return PyErr_Format(PyExc_TypeError, "a launch of %U takes a grid and a tuple of %zd values", launcher->name,
+            launcher->values);
+    return launch(launcher, call[0], call[1]);
 }
 
 /* The driver's word for where a parameter stands; how many there are is told by the first that it does not know. */
-static int confirm(const Plan *plan, Py_ssize_t i, Parameter *parameter)
+static int confirm(const CudaLauncher *launcher, Py_ssize_t i, Parameter *parameter)
 {
     size_t size = 0;
-    int error = driver.parameter_info(plan->function, (size_t)i, &parameter->offset, &size);
+    int error = driver.parameter_info(launcher->function, (size_t)i, &parameter->offset, &size);
     if (error == 0 && size == parameter->size && parameter->offset + size <= MOST_BYTES)
         return 1;
-    PyErr_Format(PyExc_ValueError, "parameter %zd of %U takes %zu bytes, and %zu are to be passed (%s)", i, plan->name,
+    PyErr_Format(PyExc_ValueError, "parameter %zd of %U takes %zu bytes, and %zu are to be passed (%s)", i, launcher->name,
         size, parameter->size, error == 0 ? "the driver knows it" : driver_says(error));
     return 0;
 }
 
-static int confirm_count(const Plan *plan)
+static int confirm_count(const CudaLauncher *launcher)
 {
     size_t offset, size;
-    if (driver.parameter_info(plan->function, (size_t)plan->count, &offset, &size) != 0)
+    if (driver.parameter_info(launcher->function, (size_t)launcher->count, &offset, &size) != 0)
         return 1;
-    PyErr_Format(PyExc_ValueError, "%U takes more than the %zd parameters that are to be passed", plan->name,
-        plan->count);
+    PyErr_Format(PyExc_ValueError, "%U takes more than the %zd parameters that are to be passed", launcher->name,
+        launcher->count);
     return 0;
 }
 
@@ -241,9 +241,9 @@ static int is_kind_of_size(int kind, Py_ssize_t size)
         && (size == 1 || size == 2 || size == 4 || size == 8);
 }
 
-static int take_parameter(Plan *plan, Py_ssize_t i, PyObject *given_parameter)
+static int take_parameter(CudaLauncher *launcher, Py_ssize_t i, PyObject *given_parameter)
 {
-    Parameter *parameter = &plan->parameters[i];
+    Parameter *parameter = &launcher->parameters[i];
     Py_ssize_t size;
     if (!PyArg_ParseTuple(given_parameter, "Cnn", &parameter->kind, &size, &parameter->source))
         return 0;
@@ -252,25 +252,25 @@ static int take_parameter(Plan *plan, Py_ssize_t i, PyObject *given_parameter)
         return 0;
     }
     parameter->size = (size_t)size;
-    if (parameter->kind != ZEROS && parameter->source >= plan->values)
-        plan->values = parameter->source + 1;
-    return confirm(plan, i, parameter);
+    if (parameter->kind != ZEROS && parameter->source >= launcher->values)
+        launcher->values = parameter->source + 1;
+    return confirm(launcher, i, parameter);
 }
 
-static int take_parameters(Plan *plan, PyObject *parameters)
+static int take_parameters(CudaLauncher *launcher, PyObject *parameters)
 {
-    plan->count = PyTuple_GET_SIZE(parameters);
-    if (plan->count > MOST_PARAMETERS) {
-        PyErr_Format(PyExc_ValueError, "%U takes more than %d parameters", plan->name, MOST_PARAMETERS);
+    launcher->count = PyTuple_GET_SIZE(parameters);
+    if (launcher->count > MOST_PARAMETERS) {
+        PyErr_Format(PyExc_ValueError, "%U takes more than %d parameters", launcher->name, MOST_PARAMETERS);
         return 0;
     }
-    for (Py_ssize_t i = 0; i < plan->count; i++)
-        if (!take_parameter(plan, i, PyTuple_GET_ITEM(parameters, i)))
+    for (Py_ssize_t i = 0; i < launcher->count; i++)
+        if (!take_parameter(launcher, i, PyTuple_GET_ITEM(parameters, i)))
             return 0;
-    return confirm_count(plan);
+    return confirm_count(launcher);
 }
 
-static PyObject *plan_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+static PyObject *launcher_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
     static char *names[] = {"name", "function", "threads", "shared", "device", "parameters", "grid", "filled", "answer",
         NULL};
@@ -283,73 +283,73 @@ static PyObject *plan_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
         return NULL;
     if (driver.launch == NULL || driver.work_stream == NULL || driver.current_context == NULL)
         return PyErr_Format(PyExc_RuntimeError, "there is no driver to launch %U with", name);
-    Plan *plan = (Plan *)type->tp_alloc(type, 0);
-    if (plan == NULL)
+    CudaLauncher *launcher = (CudaLauncher *)type->tp_alloc(type, 0);
+    if (launcher == NULL)
         return NULL;
-    plan->vectorcall = plan_vectorcall;
-    plan->name = Py_NewRef(name);
-    plan->function = (void *)(uintptr_t)function;
-    plan->threads = threads;
-    plan->shared = shared;
-    plan->device = device;
-    plan->grid[0] = NO_GRID;
-    plan->filled = Py_XNewRef(filled);
-    plan->answer = Py_NewRef(answer);
-    if (driver.current_context(&plan->context) != 0 || plan->context == NULL)
+    launcher->vectorcall = launcher_vectorcall;
+    launcher->name = Py_NewRef(name);
+    launcher->function = (void *)(uintptr_t)function;
+    launcher->threads = threads;
+    launcher->shared = shared;
+    launcher->device = device;
+    launcher->grid[0] = NO_GRID;
+    launcher->filled = Py_XNewRef(filled);
+    launcher->answer = Py_NewRef(answer);
+    if (driver.current_context(&launcher->context) != 0 || launcher->context == NULL)
         PyErr_Format(PyExc_RuntimeError, "no device is current to launch %U on", name);
-    if (PyErr_Occurred() || !take_parameters(plan, parameters) || (grid != Py_None && !grid_of(grid, plan->grid)))
-        Py_CLEAR(plan);
-    return (PyObject *)plan;
+    if (PyErr_Occurred() || !take_parameters(launcher, parameters) || (grid != Py_None && !grid_of(grid, launcher->grid)))
+        Py_CLEAR(launcher);
+    return (PyObject *)launcher;
 }
 
-static int plan_traverse(PyObject *self, visitproc visit, void *arg)
+static int launcher_traverse(PyObject *self, visitproc visit, void *arg)
 {
-    Py_VISIT(((Plan *)self)->filled);
-    Py_VISIT(((Plan *)self)->answer);
+    Py_VISIT(((CudaLauncher *)self)->filled);
+    Py_VISIT(((CudaLauncher *)self)->answer);
     return 0;
 }
 
 /* What a launch returns is never NULL: that would read as "Python is to launch" after C has. */
-static int plan_clear(PyObject *self)
+static int launcher_clear(PyObject *self)
 {
-    Py_CLEAR(((Plan *)self)->filled);
-    Py_XSETREF(((Plan *)self)->answer, Py_NewRef(Py_None));
+    Py_CLEAR(((CudaLauncher *)self)->filled);
+    Py_XSETREF(((CudaLauncher *)self)->answer, Py_NewRef(Py_None));
     return 0;
 }
 
-static void plan_dealloc(PyObject *self)
+static void launcher_dealloc(PyObject *self)
 {
     PyObject_GC_UnTrack(self);
-    Py_XDECREF(((Plan *)self)->name);
-    Py_XDECREF(((Plan *)self)->filled);
-    Py_XDECREF(((Plan *)self)->answer);
+    Py_XDECREF(((CudaLauncher *)self)->name);
+    Py_XDECREF(((CudaLauncher *)self)->filled);
+    Py_XDECREF(((CudaLauncher *)self)->answer);
     Py_TYPE(self)->tp_free(self);
 }
 
-static PyMemberDef plan_members[] = {
-    {"name", T_OBJECT_EX, offsetof(Plan, name), READONLY, "the kernel's"},
-    {"__vectorcalloffset__", T_PYSSIZET, offsetof(Plan, vectorcall), READONLY, NULL},
+static PyMemberDef launcher_members[] = {
+    {"name", T_OBJECT_EX, offsetof(CudaLauncher, name), READONLY, "the kernel's"},
+    {"__vectorcalloffset__", T_PYSSIZET, offsetof(CudaLauncher, vectorcall), READONLY, NULL},
     {NULL, 0, 0, 0, NULL},
 };
 
-static PyTypeObject PlanType = {
+static PyTypeObject CudaLauncherType = {
     PyVarObject_HEAD_INIT(NULL, 0)
-    .tp_name = "shapedispatch.hit._native.Plan",
-    .tp_doc = "Plan(name, function, threads, shared, device, parameters, grid=None, filled=None, answer=None)\n--\n\n"
-              "plan(grid, values) launches a loaded kernel on the current stream of the device, which is current when\n"
-              "the plan is made; False where it is not, or this thread has not used CUDA: nothing is launched then.\n"
+    .tp_name = "shapedispatch.hit._native.CudaLauncher",
+    .tp_doc = "CudaLauncher(name, function, threads, shared, device, parameters, grid=None, filled=None, answer=None)\n--\n\n"
+              "launcher(grid, values) launches a loaded kernel on the current stream of the device, which is current when\n"
+              "the launcher is made; False where it is not, or this thread has not used CUDA: nothing is launched then.\n"
               "A parameter is (kind, bytes, place of its value), a kind one of p (address, tensor or None), i, u, f\n"
               "and 0 (zeros). Raises ValueError where the driver knows the parameters otherwise, RuntimeError naming\n"
               "kernel and call where it refuses a launch.",
-    .tp_basicsize = sizeof(Plan),
+    .tp_basicsize = sizeof(CudaLauncher),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL,
-    .tp_new = plan_new,
-    .tp_dealloc = plan_dealloc,
-    .tp_traverse = plan_traverse,
-    .tp_clear = plan_clear,
+    .tp_new = launcher_new,
+    .tp_dealloc = launcher_dealloc,
+    .tp_traverse = launcher_traverse,
+    .tp_clear = launcher_clear,
     .tp_call = PyVectorcall_Call,
-    .tp_vectorcall_offset = offsetof(Plan, vectorcall),
-    .tp_members = plan_members,
+    .tp_vectorcall_offset = offsetof(CudaLauncher, vectorcall),
+    .tp_members = launcher_members,
 };
 
 /* Addresses of functions are data to dlsym and to tests. */

@@ -1,73 +1,73 @@
-/* The hit path of one dispatcher: from a packed call to the slot that the table keeps for it, and the run. */
+/* The hit path of one dispatcher: from a signed call to the slot that the table keeps for it, and the run. */
 
-/* -------------------------------------------------------------------------------------- a packed call, and its slot */
+/* -------------------------------------------------------------------------------------- a signed call, and its slot */
 
 typedef union {
     uint64_t word;
     PyObject *object;
 } Cell;
 
-typedef struct Link {
+typedef struct CacheNode {
     PyObject_VAR_HEAD
     uint64_t hash;
     PyObject *slot;                     /* the table's; NULL before linking and after unlinking */
-    struct Link *next_leaving;
+    struct CacheNode *next_leaving;
     int word_count, object_count;
     Cell cells[1];                      /* first the words, then the objects */
-} Link;
+} CacheNode;
 
-static int link_traverse(PyObject *self, visitproc visit, void *arg)
+static int node_traverse(PyObject *self, visitproc visit, void *arg)
 {
-    Link *link = (Link *)self;
-    Py_VISIT(link->slot);
-    for (int i = 0; i < link->object_count; i++)
-        Py_VISIT(link->cells[link->word_count + i].object);
+    CacheNode *node = (CacheNode *)self;
+    Py_VISIT(node->slot);
+    for (int i = 0; i < node->object_count; i++)
+        Py_VISIT(node->cells[node->word_count + i].object);
     return 0;
 }
 
-static int link_clear(PyObject *self)
+static int node_clear(PyObject *self)
 {
-    Link *link = (Link *)self;
-    Py_CLEAR(link->slot);
-    while (link->object_count > 0)
-        Py_DECREF(link->cells[link->word_count + --link->object_count].object);
+    CacheNode *node = (CacheNode *)self;
+    Py_CLEAR(node->slot);
+    while (node->object_count > 0)
+        Py_DECREF(node->cells[node->word_count + --node->object_count].object);
     return 0;
 }
 
-static void link_dealloc(PyObject *self)
+static void node_dealloc(PyObject *self)
 {
     PyObject_GC_UnTrack(self);
-    link_clear(self);
+    node_clear(self);
     PyObject_GC_Del(self);
 }
 
-static PyTypeObject LinkType = {
+static PyTypeObject CacheNodeType = {
     PyVarObject_HEAD_INIT(NULL, 0)
-    .tp_name = "shapedispatch.hit._native.Link",
-    .tp_doc = "A packed call, and the table's slot for it.",
-    .tp_basicsize = offsetof(Link, cells),
+    .tp_name = "shapedispatch.hit._native.CacheNode",
+    .tp_doc = "A signed call, and the table's slot for it.",
+    .tp_basicsize = offsetof(CacheNode, cells),
     .tp_itemsize = sizeof(Cell),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
-    .tp_dealloc = link_dealloc,
-    .tp_traverse = link_traverse,
-    .tp_clear = link_clear,
+    .tp_dealloc = node_dealloc,
+    .tp_traverse = node_traverse,
+    .tp_clear = node_clear,
 };
 
-/* A link without a slot; it takes over the pack's objects. NULL with an error set. */
-static Link *new_link(Pack *pack, uint64_t hash)
+/* A node without a slot; it takes over the signature's objects. NULL with an error set. */
+static CacheNode *new_node(CallSignature *sig, uint64_t hash)
 {
-    Link *link = PyObject_GC_NewVar(Link, &LinkType, pack->word_count + pack->object_count);
-    if (link == NULL)
+    CacheNode *node = PyObject_GC_NewVar(CacheNode, &CacheNodeType, sig->word_count + sig->object_count);
+    if (node == NULL)
         return NULL;
-    link->hash = hash;
-    link->slot = NULL;
-    link->word_count = pack->word_count;
-    link->object_count = pack->object_count;
-    memcpy(link->cells, pack->words, (size_t)pack->word_count * sizeof(Cell));
-    memcpy(link->cells + pack->word_count, pack->objects, (size_t)pack->object_count * sizeof(Cell));
-    pack->object_count = 0;
-    PyObject_GC_Track(link);
-    return link;
+    node->hash = hash;
+    node->slot = NULL;
+    node->word_count = sig->word_count;
+    node->object_count = sig->object_count;
+    memcpy(node->cells, sig->words, (size_t)sig->word_count * sizeof(Cell));
+    memcpy(node->cells + sig->word_count, sig->objects, (size_t)sig->object_count * sizeof(Cell));
+    sig->object_count = 0;
+    PyObject_GC_Track(node);
+    return node;
 }
 
 /* Objects that are held for identity differ in a word already; the others have an equality that runs no Python code. */
@@ -81,52 +81,52 @@ static int same_object(PyObject *a, PyObject *b)
     return same == 1;
 }
 
-static int link_is_of(const Link *link, const Pack *pack, uint64_t hash)
+static int node_is_of(const CacheNode *node, const CallSignature *sig, uint64_t hash)
 {
-    if (link->hash != hash || link->word_count != pack->word_count || link->object_count != pack->object_count)
+    if (node->hash != hash || node->word_count != sig->word_count || node->object_count != sig->object_count)
         return 0;
-    if (memcmp(link->cells, pack->words, (size_t)pack->word_count * sizeof(Cell)) != 0)
+    if (memcmp(node->cells, sig->words, (size_t)sig->word_count * sizeof(Cell)) != 0)
         return 0;
-    for (int i = 0; i < pack->object_count; i++)
-        if (!same_object(link->cells[link->word_count + i].object, pack->objects[i]))
+    for (int i = 0; i < sig->object_count; i++)
+        if (!same_object(node->cells[node->word_count + i].object, sig->objects[i]))
             return 0;
     return 1;
 }
 
-/* --------------------------------------------------------------------------------------------------------- the road */
+/* --------------------------------------------------------------------------------------------------------- the path */
 
-typedef struct Road {
+typedef struct FastPath {
     PyObject_HEAD
     vectorcallfunc vectorcall;
-    int (*packs)(const struct Road *road, Pack *pack, PyObject *args, PyObject *kwargs);    /* as pack_call */
-    PyObject *python_road;              /* python_road(args, kwargs, link or None): the same call in Python */
-    PyObject *instead;                  /* instead(*args, **kwargs): where a build has raised that may be retried */
+    int (*packs)(const struct FastPath *fast_path, CallSignature *sig, PyObject *args, PyObject *kwargs);    /* as sign_call */
+    PyObject *cache_miss;              /* cache_miss(args, kwargs, node or None): the same call in Python */
+    PyObject *fallback;                  /* instead(*args, **kwargs): where a build has raised that may be retried */
     char receiver, off;
-    int overlap;                        /* whether the keys of the linked slots hold which arguments overlap */
+    int overlap;                        /* whether the keys of the in the cache slots hold which arguments overlap */
     PyTypeObject *slot_type, *entry_type;
     Py_ssize_t entries_at, used_at, run_at, check_at, retry_at;
     PyObject *numbers;                  /* an iterator: the table's numbers of hits */
-    Link **places;                      /* open addressing, linear probing; at most half full */
+    CacheNode **places;                      /* open addressing, linear probing; at most half full */
     size_t room, held;
-} Road;
+} FastPath;
 
 enum { SMALLEST_ROOM = 8 };
 
-static int pack_for(const Road *road, Pack *pack, PyObject *args, PyObject *kwargs)
+static int sign_for(const FastPath *fast_path, CallSignature *sig, PyObject *args, PyObject *kwargs)
 {
-    return pack_call(pack, args, kwargs, road->receiver, road->overlap);
+    return sign_call(sig, args, kwargs, fast_path->receiver, fast_path->overlap);
 }
 
-/* The place of this packed call, or the free place where it would stand. */
-static size_t place_of(const Road *road, const Pack *pack, uint64_t hash)
+/* The place of this signed call, or the free place where it would stand. */
+static size_t place_of(const FastPath *fast_path, const CallSignature *sig, uint64_t hash)
 {
-    size_t place = hash & (road->room - 1);
-    while (road->places[place] != NULL && !link_is_of(road->places[place], pack, hash))
-        place = (place + 1) & (road->room - 1);
+    size_t place = hash & (fast_path->room - 1);
+    while (fast_path->places[place] != NULL && !node_is_of(fast_path->places[place], sig, hash))
+        place = (place + 1) & (fast_path->room - 1);
     return place;
 }
 
-static size_t free_place(Link **places, size_t room, uint64_t hash)
+static size_t free_place(CacheNode **places, size_t room, uint64_t hash)
 {
     size_t place = hash & (room - 1);
     while (places[place] != NULL)
@@ -135,68 +135,68 @@ static size_t free_place(Link **places, size_t room, uint64_t hash)
 }
 
 /* 0 with an error set where memory is out; nothing has changed then. */
-static int make_room(Road *road)
+static int make_room(FastPath *fast_path)
 {
-    if (2 * (road->held + 1) <= road->room)
+    if (2 * (fast_path->held + 1) <= fast_path->room)
         return 1;
-    size_t room = 2 * road->room;
-    Link **places = PyMem_Calloc(room, sizeof *places);
+    size_t room = 2 * fast_path->room;
+    CacheNode **places = PyMem_Calloc(room, sizeof *places);
     if (places == NULL) {
         PyErr_NoMemory();
         return 0;
     }
-    for (size_t i = 0; i < road->room; i++)
-        if (road->places[i] != NULL)
-            places[free_place(places, room, road->places[i]->hash)] = road->places[i];
-    PyMem_Free(road->places);
-    road->places = places;
-    road->room = room;
+    for (size_t i = 0; i < fast_path->room; i++)
+        if (fast_path->places[i] != NULL)
+            places[free_place(places, room, fast_path->places[i]->hash)] = fast_path->places[i];
+    PyMem_Free(fast_path->places);
+    fast_path->places = places;
+    fast_path->room = room;
     return 1;
 }
 
 /* Free a place and move up what had to give way to it, so that every probe still ends at a free place. */
-static void vacate(Road *road, size_t gap)
+static void vacate(FastPath *fast_path, size_t gap)
 {
-    size_t mask = road->room - 1;
-    for (size_t place = (gap + 1) & mask; road->places[place] != NULL; place = (place + 1) & mask) {
-        size_t home = road->places[place]->hash & mask;
+    size_t mask = fast_path->room - 1;
+    for (size_t place = (gap + 1) & mask; fast_path->places[place] != NULL; place = (place + 1) & mask) {
+        size_t home = fast_path->places[place]->hash & mask;
         if (((place - home) & mask) >= ((place - gap) & mask)) {
-            road->places[gap] = road->places[place];
+            fast_path->places[gap] = fast_path->places[place];
             gap = place;
         }
     }
-    road->places[gap] = NULL;
-    road->held--;
+    fast_path->places[gap] = NULL;
+    fast_path->held--;
 }
 
-static void take_out(Road *road, Link *link)
+static void take_out(FastPath *fast_path, CacheNode *node)
 {
-    size_t place = link->hash & (road->room - 1);
-    while (road->places[place] != NULL && road->places[place] != link)
-        place = (place + 1) & (road->room - 1);
-    if (road->places[place] == NULL)
+    size_t place = node->hash & (fast_path->room - 1);
+    while (fast_path->places[place] != NULL && fast_path->places[place] != node)
+        place = (place + 1) & (fast_path->room - 1);
+    if (fast_path->places[place] == NULL)
         return;
-    vacate(road, place);
-    Py_CLEAR(link->slot);
-    Py_DECREF(link);
+    vacate(fast_path, place);
+    Py_CLEAR(node->slot);
+    Py_DECREF(node);
 }
 
-/* Links first leave the road and are let go afterwards: letting go may run code that comes back here. */
-static void unlink_all(Road *road)
+/* Nodes first leave the path and are let go afterwards: letting go may run code that comes back here. */
+static void remove_all_nodes(FastPath *fast_path)
 {
-    Link *leaving = NULL;
-    for (size_t place = 0; place < road->room; place++)
-        if (road->places[place] != NULL) {
-            road->places[place]->next_leaving = leaving;
-            leaving = road->places[place];
-            road->places[place] = NULL;
+    CacheNode *leaving = NULL;
+    for (size_t place = 0; place < fast_path->room; place++)
+        if (fast_path->places[place] != NULL) {
+            fast_path->places[place]->next_leaving = leaving;
+            leaving = fast_path->places[place];
+            fast_path->places[place] = NULL;
         }
-    road->held = 0;
+    fast_path->held = 0;
     while (leaving != NULL) {
-        Link *link = leaving;
-        leaving = link->next_leaving;
-        Py_CLEAR(link->slot);
-        Py_DECREF(link);
+        CacheNode *node = leaving;
+        leaving = node->next_leaving;
+        Py_CLEAR(node->slot);
+        Py_DECREF(node);
     }
 }
 
@@ -210,29 +210,29 @@ static PyObject *field(PyObject *object, Py_ssize_t at)
     return value;
 }
 
-/* The link of a packed call, or a fresh one without a slot; NULL where memory is out. The pack's objects are let go. */
-static Link *link_of(const Road *road, Pack *pack)
+/* The node of a signed call, or a fresh one without a slot; NULL where memory is out. The signature's objects are let go. */
+static CacheNode *node_of(const FastPath *fast_path, CallSignature *sig)
 {
-    uint64_t hash = hash_of(pack);
-    Link *link = road->places[place_of(road, pack, hash)];
-    Py_XINCREF(link);
-    if (link == NULL && (link = new_link(pack, hash)) == NULL)
+    uint64_t hash = hash_of(sig);
+    CacheNode *node = fast_path->places[place_of(fast_path, sig, hash)];
+    Py_XINCREF(node);
+    if (node == NULL && (node = new_node(sig, hash)) == NULL)
         PyErr_Clear();
-    drop_objects(pack);
-    return link;
+    drop_objects(sig);
+    return node;
 }
 
-/* The link of a call; NULL where C cannot judge it. No error is set. */
-static Link *look(const Road *road, PyObject *args, PyObject *kwargs)
+/* The node of a call; NULL where C cannot judge it. No error is set. */
+static CacheNode *lookup(const FastPath *fast_path, PyObject *args, PyObject *kwargs)
 {
-    Pack pack;
-    return road->packs(road, &pack, args, kwargs) ? link_of(road, &pack) : NULL;
+    CallSignature sig;
+    return fast_path->packs(fast_path, &sig, args, kwargs) ? node_of(fast_path, &sig) : NULL;
 }
 
 /* Whether an entry has a build whose guards hold now; -1 with an error set where asking raised. */
-static int serves(const Road *road, PyObject *entry, PyObject *args, PyObject *kwargs)
+static int serves(const FastPath *fast_path, PyObject *entry, PyObject *args, PyObject *kwargs)
 {
-    PyObject *run = field(entry, road->run_at), *check = field(entry, road->check_at);
+    PyObject *run = field(entry, fast_path->run_at), *check = field(entry, fast_path->check_at);
     if (run == NULL || run == Py_None || check == NULL)
         return 0;
     if (check == Py_None)
@@ -249,15 +249,15 @@ static int serves(const Road *road, PyObject *entry, PyObject *args, PyObject *k
 }
 
 /* The newest entry of a slot that serves the call; NULL where none does, with an error set where asking raised. */
-static PyObject *serving_entry(const Road *road, PyObject *slot, PyObject *args, PyObject *kwargs)
+static PyObject *serving_entry(const FastPath *fast_path, PyObject *slot, PyObject *args, PyObject *kwargs)
 {
-    PyObject *entries = field(slot, road->entries_at), *found = NULL;
+    PyObject *entries = field(slot, fast_path->entries_at), *found = NULL;
     if (entries == NULL || !PyTuple_CheckExact(entries))
         return NULL;
     Py_INCREF(entries);     /* asking an entry's guards may publish another */
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(entries) && found == NULL; i++) {
         PyObject *entry = PyTuple_GET_ITEM(entries, i);
-        int serving = Py_TYPE(entry) == road->entry_type ? serves(road, entry, args, kwargs) : 0;
+        int serving = Py_TYPE(entry) == fast_path->entry_type ? serves(fast_path, entry, args, kwargs) : 0;
         if (serving < 0)
             break;
         found = serving ? entry : NULL;
@@ -268,12 +268,12 @@ static PyObject *serving_entry(const Road *road, PyObject *slot, PyObject *args,
 }
 
 /* Number the hit, as Table.find does: the table learns from it how many there were and which keys were used last. */
-static int number_hit(const Road *road, PyObject *slot)
+static int number_hit(const FastPath *fast_path, PyObject *slot)
 {
-    PyObject *number = Py_TYPE(road->numbers)->tp_iternext(road->numbers), *before = field(slot, road->used_at);
+    PyObject *number = Py_TYPE(fast_path->numbers)->tp_iternext(fast_path->numbers), *before = field(slot, fast_path->used_at);
     if (number == NULL)
         return 0;
-    memcpy((char *)slot + road->used_at, &number, sizeof number);
+    memcpy((char *)slot + fast_path->used_at, &number, sizeof number);
     Py_XDECREF(before);
     return 1;
 }
@@ -303,166 +303,166 @@ static PyObject *take_raised(void)
 }
 
 /* `except Exception: return instead(...)`: meanwhile what the build raised is the exception being handled. */
-static PyObject *instead(const Road *road, PyObject *args, PyObject *kwargs)
+static PyObject *fallback(const FastPath *fast_path, PyObject *args, PyObject *kwargs)
 {
     PyObject *before = PyErr_GetHandledException(), *error = take_raised();
     PyErr_SetHandledException(error);
-    PyObject *answer = call_with(road->instead, args, kwargs);
+    PyObject *answer = call_with(fast_path->fallback, args, kwargs);
     PyErr_SetHandledException(before);
     Py_XDECREF(before);
     Py_XDECREF(error);
     return answer;
 }
 
-static PyObject *run_entry(const Road *road, PyObject *entry, PyObject *args, PyObject *kwargs)
+static PyObject *run_entry(const FastPath *fast_path, PyObject *entry, PyObject *args, PyObject *kwargs)
 {
-    PyObject *run = field(entry, road->run_at);
-    int retry = field(entry, road->retry_at) == Py_True;
+    PyObject *run = field(entry, fast_path->run_at);
+    int retry = field(entry, fast_path->retry_at) == Py_True;
     Py_INCREF(run);         /* the table may let the build go while it runs */
     PyObject *answer = call_with(run, args, kwargs);
     if (answer == NULL && retry && PyErr_ExceptionMatches(PyExc_Exception))
-        answer = instead(road, args, kwargs);
+        answer = fallback(fast_path, args, kwargs);
     Py_DECREF(run);
     return answer;
 }
 
-/* The entry for this call by a known link, counted; NULL where there is none, with an error set where asking raised. */
-static PyObject *hit_entry(const Road *road, const Link *link, PyObject *args, PyObject *kwargs)
+/* The entry for this call by a known node, counted; NULL where there is none, with an error set where asking raised. */
+static PyObject *hit_entry(const FastPath *fast_path, const CacheNode *node, PyObject *args, PyObject *kwargs)
 {
-    if (link == NULL || link->slot == NULL)
+    if (node == NULL || node->slot == NULL)
         return NULL;
-    PyObject *slot = Py_NewRef(link->slot);
-    PyObject *entry = serving_entry(road, slot, args, kwargs);
+    PyObject *slot = Py_NewRef(node->slot);
+    PyObject *entry = serving_entry(fast_path, slot, args, kwargs);
     /* Its build may have been lost while the guards were asked. */
-    if (entry != NULL && (field(entry, road->run_at) == Py_None || !number_hit(road, slot)))
+    if (entry != NULL && (field(entry, fast_path->run_at) == Py_None || !number_hit(fast_path, slot)))
         Py_CLEAR(entry);
     Py_DECREF(slot);
     return entry;
 }
 
-static PyObject *by_python(const Road *road, PyObject *args, PyObject *kwargs, Link *link)
+static PyObject *by_python(const FastPath *fast_path, PyObject *args, PyObject *kwargs, CacheNode *node)
 {
-    if (road->python_road == NULL)      /* the collector has cleared it, and what goes with it calls it once more */
-        return PyErr_Format(PyExc_RuntimeError, "the dispatcher of this road is being collected");
-    /* A link that has a slot already is no news for the table. */
-    PyObject *fresh = link != NULL && link->slot == NULL ? (PyObject *)link : Py_None;
+    if (fast_path->cache_miss == NULL)      /* the collector has cleared it, and what goes with it calls it once more */
+        return PyErr_Format(PyExc_RuntimeError, "the dispatcher of this path is being collected");
+    /* A node that has a slot already is no news for the table. */
+    PyObject *fresh = node != NULL && node->slot == NULL ? (PyObject *)node : Py_None;
     PyObject *call[] = {args, kwargs, fresh};
-    return PyObject_Vectorcall(road->python_road, call, 3, NULL);
+    return PyObject_Vectorcall(fast_path->cache_miss, call, 3, NULL);
 }
 
-static PyObject *road_vectorcall(PyObject *self, PyObject *const *call, size_t flags, PyObject *names)
+static PyObject *fast_path_vectorcall(PyObject *self, PyObject *const *call, size_t flags, PyObject *names)
 {
-    Road *road = (Road *)self;
+    FastPath *fast_path = (FastPath *)self;
     if (PyVectorcall_NARGS(flags) != 2 || names != NULL)
-        return PyErr_Format(PyExc_TypeError, "a road takes the arguments of a call as a tuple and a dict");
+        return PyErr_Format(PyExc_TypeError, "a path takes the arguments of a call as a tuple and a dict");
     PyObject *args = call[0], *kwargs = call[1];
-    Link *link = road->off ? NULL : look(road, args, kwargs);
-    PyObject *entry = hit_entry(road, link, args, kwargs), *answer = NULL;
+    CacheNode *node = fast_path->off ? NULL : lookup(fast_path, args, kwargs);
+    PyObject *entry = hit_entry(fast_path, node, args, kwargs), *answer = NULL;
     if (entry != NULL) {
-        Py_XDECREF(link);
-        answer = run_entry(road, entry, args, kwargs);
+        Py_XDECREF(node);
+        answer = run_entry(fast_path, entry, args, kwargs);
         Py_DECREF(entry);
         return answer;
     }
     if (!PyErr_Occurred())
-        answer = by_python(road, args, kwargs, link);
-    Py_XDECREF(link);
+        answer = by_python(fast_path, args, kwargs, node);
+    Py_XDECREF(node);
     return answer;
 }
 
 /* ---------------------------------------------------------------------------------------- what the table asks of it */
 
 PyDoc_STRVAR(find_doc, "find(args, kwargs, /)\n--\n\n"
-    "The slot linked to this call, or None; nothing is counted or run.");
+    "The slot in the cache to this call, or None; nothing is counted or run.");
 
-static PyObject *road_find(PyObject *self, PyObject *const *call, Py_ssize_t count)
+static PyObject *fast_path_find(PyObject *self, PyObject *const *call, Py_ssize_t count)
 {
     if (count != 2)
         return PyErr_Format(PyExc_TypeError, "find takes args and kwargs");
-    Road *road = (Road *)self;
-    Pack pack;
+    FastPath *fast_path = (FastPath *)self;
+    CallSignature sig;
     PyObject *slot = NULL;
-    if (road->packs(road, &pack, call[0], call[1])) {
-        Link *link = road->places[place_of(road, &pack, hash_of(&pack))];
-        slot = link == NULL ? NULL : link->slot;
+    if (fast_path->packs(fast_path, &sig, call[0], call[1])) {
+        CacheNode *node = fast_path->places[place_of(fast_path, &sig, hash_of(&sig))];
+        slot = node == NULL ? NULL : node->slot;
         Py_XINCREF(slot);
-        drop_objects(&pack);
+        drop_objects(&sig);
     }
     if (slot == NULL)
         Py_RETURN_NONE;
     return slot;
 }
 
-/* Keys of another form make every link wrong. */
-static void set_overlap(Road *road, int overlap)
+/* Keys of another form make every node wrong. */
+static void set_overlap(FastPath *fast_path, int overlap)
 {
-    if (road->overlap == overlap)
+    if (fast_path->overlap == overlap)
         return;
-    road->overlap = overlap;
-    unlink_all(road);
+    fast_path->overlap = overlap;
+    remove_all_nodes(fast_path);
 }
 
-/* Whether the call packs as it did when the link was made, and nothing stands in the link's place. */
-static int still_packs_as(const Road *road, const Link *link, PyObject *args, PyObject *kwargs)
+/* Whether the call signatures as it did when the node was made, and nothing stands in the node's place. */
+static int still_signs_as(const FastPath *fast_path, const CacheNode *node, PyObject *args, PyObject *kwargs)
 {
-    Pack pack;
-    if (!road->packs(road, &pack, args, kwargs))
+    CallSignature sig;
+    if (!fast_path->packs(fast_path, &sig, args, kwargs))
         return 0;
-    uint64_t hash = hash_of(&pack);
-    int same = link_is_of(link, &pack, hash) && road->places[place_of(road, &pack, hash)] == NULL;
-    drop_objects(&pack);
+    uint64_t hash = hash_of(&sig);
+    int same = node_is_of(node, &sig, hash) && fast_path->places[place_of(fast_path, &sig, hash)] == NULL;
+    drop_objects(&sig);
     return same;
 }
 
-PyDoc_STRVAR(link_doc, "link(link, slot, args, kwargs, overlap, /)\n--\n\n"
-    "Let calls that pack as this one find the slot; whether that was done.\n\n"
-    "The link was made of the call before the Python road made its key. The call is packed again here: if both agree,\n"
-    "nothing has changed in between, and the key is of the same state as the link.");
+PyDoc_STRVAR(insert_doc, "node(node, slot, args, kwargs, overlap, /)\n--\n\n"
+    "Let calls that sign_call as this one find the slot; whether that was done.\n\n"
+    "The node was made of the call before the Python path made its key. The call is signed again here: if both agree,\n"
+    "nothing has changed in between, and the key is of the same state as the node.");
 
-static PyObject *road_link(PyObject *self, PyObject *const *call, Py_ssize_t count)
+static PyObject *fast_path_insert(PyObject *self, PyObject *const *call, Py_ssize_t count)
 {
-    Road *road = (Road *)self;
-    if (count != 5 || Py_TYPE(call[0]) != &LinkType || Py_TYPE(call[1]) != road->slot_type || road->numbers == NULL)
-        return PyErr_Format(PyExc_TypeError, "link takes a link, a slot, args, kwargs and overlap");
-    Link *link = (Link *)call[0];
-    set_overlap(road, call[4] == Py_True);
-    if (link->slot != NULL || !still_packs_as(road, link, call[2], call[3]))
+    FastPath *fast_path = (FastPath *)self;
+    if (count != 5 || Py_TYPE(call[0]) != &CacheNodeType || Py_TYPE(call[1]) != fast_path->slot_type || fast_path->numbers == NULL)
+        return PyErr_Format(PyExc_TypeError, "node takes a node, a slot, args, kwargs and overlap");
+    CacheNode *node = (CacheNode *)call[0];
+    set_overlap(fast_path, call[4] == Py_True);
+    if (node->slot != NULL || !still_signs_as(fast_path, node, call[2], call[3]))
         Py_RETURN_FALSE;
-    if (!make_room(road))
+    if (!make_room(fast_path))
         return NULL;
-    road->places[free_place(road->places, road->room, link->hash)] = link;
-    road->held++;
-    Py_INCREF(link);
+    fast_path->places[free_place(fast_path->places, fast_path->room, node->hash)] = node;
+    fast_path->held++;
+    Py_INCREF(node);
     Py_INCREF(call[1]);
-    link->slot = call[1];
+    node->slot = call[1];
     Py_RETURN_TRUE;
 }
 
-PyDoc_STRVAR(unlink_doc, "unlink(link, /)\n--\n\nNo call finds this link's slot any more.");
+PyDoc_STRVAR(remove_doc, "unlink(node, /)\n--\n\nNo call finds this node's slot any more.");
 
-static PyObject *road_unlink(PyObject *self, PyObject *link)
+static PyObject *fast_path_remove(PyObject *self, PyObject *node)
 {
-    if (Py_TYPE(link) != &LinkType)
-        return PyErr_Format(PyExc_TypeError, "unlink takes a link");
-    take_out((Road *)self, (Link *)link);
+    if (Py_TYPE(node) != &CacheNodeType)
+        return PyErr_Format(PyExc_TypeError, "unlink takes a node");
+    take_out((FastPath *)self, (CacheNode *)node);
     Py_RETURN_NONE;
 }
 
 PyDoc_STRVAR(clear_doc, "clear(/)\n--\n\nNo call finds any slot any more.");
 
-static PyObject *road_clear_method(PyObject *self, PyObject *Py_UNUSED(ignored))
+static PyObject *fast_path_clear_method(PyObject *self, PyObject *Py_UNUSED(ignored))
 {
-    unlink_all((Road *)self);
+    remove_all_nodes((FastPath *)self);
     Py_RETURN_NONE;
 }
 
 PyDoc_STRVAR(number_doc, "number(numbers, /)\n--\n\nTake the numbers of hits from this iterator.");
 
-static PyObject *road_number(PyObject *self, PyObject *numbers)
+static PyObject *fast_path_number(PyObject *self, PyObject *numbers)
 {
     if (!PyIter_Check(numbers))
         return PyErr_Format(PyExc_TypeError, "number takes an iterator");
-    Py_XSETREF(((Road *)self)->numbers, Py_NewRef(numbers));
+    Py_XSETREF(((FastPath *)self)->numbers, Py_NewRef(numbers));
     Py_RETURN_NONE;
 }
 
@@ -485,119 +485,119 @@ static Py_ssize_t field_at(PyTypeObject *type, const char *name)
 PyDoc_STRVAR(read_doc, "read(slot_type, entry_type, /)\n--\n\n"
     "Learn where slots keep `entries` and `used`, and entries `run`, `check` and `retry`; raises TypeError.");
 
-static PyObject *road_read(PyObject *self, PyObject *const *types, Py_ssize_t count)
+static PyObject *fast_path_read(PyObject *self, PyObject *const *types, Py_ssize_t count)
 {
     if (count != 2 || !PyType_Check(types[0]) || !PyType_Check(types[1]))
         return PyErr_Format(PyExc_TypeError, "read takes the types of slots and of entries");
-    Road *road = (Road *)self;
+    FastPath *fast_path = (FastPath *)self;
     PyTypeObject *slot = (PyTypeObject *)types[0], *entry = (PyTypeObject *)types[1];
-    if ((road->entries_at = field_at(slot, "entries")) < 0 || (road->used_at = field_at(slot, "used")) < 0
-        || (road->run_at = field_at(entry, "run")) < 0 || (road->check_at = field_at(entry, "check")) < 0
-        || (road->retry_at = field_at(entry, "retry")) < 0)
+    if ((fast_path->entries_at = field_at(slot, "entries")) < 0 || (fast_path->used_at = field_at(slot, "used")) < 0
+        || (fast_path->run_at = field_at(entry, "run")) < 0 || (fast_path->check_at = field_at(entry, "check")) < 0
+        || (fast_path->retry_at = field_at(entry, "retry")) < 0)
         return NULL;
-    Py_XSETREF(road->slot_type, (PyTypeObject *)Py_NewRef(types[0]));
-    Py_XSETREF(road->entry_type, (PyTypeObject *)Py_NewRef(types[1]));
+    Py_XSETREF(fast_path->slot_type, (PyTypeObject *)Py_NewRef(types[0]));
+    Py_XSETREF(fast_path->entry_type, (PyTypeObject *)Py_NewRef(types[1]));
     Py_RETURN_NONE;
 }
 
-/* ----------------------------------------------------------------------------------------------- the road as a type */
+/* ----------------------------------------------------------------------------------------------- the path as a type */
 
-static Road *empty_road(PyTypeObject *type)
+static FastPath *empty_fast_path(PyTypeObject *type)
 {
-    Road *road = (Road *)type->tp_alloc(type, 0);
-    if (road == NULL)
+    FastPath *fast_path = (FastPath *)type->tp_alloc(type, 0);
+    if (fast_path == NULL)
         return NULL;
-    road->places = PyMem_Calloc(SMALLEST_ROOM, sizeof *road->places);
-    if (road->places == NULL) {
-        Py_DECREF(road);
+    fast_path->places = PyMem_Calloc(SMALLEST_ROOM, sizeof *fast_path->places);
+    if (fast_path->places == NULL) {
+        Py_DECREF(fast_path);
         PyErr_NoMemory();
         return NULL;
     }
-    road->room = SMALLEST_ROOM;
-    return road;
+    fast_path->room = SMALLEST_ROOM;
+    return fast_path;
 }
 
-static PyObject *road_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+static PyObject *fast_path_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"python_road", "instead", "receiver", NULL};
-    PyObject *python_road, *instead;
+    static char *names[] = {"cache_miss", "fallback", "receiver", NULL};
+    PyObject *cache_miss, *fallback;
     int receiver = 0;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO|p", names, &python_road, &instead, &receiver))
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO|p", names, &cache_miss, &fallback, &receiver))
         return NULL;
-    Road *road = empty_road(type);
-    if (road == NULL)
+    FastPath *fast_path = empty_fast_path(type);
+    if (fast_path == NULL)
         return NULL;
-    road->vectorcall = road_vectorcall;
-    road->packs = pack_for;
-    road->python_road = Py_NewRef(python_road);
-    road->instead = Py_NewRef(instead);
-    road->receiver = (char)receiver;
-    return (PyObject *)road;
+    fast_path->vectorcall = fast_path_vectorcall;
+    fast_path->packs = sign_for;
+    fast_path->cache_miss = Py_NewRef(cache_miss);
+    fast_path->fallback = Py_NewRef(fallback);
+    fast_path->receiver = (char)receiver;
+    return (PyObject *)fast_path;
 }
 
-static int road_traverse(PyObject *self, visitproc visit, void *arg)
+static int fast_path_traverse(PyObject *self, visitproc visit, void *arg)
 {
-    Road *road = (Road *)self;
-    Py_VISIT(road->python_road);
-    Py_VISIT(road->instead);
-    Py_VISIT(road->numbers);
-    Py_VISIT(road->slot_type);
-    Py_VISIT(road->entry_type);
-    for (size_t i = 0; i < road->room; i++)
-        Py_VISIT(road->places[i]);
+    FastPath *fast_path = (FastPath *)self;
+    Py_VISIT(fast_path->cache_miss);
+    Py_VISIT(fast_path->fallback);
+    Py_VISIT(fast_path->numbers);
+    Py_VISIT(fast_path->slot_type);
+    Py_VISIT(fast_path->entry_type);
+    for (size_t i = 0; i < fast_path->room; i++)
+        Py_VISIT(fast_path->places[i]);
     return 0;
 }
 
-static int road_clear(PyObject *self)
+static int fast_path_clear(PyObject *self)
 {
-    Road *road = (Road *)self;
-    unlink_all(road);
-    Py_CLEAR(road->numbers);
-    Py_CLEAR(road->python_road);
-    Py_CLEAR(road->instead);
-    Py_CLEAR(road->slot_type);
-    Py_CLEAR(road->entry_type);
+    FastPath *fast_path = (FastPath *)self;
+    remove_all_nodes(fast_path);
+    Py_CLEAR(fast_path->numbers);
+    Py_CLEAR(fast_path->cache_miss);
+    Py_CLEAR(fast_path->fallback);
+    Py_CLEAR(fast_path->slot_type);
+    Py_CLEAR(fast_path->entry_type);
     return 0;
 }
 
-static void road_dealloc(PyObject *self)
+static void fast_path_dealloc(PyObject *self)
 {
     PyObject_GC_UnTrack(self);
-    road_clear(self);
-    PyMem_Free(((Road *)self)->places);
+    fast_path_clear(self);
+    PyMem_Free(((FastPath *)self)->places);
     Py_TYPE(self)->tp_free(self);
 }
 
-static PyMethodDef road_methods[] = {
-    {"find", (PyCFunction)(void (*)(void))road_find, METH_FASTCALL, find_doc},
-    {"link", (PyCFunction)(void (*)(void))road_link, METH_FASTCALL, link_doc},
-    {"unlink", road_unlink, METH_O, unlink_doc},
-    {"clear", road_clear_method, METH_NOARGS, clear_doc},
-    {"number", road_number, METH_O, number_doc},
-    {"read", (PyCFunction)(void (*)(void))road_read, METH_FASTCALL, read_doc},
+static PyMethodDef fast_path_methods[] = {
+    {"find", (PyCFunction)(void (*)(void))fast_path_find, METH_FASTCALL, find_doc},
+    {"insert", (PyCFunction)(void (*)(void))fast_path_insert, METH_FASTCALL, insert_doc},
+    {"remove", fast_path_remove, METH_O, remove_doc},
+    {"clear", fast_path_clear_method, METH_NOARGS, clear_doc},
+    {"number", fast_path_number, METH_O, number_doc},
+    {"read", (PyCFunction)(void (*)(void))fast_path_read, METH_FASTCALL, read_doc},
     {NULL, NULL, 0, NULL},
 };
 
-static PyMemberDef road_members[] = {
-    {"off", T_BOOL, offsetof(Road, off), 0, "whether every call takes the Python road"},
-    {"held", T_PYSSIZET, offsetof(Road, held), READONLY, "how many calls are linked"},
-    {"__vectorcalloffset__", T_PYSSIZET, offsetof(Road, vectorcall), READONLY, NULL},
+static PyMemberDef fast_path_members[] = {
+    {"off", T_BOOL, offsetof(FastPath, off), 0, "whether every call takes the Python path"},
+    {"held", T_PYSSIZET, offsetof(FastPath, held), READONLY, "how many calls are in the cache"},
+    {"__vectorcalloffset__", T_PYSSIZET, offsetof(FastPath, vectorcall), READONLY, NULL},
     {NULL, 0, 0, 0, NULL},
 };
 
-static PyTypeObject RoadType = {
+static PyTypeObject FastPathType = {
     PyVarObject_HEAD_INIT(NULL, 0)
-    .tp_name = "shapedispatch.hit._native.Road",
-    .tp_doc = "Road(python_road, instead, receiver=False)\n--\n\n"
-              "The hit path of one dispatcher: road(args, kwargs) runs what the table holds for this call.",
-    .tp_basicsize = sizeof(Road),
+    .tp_name = "shapedispatch.hit._native.FastPath",
+    .tp_doc = "FastPath(cache_miss, instead, receiver=False)\n--\n\n"
+              "The hit path of one dispatcher: path(args, kwargs) runs what the table holds for this call.",
+    .tp_basicsize = sizeof(FastPath),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL,
-    .tp_new = road_new,
-    .tp_dealloc = road_dealloc,
-    .tp_traverse = road_traverse,
-    .tp_clear = road_clear,
+    .tp_new = fast_path_new,
+    .tp_dealloc = fast_path_dealloc,
+    .tp_traverse = fast_path_traverse,
+    .tp_clear = fast_path_clear,
     .tp_call = PyVectorcall_Call,
-    .tp_vectorcall_offset = offsetof(Road, vectorcall),
-    .tp_methods = road_methods,
-    .tp_members = road_members,
+    .tp_vectorcall_offset = offsetof(FastPath, vectorcall),
+    .tp_methods = fast_path_methods,
+    .tp_members = fast_path_members,
 };

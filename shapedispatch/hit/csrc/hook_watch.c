@@ -9,8 +9,8 @@
 static struct {
     int id;                             /* of the watcher; negative where nothing is told */
     uint64_t count;                     /* of changes that were told, of any dict */
-    uint64_t listener;                  /* which of the watchers in turn; what told another tells this one nothing */
-} changes = {.id = -1, .count = 1, .listener = 1};
+    uint64_t watcher_id;                  /* which of the watchers in turn; what told another tells this one nothing */
+} changes = {.id = -1, .count = 1, .watcher_id = 1};
 
 #if PY_VERSION_HEX >= 0x030C0000
 static int note_change(PyDict_WatchEvent Py_UNUSED(event), PyObject *Py_UNUSED(dict), PyObject *Py_UNUSED(key),
@@ -20,7 +20,7 @@ static int note_change(PyDict_WatchEvent Py_UNUSED(event), PyObject *Py_UNUSED(d
     return 0;
 }
 
-static void hear_changes(void)
+static void use_dict_watcher(void)
 {
     if (changes.id < 0)
         changes.id = PyDict_AddWatcher(note_change);
@@ -28,47 +28,47 @@ static void hear_changes(void)
         PyErr_Clear();                  /* there are no more than eight */
 }
 
-static void hear_nothing(void)
+static void drop_dict_watcher(void)
 {
     if (changes.id >= 0 && PyDict_ClearWatcher(changes.id) < 0)
         PyErr_Clear();
     changes.id = -1;
     changes.count++;
-    changes.listener++;
+    changes.watcher_id++;
 }
 
 /* Whom its changes are told from now on; 0 where nobody. */
-static uint64_t told_of(PyObject *dict)
+static uint64_t watched_change(PyObject *dict)
 {
-    int told = changes.id >= 0 && dict != NULL && PyDict_CheckExact(dict) && PyDict_Watch(changes.id, dict) == 0;
-    if (!told)
+    int watched_dict = changes.id >= 0 && dict != NULL && PyDict_CheckExact(dict) && PyDict_Watch(changes.id, dict) == 0;
+    if (!watched_dict)
         PyErr_Clear();
-    return told ? changes.listener : 0;
+    return watched_dict ? changes.watcher_id : 0;
 }
 #else
-static void hear_changes(void)
+static void use_dict_watcher(void)
 {
 }
 
-static void hear_nothing(void)
+static void drop_dict_watcher(void)
 {
 }
 
-static uint64_t told_of(PyObject *Py_UNUSED(dict))
+static uint64_t watched_change(PyObject *Py_UNUSED(dict))
 {
     return 0;
 }
 #endif
 
-PyDoc_STRVAR(listen_doc, "listen(on, /)\n--\n\n"
+PyDoc_STRVAR(use_watchers_doc, "listen(on, /)\n--\n\n"
     "Have changes of dicts told, or looked for (False), in the watches made from now on; whether they are told.");
 
-static PyObject *listen(PyObject *Py_UNUSED(module), PyObject *on)
+static PyObject *use_watchers(PyObject *Py_UNUSED(module), PyObject *on)
 {
     if (PyObject_IsTrue(on) == 1)
-        hear_changes();
+        use_dict_watcher();
     else
-        hear_nothing();
+        drop_dict_watcher();
     return PyBool_FromLong(changes.id >= 0);
 }
 
@@ -77,7 +77,7 @@ PyDoc_STRVAR(changed_doc, "changed(dict, /)\n--\n\n"
 
 static PyObject *changed(PyObject *Py_UNUSED(module), PyObject *dict)
 {
-    told_of(dict);
+    watched_change(dict);
     return PyLong_FromUnsignedLongLong(changes.count);
 }
 
@@ -98,7 +98,7 @@ typedef struct {
     PyObject *chain, *chained;          /* a chain of hooks that was found there, and its dict */
     unsigned chain_version;             /* its class's, which has nothing to say about the list; 0: not asked */
     PyObject *list;                     /* the list that was found there, or in the chain: its items tell of nothing */
-    uint64_t told;                      /* who is told of changes of all dicts that it is read from; 0: nobody */
+    uint64_t watched_dict;                      /* who is told of changes of all dicts that it is read from; 0: nobody */
 } Watch;
 
 static void take_watch(Watch *watch, PyObject *object, PyObject *name, int kind)
@@ -109,7 +109,7 @@ static void take_watch(Watch *watch, PyObject *object, PyObject *name, int kind)
     PyUnicode_InternInPlace(&watch->name);
     watch->names = PyObject_GenericGetDict(object, NULL);
     PyErr_Clear();                      /* without one the object is asked */
-    watch->told = told_of(watch->names);
+    watch->watched_dict = watched_change(watch->names);
 }
 
 static int visit_watch(const Watch *watch, visitproc visit, void *arg)
@@ -150,13 +150,13 @@ static int reads_its_dict(PyTypeObject *type)
     return type->tp_getattro == PyObject_GenericGetAttr || type == &PyModule_Type;
 }
 
-static int class_stands(const Watch *watch)
+static int class_unchanged(const Watch *watch)
 {
     return watch->version != 0 && watch->version == Py_TYPE(watch->object)->tp_version_tag;
 }
 
 /* Ask the class again; 0 where it has a descriptor under the name, which decides about the attribute itself. */
-static int look_at_class(Watch *watch)
+static int read_class(Watch *watch)
 {
     PyTypeObject *type = Py_TYPE(watch->object);
     Py_XSETREF(watch->on_class, Py_XNewRef(_PyType_Lookup(type, watch->name)));
@@ -168,7 +168,7 @@ static int look_at_class(Watch *watch)
 /* A new reference; NULL with an error set, or where there is none. */
 static PyObject *watched(Watch *watch)
 {
-    if (watch->names == NULL || (!class_stands(watch) && !look_at_class(watch)))
+    if (watch->names == NULL || (!class_unchanged(watch) && !read_class(watch)))
         return PyObject_GetAttr(watch->object, watch->name);
     PyObject *value = PyDict_GetItemWithError(watch->names, watch->name);
     return Py_XNewRef(value != NULL ? value : watch->on_class);
@@ -182,13 +182,13 @@ static int is_empty_list(Watch *watch, PyObject *list)
 }
 
 /* Whether a chain's list is what its dict says: its class says nothing about it, and has no rule of its own. */
-static int look_at_chain(Watch *watch, PyObject *chain)
+static int read_chain(Watch *watch, PyObject *chain)
 {
     PyTypeObject *type = Py_TYPE(chain);
     if (watch->chain != chain) {
         Py_XSETREF(watch->chained, PyObject_GenericGetDict(chain, NULL));
         Py_XSETREF(watch->chain, Py_NewRef(chain));
-        watch->told = watch->told == told_of(watch->chained) ? watch->told : 0;
+        watch->watched_dict = watch->watched_dict == watched_change(watch->chained) ? watch->watched_dict : 0;
     }
     int plain = watch->chained != NULL && reads_its_dict(type) && _PyType_Lookup(type, torch.calls) == NULL;
     watch->chain_version = plain ? type->tp_version_tag : 0;
@@ -198,7 +198,7 @@ static int look_at_chain(Watch *watch, PyObject *chain)
 /* A chain of hooks is an object even when it has none. */
 static int is_empty_chain(Watch *watch, PyObject *chain)
 {
-    if (!look_at_chain(watch, chain))
+    if (!read_chain(watch, chain))
         return 0;
     PyObject *calls = PyDict_GetItemWithError(watch->chained, torch.calls);
     return calls != NULL && PyList_CheckExact(calls) && is_empty_list(watch, calls);
@@ -224,7 +224,7 @@ static int is_empty(Watch *watch, PyObject *value)
     return watch->kind == EMPTY_CHAIN && is_empty_chain(watch, value);
 }
 
-static int shows_nothing(Watch *watch)
+static int shows_no_hooks(Watch *watch)
 {
     PyObject *value = watched(watch);
     if (value == NULL || watch->chain != value)
@@ -234,19 +234,19 @@ static int shows_nothing(Watch *watch)
     return empty;
 }
 
-static int is_told(const Watch *watch)
+static int is_watched(const Watch *watch)
 {
-    return changes.id >= 0 && watch->told == changes.listener;
+    return changes.id >= 0 && watch->watched_dict == changes.watcher_id;
 }
 
-static int chain_stands(const Watch *watch)
+static int chain_unchanged(const Watch *watch)
 {
     return watch->chain == NULL
         || (watch->chain_version != 0 && watch->chain_version == Py_TYPE(watch->chain)->tp_version_tag);
 }
 
 /* Whether it is as empty as when it showed nothing, if no dict has told of a change since. */
-static int still_shows_nothing(const Watch *watch)
+static int still_shows_no_hooks(const Watch *watch)
 {
-    return class_stands(watch) && (watch->list == NULL || PyList_GET_SIZE(watch->list) == 0) && chain_stands(watch);
+    return class_unchanged(watch) && (watch->list == NULL || PyList_GET_SIZE(watch->list) == 0) && chain_unchanged(watch);
 }

@@ -1,4 +1,4 @@
-/* What the user of a kernel holds, `kernel` and `kernel[grid]`, and the road behind it as Python sees it. */
+/* What the user of a kernel holds, `kernel` and `kernel[grid]`, and the path behind it as Python sees it. */
 
 /* -------------------------------------------------------------------------------------------- what the user calls */
 
@@ -6,18 +6,18 @@
 typedef struct {
     PyObject_HEAD
     vectorcallfunc vectorcall;
-    KernelRoad *road;                   /* NULL: every call takes the Python road */
-} Front;
+    KernelFastPath *fast_path;                   /* NULL: every call takes the Python path */
+} KernelObject;
 
-/* By Python: front.<method>(link, grid, *arguments). */
-static PyObject *by_method(PyObject *front, PyObject *method, Link *link, PyObject *grid, const Call *call)
+/* By Python: front.<method>(node, grid, *arguments). */
+static PyObject *by_method(PyObject *kernel_object, PyObject *method, CacheNode *node, PyObject *grid, const Call *call)
 {
     Py_ssize_t count = call->by_position + name_count(call);
     PyObject **stack = PyMem_Malloc((size_t)(count + 3) * sizeof *stack);
     if (stack == NULL)
         return PyErr_NoMemory();
-    stack[0] = front;
-    stack[1] = link != NULL && link->slot == NULL ? (PyObject *)link : Py_None;
+    stack[0] = kernel_object;
+    stack[1] = node != NULL && node->slot == NULL ? (PyObject *)node : Py_None;
     stack[2] = call->sized != NULL ? call->sized : grid;
     memcpy(stack + 3, call->arguments, (size_t)count * sizeof *stack);
     PyObject *answer = PyObject_VectorcallMethod(method, stack, (size_t)call->by_position + 3, call->names);
@@ -27,30 +27,30 @@ static PyObject *by_method(PyObject *front, PyObject *method, Link *link, PyObje
 
 static PyObject *call_kernel(PyObject *self, PyObject *method, PyObject *grid, Call *call)
 {
-    Pack pack;
-    call->pack = &pack;
-    KernelRoad *road = ((Front *)self)->road;
+    CallSignature sig;
+    call->sig = &sig;
+    KernelFastPath *fast_path = ((KernelObject *)self)->fast_path;
     PyObject *answer = NULL;
-    Link *link = NULL;
+    CacheNode *node = NULL;
     call->sized = NULL;
-    Py_XINCREF(road);                   /* what is asked may run code that gives the kernel another */
-    if (road != NULL && !road->road.off && is_calm(road) && road->signature != NULL) {
-        Signature *signature = (Signature *)Py_NewRef(road->signature);
-        if (pack_kernel_call(call, signature)) {
-            link = link_of(&road->road, call->pack);
-            answer = hit(road, signature, link, grid, call);
+    Py_XINCREF(fast_path);                   /* what is asked may run code that gives the kernel another */
+    if (fast_path != NULL && !fast_path->fast_path.off && no_hooks_now(fast_path) && fast_path->schema != NULL) {
+        KeySchema *schema = (KeySchema *)Py_NewRef(fast_path->schema);
+        if (sign_kernel_call(call, schema)) {
+            node = node_of(&fast_path->fast_path, call->sig);
+            answer = hit(fast_path, schema, node, grid, call);
         }
-        Py_DECREF(signature);
+        Py_DECREF(schema);
     }
-    Py_XDECREF(road);
+    Py_XDECREF(fast_path);
     if (answer == NULL && !PyErr_Occurred())
-        answer = by_method(self, method, link, grid, call);
-    Py_XDECREF(link);
+        answer = by_method(self, method, node, grid, call);
+    Py_XDECREF(node);
     Py_XDECREF(call->sized);
     return answer;
 }
 
-static PyObject *front_vectorcall(PyObject *self, PyObject *const *arguments, size_t flags, PyObject *names)
+static PyObject *kernel_object_vectorcall(PyObject *self, PyObject *const *arguments, size_t flags, PyObject *names)
 {
     Call call;
     call.arguments = arguments;
@@ -63,262 +63,262 @@ static PyObject *front_vectorcall(PyObject *self, PyObject *const *arguments, si
 typedef struct {
     PyObject_HEAD
     vectorcallfunc vectorcall;
-    PyObject *front, *grid;
-} AtGrid;
+    PyObject *kernel_object, *grid;
+} GridBound;
 
-static PyObject *at_grid_vectorcall(PyObject *self, PyObject *const *arguments, size_t flags, PyObject *names)
+static PyObject *grid_bound_vectorcall(PyObject *self, PyObject *const *arguments, size_t flags, PyObject *names)
 {
     Call call;
     call.arguments = arguments;
     call.by_position = PyVectorcall_NARGS(flags);
     call.names = names;
-    return call_kernel(((AtGrid *)self)->front, torch.launched, ((AtGrid *)self)->grid, &call);
+    return call_kernel(((GridBound *)self)->kernel_object, torch.launched, ((GridBound *)self)->grid, &call);
 }
 
-static PyTypeObject AtGridType;
+static PyTypeObject GridBoundType;
 
-static PyObject *front_subscript(PyObject *self, PyObject *grid)
+static PyObject *kernel_object_subscript(PyObject *self, PyObject *grid)
 {
-    KernelRoad *road = ((Front *)self)->road;
-    PyTypeObject *type = road == NULL || road->at_grid == NULL ? &AtGridType : road->at_grid;
-    AtGrid *made = (AtGrid *)type->tp_alloc(type, 0);
+    KernelFastPath *fast_path = ((KernelObject *)self)->fast_path;
+    PyTypeObject *type = fast_path == NULL || fast_path->grid_bound == NULL ? &GridBoundType : fast_path->grid_bound;
+    GridBound *made = (GridBound *)type->tp_alloc(type, 0);
     if (made == NULL)
         return NULL;
-    made->vectorcall = at_grid_vectorcall;
-    made->front = Py_NewRef(self);
+    made->vectorcall = grid_bound_vectorcall;
+    made->kernel_object = Py_NewRef(self);
     made->grid = Py_NewRef(grid);
     return (PyObject *)made;
 }
 
-static int at_grid_traverse(PyObject *self, visitproc visit, void *arg)
+static int grid_bound_traverse(PyObject *self, visitproc visit, void *arg)
 {
-    Py_VISIT(((AtGrid *)self)->front);
-    Py_VISIT(((AtGrid *)self)->grid);
+    Py_VISIT(((GridBound *)self)->kernel_object);
+    Py_VISIT(((GridBound *)self)->grid);
     return 0;
 }
 
-static int at_grid_clear(PyObject *self)
+static int grid_bound_clear(PyObject *self)
 {
-    Py_CLEAR(((AtGrid *)self)->front);
-    Py_CLEAR(((AtGrid *)self)->grid);
+    Py_CLEAR(((GridBound *)self)->kernel_object);
+    Py_CLEAR(((GridBound *)self)->grid);
     return 0;
 }
 
-static void at_grid_dealloc(PyObject *self)
+static void grid_bound_dealloc(PyObject *self)
 {
     PyObject_GC_UnTrack(self);
-    at_grid_clear(self);
+    grid_bound_clear(self);
     Py_TYPE(self)->tp_free(self);
 }
 
-static PyMemberDef at_grid_members[] = {
-    {"front", T_OBJECT_EX, offsetof(AtGrid, front), READONLY, "the kernel"},
-    {"grid", T_OBJECT_EX, offsetof(AtGrid, grid), READONLY, "what stands between the brackets"},
-    {"__vectorcalloffset__", T_PYSSIZET, offsetof(AtGrid, vectorcall), READONLY, NULL},
+static PyMemberDef grid_bound_members[] = {
+    {"kernel_object", T_OBJECT_EX, offsetof(GridBound, kernel_object), READONLY, "the kernel"},
+    {"grid", T_OBJECT_EX, offsetof(GridBound, grid), READONLY, "what stands between the brackets"},
+    {"__vectorcalloffset__", T_PYSSIZET, offsetof(GridBound, vectorcall), READONLY, NULL},
     {NULL, 0, 0, 0, NULL},
 };
 
-static PyTypeObject AtGridType = {
+static PyTypeObject GridBoundType = {
     PyVarObject_HEAD_INIT(NULL, 0)
-    .tp_name = "shapedispatch.hit._native.AtGrid",
+    .tp_name = "shapedispatch.hit._native.GridBound",
     .tp_doc = "kernel[grid]: called with the kernel's arguments.",
-    .tp_basicsize = sizeof(AtGrid),
+    .tp_basicsize = sizeof(GridBound),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL,
-    .tp_dealloc = at_grid_dealloc,
-    .tp_traverse = at_grid_traverse,
-    .tp_clear = at_grid_clear,
+    .tp_dealloc = grid_bound_dealloc,
+    .tp_traverse = grid_bound_traverse,
+    .tp_clear = grid_bound_clear,
     .tp_call = PyVectorcall_Call,
-    .tp_vectorcall_offset = offsetof(AtGrid, vectorcall),
-    .tp_members = at_grid_members,
+    .tp_vectorcall_offset = offsetof(GridBound, vectorcall),
+    .tp_members = grid_bound_members,
 };
 
-static PyObject *front_new(PyTypeObject *type, PyObject *Py_UNUSED(args), PyObject *Py_UNUSED(kwargs))
+static PyObject *kernel_object_new(PyTypeObject *type, PyObject *Py_UNUSED(args), PyObject *Py_UNUSED(kwargs))
 {
-    Front *front = (Front *)type->tp_alloc(type, 0);
-    if (front != NULL)
-        front->vectorcall = front_vectorcall;
-    return (PyObject *)front;
+    KernelObject *kernel_object = (KernelObject *)type->tp_alloc(type, 0);
+    if (kernel_object != NULL)
+        kernel_object->vectorcall = kernel_object_vectorcall;
+    return (PyObject *)kernel_object;
 }
 
-static int front_traverse(PyObject *self, visitproc visit, void *arg)
+static int kernel_object_traverse(PyObject *self, visitproc visit, void *arg)
 {
-    Py_VISIT((PyObject *)((Front *)self)->road);
+    Py_VISIT((PyObject *)((KernelObject *)self)->fast_path);
     return 0;
 }
 
-static int front_clear(PyObject *self)
+static int kernel_object_clear(PyObject *self)
 {
-    Py_CLEAR(((Front *)self)->road);
+    Py_CLEAR(((KernelObject *)self)->fast_path);
     return 0;
 }
 
-static void front_dealloc(PyObject *self)
+static void kernel_object_dealloc(PyObject *self)
 {
     PyObject_GC_UnTrack(self);
-    front_clear(self);
+    kernel_object_clear(self);
     Py_TYPE(self)->tp_free(self);
 }
 
-static PyMappingMethods front_as_mapping = {.mp_subscript = front_subscript};
+static PyMappingMethods kernel_object_as_mapping = {.mp_subscript = kernel_object_subscript};
 
-PyDoc_STRVAR(take_road_doc, "take_road(road, /)\n--\n\nLet this road answer hits.");
+PyDoc_STRVAR(use_fast_path_doc, "use_fast_path(path, /)\n--\n\nLet this path answer hits.");
 
-static PyTypeObject KernelRoadType;
+static PyTypeObject KernelFastPathType;
 
-static PyObject *front_take_road(PyObject *self, PyObject *road)
+static PyObject *kernel_object_use_fast_path(PyObject *self, PyObject *fast_path)
 {
-    if (Py_TYPE(road) != &KernelRoadType)
-        return PyErr_Format(PyExc_TypeError, "take_road takes a kernel's road");
-    Py_XSETREF(((Front *)self)->road, (KernelRoad *)Py_NewRef(road));
+    if (Py_TYPE(fast_path) != &KernelFastPathType)
+        return PyErr_Format(PyExc_TypeError, "use_fast_path takes a kernel's path");
+    Py_XSETREF(((KernelObject *)self)->fast_path, (KernelFastPath *)Py_NewRef(fast_path));
     Py_RETURN_NONE;
 }
 
-static PyMethodDef front_methods[] = {
-    {"take_road", front_take_road, METH_O, take_road_doc},
+static PyMethodDef kernel_object_methods[] = {
+    {"use_fast_path", kernel_object_use_fast_path, METH_O, use_fast_path_doc},
     {NULL, NULL, 0, NULL},
 };
 
-static PyMemberDef front_members[] = {
-    {"__vectorcalloffset__", T_PYSSIZET, offsetof(Front, vectorcall), READONLY, NULL},
+static PyMemberDef kernel_object_members[] = {
+    {"__vectorcalloffset__", T_PYSSIZET, offsetof(KernelObject, vectorcall), READONLY, NULL},
     {NULL, 0, 0, 0, NULL},
 };
 
-static PyTypeObject FrontType = {
+static PyTypeObject KernelObjectType = {
     PyVarObject_HEAD_INIT(NULL, 0)
-    .tp_name = "shapedispatch.hit._native.Front",
-    .tp_doc = "A kernel whose hits are answered in C. A class over it has `_called(link, grid, *args, **kwargs)` for\n"
+    .tp_name = "shapedispatch.hit._native.KernelObject",
+    .tp_doc = "A kernel whose hits are answered in C. A class over it has `_called(node, grid, *args, **kwargs)` for\n"
               "calls with the decorator's grid and `_launched`, the same, for those with their own.",
-    .tp_basicsize = sizeof(Front),
+    .tp_basicsize = sizeof(KernelObject),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL,
-    .tp_new = front_new,
-    .tp_dealloc = front_dealloc,
-    .tp_traverse = front_traverse,
-    .tp_clear = front_clear,
+    .tp_new = kernel_object_new,
+    .tp_dealloc = kernel_object_dealloc,
+    .tp_traverse = kernel_object_traverse,
+    .tp_clear = kernel_object_clear,
     .tp_call = PyVectorcall_Call,
-    .tp_vectorcall_offset = offsetof(Front, vectorcall),
-    .tp_as_mapping = &front_as_mapping,
-    .tp_methods = front_methods,
-    .tp_members = front_members,
+    .tp_vectorcall_offset = offsetof(KernelObject, vectorcall),
+    .tp_as_mapping = &kernel_object_as_mapping,
+    .tp_methods = kernel_object_methods,
+    .tp_members = kernel_object_members,
 };
 
-/* -------------------------------------------------------------------------------------- a kernel's road, as a type */
+/* -------------------------------------------------------------------------------------- a kernel's path, as a type */
 
-static int take_watches(KernelRoad *road, PyObject *silent)
+static int take_watches(KernelFastPath *fast_path, PyObject *hooks_to_check)
 {
-    if (PyTuple_GET_SIZE(silent) > MOST_WATCHES) {
+    if (PyTuple_GET_SIZE(hooks_to_check) > MOST_WATCHES) {
         PyErr_Format(PyExc_ValueError, "more than %d attributes are to be watched", MOST_WATCHES);
         return 0;
     }
-    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(silent); i++) {
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(hooks_to_check); i++) {
         PyObject *object, *name;
         int kind;
-        if (!PyArg_ParseTuple(PyTuple_GET_ITEM(silent, i), "OUC", &object, &name, &kind))
+        if (!PyArg_ParseTuple(PyTuple_GET_ITEM(hooks_to_check, i), "OUC", &object, &name, &kind))
             return 0;
-        take_watch(&road->watches[road->watch_count++], object, name, kind);
+        take_watch(&fast_path->watches[fast_path->watch_count++], object, name, kind);
     }
     return 1;
 }
 
-static PyObject *kernel_road_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+static PyObject *kernel_fast_path_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"silent", "kernel", "globals_at", "run_type", "constant", "at_grid", "refused", NULL};
-    PyObject *silent, *kernel, *globals_at, *run_type, *constant, *at_grid, *refused;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!OUO!O!O!O", names, &PyTuple_Type, &silent, &kernel, &globals_at,
-            &PyType_Type, &run_type, &PyType_Type, &constant, &PyType_Type, &at_grid, &refused))
+    static char *names[] = {"hooks_to_check", "kernel", "globals_at", "run_type", "constant", "grid_bound", "refused", NULL};
+    PyObject *hooks_to_check, *kernel, *globals_at, *run_type, *constant, *grid_bound, *refused;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!OUO!O!O!O", names, &PyTuple_Type, &hooks_to_check, &kernel, &globals_at,
+            &PyType_Type, &run_type, &PyType_Type, &constant, &PyType_Type, &grid_bound, &refused))
         return NULL;
-    Py_ssize_t plan_at = field_at((PyTypeObject *)run_type, "plan");
-    if (plan_at < 0)
+    Py_ssize_t launcher_at = field_at((PyTypeObject *)run_type, "launcher");
+    if (launcher_at < 0)
         return NULL;
-    if (!PyType_IsSubtype((PyTypeObject *)at_grid, &AtGridType))
-        return PyErr_Format(PyExc_TypeError, "at_grid is no AtGrid");
-    KernelRoad *road = (KernelRoad *)empty_road(type);
-    if (road == NULL)
+    if (!PyType_IsSubtype((PyTypeObject *)grid_bound, &GridBoundType))
+        return PyErr_Format(PyExc_TypeError, "grid_bound is no GridBound");
+    KernelFastPath *fast_path = (KernelFastPath *)empty_fast_path(type);
+    if (fast_path == NULL)
         return NULL;
-    road->road.packs = pack_for_kernel;
-    take_watch(&road->globals_at, kernel, globals_at, NONE_ALONE);
-    road->run_type = (PyTypeObject *)Py_NewRef(run_type);
-    road->constant = (PyTypeObject *)Py_NewRef(constant);
-    road->at_grid = (PyTypeObject *)Py_NewRef(at_grid);
-    road->refused = Py_NewRef(refused);
-    road->plan_at = plan_at;
-    if (!take_watches(road, silent))
-        Py_CLEAR(road);
-    return (PyObject *)road;
+    fast_path->fast_path.packs = sign_for_kernel;
+    take_watch(&fast_path->globals_at, kernel, globals_at, NONE_ALONE);
+    fast_path->run_type = (PyTypeObject *)Py_NewRef(run_type);
+    fast_path->constant = (PyTypeObject *)Py_NewRef(constant);
+    fast_path->grid_bound = (PyTypeObject *)Py_NewRef(grid_bound);
+    fast_path->refused = Py_NewRef(refused);
+    fast_path->launcher_at = launcher_at;
+    if (!take_watches(fast_path, hooks_to_check))
+        Py_CLEAR(fast_path);
+    return (PyObject *)fast_path;
 }
 
-static int kernel_road_traverse(PyObject *self, visitproc visit, void *arg)
+static int kernel_fast_path_traverse(PyObject *self, visitproc visit, void *arg)
 {
-    KernelRoad *road = (KernelRoad *)self;
-    Py_VISIT((PyObject *)road->signature);
-    int stop = visit_watch(&road->globals_at, visit, arg);
-    for (int i = 0; stop == 0 && i < road->watch_count; i++)
-        stop = visit_watch(&road->watches[i], visit, arg);
+    KernelFastPath *fast_path = (KernelFastPath *)self;
+    Py_VISIT((PyObject *)fast_path->schema);
+    int stop = visit_watch(&fast_path->globals_at, visit, arg);
+    for (int i = 0; stop == 0 && i < fast_path->watch_count; i++)
+        stop = visit_watch(&fast_path->watches[i], visit, arg);
     if (stop != 0)
         return stop;
-    Py_VISIT(road->globals);
-    Py_VISIT((PyObject *)road->run_type);
-    Py_VISIT((PyObject *)road->constant);
-    Py_VISIT((PyObject *)road->at_grid);
-    Py_VISIT(road->refused);
-    return road_traverse(self, visit, arg);
+    Py_VISIT(fast_path->globals);
+    Py_VISIT((PyObject *)fast_path->run_type);
+    Py_VISIT((PyObject *)fast_path->constant);
+    Py_VISIT((PyObject *)fast_path->grid_bound);
+    Py_VISIT(fast_path->refused);
+    return fast_path_traverse(self, visit, arg);
 }
 
-static int kernel_road_clear(PyObject *self)
+static int kernel_fast_path_clear(PyObject *self)
 {
-    KernelRoad *road = (KernelRoad *)self;
-    Py_CLEAR(road->signature);
-    for (int i = 0; i < road->watch_count; i++)
-        clear_watch(&road->watches[i]);
-    road->watch_count = 0;
-    road->calm_since = NEVER;
-    clear_watch(&road->globals_at);
-    Py_CLEAR(road->globals);
-    Py_CLEAR(road->run_type);
-    Py_CLEAR(road->constant);
-    Py_CLEAR(road->at_grid);
-    Py_CLEAR(road->refused);
-    return road_clear(self);
+    KernelFastPath *fast_path = (KernelFastPath *)self;
+    Py_CLEAR(fast_path->schema);
+    for (int i = 0; i < fast_path->watch_count; i++)
+        clear_watch(&fast_path->watches[i]);
+    fast_path->watch_count = 0;
+    fast_path->no_hooks_since = NEVER;
+    clear_watch(&fast_path->globals_at);
+    Py_CLEAR(fast_path->globals);
+    Py_CLEAR(fast_path->run_type);
+    Py_CLEAR(fast_path->constant);
+    Py_CLEAR(fast_path->grid_bound);
+    Py_CLEAR(fast_path->refused);
+    return fast_path_clear(self);
 }
 
-static void kernel_road_dealloc(PyObject *self)
+static void kernel_fast_path_dealloc(PyObject *self)
 {
     PyObject_GC_UnTrack(self);
-    kernel_road_clear(self);
-    PyMem_Free(((Road *)self)->places);
+    kernel_fast_path_clear(self);
+    PyMem_Free(((FastPath *)self)->places);
     Py_TYPE(self)->tp_free(self);
 }
 
 PyDoc_STRVAR(sign_doc, "sign(signature, /)\n--\n\n"
-    "Pack calls by this signature from now on, or judge none (None); calls that were linked by another are forgotten.");
+    "CallSignature calls by this signature from now on, or judge none (None); calls that were in the cache by another are forgotten.");
 
-static PyObject *kernel_road_sign(PyObject *self, PyObject *signature)
+static PyObject *kernel_fast_path_sign(PyObject *self, PyObject *schema)
 {
-    if (signature != Py_None && Py_TYPE(signature) != &SignatureType)
-        return PyErr_Format(PyExc_TypeError, "sign takes a Signature or None");
-    KernelRoad *road = (KernelRoad *)self;
-    Py_XSETREF(road->signature, signature == Py_None ? NULL : (Signature *)Py_NewRef(signature));
-    unlink_all(&road->road);
+    if (schema != Py_None && Py_TYPE(schema) != &KeySchemaType)
+        return PyErr_Format(PyExc_TypeError, "sign takes a KeySchema or None");
+    KernelFastPath *fast_path = (KernelFastPath *)self;
+    Py_XSETREF(fast_path->schema, schema == Py_None ? NULL : (KeySchema *)Py_NewRef(schema));
+    remove_all_nodes(&fast_path->fast_path);
     Py_RETURN_NONE;
 }
 
-static PyMethodDef kernel_road_methods[] = {
-    {"sign", kernel_road_sign, METH_O, sign_doc},
+static PyMethodDef kernel_fast_path_methods[] = {
+    {"sign", kernel_fast_path_sign, METH_O, sign_doc},
     {NULL, NULL, 0, NULL},
 };
 
-static PyTypeObject KernelRoadType = {
+static PyTypeObject KernelFastPathType = {
     PyVarObject_HEAD_INIT(NULL, 0)
-    .tp_name = "shapedispatch.hit._native.KernelRoad",
-    .tp_doc = "KernelRoad(silent, kernel, globals_at, run_type, constant, at_grid, refused)\n--\n\n"
+    .tp_name = "shapedispatch.hit._native.KernelFastPath",
+    .tp_doc = "KernelFastPath(silent, kernel, globals_at, run_type, constant, grid_bound, refused)\n--\n\n"
               "The hit path of one kernel. Hits are answered while each (object, attribute, kind) of `silent` is\n"
-              "empty and the globals are what they were; runs of `run_type` have a `plan`. What is empty is f\n"
+              "empty and the globals are what they were; runs of `run_type` have a `launcher`. What is empty is f\n"
               "(false), n (None) or c (None, or a chain of hooks without one).",
-    .tp_basicsize = sizeof(KernelRoad),
-    .tp_base = &RoadType,
+    .tp_basicsize = sizeof(KernelFastPath),
+    .tp_base = &FastPathType,
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
-    .tp_new = kernel_road_new,
-    .tp_dealloc = kernel_road_dealloc,
-    .tp_traverse = kernel_road_traverse,
-    .tp_clear = kernel_road_clear,
-    .tp_methods = kernel_road_methods,
+    .tp_new = kernel_fast_path_new,
+    .tp_dealloc = kernel_fast_path_dealloc,
+    .tp_traverse = kernel_fast_path_traverse,
+    .tp_clear = kernel_fast_path_clear,
+    .tp_methods = kernel_fast_path_methods,
 };

@@ -2,12 +2,12 @@
  * The hit path in C: the key of a call, the lookup, the run; and the launch of a compiled kernel.
  *
  * The law stands in keys.py and the table in table.py; this file must agree with both on every call, and may always
- * say that it cannot judge one: that call then takes the Python road. So nothing here raises for a call that it does
+ * say that it cannot judge one: that call then takes the Python path. So nothing here raises for a call that it does
  * not understand, and deleting this file changes no answer.
  *
- * A call is packed into words (sizes, strides, state) and a few immutable objects (strings, types), which are compared
- * in full: no hash decides anything. A `Link` joins a packed call to the slot that the Python table keeps for the same
- * call; it is made only where the Python road has found that slot, so a call that Python would refuse has no link.
+ * A call is signed into words (sizes, strides, state) and a few immutable objects (strings, types), which are compared
+ * in full: no hash decides anything. A `CacheNode` joins a signed call to the slot that the Python table keeps for the same
+ * call; it is made only where the Python path has found that slot, so a call that Python would refuse has no node.
  *
  * Only Python's headers are used. What torch offers without headers is the DLPack exchange API (a table of C functions
  * in a capsule), the C shim of compiled models and the C functions behind its Python functions and attributes, which are
@@ -40,35 +40,35 @@
 #include "kernel_call.c"
 #include "kernel_object.c"
 
-PyDoc_STRVAR(pack_doc, "pack(args, kwargs, receiver, overlap, /)\n--\n\n"
+PyDoc_STRVAR(sign_call_doc, "sign_call(args, kwargs, receiver, overlap, /)\n--\n\n"
     "A call as (bytes, objects): two calls with equal keys have equal ones. None where C cannot judge the call.");
 
-static PyObject *pack(PyObject *Py_UNUSED(module), PyObject *const *call, Py_ssize_t count)
+static PyObject *sign_call_here(PyObject *Py_UNUSED(module), PyObject *const *call, Py_ssize_t count)
 {
     if (count != 4)
-        return PyErr_Format(PyExc_TypeError, "pack takes args, kwargs, receiver, overlap");
-    Pack pack;
-    if (!pack_call(&pack, call[0], call[1], call[2] == Py_True, call[3] == Py_True))
+        return PyErr_Format(PyExc_TypeError, "sign_call takes args, kwargs, receiver, overlap");
+    CallSignature sig;
+    if (!sign_call(&sig, call[0], call[1], call[2] == Py_True, call[3] == Py_True))
         Py_RETURN_NONE;
-    PyObject *objects = PyTuple_New(pack.object_count);
-    for (int i = 0; objects != NULL && i < pack.object_count; i++)
-        PyTuple_SET_ITEM(objects, i, Py_NewRef(pack.objects[i]));
-    drop_objects(&pack);
+    PyObject *objects = PyTuple_New(sig.object_count);
+    for (int i = 0; objects != NULL && i < sig.object_count; i++)
+        PyTuple_SET_ITEM(objects, i, Py_NewRef(sig.objects[i]));
+    drop_objects(&sig);
     if (objects == NULL)
         return NULL;
-    return Py_BuildValue("y#N", (char *)pack.words, (Py_ssize_t)pack.word_count * 8, objects);
+    return Py_BuildValue("y#N", (char *)sig.words, (Py_ssize_t)sig.word_count * 8, objects);
 }
 
-PyDoc_STRVAR(part_doc, "part(value, /)\n--\n\n"
+PyDoc_STRVAR(sign_value_doc, "part(value, /)\n--\n\n"
     "One argument as bytes, without its objects; None where C cannot judge it.");
 
-static PyObject *part(PyObject *Py_UNUSED(module), PyObject *value)
+static PyObject *sign_value_here(PyObject *Py_UNUSED(module), PyObject *value)
 {
-    Pack pack = {.word_count = 0};
-    int judged = torch.exchange != NULL && pack_value(&pack, value);
-    drop_objects(&pack);
-    if (judged)
-        return PyBytes_FromStringAndSize((char *)pack.words, (Py_ssize_t)pack.word_count * 8);
+    CallSignature sig = {.word_count = 0};
+    int supported = torch.exchange != NULL && sign_value(&sig, value);
+    drop_objects(&sig);
+    if (supported)
+        return PyBytes_FromStringAndSize((char *)sig.words, (Py_ssize_t)sig.word_count * 8);
     PyErr_Clear();
     Py_RETURN_NONE;
 }
@@ -77,10 +77,10 @@ static PyMethodDef functions[] = {
     {"bind", bind, METH_O, bind_doc},
     {"calibrate", calibrate, METH_O, calibrate_doc},
     {"asks_shim", asks_shim, METH_NOARGS, asks_shim_doc},
-    {"pack", (PyCFunction)(void (*)(void))pack, METH_FASTCALL, pack_doc},
-    {"part", part, METH_O, part_doc},
+    {"sign_call", (PyCFunction)(void (*)(void))sign_call_here, METH_FASTCALL, sign_call_doc},
+    {"sign_value", sign_value_here, METH_O, sign_value_doc},
     {"use_driver", use_driver, METH_VARARGS, use_driver_doc},
-    {"listen", listen, METH_O, listen_doc},
+    {"use_watchers", use_watchers, METH_O, use_watchers_doc},
     {"changed", changed, METH_O, changed_doc},
     {NULL, NULL, 0, NULL},
 };
@@ -111,15 +111,15 @@ static int intern_names(void)
 PyMODINIT_FUNC PyInit__native(void)
 {
 #ifdef Py_GIL_DISABLED
-    PyErr_SetString(PyExc_ImportError, "shapedispatch's C road relies on the GIL, which this Python is built without");
+    PyErr_SetString(PyExc_ImportError, "shapedispatch's C path relies on the GIL, which this Python is built without");
     return NULL;
 #endif
     if (sizeof(void *) != sizeof(uint64_t)) {
-        PyErr_SetString(PyExc_ImportError, "shapedispatch's C road is written for 64-bit processors");
+        PyErr_SetString(PyExc_ImportError, "shapedispatch's C path is written for 64-bit processors");
         return NULL;
     }
-    PyTypeObject *types[] = {&RoadType, &LinkType, &PlanType, &SignatureType, &StandsType, &AtGridType, &FrontType,
-        &KernelRoadType};
+    PyTypeObject *types[] = {&FastPathType, &CacheNodeType, &CudaLauncherType, &KeySchemaType, &CodeGuardType, &GridBoundType, &KernelObjectType,
+        &KernelFastPathType};
     PyObject *module = intern_names() ? PyModule_Create(&definition) : NULL;
     for (size_t i = 0; module != NULL && i < sizeof types / sizeof *types; i++)
         if (PyModule_AddType(module, types[i]) < 0)     /* which readies it */

@@ -145,10 +145,10 @@ static void learn_dtype(PyObject *tensor, Dtype dtype)
 static void compare(PyObject *tensor, uint64_t keyset, const View *shown)
 {
     Compared *before = compared(keyset);
-    int told = before != NULL ? !before->alike : shim.count == MOST_KEYSETS;
+    int watched_dict = before != NULL ? !before->alike : shim.count == MOST_KEYSETS;
     int comparable = shown->data != NULL && (shown->ndim == 0 || shown->strides != NULL)
         && (shown->device.type == CPU || shown->device.type == CUDA);
-    if (told || !comparable)
+    if (watched_dict || !comparable)
         return;
     View view;
     learn_dtype(tensor, shown->dtype);

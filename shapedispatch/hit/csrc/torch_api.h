@@ -57,7 +57,7 @@ static struct {
     PyTypeObject *tensor, *parameter, *base, *module;   /* base: what every kind of tensor is */
     PyTypeObject *size, *device, *dtype, *layout, *memory_format;
     PyGetSetDef *requires_grad, *is_leaf, *dtype_of;
-    Probes quiet;                       /* what makes a call a bypass, or is rare: each must answer "nothing" */
+    Probes no_modes;                       /* what makes a call a bypass, or is rare: each must answer "nothing" */
     Probes keyed;                       /* what stands in the key by value */
     Probe any_autocast, autocast_cache, deterministic, warn_only;
     PyObject *autocast_devices, *autocast_enabled, *autocast_dtype;

@@ -110,7 +110,7 @@ static int bind_exchange(PyObject *names)
 
 static int bind_state(PyObject *names)
 {
-    return bind_probes(names, "quiet", &torch.quiet) && bind_probes(names, "keyed", &torch.keyed)
+    return bind_probes(names, "no_modes", &torch.no_modes) && bind_probes(names, "keyed", &torch.keyed)
         && bind_probe(names, "any_autocast", &torch.any_autocast)
         && bind_probe(names, "autocast_cache", &torch.autocast_cache)
         && bind_probe(names, "deterministic", &torch.deterministic)
@@ -198,7 +198,7 @@ static Py_ssize_t keyset_offset(const Sample *samples, Py_ssize_t count)
  * How far to look. Small tensors keep sizes and strides (five each) inside, and behind them stand at least offset,
  * element count, dtype, device and the set itself: so that much is there, wherever the set is.
  */
-enum { LOOK_BEHIND_SIZES = (5 + 5 + 2 + 4) * 8, LOOK_AT_MOST = 512 };
+enum { LOOKUP_BEHIND_SIZES = (5 + 5 + 2 + 4) * 8, MOST_LOOKUPS = 512 };
 
 static int read_sample(PyObject *item, Sample *sample)
 {
@@ -212,7 +212,7 @@ static int read_sample(PyObject *item, Sample *sample)
     sample->keyset = PyLong_AsUnsignedLongLong(keyset);
     sample->impl = PyLong_AsVoidPtr(impl);
     uintptr_t sizes_at = (uintptr_t)view.sizes - (uintptr_t)sample->impl;
-    sample->size = sizes_at < LOOK_AT_MOST ? sizes_at + LOOK_BEHIND_SIZES : 0;
+    sample->size = sizes_at < MOST_LOOKUPS ? sizes_at + LOOKUP_BEHIND_SIZES : 0;
     return !PyErr_Occurred();
 }
 

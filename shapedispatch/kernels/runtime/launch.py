@@ -28,7 +28,7 @@ __all__ = [
     "capturing",
     "current_device",
     "current_stream",
-    "silent_at_a_hit",
+    "hooks_to_check",
     "why_not_direct",
     "why_not_now",
 ]
@@ -142,7 +142,7 @@ def why_not_now(kernel: Any) -> str | None:
     return None
 
 
-def silent_at_a_hit(kernel: Any) -> tuple[tuple[Any, str, str], ...]:
+def hooks_to_check(kernel: Any) -> tuple[tuple[Any, str, str], ...]:
     """What C asks at every hit: each (object, attribute) is empty, or the hit is Python's.
 
     The same as `why_not_now` asks but for the globals, as `TritonLauncher` asks of hooks, and whether a profiler is on.

@@ -20,11 +20,11 @@ from types import ModuleType
 
 from shapedispatch.hit import native
 
-__all__ = ["NO_COMPILER", "ROADS", "SOURCE", "c_module", "compiled", "library", "loaded", "taking"]
+__all__ = ["NO_COMPILER", "PATHS", "SOURCE", "c_module", "compiled", "library", "loaded", "taking"]
 
 SOURCE = Path(native.__file__).parent / "csrc" / "module.c"
 STRICT = ("-Wall", "-Wextra", "-Werror")
-ROADS = ("python", "c")
+PATHS = ("python", "c")
 
 _COMPILER = shlex.split(sysconfig.get_config_var("CC") or "cc")
 NO_COMPILER = None if shutil.which(_COMPILER[0]) else f"there is no C compiler here ({_COMPILER[0]})"
@@ -68,10 +68,10 @@ def loaded(file: Path) -> ModuleType:
 
 
 @contextlib.contextmanager
-def taking(road: str) -> Iterator[None]:
+def taking(fast_path: str) -> Iterator[None]:
     """Dispatchers that are made inside take this road."""
     before = native._loaded
-    answer = (c_module(), None) if road == "c" else (None, "this test takes the Python road")
+    answer = (c_module(), None) if fast_path == "c" else (None, "this test takes the Python path")
     native._loaded = lambda: answer  # type: ignore[assignment]  # a cached function, replaced by a plain one
     try:
         yield
