@@ -39,7 +39,7 @@ PATIENCE_S = 60.0
 def _no_lock_is_left() -> Iterator[None]:
     """Whatever a test did, the process can still decide."""
     yield
-    assert not tuning_lock.taken()
+    assert not tuning_lock.locked()
 
 
 def in_threads(count: int, work: Callable[[int], Any]) -> list[Any]:
@@ -189,7 +189,7 @@ FORK = """
     warnings.simplefilter("ignore")  # later Pythons warn of a fork in a process with threads
     import torch
     torch.set_num_threads(1)
-    from shapedispatch.dispatch.tuning_lock import deciding
+    from shapedispatch.dispatch.tuning_lock import tuning_lock
     from tests.fuzzing import baking
 
     f = baking(lambda x: x * 2)
@@ -197,7 +197,7 @@ FORK = """
     held, go_on = threading.Event(), threading.Event()
 
     def hold():
-        with deciding.turn(), f.core.table.lock:  # as a thread that is deciding may, at the moment of the fork
+        with tuning_lock.turn(), f.core.table.lock:  # as a thread that is deciding may, at the moment of the fork
             held.set()
             go_on.wait(30)
 
@@ -287,7 +287,7 @@ def _state() -> list[Any]:
         torch.is_warn_always_enabled(),
         torch.autograd._profiler_enabled(),
         list(warnings.filters),
-        tuning_lock.mine(),
+        tuning_lock.owned(),
     ]
 
 

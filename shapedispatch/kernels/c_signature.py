@@ -62,7 +62,7 @@ def signature_of(keys: Specializer) -> Any:
     by_position = sum(not parameter.keyword_only for parameter in keys.parameters)
     key_parameters = tuple(_key_parameter(parameter, keys) for parameter in keys.parameters)
     several = several_devices()
-    return native.module().Signature(
+    return native.module().KeySchema(
         key_parameters, (keys.on_this_device,), by_position, keys.form, keys.global_readers, dtype, several
     )
 

@@ -37,7 +37,7 @@ class KeySchema:
         self.reads = Reads()
         self.parameters, self.refusal = _parameters(wrapped.kernel)
         self.names = tuple(parameter.name for parameter in self.parameters)
-        self._adopted = wrapped
+        self._wrapped = wrapped
         self._dims = dims
         self._given = configs
         self._grid = grid
@@ -49,7 +49,7 @@ class KeySchema:
     def ready(self) -> Specializer:
         """The key of this kernel as far as it is known: enough to bind a call."""
         if self._first is None:
-            on_this_device = _on_the_host if self._adopted.interpreted else current_device()
+            on_this_device = _on_the_host if self._wrapped.interpreted else current_device()
             self._first = self._key_function(on_this_device, self._supplied(self.configs_of(on_this_device())))
         return self.keys or self._first
 
@@ -64,15 +64,15 @@ class KeySchema:
 
     def _functions_of_user(self) -> Iterator[Callable[..., Any]]:
         """Those whose answers are settled once per key."""
-        yield from (fn for _, fn in self._adopted.heuristics)
-        tuning = self._adopted.tuning
+        yield from (fn for _, fn in self._wrapped.heuristics)
+        tuning = self._wrapped.tuning
         pruning = (tuning.early_config_prune, tuning.perf_model) if tuning is not None else ()
         yield from (fn for fn in (self._grid, *pruning) if callable(fn))
 
     def _supplied(self, configs: Iterable[Any]) -> frozenset[str]:
         """The parameters that configs and heuristics fill in."""
         given = {name for config in configs for name in config.all_kwargs()}
-        return frozenset((given | {name for name, _ in self._adopted.heuristics}) & set(self.names))
+        return frozenset((given | {name for name, _ in self._wrapped.heuristics}) & set(self.names))
 
     def configs_of(self, device: int) -> tuple[Any, ...]:
         """The configs to choose from on a device."""
@@ -85,7 +85,7 @@ class KeySchema:
             return self._given(torch.device("cpu") if device == CPU else torch.device("cuda", device))
         if self._given is not None:
             return self._given
-        return self._adopted.tuning.configs if self._adopted.tuning is not None else ()
+        return self._wrapped.tuning.configs if self._wrapped.tuning is not None else ()
 
     def extend(self, configs: Iterable[Any]) -> Specializer:
         """The key, in a new layout where more has been read, or is filled in, than it knew of."""

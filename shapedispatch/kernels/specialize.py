@@ -170,7 +170,7 @@ def _is_constant(kind: type) -> bool:
 _TENSOR = """\
     if type({x}) is @Tensor or type({x}) is @Parameter:
         @k{i} = {x}.dtype
-        @v{i} = {x}.data_ptr(){align}{facets}
+        @v{i} = {x}.data_ptr(){align}{observed}
         if {x}.get_device() != @here: @far += ({i}, {x}.get_device())"""
 _INTEGER = """\
     elif type({x}) is int and -2147483648 <= {x} <= 2147483647:

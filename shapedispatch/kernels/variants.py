@@ -219,20 +219,20 @@ class FirstConfig(AsWritten):
         self, wrapped: WrappedKernel, configs: Callable[[], Sequence[Any]], names: Sequence[str], grid: Any
     ) -> None:
         super().__init__(wrapped.kernel, names, grid)
-        self._adopted = wrapped
+        self._wrapped = wrapped
         self._configs = configs
 
     def called(self, grid: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """See `AsWritten.called`."""
         positional = dict(zip(self._names, args, strict=False))
-        left = self._adopted.pruned(self._configs(), positional, kwargs)
+        left = self._wrapped.pruned(self._configs(), positional, kwargs)
         config = left[0] if left else None
         sized = self._grid if grid is None else grid
         if config is not None and config.all_kwargs().keys() & (positional.keys() | kwargs.keys()):
-            return self._adopted.original.run(*args, grid=sized, warmup=False, **kwargs)  # which refuses it
+            return self._wrapped.original.run(*args, grid=sized, warmup=False, **kwargs)  # which refuses it
         if config is not None and config.pre_hook is not None:
             config.pre_hook({**positional, **kwargs, "grid": sized, "warmup": False, **config.all_kwargs()})
-        return super().called(grid, args, self._adopted.keywords(positional, kwargs, config))
+        return super().called(grid, args, self._wrapped.keywords(positional, kwargs, config))
 
 
 class Supplied(Run):

@@ -42,7 +42,7 @@ class Form(Protocol):
 
     def read(self, identity: str) -> object: ...
     def refuse(self, identity: str) -> None: ...
-    def unwrap(
+    def adopt(
         self, identity: str, kernel: str, kind: str, body: bytes, keep: Callable[[object], bool], drop: str | None
     ) -> object: ...
     def entries(self, kernel: str | None = None, kind: str | None = None) -> list[tuple[object, object]]: ...
@@ -89,7 +89,7 @@ class Disk:
         """The row of this identity, or None."""
         return self._memory.get(identity) or self._attempt(lambda form: self._sound(form, identity), None)
 
-    def unwrap(self, row: Row, *, any_soft: bool = False, drop: str | None = None) -> Row:
+    def adopt(self, row: Row, *, any_soft: bool = False, drop: str | None = None) -> Row:
         """Store the row, or return the one that is there with equal soft parts (with ``any_soft``: with any).
 
         ``drop`` names a row to remove at the same time.
@@ -102,7 +102,7 @@ class Disk:
                     self._refuse(form, row.identity)
                 return there is not None and (any_soft or there.soft == row.soft)
 
-            body = form.unwrap(row.identity, row.kernel, row.kind, row.to_bytes(), keep, drop)
+            body = form.adopt(row.identity, row.kernel, row.kind, row.to_bytes(), keep, drop)
             return _decoded(body, row.identity)
 
         kept = self._attempt(store, None, writes=True)
@@ -240,7 +240,7 @@ class Disk:
         if form is None:
             return
         for row in rows:
-            form.unwrap(row.identity, row.kernel, row.kind, row.to_bytes(), lambda body: True, None)
+            form.adopt(row.identity, row.kernel, row.kind, row.to_bytes(), lambda body: True, None)
 
     def _survive(self, error: OSError, writes: bool) -> None:
         """After an error of the place: try again if the folder was removed, else go on without writing, or without."""

@@ -64,7 +64,7 @@ class Files:
         if not self.readonly:
             self.folder.remove(_name(identity))
 
-    def unwrap(
+    def adopt(
         self, identity: str, kernel: str, kind: str, body: bytes, keep: Callable[[object], bool], drop: str | None
     ) -> object:
         """Store ``body``, unless there is an entry that ``keep`` approves of; return what then stands there.

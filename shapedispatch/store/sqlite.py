@@ -197,7 +197,7 @@ class Database:
         """The caller found an entry damaged: then its neighbours and the index are not to be trusted either."""
         raise Damaged("an entry is not as it was written")
 
-    def unwrap(
+    def adopt(
         self, identity: str, kernel: str, kind: str, body: bytes, keep: Callable[[object], bool], drop: str | None
     ) -> object:
         """Store ``body``, unless there is an entry that ``keep`` approves of; return what then stands there.

@@ -146,7 +146,7 @@ class Store:
         drop = identity_of("missed", row.kernel, row.key, row.hard) if row.kind == "choice" else None
         if instead:
             self._disk.remove([row.identity])
-        kept = self._disk.unwrap(row, drop=drop)
+        kept = self._disk.adopt(row, drop=drop)
         self._counts["adopted" if kept != row else "put"] += 1
         return kept
 
@@ -157,7 +157,7 @@ class Store:
         except BadRow as error:
             self._disk.note(f"a miss of {kernel} was not recorded: {error}")
             return
-        self._disk.unwrap(row, any_soft=True)
+        self._disk.adopt(row, any_soft=True)
 
     # --- looking after it ----------------------------------------------------------------------------------------
 
@@ -198,7 +198,7 @@ class Store:
         rows, refused = _read_file(Path(path))
         wanted = [row for row in rows if row.kind != "missed"]
         new = [row for row in wanted if self._disk.read(row.identity) is None]
-        taken = sum(self._disk.unwrap(row, any_soft=True) == row for row in new)  # but what another process has put
+        taken = sum(self._disk.adopt(row, any_soft=True) == row for row in new)  # but what another process has put
         return Merged(taken, len(wanted) - taken, refused)
 
     def _layer(self) -> dict[str, Row]:

@@ -520,8 +520,8 @@ def test_a_store_in_trouble(store: Store, harm: Callable[[Path], Any], when: str
     assert len(told) <= 1, [str(each.message) for each in told]
 
 
-@pytest.mark.parametrize("lasting", [False, True])
-@pytest.mark.parametrize("known", [False, True])
+@pytest.mark.parametrize("reproducible", [False, True])
+@pytest.mark.parametrize("look_up", [False, True])
 def test_calls_answer_whatever_the_system_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, look_up: bool, reproducible: bool
 ) -> None:

@@ -71,7 +71,7 @@ def neither(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
         raise AssertionError("something was traced or compiled")
 
     def fail() -> None:
-        for module, name in ((tracer, "trace"), (inductor, "compiler"), (inductor, "look_only")):
+        for module, name in ((tracer, "trace"), (inductor, "compiler"), (inductor, "effects_only")):
             monkeypatch.setattr(module, name, never)
         monkeypatch.setattr(torch, "compile", never)
 

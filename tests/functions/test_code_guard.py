@@ -371,11 +371,11 @@ def test_c_refuses_what_it_cannot_watch(fast_path: str) -> None:
     c = native.module()
     for given in [((1,), (), []), ((), (1,), [])]:
         with pytest.raises(TypeError, match="is no"):
-            c.Stands(*given, bool)
+            c.CodeGuard(*given, bool)
     with pytest.raises(TypeError, match="must be list"):
-        c.Stands((), (), (), bool)
+        c.CodeGuard((), (), (), bool)
     with pytest.raises(TypeError, match="takes no arguments"):
-        c.Stands((), (), [], bool)(1)
+        c.CodeGuard((), (), [], bool)(1)
 
 
 def test_c_has_python_look_once_something_is_dead(fast_path: str) -> None:
@@ -386,7 +386,7 @@ def test_c_has_python_look_once_something_is_dead(fast_path: str) -> None:
 
     watched, watched_functions = classes(), functions()  # which live on
     verdicts, dead = [True, False], list[int]()
-    stands = native.module().Stands(watched, watched_functions, dead, lambda: verdicts.pop(0))
+    stands = native.module().CodeGuard(watched, watched_functions, dead, lambda: verdicts.pop(0))
     assert [stands(), stands(), verdicts] == [True, True, [False]]
     dead.append(1)
     assert not stands()
@@ -402,7 +402,7 @@ def test_an_error_of_the_look_is_not_swallowed(fast_path: str) -> None:
         raise RuntimeError("no answer")
 
     with pytest.raises(RuntimeError, match="no answer"):
-        native.module().Stands((nn.ReLU,), (), [], look)()
+        native.module().CodeGuard((nn.ReLU,), (), [], look)()
 
 
 def test_what_is_replaced_while_a_class_is_looked_through_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -212,7 +212,7 @@ def test_an_argument_is_known_again_and_told_from_all_others(name: str) -> None:
 
 def test_every_nan_is_one() -> None:
     """Whatever its sign and payload."""
-    other = struct.unpack("<d", struct.sign_call("<Q", 0xFFF8000000000123))[0]
+    other = struct.unpack("<d", struct.pack("<Q", 0xFFF8000000000123))[0]
     assert pack(float("nan")) == pack(other) == pack(-float("nan"))
     assert pack(complex(0, float("nan"))) == pack(complex(0, other))
 
@@ -825,8 +825,8 @@ def test_a_link_of_another_state_is_not_taken(c_path: None) -> None:
     """The call is packed again before it is linked: what changed since its key was made must not be linked to it."""
     dispatcher, x = plain_only(double), sized(2)
     core, seen = dispatcher.core, []
-    cache_miss = core.table.node
-    core.table.node = lambda node, *rest: (seen.append(node), cache_miss(node, *rest))[1]
+    cache_miss = core.table.insert
+    core.table.insert = lambda node, *rest: (seen.append(node), cache_miss(node, *rest))[1]
     dispatcher(x)
     dispatcher(x)
     core.table.forget_choices()
@@ -882,7 +882,7 @@ def test_equal_hashes_are_not_enough(c_path: None) -> None:
     *kernel_object, _, tag, _ = words
     before = mixed(tuple(kernel_object), len(words))
     meant, found = mixed((3, tag), before) ^ 4, mixed((5, tag), before)
-    other = struct.unpack("<q", struct.sign_call("<Q", meant ^ found))[0]
+    other = struct.unpack("<q", struct.pack("<Q", meant ^ found))[0]
     assert mixed((5, tag, other % 2**64), before) == mixed((3, tag, 4), before)
     warmed(dispatcher, x, 3, 4)
     assert not linked(dispatcher, x, 5, other)
@@ -1104,7 +1104,7 @@ def test_a_road_that_is_being_collected_says_so() -> None:
     finally:
         gc.enable()
     assert last() is None
-    assert said == ["the dispatcher of this road is being collected"]
+    assert said == ["the dispatcher of this path is being collected"]
 
 
 # ------------------------------------------------------------------------------------------------------------- launches
@@ -1176,7 +1176,7 @@ ADD = (("p", 8, 0), ("p", 8, 2), ("i", 4, 3), ("f", 4, 1), ("0", 8, 0))
 
 def planned(parameters: tuple[Any, ...] = ADD, device: int = 0) -> Any:
     """A plan for the driver's kernel."""
-    return c_module().Plan("add_kernel", 4096, 128, 64, device, parameters)
+    return c_module().CudaLauncher("add_kernel", 4096, 128, 64, device, parameters)
 
 
 @pytest.mark.parametrize("number", [3, -1, -(2**31), True])
@@ -1186,7 +1186,7 @@ def test_a_launch_passes_each_parameter_in_its_place(driver: Driver, number: int
     assert planned(device=1)((5, 2), (x[1:], 0.1, x.data_ptr() + 8, number, "not passed")) is True
     ((function, sizes, stream, given),) = driver.launches
     assert (function, sizes, stream) == (4096, (5, 2, 1, 128, 1, 1, 64), 701)
-    wanted = struct.sign_call("<QQifQ", x.data_ptr() + 4, x.data_ptr() + 8, number, 0.1, 0)
+    wanted = struct.pack("<QQifQ", x.data_ptr() + 4, x.data_ptr() + 8, number, 0.1, 0)
     assert b"".join(given) == wanted
 
 
@@ -1204,7 +1204,7 @@ def test_every_width_is_passed_whole() -> None:
             run((1,), (*values, 0.1, None))
             given = driver.launches[-1][3]
             assert given == [
-                struct.sign_call(f"<{form}", v) for form, v in zip("bhiqBHIQdQ", (*values, 0.1, 0), strict=True)
+                struct.pack(f"<{form}", v) for form, v in zip("bhiqBHIQdQ", (*values, 0.1, 0), strict=True)
             ]
         for i, (one, other) in enumerate(zip(low, high, strict=True)):
             for outside in (one - 1, other + 1):
@@ -1283,10 +1283,10 @@ def test_without_a_driver_there_is_no_plan() -> None:
 def test_why_there_is_no_plan_is_said(c_path: None, driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
     """The package's own door gives a sentence where the driver is missing or disagrees, and else a plan."""
     monkeypatch.setattr(native, "_no_driver", lambda module: None)
-    assert "more than the 4" in str(native.plan("add_kernel", 4096, 128, 0, 0, ADD[:4]))
-    assert callable(native.plan("add_kernel", 4096, 128, 0, 0, ADD))
+    assert "more than the 4" in str(native.cuda_launcher("add_kernel", 4096, 128, 0, 0, ADD[:4]))
+    assert callable(native.cuda_launcher("add_kernel", 4096, 128, 0, 0, ADD))
     monkeypatch.setattr(native, "_no_driver", lambda module: "there is no CUDA driver")
-    assert native.plan("add_kernel", 4096, 128, 0, 0, ADD) == "there is no CUDA driver"
+    assert native.cuda_launcher("add_kernel", 4096, 128, 0, 0, ADD) == "there is no CUDA driver"
 
 
 class Answer:
@@ -1299,7 +1299,7 @@ class Answer:
 def test_a_plan_is_collected_with_what_it_holds(driver: Driver, by: str) -> None:
     """What a launch returns and what a config fills in are the user's, and may lead back to the plan."""
     answer, filled = Answer(), {}
-    plan = c_module().Plan("add_kernel", 4096, 128, 64, 0, ADD, None, filled, answer)
+    plan = c_module().CudaLauncher("add_kernel", 4096, 128, 64, 0, ADD, None, filled, answer)
     if by == "answer":
         answer.plan = plan
     else:
@@ -1375,8 +1375,8 @@ def test_the_environment_turns_it_off(c_path: None, monkeypatch: pytest.MonkeyPa
         ("keyed", None, "keyed"),
         ("hook_tables", [], "hook_tables"),
         ("compiler_names", None, "compiler_names"),
-        ("quiet", (torch.is_grad_enabled,), "quiet"),
-        ("quiet", ((torch.is_grad_enabled,),) * 17, "quiet"),
+        ("no_modes", (torch.is_grad_enabled,), "no_modes"),
+        ("no_modes", ((torch.is_grad_enabled,),) * 17, "no_modes"),
     ],
 )
 def test_a_torch_that_is_otherwise_is_a_reason(
@@ -1420,8 +1420,8 @@ def test_sanitizers_find_nothing() -> None:
     """The tests that come and go most, in a process whose module checks each access and each shift."""
     script = f"""
 import sys, pytest
-from tests import roads
-roads.STRICT += {SANITIZED!r}
+from tests import paths
+paths.STRICT += {SANITIZED!r}
 sys.exit(pytest.main(["-q", "-p", "no:cacheprovider", *{SANITIZED_FILES!r}, "-k", {UNDER_SANITIZERS!r}]))
 """
     # The C++ library beside it, or torch's exceptions are not seen; Python's own allocator would hide freed objects.

@@ -307,10 +307,10 @@ def test_a_table_can_be_used_from_many_threads() -> None:
 def test_a_fork_in_the_middle_leaves_no_lock_behind() -> None:
     """The child can decide and count, whoever held the locks in the parent."""
     table = Table(8, 8)
-    with tuning_lock.turn(), table.lock:
+    with tuning_lock.acquired(), table.lock:
         child = os.fork()
         if child == 0:
-            free = not tuning_lock.taken() and table.lock.acquire(blocking=False)
+            free = not tuning_lock.locked() and table.lock.acquire(blocking=False)
             os._exit(0 if free else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 

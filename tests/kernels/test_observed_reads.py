@@ -64,7 +64,7 @@ def test_asking_what_was_given_makes_the_form_part_of_the_key(read: Callable[...
 
 
 @pytest.mark.parametrize(
-    ("read", "facets"),
+    ("read", "observed"),
     [
         (lambda x: x.shape[0], {"shape"}),
         (lambda x: x.size(0), {"shape"}),

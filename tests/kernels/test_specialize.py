@@ -34,7 +34,7 @@ def unspecialized(x, n, m):
 
 
 def key_function(fn: Any = kernel, **facts: Any) -> Specializer:
-    return Specializer(parameters_of(fn), facts.pop("here", lambda: CPU), **facts)
+    return Specializer(parameters_of(fn), facts.pop("on_this_device", lambda: CPU), **facts)
 
 
 def key(*args: Any, keys: Specializer | None = None, **kwargs: Any) -> Any:
@@ -254,7 +254,7 @@ def test_globals_that_are_read_are_in_the_key() -> None:
 
 def test_layouts_never_share_a_key() -> None:
     """What was published under fewer reads is not found when more is read."""
-    layouts = [{}, {"dims": ("n",)}, {"facets": {"x": {"shape"}}}, {"facets": {"n": {"value"}}}, {"form": True}]
+    layouts = [{}, {"dims": ("n",)}, {"observed": {"x": {"shape"}}}, {"observed": {"n": {"value"}}}, {"form": True}]
 
     assert len({key(keys=key_function(**key_schema), **{**CALL, "n": 3}) for key_schema in layouts}) == len(layouts)
 
@@ -340,7 +340,7 @@ def awkward(_x, on_this_device, off, options, constant, v0, k0, B: tl.constexpr)
 
 def test_parameters_may_have_any_name() -> None:
     """No name in the generated function clashes with a parameter's."""
-    keys = key_function(awkward, dims=("here",))
+    keys = key_function(awkward, dims=("on_this_device",))
 
     assert keys.of(X, 1, 2, 3, 4, 5, 6, B=7, num_warps=1)[2] == (X, 1, 2, 3, 4, 5, 6, 7)
 

@@ -140,10 +140,10 @@ def test_a_wrapper_with_a_launch_of_its_own_is_kept() -> None:
         def run(self, *args: Any, **kwargs: Any) -> Any:
             return super().run(*args, **kwargs)
 
-    wrapped = Mine(bare, bare.arg_names, CONFIGS, ["n"], None, None)
-    wrapped = unwrap(wrapped)
+    mine = Mine(bare, bare.arg_names, CONFIGS, ["n"], None, None)
+    wrapped = unwrap(mine)
 
-    assert wrapped.original is wrapped
+    assert wrapped.original is mine
     assert wrapped.kernel is bare
     assert wrapped.unsupported == ("Mine above the kernel has a launch of its own",)
 

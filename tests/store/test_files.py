@@ -25,23 +25,23 @@ def files(tmp_path: Path) -> Iterator[Files]:
     folder.close()
 
 
-def unwrap(files: Files, identity: str, body: bytes, keep: bool = True, drop: str | None = None) -> object:
+def adopt(files: Files, identity: str, body: bytes, keep: bool = True, drop: str | None = None) -> object:
     """Put an entry; what is there already is kept, or not."""
-    return files.unwrap(identity, "kernel", "choice", body, lambda there: keep, drop)
+    return files.adopt(identity, "kernel", "choice", body, lambda there: keep, drop)
 
 
 def test_the_first_entry_stays_or_is_replaced(files: Files) -> None:
     """As the caller judges what is there."""
-    assert unwrap(files, ONE, b"first") == b"first"
-    assert unwrap(files, ONE, b"second") == b"first"
-    assert unwrap(files, ONE, b"third", keep=False) == b"third"
+    assert adopt(files, ONE, b"first") == b"first"
+    assert adopt(files, ONE, b"second") == b"first"
+    assert adopt(files, ONE, b"third", keep=False) == b"third"
     assert files.read(ONE) == b"third"
 
 
 def test_an_entry_is_all_that_is_left(files: Files) -> None:
     """No temporary file stays, whether an entry was first, second or replaced one."""
     for keep in (True, True, False):
-        unwrap(files, ONE, b"x", keep)
+        adopt(files, ONE, b"x", keep)
     assert files.folder.names() == [f"entry-1-{ONE}.json"]
 
 
@@ -55,7 +55,7 @@ def test_one_that_came_in_between_is_met(files: Files, monkeypatch: pytest.Monke
             real(store_files._name(ONE), b"theirs")
 
     monkeypatch.setattr(files.folder, "create", create)
-    assert unwrap(files, ONE, b"ours") == b"theirs"
+    assert adopt(files, ONE, b"ours") == b"theirs"
     assert files.read(ONE) == b"theirs"
 
 
@@ -67,7 +67,7 @@ def test_without_links_entries_are_renamed(files: Files, monkeypatch: pytest.Mon
         raise OSError(code, os.strerror(code))
 
     monkeypatch.setattr(os, "link", no_link)
-    assert unwrap(files, ONE, b"x") == b"x"
+    assert adopt(files, ONE, b"x") == b"x"
     assert files.read(ONE) == b"x"
     assert len(files.folder.names()) == 1
 
@@ -80,14 +80,14 @@ def test_another_error_of_a_link_is_an_error(files: Files, monkeypatch: pytest.M
 
     monkeypatch.setattr(os, "link", full)
     with pytest.raises(OSError, match="full"):
-        unwrap(files, ONE, b"x")
+        adopt(files, ONE, b"x")
     assert files.folder.names() == []
 
 
 @pytest.mark.parametrize("code", [errno.ESTALE, errno.EBUSY])
 def test_an_entry_in_flight_is_a_miss(files: Files, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
     """What a server says of a file that is being replaced is no fault of the place."""
-    unwrap(files, ONE, b"x")
+    adopt(files, ONE, b"x")
 
     def stale(*args: Any) -> None:
         raise OSError(code, os.strerror(code))
@@ -100,15 +100,15 @@ def test_an_entry_that_is_no_file_is_an_empty_one(files: Files) -> None:
     """The caller refuses it, and it can be replaced."""
     (files.folder.path / store_files._name(ONE)).symlink_to("/etc/passwd")
     assert files.read(ONE) == b""
-    assert unwrap(files, ONE, b"x", keep=False) == b"x"
+    assert adopt(files, ONE, b"x", keep=False) == b"x"
     assert files.read(ONE) == b"x"
 
 
 def test_an_entry_is_dropped_with_another(files: Files) -> None:
     """Whether the other was first or not."""
     for _ in range(2):
-        unwrap(files, TWO, b"missed")
-        unwrap(files, ONE, b"x", drop=TWO)
+        adopt(files, TWO, b"missed")
+        adopt(files, ONE, b"x", drop=TWO)
         assert files.read(TWO) is None
 
 
@@ -117,13 +117,13 @@ def test_the_number_of_entries_is_bounded(files: Files, monkeypatch: pytest.Monk
     monkeypatch.setattr(store_files, "ENTRIES_LIMIT", 5)
     monkeypatch.setattr(store_files, "_TRIM_EVERY", 10)
     for n in range(30):
-        unwrap(files, f"{n:064x}", b"x")
+        adopt(files, f"{n:064x}", b"x")
     assert len(files.entries()) == 5
 
 
 def test_wiping_leaves_what_is_not_ours(files: Files) -> None:
     """Entries and what killed writers left go; another file stays."""
-    unwrap(files, ONE, b"x")
+    adopt(files, ONE, b"x")
     files.folder.create("new-1-abc", b"left by a killed writer")
     files.folder.create("notes.txt", b"a person's")
     Files.wipe(files.folder)

@@ -315,14 +315,14 @@ def test_a_row_written_to_a_file_just_set_aside_is_written_again(folder: Path, m
     store = Store(folder)
     store.put(ROWS[0])
     database = store._disk._open[0]
-    real = database.unwrap
+    real = database.adopt
 
-    def unwrap(*args: object) -> object:
+    def adopt(*args: object) -> object:
         done = real(*args)  # type: ignore[arg-type]
         disk._set_aside(folder, database.name)
         return done
 
-    monkeypatch.setattr(database, "unwrap", unwrap)
+    monkeypatch.setattr(database, "adopt", adopt)
     assert store.put(ROWS[1]) == ROWS[1]
     assert [row.key for row in Store(folder).rows()] == ["[1]"]
 
@@ -374,6 +374,6 @@ def test_an_interrupted_write_is_rolled_back(folder: Path) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        database.unwrap(ROWS[0].identity, "kernel", "choice", b"x", interrupt, ROWS[1].identity)
+        database.adopt(ROWS[0].identity, "kernel", "choice", b"x", interrupt, ROWS[1].identity)
     assert store.put(ROWS[1]) == ROWS[1]
     assert store.rows() == ROWS[:2]

@@ -87,7 +87,7 @@ class Standing:
         functions = [fn for was in self._functions if (fn := was.reference()) is not None]
         if c is None or None in classes:
             return self._stands
-        watch: Callable[[], bool] = c.Stands(tuple(classes), tuple(functions), self._dead, self._stands)
+        watch: Callable[[], bool] = c.CodeGuard(tuple(classes), tuple(functions), self._dead, self._stands)
         return watch
 
     def _stands(self) -> bool:
