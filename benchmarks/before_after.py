@@ -29,12 +29,12 @@ OURS = ("shapedispatch", "Python", "C", "key", "d[grid]")
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run, print, write."""
     chosen = options(__doc__, arguments, more=own_options)
-    ran_on = banner(chosen.device)
+    environment = banner(chosen.device)
     with tempfile.TemporaryDirectory() as folder:
         found = {script: compared(script, chosen, Path(folder)) for script in chosen.scripts}
     for script, rows in found.items():
         show(script, rows)
-    write(__file__, {"before": commit_of(chosen.before), "scripts": found}, ran_on, chosen)
+    write(__file__, {"before": commit_of(chosen.before), "scripts": found}, environment, chosen)
 
 
 def own_options(parser: argparse.ArgumentParser) -> None:
