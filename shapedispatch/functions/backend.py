@@ -8,7 +8,7 @@ from typing import Any
 
 from ..backend import ALL, Candidate, Effects, Memory, Offer, OfferRequest
 from ..keys import key as keys
-from ..keys.code_hash import candidates_identity, code_identity
+from ..keys.identity import candidates_identity, code_identity
 from ..keys.key import Key
 from ..keys.layout import differences
 from ..keys.signature import Signature, call_of, frame_locals, python_function, receiver_of

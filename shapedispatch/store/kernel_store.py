@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from ..keys.environment import Environment, environment
+from ..keys.identity import Environment, environment
 from ..keys.key import Key, storable
 from ..records import Choice, Timing
 from .key_text import canonical, leaves, parse
