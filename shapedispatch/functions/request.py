@@ -6,7 +6,6 @@ dynamic build may serve.
 
 from __future__ import annotations
 
-import dataclasses
 import types
 from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,9 +13,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import Module
 
 from ..keys.key import Bypass, Key, describe
+from ..keys.tree import children, path_of
 from ..shapes.declaration import Declaration, DimsMismatch
 from ..shapes.hints import Rule, bucket_of, variant_name
 from .fake_args import Resize, fake_arguments, scaled_strides
@@ -245,17 +244,14 @@ def _walk(arguments: Mapping[str, Any]) -> Iterator[tuple[str, Any, str, tuple[i
 def _leaves(
     value: Any, path: str, argument: str, index: tuple[int, ...] | None
 ) -> Iterator[tuple[str, Any, str, tuple[int, ...] | None]]:
-    if isinstance(value, (list, tuple)) and type(value) is not torch.Size:
-        for i, item in enumerate(value):
-            yield from _leaves(item, f"{path}[{i}]", argument, None if index is None else (*index, i))
-    elif isinstance(value, dict):
-        for name, item in value.items():
-            yield from _leaves(item, f"{path}[{name!r}]", argument, None)
-    elif dataclasses.is_dataclass(value) and not isinstance(value, (type, Module)):
-        for item in dataclasses.fields(value):
-            yield from _leaves(getattr(value, item.name), f"{path}.{item.name}", argument, None)
-    else:
+    held = children(value)
+    if held is None:
         yield path, value, argument, index
+        return
+    counted = isinstance(value, (list, tuple))
+    for name, child in held:
+        inner = (*index, name) if counted and index is not None else None
+        yield from _leaves(child, path_of(path, value, name), argument, inner)
 
 
 def _labels(
