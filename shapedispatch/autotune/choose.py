@@ -19,7 +19,7 @@ from ..backend import Candidate
 from ..errors import four_parts, in_a_line
 from ..keys.tree import device_of, span, tensors
 from ..records import Refusal, Timing
-from .benchmark import CONFIDENCE, Contest, ahead, contest, error_us
+from .benchmark import CONFIDENCE, BenchResult, ahead, error_us, interleaved_bench
 from .compare import difference
 from .measure import Timer, free_memory, peak_bytes, recorded_bytes
 from .preserve_state import bytes_to_copy, copy_call, generators, preserve_state
@@ -224,8 +224,8 @@ class PlainRaised(Exception):
 class Rules:
     """How a choice is made. ``tolerance`` is (rtol, atol), None for the dtype's own, False to check no numbers.
 
-    ``budget_ms`` is wall time for one contest; a later candidate wins only by more than ``margin`` (a share) and
-    beyond the noise. ``timer`` times one callable. ``objective`` says what is best.
+    ``budget_ms`` is wall time for all timing of one choice; a later candidate wins only by more than ``margin`` (a
+    share) and beyond the noise. ``timer`` times one callable. ``objective`` says what is best.
     """
 
     timer: Timer
@@ -266,8 +266,8 @@ def choose(candidates: Sequence[Candidate], trial: Trial, rules: Rules) -> Decis
     return Decision(winner, timings, (*refusals, *late))
 
 
-def _timed(right: Sequence[Candidate], trial: Trial, rules: Rules) -> tuple[Contest, dict[str, int | None]]:
-    """The contest among those that are right, and the peak memory of each, read from the call that warms it up."""
+def _timed(right: Sequence[Candidate], trial: Trial, rules: Rules) -> tuple[BenchResult, dict[str, int | None]]:
+    """How fast those are that are right, and the peak memory of each, read from the call that warms it up."""
     held: dict[str, int | None] = {}
     failures: dict[str, Exception] = {}
     # Where memory decides, the allocator's own word; else what leaves no trace: a peak of the user's may stand there.
@@ -279,8 +279,8 @@ def _timed(right: Sequence[Candidate], trial: Trial, rules: Rules) -> tuple[Cont
         except Exception as error:  # noqa: BLE001 - the boundary where a candidate is judged; the reason is kept
             failures[name] = error
     running = [(name, run) for name, run in runs.items() if name in held]
-    timed = contest(running, rules.timer, budget_ms=rules.budget_ms, margin=rules.margin, warmed=True)
-    return Contest(timed.timings, {**failures, **timed.failures}), held
+    timed = interleaved_bench(running, rules.timer, budget_ms=rules.budget_ms, margin=rules.margin, warmed=True)
+    return BenchResult(timed.timings, {**failures, **timed.failures}), held
 
 
 def _confirmed(

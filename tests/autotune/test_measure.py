@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from shapedispatch.autotune import measure
-from shapedispatch.autotune.benchmark import contest
+from shapedispatch.autotune.benchmark import interleaved_bench
 from shapedispatch.autotune.measure import CudaTimer, GraphTimer, HostTimer, free_memory, peak_bytes, timer
 
 CPU = torch.device("cpu")
@@ -78,7 +78,7 @@ def test_real_functions_on_a_real_clock() -> None:
 
         return fn
 
-    found = contest([("ten", work(10)), ("one", work(1))], HostTimer(), budget_ms=100)
+    found = interleaved_bench([("ten", work(10)), ("one", work(1))], HostTimer(), budget_ms=100)
     assert min(found.timings, key=lambda timing: timing.median_us).variant == "one"
 
 
