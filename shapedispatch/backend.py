@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from .errors import in_a_line
+from .hit.table import Facts
 from .keys.key import Key
 from .records import Choice, Refusal, Variant
 from .shapes.hints import Rule
@@ -160,11 +161,9 @@ class Memory(Protocol):
     def why_not_again(self, key: Hashable) -> str | None:
         """Why the build under this key, which was held before, is not to be made another time, or None."""
 
-    def recall(self, fact: Hashable) -> Any:
-        """What was remembered under this name, or None."""
-
-    def remember(self, fact: Hashable, value: Any) -> None:
-        """Remember something immutable that holds no tensor."""
+    @property
+    def facts(self) -> Facts:
+        """What was learned of the calls."""
 
 
 class Backend(Protocol):

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn import Module
 
 from ..backend import Candidate
-from ..errors import four_parts, in_a_line
+from ..errors import in_a_line
 from ..keys.tree import device_of, span, tensors
 from ..records import Refusal, Timing
 from .benchmark import CONFIDENCE, BenchResult, ahead, error_us, interleaved_bench
@@ -31,7 +31,6 @@ __all__ = [
     "PlainRaised",
     "Rules",
     "Trial",
-    "all_refused",
     "best",
     "check_objective",
     "choose",
@@ -336,9 +335,3 @@ def _outcome_difference(expected: Outcome, actual: Outcome, told: tuple[float, f
 
 def _raised(error: Exception) -> str:
     return f"it raised {in_a_line(error)}"
-
-
-def all_refused(call: str, refusals: Sequence[Refusal]) -> str:
-    """The warning where nothing but plain is left."""
-    reasons = [f"{refusal.variant}: {'; '.join(refusal.reasons)}" for refusal in refusals]
-    return four_parts(call, "every variant but plain was refused:", reasons, "plain runs; `explain` has the details.")

@@ -22,7 +22,6 @@ from ..keys.key import Key
 from ..keys.tree import device_of, tensors
 from ..settings.resolve import Resolved
 from ..store.kernel_store import KernelStore
-from .user_warnings import UserWarnings
 
 __all__ = ["MissContext"]
 
@@ -45,7 +44,6 @@ class MissContext:
     table: Table
     kernel_store: KernelStore | None
     settings: Resolved
-    user_warnings: UserWarnings
     objective: Objective
     timer_for: Callable[[torch.device, str], Timer]
     where: Address | str | None

@@ -31,7 +31,6 @@ from .introspection import Introspection
 from .known_choices import FROZEN_MODES, STORED_WHERE
 from .miss import decide
 from .tuning_lock import tuning_lock
-from .user_warnings import UserWarnings
 
 __all__ = ["Core"]
 
@@ -54,7 +53,6 @@ class Core:
         self._timer_for = timer_for or timer
         self._objective = objective
         self.worker: Callable[[], Worker] = shared
-        self._user_warnings = UserWarnings()
         self.fast_path: native.FastPath | None = None
         self.settings = resolve()
         self.table = Table(self.settings.maxsize, self.settings.max_builds, EventLog(backend.name))
@@ -164,7 +162,7 @@ class Core:
                 why = "the function raised"  # on copies; now on the caller's arguments, as it would have
             except Bypass as reason:
                 why = str(reason)
-                self._user_warnings.bypassed(why, ctx.rendered)
+                self.table.log.warn_bypassed(why, ctx.rendered)
         # Here and not above: the function runs under no lock, and what it raises has no context but its own.
         return self.bypass(why, args, kwargs) if entry is None else self.run(entry, args, kwargs)
 
@@ -178,7 +176,6 @@ class Core:
             table=self.table,
             kernel_store=self._kernel_store,
             settings=self.settings,
-            user_warnings=self._user_warnings,
             objective=self._objective,
             timer_for=self._timer_for,
             where=address(getattr(self.backend, "named", self.plain), self) if self.settings.isolate else None,

@@ -24,14 +24,17 @@ def judge(ctx: MissContext) -> Callable[[str, TrialRequest | None], str | None] 
         if isinstance(where, str):
             return where
         name = trial_request.variant if trial_request is not None else variant
-        for fact in (("deadly", name), ("tried", name, ctx.key)):
-            look_up = ctx.table.recall(fact)
-            if look_up is not None:
-                return look_up or None
+        deadly, survived = ctx.table.facts.deadly, ctx.table.facts.survived
+        known = deadly.get(name) or survived.get((name, ctx.key))
+        if known is not None:
+            return known or None
         names, limit = tuple(ctx.backend.arguments(ctx.args, ctx.kwargs)), ctx.settings.copy_limit
         trial_request = trial_request or TrialRequest(variant, None, ctx.args, ctx.kwargs)
-        reason, deadly = ctx.worker().why_not(where, trial_request, names, limit)
-        ctx.table.remember(("deadly", name) if deadly else ("tried", name, ctx.key), reason or "")
+        reason, ended = ctx.worker().why_not(where, trial_request, names, limit)
+        if ended and reason:
+            deadly[name] = reason
+        else:
+            survived[name, ctx.key] = reason or ""
         return reason
 
     return why_not

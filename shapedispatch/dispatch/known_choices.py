@@ -83,24 +83,20 @@ def share_in_bucket(choice: Choice, ctx: MissContext) -> None:
     """Let the other calls of this one's bucket know its choice, if that says anything of them."""
     bucket = _bucket(ctx) if choice.origin in ("timed", "stored", "shipped") else None
     if bucket is not None:
-        ctx.table.remember(bucket, (choice.variant, choice.config, spelled(choice.sizes)))
+        notes = (f"chosen at {spelled(choice.sizes)}, in the same bucket",)
+        ctx.table.facts.buckets[bucket] = Choice(choice.variant, "bucket", config=choice.config, notes=notes)
 
 
 def _of_bucket(ctx: MissContext) -> Entry | None:
     """The variant that was chosen for another call of this one's bucket, judged for this call but not timed."""
     bucket = _bucket(ctx)
-    shared = ctx.table.recall(bucket) if bucket is not None else None
-    if shared is None:
-        return None
-    variant, config, where = shared
-    notes = (f"chosen at {where}, in the same bucket",)
-    return entry_for(ctx, Choice(variant, "bucket", config=config, notes=notes))
+    shared = ctx.table.facts.buckets.get(bucket) if bucket is not None else None
+    return entry_for(ctx, shared) if shared is not None else None
 
 
 def _bucket(ctx: MissContext) -> Hashable | None:
-    """The name of the fact that is a bucket's choice; None for a call that is in none."""
-    bucket = ctx.backend.bucket(ctx.args, ctx.kwargs, ctx.key, ctx.settings.buckets, ctx.table)
-    return None if bucket is None else ("bucket", bucket)
+    """What the calls of this one's bucket have in common; None for a call that is in none."""
+    return ctx.backend.bucket(ctx.args, ctx.kwargs, ctx.key, ctx.settings.buckets, ctx.table)
 
 
 # -- a choice made before
@@ -125,8 +121,8 @@ def _sound(candidate: Candidate, offer: Offer, ctx: MissContext) -> bool:
     A build is looked at once for its class, a supplied variant at each key: nothing is known of its classes. Where
     nothing may be run to see, a build is trusted as the nearest hint's would be, and what a user wrote is not.
     """
-    fact = ("sound", candidate.build)
-    if candidate is offer.candidates[0] or (candidate.build is not None and ctx.table.recall(fact)):
+    sound = ctx.table.facts.sound
+    if candidate is offer.candidates[0] or (candidate.build is not None and sound.get(candidate.build)):
         return True
     trial = ctx.trial(offer)
     if ctx.why_untimed(offer, trial):
@@ -135,5 +131,5 @@ def _sound(candidate: Candidate, offer: Offer, ctx: MissContext) -> bool:
     if refusal(candidate, offer.candidates[0], trial, Rules(HostTimer(), tolerance=ctx.settings.check)):
         return False
     if candidate.build is not None:
-        ctx.table.remember(fact, True)
+        sound[candidate.build] = True
     return True

@@ -89,7 +89,7 @@ def _chosen(ctx: MissContext, request: OfferRequest) -> tuple[Entry, bool]:
                 earlier = entry.choice.refusals
                 continue
         if len(offer.candidates) == 1 and offer.failures:
-            ctx.user_warnings.failed(offer.failures, ctx.rendered)
+            ctx.table.log.warn_refused(offer.failures, ctx.rendered)
         timed, alone = entry.choice.origin == "timed", len(offer.candidates) == 1
         entry = changed(entry, refusals=tuple(dict.fromkeys((*entry.choice.refusals, *earlier))))
         return entry, timed or (alone and offer.reproducible and entry.choice.origin == "only")

@@ -123,14 +123,14 @@ class Builder:
         """The build of a variant for this call's class and the present state, made where there is none if ``make``."""
         for state in range(MOST_STATES):
             slot = call.slot(point, state)
-            build = memory.build(slot) or memory.recall(slot)
+            build = memory.build(slot) or memory.facts.no_builds.get(slot)
             if build is None or build.gone():
                 why = memory.why_not_again(slot) if make else "it is not built, and nothing is built in this mode"
                 if why:
                     return slot, NoBuild(why, transient=True)
                 build = self._made(call, point, memory)
                 if isinstance(build, NoBuild):
-                    memory.remember(slot, build)
+                    memory.facts.no_builds[slot] = build
                 else:
                     memory.hold(slot, build, not build.shared)
             if isinstance(build, NoBuild) or _stands(build, call, point):

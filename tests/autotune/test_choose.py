@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from shapedispatch import Timing, Variant, shapedispatch
-from shapedispatch.autotune.choose import PlainRaised, Rules, Trial, all_refused, best, check_objective, choose
+from shapedispatch.autotune.choose import PlainRaised, Rules, Trial, best, check_objective, choose
 from shapedispatch.autotune.measure import free_memory
 from shapedispatch.backend import Candidate
 from shapedispatch.errors import DeclarationError
@@ -145,17 +145,6 @@ def test_nothing_of_the_trial_is_kept() -> None:
     assert seen
     assert all(reference() is None for reference in seen)
     assert decision.winner.name == "1"
-
-
-def test_the_warning_that_all_were_refused_has_four_parts() -> None:
-    """The call, what was tried, each reason, what to do."""
-    text = all_refused("f()", [Refusal("exact", ("no compiler",))])
-    assert text.splitlines() == [
-        "f()",
-        "every variant but plain was refused:",
-        "  - exact: no compiler",
-        "plain runs; `explain` has the details.",
-    ]
 
 
 def test_an_outcome_has_result_writes_and_aliases() -> None:
