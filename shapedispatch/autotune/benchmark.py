@@ -141,7 +141,7 @@ class _Bench:
         self.failures: dict[str, Exception] = {}
 
     def each(self, do: Callable[[_Candidate], object], first: int = 0, bounded: bool = False) -> None:
-        """Do it for all that are running (``bounded``: while there is time), from the ``first``; one that raises is out."""
+        """Do it for all that are running, from the ``first``, or while there is time; one that raises is out."""
         start = first % max(1, len(self.running))
         for candidate in self.running[start:] + self.running[:start]:
             if bounded and not self.in_time():
