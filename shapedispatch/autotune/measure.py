@@ -73,7 +73,7 @@ class CudaTimer:
     With ``flush`` the L2 cache is overwritten before each call, outside of what is timed: repeated calls would find
     their inputs there, the caller's would not. The events of a batch are read after one synchronisation. The device
     is kept busy first, so that the host has everything in the queue before the first call starts: else the time of
-    a short kernel would be the time its launch takes. Make one for a contest; it holds a buffer as large as L2.
+    a short kernel would be the time its launch takes. Make one for each choice; it holds a buffer as large as L2.
     """
 
     FIRST_GUESS_NS = 50_000  # of what the host takes for one call with its events
@@ -116,7 +116,7 @@ class GraphTimer:
 
     ``unroll`` calls (fewer where they are long) are captured one after the other, and a sample is the time of a
     replay divided by their number. The cache is not flushed: between calls in one graph it isn't either. A call that
-    cannot be captured raises what the capture raised. Make one for a contest; it holds the graphs and their memory.
+    cannot be captured raises what the capture raised. Make one for each choice; it holds the graphs and their memory.
     """
 
     LONGEST_REPLAY_US = 1000.0

@@ -26,8 +26,8 @@ import torch
 from ..backend import TrialRequest
 from ..errors import in_a_line
 from ..keys.tree import device_of, tensors
-from .copies import bytes_to_copy, copy_call
 from .measure import free_memory
+from .preserve_state import bytes_to_copy, copy_call
 from .worker_main import SPOILT, attribute
 
 __all__ = ["Address", "Worker", "address", "shared"]

@@ -9,7 +9,7 @@ from typing import Any
 import click
 import torch
 
-from ..keys.environment import Environment, differences, environment
+from ..keys.identity import Environment, differences, environment
 from ..store.rows import BadRow, Row, rows_from_file
 from .console import ID_DIGITS, Failed, as_json, json_option, opened, row_of, rows_or_fail, screen, sound, store_option
 from .targets import target

@@ -12,9 +12,8 @@ from typing import Any
 
 import torch
 
-from ..autotune.choose import Objective, Rules
+from ..autotune.choose import Objective, Rules, Trial
 from ..autotune.measure import Timer
-from ..autotune.trial import Trial
 from ..autotune.worker import Address, Worker
 from ..backend import Backend, Offer, OfferRequest
 from ..errors import render_call

@@ -20,7 +20,7 @@ from ..errors import in_a_line
 from ..hit import native, profiling
 from ..hit.log import EventLog
 from ..hit.table import Entry, Table
-from ..keys.code_hash import code_identity
+from ..keys.identity import code_identity
 from ..keys.key import Bypass, Key
 from ..keys.tree import tensors
 from ..records import CacheInfo, Choice, choices_html

@@ -8,19 +8,18 @@ from typing import Any
 
 from ..backend import ALL, Candidate, Effects, Memory, Offer, OfferRequest
 from ..keys import key as keys
-from ..keys.code_hash import candidates_identity, code_identity
+from ..keys.identity import candidates_identity, code_identity
 from ..keys.key import Key
 from ..keys.layout import differences
 from ..keys.signature import Signature, call_of, frame_locals, python_function, receiver_of
 from ..records import Variant
 from ..shapes.declaration import Declaration
 from ..shapes.hints import Hints, Rule, dynamic_dims, hint_points, point_of, round_up_pow2, two_nearest, variant_name
-from .argument_leaves import ArgumentLeaves, ObservedSizes, sizes_of
 from .builds import Builder, NoBuild
 from .effects_trace import trace_effects, what_timing_may_touch, why_no_builds
 from .fake_args import resized
 from .offer import Draft
-from .request import BuildRequest
+from .request import ArgumentLeaves, BuildRequest, ObservedSizes, sizes_of
 
 __all__ = ["FunctionSpec", "TorchFunction"]
 

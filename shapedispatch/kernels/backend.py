@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ..backend import ALL, Candidate, Memory, Offer, OfferRequest, Search
 from ..errors import four_parts, render_call
-from ..keys.code_hash import candidates_identity, code_identity
+from ..keys.identity import candidates_identity, code_identity
 from ..keys.key import Bypass, Key, describe
 from ..shapes.declaration import DimsMismatch
 from ..shapes.hints import Rule, bucket_of

@@ -38,7 +38,6 @@ __all__ = [
     "key",
     "overlap",
     "safe_key",
-    "storable",
     "symbolic",
     "why_ambient",
     "why_tensor",
@@ -378,13 +377,6 @@ def overlap(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Key:
         for i, j in itertools.combinations(range(len(found)), 2)
         if spans[i][0] < spans[j][1] and spans[j][0] < spans[i][1] and found[i].device == found[j].device
     )
-
-
-def storable(key: Key) -> Key:
-    """The key without what is this machine's own: the number of threads, which a stored choice's environment holds."""
-    state = key[0]
-    assert isinstance(state, tuple)
-    return (state[:-1], *key[1:])
 
 
 # ------------------------------------------------------------------------- the safe road: calls that are not dispatched

@@ -17,8 +17,8 @@ from typing import Any
 
 import torch
 
-from ..keys.environment import Environment, environment
-from ..keys.key import Key, storable
+from ..keys.identity import Environment, environment
+from ..keys.layout import Key, storable
 from ..records import Choice, Timing
 from .key_text import canonical, leaves, parse
 from .rows import BadRow
@@ -182,10 +182,6 @@ def _canonical(of: Key) -> str | None:
 
 def _text(key: Key) -> str | None:
     """The key in its canonical form; None for one that holds what has no name outside this process."""
-    if key[-1] == ():
-        # Which arguments overlap is in the keys of a function that writes, from when an offer has shown that it does.
-        # A process that has not seen one yet must find what is stored, so "none" is not part of the text.
-        key = key[:-1]
     return _canonical(storable(key))
 
 

@@ -31,7 +31,7 @@ from shapedispatch.cli.plots import (
     save,
 )
 from shapedispatch.cli.sweeps import Curve, Point, Sweep, Unreadable, curves_of, sweep_json, sweeps_of
-from shapedispatch.keys.environment import Environment
+from shapedispatch.keys.identity import Environment
 from shapedispatch.records import Choice, Refusal, Timing
 from tests.helpers import Ladder
 
