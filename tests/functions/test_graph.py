@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.fx import GraphModule
 from torch.utils.checkpoint import checkpoint
 
-from shapedispatch.functions.guards.graph import called, dtypes_of_numbers, nodes
+from shapedispatch.functions.compile.graph import called, dtypes_of_numbers, nodes
 
 X = torch.linspace(-1, 1, 8)
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from shapedispatch.functions.guards.guard_filter import Implied
+from shapedispatch.functions.guards.guard_filter import GuardFilter, Verdict
 
 
 @dataclass
@@ -36,6 +36,7 @@ class Opaque:
     """What no key holds."""
 
 
+IMPLIED, CHECK, UNSUPPORTED = Verdict
 ARGUMENTS = {
     "self": Opaque(),
     "x": torch.ones(2),
@@ -54,37 +55,37 @@ ARGUMENTS = {
 @pytest.mark.parametrize(
     ("name", "kind", "verdict"),
     [
-        ("L['x']", "TENSOR_MATCH", "implied"),
-        ("L['x'].grad", "TENSOR_MATCH", "odd"),
-        ("L['x']", "HASATTR", "odd"),
-        ("L['xs']", "SEQUENCE_LENGTH", "implied"),
-        ("L['xs']", "ID_MATCH", "odd"),
-        ("L['xs'][0]", "TENSOR_MATCH", "implied"),
-        ("L['xs'][1]", "CONSTANT_MATCH", "implied"),
-        ("L['pair'].left", "DUPLICATE_INPUT", "implied"),
-        ("L['pair'].right['a']", "EQUALS_MATCH", "implied"),
-        ("L['pair'].right", "DICT_NOT_CONTAINS", "implied"),
-        ("L['pair'].right.more", "EQUALS_MATCH", "odd"),
-        ("L['sized'].left", "EQUALS_MATCH", "implied"),
-        ("L['sized'].leftmost", "EQUALS_MATCH", "odd"),
-        ("L['named'].left", "TENSOR_MATCH", "implied"),
-        ("L['named'][0]", "TENSOR_MATCH", "implied"),
-        ("L['named'].right", "EQUALS_MATCH", "implied"),
-        ("L['named'].other", "EQUALS_MATCH", "odd"),
-        ("L['n']", "EQUALS_MATCH", "implied"),
-        ("L['size'][0]", "EQUALS_MATCH", "implied"),
-        ("L['self'].scale", "EQUALS_MATCH", "ask"),
-        ("L['layer'].weight", "TENSOR_MATCH", "ask"),
-        ("L['kind'].scale", "EQUALS_MATCH", "ask"),
-        ("L['kinds'][0].scale", "EQUALS_MATCH", "ask"),
-        ("L['kinds'][1].value[0]", "EQUALS_MATCH", "ask"),
-        ("L['xsmall']", "EQUALS_MATCH", "ask"),
-        ("G['scale']", "EQUALS_MATCH", "ask"),
-        ("", "GRAD_MODE", "ask"),
-        ("", "DEFAULT_DEVICE", "implied"),
-        ("", "SHAPE_ENV", "implied"),
+        ("L['x']", "TENSOR_MATCH", IMPLIED),
+        ("L['x'].grad", "TENSOR_MATCH", UNSUPPORTED),
+        ("L['x']", "HASATTR", UNSUPPORTED),
+        ("L['xs']", "SEQUENCE_LENGTH", IMPLIED),
+        ("L['xs']", "ID_MATCH", UNSUPPORTED),
+        ("L['xs'][0]", "TENSOR_MATCH", IMPLIED),
+        ("L['xs'][1]", "CONSTANT_MATCH", IMPLIED),
+        ("L['pair'].left", "DUPLICATE_INPUT", IMPLIED),
+        ("L['pair'].right['a']", "EQUALS_MATCH", IMPLIED),
+        ("L['pair'].right", "DICT_NOT_CONTAINS", IMPLIED),
+        ("L['pair'].right.more", "EQUALS_MATCH", UNSUPPORTED),
+        ("L['sized'].left", "EQUALS_MATCH", IMPLIED),
+        ("L['sized'].leftmost", "EQUALS_MATCH", UNSUPPORTED),
+        ("L['named'].left", "TENSOR_MATCH", IMPLIED),
+        ("L['named'][0]", "TENSOR_MATCH", IMPLIED),
+        ("L['named'].right", "EQUALS_MATCH", IMPLIED),
+        ("L['named'].other", "EQUALS_MATCH", UNSUPPORTED),
+        ("L['n']", "EQUALS_MATCH", IMPLIED),
+        ("L['size'][0]", "EQUALS_MATCH", IMPLIED),
+        ("L['self'].scale", "EQUALS_MATCH", CHECK),
+        ("L['layer'].weight", "TENSOR_MATCH", CHECK),
+        ("L['kind'].scale", "EQUALS_MATCH", CHECK),
+        ("L['kinds'][0].scale", "EQUALS_MATCH", CHECK),
+        ("L['kinds'][1].value[0]", "EQUALS_MATCH", CHECK),
+        ("L['xsmall']", "EQUALS_MATCH", CHECK),
+        ("G['scale']", "EQUALS_MATCH", CHECK),
+        ("", "GRAD_MODE", CHECK),
+        ("", "DEFAULT_DEVICE", IMPLIED),
+        ("", "SHAPE_ENV", IMPLIED),
     ],
 )
-def test_which_guards_a_key_implies(name: str, kind: str, verdict: str) -> None:
+def test_which_guards_a_key_implies(name: str, kind: str, verdict: Verdict) -> None:
     """By where they look; a guard on an argument that it does not imply makes the function unfit."""
-    assert Implied(ARGUMENTS, "self").verdict(name, kind) == verdict
+    assert GuardFilter(ARGUMENTS, "self").verdict(name, kind) is verdict

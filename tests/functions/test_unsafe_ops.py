@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from shapedispatch.functions.compile import unsafe_ops
+from shapedispatch.functions.compile import graph
 from tests.helpers import built
 
 pytestmark = pytest.mark.filterwarnings(r"ignore:[\s\S]*every variant but plain was refused")
@@ -49,7 +49,7 @@ def test_an_integer_division_in_a_branch_has_no_build() -> None:
 
 def test_indexing_in_a_branch_has_no_build_where_it_would_end_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a torch whose CPU code does not bound its loads."""
-    monkeypatch.setattr(unsafe_ops, "_DIES_OF_AN_INDEX", True)
+    monkeypatch.setattr(graph, "_DIES_OF_AN_INDEX", True)
 
     def fn(x: Tensor, i: Tensor) -> Any:
         return torch.cond(x.sum() > 0, lambda x, i: torch.gather(x, 0, i), lambda x, i: x * 2, (x, i))
