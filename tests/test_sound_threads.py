@@ -197,7 +197,7 @@ FORK = """
     held, go_on = threading.Event(), threading.Event()
 
     def hold():
-        with tuning_lock.turn(), f.core.table.lock:  # as a thread that is deciding may, at the moment of the fork
+        with tuning_lock.acquired(), f.core.table.lock:  # as a thread that is deciding may, at the moment of the fork
             held.set()
             go_on.wait(30)
 
