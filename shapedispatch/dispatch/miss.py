@@ -16,7 +16,6 @@ from ..records import Refusal
 from ..shapes.declaration import DimsMismatch
 from .context import MissContext
 from .entries import changed, decided, nearest_hint
-from .isolation import judge
 from .known_choices import FROZEN_MODES, look_up, persist, share_in_bucket
 from .on_miss import without_timing
 
@@ -36,7 +35,7 @@ def decide(ctx: MissContext, retune: bool = False, exhaustive: bool = False) -> 
     except DimsMismatch as misfit:
         raise Bypass(str(misfit)) from None
     new_because = ctx.new_because()
-    ctx.table.count("misses", ", ".join(new_because) or "the first call")
+    ctx.core.table.count("misses", ", ".join(new_because) or "the first call")
     if capturing(ctx.device):
         return nearest_hint(ctx.offer(OfferRequest(build=False)), ctx.sizes(), "a CUDA graph is being captured")
     entry, reproducible, unused = _entry(ctx, sizes, retune, exhaustive)
@@ -45,8 +44,8 @@ def decide(ctx: MissContext, retune: bool = False, exhaustive: bool = False) -> 
         entry = persist(entry, ctx, instead=retune or bool(unused))
     notes = (*entry.choice.notes, *unused)
     entry = changed(entry, sizes=sizes, key=ctx.key, new_because=new_because, notes=notes)
-    ctx.table.publish(ctx.key, entry)
-    ctx.table.log.decided(entry.choice)
+    ctx.core.table.publish(ctx.key, entry)
+    ctx.core.table.log.decided(entry.choice)
     share_in_bucket(entry.choice, ctx)
     return entry
 
@@ -66,9 +65,13 @@ def _entry(
     if entry is not None:
         return entry, False, unused
     tuned_configs = (
-        ctx.kernel_store.tuned_configs(ctx.device) if ctx.kernel_store is not None and ctx.backend.searches else None
+        ctx.core.kernel_store.tuned_configs(ctx.device)
+        if ctx.core.kernel_store is not None and ctx.core.backend.searches
+        else None
     )
-    request = OfferRequest(exhaustive=exhaustive, judge=judge(ctx), tuned_configs=tuned_configs, untimed=ctx.untimed)
+    request = OfferRequest(
+        exhaustive=exhaustive, judge=ctx.isolation(), tuned_configs=tuned_configs, untimed=ctx.untimed
+    )
     return (*_chosen(ctx, request), unused)
 
 
@@ -89,7 +92,7 @@ def _chosen(ctx: MissContext, request: OfferRequest) -> tuple[Entry, bool]:
                 earlier = entry.choice.refusals
                 continue
         if len(offer.candidates) == 1 and offer.failures:
-            ctx.table.log.warn_refused(offer.failures, ctx.rendered)
+            ctx.core.table.log.warn_refused(offer.failures, ctx.rendered)
         timed, alone = entry.choice.origin == "timed", len(offer.candidates) == 1
         entry = changed(entry, refusals=tuple(dict.fromkeys((*entry.choice.refusals, *earlier))))
         return entry, timed or (alone and offer.reproducible and entry.choice.origin == "only")
@@ -108,13 +111,13 @@ def _winner(offer: Offer, ctx: MissContext) -> Entry:
     if untimed:
         return nearest_hint(offer, ctx.sizes(), untimed)
     decision = choose(offer.candidates, trial, ctx.rules(trial))
-    ctx.table.count("timings")
+    ctx.core.table.count("timings")
     return decided(decision.winner, "timed", offer, decision.timings, decision.refusals)
 
 
 def _key_after(ctx: MissContext) -> Key:
     """The key again: where the offer has shown that something is written, it holds which arguments overlap."""
-    again = ctx.backend.key(ctx.args, ctx.kwargs)
+    again = ctx.core.backend.key(ctx.args, ctx.kwargs)
     if len(again) != len(ctx.key):
-        ctx.table.forget_choices()
+        ctx.core.table.forget_choices()
     return again

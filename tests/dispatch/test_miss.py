@@ -88,7 +88,7 @@ def test_while_a_graph_is_captured_nothing_is_made_timed_or_remembered(monkeypat
     before = f.cache_info()
     monkeypatch.setattr(miss, "capturing", lambda device: True)
     monkeypatch.setattr(torch, "get_rng_state", no_time)  # to save it would be to wait for the device
-    f.core._timer_for = no_time
+    f.core.timer_for = no_time
     assert_same(f(y), torch.relu(y) * 2)
     entry = miss.decide(f.core.ctx(f.core.backend.key((y,), {}), (y,), {}))
     assert entry.choice.variant == "hint[M=64]"
@@ -98,7 +98,7 @@ def test_while_a_graph_is_captured_nothing_is_made_timed_or_remembered(monkeypat
     assert (after.builds, after.timings, after.currsize) == (before.builds, before.timings, before.currsize)
 
     monkeypatch.undo()
-    f.core._timer_for = lambda *_: Ladder()
+    f.core.timer_for = lambda *_: Ladder()
     assert_same(f(y), torch.relu(y) * 2)
     assert f.explain(y).origin == "timed"
 
