@@ -6,7 +6,6 @@ A choice names a variant. Before it runs here, the variant is offered anew and j
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import replace
 
 from ..autotune.choose import Rules, refusal
 from ..autotune.measure import HostTimer
@@ -16,7 +15,6 @@ from ..hit.table import Entry
 from ..records import Choice, spelled
 from ..store.store import Found
 from .context import MissContext
-from .entries import entry_of
 
 __all__ = ["FROZEN_MODES", "STORED_WHERE", "entry_for", "look_up", "persist", "share_in_bucket", "stored"]
 
@@ -107,11 +105,9 @@ def entry_for(ctx: MissContext, choice: Choice) -> Entry | None:
     with preserve_state(ctx.args, ctx.kwargs):
         offer = ctx.offer(request)
         candidate = next((c for c in offer.candidates if c.name == choice.variant), None)
-        if candidate is None:
+        if candidate is None or not (choice.origin in _OF_THIS_CALL or _sound(candidate, offer, ctx)):
             return None
-        if choice.origin not in _OF_THIS_CALL and not _sound(candidate, offer, ctx):
-            return None
-    return entry_of(candidate, replace(choice, route=candidate.route, config=candidate.config), offer)
+    return candidate.entry(choice, offer)
 
 
 def _sound(candidate: Candidate, offer: Offer, ctx: MissContext) -> bool:
@@ -120,15 +116,14 @@ def _sound(candidate: Candidate, offer: Offer, ctx: MissContext) -> bool:
     A build is looked at once for its class, a supplied variant at each key: nothing is known of its classes. Where
     nothing may be run to see, a build is trusted as the nearest hint's would be, and what a user wrote is not.
     """
-    sound = ctx.core.table.facts.sound
-    if candidate is offer.candidates[0] or (candidate.build is not None and sound.get(candidate.build)):
+    plain, build, sound = offer.candidates[0], candidate.build, ctx.core.table.facts.sound
+    if candidate is plain or (build is not None and sound.get(build)):
         return True
     trial = ctx.trial(offer)
     if ctx.why_untimed(offer, trial):
         return offer.untimed is None and not candidate.supplied
     # Nothing is timed: the maker of stopwatches, whose may take memory, is not asked.
-    if refusal(candidate, offer.candidates[0], trial, Rules(HostTimer(), tolerance=ctx.settings.check)):
-        return False
-    if candidate.build is not None:
-        sound[candidate.build] = True
-    return True
+    right = not refusal(candidate, plain, trial, Rules(HostTimer(), tolerance=ctx.settings.check))
+    if right and build is not None:
+        sound[build] = True
+    return right

@@ -15,7 +15,6 @@ from ..keys.key import Bypass, Key
 from ..records import Refusal
 from ..shapes.declaration import DimsMismatch
 from .context import MissContext
-from .entries import changed, decided, nearest_hint
 from .known_choices import FROZEN_MODES, look_up, persist, share_in_bucket
 from .on_miss import without_timing
 
@@ -37,13 +36,13 @@ def decide(ctx: MissContext, retune: bool = False, exhaustive: bool = False) -> 
     new_because = ctx.new_because()
     ctx.core.table.count("misses", ", ".join(new_because) or "the first call")
     if capturing(ctx.device):
-        return nearest_hint(ctx.offer(OfferRequest(build=False)), ctx.sizes(), "a CUDA graph is being captured")
+        return ctx.offer(OfferRequest(build=False)).nearest(ctx.sizes(), "a CUDA graph is being captured")
     entry, reproducible, unused = _entry(ctx, sizes, retune, exhaustive)
     ctx = replace(ctx, key=_key_after(ctx))
     if reproducible:
         entry = persist(entry, ctx, instead=retune or bool(unused))
     notes = (*entry.choice.notes, *unused)
-    entry = changed(entry, sizes=sizes, key=ctx.key, new_because=new_because, notes=notes)
+    entry = entry.changed(sizes=sizes, key=ctx.key, new_because=new_because, notes=notes)
     ctx.core.table.publish(ctx.key, entry)
     ctx.core.table.log.decided(entry.choice)
     share_in_bucket(entry.choice, ctx)
@@ -94,7 +93,7 @@ def _chosen(ctx: MissContext, request: OfferRequest) -> tuple[Entry, bool]:
         if len(offer.candidates) == 1 and offer.failures:
             ctx.core.table.log.warn_refused(offer.failures, ctx.rendered)
         timed, alone = entry.choice.origin == "timed", len(offer.candidates) == 1
-        entry = changed(entry, refusals=tuple(dict.fromkeys((*entry.choice.refusals, *earlier))))
+        entry = entry.changed(refusals=tuple(dict.fromkeys((*entry.choice.refusals, *earlier))))
         return entry, timed or (alone and offer.reproducible and entry.choice.origin == "only")
 
 
@@ -103,16 +102,16 @@ def _winner(offer: Offer, ctx: MissContext) -> Entry:
     pick = offer.aliases.get(ctx.settings.pick or "", ctx.settings.pick)
     pinned = next((c for c in offer.candidates if c.name == pick), None)
     if pinned is not None:
-        return decided(pinned, "pinned", offer)
+        return pinned.wins("pinned", offer)
     if len(offer.candidates) == 1:
-        return decided(offer.candidates[0], "only", offer)
+        return offer.candidates[0].wins("only", offer)
     trial = ctx.trial(offer)
     untimed = ctx.why_untimed(offer, trial)
     if untimed:
-        return nearest_hint(offer, ctx.sizes(), untimed)
+        return offer.nearest(ctx.sizes(), untimed)
     decision = choose(offer.candidates, trial, ctx.rules(trial))
     ctx.core.table.count("timings")
-    return decided(decision.winner, "timed", offer, decision.timings, decision.refusals)
+    return decision.winner.wins("timed", offer, decision.timings, decision.refusals)
 
 
 def _key_after(ctx: MissContext) -> Key:

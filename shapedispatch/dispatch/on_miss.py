@@ -11,7 +11,6 @@ from ..hit.table import Entry
 from ..records import Choice, spelled
 from ..shapes.hints import distance
 from .context import MissContext
-from .entries import changed, decided, nearest_hint
 from .known_choices import entry_for, stored
 
 __all__ = ["without_timing"]
@@ -45,7 +44,7 @@ def _nearest_choice(ctx: MissContext, sizes: Mapping[str, int], why: str) -> Ent
         if entry is not None:
             where = f"chosen at {spelled(choice.sizes)}" if choice.sizes else "stored for the call nearest to this one"
             notes = (where, *choice.notes, f"not timed: {why}")
-            return changed(entry, origin="nearest", timings=(), notes=notes)
+            return entry.changed(origin="nearest", timings=(), notes=notes)
     return None
 
 
@@ -53,7 +52,7 @@ def _nearest_held(ctx: MissContext, why: str) -> Entry:
     """What is built already for the nearest hint, else plain."""
     with preserve_state(ctx.args, ctx.kwargs):
         offer = ctx.offer(OfferRequest(build=False))
-    return changed(nearest_hint(offer, ctx.sizes(), why), origin="nearest")
+    return offer.nearest(ctx.sizes(), why).changed(origin="nearest")
 
 
 def _plain(ctx: MissContext, why: str) -> Entry:
@@ -62,8 +61,7 @@ def _plain(ctx: MissContext, why: str) -> Entry:
         return Entry(ctx.core.backend.plain, None, Choice("plain", "nearest", notes=(f"not timed: {why}",)))
     with preserve_state(ctx.args, ctx.kwargs):
         offer = ctx.offer(OfferRequest("plain", build=ctx.settings.mode != "sealed"))
-    entry = decided(offer.candidates[0], "nearest", offer)
-    return changed(entry, notes=(*entry.choice.notes, f"not timed: {why}"))
+    return offer.candidates[0].wins("nearest", offer, notes=(f"not timed: {why}",))
 
 
 def _nearest_known(ctx: MissContext, sizes: Mapping[str, int]) -> Choice | None:
