@@ -25,7 +25,7 @@ from torch import Tensor, nn
 import shapedispatch as package
 from shapedispatch import shapedispatch
 from shapedispatch.backend import Candidate, Memory, Offer
-from shapedispatch.dispatch.tuning_lock import tuning_lock
+from shapedispatch.dispatch.miss import tuning_lock
 from shapedispatch.keys.key import Key
 from tests.fuzzing import Baked, BakingBackend, LastIsFastest, baking, last_wins
 
@@ -189,7 +189,7 @@ FORK = """
     warnings.simplefilter("ignore")  # later Pythons warn of a fork in a process with threads
     import torch
     torch.set_num_threads(1)
-    from shapedispatch.dispatch.tuning_lock import tuning_lock
+    from shapedispatch.dispatch.miss import tuning_lock
     from tests.fuzzing import baking
 
     f = baking(lambda x: x * 2)

@@ -29,8 +29,7 @@ from ..store.kernel_store import KernelStore, store_at
 from .context import MissContext
 from .introspection import Introspection
 from .known_choices import FROZEN_MODES, STORED_WHERE
-from .miss import decide
-from .tuning_lock import tuning_lock
+from .miss import decide, tuning_lock
 
 __all__ = ["Core"]
 

@@ -15,8 +15,7 @@ from ..records import Choice, Refusal
 from ..shapes.declaration import DimsMismatch, did_you_mean
 from ..shapes.hints import every_point
 from .context import MissContext
-from .miss import decide
-from .tuning_lock import tuning_lock
+from .miss import decide, tuning_lock
 
 __all__ = ["Introspection"]
 

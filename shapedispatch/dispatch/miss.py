@@ -1,9 +1,13 @@
-"""The miss path: from a call whose key has no choice to the entry that answers it from now on."""
+"""The miss path, under its lock: from a call whose key has no choice to the entry that answers it from now on."""
 
 from __future__ import annotations
 
+import os
+import threading
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from typing import Any
 
 import torch
 
@@ -18,11 +22,48 @@ from .context import MissContext
 from .known_choices import FROZEN_MODES, look_up, persist, share_in_bucket
 from .on_miss import without_timing
 
-__all__ = ["decide"]
+__all__ = ["TuningLock", "decide", "tuning_lock"]
+
+
+class TuningLock:
+    """A lock that knows which thread holds it."""
+
+    def __init__(self) -> None:
+        self.renew()
+
+    def renew(self) -> None:
+        """A lock that another thread held at a fork would stay locked in the child for ever."""
+        self._lock = threading.Lock()
+        self._holder: int | None = None
+
+    def owned(self) -> bool:
+        """Whether the calling thread holds it; who held it last is of no interest."""
+        return self._holder == threading.get_ident() and self._lock.locked()
+
+    def locked(self) -> bool:
+        """Whether any thread holds it."""
+        return self._lock.locked()
+
+    def acquired(self) -> AbstractContextManager[Any]:
+        """For ``with``: waits for the lock itself, or for nothing where it is `owned`. Inside, call `note_owner` first.
+
+        The lock's own entry and exit run no Python, so that no interrupt can come between taking it and the block, or
+        between the block and giving it back: one that did would keep the lock for ever.
+        """
+        return nullcontext() if self.owned() else self._lock
+
+    def note_owner(self) -> None:
+        """Note which thread has it."""
+        self._holder = threading.get_ident()
+
+
+tuning_lock = TuningLock()
+"""Held around building and timing, one for the process: compiler settings are global, timings disturb each other."""
+os.register_at_fork(after_in_child=tuning_lock.renew)
 
 
 def decide(ctx: MissContext, retune: bool = False, exhaustive: bool = False) -> Entry:
-    """Recall or choose, and remember; called with `turn.deciding` held. Raises Bypass, MissError, PlainRaised.
+    """Recall or choose, and remember; called with `tuning_lock` held. Raises Bypass, MissError, PlainRaised.
 
     1. the sizes, which may not fit the declaration; 2. what is known already: a choice whose build was lost, a
     stored one, that of the call's bucket (not if ``retune``); 3. in a frozen mode, what to do without;
