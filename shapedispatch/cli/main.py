@@ -160,7 +160,7 @@ def show(
 @main.command(short_help="Say of one call what runs and why.")
 @click.argument("what", metavar="ID|TARGET")
 @click.argument("sizes", nargs=-1, metavar="[SIZES]...")
-@click.option("--tune", "afresh", is_flag=True, help="Build and time now, for refusals and routes as well.")
+@click.option("--tune", "retune", is_flag=True, help="Build and time now, for refusals and routes as well.")
 @under_option
 @store_option
 @json_option

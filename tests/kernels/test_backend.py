@@ -907,7 +907,7 @@ def test_debug_and_hooks_go_to_triton(recorder: Recorder) -> None:
 
 
 def test_profilers_see_direct_launches(recorder: Recorder) -> None:
-    """TritonLauncher hooks are called with the launch's metadata."""
+    """Launch hooks are called with the launch's metadata."""
     seen = []
     hook = lambda metadata: seen.append(metadata.get()["name"])  # noqa: E731
     kernel = dispatched(autotuned(), recorder, cost)

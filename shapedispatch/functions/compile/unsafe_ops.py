@@ -57,7 +57,7 @@ def _refuse_integer_division(node: Node) -> None:
         raise Uncompilable("it divides whole numbers by a tensor, where compiled code dies of a zero")
 
 
-# ObservedSizes on torch 2.11 (a segmentation fault, on the CPU only), not on 2.13; there is nothing in it that could be
+# Seen on torch 2.11 (a segmentation fault, on the CPU only), not on 2.13; there is nothing in it that could be
 # asked.
 _DIES_OF_AN_INDEX = TorchVersion(torch.__version__) < TorchVersion("2.13")
 _INDEXING = ("index", "gather", "scatter", "embedding", "take")
