@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from ..keys.identity import Environment, environment
-from ..keys.layout import Key, storable
+from ..keys.key import Key, storable
 from ..records import Choice, Timing
 from .key_text import canonical, leaves, parse
 from .rows import BadRow
