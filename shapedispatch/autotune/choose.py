@@ -80,22 +80,20 @@ def _lightest(timings: Sequence[Timing], margin: float) -> Sequence[Timing]:
 def _least(
     timings: Sequence[Timing], margin: float, objective: Callable[[Timing], float]
 ) -> tuple[Timing | None, tuple[Refusal, ...]]:
-    valued: list[tuple[Timing, float]] = []
-    refusals: list[Refusal] = []
-    for timing in timings:
-        try:
-            value = float(objective(timing))
-        except Exception as error:  # noqa: BLE001 - a candidate is judged here, and the reason kept
-            refusals.append(Refusal(timing.variant, (f"the objective raised {in_a_line(error)}",)))
-            continue
-        if math.isfinite(value):
-            valued.append((timing, value))
-        else:
-            refusals.append(Refusal(timing.variant, (f"the objective has no finite value for it ({value})",)))
+    judged = [(timing, _value_or_reason(timing, objective)) for timing in timings]
+    valued = [(timing, value) for timing, value in judged if isinstance(value, float)]
+    refusals = tuple(Refusal(timing.variant, (reason,)) for timing, reason in judged if isinstance(reason, str))
     first = min(valued, key=lambda pair: pair[1], default=None)
-    if first is None:
-        return None, tuple(refusals)
-    return next(pair[0] for pair in valued if not _beats(first, pair, margin, objective)), tuple(refusals)
+    left = (pair[0] for pair in valued if first is not None and not _beats(first, pair, margin, objective))
+    return next(left, None), refusals
+
+
+def _value_or_reason(timing: Timing, objective: Callable[[Timing], float]) -> float | str:
+    try:
+        value = float(objective(timing))
+    except Exception as error:  # noqa: BLE001 - a candidate is judged here, and the reason kept
+        return f"the objective raised {in_a_line(error)}"
+    return value if math.isfinite(value) else f"the objective has no finite value for it ({value})"
 
 
 def _beats(

@@ -231,7 +231,10 @@ def preserve_state(
     with ExitStack() as stack:  # its callbacks run all, and on a KeyboardInterrupt too
         for restore in _restorers(values):
             stack.callback(restore)
-        stack.enter_context(_silent())
+        # Python remembers no warning that a filter ignores; torch, whose once-only warnings are remembered in C++, is
+        # told to warn always: then it remembers none.
+        stack.enter_context(warnings.catch_warnings(action="ignore"))
+        torch.set_warn_always(True)
         yield
 
 
@@ -253,6 +256,7 @@ def _restorers(values: list[Any]) -> Iterator[Callable[[], object]]:
             yield partial(value.set_state, value.get_state())
     if torch.cuda.is_initialized():
         yield from _cuda_restorers(_cuda_devices(values))
+    yield partial(torch.set_warn_always, torch.is_warn_always_enabled())
 
 
 def _cuda_restorers(devices: set[int]) -> Iterator[Callable[[], object]]:
@@ -270,20 +274,3 @@ def _cuda_devices(values: list[Any]) -> set[int]:
     held = (t for module in modules for t in (*module.parameters(), *module.buffers()))
     found = (*(value for value in values if isinstance(value, Tensor)), *held)
     return {tensor.device.index for tensor in found if tensor.device.type == "cuda"}
-
-
-@contextmanager
-def _silent() -> Iterator[None]:
-    """No warning is shown, and none is remembered as shown.
-
-    Python remembers no warning that a filter ignores. Torch's once-only warnings are remembered in C++ unless it is
-    told to warn always, which is what it is told here.
-    """
-    always = torch.is_warn_always_enabled()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        torch.set_warn_always(True)
-        try:
-            yield
-        finally:
-            torch.set_warn_always(always)

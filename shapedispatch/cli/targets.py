@@ -14,8 +14,7 @@ from typing import Any
 
 from ..errors import SettingsError, ShapeDispatchError, in_a_line
 from ..functions.backend import TorchFunction
-from ..keys.key import Bypass
-from ..keys.layout import storable
+from ..keys.key import Bypass, storable
 from ..records import Choice, spelled
 from ..store.key_text import canonical, differing, parse
 from ..store.rows import Row

@@ -38,6 +38,7 @@ __all__ = [
     "key",
     "overlap",
     "safe_key",
+    "storable",
     "symbolic",
     "why_ambient",
     "why_tensor",
@@ -377,6 +378,16 @@ def overlap(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Key:
         for i, j in itertools.combinations(range(len(found)), 2)
         if spans[i][0] < spans[j][1] and spans[j][0] < spans[i][1] and found[i].device == found[j].device
     )
+
+
+def storable(key: Key) -> Key:
+    """The key without what is this machine's own: the number of threads, which a stored choice's environment holds.
+
+    Which arguments overlap is in the keys of a function that writes, from when an offer has shown that it does. A
+    process that has not seen one yet must find what is stored, so "none" is left out too.
+    """
+    state, *parts = key if key[-1] != () else key[:-1]
+    return (state[:-1], *parts)
 
 
 # ------------------------------------------------------------------------- the safe road: calls that are not dispatched

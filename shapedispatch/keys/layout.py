@@ -1,4 +1,4 @@
-"""The parts of a key: their names, what of them a store has, and in which of them two keys differ, for a person.
+"""The parts of a key: their names, and in which of them two keys differ, for a person.
 
 A key is a plain tuple: the state around the call (`AmbientPart`), then a part for each argument: a tensor's is a
 `TensorPart`, a keyword's (name, part). There may follow which tensors are the same and which of them share memory.
@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Hashable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
-__all__ = ["SAME", "AmbientPart", "Key", "TensorPart", "differences", "storable"]
+__all__ = ["SAME", "AmbientPart", "Key", "TensorPart", "differences"]
 
 Key: TypeAlias = tuple[Any, ...]  # of hashable things; mypy takes a type for none, although it hashes
 
@@ -46,16 +46,6 @@ class TensorPart(NamedTuple):
 
 _AMBIENT_WORDS = [name.replace("_", " ") for name in AmbientPart._fields]
 _TENSOR_WORDS = [*TensorPart._fields[:-1], "inference tensor"]
-
-
-def storable(key: Key) -> Key:
-    """The key without what is this machine's own: the number of threads, which a stored choice's environment holds.
-
-    Which arguments overlap is in the keys of a function that writes, from when an offer has shown that it does. A
-    process that has not seen one yet must find what is stored, so "none" is left out too.
-    """
-    state, *parts = key if key[-1] != () else key[:-1]
-    return (state[:-1], *parts)
 
 
 def differences(one: Key, other: Key, names: Sequence[str]) -> tuple[str, ...]:

@@ -42,9 +42,9 @@ def children(value: Any) -> Iterable[tuple[Any, Any]] | None:
         return None if type(value) is torch.Size else enumerate(value)
     if isinstance(value, dict):
         return value.items()
-    if is_dataclass(value) and not isinstance(value, (type, Module, Tensor)):
-        return [(field.name, getattr(value, field.name)) for field in fields(value) if hasattr(value, field.name)]
-    return None
+    if isinstance(value, (Tensor, Module, type)) or not is_dataclass(value):
+        return None
+    return [(field.name, getattr(value, field.name)) for field in fields(value) if hasattr(value, field.name)]
 
 
 def path_of(path: str, holder: Any, name: Any) -> str:
@@ -63,11 +63,7 @@ def leaves(value: Any) -> Iterator[Any]:
 
 def tensors(value: Any) -> Iterator[Tensor]:
     """Every tensor in an argument, in order."""
-    if isinstance(value, Tensor):
-        yield value
-        return
-    for _, child in children(value) or ():
-        yield from tensors(child)
+    return (leaf for leaf in leaves(value) if isinstance(leaf, Tensor))
 
 
 def map_leaves(

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from ..keys.identity import Environment, environment
-from ..keys.layout import Key, storable
+from ..keys.key import Key, storable
 from ..records import Choice
 from .key_text import canonical, leaves, parse
 from .rows import BadRow, Kind

@@ -11,7 +11,7 @@ from torch.nn import Module, Parameter
 
 from shapedispatch.cli.replay import CannotReplay, axes_of, in_words, made_under, rebuilt, small_random
 from shapedispatch.keys import key as keys
-from shapedispatch.keys.layout import storable
+from shapedispatch.keys.key import storable
 from shapedispatch.store.key_text import canonical
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64, torch.int64, torch.int8, torch.bool)

@@ -19,7 +19,7 @@ from shapedispatch.api import kernel_object
 from shapedispatch.backend import OfferRequest
 from shapedispatch.errors import DeclarationError, NoVariantError
 from shapedispatch.kernels.runtime import loaded as triton_builds
-from shapedispatch.keys.layout import storable
+from shapedispatch.keys.key import storable
 from shapedispatch.records import Refusal, Variant
 from shapedispatch.settings.modes import set_mode
 from shapedispatch.store.key_text import canonical

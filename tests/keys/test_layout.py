@@ -5,7 +5,7 @@ from typing import Any
 import torch
 
 from shapedispatch.keys import key as keys
-from shapedispatch.keys.layout import AmbientPart, TensorPart, differences, storable
+from shapedispatch.keys.layout import AmbientPart, TensorPart, differences
 
 
 def key(*args: Any) -> keys.Key:
@@ -36,6 +36,6 @@ def test_the_names_of_parts_fit_a_key() -> None:
     assert AmbientPart(*state) == state
     assert AmbientPart(*state).grad_mode is True
     assert TensorPart(*part)._asdict()["sizes"] == (2, 3)
-    stored, *_ = storable((state, part, ()))
+    stored, *_ = keys.storable((state, part, ()))
     assert AmbientPart(*stored).number_of_threads is None
-    assert storable((state, part)) == storable((state, part, ())) == (state[:-1], part)
+    assert keys.storable((state, part)) == keys.storable((state, part, ())) == (state[:-1], part)

@@ -13,8 +13,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shapedispatch.keys.key import key
-from shapedispatch.keys.layout import storable
+from shapedispatch.keys.key import key, storable
 from shapedispatch.store.key_text import DEPTH_LIMIT, Named, canonical, differing, leaves, nearest, parse, strict_json
 
 
