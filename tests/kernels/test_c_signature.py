@@ -938,7 +938,7 @@ def test_without_a_road_every_call_is_pythons(recorder: Recorder) -> None:
     assert bases is not None
     asked = []
 
-    class Kernel(bases.kernel_object):  # type: ignore[misc, name-defined]  # a class that is known at run time
+    class Kernel(bases.KernelObject):  # type: ignore[misc, name-defined]  # a class that is known at run time
         def _called(self, node: Any, grid: Any, /, *args: Any, **kwargs: Any) -> Any:
             asked.append((node, grid, args, kwargs))
 
