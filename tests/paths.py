@@ -69,7 +69,7 @@ def loaded(file: Path) -> ModuleType:
 
 @contextlib.contextmanager
 def taking(fast_path: str) -> Iterator[None]:
-    """Dispatchers that are made inside take this road."""
+    """Dispatchers that are made inside take this path."""
     before = native._loaded
     answer = (c_module(), None) if fast_path == "c" else (None, "this test takes the Python path")
     native._loaded = lambda: answer  # type: ignore[assignment]  # a cached function, replaced by a plain one

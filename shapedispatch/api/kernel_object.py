@@ -48,9 +48,9 @@ def _shown(wrapped: WrappedKernel) -> Any:
 
 
 @functools.cache
-def _class_over(base: Any, in_c: c_signature.Bases | None) -> Any:
+def _class_over(base: Any, in_c: Any) -> Any:
     """The class of such objects over a class of Triton's: made once. Calls go to ``in_c`` first, if there is one."""
-    bases = [in_c.kernel_object] if in_c is not None else []
+    bases = [in_c.KernelObject] if in_c is not None else []
     bases += [_Tuned, _KernelObject, base] if hasattr(base, "prune_configs") else [_KernelObject, base]
     return type(f"Dispatched{base.__name__}", tuple(bases), {"__slots__": ("core",), "__doc__": _KernelObject.__doc__})
 
@@ -90,9 +90,9 @@ class _GridBound(_Asked, functools.partial[Any]):
 
 
 @functools.cache
-def _grid_bound_over(in_c: c_signature.Bases) -> type:
+def _grid_bound_over(in_c: Any) -> type:
     """The class of ``kernel[grid]`` where C answers calls."""
-    return type("AtGrid", (in_c.grid_bound, _Asked), {"__slots__": (), "__doc__": _GridBound.__doc__})
+    return type("AtGrid", (in_c.GridBound, _Asked), {"__slots__": (), "__doc__": _GridBound.__doc__})
 
 
 def _named(module: str, name: str) -> Any:

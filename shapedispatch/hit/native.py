@@ -25,7 +25,7 @@ from ..keys import key as keys
 from ..settings.resolve import settings
 from .watchers import watchers_are_reliable
 
-__all__ = ["CudaLauncher", "FastPath", "available", "cuda_launcher", "fast_path", "module", "reason"]
+__all__ = ["CudaLauncher", "FastPath", "cuda_launcher", "fast_path", "module", "reason"]
 
 CudaLauncher: TypeAlias = Callable[[tuple[int, ...], tuple[Any, ...]], bool]
 """A launch in C: ``launcher(grid, values)``. False means that this thread has no CUDA context: nothing was launched."""
@@ -64,11 +64,11 @@ class FastPath(Protocol):
 def fast_path(cache_miss: Callable[..., Any], fallback: Callable[..., Any], receiver: bool) -> FastPath | None:
     """A dispatcher's hit path in C, or None where C is not in use.
 
-    ``python_road(args, kwargs, link)`` is asked where C cannot answer; ``fallback(*args, **kwargs)`` where a build has
+    ``cache_miss(args, kwargs, node)`` is asked where C cannot answer; ``fallback(*args, **kwargs)`` where a build has
     raised that may be retried. ``receiver`` is as in `key.key`.
     """
-    module, _ = _loaded()
-    return module.FastPath(cache_miss, fallback, receiver) if reason() is None else None
+    c = module()
+    return None if c is None else c.FastPath(cache_miss, fallback, receiver)
 
 
 def module() -> Any:
@@ -84,7 +84,7 @@ def cuda_launcher(
     device: int,
     parameters: Sequence[tuple[str, int, int]],
     grid: Sequence[int] | None = None,
-    filled: Mapping[str, Any] | None = None,
+    meta: Mapping[str, Any] | None = None,
     answer: Any = None,
 ) -> CudaLauncher | str:
     """The launch of a loaded CUDA kernel in C, or why there is none.
@@ -92,21 +92,20 @@ def cuda_launcher(
     ``function`` is the driver's handle. ``parameters`` are all that the kernel takes, each as (kind, bytes, place of
     its value in a call): of kind ``p`` for an address, a tensor or None, ``i`` and ``u`` for integers, ``f`` for floats
     of 4 or 8 bytes, ``0`` for zeros. A `KernelFastPath` launches it over ``grid`` where a call gives none, with
-    ``filled`` for the parameters that configs fill in, and returns ``answer``. It is only for kernels that need nothing
-    more of the driver than this; a driver that knows the parameters otherwise is a reason. The plan raises
-    RuntimeError, naming kernel and call, where the driver refuses a launch.
+    ``meta`` for the parameters that configs and heuristics give, and returns ``answer``. It is only for kernels that
+    need nothing more of the driver than this; a driver that knows the parameters otherwise is a reason. The launcher
+    raises RuntimeError, naming kernel and call, where the driver refuses a launch.
     """
     why = reason() or _no_driver(_loaded()[0])
     if why is not None:
         return why
     try:
-        made: CudaLauncher = _loaded()[0].CudaLauncher(
+        return _loaded()[0].CudaLauncher(  # type: ignore[no-any-return]  # in C
             name, function, threads, shared_bytes, device, tuple(parameters),
-            None if grid is None else tuple(grid), dict(filled or {}), answer,
+            None if grid is None else tuple(grid), dict(meta or {}), answer,
         )  # fmt: skip
     except (RuntimeError, ValueError, TypeError, OverflowError) as error:  # the last two: of a grid
         return str(error)
-    return made
 
 
 @functools.cache
@@ -118,11 +117,6 @@ def _no_driver(module: Any) -> str | None:
     return None
 
 
-def available() -> bool:
-    """Whether hits take the C path."""
-    return reason() is None
-
-
 def reason() -> str | None:
     """Why hits do not take the C path, or None."""
     if not settings().resolve("").hotpath:
@@ -132,10 +126,9 @@ def reason() -> str | None:
 
 def __getattr__(name: str) -> Any:
     # Asked when read, since the settings are read at the first decoration and not at the import.
-    if name == "hotpath_available":
-        return available()
-    if name == "hotpath_reason":
-        return reason()
+    if name in ("hotpath_available", "hotpath_reason"):
+        why = reason()
+        return why if name == "hotpath_reason" else why is None
     raise AttributeError(f"module {__name__} has no attribute {name}")
 
 
@@ -167,7 +160,7 @@ def bind(module: Any) -> str | None:
 
 
 def use_watchers(module: Any) -> None:
-    """Let the C module rely on being told of changes, where this Python tells of all."""
+    """Let the C module rely on watchers of dicts, where this Python lets them see all changes."""
     if module.use_watchers(True) and not watchers_are_reliable(module.changed):
         module.use_watchers(False)
 
@@ -187,11 +180,14 @@ def _tells_dtypes(module: Any) -> bool:
 
 
 def _names() -> dict[str, Any]:
+    """All that C takes, in the order of `taken` in csrc/torch_bind.c, which refuses any other number of names."""
     return _types() | _state() | {"exchange": Tensor.__dlpack_c_exchange_api__}  # type: ignore[attr-defined]  # new
 
 
 def _types() -> dict[str, Any]:
+    """What C knows values by, and what it asks of tensors."""
     return {
+        # Types.
         "TensorBase": torch._C.TensorBase,
         "Tensor": Tensor,
         "Parameter": Parameter,
@@ -201,18 +197,20 @@ def _types() -> dict[str, Any]:
         "dtype": torch.dtype,
         "layout": torch.layout,
         "memory_format": torch.memory_format,
-        # Both must be what an exact tensor answers with, and they are where a Parameter has none of its own.
+        # Attributes. They must be what an exact tensor answers with, and are where a Parameter has none of its own.
         "requires_grad": inspect.getattr_static(Parameter, "requires_grad"),
         "is_leaf": inspect.getattr_static(Parameter, "is_leaf"),
         "dtype_of": inspect.getattr_static(Parameter, "dtype"),
+        # Functions of a tensor.
         "dispatch_keys": torch._C._dispatch_keys,
         "storage_offset": torch._C.TensorBase.storage_offset,  # not what somebody may have put in its place
     }
 
 
 def _state() -> dict[str, Any]:
-    """What `key.ambient` asks."""
+    """What `key.ambient` asks. A question is a function and its arguments."""
     return {
+        # Questions to each of which the answer must be "nothing", and what else must be empty or off.
         "no_modes": (
             (keys._function_modes,),
             (keys._dispatch_modes,),
@@ -229,6 +227,7 @@ def _state() -> dict[str, Any]:
         ),
         "compiler_names": vars(torch.compiler),
         "forward_names": vars(forward_ad),
+        # Questions whose answers stand in the key.
         "keyed": (
             (keys._grad_mode,),
             (keys._inference_mode,),

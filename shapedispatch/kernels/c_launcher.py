@@ -1,8 +1,8 @@
 """The launch of a compiled kernel by the driver itself, from C: what it needs to know, or why there is none.
 
-`launch.TritonLauncher` calls Triton's own launcher, which can do more than most kernels need. A plan holds what
-that launcher would pass on for a kernel that needs none of it: threads, shared memory, and each parameter's kind and
-size. The driver is asked whether it knows the parameters the same way, so a Triton that passes other ones has no plan.
+`launch.TritonLauncher` calls Triton's own launcher, which can do more than most kernels need. A launcher in C holds
+what Triton's would pass on for a kernel that needs none of it: threads, shared memory, and each parameter's kind and
+size. The driver is asked whether it knows the parameters the same way: a Triton that passes other ones gets none in C.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SCALARS = {
 """Triton's scalar types by name, as `native.cuda_launcher` takes them; narrower floats are converted by Triton's
 launcher."""
 
-MOST_HIDDEN = 2
+MOST_SCRATCH = 2
 """Pointers to scratch memory that Triton adds behind a kernel's own parameters; how many depends on its version."""
 
 ONLY_WITHOUT = {
@@ -46,21 +46,12 @@ def c_launcher_of(compiled: Any, resolved: ResolvedConfig, device: int) -> nativ
     parameters = _parameters(compiled.src.signature)
     if isinstance(parameters, str):
         return parameters
-    threads, shared = WARP * compiled.metadata.num_warps, compiled.metadata.shared
-    found: native.CudaLauncher | str = "the driver was not asked"
-    for hidden in reversed(range(MOST_HIDDEN + 1)):
-        passed = [*parameters, *[("0", 8, 0)] * hidden]
+    found: native.CudaLauncher | str = ""
+    for scratch in reversed(range(MOST_SCRATCH + 1)):
         found = native.cuda_launcher(
-            compiled.name,
-            compiled.function,
-            threads,
-            shared,
-            device,
-            passed,
-            resolved.grid,
-            resolved.supplied,
-            compiled,
-        )
+            compiled.name, compiled.function, WARP * compiled.metadata.num_warps, compiled.metadata.shared, device,
+            [*parameters, *[("0", 8, 0)] * scratch], resolved.grid, resolved.supplied, compiled,
+        )  # fmt: skip
         if not isinstance(found, str):
             break
     return found

@@ -1,12 +1,13 @@
-"""The hit path of a kernel in C, beside the one in Python: it packs a call by what the key function keys it by.
+"""The hit path of a kernel in C, beside the one in Python: it signs a call by what `Specializer` keys it by.
 
 Where the key holds something that C does not read, C judges no call of the kernel, and every hit is Python's.
 """
 
 from __future__ import annotations
 
+import functools
 import inspect
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
@@ -16,33 +17,25 @@ from .runtime.launch import hooks_to_check
 from .specialize import Parameter, Specializer
 from .variants import Direct
 
-__all__ = ["Bases", "attach", "bases"]
+__all__ = ["attach", "bases"]
 
 READ_IN_C = frozenset({"shape", "stride"})
 """What may be read of a tensor, beside its class, for a call to be judged in C."""
 
 
-class Bases(NamedTuple):
-    """The classes in C to build a kernel's class and that of ``kernel[grid]`` over."""
-
-    kernel_object: type
-    grid_bound: type
-
-
-def bases() -> Bases | None:
-    """None where C is not in use."""
-    module = native.module()
-    return Bases(module.KernelObject, module.GridBound) if module is not None else None
+def bases() -> Any:
+    """What has the classes `KernelObject` and `GridBound` to build a kernel's class and that of ``kernel[grid]`` over:
+    the C module, or None where C is not in use."""
+    return native.module()
 
 
 def attach(kernel_object: Any, grid_bound: type) -> None:
-    """Let C answer the hits of a kernel made over `Bases.kernel_object`; ``grid_bound`` is the class of
-    ``kernel[grid]``."""
+    """Let C answer the hits of a kernel made over `KernelObject`; ``grid_bound`` is the class of ``kernel[grid]``."""
     from triton.language import constexpr
 
     core = kernel_object.core
     kernel = core.backend.wrapped.kernel
-    refused = _refused(core.backend.key_schema.names)
+    refused = functools.partial(_refuse, core.backend.key_schema.names)
     fast_path = native.module().KernelFastPath(
         hooks_to_check(kernel), kernel, "used_global_vals", Direct, constexpr, grid_bound, refused
     )
@@ -54,16 +47,15 @@ def attach(kernel_object: Any, grid_bound: type) -> None:
 
 
 def signature_of(keys: Specializer) -> Any:
-    """What C packs a call by, at least as fine as ``keys``; None where it cannot be."""
+    """What C signs a call by, so that calls of different keys differ; None where it cannot."""
     if any(set(keys.read_of(parameter.name)) - READ_IN_C for parameter in keys.parameters):
         return None
     from triton.language import dtype
 
     by_position = sum(not parameter.keyword_only for parameter in keys.parameters)
     key_parameters = tuple(_key_parameter(parameter, keys) for parameter in keys.parameters)
-    several = several_devices()
     return native.module().KeySchema(
-        key_parameters, (keys.on_this_device,), by_position, keys.form, keys.global_readers, dtype, several
+        key_parameters, (keys.on_this_device,), by_position, keys.form, keys.global_readers, dtype, several_devices()
     )
 
 
@@ -93,17 +85,15 @@ def _kind(parameter: Parameter, keys: Specializer) -> str:
     return "v" if keys.by_value(parameter.name) else "c"
 
 
-def _refused(names: tuple[str, ...]) -> Any:
-    """What raises for a launch that the driver refused."""
-
-    def refused(kernel: str, grid: tuple[int, ...], values: tuple[Any, ...], error: int, text: str) -> None:
-        raise RuntimeError(
-            four_parts(
-                render_call(f"{kernel}[{grid}]", dict(zip(names, values, strict=True))),
-                "The CUDA driver was asked to launch it:",
-                [f"{text} (CUDA error {error})"],
-                "It may be the error of an earlier launch: CUDA_LAUNCH_BLOCKING=1 shows which.",
-            )
+def _refuse(
+    names: tuple[str, ...], kernel: str, grid: tuple[int, ...], values: tuple[Any, ...], error: int, text: str
+) -> None:
+    """Raise for a launch that the driver refused."""
+    raise RuntimeError(
+        four_parts(
+            render_call(f"{kernel}[{grid}]", dict(zip(names, values, strict=True))),
+            "The CUDA driver was asked to launch it:",
+            [f"{text} (CUDA error {error})"],
+            "It may be the error of an earlier launch: CUDA_LAUNCH_BLOCKING=1 shows which.",
         )
-
-    return refused
+    )

@@ -41,7 +41,7 @@ def planned(scratch: int) -> Any:
     own = [("p", 8, 0), ("p", 8, 1), ("i", 4, 2), ("f", 4, 3)]
     threads = metadata.num_warps * THREADS_A_WARP
     parameters = own + [("0", 8, 0)] * scratch
-    return native.spec(metadata.name, compiled.function, threads, metadata.shared, 0, parameters)
+    return native.cuda_launcher(metadata.name, compiled.function, threads, metadata.shared, 0, parameters)
 
 
 def the_plan() -> Any:

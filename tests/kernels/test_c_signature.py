@@ -922,6 +922,43 @@ def test_a_kernel_is_collected_with_its_dispatcher(recorder: Recorder) -> None:
 # --------------------------------------------------------------------------------------------------------- the object
 
 
+class Runs:
+    """A type of runs that may have a launcher."""
+
+    __slots__ = ("launcher",)
+
+
+def test_a_kernel_that_is_being_collected_is_pythons() -> None:
+    """What goes with it may have it called when its path is half gone: C judges nothing then, and does not crash."""
+    c = c_module()
+
+    class Kernel(c.KernelObject):  # type: ignore[misc, name-defined]  # a class that is known at run time
+        def _called(self, node: Any, grid: Any, /, *args: Any) -> Any:
+            return grid, args
+
+        _launched = _called
+
+    answers, places = [], list[int]()
+    gc.collect()
+    gc.disable()  # or the path may be of another generation than the list, and cleared after it
+    try:
+        path = c.KernelFastPath((), bare, "__dict__", Runs, tl.constexpr, c.GridBound, print)
+        path.sign(c.KeySchema((("x", "c", True, True, False, False),), (int,), 1, False, (), tl.dtype, False))
+        kernel = Kernel()
+        kernel.use_fast_path(path)
+        # An array isn't the collector's: it goes when its list is cleared, which is after the path is.
+        held: list[Any] = [path, kernel, kernel[(3,)], np.zeros(1)]
+        held.append(held)
+        places += [id(kernel), id(held[2])]
+        last = weakref.ref(held[3], lambda _: answers.extend(o(1) for o in gc.get_objects() if id(o) in places))
+        del path, kernel, held
+        gc.collect()
+    finally:
+        gc.enable()
+    assert last() is None
+    assert answers == [(None, (1,)), ((3,), (1,))]
+
+
 def test_the_object_is_still_tritons(recorder: Recorder) -> None:
     """Of the class of what it was put on, asked for what a dispatcher is asked for, at a grid too."""
     kernel = bare(recorder, grid=(1,))
@@ -938,7 +975,7 @@ def test_without_a_road_every_call_is_pythons(recorder: Recorder) -> None:
     assert bases is not None
     asked = []
 
-    class Kernel(bases.kernel_object):  # type: ignore[misc, name-defined]  # a class that is known at run time
+    class Kernel(bases.KernelObject):  # type: ignore[misc, name-defined]  # a class that is known at run time
         def _called(self, node: Any, grid: Any, /, *args: Any, **kwargs: Any) -> Any:
             asked.append((node, grid, args, kwargs))
 

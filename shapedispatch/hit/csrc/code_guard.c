@@ -42,7 +42,8 @@ static int same_items(PyObject *copy, PyObject *dict)
 static int function_unchanged(const Function *was)
 {
     PyObject *now = referent(was->reference);
-    int unchanged = now == NULL || (PyFunction_GET_CODE(now) == was->code && PyFunction_GET_DEFAULTS(now) == was->defaults
+    int unchanged = now == NULL || (PyFunction_GET_CODE(now) == was->code
+        && PyFunction_GET_DEFAULTS(now) == was->defaults
         && same_items(was->keyword_defaults, PyFunction_GET_KW_DEFAULTS(now)));
     Py_XDECREF(now);
     return unchanged;

@@ -1,7 +1,5 @@
 /* The launch of a compiled kernel by the CUDA driver. */
 
-/* -------------------------------------------------------------------------------------- a launch by the CUDA driver */
-
 /*
  * A compiled kernel whose launch is known but for the grid, the stream and the arguments. Only kernels that need
  * nothing else of the driver have a launcher (no clusters, no cooperative grid, no programmatic launch, no scratch
@@ -117,6 +115,17 @@ static int bits_of(PyObject *value, const Parameter *parameter, uint64_t *bits)
     }
 }
 
+/* Where the parameter is passed from. */
+static void *pass_bits(char *buffer, const Parameter *parameter, uint64_t bits)
+{
+    void *place = buffer + parameter->offset;
+    if (parameter->size == sizeof bits)
+        memcpy(place, &bits, sizeof bits);      /* a store; of a size that is only known now it is a call */
+    else
+        memcpy(place, &bits, parameter->size);
+    return place;
+}
+
 static int fill(const CudaLauncher *launcher, PyObject *values, char *buffer, void **places)
 {
     for (Py_ssize_t i = 0; i < launcher->count; i++) {
@@ -124,39 +133,36 @@ static int fill(const CudaLauncher *launcher, PyObject *values, char *buffer, vo
         uint64_t bits = 0;
         if (parameter->kind != ZEROS && !bits_of(PyTuple_GET_ITEM(values, parameter->source), parameter, &bits))
             return 0;
-        places[i] = buffer + parameter->offset;
-        memcpy(places[i], &bits, parameter->size);
+        places[i] = pass_bits(buffer, parameter, bits);
     }
     return 1;
 }
 
-/* One to three sizes; those that are left out are 1. */
-static int grid_of(PyObject *grid, unsigned sizes[3])
+/* The first three of a tuple; those that are left out are 1. Where one cannot be read an error may be set. */
+static int read_sizes(PyObject *items, unsigned sizes[3])
 {
-    Py_ssize_t count = PyTuple_CheckExact(grid) ? PyTuple_GET_SIZE(grid) : 0;
-    if (count < 1 || count > 3) {
-        PyErr_Format(PyExc_TypeError, "a grid is a tuple of one to three sizes, not %R", grid);
-        return 0;
-    }
-    for (Py_ssize_t i = 0; i < 3; i++) {
-        long size = i < count ? PyLong_AsLong(PyTuple_GET_ITEM(grid, i)) : 1;
-        if (size == -1 && PyErr_Occurred())
-            return 0;
-        if (size < 0 || size > INT32_MAX) {
-            PyErr_Format(PyExc_ValueError, "%R is no grid", grid);
-            return 0;
-        }
+    Py_ssize_t count = PyTuple_GET_SIZE(items);
+    int read = count > 0;
+    sizes[0] = sizes[1] = sizes[2] = 1;
+    for (Py_ssize_t i = 0; read && i < 3 && i < count; i++) {
+        PyObject *number = PyNumber_Index(PyTuple_GET_ITEM(items, i));      /* numpy's integers, say */
+        long long size = number == NULL ? -1 : PyLong_AsLongLong(number);
+        Py_XDECREF(number);
+        read = size >= 0 && size <= INT32_MAX;
         sizes[i] = (unsigned)size;
     }
-    return 1;
+    return read;
 }
 
-static PyObject *failed_launch(const CudaLauncher *launcher, PyObject *grid, PyObject *values, int error)
+static int grid_of(PyObject *grid, unsigned sizes[3])
 {
-    return PyErr_Format(PyExc_RuntimeError,
-        "the CUDA driver refused to launch %U\n  grid = %R\n  threads = %u\n  shared = %u bytes\n  arguments = %R\n"
-        "CUDA error %d: %s", launcher->name, grid, launcher->threads, launcher->shared, values, error,
-        driver_says(error));
+    if (!PyTuple_CheckExact(grid) || PyTuple_GET_SIZE(grid) < 1 || PyTuple_GET_SIZE(grid) > 3)
+        return PyErr_Format(PyExc_TypeError, "a grid is a tuple of one to three sizes, not %R", grid) != NULL;
+    if (read_sizes(grid, sizes))
+        return 1;
+    if (!PyErr_Occurred())
+        PyErr_Format(PyExc_ValueError, "%R is no grid", grid);
+    return 0;
 }
 
 /* The driver's answer. The GIL is given back meanwhile: the driver waits where its queue is full. */
@@ -186,12 +192,17 @@ static int stream_of(const CudaLauncher *launcher, void **stream)
     return 0;
 }
 
-static PyObject *launch(const CudaLauncher *launcher, PyObject *grid, PyObject *values)
+static PyObject *launcher_vectorcall(PyObject *self, PyObject *const *call, size_t flags, PyObject *names)
 {
+    const CudaLauncher *launcher = (CudaLauncher *)self;
     uint64_t buffer[MOST_BYTES / sizeof(uint64_t)];
     void *places[MOST_PARAMETERS], *stream = NULL;
     unsigned sizes[3];
-    if (!grid_of(grid, sizes) || !fill(launcher, values, (char *)buffer, places))
+    if (PyVectorcall_NARGS(flags) != 2 || names != NULL || !PyTuple_CheckExact(call[1])
+        || PyTuple_GET_SIZE(call[1]) < launcher->values)
+        return PyErr_Format(PyExc_TypeError, "a launch of %U takes a grid and a tuple of %zd values", launcher->name,
+            launcher->values);
+    if (!grid_of(call[0], sizes) || !fill(launcher, call[1], (char *)buffer, places))
         return NULL;
     if (sizes[0] == 0 || sizes[1] == 0 || sizes[2] == 0)
         Py_RETURN_TRUE;     /* as Triton has it: nothing to do is done */
@@ -200,20 +211,15 @@ static PyObject *launch(const CudaLauncher *launcher, PyObject *grid, PyObject *
     if (!stream_of(launcher, &stream))
         return NULL;
     int error = launch_at(launcher, sizes, stream, places);
-    return error != 0 ? failed_launch(launcher, grid, values, error) : Py_NewRef(Py_True);
+    if (error == 0)
+        Py_RETURN_TRUE;
+    return PyErr_Format(PyExc_RuntimeError,
+        "the CUDA driver refused to launch %U\n  grid = %R\n  threads = %u\n  shared = %u bytes\n  arguments = %R\n"
+        "CUDA error %d: %s", launcher->name, call[0], launcher->threads, launcher->shared, call[1], error,
+        driver_says(error));
 }
 
-static PyObject *launcher_vectorcall(PyObject *self, PyObject *const *call, size_t flags, PyObject *names)
-{
-    const CudaLauncher *launcher = (CudaLauncher *)self;
-    if (PyVectorcall_NARGS(flags) != 2 || names != NULL || !PyTuple_CheckExact(call[1])
-        || PyTuple_GET_SIZE(call[1]) < launcher->values)
-        return PyErr_Format(PyExc_TypeError, "a launch of %U takes a grid and a tuple of %zd values", launcher->name,
-            launcher->values);
-    return launch(launcher, call[0], call[1]);
-}
-
-/* The driver's word for where a parameter stands; how many there are is told by the first that it does not know. */
+/* The driver says where the parameter is, and must have it of this size. */
 static int confirm(const CudaLauncher *launcher, Py_ssize_t i, Parameter *parameter)
 {
     size_t size = 0;
@@ -222,16 +228,6 @@ static int confirm(const CudaLauncher *launcher, Py_ssize_t i, Parameter *parame
         return 1;
     PyErr_Format(PyExc_ValueError, "parameter %zd of %U takes %zu bytes, and %zu are to be passed (%s)", i,
         launcher->name, size, parameter->size, error == 0 ? "the driver knows it" : driver_says(error));
-    return 0;
-}
-
-static int confirm_count(const CudaLauncher *launcher)
-{
-    size_t offset, size;
-    if (driver.parameter_info(launcher->function, (size_t)launcher->count, &offset, &size) != 0)
-        return 1;
-    PyErr_Format(PyExc_ValueError, "%U takes more than the %zd parameters that are to be passed", launcher->name,
-        launcher->count);
     return 0;
 }
 
@@ -263,6 +259,7 @@ static int take_parameter(CudaLauncher *launcher, Py_ssize_t i, PyObject *given_
 
 static int take_parameters(CudaLauncher *launcher, PyObject *parameters)
 {
+    size_t offset, size;
     launcher->count = PyTuple_GET_SIZE(parameters);
     if (launcher->count > MOST_PARAMETERS) {
         PyErr_Format(PyExc_ValueError, "%U takes more than %d parameters", launcher->name, MOST_PARAMETERS);
@@ -271,7 +268,11 @@ static int take_parameters(CudaLauncher *launcher, PyObject *parameters)
     for (Py_ssize_t i = 0; i < launcher->count; i++)
         if (!take_parameter(launcher, i, PyTuple_GET_ITEM(parameters, i)))
             return 0;
-    return confirm_count(launcher);
+    if (driver.parameter_info(launcher->function, (size_t)launcher->count, &offset, &size) != 0)
+        return 1;                       /* the first that the driver does not know says how many there are */
+    PyErr_Format(PyExc_ValueError, "%U takes more than the %zd parameters that are to be passed", launcher->name,
+        launcher->count);
+    return 0;
 }
 
 static PyObject *launcher_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
@@ -385,8 +386,7 @@ static int find_driver(void)
 
 PyDoc_STRVAR(use_driver_doc, "use_driver(functions=None, /)\n--\n\n"
     "Find the CUDA driver; raises OSError where there is none that tells a kernel's parameters. Tests give the\n"
-    "addresses of functions in its place: cuLaunchKernel, cuFuncGetParamInfo, cuGetErrorString, torch's for the\n"
-    "current stream, cuStreamIsCapturing, cuCtxGetCurrent; 0 means none.");
+    "addresses of functions in its place, in the order of `driver`; 0 means none.");
 
 static PyObject *use_driver(PyObject *Py_UNUSED(module), PyObject *args)
 {

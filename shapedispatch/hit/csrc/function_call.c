@@ -120,7 +120,7 @@ static PyObject *run_entry(const FastPath *path, PyObject *entry, PyObject *args
     return answer;
 }
 
-/* The law. A node is given back also where there is no hit: its call may be told to the table. */
+/* The law. A node is found also where there is no hit: the table may learn of its call. */
 static Result hit(const FastPath *path, PyObject *args, PyObject *kwargs, CacheNode **node, PyObject **answer)
 {
     if (path->off)                                                  /* 1 off */

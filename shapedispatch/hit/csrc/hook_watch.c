@@ -237,17 +237,15 @@ static int is_same_value(PyObject *a, PyObject *b)
         || (PyFloat_CheckExact(a) && PyFloat_AS_DOUBLE(a) == PyFloat_AS_DOUBLE(a));
 }
 
-/* Whether two constants of Triton's hold one value; each is a Python object with a `value`. */
+/* Whether two constants of Triton's hold one value; each is a Python object with a `value`. The second is held. */
 static int same_constant(PyObject *a, PyObject *b)
 {
-    Py_INCREF(a);                       /* to read a value may run code that lets them go */
-    Py_INCREF(b);
+    Py_INCREF(a);                       /* to read a value may run code that lets it go */
     PyObject *of_a = PyObject_GetAttr(a, torch.value), *of_b = PyObject_GetAttr(b, torch.value);
     int same = is_same_value(of_a, of_b);
     Py_XDECREF(of_a);
     Py_XDECREF(of_b);
     Py_DECREF(a);
-    Py_DECREF(b);
     return same;
 }
 

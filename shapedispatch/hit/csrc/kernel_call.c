@@ -102,12 +102,7 @@ static int fill_arguments(Launch *launch)
         uint64_t bits = 0;
         if (parameter->kind != ZEROS && !argument_bits(launch, parameter, &bits))
             return 0;
-        void *place = (char *)launch->buffer + parameter->offset;
-        launch->places[i] = place;
-        if (parameter->size == sizeof bits)
-            memcpy(place, &bits, sizeof bits);      /* a store; of a size that is only known now it is a call */
-        else
-            memcpy(place, &bits, parameter->size);
+        launch->places[i] = pass_bits((char *)launch->buffer, parameter, bits);
     }
     return 1;
 }
@@ -135,29 +130,15 @@ static int can_launch(Launch *launch)
 
 /* -------------------------------------------------------------------------------------------------- 6 run: its grid */
 
-static int size_of(PyObject *given, unsigned *size)
-{
-    PyObject *number = PyNumber_Index(given);       /* numpy's integers, say */
-    long long found = number == NULL ? -1 : PyLong_AsLongLong(number);
-    Py_XDECREF(number);
-    *size = (unsigned)found;
-    return found >= 0 && found <= INT32_MAX;
-}
-
 /* The first three of what a grid gives, in a sequence of any type; what cannot be read is Python's to refuse. */
 static Result sizes_of(PyObject *grid, unsigned sizes[3])
 {
     PyObject *items = PyTuple_Check(grid) || PyList_Check(grid) ? PySequence_Tuple(grid) : NULL;
-    Py_ssize_t count = items == NULL ? 0 : PyTuple_GET_SIZE(items);
-    int read = count > 0;
-    sizes[0] = sizes[1] = sizes[2] = 1;
-    for (Py_ssize_t i = 0; read && i < 3 && i < count; i++)
-        read = size_of(PyTuple_GET_ITEM(items, i), &sizes[i]);
+    int read = items != NULL && read_sizes(items, sizes);
     Py_XDECREF(items);
-    if (read)
-        return HIT;
-    PyErr_Clear();
-    return MISS;
+    if (!read)
+        PyErr_Clear();
+    return read ? HIT : MISS;
 }
 
 /* What a grid's function answers: it is shown the arguments by name, and what configs and heuristics give. */
@@ -231,7 +212,7 @@ static Result run_launch(KernelFastPath *path, PyObject *grid, Launch *launch, P
 
 /* --------------------------------------------------------------------------------------------------------- the call */
 
-/* The law. A node is found also where there is no hit: its call may be told to the table. */
+/* The law. A node is found also where there is no hit: the table may learn of its call. */
 static Result kernel_hit(KernelFastPath *path, PyObject *grid, Launch *launch, PyObject **answer)
 {
     if (path->base.off)                                         /* 1 off */

@@ -102,7 +102,7 @@ static PyTypeObject KeySchemaType = {
     .tp_name = "shapedispatch.hit._native.KeySchema",
     .tp_doc = "KeySchema(key_parameters, here, by_position, form, global_readers, dtype, asks_here)\n--\n\n"
               "What a kernel's calls are signed by. A parameter is (name, kind, specialize, align, shape, stride)\n"
-              "with or without a default, of kind c (its class), v (its value), k (a constant) or f (a meta-parameter).",
+              "with or without a default, of kind c (its class), v (its value), k (a constant), f (a meta-parameter).",
     .tp_basicsize = offsetof(KeySchema, key_parameters),
     .tp_itemsize = sizeof(KeyParameter),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
@@ -217,7 +217,7 @@ static int sign_pointer(Call *call, const KeyParameter *key_parameter, PyObject 
         return 0;
     *address = (uint64_t)(uintptr_t)view.data + view.byte_offset;
     /* A tensor without elements has no address, whatever its view says; nor has one whose storage was freed. */
-    int sized = view.sizes != NULL && view.ndim > 0;    /* without sizes an address tells of elements */
+    int sized = view.sizes != NULL && view.ndim > 0;    /* without sizes an address shows that there are elements */
     if (!device_number(view.device, &device) || *address < 4096 || (sized && elements_of(&view) == 0)
         || view.ndim > 64 || (sized && view.strides == NULL) || !is_here(call, device))
         return 0;

@@ -204,7 +204,7 @@ static Py_ssize_t keyset_offset(const Sample *samples, Py_ssize_t count)
  * How far to look. Small tensors keep sizes and strides (five each) inside, and behind them stand at least offset,
  * element count, dtype, device and the set itself: so that much is there, wherever the set is.
  */
-enum { LOOKUP_BEHIND_SIZES = (5 + 5 + 2 + 4) * 8, MOST_LOOKUPS = 512 };
+enum { BYTES_BEHIND_SIZES = (5 + 5 + 2 + 4) * 8, FARTHEST_SIZES = 512 };
 
 static int read_sample(PyObject *item, Sample *sample)
 {
@@ -218,7 +218,7 @@ static int read_sample(PyObject *item, Sample *sample)
     sample->keyset = PyLong_AsUnsignedLongLong(keyset);
     sample->impl = PyLong_AsVoidPtr(impl);
     uintptr_t sizes_at = (uintptr_t)view.sizes - (uintptr_t)sample->impl;
-    sample->size = sizes_at < MOST_LOOKUPS ? sizes_at + LOOKUP_BEHIND_SIZES : 0;
+    sample->size = sizes_at < FARTHEST_SIZES ? sizes_at + BYTES_BEHIND_SIZES : 0;
     return !PyErr_Occurred();
 }
 
