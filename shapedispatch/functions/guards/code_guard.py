@@ -17,6 +17,7 @@ import types
 import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain, repeat
 from operator import is_
 from typing import Any
 
@@ -156,29 +157,46 @@ class _Own:
     """What a class itself holds, and the order of its bases: while it is the same, code need not be looked through."""
 
     reference: weakref.ref[type]
-    names: Collection[str] | None
-    held: _Parts
+    torchs: bool
+    used: Collection[str] | None
+    names: tuple[str, ...]
+    objects: _Parts
+
+    @classmethod
+    def of(cls, base: type, used: Collection[str] | None) -> _Own:
+        """As it is now."""
+        torchs = _is_torchs(base)
+        names, objects = _read(base, torchs, used)
+        return cls(weakref.ref(base), torchs, used, names, tuple(objects))
 
     def check(self) -> bool:
         """Whether nothing was set, deleted or added that could matter; False may be a false alarm."""
         now = self.reference()
-        return now is not None and _are(_own(now, self.names), self.held)
+        if now is None:
+            return False
+        names, objects = _read(now, self.torchs, self.used)
+        return names == self.names and all(map(is_, objects, self.objects))
 
 
-def _own_of(classes: Iterable[type], names: Collection[str] | None) -> list[_Own]:
+def _own_of(classes: Iterable[type], used: Collection[str] | None) -> list[_Own]:
     """What is asked first of classes."""
-    bases = dict.fromkeys(base for cls in classes for base in (cls, *mutable_bases(cls)))
-    return [_Own(weakref.ref(base), names, _own(base, names)) for base in bases]
+    return [
+        _Own.of(base, used) for base in dict.fromkeys(base for cls in classes for base in (cls, *mutable_bases(cls)))
+    ]
 
 
-def _own(base: type, names: Collection[str] | None) -> _Parts:
-    """By weak references, but for what is on torch's classes, which stay."""
-    held, order = _names_on(base), map(weakref.ref, _order(base))
-    if not _is_torchs(base):
-        return (*order, *held, *(part for value in [*held.values()] if _is_code(value) for part in _parts(value)))
-    if names is None or not issubclass(base, Tensor):
-        return (*order, *held, *held.values())
-    return (*order, *(held.get(name, _MISSING) for name in names))
+def _read(base: type, torchs: bool, used: Collection[str] | None) -> tuple[tuple[str, ...], Iterable[Any]]:
+    """Names and objects, these by weak references but for what is on torch's classes, which stay.
+
+    No objects are the first of others: an order ends in `object`, code in what nothing else is.
+    """
+    held, order = _names_on(base), _order(base)
+    if not torchs:
+        code = (_parts(value) for value in [*held.values()] if _is_code(value))
+        return tuple(held), chain(map(weakref.ref, order), *code, (_MISSING,))
+    if used is None or not issubclass(base, Tensor):
+        return tuple(held), chain((order,), held.values())
+    return (), chain((order,), map(held.get, used, repeat(_MISSING)))
 
 
 # ---------------------------------------------------------------------------------------- an object that is not held
