@@ -14,7 +14,7 @@ import torch
 
 from ..autotune.choose import Objective, PlainRaised
 from ..autotune.measure import Timer, timer
-from ..autotune.worker import Worker, address, shared
+from ..autotune.worker import Worker, shared
 from ..backend import Backend
 from ..errors import in_a_line
 from ..hit import native, profiling
@@ -29,8 +29,7 @@ from ..store.kernel_store import KernelStore, store_at
 from .context import MissContext
 from .introspection import Introspection
 from .known_choices import FROZEN_MODES, STORED_WHERE
-from .miss import decide
-from .tuning_lock import tuning_lock
+from .miss import decide, tuning_lock
 
 __all__ = ["Core"]
 
@@ -50,14 +49,14 @@ class Core:
         self.plain = backend.plain
         self._resolve = resolve
         self.inputs = inputs
-        self._timer_for = timer_for or timer
-        self._objective = objective
+        self.timer_for = timer_for or timer
+        self.objective = objective
         self.worker: Callable[[], Worker] = shared
         self.fast_path: native.FastPath | None = None
         self.settings = resolve()
         self.table = Table(self.settings.maxsize, self.settings.max_builds, EventLog(backend.name))
         store = store_at(self.settings.store)
-        self._kernel_store = KernelStore(store, backend.name, self.identity) if store is not None else None
+        self.kernel_store = KernelStore(store, backend.name, self.identity) if store is not None else None
         self.refresh()
         self._use_fast_path()
         asked = Introspection(backend, self.ctx, inputs)
@@ -75,7 +74,7 @@ class Core:
 
     def identity(self) -> Mapping[str, str]:
         """What a stored choice depends on besides the key and the machine; the usual objective goes without saying."""
-        objective = {} if self._objective == "time" else {"objective": code_identity(self._objective)}
+        objective = {} if self.objective == "time" else {"objective": code_identity(self.objective)}
         return {**self.backend.identity(), **objective}
 
     def _use_fast_path(self) -> None:
@@ -168,19 +167,7 @@ class Core:
 
     def ctx(self, key: Key, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> MissContext:
         """The call with all that a decision starts from, as it is now."""
-        return MissContext(
-            key,
-            args,
-            kwargs,
-            backend=self.backend,
-            table=self.table,
-            kernel_store=self._kernel_store,
-            settings=self.settings,
-            objective=self._objective,
-            timer_for=self._timer_for,
-            where=address(getattr(self.backend, "named", self.plain), self) if self.settings.isolate else None,
-            worker=self.worker,
-        )
+        return MissContext(self, self.settings, key, args, kwargs)
 
     # -- what is held; `Introspection` answers the rest
 

@@ -15,7 +15,8 @@ from ..keys.signature import Signature, call_of, frame_locals, python_function, 
 from ..records import Variant
 from ..shapes.declaration import Declaration
 from ..shapes.hints import Hints, Rule, dynamic_dims, hint_points, point_of, round_up_pow2, two_nearest, variant_name
-from .builds import Builder, NoBuild
+from .builds import Builder
+from .compile.build import NoBuild
 from .effects_trace import trace_effects, what_timing_may_touch, why_no_builds
 from .fake_args import resized
 from .offer import Draft
@@ -256,7 +257,7 @@ class TorchFunction:
         _, build = self._builder.find(call, point, memory, make=request.build)
         if isinstance(build, NoBuild) or build.accepts(call.as_seen()):
             return None
-        return build.trace.effects
+        return build.effects
 
 
 def _family(key: Key, leaves: ArgumentLeaves) -> Hashable:

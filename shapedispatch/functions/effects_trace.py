@@ -15,7 +15,7 @@ from ..keys.signature import call_of
 from .request import BuildRequest
 
 if TYPE_CHECKING:  # Dynamo takes seconds to import, which is for the first build to pay
-    from .compile.trace import Trace
+    from .compile.build import Trace
 
 __all__ = ["trace_effects", "what_timing_may_touch", "why_no_builds"]
 

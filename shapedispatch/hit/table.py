@@ -86,6 +86,10 @@ class Entry:
         """Whether the build has left: the choice stands, and what it needs must be built again."""
         return self.run is None
 
+    def changed(self, **changes: Any) -> Entry:
+        """This with its choice changed."""
+        return replace(self, choice=replace(self.choice, **changes))
+
 
 class _Slot:
     """A key's place: entries newest first, and the number of the hit that used it last.

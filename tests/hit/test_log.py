@@ -31,7 +31,7 @@ def added(**given: Any) -> Any:
     wrong = Variant(lambda x: x, name="wrong")
     made = {"dims": {"x": "M"}, "hints": (), "store": False, "variants": [supplied, wrong], "name": "added", **given}
     dispatcher = shapedispatch(**made)(lambda x: x + 1)
-    dispatcher.core._timer_for = lambda *_: Ladder()
+    dispatcher.core.timer_for = lambda *_: Ladder()
     return dispatcher
 
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shapedispatch.dispatch.tuning_lock import tuning_lock
+from shapedispatch.dispatch.miss import tuning_lock
 from shapedispatch.hit.table import FACTS, MOST_REPLACEMENTS, STATES_A_KEY, Entry, Table
 from shapedispatch.records import Choice
 

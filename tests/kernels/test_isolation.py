@@ -53,7 +53,7 @@ def isolated(kernel: Any, recorder: Recorder, worker: Worker) -> Any:
     core.settings = dataclasses.replace(core.settings, isolate=True, margin=0.0)
     core.worker = lambda: worker
     core.timer = ToldTimer(recorder, lambda launched: 1000 / launched.constants["B"])
-    core._timer_for = lambda *_: core.timer
+    core.timer_for = lambda *_: core.timer
     kernel.cache_clear()
     return kernel
 
