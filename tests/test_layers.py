@@ -44,7 +44,6 @@ MOST_LINES, MOST_LINES_OF_A_FUNCTION = 400, 40
 # What is longer today. Each is to go: the test says so as soon as one is no longer needed.
 TOO_LONG = {
     "api/decorator.py": {"shapedispatch"},
-    "autotune/benchmark.py": {"contest"},
     "hit/csrc/call_signature.c": {"the file"},
     "hit/csrc/cuda_launch.c": {"the file"},
     "hit/csrc/function_call.c": {"the file"},
@@ -67,7 +66,7 @@ PRIVATE = {
     "kernels/runtime/compile.py": "whether Triton compiles in the background",
     "kernels/runtime/launch.py": "the current stream without an object around it",
     "kernels/runtime/mutation_analysis.py": "Triton's own reader of a kernel's intermediate code",
-    "keys/environment.py": "what this torch was built with",
+    "keys/identity.py": "what this torch was built with",
     "keys/key.py": "ambient state, modes and hooks that no public function tells",
 }
 
@@ -79,8 +78,6 @@ OLD_WORDS = re.compile(
     re.IGNORECASE,
 )
 STILL_OLD = {
-    "autotune.benchmark.look_again",
-    "autotune.benchmark.settled",
     "backend.recall",
     "functions.compile.trace.baked",
     "functions.compile.trace.standing",

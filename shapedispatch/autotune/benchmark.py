@@ -96,7 +96,7 @@ def interleaved_bench(
     pass_ns, least = clock_ns() - started_ns, rounds_min
     for number in range(rounds_max):
         may_end = number >= least or (len(bench.running) < 2 and not alone)
-        if may_end and bench.settled(margin, number < rounds_tie):
+        if may_end and bench.decided(margin, number < rounds_tie):
             if not bench.back_in():
                 break
             least = number + rounds_min
@@ -194,7 +194,7 @@ class _Bench:
         """Of those that are running."""
         return min((candidate.timing() for candidate in self.running), key=_median, default=None)
 
-    def settled(self, margin: float, patient: bool) -> bool:
+    def decided(self, margin: float, patient: bool) -> bool:
         """True if more samples would not change who wins, or not by anything that matters.
 
         A tie is proved only while ``patient``; afterwards medians within the margin are taken for one.
