@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from .errors import in_a_line
-from .hit.table import Table
+from .hit.table import Entry, Table
 from .keys.key import Key
-from .records import Choice, Refusal, Variant
-from .shapes.hints import Rule
+from .records import Choice, Origin, Refusal, Timing, Variant
+from .shapes.hints import Rule, distance
 
 __all__ = [
     "ALL",
@@ -77,6 +77,24 @@ class Candidate:
     supplied: bool = False
     """Whether a user wrote it: then nothing is known of what it writes."""
 
+    def entry(self, choice: Choice, offer: Offer) -> Entry:
+        """The entry that runs this for a choice made before."""
+        retry = self.build is not None and offer.written is not None and not offer.written
+        choice = replace(choice, route=self.route, config=self.config)
+        return Entry(self.run, self.check, choice, self.build, retry)
+
+    def wins(
+        self,
+        origin: Origin,
+        offer: Offer,
+        timings: Sequence[Timing] = (),
+        refusals: Sequence[Refusal] = (),
+        notes: Sequence[str] = (),
+    ) -> Entry:
+        """The entry that runs this because it has won, or stands in where nothing may be timed."""
+        refused, said = (*offer.refusals, *refusals), (*self.notes, *offer.notes, *notes)
+        return self.entry(Choice(self.name, origin, timings=tuple(timings), refusals=refused, notes=said), offer)
+
 
 @dataclass(frozen=True, slots=True)
 class Offer:
@@ -98,6 +116,12 @@ class Offer:
     failures: tuple[Refusal, ...] = ()
     reproducible: bool = False
     search: Search | None = None
+
+    def nearest(self, sizes: Mapping[str, int], why: str) -> Entry:
+        """Without timing, and ``why``: the build of the hint nearest to the sizes, if it may be used; else plain."""
+        hinted = [c for c in self.candidates if c.point and c.point.keys() <= sizes.keys() and self.untimed is None]
+        winner = min(hinted, key=lambda c: distance(sizes, c.point or {}), default=self.candidates[0])
+        return winner.wins("nearest" if winner.point else "only", self, notes=(f"not timed: {why}",))
 
 
 class Search(AbstractContextManager["Search"], Protocol):

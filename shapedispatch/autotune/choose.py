@@ -13,7 +13,7 @@ from typing import TypeAlias
 import torch
 
 from ..backend import Candidate
-from ..errors import four_parts, in_a_line
+from ..errors import in_a_line
 from ..records import Refusal, Timing
 from .benchmark import CONFIDENCE, Contest, ahead, contest, error_us
 from .compare import difference
@@ -26,7 +26,6 @@ __all__ = [
     "Objective",
     "PlainRaised",
     "Rules",
-    "all_refused",
     "best",
     "check_objective",
     "choose",
@@ -243,9 +242,3 @@ def _outcome_difference(expected: Outcome, actual: Outcome, tolerance: tuple[flo
 
 def _raised(error: Exception) -> str:
     return f"it raised {in_a_line(error)}"
-
-
-def all_refused(call: str, refusals: Sequence[Refusal]) -> str:
-    """The warning where nothing but plain is left."""
-    reasons = [f"{refusal.variant}: {'; '.join(refusal.reasons)}" for refusal in refusals]
-    return four_parts(call, "every variant but plain was refused:", reasons, "plain runs; `explain` has the details.")

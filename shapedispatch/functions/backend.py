@@ -108,7 +108,7 @@ class TorchFunction:
         """See `Backend.bucket`; numbers that vary have buckets without a rule."""
         scope, _ = self._frame(args, kwargs)
         leaves = ArgumentLeaves.of(scope, self.spec.declaration)
-        seen: ObservedSizes | None = memory.recall(_seen(key, leaves))
+        seen: ObservedSizes | None = memory.facts.observed_sizes.get(_family(key, leaves))
         numbers_vary = seen is not None and seen.with_call(leaves).numbers_vary
         return (key[0], leaves.bucket(rules, numbers_vary)) if rules or numbers_vary else None
 
@@ -157,10 +157,10 @@ class TorchFunction:
     ) -> BuildRequest:
         scope, fixed = self._frame(args, kwargs)
         leaves = ArgumentLeaves.of(scope, self.spec.declaration)
-        fact = _seen(key, leaves)
-        seen: ObservedSizes | None = memory.recall(fact)
+        family = _family(key, leaves)
+        seen: ObservedSizes | None = memory.facts.observed_sizes.get(family)
         seen = leaves.seen() if seen is None else seen.with_call(leaves)
-        memory.remember(fact, seen)
+        memory.facts.observed_sizes[family] = seen
         spec = self.spec
         varying = tuple(axis for axis in seen.axes if axis not in spec.static)
         dynamic = varying if spec.bare else dynamic_dims(spec.hints, spec.declaration.names, spec.static)
@@ -270,9 +270,9 @@ def _lack(builder: OfferBuilder, variant: str, build: NoBuild) -> None:
         builder.fail(variant, build.reason)
 
 
-def _seen(key: Key, leaves: ArgumentLeaves) -> Hashable:
-    """The name of the fact that tells what the calls of a family have shown."""
-    return ("seen", key[0], leaves.rank_signature())
+def _family(key: Key, leaves: ArgumentLeaves) -> Hashable:
+    """Calls whose sizes are compared, to see which of them vary."""
+    return (key[0], leaves.rank_signature())
 
 
 def what_timing_may_touch(

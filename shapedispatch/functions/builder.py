@@ -50,14 +50,14 @@ class Builder:
         """The build of a variant for this call's class and the present state, made where there is none if ``make``."""
         for state in range(MOST_STATES):
             slot = call.slot(point, state)
-            build = memory.build(slot) or memory.recall(slot)
+            build = memory.build(slot) or memory.facts.no_builds.get(slot)
             if build is None or build.gone():
                 why = memory.why_not_again(slot) if make else "it is not built, and nothing is built in this mode"
                 if why:
                     return slot, NoBuild(why, transient=True)
                 build = self._made(call, point, memory)
                 if isinstance(build, NoBuild):
-                    memory.remember(slot, build)
+                    memory.facts.no_builds[slot] = build
                 else:
                     memory.hold(slot, build, not build.shared)
             if isinstance(build, NoBuild) or _stands(build, call, point):
@@ -175,8 +175,8 @@ def _content(cell: types.CellType) -> Hashable:
 
 def trace_effects(call: BuildRequest, memory: Table, make: bool) -> Trace | str | None:
     """The look that holds for this call: remembered, or (if ``make``) made; None without one."""
-    fact = ("effects", call.rank_signature())
-    known: tuple[Trace | str, ...] = memory.recall(fact) or ()
+    family = call.rank_signature()
+    known: tuple[Trace | str, ...] = memory.facts.effects.get(family) or ()
     frame = call.as_seen()
     for look in known:
         if isinstance(look, str) or not look.accepts(frame):
@@ -184,15 +184,14 @@ def trace_effects(call: BuildRequest, memory: Table, make: bool) -> Trace | str 
     if not make:
         return None
     look = _look(call, memory)
-    memory.remember(fact, (look, *known)[:TRACES_A_FAMILY])
+    memory.facts.effects[family] = (look, *known)[:TRACES_A_FAMILY]
     return look
 
 
 def _look(call: BuildRequest, memory: Table) -> Trace | str:
     """A trace with sizes and numbers dynamic, else one with the call's own, or why there is neither."""
-    constant = ("sizes are constants to it", call.rank_signature())
     why = ""
-    if not memory.recall(constant):
+    if not memory.facts.constant_sizes.get(call.rank_signature()):
         look = _traced(call, None)
         if not isinstance(look, str):
             return look
@@ -200,7 +199,7 @@ def _look(call: BuildRequest, memory: Table) -> Trace | str:
     look = _traced(call, {})
     if isinstance(look, str):
         return why or look
-    memory.remember(constant, True)
+    memory.facts.constant_sizes[call.rank_signature()] = True
     return look
 
 

@@ -217,14 +217,13 @@ class TritonKernel:
 
     def _add_plain(self, builder: KernelOfferBuilder) -> None:
         """The first config that runs; raises what the first of all raised where none does."""
-        fact = ("plain", builder.of_class)
-        ran = builder.memory.recall(fact)  # where earlier ones did not
-        first = builder.places[0]
+        first, first_config = builder.places[0], builder.memory.facts.first_config
+        ran = first_config.get(builder.of_class)  # where earlier ones did not
         for place in dict.fromkeys([*(place for place in builder.left if place == ran), *builder.places]):
             builder.add([Wanted("plain", place)])
             if builder.candidates:
                 if place != first:
-                    builder.memory.remember(fact, place)
+                    first_config[builder.of_class] = place
                 return
         if not builder.request.build:
             builder.candidates.append(Candidate("plain", self.first, route="Triton's own launch, which may compile"))

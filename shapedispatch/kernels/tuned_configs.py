@@ -7,13 +7,14 @@ places in the list of configs, kept in the table's memory, and no tensor.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any, NamedTuple
 
 from ..backend import Call, Offer
+from ..hit.table import FactMap
 from ..keys.key import Key
 from ..records import Choice
 from ..shapes.hints import distance, variant_name
@@ -117,15 +118,19 @@ class TunedConfigs:
     def _remember(self, point: Point | None, places: Sequence[int], how: str) -> None:
         """Remember the configs at ``places`` as the newest that were found."""
         every = dict.fromkeys([*places, *self._remembered(point).places])
-        self.builder.memory.remember(self._fact(point), _Found(tuple(every)[:MOST_FOUND], how))
+        facts, of = self._facts(point)
+        facts[of] = _Found(tuple(every)[:MOST_FOUND], how)
 
     def _remembered(self, point: Point | None) -> _Found:
-        return self.builder.memory.recall(self._fact(point)) or _Found()
+        facts, of = self._facts(point)
+        return facts.get(of) or _Found()
 
-    def _fact(self, point: Point | None) -> tuple[Any, ...]:
+    def _facts(self, point: Point | None) -> tuple[FactMap[Hashable, Any], Hashable]:
+        """Where it is remembered: the map, and the key in it."""
+        facts = self.builder.memory.facts
         if point is None:
-            return ("found here", self.builder.call.key)
-        return ("found", self.builder.of_class, variant_name(point))
+            return facts.tuned_here, self.builder.call.key
+        return facts.tuned_for_hint, (self.builder.of_class, variant_name(point))
 
     def _everywhere(self, point: Point) -> tuple[Key, str]:
         """What says the same in every process: the class of calls but for the device's number, and the hint."""

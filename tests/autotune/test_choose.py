@@ -9,10 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from shapedispatch.autotune.choose import PlainRaised, Rules, all_refused, choose
+from shapedispatch.autotune.choose import PlainRaised, Rules, choose
 from shapedispatch.autotune.trial import Trial
 from shapedispatch.backend import Candidate
-from shapedispatch.records import Refusal
 from tests.helpers import Ladder
 
 X = torch.linspace(-1, 1, 16)
@@ -139,14 +138,3 @@ def test_nothing_of_the_trial_is_kept() -> None:
     assert seen
     assert all(reference() is None for reference in seen)
     assert decision.winner.name == "1"
-
-
-def test_the_warning_that_all_were_refused_has_four_parts() -> None:
-    """The call, what was tried, each reason, what to do."""
-    text = all_refused("f()", [Refusal("exact", ("no compiler",))])
-    assert text.splitlines() == [
-        "f()",
-        "every variant but plain was refused:",
-        "  - exact: no compiler",
-        "plain runs; `explain` has the details.",
-    ]
