@@ -221,7 +221,7 @@ class TorchFunction:
             if isinstance(build, NoBuild):
                 _lack(builder, name, build)
                 return
-            reasons = build.accepts(call.as_seen()) or build.too_large(number.value for number in call.leaves.numbers)
+            reasons = build.accepts(call.as_seen) or build.too_large(number.value for number in call.leaves.numbers)
             if reasons:
                 builder.refuse(name, *reasons)
                 return
@@ -256,7 +256,7 @@ class TorchFunction:
         if not (hinted or exact) or request.why_not(str(request.only)):
             return None
         _, build = self._builder.find(call, point, memory, make=request.build)
-        return None if isinstance(build, NoBuild) or build.accepts(call.as_seen()) else build.trace
+        return None if isinstance(build, NoBuild) or build.accepts(call.as_seen) else build.trace
 
 
 def _lack(builder: OfferBuilder, variant: str, build: NoBuild) -> None:

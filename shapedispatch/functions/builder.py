@@ -127,7 +127,7 @@ def _stands(build: Build, call: BuildRequest, point: Mapping[str, int]) -> bool:
 
     In this order, since to fake a call of other sizes takes half a millisecond.
     """
-    return not build.accepts(call.as_seen()) or not build.accepts(call.frame(point))
+    return not build.accepts(call.as_seen) or not build.accepts(call.frame(point))
 
 
 def _equal(
@@ -177,7 +177,7 @@ def trace_effects(call: BuildRequest, memory: Table, make: bool) -> Trace | str 
     """The look that holds for this call: remembered, or (if ``make``) made; None without one."""
     family = call.rank_signature()
     known: tuple[Trace | str, ...] = memory.facts.effects.get(family) or ()
-    frame = call.as_seen()
+    frame = call.as_seen
     for look in known:
         if isinstance(look, str) or not look.accepts(frame):
             return look
