@@ -53,9 +53,7 @@ def main(reply_file: str) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a candidate that dies leaves no image of gigabytes behind
     importlib.import_module("torch._dynamo")  # seconds, which are not the first candidate's
     set_mode("off")  # what a candidate calls runs as written
-    stream = os.fdopen(
-        requests, "rb"
-    )  # nothing is sent before the answer: the buffer hides none from a poll
+    stream = os.fdopen(requests, "rb")  # nothing is sent before the answer: the buffer hides none from a poll
     _answer(replies, [])
     while _something_comes(requests):
         head = stream.readline()

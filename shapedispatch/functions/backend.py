@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..backend import ALL, Candidate, Effects, Offer, OfferBuilder, OfferRequest
 from ..hit.table import Table
@@ -17,12 +17,9 @@ from ..records import Variant
 from ..shapes.declaration import Declaration
 from ..shapes.hints import Hints, Rule, dynamic_dims, hint_points, point_of, round_up_pow2, two_nearest, variant_name
 from .builder import Builder, trace_effects
-from .builds import NoBuild
+from .compile.build import NoBuild, Trace
 from .fake_args import resized
 from .request import ArgumentLeaves, BuildRequest, ObservedSizes, sizes_of
-
-if TYPE_CHECKING:
-    from .compile.trace import Trace
 
 __all__ = ["FunctionSpec", "TorchFunction"]
 
@@ -221,7 +218,7 @@ class TorchFunction:
             if isinstance(build, NoBuild):
                 _lack(builder, name, build)
                 return
-            reasons = build.accepts(call.as_seen()) or build.too_large(number.value for number in call.leaves.numbers)
+            reasons = build.accepts(call.as_seen) or build.too_large(number.value for number in call.leaves.numbers)
             if reasons:
                 builder.refuse(name, *reasons)
                 return
@@ -256,7 +253,7 @@ class TorchFunction:
         if not (hinted or exact) or request.why_not(str(request.only)):
             return None
         _, build = self._builder.find(call, point, memory, make=request.build)
-        return None if isinstance(build, NoBuild) or build.accepts(call.as_seen()) else build.trace
+        return None if isinstance(build, NoBuild) or build.accepts(call.as_seen) else build
 
 
 def _lack(builder: OfferBuilder, variant: str, build: NoBuild) -> None:

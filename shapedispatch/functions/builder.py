@@ -11,17 +11,14 @@ import types
 import weakref
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..errors import in_a_line
 from ..hit.table import Table
 from ..keys.signature import call_of
 from ..shapes.hints import point_of, variant_name
-from .builds import PLAIN_VALUES, Build, NoBuild
+from .compile.build import PLAIN_TYPES, Build, NoBuild, Trace
 from .request import BuildRequest
-
-if TYPE_CHECKING:  # Dynamo and Inductor take seconds to import, which is for the first build to pay
-    from .compile.trace import Trace
 
 __all__ = ["Builder", "made", "trace_effects"]
 
@@ -51,7 +48,7 @@ class Builder:
         for state in range(MOST_STATES):
             slot = call.slot(point, state)
             build = memory.build(slot) or memory.facts.no_builds.get(slot)
-            if build is None or build.gone():
+            if build is None or build.invalidated():
                 why = memory.why_not_again(slot) if make else "it is not built, and nothing is built in this mode"
                 if why:
                     return slot, NoBuild(why, transient=True)
@@ -103,7 +100,7 @@ class Builder:
         except Untraceable as error:
             code.release()
             return NoBuild(str(error))
-        build = Build(traced, code)
+        build = Build(**vars(traced), code=code)
         name, twin = _equal(build, call, memory, call.points) if point else ("", None)
         if twin is not None:
             build.release()
@@ -127,7 +124,7 @@ def _stands(build: Build, call: BuildRequest, point: Mapping[str, int]) -> bool:
 
     In this order, since to fake a call of other sizes takes half a millisecond.
     """
-    return not build.accepts(call.as_seen()) or not build.accepts(call.frame(point))
+    return not build.accepts(call.as_seen) or not build.accepts(call.frame(point))
 
 
 def _equal(
@@ -148,7 +145,7 @@ def source_key(
 
     Where that can't be told, equal to nothing. ``settings`` stands for those of the compiler itself.
     """
-    if not all(type(value) in PLAIN_VALUES for value in options.values()):
+    if not all(type(value) in PLAIN_TYPES for value in options.values()):
         return object()  # such as a pass of the user's: nothing says that two of them are equal
     how = tuple(sorted((name, repr(value)) for name, value in options.items()))
     sizes = call.leaves.sizes_at(point)
@@ -170,14 +167,14 @@ def _content(cell: types.CellType) -> Hashable:
         value = cell.cell_contents
     except ValueError:
         return None
-    return repr(value) if type(value) in PLAIN_VALUES else id(value)
+    return repr(value) if type(value) in PLAIN_TYPES else id(value)
 
 
 def trace_effects(call: BuildRequest, memory: Table, make: bool) -> Trace | str | None:
     """The look that holds for this call: remembered, or (if ``make``) made; None without one."""
     family = call.rank_signature()
     known: tuple[Trace | str, ...] = memory.facts.effects.get(family) or ()
-    frame = call.as_seen()
+    frame = call.as_seen
     for look in known:
         if isinstance(look, str) or not look.accepts(frame):
             return look

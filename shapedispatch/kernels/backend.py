@@ -164,7 +164,8 @@ class TritonKernel:
             self._add_plain(builder)
         search = self._search(builder) if request.only is None and request.build and request.search else None
         if search is None:
-            self._add_found(builder)
+            if len(builder.left) > 1:  # else there is nothing to find
+                builder.add(TunedConfigs(builder, self._points).wanted(), builder.static())
             self._add_constants(builder)
             builder.add_supplied()
         return builder.finish(search)
@@ -196,7 +197,7 @@ class TritonKernel:
             left=left,
             builds=self._builds,
             memory=memory,
-            stream_of=_no_stream if self.wrapped.interpreted else current_stream(),
+            stream_of=(lambda device: 0) if self.wrapped.interpreted else current_stream(),
             sizes=self.sizes(args, kwargs),
         )
 
@@ -217,9 +218,8 @@ class TritonKernel:
 
     def _add_plain(self, builder: KernelOfferBuilder) -> None:
         """The first config that runs; raises what the first of all raised where none does."""
-        first_config = builder.memory.facts.first_config
+        first, first_config = builder.places[0], builder.memory.facts.first_config
         ran = first_config.get(builder.of_class)  # where earlier ones did not
-        first = builder.places[0]
         for place in dict.fromkeys([*(place for place in builder.left if place == ran), *builder.places]):
             builder.add([Wanted("plain", place)])
             if builder.candidates:
@@ -233,11 +233,6 @@ class TritonKernel:
             builder.add([Wanted("plain", first)], judged=False)
         if not builder.candidates:
             raise builder.errors["plain"]
-
-    def _add_found(self, builder: KernelOfferBuilder) -> None:
-        """What was found so far, as far as pruning leaves it for this call."""
-        if len(builder.left) > 1:
-            builder.add(TunedConfigs(builder, self._points).wanted(), builder.static())
 
     def _add_constants(self, builder: KernelOfferBuilder) -> None:
         """Builds with constants beside those for hints: ``static`` where there are no configs, and ``exact``."""
@@ -309,10 +304,6 @@ def _refuse_far_tensors(names: Sequence[str], far: Mapping[int, int]) -> None:
     for place, device in far.items():
         if device == CPU:
             raise Bypass(f"{names[place]} lies on the CPU, and Triton's own launch looks at such addresses")
-
-
-def _no_stream(device: int) -> int:
-    return 0
 
 
 def _shared(value: Any, rule: Rule | None) -> Hashable:

@@ -117,16 +117,16 @@ class TunedConfigs:
 
     def _remember(self, point: Point | None, places: Sequence[int], how: str) -> None:
         """Remember the configs at ``places`` as the newest that were found."""
-        facts, key = self._facts(point)
         every = dict.fromkeys([*places, *self._remembered(point).places])
-        facts[key] = _Found(tuple(every)[:MOST_FOUND], how)
+        facts, of = self._facts(point)
+        facts[of] = _Found(tuple(every)[:MOST_FOUND], how)
 
     def _remembered(self, point: Point | None) -> _Found:
-        facts, key = self._facts(point)
-        return facts.get(key) or _Found()
+        facts, of = self._facts(point)
+        return facts.get(of) or _Found()
 
     def _facts(self, point: Point | None) -> tuple[FactMap[Hashable, Any], Hashable]:
-        """Where what is found for a hint, or without one for this key, is remembered, and under what."""
+        """Where it is remembered: the map, and the key in it."""
         facts = self.builder.memory.facts
         if point is None:
             return facts.tuned_here, self.builder.call.key
@@ -172,7 +172,8 @@ class ConfigSearch(AbstractContextManager["ConfigSearch"]):
         best = _nearly_best(choice) if timed else [choice.variant]
         self.builder.hold(best)
         if timed or len(self.builder.candidates) == 1:  # all others were refused, and would be again
-            how = f"the best of {len(self.builder.left)} configs at {_at(self.builder.sizes)}"
+            sizes = ", ".join(f"{name}={size}" for name, size in self.builder.sizes.items())
+            how = f"the best of {len(self.builder.left)} configs at {sizes or 'the first such call'}"
             places = [self._places.get(name, self._places["plain"]) for name in best]
             self.tuned.keep(self.point, choice, places, how)
 
@@ -185,10 +186,6 @@ def _is_config(config: Any, described: Any) -> bool:
     if isinstance(described, str):
         return described in (str(config), json.dumps(str(config)), config_text(config))
     return described is config or described == config  # type: ignore[no-any-return]  # Triton's own comparison
-
-
-def _at(sizes: Mapping[str, int]) -> str:
-    return ", ".join(f"{name}={size}" for name, size in sizes.items()) or "the first such call"
 
 
 def _nearly_best(choice: Choice) -> list[str]:

@@ -23,8 +23,8 @@ from torch import Tensor, nn
 from shapedispatch import Store, Variant, set_mode, shapedispatch
 from shapedispatch.dispatch import known_choices
 from shapedispatch.functions import builder
-from shapedispatch.functions.builds import Build
 from shapedispatch.functions.compile import tracer
+from shapedispatch.functions.compile.build import Build
 from shapedispatch.store import kernel_store
 from shapedispatch.store.kernel_store import KernelStore
 from shapedispatch.store.store import Row
