@@ -7,11 +7,12 @@ The dispatcher asks a backend for the key of a call on each hit, and for an offe
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from .errors import in_a_line
-from .hit.table import Entry, Facts
+from .hit.table import Entry, Table
 from .keys.key import Key
 from .records import Choice, Origin, Refusal, Timing, Variant
 from .shapes.hints import Rule, distance
@@ -19,16 +20,45 @@ from .shapes.hints import Rule, distance
 __all__ = [
     "ALL",
     "Backend",
+    "Call",
     "Candidate",
     "Effects",
-    "Memory",
     "Offer",
+    "OfferBuilder",
     "OfferRequest",
     "Search",
     "TrialRequest",
     "TunedConfigs",
-    "why_not_supplied",
 ]
+
+Call = tuple[tuple[Any, ...], Mapping[str, Any]]
+"""The arguments of a call, by position and by name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Effects:
+    """What one class of calls, or one compiled kernel, does beside returning a value.
+
+    ``mutated`` names the arguments written, None where any may be. ``other_writes`` has a sentence for each thing
+    written that is no argument. ``collectives`` are the operations that other ranks take part in. ``reads_state`` is
+    true where tensors are read that are no arguments, such as parameters. Where nothing of this could be found out,
+    ``unknown`` says why.
+    """
+
+    mutated: frozenset[str] | None = frozenset()
+    other_writes: tuple[str, ...] = ()
+    collectives: tuple[str, ...] = ()
+    reads_state: bool = False
+    unknown: str = ""
+
+    def __or__(self, other: Effects) -> Effects:
+        return Effects(
+            None if self.mutated is None or other.mutated is None else self.mutated | other.mutated,
+            tuple(dict.fromkeys(self.other_writes + other.other_writes)),
+            tuple(dict.fromkeys(self.collectives + other.collectives)),
+            self.reads_state or other.reads_state,
+            self.unknown or other.unknown,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +103,8 @@ class Offer:
     ``written`` names the arguments that plain writes, None where that is unknown. ``untimed`` says why nothing may
     be run for timing, if so. ``notes`` are for a person. ``aliases`` name, for a variant that is the same code as
     another, that other. ``failures`` are those refusals that are no matter of this call's sizes. ``reproducible`` says
-    that where plain is all that is offered, the reasons would hold in another process too.
+    that where plain is all that is offered, the reasons would hold in another process too. A ``search`` is to be made
+    first, if there is one: then only plain is offered.
     """
 
     candidates: tuple[Candidate, ...]
@@ -84,6 +115,7 @@ class Offer:
     aliases: Mapping[str, str] = field(default_factory=dict)
     failures: tuple[Refusal, ...] = ()
     reproducible: bool = False
+    search: Search | None = None
 
     def nearest(self, sizes: Mapping[str, int], why: str) -> Entry:
         """Without timing, and ``why``: the build of the hint nearest to the sizes, if it may be used; else plain."""
@@ -92,18 +124,24 @@ class Offer:
         return winner.wins("nearest" if winner.point else "only", self, notes=(f"not timed: {why}",))
 
 
-@dataclass(frozen=True, slots=True)
-class Search(Offer):
-    """An offer of all configs, of which one is to be found.
+class Search(AbstractContextManager["Search"], Protocol):
+    """A step before an offer: all configs are made and timed, and what the offer is then made of is kept.
 
-    ``found`` must be told the choice: what it names is kept, and what was nearly as good; the rest is let go. It is the
-    choice for the key if ``final``; else the next offer is made of what was found for hints. ``at`` is the call to be
-    timed where that is another one: at the hint itself.
+    It is entered, asked for its `offer`, and told the winner; on exit the builds are released that nobody keeps.
     """
 
-    found: Callable[[Choice], None] | None = None
-    final: bool = False
-    at: tuple[tuple[Any, ...], dict[str, Any]] | None = None
+    at: Call | None
+    """The call to be timed where that is another one: at the hint itself."""
+
+    @property
+    def final(self) -> bool:
+        """Whether its winner is the choice for the key; else an offer is made of what was found."""
+
+    def offer(self) -> Offer:
+        """Every config that may run the call."""
+
+    def keep(self, choice: Choice) -> None:
+        """Keep what was chosen, and what was nearly as good."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +176,8 @@ class OfferRequest:
     had for a config, or its text as a store holds it. ``exhaustive`` asks for all configs at this very call.
     ``judge(variant, trial_request)`` is asked before a variant is made or run, and says why it may not be, if so.
     ``tuned_configs`` are those of all processes, where they are kept. With ``alone`` the one that is asked for comes
-    without plain. ``untimed(offer)`` says why nothing of an offer would be timed, if so: then a search makes nothing.
+    without plain. ``untimed(offer)`` says why nothing of an offer would be timed, if so: then nothing is searched; nor
+    without ``search``, when the offer is made of what has been found.
     """
 
     only: str | None = None
@@ -149,6 +188,7 @@ class OfferRequest:
     tuned_configs: TunedConfigs | None = None
     alone: bool = False
     untimed: Callable[[Offer], str | None] | None = None
+    search: bool = True
 
     def wants(self, variant: str) -> bool:
         """Whether a variant is asked for."""
@@ -162,7 +202,69 @@ class OfferRequest:
 ALL = OfferRequest()
 
 
-def why_not_supplied(variant: Variant, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
+@dataclass(slots=True)
+class OfferBuilder:
+    """One offer in the making: who may run the call, and why the others may not; ``request`` is what was asked for."""
+
+    request: OfferRequest = ALL
+    candidates: list[Candidate] = field(default_factory=list)
+    refusals: list[Refusal] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    aliases: dict[str, str] = field(default_factory=dict)
+    failures: list[Refusal] = field(default_factory=list)
+    reproducible: bool = True
+    """Whether another process would refuse the same."""
+
+    def refuse(self, variant: str, *reasons: str) -> None:
+        """Leave a variant out of this call."""
+        self.refusals.append(Refusal(variant, reasons))
+
+    def put_off(self, variant: str, reason: str) -> None:
+        """Leave a variant out that may be there another time."""
+        self.reproducible = False
+        self.refuse(variant, reason)
+
+    def fail(self, variant: str, reason: str) -> None:
+        """Leave a variant out that could not be made, whatever the sizes of the call."""
+        self.refuse(variant, reason)
+        self.failures.append(self.refusals[-1])
+
+    def allows(self, variant: str, trial_request: TrialRequest | None = None) -> bool:
+        """Whether a variant may be made or run here; a refusal where it may not."""
+        why_not = self.request.why_not(variant, trial_request)
+        if why_not:
+            self.put_off(variant, why_not)
+        return not why_not
+
+    def supply(self, variant: Variant, run: Callable[..., Any], call: Call, trial: TrialRequest | None = None) -> None:
+        """Offer what the user has supplied, where it is asked for and may run this call."""
+        name = str(variant.name)
+        if not self.request.wants(name):
+            return
+        reason = _why_not_supplied(variant, *call)
+        if reason:  # first: what would try the variant elsewhere is not asked about one that is not to run
+            self.refuse(name, reason)
+        elif self.allows(name, trial):
+            self.candidates.append(Candidate(name, run, route="the function that was supplied", supplied=True))
+
+    def offer(
+        self, written: Collection[str] | None = None, untimed: str | None = None, search: Search | None = None
+    ) -> Offer:
+        """The offer as it stands."""
+        return Offer(
+            tuple(self.candidates),
+            tuple(self.refusals),
+            written,
+            untimed,
+            tuple(self.notes),
+            self.aliases,
+            tuple(self.failures),
+            self.reproducible and bool(self.refusals) and not (self.failures or untimed),
+            search,
+        )
+
+
+def _why_not_supplied(variant: Variant, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
     """What a supplied variant's ``when`` says of the call."""
     try:
         answer = variant.when(*args, **kwargs) if variant.when is not None else None
@@ -173,41 +275,37 @@ def why_not_supplied(variant: Variant, args: tuple[Any, ...], kwargs: Mapping[st
     return f"its `when` answered with a {type(answer).__name__}: allowed is a sentence why not, or None"
 
 
-class Memory(Protocol):
-    """What a backend may remember; see `table.Table`, which is it."""
-
-    def build(self, key: Hashable) -> Any:
-        """The build under this key, or None."""
-
-    def hold(self, key: Hashable, build: Any, made: bool = True) -> None:
-        """Keep a build, which may let the least recently used one go; ``made`` counts it as a compilation."""
-
-    def why_not_again(self, key: Hashable) -> str | None:
-        """Why the build under this key, which was held before, is not to be made another time, or None."""
-
-    @property
-    def facts(self) -> Facts:
-        """What was learned of the calls."""
-
-
 class Backend(Protocol):
     """The calls of one decorated thing, and their variants. A call is always in normal form, see `signature`."""
 
     name: str
     searches: bool
-    """Whether an offer may be a `Search`, so that it asks for `TunedConfigs`."""
+    """Whether an offer may want a `Search`, so that it asks for `TunedConfigs`."""
+    replayable: bool
+    """Whether a key describes its call in full: then one like it can be made of the key alone."""
     arity: int
     """A call of exactly this many positional arguments and no keywords is in normal form already."""
+    named: Any
+    """What has the decorated thing's name in a module, where a worker finds its dispatcher."""
+    dims: tuple[str, ...]
+    """The dims that were declared."""
 
     @property
     def plain(self) -> Callable[..., Any]:
         """The thing as it was written."""
+
+    @property
+    def first(self) -> Callable[..., Any]:
+        """In place of plain where nothing may be timed: plain itself, or a kernel's first config."""
 
     def normal(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The call in normal form; raises TypeError for a call that the function itself would refuse."""
 
     def key(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Key:
         """The key of a call; raises key.Bypass."""
+
+    def form(self) -> tuple[bool, bool] | None:
+        """How `key` is made, for hits in C: whether of a receiver, and whether with the overlaps; None if otherwise."""
 
     def arguments(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """The arguments by name."""
@@ -224,7 +322,7 @@ class Backend(Protocol):
         """The call with some dims set to other sizes, its values repeated or cut; raises declaration.DimsMismatch."""
 
     def bucket(
-        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], key: Key, rules: Mapping[str, Rule], memory: Memory
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], key: Key, rules: Mapping[str, Rule], memory: Table
     ) -> Hashable | None:
         """What calls have in common that may share one timing: all but the dims with rules, and there the bucket.
 
@@ -235,21 +333,6 @@ class Backend(Protocol):
         """What a stored choice depends on besides the key and the machine: the code, the candidates."""
 
     def offer(
-        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], key: Key, memory: Memory, request: OfferRequest = ALL
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], key: Key, memory: Table, request: OfferRequest = ALL
     ) -> Offer:
         """What may run this call: builds what is missing. Called under the lock that building holds."""
-
-
-@dataclass(frozen=True, slots=True)
-class Effects:
-    """The effects of one class of calls, as Dynamo and AOTAutograd see them.
-
-    ``writes`` names the arguments written. ``elsewhere`` has a sentence for each thing written that is no argument.
-    ``collectives`` are the operations that other ranks take part in. ``reads_state`` is true where the function reads
-    tensors that are no arguments, such as parameters.
-    """
-
-    writes: frozenset[str] = frozenset()
-    elsewhere: tuple[str, ...] = ()
-    collectives: tuple[str, ...] = ()
-    reads_state: bool = False

@@ -86,9 +86,9 @@ def _own_settings_and_store(
 @pytest.fixture(autouse=True)
 def _own_builds() -> None:
     """Nothing shared with a function of the same source that an earlier test decorated: tests count builds."""
-    builds = sys.modules.get("shapedispatch.functions.builds")
-    if builds is not None:
-        builds.made.clear()
+    builder = sys.modules.get("shapedispatch.functions.builder")
+    if builder is not None:
+        builder.made.clear()
 
 
 def _let_nothing_new_be_stored(monkeypatch: pytest.MonkeyPatch, place: str) -> None:

@@ -18,13 +18,14 @@ class Backend:
     """Calls of one number each: the number is the key, and what is offered is what a test says."""
 
     name = "tests.backend"
-    searches = False
+    searches = replayable = False
     arity = 1
+    dims = ("M",)
 
     def __init__(self, *others: str) -> None:
         self.ran: list[str] = []
         self.offers = 0
-        self.plain = self.variant("plain")
+        self.plain = self.first = self.named = self.variant("plain")
         self.others: list[Candidate] = []
         self.given: dict[str, Any] = {"written": ()}
         self.bypass = self.misfit = ""
@@ -53,6 +54,9 @@ class Backend:
         if self.bypass:
             raise Bypass(self.bypass)
         return (ambient(), ("number", args[0]))
+
+    def form(self) -> None:
+        """Of no use to C."""
 
     def arguments(self, args: Any, kwargs: Any) -> dict[str, Any]:
         """By name."""

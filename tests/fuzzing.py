@@ -29,10 +29,11 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from shapedispatch.api.decorator import function_of
-from shapedispatch.backend import ALL, Candidate, Memory, Offer, OfferRequest
+from shapedispatch.backend import ALL, Candidate, Offer, OfferRequest
 from shapedispatch.dispatch import dispatcher as core_room
 from shapedispatch.dispatch.dispatcher import Core
 from shapedispatch.functions.backend import FunctionSpec, TorchFunction
+from shapedispatch.hit.table import Table
 from shapedispatch.keys.key import Key
 from shapedispatch.keys.tree import span
 from shapedispatch.settings.resolve import settings
@@ -157,7 +158,7 @@ class BakingBackend(TorchFunction):
     """Offers plain and a `Baked` build of the call at hand; nothing is traced or compiled."""
 
     def offer(
-        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], key: Key, memory: Memory, request: OfferRequest = ALL
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], key: Key, memory: Table, request: OfferRequest = ALL
     ) -> Offer:
         """Plain, then the baked build."""
         plain = Candidate("plain", self.plain)

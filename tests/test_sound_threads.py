@@ -24,8 +24,9 @@ from torch import Tensor, nn
 
 import shapedispatch as package
 from shapedispatch import shapedispatch
-from shapedispatch.backend import Candidate, Memory, Offer
+from shapedispatch.backend import Candidate, Offer
 from shapedispatch.dispatch.miss import tuning_lock
+from shapedispatch.hit.table import Table
 from shapedispatch.keys.key import Key
 from tests.fuzzing import Baked, BakingBackend, LastIsFastest, baking, last_wins
 
@@ -404,7 +405,7 @@ class _Held:
 class HoldingBackend(BakingBackend):
     """Its baked builds are held by the table, and leave it."""
 
-    def offer(self, args: tuple[Any, ...], kwargs: Any, key: Key, memory: Memory, *request: Any) -> Offer:
+    def offer(self, args: tuple[Any, ...], kwargs: Any, key: Key, memory: Table, *request: Any) -> Offer:
         """Plain, then a baked build that the table holds."""
         slot = ("build", key)
         if memory.build(slot) is None:

@@ -53,14 +53,14 @@ def main(reply_file: str) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a candidate that dies leaves no image of gigabytes behind
     importlib.import_module("torch._dynamo")  # seconds, which are not the first candidate's
     set_mode("off")  # what a candidate calls runs as written
-    stream = os.fdopen(requests, "rb", buffering=0)
+    stream = os.fdopen(requests, "rb")  # nothing is sent before the answer: the buffer hides none from a poll
     _answer(replies, [])
     while _something_comes(requests):
-        head = _line(stream)
-        if not head:
+        head = stream.readline()
+        if not head.endswith(b"\n"):
             return
         request = json.loads(head)
-        payload = _exactly(stream, request["bytes"])
+        payload = stream.read(request["bytes"])
         signal.setitimer(signal.ITIMER_REAL, request["limit"] + 5)  # whose default action ends the process
         _answer(replies, _tried(request, payload))
         signal.setitimer(signal.ITIMER_REAL, 0)
@@ -111,27 +111,6 @@ def _something_comes(requests: int) -> bool:
     poll = select.poll()
     poll.register(requests, select.POLLIN)
     return bool(poll.poll(IDLE_S * 1e3))
-
-
-def _line(stream: Any) -> bytes:
-    read = b""
-    while not read.endswith(b"\n"):
-        piece = stream.read(1)
-        if not piece:
-            return b""
-        read += piece
-    return read
-
-
-def _exactly(stream: Any, count: int) -> bytes:
-    parts: list[bytes] = []
-    while count > 0:
-        piece = stream.read(count)
-        if not piece:
-            return b""
-        parts.append(piece)
-        count -= len(piece)
-    return b"".join(parts)
 
 
 def _die_with(requests: int) -> None:

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import SettingsError, ShapeDispatchError, in_a_line
-from ..functions.backend import TorchFunction
 from ..keys.key import Bypass, storable
 from ..records import Choice, spelled
 from ..store.key_text import canonical, differing, parse
@@ -180,8 +179,7 @@ def jobs_at(dispatcher: Any, points: Sequence[Mapping[str, int]], ask: str = "tu
 
 
 def _refuse_unknown_dims(backend: Any, points: Sequence[Mapping[str, int]]) -> None:
-    declaration = getattr(backend.spec, "declaration", None)
-    known = declaration.names if declaration is not None else tuple(backend.spec.dims)
+    known = backend.dims
     unknown = sorted({name for point in points for name in point} - set(known)) if known else []
     if unknown:
         raise UsageError(f"{backend.name} has no dim {unknown[0]}; it has {', '.join(known)}")
@@ -215,7 +213,7 @@ def _tuned_again(dispatcher: Any, key: str, random: bool) -> Callable[[], Choice
     def run() -> Choice:
         core = dispatcher.core
         args, kwargs = _call_again(core, key, random)
-        with made_under(key) if isinstance(core.backend, TorchFunction) else contextlib.nullcontext():
+        with made_under(key) if core.backend.replayable else contextlib.nullcontext():
             return core.tune(*args, **kwargs)  # type: ignore[no-any-return]
 
     return run
@@ -224,7 +222,7 @@ def _tuned_again(dispatcher: Any, key: str, random: bool) -> Callable[[], Choice
 def _call_again(core: Any, key: str, random: bool) -> Call:
     """The call of a key, made so that its key is this one; raises CannotReplay where it does not come out so."""
     backend = core.backend
-    if not isinstance(backend, TorchFunction):
+    if not backend.replayable:
         return _kernels_call_again(core, key)
     if core.inputs is None and not random:
         raise CannotReplay(

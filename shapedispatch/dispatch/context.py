@@ -99,7 +99,7 @@ class MissContext:
         if not self.settings.isolate:
             return None
         core, names = self.core, tuple(self.core.backend.arguments(self.args, self.kwargs))
-        where = address(getattr(core.backend, "named", core.backend.plain), core)
+        where = address(core.backend.named, core)
         limit = self.settings.copy_limit
         return Isolation(where, core.worker, core.table.facts, self.key, self.args, self.kwargs, names, limit).why_not
 

@@ -79,10 +79,10 @@ class Core:
 
     def _use_fast_path(self) -> None:
         """Let C answer hits, where it is in use and makes such keys as the backend does: those that have a form."""
-        self._form: Callable[[], tuple[bool, bool]] | None = getattr(self.backend, "form", None)
-        if self._form is None:
+        form = self.backend.form()
+        if form is None:
             return
-        self.fast_path = native.fast_path(self.call, self._fallback, self._form()[0])
+        self.fast_path = native.fast_path(self.call, self._fallback, form[0])
         if self.fast_path is not None:
             self.fast_path.off = self.off
             self.table.attach(self.fast_path)
@@ -103,8 +103,8 @@ class Core:
         entry = self.table.find(key, args, kwargs)
         if entry is None:
             return self.miss(key, args, kwargs)
-        if node is not None and self._form is not None:
-            self.table.insert(node, key, args, kwargs, self._form()[1])
+        if node is not None and (form := self.backend.form()) is not None:
+            self.table.insert(node, key, args, kwargs, form[1])
         return self.run(entry, args, kwargs)
 
     def run(self, entry: Entry, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
@@ -142,7 +142,7 @@ class Core:
     def _untimed(self, reason: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Run plain and count why, where nothing may be timed now: a kernel as written has an autotuner of its own."""
         self.table.count("bypasses", reason)
-        return getattr(self.backend, "first", self.plain)(*args, **kwargs)
+        return self.backend.first(*args, **kwargs)
 
     def miss(self, key: Key, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Decide for a key without a choice, then run the winner once on the caller's arguments."""

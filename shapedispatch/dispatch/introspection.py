@@ -8,7 +8,7 @@ from typing import Any
 
 from ..autotune.choose import PlainRaised
 from ..autotune.preserve_state import preserve_state
-from ..backend import ALL, Backend, Candidate, Offer, Search
+from ..backend import ALL, Backend, Candidate, Offer
 from ..errors import DeclarationError, NoVariantError, four_parts, render_call
 from ..keys.key import Bypass, Key, safe_key
 from ..records import Choice, Refusal
@@ -102,21 +102,23 @@ class Introspection:
             if look_up is None or (look_up.check is not None and not look_up.check(args, kwargs)):
                 if len(found) >= _VARIANT_KEYS:
                     found.clear()
-                offer = self._offered(key, args, kwargs)
-                try:
-                    look_up = found[key] = self._named(name, offer, args, kwargs)
-                finally:
-                    if isinstance(offer, Search) and offer.found is not None:
-                        offer.found(Choice(offer.aliases.get(name, name), "pinned"))  # which lets the other configs go
+                look_up = found[key] = self._named(name, self._offered(name, key, args, kwargs), args, kwargs)
             return look_up.run(*args, **kwargs)
 
         return run
 
-    def _offered(self, key: Key, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Offer:
-        """All that may run the call."""
-        with tuning_lock.acquired(), preserve_state(args, kwargs):
+    def _offered(self, name: str, key: Key, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Offer:
+        """All that may run the call; of the configs that are searched the one of that name is kept."""
+        with tuning_lock.acquired():
             tuning_lock.note_owner()
-            return self._case(key, args, kwargs).offer(ALL)
+            with preserve_state(args, kwargs):
+                offer = self._case(key, args, kwargs).offer(ALL)
+            if offer.search is not None:
+                with offer.search as search:
+                    with preserve_state(args, kwargs):
+                        offer = search.offer()
+                    search.keep(Choice(offer.aliases.get(name, name), "pinned"))
+            return offer
 
     def _named(self, name: str, offer: Offer, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Candidate:
         """The candidate of that name; raises NoVariantError."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any
@@ -13,7 +13,7 @@ import torch
 
 from ..autotune.choose import choose
 from ..autotune.preserve_state import preserve_state
-from ..backend import Offer, OfferRequest, Search
+from ..backend import Call, Offer, OfferRequest
 from ..hit.table import Entry
 from ..keys.key import Bypass, Key
 from ..records import Refusal
@@ -116,26 +116,31 @@ def _entry(
 
 
 def _chosen(ctx: MissContext, request: OfferRequest) -> tuple[Entry, bool]:
-    """The winner of the offer; where that is a search of configs, of the offer that follows from what it found.
+    """The winner of the offer; where that wants a search of configs, of the offer that follows from what it found.
 
     And whether another process need not look for it again.
     """
     earlier: tuple[Refusal, ...] = ()  # by a search, whose candidates do not come again
-    while True:
-        with preserve_state(ctx.args, ctx.kwargs):  # which lets no warning through: not ours, and not the store's
-            offer = ctx.offer(request)
-            at = offer.at if isinstance(offer, Search) else None
-            entry = _winner(offer, ctx if at is None else ctx.at(*at))
-        if isinstance(offer, Search) and offer.found is not None:
-            offer.found(entry.choice)
-            if not offer.final and entry.choice.origin == "timed":
-                earlier = entry.choice.refusals
-                continue
-        if len(offer.candidates) == 1 and offer.failures:
-            ctx.core.table.log.warn_refused(offer.failures, ctx.rendered)
-        timed, alone = entry.choice.origin == "timed", len(offer.candidates) == 1
-        entry = entry.changed(refusals=tuple(dict.fromkeys((*entry.choice.refusals, *earlier))))
-        return entry, timed or (alone and offer.reproducible and entry.choice.origin == "only")
+    offer, entry = _decided(ctx, lambda: ctx.offer(request))
+    if offer.search is not None:
+        with offer.search as search:
+            offer, entry = _decided(ctx, search.offer, search.at)
+            search.keep(entry.choice)
+        if not search.final and entry.choice.origin == "timed":
+            earlier = entry.choice.refusals
+            offer, entry = _decided(ctx, lambda: ctx.offer(replace(request, search=False)))
+    if len(offer.candidates) == 1 and offer.failures:
+        ctx.core.table.log.warn_refused(offer.failures, ctx.rendered)
+    timed, alone = entry.choice.origin == "timed", len(offer.candidates) == 1
+    entry = entry.changed(refusals=tuple(dict.fromkeys((*entry.choice.refusals, *earlier))))
+    return entry, timed or (alone and offer.reproducible and entry.choice.origin == "only")
+
+
+def _decided(ctx: MissContext, offered: Callable[[], Offer], at: Call | None = None) -> tuple[Offer, Entry]:
+    """An offer and its winner, found out at another call where one is given."""
+    with preserve_state(ctx.args, ctx.kwargs):  # which lets no warning through: not ours, and not the store's
+        offer = offered()
+        return offer, _winner(offer, ctx if at is None else ctx.at(*at))
 
 
 def _winner(offer: Offer, ctx: MissContext) -> Entry:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ..backend import ALL, Candidate, Effects, Memory, Offer, OfferRequest
+from ..backend import ALL, Candidate, Effects, Offer, OfferBuilder, OfferRequest
+from ..hit.table import Table
 from ..keys import key as keys
 from ..keys.identity import candidates_identity, code_identity
 from ..keys.key import Key
@@ -15,11 +16,9 @@ from ..keys.signature import Signature, call_of, frame_locals, python_function, 
 from ..records import Variant
 from ..shapes.declaration import Declaration
 from ..shapes.hints import Hints, Rule, dynamic_dims, hint_points, point_of, round_up_pow2, two_nearest, variant_name
-from .builds import Builder
-from .compile.build import NoBuild
-from .effects_trace import trace_effects, what_timing_may_touch, why_no_builds
+from .builder import Builder, trace_effects
+from .compile.build import NoBuild, Trace
 from .fake_args import resized
-from .offer import Draft
 from .request import ArgumentLeaves, BuildRequest, ObservedSizes, sizes_of
 
 __all__ = ["FunctionSpec", "TorchFunction"]
@@ -51,11 +50,13 @@ class TorchFunction:
     """The backend of a PyTorch function; see `backend.Backend` for the methods."""
 
     searches = False
+    replayable = True
 
     def __init__(self, fn: Callable[..., Any], name: str, spec: FunctionSpec) -> None:
         self.name = name
-        self.plain = fn
+        self.plain = self.first = self.named = fn
         self.spec = spec
+        self.dims = spec.declaration.names
         self._traced = python_function(fn)
         self.signature = Signature.of(fn, receiver_of(self._traced) is not None)
         self.normal = self.signature.normal
@@ -99,7 +100,7 @@ class TorchFunction:
         return scope, fixed
 
     def bucket(
-        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], key: Key, rules: Mapping[str, Rule], memory: Memory
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], key: Key, rules: Mapping[str, Rule], memory: Table
     ) -> Hashable | None:
         """See `Backend.bucket`; numbers that vary have buckets without a rule."""
         scope, _ = self._frame(args, kwargs)
@@ -126,30 +127,30 @@ class TorchFunction:
         return {"code": code_identity(self.plain), "candidates": candidates_identity([("plan", declared), *variants])}
 
     def offer(
-        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], key: Key, memory: Memory, request: OfferRequest = ALL
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], key: Key, memory: Table, request: OfferRequest = ALL
     ) -> Offer:
         """Plain, hints, exact, then the supplied variants: what may run this call, built where it is missing."""
         call = self._build_request(args, kwargs, key, memory, request)
-        draft = Draft([Candidate("plain", self.plain)], request=request)
+        builder = OfferBuilder(request, [Candidate("plain", self.plain)])
         wants_builds = self._points(call, memory) or self._wants_exact(call, request)
         if request.only == "plain" or not (wants_builds or self.spec.variants):
-            return Offer(tuple(draft.candidates))
-        effects = self._effects(call, memory, draft)
+            return builder.offer()
+        effects = self._effects(call, memory, builder)
         if effects is None:
-            return Offer(tuple(draft.candidates), untimed="what it does is not known, and nothing is traced now")
+            return builder.offer(untimed="what it does is not known, and nothing is traced now")
         written, untimed = what_timing_may_touch(effects, self.spec.mutates)
         self._watch_overlap |= written is None or bool(written)
-        unsafe = effects if isinstance(effects, str) else why_no_builds(effects, args, kwargs)
-        if isinstance(effects, Effects) and not unsafe:
-            self._offer_builds(call, memory, draft)
-        elif unsafe:
-            draft.fail("hint and exact builds", unsafe)
+        unsafe = why_no_builds(effects, args, kwargs)
+        if unsafe is None:
+            self._offer_builds(call, memory, builder)
+        else:
+            builder.fail("hint and exact builds", unsafe)
         for variant in self.spec.variants:
-            draft.supply(variant, args, kwargs)
-        return draft.offer(written, untimed)
+            builder.supply(variant, variant.fn, (args, kwargs))
+        return builder.offer(written, untimed)
 
     def _build_request(
-        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], key: Key, memory: Memory, request: OfferRequest
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], key: Key, memory: Table, request: OfferRequest
     ) -> BuildRequest:
         scope, fixed = self._frame(args, kwargs)
         leaves = ArgumentLeaves.of(scope, self.spec.declaration)
@@ -186,80 +187,116 @@ class TorchFunction:
         bare = self.spec.bare and bool(self.spec.hints) and (not call.dynamic or request.only == "exact")
         return self.spec.exact or bare
 
-    def _points(self, call: BuildRequest, memory: Memory) -> Sequence[Mapping[str, int]]:
+    def _points(self, call: BuildRequest, memory: Table) -> Sequence[Mapping[str, int]]:
         """The hint points that have a build or get one now."""
         if len(call.points) <= BUILT_AT_FIRST:
             return call.points
         near = two_nearest({name: call.sizes[name] for name in call.points[0]}, call.points)
         return [point for point in call.points if point in near or memory.build(call.slot(point)) is not None]
 
-    def _offer_builds(self, call: BuildRequest, memory: Memory, draft: Draft) -> None:
+    def _offer_builds(self, call: BuildRequest, memory: Table, builder: OfferBuilder) -> None:
         points = self._points(call, memory)
         for point in points:
-            self._offer_build(call, point, memory, draft)
-        accepted = any(candidate.point for candidate in draft.candidates)
-        if points and not accepted and not draft.failures and not call.has_specialized_size():
+            self._offer_build(call, point, memory, builder)
+        accepted = any(candidate.point for candidate in builder.candidates)
+        if points and not accepted and not builder.failures and not call.has_specialized_size():
             # No hint's build serves this size: one that does, for this size and its like.
             near = {name: round_up_pow2(call.sizes[name]) for name in points[0]}
             if near not in points:
-                self._offer_build(call, near, memory, draft)
-        if self._wants_exact(call, draft.request):
-            self._offer_build(call, {}, memory, draft)
+                self._offer_build(call, near, memory, builder)
+        if self._wants_exact(call, builder.request):
+            self._offer_build(call, {}, memory, builder)
 
-    def _offer_build(self, call: BuildRequest, point: Mapping[str, int], memory: Memory, draft: Draft) -> None:
+    def _offer_build(self, call: BuildRequest, point: Mapping[str, int], memory: Table, builder: OfferBuilder) -> None:
         name = variant_name(point) if point else "exact"
-        if not draft.request.wants(name):
+        if not builder.request.wants(name):
             return
         if point and call.has_specialized_size():
-            draft.refuse(name, "sizes 0 and 1 are constants to the compiler and never take a hint's build")
-            return
-        why_not = draft.request.why_not(name)
-        if why_not:
-            draft.put_off(name, why_not)
-            return
-        slot, build = self._builder.find(call, point, memory, make=draft.request.build)
-        if isinstance(build, NoBuild):
-            draft.lack(name, build)
-            return
-        reasons = build.accepts(call.as_seen()) or build.too_large(number.value for number in call.leaves.numbers)
-        if reasons:
-            draft.refuse(name, *reasons)
-            return
-        draft.notes += build.notes()
-        draft.candidates.append(Candidate(name, build.run, build.check(), slot, build.route, point=point or None))
+            builder.refuse(name, "sizes 0 and 1 are constants to the compiler and never take a hint's build")
+        elif builder.allows(name):
+            slot, build = self._builder.find(call, point, memory, make=builder.request.build)
+            if isinstance(build, NoBuild):
+                _lack(builder, name, build)
+                return
+            reasons = build.accepts(call.as_seen) or build.too_large(number.value for number in call.leaves.numbers)
+            if reasons:
+                builder.refuse(name, *reasons)
+                return
+            builder.notes += build.notes()
+            builder.candidates.append(Candidate(name, build.run, build.check(), slot, build.route, point=point or None))
 
     # -- effects
 
-    def _effects(self, call: BuildRequest, memory: Memory, draft: Draft) -> Effects | str | None:
+    def _effects(self, call: BuildRequest, memory: Table, builder: OfferBuilder) -> Effects | None:
         """What plain does, or why that is unknown; None where nothing may be made to find out.
 
         Where one build is all that is asked for, its own trace says it: a process that starts has no time for two.
         """
-        look = trace_effects(call, memory, make=False)
-        effects = self._effects_of_build(call, memory, draft.request) if look is None else None
-        if effects is not None:
-            return effects
-        look = look if look is not None else trace_effects(call, memory, draft.request.build)
+        request = builder.request
+        look = (
+            trace_effects(call, memory, make=False)
+            or self._trace_of_build(call, memory, request)
+            or trace_effects(call, memory, request.build)
+        )
         if look is None or isinstance(look, str):
-            return look
+            return None if look is None else Effects(None, unknown=look)
         if look.state:
             # Plain is right in every state, but what is fastest, and what may be timed, differs between them.
-            draft.candidates[0] = replace(draft.candidates[0], check=look.check())
+            builder.candidates[0] = replace(builder.candidates[0], check=look.check())
         return look.effects
 
-    def _effects_of_build(self, call: BuildRequest, memory: Memory, request: OfferRequest) -> Effects | None:
+    def _trace_of_build(self, call: BuildRequest, memory: Table, request: OfferRequest) -> Trace | None:
+        """That of the one build that is asked for, if it may be made and serves this call."""
         point = point_of(request.only or "")
-        wanted = (point in call.points and not call.has_specialized_size()) or (
-            request.only == "exact" and self._wants_exact(call, request)
-        )
-        if not wanted or request.why_not(str(request.only)):
+        hinted = point in call.points and not call.has_specialized_size()
+        exact = request.only == "exact" and self._wants_exact(call, request)
+        if not (hinted or exact) or request.why_not(str(request.only)):
             return None
         _, build = self._builder.find(call, point, memory, make=request.build)
-        if isinstance(build, NoBuild) or build.accepts(call.as_seen()):
-            return None
-        return build.effects
+        return None if isinstance(build, NoBuild) or build.accepts(call.as_seen) else build
+
+
+def _lack(builder: OfferBuilder, variant: str, build: NoBuild) -> None:
+    """Leave a variant out that has no build of its own."""
+    if build.same_as:
+        builder.aliases[variant] = build.same_as
+        builder.notes.append(f"{variant} is the same code as {build.same_as}")
+    elif build.transient:
+        builder.put_off(variant, build.reason)
+    else:
+        builder.fail(variant, build.reason)
 
 
 def _family(key: Key, leaves: ArgumentLeaves) -> Hashable:
     """Calls whose sizes are compared, to see which of them vary."""
     return (key[0], leaves.rank_signature())
+
+
+def what_timing_may_touch(
+    effects: Effects, mutates: Collection[str] | None
+) -> tuple[Collection[str] | None, str | None]:
+    """Which arguments plain writes, and why it may not be run for timing, if so; ``mutates`` is the decoration's."""
+    if effects.collectives:
+        return None, f"it performs collectives ({effects.collectives[0]}), which other ranks may not be timing"
+    if mutates is not None:
+        return mutates, None
+    if effects.mutated is None:
+        unknown = "what it does beside returning a value is unknown (name what it writes with mutates=)"
+        return None, f"{unknown}: {effects.unknown}"
+    if effects.other_writes:
+        return None, f"running it again would be seen: {effects.other_writes[0]}"
+    return effects.mutated, None
+
+
+def why_no_builds(effects: Effects, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
+    """A build is made from arguments that share no memory, and may reorder what the function does."""
+    if effects.mutated is None:
+        return effects.unknown
+    if effects.other_writes or effects.collectives:
+        return effects.other_writes[0] if effects.other_writes else "it performs collectives"
+    if effects.mutated and effects.reads_state:
+        name = sorted(effects.mutated)[0]
+        return f"it writes {name} and reads tensors that are no arguments and may share its memory"
+    if effects.mutated and keys.overlap(args, kwargs):
+        return f"it writes {sorted(effects.mutated)[0]}, and arguments share memory"
+    return None

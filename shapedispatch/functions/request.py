@@ -6,9 +6,10 @@ dynamic build may serve.
 
 from __future__ import annotations
 
+import functools
 import types
 from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -26,7 +27,7 @@ _CANONICAL = 1009
 """Stands for any size: strides that agree at it agree in order and density at every size."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class BuildRequest:
     """A call of ``fn`` in the making of an offer; never kept.
 
@@ -44,13 +45,11 @@ class BuildRequest:
     points: tuple[Mapping[str, int], ...]
     ambient: Hashable
     numbers_vary: bool
-    _seen: list[dict[str, Any]] = field(default_factory=list, repr=False, compare=False)
 
+    @functools.cached_property
     def as_seen(self) -> dict[str, Any]:
         """`frame` without a point, for guards to look at: made once, since faking a call takes a millisecond."""
-        if not self._seen:
-            self._seen.append(self.frame())
-        return self._seen[0]
+        return self.frame()
 
     def frame(self, point: Mapping[str, int] | None = None) -> dict[str, Any]:
         """The function's local names at its entry, with fake tensors.

@@ -14,22 +14,23 @@ from typing import Any
 
 from torch import Tensor
 
-from ..backend import ALL, Candidate, Memory, Offer, OfferRequest, Search
+from ..backend import ALL, Call, Candidate, Offer, OfferRequest
 from ..errors import four_parts, render_call
+from ..hit.table import Table
 from ..keys.identity import candidates_identity, code_identity
 from ..keys.key import Bypass, Key, describe
 from ..shapes.declaration import DimsMismatch
-from ..shapes.hints import Rule, bucket_of
+from ..shapes.hints import Rule, bucket_of, hint_points
 from .call import ConfigMismatch, KernelCall
 from .key_schema import CPU, KeySchema
-from .offer import Making, Wanted, why_no_constants
+from .offer import KernelOfferBuilder, Wanted
 from .runtime.compile import compiling_elsewhere
 from .runtime.launch import current_stream, why_not_now
 from .runtime.loaded import Builds, unload_queue
 from .runtime.wrappers import WrappedKernel
 from .spec import KernelSpec
 from .specialize import Specializer
-from .tuned_configs import TunedConfigs, wished
+from .tuned_configs import ConfigSearch, TunedConfigs
 from .variants import AsWritten, CallForm, FirstConfig, TritonsOwn
 
 __all__ = ["TritonKernel"]
@@ -42,23 +43,23 @@ class TritonKernel:
     """
 
     searches = True
+    replayable = False
     arity = -1
 
     def __init__(self, wrapped: WrappedKernel, name: str, spec: KernelSpec) -> None:
         self.name = name
         self.wrapped = wrapped
         self.spec = spec
+        self.dims = spec.dims
         self.key_schema = KeySchema(wrapped, spec.dims, spec.configs, spec.grid)
         self._names = self.key_schema.names
         self.first = FirstConfig(wrapped, self._configs_here, self._names, spec.grid)
-        """In place of plain where Triton's autotuner would time."""
         # Without an autotuner below, what the decorator's configs fill in is missing from the call as it is written.
         alone = wrapped.tuning is None and spec.configs is not None and not wrapped.unsupported
         self.plain = self.first if alone else AsWritten(wrapped.original, self._names, spec.grid)
         self.named = wrapped.kernel.fn
-        """What has this kernel's name in a module, where a worker finds its dispatcher."""
         self._why_never = "; ".join(wrapped.unsupported) or self.key_schema.refusal
-        self._tuned_configs = TunedConfigs(spec, self.key_schema)
+        self._points = hint_points(spec.hints, spec.dynamic) or (({},) if spec.hints else ())
         self._builds = Builds(wrapped.kernel, self._names)
 
     # -- the call
@@ -81,6 +82,9 @@ class TritonKernel:
         call_form: CallForm = args[0]
         keys = self.key_schema.keys or self._scouted(self._call(args, kwargs))
         return keys.key_of_bound(call_form.form(), args[1:], kwargs)[0]
+
+    def form(self) -> None:
+        """See `Backend.form`: C has other keys for kernels."""
 
     def scouted(self, grid: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Specializer:
         """The key, once a call has been looked at; TypeError where it does not bind, Bypass where it has no key."""
@@ -126,7 +130,7 @@ class TritonKernel:
         return {name: known[name] for name in self.spec.dims if type(known.get(name)) is int}
 
     def bucket(
-        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], key: Key, rules: Mapping[str, Rule], memory: Memory
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], key: Key, rules: Mapping[str, Rule], memory: Table
     ) -> Hashable | None:
         """See `Backend.bucket`."""
         if not rules:
@@ -150,25 +154,25 @@ class TritonKernel:
     # -- the offer
 
     def offer(
-        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], key: Key, memory: Memory, request: OfferRequest = ALL
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], key: Key, memory: Table, request: OfferRequest = ALL
     ) -> Offer:
-        """Plain, what was found for hints, exact, supplied variants; or a `Search`. Raises what plain raises."""
-        making = self._making(args, kwargs, memory, request)
+        """Plain, what was found for hints, exact, supplied variants; or plain and a search. Raises what plain does."""
+        builder = self._builder(args, kwargs, memory, request)
         if self.wrapped.interpreted:
-            return self._interpreted(making)
+            return self._interpreted(builder)
         if not request.alone or request.only == "plain":
-            self._add_plain(making)
-        search = self._search_for(making) if request.only is None and request.build else None
-        if search is not None:
-            return search
-        self._add_found(making)
-        self._add_constants(making)
-        making.add_supplied(self.spec.variants)
-        return Offer(**self._effects(making), aliases=making.aliases)
+            self._add_plain(builder)
+        search = self._search(builder) if request.only is None and request.build and request.search else None
+        if search is None:
+            if len(builder.left) > 1:  # else there is nothing to find
+                builder.add(TunedConfigs(builder, self._points).wanted(), builder.static())
+            self._add_constants(builder)
+            builder.add_supplied()
+        return builder.finish(search)
 
-    def _making(
-        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], memory: Memory, request: OfferRequest
-    ) -> Making:
+    def _builder(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], memory: Table, request: OfferRequest
+    ) -> KernelOfferBuilder:
         """The call with its configs, after all has been read that decides about them. Raises Bypass."""
         unload_queue.drain()
         if not self.wrapped.interpreted and compiling_elsewhere():
@@ -178,14 +182,24 @@ class TritonKernel:
         conflicts = {name for config in configs for name in call.conflicts(config)}
         if conflicts:
             raise Bypass(f"{', '.join(sorted(conflicts))} is given by the call and by a config")
-        self._scouted(call)
+        keys = self._scouted(call)
         call.key = self.key(args, kwargs)
-        _refuse_far_tensors(self._names, self.key_schema.ready().far(call.key))
+        _refuse_far_tensors(self._names, keys.far(call.key))
         left = call.pruned(configs)
         if configs and not left:
             raise Bypass("prune_configs_by leaves no config for this call")
-        stream_of = _no_stream if self.wrapped.interpreted else current_stream()
-        return Making(call, configs, left, self._builds, memory, stream_of, request, self.sizes(args, kwargs))
+        return KernelOfferBuilder(
+            request,
+            call=call,
+            of_class=keys.class_of(call.key, self.spec.dynamic),
+            spec=self.spec,
+            configs=configs,
+            left=left,
+            builds=self._builds,
+            memory=memory,
+            stream_of=(lambda device: 0) if self.wrapped.interpreted else current_stream(),
+            sizes=self.sizes(args, kwargs),
+        )
 
     def _call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> KernelCall:
         keys = self.key_schema.ready()
@@ -194,121 +208,87 @@ class TritonKernel:
             args[0], args[1:], kwargs, keys.on_this_device(),
         )  # fmt: skip
 
-    def _interpreted(self, making: Making) -> Offer:
-        resolved = making.call.resolve(making.config(making.left[0] if making.left else None))
+    def _interpreted(self, builder: KernelOfferBuilder) -> Offer:
+        resolved = builder.call.resolve(builder.config(builder.places[0]))
         run = TritonsOwn(resolved, self.wrapped.kernel)
         plain = Candidate("plain", run, config=resolved.config, route="Triton's interpreter")
         return Offer((plain,), notes=("nothing is timed under Triton's interpreter",))
 
-    def _effects(self, making: Making) -> dict[str, Any]:
-        """What an offer says besides what it offers."""
-        return {
-            "candidates": tuple(making.candidates),
-            "refusals": tuple(making.refusals),
-            "written": making.written(self.spec.mutates),
-            "untimed": self._why_untimed(making),
-            "notes": self._notes(making),
-        }
-
-    def _notes(self, making: Making) -> tuple[str, ...]:
-        why = self._why_untimed(making) or making.unsearched
-        return (f"no config was searched for: {why}",) if why and len(making.left) > 1 else ()
-
-    def _why_untimed(self, making: Making) -> str | None:
-        beyond = making.effects.beyond
-        return f"{beyond[0]}: name what it writes with mutates=" if beyond and self.spec.mutates is None else None
-
     # -- candidates
 
-    def _add_plain(self, making: Making) -> None:
+    def _add_plain(self, builder: KernelOfferBuilder) -> None:
         """The first config that runs; raises what the first of all raised where none does."""
-        first_config = making.memory.facts.first_config
-        of = self.key_schema.ready().class_of(making.call.key, self.spec.dynamic)
-        ran = first_config.get(of)  # where earlier ones did not
-        for place in dict.fromkeys([*(place for place in making.left if place == ran), *_places(making)]):
-            making.add([Wanted("plain", place)])
-            if making.candidates:
-                if place != _places(making)[0]:
-                    first_config[of] = place
+        first, first_config = builder.places[0], builder.memory.facts.first_config
+        ran = first_config.get(builder.of_class)  # where earlier ones did not
+        for place in dict.fromkeys([*(place for place in builder.left if place == ran), *builder.places]):
+            builder.add([Wanted("plain", place)])
+            if builder.candidates:
+                if place != first:
+                    first_config[builder.of_class] = place
                 return
-        if making.request.build and "plain" not in making.errors:  # none survived elsewhere: what was written runs
-            making.add([Wanted("plain", _places(making)[0])], judged=False)
-        if making.candidates:
+        if not builder.request.build:
+            builder.candidates.append(Candidate("plain", self.first, route="Triton's own launch, which may compile"))
             return
-        if making.request.build:
-            raise making.errors["plain"]
-        making.candidates.append(Candidate("plain", self.first, route="Triton's own launch, which may compile"))
+        if "plain" not in builder.errors:  # none survived elsewhere: what was written runs
+            builder.add([Wanted("plain", first)], judged=False)
+        if not builder.candidates:
+            raise builder.errors["plain"]
 
-    def _static_of(self, making: Making, names: Collection[str]) -> Collection[str]:
-        """``names`` if they can be constants in this call, else none of them."""
-        return () if why_no_constants(making.call, names) else names
-
-    def _add_found(self, making: Making) -> None:
-        """What was found so far, as far as pruning leaves it for this call."""
-        if len(making.left) > 1:
-            making.add(self._tuned_configs.wanted(making), self._static_of(making, self.spec.static))
-
-    def _add_constants(self, making: Making) -> None:
+    def _add_constants(self, builder: KernelOfferBuilder) -> None:
         """Builds with constants beside those for hints: ``static`` where there are no configs, and ``exact``."""
-        if self.spec.static and len(making.left) < 2:
-            self._add_constant(making, "static", self.spec.static)
+        if self.spec.static and len(builder.left) < 2:
+            self._add_constant(builder, "static", self.spec.static)
         if self.spec.exact:
-            self._add_constant(making, "exact", self.spec.dims)
+            self._add_constant(builder, "exact", self.spec.dims)
 
-    def _add_constant(self, making: Making, name: str, constants: Collection[str]) -> None:
-        reasons = why_no_constants(making.call, constants)
+    def _add_constant(self, builder: KernelOfferBuilder, name: str, constants: Collection[str]) -> None:
+        reasons = builder.why_no_constants(constants)
         if reasons:
-            making.refuse(name, *reasons)
+            builder.refuse(name, *reasons)
             return
-        asked = wished(making) if making.request.only == name else []
-        places = [*asked, *self._tuned_configs.best_first(making), *_places(making)]
-        making.add([Wanted(name, places[0])], constants)
+        tuned = TunedConfigs(builder, self._points)
+        asked = tuned.asked_for() if builder.request.only == name else []
+        builder.add([Wanted(name, [*asked, *tuned.best_first(), *builder.places][0])], constants)
 
     # -- the search
 
-    def _search_for(self, making: Making) -> Search | None:
+    def _search(self, builder: KernelOfferBuilder) -> ConfigSearch | None:
         """The search that this call needs before it can be decided, if any."""
-        if len(making.left) < 2 or self._why_untimed(making):
+        if len(builder.left) < 2 or builder.why_untimed():
             return None
-        on_this_device = making.request.exhaustive or not self._tuned_configs.points
-        (point,) = self._tuned_configs.nearest(making) or [{}]
-        if not on_this_device and self._tuned_configs.survivors(making, point):
+        tuned = TunedConfigs(builder, self._points)
+        point = None if builder.request.exhaustive or not self._points else tuned.nearest()[0]
+        if point is not None and tuned.survivors(point):
             return None
-        if making.request.untimed is not None:
-            making.unsearched = making.request.untimed(Offer(**self._effects(making)))
-            if making.unsearched:
-                return None
-        if on_this_device:
-            return self._search(making, self._tuned_configs.fact_here(making), final=True)
-        fact = self._tuned_configs.fact(making, point)
-        at = self._call_at(making, point)
-        if at is None:
-            return self._search(making, fact)
-        there = self._making(*at, making.memory, making.request)
-        self._add_plain(there)
-        return self._search(there, fact, at=at)
+        untimed = builder.request.untimed(builder.finish()) if builder.request.untimed is not None else None
+        if untimed:
+            builder.unsearched(untimed)
+            return None
+        at = None if point is None else self._call_at(builder, point)
+        there = builder
+        if at is not None:
+            there = self._builder(*at, builder.memory, builder.request)
+            self._add_plain(there)
+        return ConfigSearch(there, tuned, point, at)
 
-    def _search(self, making: Making, fact: tuple[Any, ...], **facts: Any) -> Search:
-        found = self._tuned_configs.search(making, fact, self._static_of(making, self.spec.static))
-        return Search(**self._effects(making), aliases=making.aliases, found=found, **facts)
-
-    def _call_at(self, making: Making, point: Mapping[str, int]) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+    def _call_at(self, builder: KernelOfferBuilder, point: Mapping[str, int]) -> Call | None:
         """The call at a hint itself, if the user makes such; over a grid given at the call it would be another one."""
-        if self.spec.inputs is None or making.call.call_form.grid is not None:
+        if self.spec.inputs is None or builder.call.call_form.grid is not None:
             return None
-        args, kwargs = self.spec.inputs(dict(point), making.call.present())
+        args, kwargs = self.spec.inputs(dict(point), builder.call.present())
         return self.normal((None, *args), kwargs)
 
     # -- while a CUDA graph is captured
 
-    def loaded(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], memory: Memory) -> Candidate:
+    def loaded(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], memory: Table) -> Candidate:
         """What may run a call inside a capture, where nothing can be loaded; raises RuntimeError where nothing may."""
-        making = self._making(args, kwargs, memory, ALL)
-        for place in dict.fromkeys([*self._tuned_configs.best_first(making), *_places(making)]):
-            for static in dict.fromkeys((tuple(self._static_of(making, self.spec.static)), ())):
-                candidate = self._loaded_one(making, place, static)
-                if candidate is not None:
-                    return candidate
+        builder = self._builder(args, kwargs, memory, OfferRequest(build=False))
+        tuned = TunedConfigs(builder, self._points)
+        for place in dict.fromkeys([*tuned.best_first(), *builder.places]):
+            for static in dict.fromkeys((tuple(builder.static()), ())):
+                builder.add([Wanted("loaded", place)], static)
+                if builder.candidates:
+                    return builder.candidates[0]
         raise RuntimeError(
             four_parts(
                 render_call(self.name, self.arguments(args, kwargs)),
@@ -318,30 +298,12 @@ class TritonKernel:
             )
         )
 
-    def _loaded_one(self, making: Making, place: int | None, static: Collection[str]) -> Candidate | None:
-        resolved = making.resolve(Wanted("loaded", place))
-        if resolved is None:
-            return None
-        (compiled,) = self._builds.compiled([making.call.arguments(resolved)], static, making.call.device, make=False)
-        if isinstance(compiled, Exception):
-            return None
-        making.add([Wanted("loaded", place)], static)
-        return making.candidates[-1] if making.candidates else None
-
-
-def _places(making: Making) -> Sequence[int | None]:
-    return making.left or [None]
-
 
 def _refuse_far_tensors(names: Sequence[str], far: Mapping[int, int]) -> None:
     """Tensors on the host among those of a device: pinned or not, Triton's own launch looks at their addresses."""
     for place, device in far.items():
         if device == CPU:
             raise Bypass(f"{names[place]} lies on the CPU, and Triton's own launch looks at such addresses")
-
-
-def _no_stream(device: int) -> int:
-    return 0
 
 
 def _shared(value: Any, rule: Rule | None) -> Hashable:

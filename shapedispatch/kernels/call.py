@@ -121,8 +121,5 @@ class KernelCall:
 
 def _place(config: Any, configs: Sequence[Any]) -> int | None:
     """Where a config stands, by identity, else by equality."""
-    for same in (lambda other: other is config, lambda other: other == config):
-        for place, other in enumerate(configs):
-            if same(other):
-                return place
-    return None
+    same = [place for place, other in enumerate(configs) if other is config]
+    return next(iter(same or [place for place, other in enumerate(configs) if other == config]), None)

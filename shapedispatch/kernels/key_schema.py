@@ -49,7 +49,7 @@ class KeySchema:
     def ready(self) -> Specializer:
         """The key of this kernel as far as it is known: enough to bind a call."""
         if self._first is None:
-            on_this_device = _on_the_host if self._wrapped.interpreted else current_device()
+            on_this_device = (lambda: CPU) if self._wrapped.interpreted else current_device()
             self._first = self._key_function(on_this_device, self._supplied(self.configs_of(on_this_device())))
         return self.keys or self._first
 
@@ -104,7 +104,3 @@ def _parameters(kernel: Any) -> tuple[tuple[Parameter, ...], str | None]:
         return parameters_of(kernel), None
     except Bypass as reason:
         return (), str(reason)
-
-
-def _on_the_host() -> int:
-    return CPU

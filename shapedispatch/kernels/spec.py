@@ -4,35 +4,16 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from ..errors import DeclarationError
 from ..records import Variant
+from ..settings.resolve import Resolved
 from ..shapes.hints import Hints, check_hints, check_static, dynamic_dims
 from .runtime.wrappers import WrappedKernel
 
-__all__ = ["KernelSpec", "Settings", "spec_of"]
-
-
-class Settings(Protocol):
-    """Those of the settings that a kernel's plan takes up."""
-
-    @property
-    def hints(self) -> Any:
-        """See the decorator."""
-
-    @property
-    def static(self) -> Any:
-        """See the decorator."""
-
-    @property
-    def exact(self) -> bool:
-        """See the decorator."""
-
-    def naming(self, name: str) -> AbstractContextManager[None]:
-        """See `resolve.Resolved.naming`."""
+__all__ = ["KernelSpec", "spec_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +42,7 @@ class KernelSpec:
 
 def spec_of(
     wrapped: WrappedKernel,
-    settings: Settings,
+    settings: Resolved,
     *,
     dims: Any = None,
     variants: tuple[Variant, ...] = (),

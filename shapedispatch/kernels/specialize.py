@@ -223,8 +223,10 @@ class Specializer:
     def __post_init__(self) -> None:
         parts = self._parts()
         object.__setattr__(self, "labels", tuple(label for label, _ in parts))
-        object.__setattr__(self, "_bound", self._generate("".join(f"{code}, " for _, code in parts)))
-        object.__setattr__(self, "of", _noting_form(self._bound) if self.form else self._bound)
+        bound = self._generate("".join(f"{code}, " for _, code in parts))
+        noting_form = lambda *args, **kwargs: bound((len(args), *kwargs), *args, **kwargs)  # noqa: E731 - one line
+        object.__setattr__(self, "_bound", bound)
+        object.__setattr__(self, "of", noting_form if self.form else bound)
         object.__setattr__(self, "bind", self._generate_bind())
 
     def key_of_bound(self, form: tuple[Hashable, ...], raw: tuple[Any, ...], options: Mapping[str, Any]) -> Keyed:
@@ -287,6 +289,21 @@ class Specializer:
         return [*parts, ("form", "@form")] if self.form else parts
 
     def _generate(self, key: str) -> Callable[..., Keyed]:
+        """For a kernel ``(x, B)`` with ``B`` from a config and a grid that reads ``x.shape``::
+
+        def _bound(x, B=_ABSENT, **_options):
+            _here, _off, _far = _device(), 0, ()
+            if type(x) is _Tensor or type(x) is _Parameter:
+                _k0 = x.dtype
+                _v0 = x.data_ptr()
+                if _v0 & 15: _off += 1
+                _t0 = (x.shape, )
+                if x.get_device() != _here: _far += (0, x.get_device())
+            elif ...  # an integer, by its class or by value; what is neither
+            if B is not _ABSENT: raise _Bypass("'B' is given by the call and by a config or a heuristic")
+            _v1, _k1 = B, None
+            return (("by value: ; x: shape", _here), _off, _far, _k0, ...), (_v0, _v1, ), (x, B, ), _options
+        """
         names = [parameter.name for parameter in self.parameters]
         values, raw = "".join(f"@v{i}, " for i in range(len(names))), "".join(f"{name}, " for name in names)
         form = ["@form"] if self.form else []
@@ -317,7 +334,8 @@ class Specializer:
         else:
             integer = _integer_code(parameter)
             other = f"@argument({x}, {parameter.specialize}, {parameter.align})"
-        observed = "".join(_facet(facet).format(x=x, i=i) + ", " for facet in self.read_of(x))
+        codes = [_FACETS.get(facet) or facet.replace("address", "@v{i}") for facet in self.read_of(x)]
+        observed = "".join(f"{code.format(x=x, i=i)}, " for code in codes)
         return "\n".join([_TENSOR, _INTEGER, _OTHER]).format(
             x=x,
             i=i,
@@ -344,10 +362,6 @@ class Specializer:
         }
 
 
-def _noting_form(bound: Callable[..., Keyed]) -> Callable[..., Keyed]:
-    return lambda *args, **kwargs: bound((len(args), *kwargs), *args, **kwargs)
-
-
 def _option_key(options: Mapping[str, Any]) -> Hashable:
     return tuple(sorted((name, _constant(value)) for name, value in options.items()))
 
@@ -358,10 +372,6 @@ def _integer_code(parameter: Parameter) -> str:
         return "0"
     aligned = f"2 if not {parameter.name} & 15 else " if parameter.align else ""
     return f"1 if {parameter.name} == 1 else {aligned}3"
-
-
-def _facet(facet: str) -> str:
-    return _FACETS.get(facet) or facet.replace("address", "@v{i}")
 
 
 def _signature(parameters: tuple[Parameter, ...], supplied: Collection[str]) -> list[str]:

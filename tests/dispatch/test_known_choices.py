@@ -22,8 +22,9 @@ from torch import Tensor, nn
 
 from shapedispatch import Store, Variant, set_mode, shapedispatch
 from shapedispatch.dispatch import known_choices
-from shapedispatch.functions import builds
+from shapedispatch.functions import builder
 from shapedispatch.functions.compile import tracer
+from shapedispatch.functions.compile.build import Build
 from shapedispatch.store import kernel_store
 from shapedispatch.store.kernel_store import KernelStore
 from shapedispatch.store.store import Row
@@ -66,7 +67,7 @@ def wrong_when_long(x: Tensor) -> Tensor:
 
 def process(fn: Callable[..., Any], store: Any, timed: bool = False, **given: Any) -> Any:
     """The dispatcher that a process which starts has; where it may time, the last variant wins that is right."""
-    builds.made.clear()  # of the process before
+    builder.made.clear()  # of the process before
     kernel_store._kernel_stores.clear()
     said = {"dims": {"x": "M K"}, "hints": {"M": (8,)}, "static": ("K",), "name": "waves", **given}
     dispatcher = shapedispatch(**said, store=store)(fn)
@@ -252,7 +253,7 @@ def test_a_build_that_is_wrong_is_not_used(store: Store, monkeypatch: pytest.Mon
     """Stored or not: its numbers are looked at before its first answer."""
     process(waves, store, timed=True)(call(16))
     again = process(waves, store, timed=True)
-    monkeypatch.setattr(builds.Build, "run", property(lambda build: wrong))
+    monkeypatch.setattr(Build, "run", property(lambda build: wrong))
     assert_same(again(call(16)), waves(call(16)))
     assert again.explain(call(16)).variant == "plain"
 

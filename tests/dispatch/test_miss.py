@@ -9,7 +9,7 @@ import torch
 
 from shapedispatch.dispatch import miss
 from shapedispatch.dispatch.miss import tuning_lock
-from shapedispatch.functions import effects_trace
+from shapedispatch.functions import builder
 from shapedispatch.keys.key import ambient
 from tests.fake_core import Backend, call, core_of
 from tests.helpers import Ladder, assert_same, built, no_time
@@ -110,7 +110,7 @@ def test_a_cold_call_while_a_graph_is_captured_runs_plain(monkeypatch: pytest.Mo
     """Nothing is built, so nothing can run but what is written; not even a look is taken at what it does."""
     f = built(lambda x: torch.relu(x) * 2, dims={"x": "M K"}, hints={"M": (64,)})
     monkeypatch.setattr(miss, "capturing", lambda device: True)
-    monkeypatch.setattr(effects_trace, "_look", no_time)
+    monkeypatch.setattr(builder, "_look", no_time)
     x = torch.randn(6, 8)
     assert_same(f(x), torch.relu(x) * 2)
     assert (f.cache_info().builds, f.cache_info().currsize) == (0, 0)

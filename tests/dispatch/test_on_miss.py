@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from shapedispatch import MissError, Store, set_mode, shapedispatch
-from shapedispatch.functions import builds
+from shapedispatch.functions import builder
 from shapedispatch.functions.compile import inductor, tracer
 from tests import fake_core
 from tests.fake_core import Backend, core_of, resolved
@@ -38,7 +38,7 @@ def started(store: Store) -> Callable[..., Any]:
     """A maker of dispatchers of `waves`, as a process that starts makes one; timed ones prefer builds."""
 
     def start(timed: bool = False, **given: Any) -> Any:
-        builds.made.clear()  # of the process before
+        builder.made.clear()  # of the process before
         said = {
             "dims": {"x": "M K"},
             "hints": {"M": (8, 64)},

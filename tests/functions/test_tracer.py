@@ -408,9 +408,9 @@ def test_a_trace_knows_what_is_written() -> None:
         log.append(1)
         return x + 1
 
-    assert looked_at(writes, torch.ones(3), torch.ones(3)).effects.writes == {"y"}
-    assert looked_at(writes, torch.ones(3), torch.ones(3)).effects.elsewhere == ()
-    assert looked_at(appends, torch.ones(3)).effects.elsewhere == ("it changes L['log']",)
+    assert looked_at(writes, torch.ones(3), torch.ones(3)).effects.mutated == {"y"}
+    assert looked_at(writes, torch.ones(3), torch.ones(3)).effects.other_writes == ()
+    assert looked_at(appends, torch.ones(3)).effects.other_writes == ("it changes L['log']",)
     assert log == []
 
 

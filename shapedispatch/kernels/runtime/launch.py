@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -160,32 +161,23 @@ def hooks_to_check(kernel: Any) -> tuple[tuple[Any, str, str], ...]:
     )
 
 
-_RUNTIME_KNOBS = ["debug", "add_stages_inspection_hook", "launch_enter_hook", "launch_exit_hook"]
 _ABSENT = object()
 
 
-class _Quiet:
-    """Triton's knobs where there is no Triton or it has lost one: nothing is switched on."""
-
-    debug = False
-    instrumentation_mode = ""
-    add_stages_inspection_hook = None
-    launch_enter_hook = None
-    launch_exit_hook = None
-
-
-def _knobs(group: str) -> Any:
+def _knobs(group: str, **off: Any) -> Any:
+    """Triton's knobs, or where there is no Triton or it has lost one of them, others: none is switched on."""
     try:
         from triton import knobs
     except ImportError:
-        return _Quiet()
+        return SimpleNamespace(**off)
     found = getattr(knobs, group, None)
-    wanted = {"compilation": ["instrumentation_mode"]}.get(group, _RUNTIME_KNOBS)
-    return found if all(hasattr(found, name) for name in wanted) else _Quiet()
+    return found if all(hasattr(found, name) for name in off) else SimpleNamespace(**off)
 
 
-_runtime: Any = _knobs("runtime")
-_compilation: Any = _knobs("compilation")
+_runtime = _knobs(
+    "runtime", debug=False, add_stages_inspection_hook=None, launch_enter_hook=None, launch_exit_hook=None
+)
+_compilation = _knobs("compilation", instrumentation_mode="")
 
 
 # ------------------------------------------------------------------------------------------------- where it runs

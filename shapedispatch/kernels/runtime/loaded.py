@@ -6,11 +6,12 @@ from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ...backend import Memory
+from ...backend import Effects
+from ...hit.table import Table
 from .compile import compile_all, compiled_already, forget
 from .constexpr_copy import static_copy
 from .launch import TritonLauncher, capturing, why_not_direct
-from .mutation_analysis import Effects, effects_of
+from .mutation_analysis import effects_of
 from .unload import PendingUnload, UnloadQueue
 
 __all__ = ["Build", "Builds", "build_key", "unload_queue"]
@@ -82,7 +83,7 @@ class Builds:
         held = [compiled_already(function, variant, device) for variant in variants]
         return [_NOT_BUILT if one is None or one.module is None else one for one in held]
 
-    def build(self, compiled: Any, static: Collection[str], device: int, memory: Memory) -> Build:
+    def build(self, compiled: Any, static: Collection[str], device: int, memory: Table) -> Build:
         """The build of a compiled kernel: the one held, or one that is loaded now. Raises what loading raises."""
         fresh = Build(self.function(static), compiled, None, device)
         held = memory.build(fresh.slot)
@@ -94,7 +95,7 @@ class Builds:
         return fresh
 
     @staticmethod
-    def effects(compiled: Any, memory: Memory) -> Effects:
+    def effects(compiled: Any, memory: Table) -> Effects:
         """What a compiled kernel writes; read from its IR once."""
         known: Effects | None = memory.facts.effects.get(compiled.hash)
         if known is None:

@@ -18,7 +18,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Effects", "effects_of"]
+from ...backend import Effects
+
+__all__ = ["effects_of"]
 
 READS = frozenset({
     "tt.load", "tt.descriptor_load", "tt.descriptor_gather", "tt.experimental_descriptor_load",
@@ -32,17 +34,6 @@ CARRIES = frozenset({
 YIELDS = frozenset(["scf.yield", "scf.condition", "tt.reduce.return", "tt.scan.return", "tt.map_elementwise.return"])
 JUMPS = frozenset(["cf.br", "cf.cond_br"])
 OPAQUE = frozenset(["tt.elementwise_inline_asm", "tt.extern_elementwise"])
-
-
-@dataclass(frozen=True, slots=True)
-class Effects:
-    """``written``: names of the arguments that may be written. ``beyond``: why other memory may be, as sentences."""
-
-    written: frozenset[str]
-    beyond: tuple[str, ...] = ()
-
-    def __or__(self, other: Effects) -> Effects:
-        return Effects(self.written | other.written, tuple(dict.fromkeys(self.beyond + other.beyond)))
 
 
 def effects_of(compiled: Any) -> Effects:

@@ -15,9 +15,9 @@ from torch import Tensor
 from torch._dynamo.utils import counters
 from torch._inductor.utils import fresh_cache
 
+from shapedispatch.functions.builder import bare_code
 from shapedispatch.functions.compile import inductor
 from shapedispatch.functions.compile.build import same_closure
-from shapedispatch.functions.shared_builds import bare_code
 from tests.helpers import assert_same, built
 
 PARTITIONS = 10

@@ -5,17 +5,15 @@ from typing import Any
 import pytest
 
 from shapedispatch import Variant
-from shapedispatch.backend import Candidate, OfferRequest
-from shapedispatch.functions.compile.build import NoBuild
-from shapedispatch.functions.offer import Draft
+from shapedispatch.backend import Candidate, Effects, OfferBuilder, OfferRequest
 from shapedispatch.records import Refusal
 
 PLAIN = Candidate("plain", abs)
 
 
-def draft(**request: Any) -> Draft:
-    """A draft that has plain."""
-    return Draft([PLAIN], request=OfferRequest(**request))
+def draft(**request: Any) -> OfferBuilder:
+    """An offer in the making that has plain."""
+    return OfferBuilder(OfferRequest(**request), [PLAIN])
 
 
 def test_what_is_refused_for_this_call_lasts() -> None:
@@ -36,14 +34,6 @@ def test_a_failure_is_a_refusal_of_another_kind() -> None:
     assert found.offer((), None).refusals == found.offer((), None).failures == (Refusal("exact", ("no compiler",)),)
 
 
-def test_equal_code_is_an_alias() -> None:
-    """And a note; nothing is refused."""
-    found = draft()
-    found.lack("hint[M=64]", NoBuild("", same_as="exact"))
-    assert (found.aliases, found.refusals) == ({"hint[M=64]": "exact"}, [])
-    assert found.notes == ["hint[M=64] is the same code as exact"]
-
-
 def test_what_is_supplied_is_offered_where_it_may_run() -> None:
     """Its own `when` is asked first, and what it raises is its reason."""
     found = draft(judge=lambda variant, *_: "it hung" if variant == "slow" else None)
@@ -53,7 +43,7 @@ def test_what_is_supplied_is_offered_where_it_may_run() -> None:
         Variant(abs, "picky", when=lambda x: "x is too small"),
         Variant(abs, "broken", when=lambda x: x.nothing),
     ):
-        found.supply(variant, (3,), {})
+        found.supply(variant, variant.fn, ((3,), {}))
     assert [candidate.name for candidate in found.candidates] == ["plain", "good"]
     assert found.candidates[1].supplied
     reasons = {refusal.variant: refusal.reasons[0] for refusal in found.refusals}
@@ -65,7 +55,7 @@ def test_what_is_supplied_is_offered_where_it_may_run() -> None:
 def test_what_was_not_asked_for_is_not_offered() -> None:
     """Nor refused."""
     found = draft(only="other")
-    found.supply(Variant(abs, "good"), (3,), {})
+    found.supply(Variant(abs, "good"), abs, ((3,), {}))
     assert (found.candidates, found.refusals) == ([PLAIN], [])
 
 
@@ -73,6 +63,14 @@ def test_what_was_not_asked_for_is_not_offered() -> None:
 def test_a_when_that_answers_with_no_sentence_is_a_refusal(answer: Any) -> None:
     """Whether it meant yes or no: the reason says what it may answer."""
     found = draft()
-    found.supply(Variant(abs, "other", when=lambda x: answer), (3,), {})
+    found.supply(Variant(abs, "other", when=lambda x: answer), abs, ((3,), {}))
     assert found.candidates == [PLAIN]
     assert "allowed is a sentence why not, or None" in found.refusals[0].reasons[0]
+
+
+def test_effects_add_up() -> None:
+    """What several variants write is what any of them writes."""
+    one, other = Effects(frozenset({"x"}), ("a",)), Effects(frozenset({"y"}), ("a", "b"))
+
+    assert one | other == Effects(frozenset({"x", "y"}), ("a", "b"))
+    assert (one | Effects(None)).mutated is None

@@ -1,0 +1,215 @@
+"""What a call needs of the compiler: its effects, and builds of it; found again, shared between functions, or made.
+
+One build for the same source: a function decorated in ten places is compiled once in a process. What is shared is the
+compiled code. Each function gets it with its own closure, and all guards are asked of its own values. Only functions
+share whose globals are the same dict: generated code and guards read names from there.
+"""
+
+from __future__ import annotations
+
+import types
+import weakref
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..errors import in_a_line
+from ..hit.table import Table
+from ..keys.signature import call_of
+from ..shapes.hints import point_of, variant_name
+from .compile.build import PLAIN_TYPES, Build, NoBuild, Trace
+from .request import BuildRequest
+
+__all__ = ["Builder", "made", "trace_effects"]
+
+MOST_STATES = 4
+"""Builds of one variant and class for different states of what a call does not carry (train and eval, say)."""
+TRACES_A_FAMILY = 4
+"""How many traces for effects are remembered for calls that differ in sizes and numbers only."""
+
+made: weakref.WeakValueDictionary[Hashable, Build | NoBuild] = weakref.WeakValueDictionary()
+"""What was made last of each source, in the whole process, as long as anybody holds it; see `source_key`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Builder:
+    """Makes builds with the options of torch.compile; None means autotuning on a GPU and the defaults elsewhere."""
+
+    options: Mapping[str, Any] | None
+
+    def find(
+        self,
+        call: BuildRequest,
+        point: Mapping[str, int],
+        memory: Table,
+        make: bool = True,
+    ) -> tuple[Hashable, Build | NoBuild]:
+        """The build of a variant for this call's class and the present state, made where there is none if ``make``."""
+        for state in range(MOST_STATES):
+            slot = call.slot(point, state)
+            build = memory.build(slot) or memory.facts.no_builds.get(slot)
+            if build is None or build.invalidated():
+                why = memory.why_not_again(slot) if make else "it is not built, and nothing is built in this mode"
+                if why:
+                    return slot, NoBuild(why, transient=True)
+                build = self._made(call, point, memory)
+                if isinstance(build, NoBuild):
+                    memory.facts.no_builds[slot] = build
+                else:
+                    memory.hold(slot, build, not build.shared)
+            if isinstance(build, NoBuild) or _stands(build, call, point):
+                return slot, build
+        return slot, NoBuild(f"there are {MOST_STATES} builds of it for other states already")
+
+    def _made(self, call: BuildRequest, point: Mapping[str, int], memory: Table) -> Build | NoBuild:
+        """Shared with a function of the same source, or made."""
+        from .compile.inductor import settings_identity
+
+        frame = call.frame(point)
+        source = source_key(call, point, self._options(call, point), settings_identity())
+        build = self._shared(made.get(source), call, frame, memory) or self._compiled(call, point, frame, memory)
+        made[source] = build
+        return build
+
+    def _shared(
+        self, found: Build | NoBuild | None, call: BuildRequest, frame: Mapping[str, Any], memory: Table
+    ) -> Build | NoBuild | None:
+        """What was made for another function, if it may serve this one."""
+        if isinstance(found, NoBuild):  # the same code as a hint's build, if that one is shared too
+            twin = memory.build(call.slot(point_of(found.same_as))) if found.same_as else None
+            return found if isinstance(twin, Build) and twin.code is found.code else None
+        build = found.of(call.fn) if found is not None else None
+        if build is None or not build.accepts(frame):
+            return build
+        build.release()
+        return None
+
+    def _compiled(
+        self, call: BuildRequest, point: Mapping[str, int], frame: Mapping[str, Any], memory: Table
+    ) -> Build | NoBuild:
+        from .compile.inductor import Code, compiler
+        from .compile.tracer import Untraceable, trace
+
+        code = Code()
+        args, kwargs = call_of(call.fn, frame)
+        variant = variant_name(point) if point else "exact"
+        numbers = call.numbers_vary or bool(call.leaves.numbers_at(point))
+        try:
+            compile_graph = compiler(self._options(call, point), code)
+            traced = trace(call.fn, args, kwargs, compile_graph, tag=f"shapedispatch {variant}", number_inputs=numbers)
+        except Untraceable as error:
+            code.release()
+            return NoBuild(str(error))
+        build = Build(**vars(traced), code=code)
+        name, twin = _equal(build, call, memory, call.points) if point else ("", None)
+        if twin is not None:
+            build.release()
+            return NoBuild(same_as=name, code=twin.code)
+        return build
+
+    def _options(self, call: BuildRequest, point: Mapping[str, int]) -> Mapping[str, Any]:
+        """A product is tuned at the hint, when it is compiled; any other kernel at its first run, whatever its size.
+
+        So a hint's build leaves the others to Inductor's rules for that size, and an exact one has them tuned too.
+        """
+        if self.options is not None:
+            return self.options
+        if not call.on_gpu():
+            return {}
+        return {"max_autotune_gemm": True} if point else {"max_autotune": True}
+
+
+def _stands(build: Build, call: BuildRequest, point: Mapping[str, int]) -> bool:
+    """Whether it was made in the present state: it takes this call, or one of the sizes that it was made for.
+
+    In this order, since to fake a call of other sizes takes half a millisecond.
+    """
+    return not build.accepts(call.as_seen) or not build.accepts(call.frame(point))
+
+
+def _equal(
+    build: Build, call: BuildRequest, memory: Table, points: Sequence[Mapping[str, int]]
+) -> tuple[str, Build | None]:
+    """Another hint's build of this class that is the same code, and its name."""
+    for point in points:
+        other = memory.build(call.slot(point))
+        if isinstance(other, Build) and other.identity() == build.identity():
+            return variant_name(point), other
+    return "", None
+
+
+def source_key(
+    call: BuildRequest, point: Mapping[str, int], options: Mapping[str, Any], settings: Hashable
+) -> Hashable:
+    """Equal for builds that would be made of the same source, of the same kind of call and in the same way.
+
+    Where that can't be told, equal to nothing. ``settings`` stands for those of the compiler itself.
+    """
+    if not all(type(value) in PLAIN_TYPES for value in options.values()):
+        return object()  # such as a pass of the user's: nothing says that two of them are equal
+    how = tuple(sorted((name, repr(value)) for name, value in options.items()))
+    sizes = call.leaves.sizes_at(point)
+    # By addresses: whoever finds a build by them compares the globals and what is in the closures themselves.
+    where = (id(call.fn.__globals__), *(_content(cell) for cell in call.fn.__closure__ or ()))
+    return (where, bare_code(call.fn.__code__), call.slot(point), sizes, how, settings)
+
+
+def bare_code(code: types.CodeType) -> types.CodeType:
+    """The code without its place in a file and its name, which change nothing that it computes."""
+    constants = tuple(bare_code(item) if isinstance(item, types.CodeType) else item for item in code.co_consts)
+    return code.replace(
+        co_filename="", co_firstlineno=1, co_linetable=b"", co_name="", co_qualname="", co_consts=constants
+    )
+
+
+def _content(cell: types.CellType) -> Hashable:
+    try:
+        value = cell.cell_contents
+    except ValueError:
+        return None
+    return repr(value) if type(value) in PLAIN_TYPES else id(value)
+
+
+def trace_effects(call: BuildRequest, memory: Table, make: bool) -> Trace | str | None:
+    """The look that holds for this call: remembered, or (if ``make``) made; None without one."""
+    family = call.rank_signature()
+    known: tuple[Trace | str, ...] = memory.facts.effects.get(family) or ()
+    frame = call.as_seen
+    for look in known:
+        if isinstance(look, str) or not look.accepts(frame):
+            return look
+    if not make:
+        return None
+    look = _look(call, memory)
+    memory.facts.effects[family] = (look, *known)[:TRACES_A_FAMILY]
+    return look
+
+
+def _look(call: BuildRequest, memory: Table) -> Trace | str:
+    """A trace with sizes and numbers dynamic, else one with the call's own, or why there is neither."""
+    why = ""
+    if not memory.facts.constant_sizes.get(call.rank_signature()):
+        look = _traced(call, None)
+        if not isinstance(look, str):
+            return look
+        why = look
+    look = _traced(call, {})
+    if isinstance(look, str):
+        return why or look
+    memory.facts.constant_sizes[call.rank_signature()] = True
+    return look
+
+
+def _traced(call: BuildRequest, point: Mapping[str, int] | None) -> Trace | str:
+    """A look at the frame of a point, or why there is none; the frame is its own: a trace may leave marks on it."""
+    try:
+        from .compile.inductor import effects_only
+        from .compile.tracer import Untraceable, trace
+    except Exception as error:  # noqa: BLE001 - what torch does when it is imported is judged here; the reason is kept
+        return f"torch's compiler cannot be imported: {in_a_line(error)}"
+
+    args, kwargs = call_of(call.fn, call.frame(point))
+    try:
+        return trace(call.fn, args, kwargs, effects_only, tag="effects", number_inputs=point is None)
+    except Untraceable as error:
+        return str(error)
