@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from .errors import in_a_line
+from .hit.call import Signer
 from .keys.key import Key
 from .records import Choice, Refusal, Variant
 from .shapes.hints import Rule
@@ -167,24 +168,22 @@ class Memory(Protocol):
         """Remember something immutable that holds no tensor."""
 
 
-class Backend(Protocol):
-    """The calls of one decorated thing, and their variants. A call is always in normal form, see `signature`."""
+class Backend(Signer, Protocol):
+    """The calls of one decorated thing, and their variants. A call is always in normal form, but where it is signed."""
 
-    name: str
     searches: bool
     """Whether an offer may be a `Search`, so that it asks for `TunedConfigs`."""
     arity: int
     """A call of exactly this many positional arguments and no keywords is in normal form already."""
 
-    @property
-    def plain(self) -> Callable[..., Any]:
-        """The thing as it was written."""
-
-    def normal(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The call in normal form; raises TypeError for a call that the function itself would refuse."""
+    named: Any
+    """What has the decorated thing's name in its module, where a worker finds the dispatcher."""
 
     def key(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Key:
         """The key of a call; raises key.Bypass."""
+
+    def at_once(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], memory: Memory) -> Callable[..., Any] | None:
+        """What must run the call where nothing may be decided, inside the capture of a CUDA graph; else None."""
 
     def arguments(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """The arguments by name."""

@@ -7,9 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ..backend import ALL, Candidate, Effects, Memory, Offer, OfferRequest
-from ..keys import key as keys
 from ..keys.code_hash import candidates_identity, code_identity
-from ..keys.key import Key
+from ..keys.key import Bypass, CallSigner, Key
 from ..keys.layout import differences
 from ..keys.signature import Signature, call_of, frame_locals, python_function, receiver_of
 from ..records import Variant
@@ -54,31 +53,38 @@ class TorchFunction:
 
     def __init__(self, fn: Callable[..., Any], name: str, spec: FunctionSpec) -> None:
         self.name = name
-        self.plain = fn
+        self.plain = self.first = self.named = fn
         self.spec = spec
         self._traced = python_function(fn)
         self.signature = Signature.of(fn, receiver_of(self._traced) is not None)
         self.normal = self.signature.normal
         self.arguments = self.signature.arguments
         self.arity = self.signature.arity if self.signature.bare else -1
-        self._receiver = self.signature.receiver
+        self.receiver = self.signature.receiver
+        self._signer = CallSigner(self.receiver, bool(spec.mutates))
+        self.sign = self._signer.sign
         self._builder = Builder(spec.options)
-        self._watch_overlap = bool(spec.mutates)
 
     # -- the call
 
     def key(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Key:
         """The key of a call; raises key.Bypass."""
-        key = keys.key(args, kwargs, self._receiver)
-        return (*key, keys.overlap(args, kwargs)) if self._watch_overlap else key
+        signed = self.sign(args, kwargs)
+        if isinstance(signed, str):
+            raise Bypass(signed)
+        return signed[0]
 
     def differences(self, key: Key, other: Key) -> tuple[str, ...]:
         """What differs between two keys of this function, for a person."""
         return differences(key, other, self.signature.names) if len(key) == len(other) else ()
 
-    def form(self) -> tuple[bool, bool]:
-        """How `key` is made, for the C path: whether of a receiver, and whether with the overlaps."""
-        return self._receiver, self._watch_overlap
+    @property
+    def overlaps(self) -> bool:
+        """See `call.Signer.overlaps`: once it is known that anything is written."""
+        return self._signer.overlaps
+
+    def at_once(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], memory: Memory) -> None:
+        """None: a function may be decided anywhere."""
 
     def sizes(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, int]:
         """The size of each declared dim, else of each axis; raises declaration.DimsMismatch."""
@@ -93,7 +99,7 @@ class TorchFunction:
         """
         scope = frame_locals(self._traced, args, kwargs)
         fixed = {name: scope.pop(name) for name in self._traced.__code__.co_freevars if name in scope}
-        if self._receiver:
+        if self.receiver:
             fixed["self"] = scope["self"]
             scope["self"] = type(scope["self"])
         return scope, fixed
@@ -138,7 +144,7 @@ class TorchFunction:
         if effects is None:
             return Offer(tuple(draft.candidates), untimed="what it does is not known, and nothing is traced now")
         written, untimed = what_timing_may_touch(effects, self.spec.mutates)
-        self._watch_overlap |= written is None or bool(written)
+        self._signer.overlaps |= written is None or bool(written)
         unsafe = effects if isinstance(effects, str) else why_no_builds(effects, args, kwargs)
         if isinstance(effects, Effects) and not unsafe:
             self._offer_builds(call, memory, draft)

@@ -16,7 +16,7 @@ import enum
 import itertools
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from types import BuiltinFunctionType, ModuleType
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -31,7 +31,9 @@ from .tree import span, tensors
 __all__ = [
     "ALIGNMENT_BYTES",
     "Bypass",
+    "CallSigner",
     "Key",
+    "Signed",
     "ambient",
     "any_autocast",
     "describe",
@@ -46,6 +48,11 @@ __all__ = [
 
 ALIGNMENT_BYTES = 16
 """Compiled code may load this many bytes at once where the first address is a multiple of it."""
+
+
+Signed: TypeAlias = tuple[Key, tuple[Any, ...], tuple[Any, ...] | None]
+"""What a hit starts from: a call's key; its positional arguments, which a build's check is asked with; and what a
+kernel's launch is called with, None for a function. A plain tuple, because it is made on each hit."""
 
 
 class Bypass(Exception):
@@ -355,6 +362,24 @@ def key(args: tuple[Any, ...], kwargs: Mapping[str, Any], receiver: bool = False
 
 _FLAT = frozenset({int, bool, float, complex, str, bytes, type(None), torch.dtype, torch.device})
 """Types that can hold no tensor, for a quick look at whether one tensor may stand in two places."""
+
+
+class CallSigner:
+    """The keys of one function's calls. With ``overlaps`` they hold which arguments share memory."""
+
+    __slots__ = ("overlaps", "receiver")
+
+    def __init__(self, receiver: bool, overlaps: bool) -> None:
+        self.receiver = receiver
+        self.overlaps = overlaps
+
+    def sign(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Signed | str:
+        """The key of a call, which is run as it is; or the reason why it has none."""
+        try:
+            made = key(args, kwargs, self.receiver)
+            return ((*made, overlap(args, kwargs)) if self.overlaps else made), args, None
+        except Bypass as reason:
+            return str(reason)
 
 
 def _receiver(value: Any) -> Key:
