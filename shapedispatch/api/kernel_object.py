@@ -184,15 +184,8 @@ class _Tuned:
         """The configs that were found for hints; all of them, where none was."""
         return self._found() or self.__dict__["configs"]
 
-    @property
-    def early_config_prune(self) -> Any:
-        """None where only what was found is left."""
-        return None if self._found() else self.__dict__["early_config_prune"]
-
-    @property
-    def perf_model(self) -> Any:
-        """None where only what was found is left."""
-        return None if self._found() else self.__dict__["perf_model"]
+    early_config_prune = property(lambda self: None if self._found() else self.__dict__["early_config_prune"])
+    perf_model = property(lambda self: None if self._found() else self.__dict__["perf_model"])
 
     @property
     def best_config(self) -> Any:

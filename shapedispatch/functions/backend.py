@@ -8,7 +8,7 @@ from typing import Any
 
 from ..backend import ALL, Candidate, Effects, Memory, Offer, OfferRequest
 from ..keys.code_hash import candidates_identity, code_identity
-from ..keys.key import Bypass, CallSigner, Key
+from ..keys.key import CallSigner, Key
 from ..keys.layout import differences
 from ..keys.signature import Signature, call_of, frame_locals, python_function, receiver_of
 from ..records import Variant
@@ -46,7 +46,7 @@ class FunctionSpec:
     options: Mapping[str, Any] | None
 
 
-class TorchFunction:
+class TorchFunction(CallSigner):
     """The backend of a PyTorch function; see `backend.Backend` for the methods."""
 
     searches = False
@@ -61,27 +61,14 @@ class TorchFunction:
         self.arguments = self.signature.arguments
         self.arity = self.signature.arity if self.signature.bare else -1
         self.receiver = self.signature.receiver
-        self._signer = CallSigner(self.receiver, bool(spec.mutates))
-        self.sign = self._signer.sign
+        self.overlaps = bool(spec.mutates)
         self._builder = Builder(spec.options)
 
     # -- the call
 
-    def key(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Key:
-        """The key of a call; raises key.Bypass."""
-        signed = self.sign(args, kwargs)
-        if isinstance(signed, str):
-            raise Bypass(signed)
-        return signed[0]
-
     def differences(self, key: Key, other: Key) -> tuple[str, ...]:
         """What differs between two keys of this function, for a person."""
         return differences(key, other, self.signature.names) if len(key) == len(other) else ()
-
-    @property
-    def overlaps(self) -> bool:
-        """See `call.Signer.overlaps`: once it is known that anything is written."""
-        return self._signer.overlaps
 
     def at_once(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], memory: Memory) -> None:
         """None: a function may be decided anywhere."""
@@ -144,7 +131,7 @@ class TorchFunction:
         if effects is None:
             return Offer(tuple(draft.candidates), untimed="what it does is not known, and nothing is traced now")
         written, untimed = what_timing_may_touch(effects, self.spec.mutates)
-        self._signer.overlaps |= written is None or bool(written)
+        self.overlaps |= written is None or bool(written)
         unsafe = effects if isinstance(effects, str) else why_no_builds(effects, args, kwargs)
         if isinstance(effects, Effects) and not unsafe:
             self._offer_builds(call, memory, draft)

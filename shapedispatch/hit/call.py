@@ -24,22 +24,14 @@ class Signer(Protocol):
     """What a hit asks of a backend. A function's call is in normal form; a kernel's is its grid, then as written."""
 
     name: str
-
-    @property
-    def plain(self) -> Callable[..., Any]:
-        """The thing as it was written."""
-
-    @property
-    def first(self) -> Callable[..., Any]:
-        """In place of plain where nothing may be timed: plain, if it times nothing itself."""
-
-    @property
-    def receiver(self) -> bool | None:
-        """As in `key.key`, for the C path of functions; None where calls have other keys."""
-
-    @property
-    def overlaps(self) -> bool:
-        """Whether keys hold which arguments share memory."""
+    plain: Any
+    """The thing as it was written."""
+    first: Any
+    """In place of plain where nothing may be timed: plain, if it times nothing itself."""
+    receiver: bool | None
+    """As in `key.key`, for the C path of functions; None where calls have other keys."""
+    overlaps: bool
+    """Whether keys hold which arguments share memory."""
 
     def sign(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Signed | str:
         """The key of a call with what it is run by; or the reason why it has none."""

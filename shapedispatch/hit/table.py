@@ -50,14 +50,9 @@ class FastPath(Protocol):
 
     off: bool
     """Whether every call takes the Python path."""
-    held: int
-    """How many calls it knows the table's slot of."""
 
     def __call__(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], /) -> Any:
         """Run what the table holds for this call, or take the Python path."""
-
-    def find(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], /) -> Any:
-        """The slot linked to this call, or None; nothing is counted or run."""
 
     def read(self, slot_type: type, entry_type: type, /) -> None:
         """Learn where these types keep the fields that a hit needs; raises TypeError for types without __slots__."""

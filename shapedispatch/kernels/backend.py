@@ -43,7 +43,7 @@ class TritonKernel:
 
     searches = True
     arity = -1
-    receiver = None
+    receiver: bool | None = None
     overlaps = False
 
     def __init__(self, wrapped: WrappedKernel, name: str, spec: KernelSpec) -> None:
@@ -158,10 +158,6 @@ class TritonKernel:
         return self.key_schema.ready().differing(key, other)
 
     # -- the offer
-
-    def at_once(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], memory: Memory) -> Any:
-        """See `Backend.at_once`: a build that is loaded."""
-        return self.loaded(args, kwargs, memory).run if capturing() else None
 
     def offer(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any], key: Key, memory: Memory, request: OfferRequest = ALL
@@ -314,14 +310,16 @@ class TritonKernel:
 
     # -- while a CUDA graph is captured
 
-    def loaded(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], memory: Memory) -> Candidate:
-        """What may run a call inside a capture, where nothing can be loaded; raises RuntimeError where nothing may."""
+    def at_once(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], memory: Memory) -> Any:
+        """See `Backend.at_once`: inside a capture nothing can be loaded; raises RuntimeError where nothing is."""
+        if not capturing():
+            return None
         making = self._making(args, kwargs, memory, ALL)
         for place in dict.fromkeys([*self._tuned_configs.best_first(making), *_places(making)]):
             for static in dict.fromkeys((tuple(self._static_of(making, self.spec.static)), ())):
                 candidate = self._loaded_one(making, place, static)
                 if candidate is not None:
-                    return candidate
+                    return candidate.run
         raise RuntimeError(
             four_parts(
                 render_call(self.name, self.arguments(args, kwargs)),

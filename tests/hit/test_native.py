@@ -846,7 +846,7 @@ def test_links_of_keys_without_overlap_go_when_keys_get_it(c_path: None) -> None
     near, apart = (BASE[:8].clone(), sized(8)), sized(16)
     with torch.no_grad():
         warmed(dispatcher, *near)
-        dispatcher.core.backend._signer.overlaps = True
+        dispatcher.core.backend.overlaps = True
         dispatcher.core.table.forget_choices()
         assert not linked(dispatcher, *near)
         dispatcher(*near)  # the link that C makes of this call is still without overlap, and is not taken
