@@ -24,7 +24,8 @@ compiled build is allowed; what that means, and the settings, stand in README.md
 
 from typing import Any
 
-from .api.decorator import Dispatcher, dispatchers, shapedispatch
+from .api.decorator import Dispatcher, shapedispatch
+from .api.registry import dispatchers
 from .errors import MissError, NoVariantError, SettingsError, ShapeDispatchError
 from .hit import native
 from .records import CacheInfo, Choice, Refusal, Timing, Variant

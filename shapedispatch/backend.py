@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from .errors import in_a_line
+from .hit.call import Signer
 from .hit.table import Entry, Table
 from .keys.key import Key
 from .records import Choice, Origin, Refusal, Timing, Variant
@@ -275,10 +276,9 @@ def _why_not_supplied(variant: Variant, args: tuple[Any, ...], kwargs: Mapping[s
     return f"its `when` answered with a {type(answer).__name__}: allowed is a sentence why not, or None"
 
 
-class Backend(Protocol):
-    """The calls of one decorated thing, and their variants. A call is always in normal form, see `signature`."""
+class Backend(Signer, Protocol):
+    """The calls of one decorated thing, and their variants. A call is always in normal form, but where it is signed."""
 
-    name: str
     searches: bool
     """Whether an offer may want a `Search`, so that it asks for `TunedConfigs`."""
     replayable: bool
@@ -290,22 +290,11 @@ class Backend(Protocol):
     dims: tuple[str, ...]
     """The dims that were declared."""
 
-    @property
-    def plain(self) -> Callable[..., Any]:
-        """The thing as it was written."""
-
-    @property
-    def first(self) -> Callable[..., Any]:
-        """In place of plain where nothing may be timed: plain itself, or a kernel's first config."""
-
-    def normal(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The call in normal form; raises TypeError for a call that the function itself would refuse."""
-
     def key(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Key:
         """The key of a call; raises key.Bypass."""
 
-    def form(self) -> tuple[bool, bool] | None:
-        """How `key` is made, for hits in C: whether of a receiver, and whether with the overlaps; None if otherwise."""
+    def at_once(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], memory: Table) -> Callable[..., Any] | None:
+        """What must run the call where nothing may be decided, inside the capture of a CUDA graph; else None."""
 
     def arguments(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """The arguments by name."""

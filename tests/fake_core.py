@@ -21,11 +21,13 @@ class Backend:
     searches = replayable = False
     arity = 1
     dims = ("M",)
+    receiver = None
+    overlaps = False
 
     def __init__(self, *others: str) -> None:
         self.ran: list[str] = []
         self.offers = 0
-        self.plain = self.first = self.named = self.variant("plain")
+        self.plain = self.variant("plain")
         self.others: list[Candidate] = []
         self.given: dict[str, Any] = {"written": ()}
         self.bypass = self.misfit = ""
@@ -49,14 +51,25 @@ class Backend:
         """As it is."""
         return args, dict(kwargs)
 
+    @property
+    def first(self) -> Callable[[Any], Any]:
+        """Plain, and so is ``named``."""
+        return self.plain
+
+    named = first
+
+    def sign(self, args: Any, kwargs: Any) -> Any:
+        """The number, or why the call is a bypass."""
+        return self.bypass or ((ambient(), ("number", args[0])), args, None)
+
     def key(self, args: Any, kwargs: Any) -> Any:
         """The number, or a bypass."""
         if self.bypass:
             raise Bypass(self.bypass)
-        return (ambient(), ("number", args[0]))
+        return self.sign(args, kwargs)[0]
 
-    def form(self) -> None:
-        """Of no use to C."""
+    def at_once(self, *asked: Any) -> None:
+        """None: there is no capture."""
 
     def arguments(self, args: Any, kwargs: Any) -> dict[str, Any]:
         """By name."""

@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
-from shapedispatch.api.decorator import function_of
+from shapedispatch.api.function_object import function_of
 from shapedispatch.backend import ALL, Candidate, Offer, OfferRequest
 from shapedispatch.dispatch import dispatcher as core_room
 from shapedispatch.dispatch.dispatcher import Core

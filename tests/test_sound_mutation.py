@@ -165,7 +165,7 @@ def test_a_witness_is_answered_as_plain_does(name: str) -> None:
 # Functions whose tuples are the key, and functions whose conditions are the screen.
 MAKERS = {
     "ambient", "_autocast", "_determinism", "_tensor", "_float", "_by_value", "_sequence", "_dict", "_slice",
-    "_builtin", "_describe_instance", "_beside", "_receiver", "key", "_same", "overlap", "_DESCRIBE",
+    "_builtin", "_describe_instance", "_beside", "key", "_same", "overlap", "_DESCRIBE",
 }  # fmt: skip
 SCREENS = {
     "ambient", "why_ambient", "_tensor", "why_tensor", "_screen", "_describe_instance", "_builtin", "key", "overlap",

@@ -94,7 +94,7 @@ UNSET: Any = type("_LeftOut", (), {"__repr__": lambda self: "<the setting>"})()
 """The default of an argument where the settings decide, then the built-in."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class DecoratorArguments:
     """The decorator's arguments, of which those are checked that do not depend on what it stands above.
 

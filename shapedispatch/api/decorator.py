@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import functools
 import inspect
-import itertools
-import weakref
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
-
-import torch
 
 from ..dispatch.dispatcher import Core
 from ..errors import DeclarationError
 from ..functions.backend import FunctionSpec, TorchFunction
-from ..hit import profiling
 from ..kernels.runtime.wrappers import is_kernel, unwrap
 from ..keys.signature import Signature
 from ..records import CacheInfo, Choice
@@ -30,15 +25,16 @@ from .arguments import (
     checked_options,
     checked_settings,
     checked_variants,
-    function_in,
     given,
     qualified_name,
     refuse_twice,
     refuse_what_is_no_function,
     unknown_argument,
 )
+from .function_object import function_of
+from .registry import register
 
-__all__ = ["Dispatcher", "dispatchers", "shapedispatch"]
+__all__ = ["Dispatcher", "shapedispatch"]
 
 
 class Dispatcher(Protocol):
@@ -96,37 +92,7 @@ class Dispatcher(Protocol):
         """Forget every choice and let every build go. The store keeps what it has."""
 
 
-# ------------------------------------------------------------------------------------------------------ the decorator
-
-
-def shapedispatch(
-    fn: Any = None,
-    /,
-    *,
-    dims: Any = UNSET,
-    hints: Any = UNSET,
-    static: Any = UNSET,
-    exact: Any = UNSET,
-    buckets: Any = UNSET,
-    variants: Any = (),
-    configs: Any = UNSET,
-    grid: Any = UNSET,
-    inputs: Callable[..., Any] | None = None,
-    mutates: Any = None,
-    objective: Any = "time",
-    maxsize: Any = UNSET,
-    store: Any = UNSET,
-    name: str | None = None,
-    options: Mapping[str, Any] | None = None,
-    **unknown: Any,
-) -> Any:
-    """Run each call of a function by the build that is fastest for its exact shape.
-
-    Used bare or with arguments, above a function, method, lambda, partial or builtin, or above a ``triton.jit`` kernel
-    with or without ``triton.autotune`` and ``triton.heuristics``. What comes back has the methods of `Dispatcher`: of a
-    function a real function, of a kernel an object that is launched as before. What is left out of the arguments the
-    settings decide, then the default named here.
-
+_ARGUMENTS = """
     Args:
         dims: which axes of which argument are which dim: ``{"x": "M K", "w": "K N", "start": "P"}``; ``_`` for an
             axis without a name, ``...`` for any further axes, a list of strings for a list of tensors, one name for
@@ -153,26 +119,51 @@ def shapedispatch(
 
     Raises:
         DeclarationError: an argument that cannot mean anything; it is a TypeError and a ValueError.
+"""
+
+
+def shapedispatch(
+    fn: Any = None,
+    /,
+    *,
+    dims: Any = None,
+    hints: Any = UNSET,
+    static: Any = UNSET,
+    exact: Any = UNSET,
+    buckets: Any = UNSET,
+    variants: Any = (),
+    configs: Any = UNSET,
+    grid: Any = UNSET,
+    inputs: Callable[..., Any] | None = None,
+    mutates: Any = None,
+    objective: Any = "time",
+    maxsize: Any = UNSET,
+    store: Any = UNSET,
+    name: str | None = None,
+    options: Mapping[str, Any] | None = None,
+    **unknown: Any,
+) -> Any:
+    """Run each call of a function by the build that is fastest for its exact shape.
+
+    Used bare or with arguments, above a function, method, lambda, partial or builtin, or above a ``triton.jit`` kernel
+    with or without ``triton.autotune`` and ``triton.heuristics``. What comes back has the methods of `Dispatcher`: of a
+    function a real function, of a kernel an object that is launched as before. What is left out of the arguments the
+    settings decide, then the default named in ``help(shapedispatch)``, which says what each argument means.
     """
     if unknown:
         raise DeclarationError(unknown_argument(unknown, list(inspect.signature(shapedispatch).parameters)[1:-1]))
-    said = DecoratorArguments(
-        dims=None if dims is UNSET else dims,
-        variants=variants,
-        inputs=inputs,
-        mutates=mutates,
-        objective=objective,
-        name=name,
-        options=options,
-        kernel=given(configs=configs, grid=grid),
-        settings=given(hints=hints, static=static, exact=exact, buckets=buckets, maxsize=maxsize, store=store),
-    )
+    kernel = given(configs=configs, grid=grid)
+    overrides = given(hints=hints, static=static, exact=exact, buckets=buckets, maxsize=maxsize, store=store)
+    said = DecoratorArguments(dims, variants, inputs, mutates, objective, name, options, kernel, overrides)
+    return functools.partial(_dispatcher, said) if fn is None else _dispatcher(said, fn)
 
-    def decorate(target: Any) -> Any:
-        refuse_twice(target)
-        return _kernel_dispatcher(target, said) if is_kernel(target) else _function_dispatcher(target, said)
 
-    return decorate if fn is None else decorate(fn)
+shapedispatch.__doc__ = f"{shapedispatch.__doc__}{_ARGUMENTS}"
+
+
+def _dispatcher(said: DecoratorArguments, target: Any) -> Any:
+    refuse_twice(target)
+    return _kernel_dispatcher(target, said) if is_kernel(target) else _function_dispatcher(target, said)
 
 
 def _function_dispatcher(target: Any, said: DecoratorArguments) -> Any:
@@ -203,9 +194,8 @@ def _kernel_dispatcher(target: Any, said: DecoratorArguments) -> Any:
     resolve = functools.partial(_resolve, label, checked_settings(said.settings, parameters, parameters))
     told = {"dims": said.dims, "inputs": said.inputs, "mutates": mutates, **said.kernel}
     spec = spec_of(wrapped, resolve(), variants=variants, **told)
-    dispatcher = kernel_object(Core(TritonKernel(wrapped, label, spec), resolve, said.inputs, objective=said.objective))
-    _register(label, dispatcher)
-    return dispatcher
+    core = Core(TritonKernel(wrapped, label, spec), resolve, said.inputs, objective=said.objective)
+    return register(label, kernel_object(core))
 
 
 def _resolve(label: str, decorator: Mapping[str, Any]) -> Resolved:
@@ -234,57 +224,3 @@ def _spec(
 
 def _names_dims(hints: Any) -> bool:
     return isinstance(hints, Mapping) or any(isinstance(point, Mapping) for point in hints)
-
-
-# ------------------------------------------------------------------------------------------------- the user's function
-
-_live: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
-_names = itertools.count(2)
-
-
-def function_of(core: Core, fn: Callable[..., Any]) -> Any:
-    """A real function that dispatches: it works as a method, under torch.compile, torch.export and fx."""
-    is_dynamo_compiling = torch.compiler.is_dynamo_compiling  # Dynamo takes it for True, and inlines ``fn``
-    normal, arity, call = core.backend.normal, core.backend.arity, core.fast_path or core.call
-    cache_miss, profiler = core.call, profiling.state
-
-    @functools.wraps(function_in(fn))
-    def dispatch(*args: Any, **kwargs: Any) -> Any:
-        if is_dynamo_compiling():
-            return fn(*args, **kwargs)
-        if kwargs or len(args) != arity:
-            binds = True
-            try:
-                args, kwargs = normal(args, kwargs)
-            except TypeError:
-                binds = False
-            if not binds:  # outside: the function says best what is wrong with the call, and nothing before it
-                return fn(*args, **kwargs)
-        if profiler._is_profiler_enabled:
-            return cache_miss(args, kwargs)  # which names what it runs
-        return call(args, kwargs)
-
-    for name in ("explain", "tune", "prepare", "variant", "choices", "cache_info", "cache_clear"):
-        setattr(dispatch, name, getattr(core, name))
-    dispatch.__wrapped__ = fn
-    dispatch._repr_html_ = core._repr_html_  # type: ignore[attr-defined]  # a notebook asks the function itself
-    dispatch.core = core  # type: ignore[attr-defined]  # a function's attributes have no type
-    _register(core.backend.name, dispatch)
-    return dispatch
-
-
-def _register(name: str, dispatcher: Any) -> None:
-    _live[name if name not in _live else f"{name}#{next(_names)}"] = dispatcher
-
-
-def dispatchers() -> dict[str, Any]:
-    """The live dispatchers by name; the second of one name is ``name#2`` or so."""
-    return dict(_live)
-
-
-def _refresh_all() -> None:
-    for dispatcher in list(_live.values()):
-        dispatcher.core.refresh()
-
-
-modes.on_change(_refresh_all)

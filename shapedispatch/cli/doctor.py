@@ -19,7 +19,7 @@ from typing import Literal
 
 import torch
 
-from ..api.decorator import dispatchers
+from ..api.registry import dispatchers
 from ..errors import SettingsError
 from ..hit import native
 from ..settings.resolve import Settings, settings

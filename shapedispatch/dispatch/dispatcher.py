@@ -1,12 +1,10 @@
-"""What stands behind a dispatcher: the hit, and what becomes of a call that is none.
+"""What stands behind a dispatcher: its backend, settings and table, and what becomes of a call that is no hit.
 
-A hit: key, table, the build's remaining guards, launch. A miss is decided in `miss`. Deleting the table would change
-how long a call takes and nothing else.
+A miss is decided in `miss`. Deleting the table would change how long a call takes and nothing else.
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -16,10 +14,10 @@ from ..autotune.choose import Objective, PlainRaised
 from ..autotune.measure import Timer, timer
 from ..autotune.worker import Worker, shared
 from ..backend import Backend
-from ..errors import in_a_line
-from ..hit import native, profiling
+from ..hit import native
+from ..hit.call import HitPath
 from ..hit.log import EventLog
-from ..hit.table import Entry, Table
+from ..hit.table import FastPath, Table
 from ..keys.identity import code_identity
 from ..keys.key import Bypass, Key
 from ..keys.tree import tensors
@@ -34,8 +32,10 @@ from .miss import decide, tuning_lock
 __all__ = ["Core"]
 
 
-class Core:
-    """What stands behind one dispatcher: its backend, its settings and its table."""
+class Core(HitPath, Introspection):
+    """What stands behind one dispatcher; the answers to its user's questions are `Introspection`'s."""
+
+    backend: Backend
 
     def __init__(
         self,
@@ -45,6 +45,7 @@ class Core:
         timer_for: Callable[[torch.device, str], Timer] | None = None,
         objective: Objective = "time",
     ) -> None:
+        super().__init__(backend, self.ctx, inputs)
         self.backend = backend
         self.plain = backend.plain
         self._resolve = resolve
@@ -52,15 +53,14 @@ class Core:
         self.timer_for = timer_for or timer
         self.objective = objective
         self.worker: Callable[[], Worker] = shared
-        self.fast_path: native.FastPath | None = None
+        self.fast_path: FastPath | None = None
         self.settings = resolve()
         self.table = Table(self.settings.maxsize, self.settings.max_builds, EventLog(backend.name))
         store = store_at(self.settings.store)
         self.kernel_store = KernelStore(store, backend.name, self.identity) if store is not None else None
         self.refresh()
-        self._use_fast_path()
-        asked = Introspection(backend, self.ctx, inputs)
-        self.explain, self.tune, self.prepare, self.variant = asked.explain, asked.tune, asked.prepare, asked.variant
+        if backend.receiver is not None:
+            self.use_fast_path(native.fast_path(self.call, self.fallback, backend.receiver))
 
     def refresh(self) -> None:
         """Read the settings again, after `set_mode`."""
@@ -77,75 +77,30 @@ class Core:
         objective = {} if self.objective == "time" else {"objective": code_identity(self.objective)}
         return {**self.backend.identity(), **objective}
 
-    def _use_fast_path(self) -> None:
-        """Let C answer hits, where it is in use and makes such keys as the backend does: those that have a form."""
-        form = self.backend.form()
-        if form is None:
-            return
-        self.fast_path = native.fast_path(self.call, self._fallback, form[0])
-        if self.fast_path is not None:
-            self.fast_path.off = self.off
-            self.table.attach(self.fast_path)
+    def use_fast_path(self, fast_path: FastPath | None) -> None:
+        """Let C answer hits, where it can."""
+        self.fast_path = fast_path
+        if fast_path is not None:
+            fast_path.off = self.off
+            self.table.attach(fast_path)
 
-    # -- the call
-
-    def call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], node: Any = None) -> Any:
-        """Run the variant for this call in normal form; with a ``node``, the C path has asked, see `Table.node`."""
-        if self.off:
-            return self.plain(*args, **kwargs)
-        why = None
-        try:
-            key = self.backend.key(args, kwargs)
-        except Bypass as reason:
-            why = str(reason)
-        if why is not None:  # outside: the function sees no exception that is being handled
-            return self.bypass(why, args, kwargs)
-        entry = self.table.find(key, args, kwargs)
-        if entry is None:
-            return self.miss(key, args, kwargs)
-        if node is not None and (form := self.backend.form()) is not None:
-            self.table.insert(node, key, args, kwargs, form[1])
-        return self.run(entry, args, kwargs)
-
-    def run(self, entry: Entry, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """Run what was chosen."""
-        run = entry.run
-        if run is None:  # another thread let the build go between finding the entry and this line
-            return self.plain(*args, **kwargs)
-        if profiling.state._is_profiler_enabled:
-            run = profiling.labelled(f"{self.backend.name}: {entry.choice.variant}", run)
-        try:
-            return run(*args, **kwargs)
-        except Exception:  # the boundary where a build is judged; the reason is kept there
-            if not entry.retry:
-                raise
-            return self._fallback(*args, **kwargs)
-
-    def _fallback(self, /, *args: Any, **kwargs: Any) -> Any:
-        """Plain's answer where a build that writes nothing has raised what is being handled: its error is the error.
-
-        If it answers, what the build raised is counted as the reason.
-        """
-        error = sys.exc_info()[1]
-        answer = self.plain(*args, **kwargs)
-        if error is not None:
-            self.table.count("bypasses", f"a build raised {in_a_line(error)}")
-        return answer
+    # -- a call that is no hit
 
     def bypass(self, reason: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Run plain, and count why."""
-        if self.frozen:
-            return self._untimed(reason, args, kwargs)
         self.table.count("bypasses", reason)
-        return self.plain(*args, **kwargs)
+        return self.as_written(*args, **kwargs)
 
     def _untimed(self, reason: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """Run plain and count why, where nothing may be timed now: a kernel as written has an autotuner of its own."""
+        """As `bypass` where nothing may be timed now: a kernel as written has an autotuner of its own."""
         self.table.count("bypasses", reason)
         return self.backend.first(*args, **kwargs)
 
     def miss(self, key: Key, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Decide for a key without a choice, then run the winner once on the caller's arguments."""
+        at_once = self.backend.at_once(args, kwargs, self.table)
+        if at_once is not None:
+            return at_once(*args, **kwargs)
         if tuning_lock.owned():
             return self._untimed("another call of this thread is being decided", args, kwargs)
         needs_grad = torch.is_grad_enabled() and any(t.requires_grad for t in tensors((args, kwargs)))

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
+
+import torch
+from torch import Tensor
 
 from ..autotune.choose import PlainRaised
 from ..autotune.preserve_state import preserve_state
 from ..backend import ALL, Backend, Candidate, Offer
 from ..errors import DeclarationError, NoVariantError, four_parts, render_call
-from ..keys.key import Bypass, Key, safe_key
+from ..keys.key import Bypass, Key, describe
 from ..records import Choice, Refusal
 from ..shapes.declaration import DimsMismatch, did_you_mean
 from ..shapes.hints import every_point
@@ -131,3 +134,22 @@ class Introspection:
         names = ", ".join([*(candidate.name for candidate in offer.candidates), *offer.aliases])
         change = f"variants that can run this call: {names}"
         raise NoVariantError(four_parts(call, f"variant {name!r} was asked for", refused, change))
+
+
+def safe_key(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Key:
+    """A description of any call at all, for what is said of a bypass; nothing is ever looked up by it."""
+    return tuple(_safe(value) for value in (*args, *kwargs.values()))
+
+
+def _safe(value: Any) -> Key:
+    try:
+        if isinstance(value, Tensor):
+            return (type(value), value.dtype, tuple(symbolic(size) for size in value.shape), value.device)
+        return describe(value)
+    except (Bypass, RuntimeError):  # nested tensors have no sizes, and a list may contain itself
+        return (type(value),)
+
+
+def symbolic(size: int | torch.SymInt) -> Hashable:
+    """A size that hashes: itself, or (which shape environment, expression) where it is symbolic."""
+    return (id(size.node.shape_env), str(size.node.expr)) if isinstance(size, torch.SymInt) else size

@@ -8,9 +8,8 @@ from typing import Any
 
 from ..backend import ALL, Candidate, Effects, Offer, OfferBuilder, OfferRequest
 from ..hit.table import Table
-from ..keys import key as keys
 from ..keys.identity import candidates_identity, code_identity
-from ..keys.key import Key
+from ..keys.key import CallSigner, Key, overlap
 from ..keys.layout import differences
 from ..keys.signature import Signature, call_of, frame_locals, python_function, receiver_of
 from ..records import Variant
@@ -46,7 +45,7 @@ class FunctionSpec:
     options: Mapping[str, Any] | None
 
 
-class TorchFunction:
+class TorchFunction(CallSigner):
     """The backend of a PyTorch function; see `backend.Backend` for the methods."""
 
     searches = False
@@ -62,24 +61,18 @@ class TorchFunction:
         self.normal = self.signature.normal
         self.arguments = self.signature.arguments
         self.arity = self.signature.arity if self.signature.bare else -1
-        self._receiver = self.signature.receiver
+        self.receiver = self.signature.receiver
+        self.overlaps = bool(spec.mutates)
         self._builder = Builder(spec.options)
-        self._watch_overlap = bool(spec.mutates)
 
     # -- the call
-
-    def key(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Key:
-        """The key of a call; raises key.Bypass."""
-        key = keys.key(args, kwargs, self._receiver)
-        return (*key, keys.overlap(args, kwargs)) if self._watch_overlap else key
 
     def differences(self, key: Key, other: Key) -> tuple[str, ...]:
         """What differs between two keys of this function, for a person."""
         return differences(key, other, self.signature.names) if len(key) == len(other) else ()
 
-    def form(self) -> tuple[bool, bool]:
-        """How `key` is made, for the C path: whether of a receiver, and whether with the overlaps."""
-        return self._receiver, self._watch_overlap
+    def at_once(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], memory: Table) -> None:
+        """None: a function may be decided anywhere."""
 
     def sizes(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, int]:
         """The size of each declared dim, else of each axis; raises declaration.DimsMismatch."""
@@ -94,7 +87,7 @@ class TorchFunction:
         """
         scope = frame_locals(self._traced, args, kwargs)
         fixed = {name: scope.pop(name) for name in self._traced.__code__.co_freevars if name in scope}
-        if self._receiver:
+        if self.receiver:
             fixed["self"] = scope["self"]
             scope["self"] = type(scope["self"])
         return scope, fixed
@@ -139,7 +132,7 @@ class TorchFunction:
         if effects is None:
             return builder.offer(untimed="what it does is not known, and nothing is traced now")
         written, untimed = what_timing_may_touch(effects, self.spec.mutates)
-        self._watch_overlap |= written is None or bool(written)
+        self.overlaps |= written is None or bool(written)
         unsafe = why_no_builds(effects, args, kwargs)
         if unsafe is None:
             self._offer_builds(call, memory, builder)
@@ -297,6 +290,6 @@ def why_no_builds(effects: Effects, args: tuple[Any, ...], kwargs: Mapping[str, 
     if effects.mutated and effects.reads_state:
         name = sorted(effects.mutated)[0]
         return f"it writes {name} and reads tensors that are no arguments and may share its memory"
-    if effects.mutated and keys.overlap(args, kwargs):
+    if effects.mutated and overlap(args, kwargs):
         return f"it writes {sorted(effects.mutated)[0]}, and arguments share memory"
     return None

@@ -13,8 +13,8 @@ import importlib
 import inspect
 import struct
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Protocol, TypeAlias
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -23,42 +23,13 @@ from torch.nn import Module, Parameter
 
 from ..keys import key as keys
 from ..settings.resolve import settings
+from .table import FastPath
 from .watchers import watchers_are_reliable
 
-__all__ = ["CudaLauncher", "FastPath", "cuda_launcher", "fast_path", "module", "reason"]
+__all__ = ["CudaLauncher", "cuda_launcher", "fast_path", "module", "reason"]
 
 CudaLauncher: TypeAlias = Callable[[tuple[int, ...], tuple[Any, ...]], bool]
 """A launch in C: ``launcher(grid, values)``. False means that this thread has no CUDA context: nothing was launched."""
-
-
-class FastPath(Protocol):
-    """The hit path of one dispatcher in C: ``road(args, kwargs)`` is `Core.call`."""
-
-    off: bool
-    """Whether every call takes the Python path."""
-    held: int
-    """How many calls it knows the table's slot of."""
-
-    def __call__(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], /) -> Any:
-        """Run what the table holds for this call, or take the Python path."""
-
-    def find(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], /) -> Any:
-        """The slot linked to this call, or None; nothing is counted or run."""
-
-    def read(self, slot_type: type, entry_type: type, /) -> None:
-        """Learn where these types keep the fields that a hit needs; raises TypeError for types without __slots__."""
-
-    def number(self, numbers: Iterator[int], /) -> None:
-        """Number hits by this iterator."""
-
-    def insert(self, node: Any, slot: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], overlap: bool, /) -> bool:
-        """Let calls like this one find the slot, if the link still describes it; whether it does."""
-
-    def remove(self, node: Any, /) -> None:
-        """Let no call find the link's slot any more."""
-
-    def clear(self) -> None:
-        """Let no call find any slot any more."""
 
 
 def fast_path(cache_miss: Callable[..., Any], fallback: Callable[..., Any], receiver: bool) -> FastPath | None:

@@ -20,7 +20,7 @@ from cachetools import LRUCache
 from ..records import CacheInfo, Choice
 from .log import EventLog
 
-__all__ = ["STATES_A_KEY", "Entry", "FactMap", "Facts", "Held", "Table"]
+__all__ = ["STATES_A_KEY", "Entry", "FactMap", "Facts", "FastPath", "Held", "Table"]
 
 STATES_A_KEY = 4
 """How many states of what a call does not carry (train and eval, say) are remembered for one key."""
@@ -48,11 +48,16 @@ class Held(Protocol):
 
 
 class FastPath(Protocol):
-    """The hit path in C as far as the table cares; see `native.FastPath`. It finds slots by links, numbers their
-    hits."""
+    """The hit path of one dispatcher in C: ``path(args, kwargs)`` is `HitPath.call`."""
+
+    off: bool
+    """Whether every call takes the Python path."""
+
+    def __call__(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], /) -> Any:
+        """Run what the table holds for this call, or take the Python path."""
 
     def read(self, slot_type: type, entry_type: type, /) -> None:
-        """Learn where these types keep the fields that a hit needs."""
+        """Learn where these types keep the fields that a hit needs; raises TypeError for types without __slots__."""
 
     def number(self, numbers: Iterator[int], /) -> None:
         """Number hits by this iterator."""

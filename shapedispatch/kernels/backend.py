@@ -18,14 +18,14 @@ from ..backend import ALL, Call, Candidate, Offer, OfferRequest
 from ..errors import four_parts, render_call
 from ..hit.table import Table
 from ..keys.identity import candidates_identity, code_identity
-from ..keys.key import Bypass, Key, describe
+from ..keys.key import Bypass, Key, Signed, describe
 from ..shapes.declaration import DimsMismatch
 from ..shapes.hints import Rule, bucket_of, hint_points
 from .call import ConfigMismatch, KernelCall
 from .key_schema import CPU, KeySchema
 from .offer import KernelOfferBuilder, Wanted
 from .runtime.compile import compiling_elsewhere
-from .runtime.launch import current_stream, why_not_now
+from .runtime.launch import capturing, current_stream, why_not_now
 from .runtime.loaded import Builds, unload_queue
 from .runtime.wrappers import WrappedKernel
 from .spec import KernelSpec
@@ -45,6 +45,8 @@ class TritonKernel:
     searches = True
     replayable = False
     arity = -1
+    receiver: bool | None = None
+    overlaps = False
 
     def __init__(self, wrapped: WrappedKernel, name: str, spec: KernelSpec) -> None:
         self.name = name
@@ -53,10 +55,12 @@ class TritonKernel:
         self.dims = spec.dims
         self.key_schema = KeySchema(wrapped, spec.dims, spec.configs, spec.grid)
         self._names = self.key_schema.names
-        self.first = FirstConfig(wrapped, self._configs_here, self._names, spec.grid)
+        self.first: AsWritten = FirstConfig(wrapped, self._configs_here, self._names, spec.grid)
         # Without an autotuner below, what the decorator's configs fill in is missing from the call as it is written.
         alone = wrapped.tuning is None and spec.configs is not None and not wrapped.unsupported
         self.plain = self.first if alone else AsWritten(wrapped.original, self._names, spec.grid)
+        if wrapped.unsupported:
+            self.first = self.plain
         self.named = wrapped.kernel.fn
         self._why_never = "; ".join(wrapped.unsupported) or self.key_schema.refusal
         self._points = hint_points(spec.hints, spec.dynamic) or (({},) if spec.hints else ())
@@ -64,9 +68,20 @@ class TritonKernel:
 
     # -- the call
 
-    def why_bypassed(self) -> str | None:
-        """Why this very call goes to Triton whatever its arguments, or None; asked at every call."""
-        return self._why_never or (None if self.wrapped.interpreted else why_not_now(self.wrapped.kernel))
+    def sign(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Signed | str:
+        """See `call.Signer.sign`: of a grid and the arguments as written."""
+        why = self._why_never or (None if self.wrapped.interpreted else why_not_now(self.wrapped.kernel))
+        if why is not None:
+            return why
+        given = args[1:]
+        try:
+            keys = self.key_schema.keys or self._scouted(self._call(*self.normal(args, kwargs)))
+            key, values, raw, options = keys.of(*given, **kwargs)
+        except Bypass as reason:
+            return str(reason)
+        except TypeError:  # Triton says how to call it, or takes the call after all
+            return "the call does not bind"
+        return key, given, (args[0], values, raw, options)
 
     def normal(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The call ``(grid, *arguments)`` in normal form; raises TypeError for one that does not bind."""
@@ -82,14 +97,6 @@ class TritonKernel:
         call_form: CallForm = args[0]
         keys = self.key_schema.keys or self._scouted(self._call(args, kwargs))
         return keys.key_of_bound(call_form.form(), args[1:], kwargs)[0]
-
-    def form(self) -> None:
-        """See `Backend.form`: C has other keys for kernels."""
-
-    def scouted(self, grid: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Specializer:
-        """The key, once a call has been looked at; TypeError where it does not bind, Bypass where it has no key."""
-        normal = self.normal((grid, *args), kwargs)
-        return self._scouted(self._call(*normal))
 
     def _scouted(self, call: KernelCall) -> Specializer:
         """The key after heuristics, grid and pruning have been seen at work, on one config."""
@@ -280,15 +287,17 @@ class TritonKernel:
 
     # -- while a CUDA graph is captured
 
-    def loaded(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], memory: Table) -> Candidate:
-        """What may run a call inside a capture, where nothing can be loaded; raises RuntimeError where nothing may."""
+    def at_once(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], memory: Table) -> Any:
+        """See `Backend.at_once`: inside a capture nothing can be loaded; raises RuntimeError where nothing is."""
+        if not capturing():
+            return None
         builder = self._builder(args, kwargs, memory, OfferRequest(build=False))
         tuned = TunedConfigs(builder, self._points)
         for place in dict.fromkeys([*tuned.best_first(), *builder.places]):
             for static in dict.fromkeys((tuple(builder.static()), ())):
                 builder.add([Wanted("loaded", place)], static)
                 if builder.candidates:
-                    return builder.candidates[0]
+                    return builder.candidates[0].run
         raise RuntimeError(
             four_parts(
                 render_call(self.name, self.arguments(args, kwargs)),

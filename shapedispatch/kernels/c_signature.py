@@ -40,9 +40,7 @@ def attach(kernel_object: Any, grid_bound: type) -> None:
         hooks_to_check(kernel), kernel, "used_global_vals", Direct, constexpr, grid_bound, refused
     )
     core.backend.key_schema.renewed = lambda keys: fast_path.sign(signature_of(keys))
-    core.fast_path = fast_path
-    fast_path.off = core.off
-    core.table.attach(fast_path)
+    core.use_fast_path(fast_path)
     kernel_object.use_fast_path(fast_path)
 
 

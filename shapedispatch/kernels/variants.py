@@ -201,11 +201,12 @@ class AsWritten:
         given = {name: value for name, value in zip(self._names, raw, strict=True) if value is not ABSENT}
         return self.called(grid, (), {**given, **options})
 
-    def __call__(self, call_form: CallForm, *raw: Any, **options: Any) -> Any:
-        """The call as the caller spelled it."""
-        known = {**dict(zip(self._names, raw, strict=True)), **options}
-        given = {name: known[name] for name in call_form.by_name}
-        return self.called(call_form.grid, raw[: call_form.by_position], given)
+    def __call__(self, where: Any, /, *args: Any, **kwargs: Any) -> Any:
+        """The call as the caller wrote it: ``where`` is its grid, or its `CallForm` if it is in normal form."""
+        if not isinstance(where, CallForm):
+            return self.called(where, args, kwargs)
+        known = {**dict(zip(self._names, args, strict=True)), **kwargs}
+        return self.called(where.grid, args[: where.by_position], {name: known[name] for name in where.by_name})
 
     def called(self, grid: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """The call as the caller wrote it."""

@@ -16,7 +16,7 @@ import enum
 import itertools
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from types import BuiltinFunctionType, ModuleType
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -31,21 +31,26 @@ from .tree import span, tensors
 __all__ = [
     "ALIGNMENT_BYTES",
     "Bypass",
+    "CallSigner",
     "Key",
+    "Signed",
     "ambient",
     "any_autocast",
     "describe",
     "key",
     "overlap",
-    "safe_key",
     "storable",
-    "symbolic",
     "why_ambient",
     "why_tensor",
 ]
 
 ALIGNMENT_BYTES = 16
 """Compiled code may load this many bytes at once where the first address is a multiple of it."""
+
+
+Signed: TypeAlias = tuple[Key, tuple[Any, ...], tuple[Any, ...] | None]
+"""What a hit starts from: a call's key; its positional arguments, which a build's check is asked with; and what a
+kernel's launch is called with, None for a function. A plain tuple, because it is made on each hit."""
 
 
 class Bypass(Exception):
@@ -327,14 +332,15 @@ def _beside(value: Any, names: Sequence[str]) -> Key:
 def key(args: tuple[Any, ...], kwargs: Mapping[str, Any], receiver: bool = False) -> Key:
     """The key of one call in normal form; raises Bypass.
 
-    With ``receiver`` the first argument is a method's ``self``, see `_receiver`.
+    With ``receiver`` the first argument is a method's ``self``, which counts by its type unless it is a tensor.
     """
     parts: list[Hashable] = [ambient()]
     flat = not kwargs
     rest = args
     try:
         if receiver:
-            parts.append(_receiver(args[0]))
+            # Builds ask the state of ``self`` at each call; a tensor has none.
+            parts.append(describe(args[0]) if isinstance(args[0], Tensor) else (type(args[0]),))
             rest = args[1:]
         for value in rest:
             # The two types of nearly every argument, without a call to find their function.
@@ -357,9 +363,26 @@ _FLAT = frozenset({int, bool, float, complex, str, bytes, type(None), torch.dtyp
 """Types that can hold no tensor, for a quick look at whether one tensor may stand in two places."""
 
 
-def _receiver(value: Any) -> Key:
-    """A method's ``self`` counts by its type, since builds ask its state at each call; unless it is a tensor."""
-    return describe(value) if isinstance(value, Tensor) else (type(value),)
+class CallSigner:
+    """The keys of one function's calls: with its ``receiver``, and with ``overlaps`` where anything is written."""
+
+    receiver: bool | None
+    overlaps: bool
+
+    def sign(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Signed | str:
+        """The key of a call, which is run as it is; or the reason why it has none."""
+        try:
+            made = key(args, kwargs, bool(self.receiver))
+            return ((*made, overlap(args, kwargs)) if self.overlaps else made), args, None
+        except Bypass as reason:
+            return str(reason)
+
+    def key(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Key:
+        """The key of a call; raises Bypass."""
+        signed = self.sign(args, kwargs)
+        if isinstance(signed, str):
+            raise Bypass(signed)
+        return signed[0]
 
 
 def _same(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Hashable]:
@@ -388,27 +411,3 @@ def storable(key: Key) -> Key:
     """
     state, *parts = key if key[-1] != () else key[:-1]
     return (state[:-1], *parts)
-
-
-# ------------------------------------------------------------------------- the safe road: calls that are not dispatched
-
-
-def symbolic(size: int | torch.SymInt) -> Hashable:
-    """A size that hashes: itself, or (which shape environment, expression) where it is symbolic."""
-    if isinstance(size, torch.SymInt):
-        return (id(size.node.shape_env), str(size.node.expr))
-    return size
-
-
-def safe_key(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Key:
-    """A description of any call at all, for `explain` of a bypass; nothing is ever looked up by it."""
-    return tuple(_safe(value) for value in (*args, *kwargs.values()))
-
-
-def _safe(value: Any) -> Key:
-    try:
-        if isinstance(value, Tensor):
-            return (type(value), value.dtype, tuple(symbolic(size) for size in value.shape), value.device)
-        return describe(value)
-    except (Bypass, RuntimeError):  # nested tensors have no sizes, and a list may contain itself
-        return (type(value),)

@@ -1,11 +1,14 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
 from shapedispatch import NoVariantError
+from shapedispatch.dispatch import introspection
 from shapedispatch.errors import DeclarationError
 from shapedispatch.records import Refusal
 from tests.fake_core import Backend, call, core_of
+from tests.fuzzing import baking
 
 
 @pytest.fixture
@@ -83,3 +86,32 @@ def test_an_unknown_variant_is_an_error_with_four_parts(backend: Backend) -> Non
     text = str(raised.value)
     for part in ("x = 3", "'exact' was asked for", "exact: no compiler", "plain, other"):
         assert part in text
+
+
+# ------------------------------------------------------------------------------------------------------- for a person
+
+
+def test_symbolic_sizes_hash_by_environment_and_expression() -> None:
+    """In the safe road, for `explain`: they never reach a build."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+    one, other = (FakeTensorMode(shape_env=ShapeEnv()) for _ in range(2))
+    a, b = (mode.from_tensor(torch.ones(5, 3), static_shapes=False).shape[0] for mode in (one, other))
+    assert hash(introspection.symbolic(a)) == hash(introspection.symbolic(a))
+    assert introspection.symbolic(a) != introspection.symbolic(b)
+    assert introspection.symbolic(7) == 7
+
+
+def test_a_symbolic_call_is_explained_and_never_dispatched() -> None:
+    """Under a fake mode with symbolic sizes, as an exporter has it."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+    f = baking(lambda x: x * 2)
+    with FakeTensorMode(shape_env=ShapeEnv()) as mode:
+        x = mode.from_tensor(torch.ones(5, 3), static_shapes=False)
+        assert f(x).shape == x.shape
+        assert f.explain(x).origin == "bypass"
+        assert hash(f.explain(x).key) is not None
+    assert f.cache_info().misses == 0

@@ -637,8 +637,8 @@ def test_the_third_call_is_cs(c_path: None) -> None:
     """A miss, a hit by the Python path that links, and from then on C alone."""
     dispatcher, x = plain_only(double), sized(2)
     asked: list[Any] = []
-    python_key = dispatcher.core.backend.key
-    dispatcher.core.backend.key = lambda *call: asked.append(call) or python_key(*call)
+    in_python = dispatcher.core.backend.sign
+    dispatcher.core.backend.sign = lambda *call: asked.append(call) or in_python(*call)
     seen = []
     for _ in range(4):
         asked.clear()
@@ -846,7 +846,7 @@ def test_links_of_keys_without_overlap_go_when_keys_get_it(c_path: None) -> None
     near, apart = (BASE[:8].clone(), sized(8)), sized(16)
     with torch.no_grad():
         warmed(dispatcher, *near)
-        dispatcher.core.backend._watch_overlap = True
+        dispatcher.core.backend.overlaps = True
         dispatcher.core.table.forget_choices()
         assert not linked(dispatcher, *near)
         dispatcher(*near)  # the link that C makes of this call is still without overlap, and is not taken

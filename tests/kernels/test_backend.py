@@ -15,9 +15,9 @@ import torch
 import triton
 import triton.language as tl
 
-from shapedispatch.api import kernel_object
 from shapedispatch.backend import OfferRequest
 from shapedispatch.errors import DeclarationError, NoVariantError
+from shapedispatch.kernels import backend as backend_module
 from shapedispatch.kernels.runtime import loaded as triton_builds
 from shapedispatch.keys.key import storable
 from shapedispatch.records import Refusal, Variant
@@ -1352,7 +1352,7 @@ def test_inside_a_capture_what_is_loaded_runs(recorder: Recorder, monkeypatch: p
     """A known shape hits; an unknown one takes a build that is loaded, and nothing is timed or remembered."""
     kernel = dispatched(autotuned(), recorder, cost, margin=0.0)
     kernel[grid_of(60)](X, Y, 60, 1)
-    monkeypatch.setattr(kernel_object, "capturing", lambda: True)
+    monkeypatch.setattr(backend_module, "capturing", lambda: True)
     recorder.launches.clear()
     kernel[grid_of(60)](X, Y, 60, 1)
     kernel[grid_of(70)](X, Y, 70, 1)
@@ -1364,7 +1364,7 @@ def test_inside_a_capture_what_is_loaded_runs(recorder: Recorder, monkeypatch: p
 def test_inside_a_capture_what_is_not_loaded_is_an_error(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
     """Before the stream is touched, with what to do about it."""
     kernel = dispatched(autotuned(), recorder, cost)
-    monkeypatch.setattr(kernel_object, "capturing", lambda: True)
+    monkeypatch.setattr(backend_module, "capturing", lambda: True)
     with pytest.raises(RuntimeError, match="Make this call once before the capture"):
         kernel[grid_of(60)](X, Y, 60, 1)
 

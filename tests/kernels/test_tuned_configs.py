@@ -174,6 +174,23 @@ def _far(launched: Launched) -> float:
     return abs(launched.constants["B"] - 60) + (0 if constant else 20)
 
 
+def test_what_wins_at_a_hint_and_is_pruned_at_the_call_is_searched_for_once(recorder: Recorder) -> None:
+    """The call at the hint itself may leave other configs than this one: then plain is what is left."""
+
+    def prune(configs: list[Any], named: dict[str, Any], **given: Any) -> list[Any]:
+        return [config for config in configs if (config.kwargs["B"] == 64) == (named["n"] == 64)]
+
+    tuned = triton.autotune(configs=CONFIGS, key=["n"], prune_configs_by={"early_config_prune": prune})(adds)
+    inputs = lambda sizes, like: ((X, Y, sizes["n"], 1), {})  # noqa: E731 - one line
+    grid = lambda meta: (triton.cdiv(meta["n"], meta["B"]),)  # noqa: E731 - one line
+    kernel = dispatched(tuned, recorder, cost, margin=0.0, grid=grid, inputs=inputs)
+    kernel(X, Y, 60, 1)
+    assert {launched.constants["B"] for launched in kernel.core.timer.timed} == {64}
+    choice = kernel.explain(X, Y, 60, 1)
+    assert choice.variant == "plain"
+    assert "prune_configs_by leaves out what was found for it" in str(choice.refusals)
+
+
 # -- judged afresh
 
 

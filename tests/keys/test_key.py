@@ -270,35 +270,6 @@ def test_a_default_device_is_keyed_and_no_bypass() -> None:
     assert f.cache_info().misses == 2
 
 
-# ------------------------------------------------------------------------------------------------------- for a person
-
-
-def test_symbolic_sizes_hash_by_environment_and_expression() -> None:
-    """In the safe road, for `explain`: they never reach a build."""
-    from torch._subclasses.fake_tensor import FakeTensorMode
-    from torch.fx.experimental.symbolic_shapes import ShapeEnv
-
-    one, other = (FakeTensorMode(shape_env=ShapeEnv()) for _ in range(2))
-    a, b = (mode.from_tensor(torch.ones(5, 3), static_shapes=False).shape[0] for mode in (one, other))
-    assert hash(keys.symbolic(a)) == hash(keys.symbolic(a))
-    assert keys.symbolic(a) != keys.symbolic(b)
-    assert keys.symbolic(7) == 7
-
-
-def test_a_symbolic_call_is_explained_and_never_dispatched() -> None:
-    """Under a fake mode with symbolic sizes, as an exporter has it."""
-    from torch._subclasses.fake_tensor import FakeTensorMode
-    from torch.fx.experimental.symbolic_shapes import ShapeEnv
-
-    f = baking(lambda x: x * 2)
-    with FakeTensorMode(shape_env=ShapeEnv()) as mode:
-        x = mode.from_tensor(torch.ones(5, 3), static_shapes=False)
-        assert f(x).shape == x.shape
-        assert f.explain(x).origin == "bypass"
-        assert hash(f.explain(x).key) is not None
-    assert f.cache_info().misses == 0
-
-
 def test_frozen_dataclasses_are_keyed() -> None:
     """And those with slots, which have no ``__dict__``."""
     frozen = dataclasses.make_dataclass("Frozen", ["a"], frozen=True, slots=True)

@@ -1,0 +1,136 @@
+"""A call in Python: the law of a hit, for functions and kernels alike.
+
+`csrc/function_call.c` and `csrc/kernel_call.c` do the same in the same order, only faster. What is no hit is handed on:
+what stands behind a dispatcher knows `HitPath.bypass` and `HitPath.miss`.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+import torch
+
+from ..errors import in_a_line
+from ..keys.key import Key, Signed
+from . import profiling
+from .table import Entry, Table
+
+__all__ = ["HitPath", "Signer", "stand_in"]
+
+
+class Signer(Protocol):
+    """What a hit asks of a backend. A function's call is in normal form; a kernel's is its grid, then as written."""
+
+    name: str
+    plain: Any
+    """The thing as it was written."""
+    first: Any
+    """In place of plain where nothing may be timed: plain, if it times nothing itself."""
+    receiver: bool | None
+    """As in `key.key`, for the C path of functions; None where calls have other keys."""
+    overlaps: bool
+    """Whether keys hold which arguments share memory."""
+
+    def sign(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Signed | str:
+        """The key of a call with what it is run by; or the reason why it has none."""
+
+    def normal(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The call in normal form; raises TypeError for a call that the function itself would refuse."""
+
+
+class HitPath:
+    """The calls of one dispatcher, as far as the table answers them."""
+
+    backend: Signer
+    plain: Callable[..., Any]
+    table: Table
+    off: bool
+    """Whether every call runs plain."""
+    frozen: bool
+    """Whether nothing may be timed."""
+
+    def bypass(self, reason: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """Run plain, and count why."""
+        raise NotImplementedError
+
+    def miss(self, key: Key, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """Decide for a key without a choice, then run; the call is in normal form."""
+        raise NotImplementedError
+
+    def call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], node: Any = None) -> Any:
+        """Off, sign, find, insert, run. With a ``node`` the C path has asked, see `Table.insert`."""
+        backend = self.backend
+        if self.off:
+            return self.plain(*args, **kwargs)
+        signed = backend.sign(args, kwargs)
+        if isinstance(signed, str):
+            return self.bypass(signed, args, kwargs)
+        key, given, launch = signed
+        entry = self.table.find(key, given, kwargs)
+        if entry is None:
+            return self.miss(key, *backend.normal(args, kwargs))
+        if node is not None:
+            self.table.insert(node, key, given, kwargs, backend.overlaps)
+        return self.run(entry, args, kwargs, launch)
+
+    def run(
+        self, entry: Entry, args: tuple[Any, ...], kwargs: Mapping[str, Any], launch: tuple[Any, ...] | None = None
+    ) -> Any:
+        """Run what was chosen: a function with the call, a kernel's hit by its ``launch``."""
+        run: Any = entry.run
+        retry = entry.retry
+        if run is None:  # another thread let the build go between finding the entry and this line
+            return self.as_written(*args, **kwargs)
+        if launch is not None:
+            run, args, kwargs, retry = run.launch, launch, {}, False
+        if profiling.state._is_profiler_enabled:
+            run = profiling.labelled(f"{self.backend.name}: {entry.choice.variant}", run)
+        try:
+            return run(*args, **kwargs)
+        except Exception:  # the boundary where a build is judged; the reason is kept there
+            if not retry:
+                raise
+            return self.fallback(*args, **kwargs)
+
+    def fallback(self, /, *args: Any, **kwargs: Any) -> Any:
+        """Plain's answer where a build that writes nothing has raised what is being handled: its error is the error.
+
+        If it answers, what the build raised is counted as the reason.
+        """
+        error = sys.exc_info()[1]
+        answer = self.plain(*args, **kwargs)
+        if error is not None:
+            self.table.count("bypasses", f"a build raised {in_a_line(error)}")
+        return answer
+
+    def as_written(self, /, *args: Any, **kwargs: Any) -> Any:
+        """Plain; where nothing may be timed, without an autotuner of its own."""
+        return (self.backend.first if self.frozen else self.plain)(*args, **kwargs)
+
+
+def stand_in(fn: Callable[..., Any], arity: int, path: HitPath, call: Callable[..., Any]) -> Any:
+    """A function that is called in place of ``fn``; ``call`` is the path's, in C or in Python.
+
+    A call of exactly ``arity`` positional arguments and no keywords is in normal form already.
+    """
+    is_dynamo_compiling = torch.compiler.is_dynamo_compiling  # Dynamo takes it for True, and inlines ``fn``
+    normal, in_python, profiler = path.backend.normal, path.call, profiling.state
+
+    def dispatch(*args: Any, **kwargs: Any) -> Any:
+        if is_dynamo_compiling():
+            return fn(*args, **kwargs)
+        if kwargs or len(args) != arity:
+            binds = True
+            try:
+                args, kwargs = normal(args, kwargs)
+            except TypeError:
+                binds = False
+            if not binds:  # outside: the function says best what is wrong with the call, and nothing before it
+                return fn(*args, **kwargs)
+        if profiler._is_profiler_enabled:
+            return in_python(args, kwargs)  # which names what it runs
+        return call(args, kwargs)
+
+    return dispatch
