@@ -1,7 +1,7 @@
 # `make demo` and `make test` are all that needs typing: each makes the virtual environment first if it must.
 #
 #   make demo     run the demo: the runtime size × variant tables and a plot, on the GPU if there is one
-#   make test     lint, type checks, tests
+#   make test     lint, type checks, tests           make soak     the long runs of the tests that take minutes
 #   make bench    run all benchmarks: in full on a GPU, else with small sizes, to see that they run
 #   make lint     ruff and mypy alone          make format   let ruff lay the code out
 #   make clean    remove everything made here, the virtual environment too
@@ -9,7 +9,7 @@
 # PYTHON=... picks the interpreter, ARGS=... is handed on to the demo, to pytest or to the benchmarks.
 
 .DELETE_ON_ERROR:
-.PHONY: demo test pytest lint format bench clean
+.PHONY: demo test pytest soak lint format bench clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -23,7 +23,10 @@ test: lint pytest
 
 # Two processes, for two cores; a file's tests stay in one, with what they have made.
 pytest: $(STAMP)
-	$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not soak" $(ARGS)
+
+soak: $(STAMP)
+	$(BIN)/python -m pytest -n 2 -m soak $(ARGS)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -213,7 +213,7 @@ def host_loop(fn: Callable[..., Any], arguments: Sequence[tuple[Any, ...]], call
     rounds = [list(arguments)] * max(1, -(-calls // len(arguments)))
     collecting = gc.isenabled()
     gc.disable()
-    elapsed = ns_of_launches(fn, rounds) if isinstance(fn, AtGrid) else ns_of_calls(fn, rounds)
+    elapsed = ns_of_launches(fn, rounds) if isinstance(fn, GridBound) else ns_of_calls(fn, rounds)
     if collecting:
         gc.enable()
     return elapsed / 1e3 / (len(rounds) * len(arguments))
@@ -229,7 +229,7 @@ def ns_of_calls(fn: Callable[..., Any], rounds: Rounds) -> int:
 
 
 @dataclass(frozen=True)
-class AtGrid:
+class GridBound:
     """A kernel that is called as Triton kernels are. A loop launches it itself: a function between would cost, too."""
 
     kernel: Any
@@ -240,7 +240,7 @@ class AtGrid:
         return self.kernel[self.grid](*args)
 
 
-def ns_of_launches(fn: AtGrid, rounds: Rounds) -> int:
+def ns_of_launches(fn: GridBound, rounds: Rounds) -> int:
     """Nanoseconds of ``kernel[grid](...)``, all together."""
     kernel, grid = fn.kernel, fn.grid
     start = time.perf_counter_ns()

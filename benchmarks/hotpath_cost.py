@@ -89,7 +89,7 @@ def of_kernel(count: int, device: str, maxsize: int = 4096) -> Subject:
     kernel = getattr(vector_add, f"add_{count}")
     made = shapedispatch(dims="n", grid=(4,), store=False, maxsize=maxsize, name="benchmarks.hotpath_cost")(kernel)
     vectors = tuple(torch.ones(4096, device=device) for _ in range(count + 1))
-    return made, lambda args: made.core.backend.layout.keys.of(*args)[0], (*vectors, 4096, vector_add.BLOCK)
+    return made, lambda args: made.core.backend.key_schema.keys.of(*args)[0], (*vectors, 4096, vector_add.BLOCK)
 
 
 def by_tensors(what: str, maker: Callable[..., Subject], chosen: argparse.Namespace) -> dict[str, Any]:

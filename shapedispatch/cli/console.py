@@ -17,16 +17,16 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
 
 from ..errors import ShapeDispatchError
-from ..keys.environment import Environment
+from ..keys.identity import Environment
 from ..records import spelled
 from ..shapes.declaration import DimsMismatch
-from ..store.rows import Row
+from ..store.rows import BadRow, Row, rows_from_file
 from ..store.store import Store
 from .doctor import store_in_use
 from .replay import axes_of, in_words, rebuilt
 from .sweeps import timing_json
 from .tables import words
-from .targets import UsageError, target
+from .targets import UsageError
 
 __all__ = [
     "ID_DIGITS",
@@ -34,11 +34,11 @@ __all__ = [
     "WrongInput",
     "as_json",
     "json_option",
-    "named_target",
     "opened",
     "progress",
     "row_json",
     "row_of",
+    "rows_in",
     "rows_or_fail",
     "screen",
     "sorted_rows",
@@ -148,6 +148,14 @@ def rows_or_fail(store: Store, kernel: str | None = None, kind: str | None = Non
     return found
 
 
+def rows_in(file: Path) -> list[Row]:
+    """The rows of an exported file."""
+    try:
+        return rows_from_file(file.read_bytes())[0]
+    except BadRow as reason:
+        raise Failed(f"{file}: {reason}") from None
+
+
 def row_of(store: Store, name: str) -> Row:
     """The row whose id begins with ``name``."""
     found = [row for row in rows_or_fail(store) if row.identity.startswith(name.lower())]
@@ -159,7 +167,6 @@ def row_of(store: Store, name: str) -> Row:
 
 def row_json(row: Row, dispatcher: Any = None) -> dict[str, Any]:
     """A row for a program and for tables; with its dispatcher, sizes by the names of its dims."""
-    environment = Environment(row.hard, row.soft)
     sizes, named = _sizes(row, dispatcher)
     return {
         "id": row.identity[:ID_DIGITS],
@@ -171,7 +178,7 @@ def row_json(row: Row, dispatcher: Any = None) -> dict[str, Any]:
         "variant": row.variant,
         "config": None if row.config is None else json.loads(row.config),
         "timings": [timing_json(timing) for timing in row.timings],
-        "ran_on": words(environment),
+        "ran_on": words(Environment(row.hard, row.soft)),
     }
 
 
@@ -181,11 +188,6 @@ def _sizes(row: Row, dispatcher: Any) -> tuple[dict[str, int], bool]:
         with contextlib.suppress(ShapeDispatchError, DimsMismatch, ValueError):
             return dict(dispatcher.core.backend.sizes(*rebuilt(row.key, device=torch.device("meta")))), True
     return axes_of(row.key), False
-
-
-def named_target(name: str | None) -> Any:
-    """The dispatcher of that name, or None."""
-    return None if name is None else target(name)
 
 
 def sorted_rows(rows: Sequence[dict[str, Any]], by: str, reverse: bool) -> list[dict[str, Any]]:

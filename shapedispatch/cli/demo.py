@@ -1,4 +1,4 @@
-"""``python -m shapedispatch.demo``: three functions, each called at sizes that want different variants.
+"""``shapedispatch demo``: three functions, each called at sizes that want different variants.
 
 Shown for each: the runtime size × variant table with the winner marked, and what one variant for all sizes would have
 cost. Then one ``explain`` in full, and a second pass in which every call is a hit.
@@ -299,16 +299,17 @@ def ran_on(device: str) -> str:
     return f"{name}, torch {torch.__version__}, Python {platform.python_version()}"
 
 
-def progress(console: Console) -> Progress:
-    """A bar over the sizes of all shows."""
-    bar = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    return Progress(*bar, console=console, transient=True)
-
-
 def run(shown: Sequence[Show], console: Console) -> list[dict[int, Choice]]:
     """The first pass, with its progress: build, time, choose at every size."""
     found = []
-    with progress(console) as bar:
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task("building and timing", total=sum(len(show.calls) for show in shown))
 
         def told(line: str) -> None:
@@ -362,7 +363,3 @@ def main() -> tuple[list[Show], list[dict[int, Choice]]]:
         tell_second_pass(shown, console)
     console.print(f"{time.perf_counter() - start:.0f} s in all.", highlight=False)
     return shown, found
-
-
-if __name__ == "__main__":
-    main()

@@ -15,7 +15,7 @@ import click
 import torch
 
 from .. import __version__
-from ..keys.environment import environment
+from ..keys.identity import environment
 from ..records import Choice, Timing, spelled
 from ..store.rows import Row
 from . import demo as demo_room
@@ -23,7 +23,6 @@ from .console import (
     Failed,
     as_json,
     json_option,
-    named_target,
     opened,
     row_json,
     row_of,
@@ -145,7 +144,7 @@ def show(
     wants_json: bool,
 ) -> None:
     """Print the choices of the store: of all kernels, or of those that have KERNEL in their names."""
-    dispatcher = named_target(name)
+    dispatcher = target(name) if name else None
     rows = [row_json(row, dispatcher) for row in rows_or_fail(opened(place), kernel, kind)]
     wanted = [row for row in rows if variant in (None, row["variant"]) and (device or "") in row["device"]]
     if not wanted:
@@ -160,7 +159,7 @@ def show(
 @main.command(short_help="Say of one call what runs and why.")
 @click.argument("what", metavar="ID|TARGET")
 @click.argument("sizes", nargs=-1, metavar="[SIZES]...")
-@click.option("--tune", "afresh", is_flag=True, help="Build and time now, for refusals and routes as well.")
+@click.option("--tune", "retune", is_flag=True, help="Build and time now, for refusals and routes as well.")
 @under_option
 @store_option
 @json_option
@@ -210,8 +209,7 @@ def _why_call(name: str, sizes: Sequence[str], retune: bool, under: str, wants_j
 
 def _print_choice(kernel: str, choice: Choice) -> None:
     out = screen()
-    sizes = spelled(choice.sizes)
-    out.print(f"{kernel} at {sizes}: {choice.variant} ({choice.origin})", markup=False, style="bold")
+    out.print(f"{kernel} at {spelled(choice.sizes)}: {choice.variant} ({choice.origin})", markup=False, style="bold")
     if choice.timings:
         out.print(timings_table(choice.timings, choice.variant))
     if choice.refusals:
@@ -253,7 +251,7 @@ def plot(
     else:
         if file.suffix == ".json":
             raise UsageError(f"there is no file {file}")
-        dispatcher = named_target(name)
+        dispatcher = target(name) if name else None
         document = [row_json(row, dispatcher) for row in rows_or_fail(opened(place), source, "choice")]
     try:
         save(draw(document, kind, dims, kernel), out)

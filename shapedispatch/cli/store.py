@@ -9,9 +9,21 @@ from typing import Any
 import click
 import torch
 
-from ..keys.environment import Environment, differences, environment
-from ..store.rows import BadRow, Row, rows_from_file
-from .console import ID_DIGITS, Failed, as_json, json_option, opened, row_of, rows_or_fail, screen, sound, store_option
+from ..keys.identity import Environment, differences, environment
+from ..store.rows import Row
+from .console import (
+    ID_DIGITS,
+    Failed,
+    as_json,
+    json_option,
+    opened,
+    row_of,
+    rows_in,
+    rows_or_fail,
+    screen,
+    sound,
+    store_option,
+)
 from .targets import target
 
 __all__ = ["FILE", "row_text", "store"]
@@ -72,7 +84,7 @@ def export(file: Path, kernel: str | None, kinds: tuple[Any, ...], place: Path |
 def import_(file: Path, wants_json: bool, place: Path | None) -> None:
     """Take in the choices of an exported FILE; what is here already stays as it is."""
     kept = opened(place, to_write=True)
-    _rows_in(file)
+    rows_in(file)
     with sound(kept):
         merged = kept.merge(file)
     if wants_json:
@@ -122,7 +134,7 @@ def why(row_id: str, name: str | None, wants_json: bool, place: Path | None) -> 
     row = row_of(opened(place), row_id)
     here = _here("cuda" if row.hard.get("family") == "cuda" else "cpu")
     hard = differences(row.hard, here.hard)
-    own = target(name).core.identity() if name else {part: row.soft[part] for part in OF_A_KERNEL if part in row.soft}
+    own = target(name).core.identity() if name else _own(row)
     soft = differences(row.soft, here.extended(**own).soft)
     verdict = _verdict(bool(hard), bool(soft), bool(name))
     if wants_json:
@@ -156,7 +168,7 @@ def check(context: click.Context, file: Path, name: str, wants_json: bool) -> No
     """
     dispatcher = target(name)
     kernel = dispatcher.core.backend.name
-    rows = [row for row in _rows_in(file) if row.kernel == kernel and row.kind != "missed"]
+    rows = [row for row in rows_in(file) if row.kernel == kernel and row.kind != "missed"]
     changed = _changed(rows, dispatcher.core.identity())
     if wants_json:
         as_json({"kernel": kernel, "rows": len(rows), "current": bool(rows) and not changed, "reasons": changed})
@@ -172,23 +184,16 @@ def check(context: click.Context, file: Path, name: str, wants_json: bool) -> No
 
 def _changed(rows: list[Row], identity: Any) -> list[str]:
     """What of the kernel is not as it was when a row was timed: each difference once."""
-    found: dict[str, None] = {}
-    for row in rows:
-        was = {part: row.soft[part] for part in OF_A_KERNEL if part in row.soft}
-        found |= dict.fromkeys(differences(was, identity))
-    return list(found)
+    return list(dict.fromkeys(sentence for row in rows for sentence in differences(_own(row), identity)))
+
+
+def _own(row: Row) -> dict[str, Any]:
+    return {part: row.soft[part] for part in OF_A_KERNEL if part in row.soft}
 
 
 def _shortened(sentence: str) -> str:
     """Digests as a person compares them, by their first digits."""
     return re.sub(r"\b([0-9a-f]{8})[0-9a-f]{56}\b", r"\1", sentence)
-
-
-def _rows_in(file: Path) -> list[Row]:
-    try:
-        return rows_from_file(file.read_bytes())[0]
-    except BadRow as reason:
-        raise Failed(f"{file}: {reason}") from None
 
 
 def _here(device: str | None) -> Environment:

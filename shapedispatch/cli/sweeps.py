@@ -138,9 +138,8 @@ def choice_json(choice: Choice) -> dict[str, Any]:
 
 
 def timing_json(timing: Timing) -> dict[str, Any]:
-    """A timing as plain values."""
-    names = ("variant", "median_us", "spread_us", "repeats", "bytes")
-    return {name: getattr(timing, name) for name in names}
+    """A timing as plain values: what a store keeps of it."""
+    return {name: getattr(timing, name) for name in ("variant", "median_us", "spread_us", "repeats", "bytes")}
 
 
 def sweep_json(title: str, choices: Iterable[Choice], ran_on: str) -> dict[str, Any]:
@@ -160,9 +159,7 @@ def sweeps_of(document: Any) -> list[Sweep]:
     ran_on = document.get("ran_on") or _ran_on(document.get("environment"))
     if isinstance(document.get("choices"), list):
         return _sweeps({str(document.get("kernel", "")): document["choices"]}, str(ran_on))
-    found: dict[str, Any] = {}
-    for name, part in document.items():
-        found[name] = part.get("rows") if isinstance(part, dict) else part
+    found = {name: part.get("rows") if isinstance(part, dict) else part for name, part in document.items()}
     return _sweeps({name: rows for name, rows in found.items() if isinstance(rows, list)}, str(ran_on))
 
 

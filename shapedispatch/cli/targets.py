@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import itertools
+import math
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -42,10 +43,9 @@ def target(name: str) -> Any:
         return _within(module, module_name, path)
     found = dispatchers_in(module)
     if len(found) != 1:
+        none = f"{module_name} has no dispatcher: decorate a function in it with @shapedispatch"
         names = ", ".join(f"{module_name}:{label}" for label in found)
-        raise UsageError(
-            f"{module_name} has {len(found)} dispatchers: name one of {names}" if found else _none(module_name)
-        )
+        raise UsageError(f"{module_name} has {len(found)} dispatchers: name one of {names}" if found else none)
     return next(iter(found.values()))
 
 
@@ -76,18 +76,13 @@ def imported(name: str) -> Any:
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
-        missing = f": it imports {error.name}, which is not installed" if error.name not in _parents(name) else ""
-        raise UsageError(
-            f"there is no module {name}{'' if not missing else ' that can be imported'}{missing}"
-        ) from None
+        known = f"{name}.".startswith(f"{error.name}.")  # the module itself, or a package that it is in
+        missing = "" if known else f" that can be imported: it imports {error.name}, which is not installed"
+        raise UsageError(f"there is no module {name}{missing}") from None
     except SettingsError:
         raise  # it names the file, and is no fault of the module's
     except (Exception, SystemExit) as error:  # noqa: BLE001 - the user's code, at the boundary; the reason is told
         raise UsageError(f"the module {name} cannot be imported: {in_a_line(error)}") from None
-
-
-def _parents(name: str) -> list[str]:
-    return [".".join(name.split(".")[: i + 1]) for i in range(name.count(".") + 1)]
 
 
 def _within(module: Any, module_name: str, path: str) -> Any:
@@ -101,10 +96,6 @@ def _within(module: Any, module_name: str, path: str) -> Any:
             f"{module_name}:{path} is no dispatcher: decorate it with @shapedispatch{_there_are(module, '')}"
         )
     return found
-
-
-def _none(module_name: str) -> str:
-    return f"{module_name} has no dispatcher: decorate a function in it with @shapedispatch"
 
 
 def _there_are(module: Any, module_name: str) -> str:
@@ -126,9 +117,7 @@ def points_of(texts: Sequence[str]) -> list[dict[str, int]]:
         if name.strip() in columns:
             raise UsageError(f"the sizes of {name.strip()} are given twice")
         columns[name.strip()] = list(dict.fromkeys(_sizes(text, sizes)))
-    count = 1
-    for sizes_of_one in columns.values():
-        count *= len(sizes_of_one)
+    count = math.prod(map(len, columns.values()))
     if count > POINTS_LIMIT:
         raise UsageError(f"these are {count} combinations of sizes; at most {POINTS_LIMIT} are tuned at once")
     return [dict(zip(columns, row, strict=True)) for row in itertools.product(*columns.values())]
@@ -212,7 +201,8 @@ def jobs_of_missed(dispatcher: Any, rows: Sequence[Row], *, random: bool) -> tup
         except (CannotReplay, ValueError) as reason:
             refused.append(str(reason))
         else:
-            jobs.append(Job(_said(dispatcher.core.backend, call), _tuned_again(dispatcher, row.key, random)))
+            label = spelled(dispatcher.core.backend.sizes(*call)) or "one call"
+            jobs.append(Job(label, _tuned_again(dispatcher, row.key, random)))
     return jobs, refused
 
 
@@ -229,10 +219,6 @@ def _tuned_again(dispatcher: Any, key: str, random: bool) -> Callable[[], Choice
             return core.tune(*args, **kwargs)  # type: ignore[no-any-return]
 
     return run
-
-
-def _said(backend: Any, call: Call) -> str:
-    return spelled(backend.sizes(*call)) or "one call"
 
 
 def _call_again(core: Any, key: str, random: bool) -> Call:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -11,12 +12,12 @@ import click
 import torch
 
 from ..errors import in_a_line
-from ..keys.environment import environment
+from ..keys.identity import environment
 from ..records import Choice
 from ..store.kernel_store import store_at
-from ..store.rows import BadRow, Row, rows_from_file
+from ..store.rows import Row
 from ..store.store import Store
-from .console import Failed, as_json, json_option, progress, rows_or_fail, screen
+from .console import Failed, as_json, json_option, progress, rows_in, rows_or_fail, screen
 from .tables import choices_table, sweep_json, words
 from .targets import Job, UsageError, jobs_at, jobs_of_missed, points_of, target
 
@@ -89,19 +90,16 @@ def _missed_jobs(dispatcher: Any, missed: Path, random: bool) -> list[Job]:
 def _missed_rows(missed: Path) -> list[Row]:
     if missed.is_dir():
         return rows_or_fail(Store(missed, readonly=True), kind="missed")
-    try:
-        return [row for row in rows_from_file(missed.read_bytes())[0] if row.kind == "missed"]
-    except BadRow as reason:
-        raise Failed(f"{missed}: {reason}") from None
+    return [row for row in rows_in(missed) if row.kind == "missed"]
 
 
+@dataclass
 class Outcome:
     """What came of a list of jobs."""
 
-    def __init__(self) -> None:
-        self.choices: list[Choice] = []
-        self.failures: list[str] = []
-        self.interrupted = False
+    choices: list[Choice] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)
+    interrupted: bool = False
 
 
 def run_jobs(jobs: Sequence[Job], under: str | None) -> Outcome:

@@ -7,27 +7,30 @@ leaves beyond ``maxsize``, the least recently used build beyond ``max_builds``. 
 from __future__ import annotations
 
 import itertools
+import operator
 import os
 import threading
 import weakref
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol, TypeVar
 
 from cachetools import LRUCache
 
 from ..records import CacheInfo, Choice
 from .log import EventLog
 
-__all__ = ["STATES_A_KEY", "Entry", "FastPath", "Held", "Table"]
+__all__ = ["STATES_A_KEY", "Entry", "FactMap", "Facts", "FastPath", "Held", "Table"]
 
 STATES_A_KEY = 4
 """How many states of what a call does not carry (train and eval, say) are remembered for one key."""
 
 FACTS = 1024
-"""How many facts that a backend learned of its calls are remembered; one that is lost is learned again."""
+"""How many facts of one kind are remembered; one that is lost is learned again."""
 
+_K = TypeVar("_K", bound=Hashable)
+_V = TypeVar("_V")
 
 WITHIN = 2
 """A build that leaves twice within so many times ``maxsize`` calls is not made again. At 1, shapes in turn that are one
@@ -89,6 +92,10 @@ class Entry:
         """Whether the build has left: the choice stands, and what it needs must be built again."""
         return self.run is None
 
+    def changed(self, **changes: Any) -> Entry:
+        """This with its choice changed."""
+        return replace(self, choice=replace(self.choice, **changes))
+
 
 class _Slot:
     """A key's place: entries newest first, and the number of the hit that used it last.
@@ -117,6 +124,40 @@ class _Lru(LRUCache[Any, Any]):
         return key, value
 
 
+class FactMap(Generic[_K, _V]):
+    """Facts of one kind: immutable things that hold no tensor, of which the least recently used is forgotten."""
+
+    def __init__(self, table: Table, bound: int = FACTS) -> None:
+        self._table = table
+        self._known: LRUCache[_K, _V] = LRUCache(bound)
+
+    def get(self, key: _K) -> _V | None:
+        """What is known of this, or None."""
+        with self._table.lock:
+            return self._known.get(key)
+
+    def __setitem__(self, key: _K, value: _V) -> None:
+        with self._table.lock:
+            self._known[key] = value
+
+
+class Facts:
+    """What is learned of the calls of one dispatcher: a map for each kind, so that many of one push out no other."""
+
+    def __init__(self, table: Table) -> None:
+        self.observed_sizes: FactMap[Hashable, Any] = FactMap(table)  # family of calls -> what varied in them
+        self.effects: FactMap[Hashable, Any] = FactMap(table)  # family of calls, or compiled kernel -> what it does
+        self.constant_sizes: FactMap[Hashable, bool] = FactMap(table)  # families that cannot be traced with any size
+        self.no_builds: FactMap[Hashable, Any] = FactMap(table)  # key of a build -> why there is none
+        self.sound: FactMap[Hashable, bool] = FactMap(table)  # builds that gave plain's numbers
+        self.buckets: FactMap[Hashable, Choice] = FactMap(table)  # bucket -> what was chosen for a call in it
+        self.survived: FactMap[tuple[str, Hashable], str] = FactMap(table)  # variant, key -> "", or what a worker said
+        self.deadly: FactMap[str, str] = FactMap(table)  # variant -> how it ended the worker that tried it
+        self.first_config: FactMap[Hashable, int | None] = FactMap(table)  # class of calls -> the first that runs
+        self.tuned_for_hint: FactMap[Hashable, Any] = FactMap(table)  # class of calls, hint -> configs, best first
+        self.tuned_here: FactMap[Hashable, Any] = FactMap(table)  # key -> configs, best first
+
+
 class Table:
     """The memory of one dispatcher. Every method is safe to call from any thread."""
 
@@ -135,7 +176,7 @@ class Table:
         self._builds = _Lru(self.max_builds, self._pushed_out)
         self._departures: LRUCache[Hashable, tuple[int, ...]] = LRUCache(WITHIN * self.maxsize)
         self._replacements: LRUCache[Hashable, tuple[int, ...]] = LRUCache(WITHIN * self.maxsize)
-        self._facts: LRUCache[Hashable, Any] = LRUCache(FACTS)
+        self.facts = Facts(self)
         self._hits = itertools.count()  # numbers hits; next() of it is atomic
         if self._fast_path is not None:
             self._fast_path.clear()
@@ -164,7 +205,7 @@ class Table:
 
         A hit only notes its number: reordering at each would cost it a lock and two lookups.
         """
-        recent = sorted((slot for slot in self._recency if slot.used > self._settled), key=_last_use)
+        recent = sorted((slot for slot in self._recency if slot.used > self._settled), key=operator.attrgetter("used"))
         for slot in recent:
             self._recency[slot]
             for entry in slot.entries:
@@ -175,16 +216,13 @@ class Table:
     # -- the hit in C: it reads the slots themselves, so that what changes in one needs no telling
 
     def attach(self, fast_path: FastPath) -> None:
-        """Let a road in C answer hits from this table too."""
+        """Let a path in C answer hits from this table too."""
         fast_path.read(_Slot, Entry)
         fast_path.number(self._hits)
         self._fast_path = fast_path
 
     def insert(self, node: Any, key: Hashable, args: tuple[Any, ...], kwargs: Mapping[str, Any], overlap: bool) -> None:
-        """Let the road find this key's slot by ``node``, which it made of the same call before the key was made.
-
-        ``overlap`` says whether the table's keys hold which arguments overlap.
-        """
+        """Let C find this key's slot by ``node``, made of the same call before its key; ``overlap`` as in `Signer`."""
         with self.lock:
             slot = self._slots.get(key)
             if slot is None or self._fast_path is None:
@@ -268,18 +306,6 @@ class Table:
             return f"what it is made of was replaced {MOST_REPLACEMENTS} times within {within} calls"
         return None
 
-    # -- facts: what a backend learns of the calls it sees
-
-    def recall(self, fact: Hashable) -> Any:
-        """What was remembered under this name, or None."""
-        with self.lock:
-            return self._facts.get(fact)
-
-    def remember(self, fact: Hashable, value: Any) -> None:
-        """Remember something immutable that holds no tensor."""
-        with self.lock:
-            self._facts[fact] = value
-
     def _build_evicted(self, key: Hashable, build: Held) -> None:
         """Entries that ran the build keep their choice and lose what they ran."""
         for slot in self._slots.values():
@@ -359,10 +385,6 @@ class Table:
             self._reset()
         for build in held:
             build.release()
-
-
-def _last_use(slot: _Slot) -> int:
-    return slot.used
 
 
 _tables: weakref.WeakSet[Table] = weakref.WeakSet()

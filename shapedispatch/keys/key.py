@@ -153,13 +153,9 @@ def why_ambient() -> str | None:
         return "anomaly detection is active and must see the gradient of every operation"
     if any(_HOOK_TABLES):
         return "global module hooks are registered and must run"
-    if _function_modes() and not _only_default_device():
+    if _function_modes() and not (_function_modes() == 1 and type(torch._C._get_function_stack_at(0)) is DeviceContext):
         return "a TorchFunctionMode is active and must see every function"
     return None
-
-
-def _only_default_device() -> bool:
-    return _function_modes() == 1 and type(torch._C._get_function_stack_at(0)) is DeviceContext
 
 
 # --------------------------------------------------------------------------------------------------------- one argument
@@ -404,7 +400,10 @@ def overlap(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Key:
 
 
 def storable(key: Key) -> Key:
-    """The key without what is this machine's own: the number of threads, which a stored choice's environment holds."""
-    state = key[0]
-    assert isinstance(state, tuple)
-    return (state[:-1], *key[1:])
+    """The key without what is this machine's own: the number of threads, which a stored choice's environment holds.
+
+    Which arguments overlap is in the keys of a function that writes, from when an offer has shown that it does. A
+    process that has not seen one yet must find what is stored, so "none" is left out too.
+    """
+    state, *parts = key if key[-1] != () else key[:-1]
+    return (state[:-1], *parts)

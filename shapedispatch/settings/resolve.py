@@ -66,18 +66,14 @@ class Resolved:
             raise DeclarationError(f"{self.origin[name]}: {error}") from None
 
 
-def _nothing() -> Mapping[str, Any]:
-    return MappingProxyType({})
-
-
 @dataclass(frozen=True, slots=True)
 class Settings:
     """What one file and one environment say; ``left_out`` is the reason why a file that was found is not used."""
 
     path: Path | None = None
-    environment: Mapping[str, Any] = field(default_factory=_nothing)
-    defaults: Mapping[str, Any] = field(default_factory=_nothing)
-    kernels: Mapping[str, Mapping[str, Any]] = field(default_factory=_nothing)
+    environment: Mapping[str, Any] = field(default_factory=dict)
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    kernels: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     left_out: str | None = None
 
     def resolve(
@@ -260,8 +256,7 @@ def _shown(value: Any) -> str:
 
 def _unknown(where: str, kind: str, name: str, allowed: Iterable[str]) -> str:
     allowed = list(allowed)
-    near = difflib.get_close_matches(name, allowed, n=1)
-    meant = f" Did you mean {near[0]}?" if near else ""
+    meant = "".join(f" Did you mean {near}?" for near in difflib.get_close_matches(name, allowed, n=1))
     return f"{where}: found the unknown {kind} {name}.{meant} Allowed are {', '.join(allowed)}"
 
 

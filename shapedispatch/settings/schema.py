@@ -8,8 +8,8 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from itertools import pairwise
 from math import isfinite
+from operator import lt
 from types import MappingProxyType
 from typing import Any
 
@@ -33,8 +33,8 @@ def _one(*kinds: type, where: Callable[[Any], bool] = lambda value: True) -> For
     return form
 
 
-def _list(item: Form) -> Form:
-    return lambda value: tuple(map(item, _one(list, tuple)(value)))
+def _list(item: Form, where: Callable[[Any], bool] = lambda items: True) -> Form:
+    return lambda value: _one(tuple, where=where)(tuple(map(item, _one(list, tuple)(value))))
 
 
 def _table(item: Form) -> Form:
@@ -63,19 +63,12 @@ _flag = _one(bool)
 _text = _one(str, where=lambda text: bool(text.strip()))
 _size = _one(int, where=lambda size: size >= 1)
 _hint = _one(int, where=lambda size: size >= 2)
-_bounds = _list(_size)
 _hints = _either(_list(_hint), _table(_list(_hint)), _list(_table(_hint)))
-_bucket = _either(_word("pow2"), _size, lambda value: _one(tuple, where=_rise)(_bounds(value)))
-_never = _one(bool, where=lambda value: not value)
-_tolerance = _either(_never, lambda value: _one(tuple, where=_is_pair)(_list(_number(lambda part: part >= 0))(value)))
-
-
-def _rise(bounds: tuple[int, ...]) -> bool:
-    return bool(bounds) and all(low < high for low, high in pairwise(bounds))
-
-
-def _is_pair(value: tuple[Any, ...]) -> bool:
-    return len(value) == 2
+_bucket = _either(
+    _word("pow2"), _size, _list(_size, where=lambda bounds: bool(bounds) and all(map(lt, bounds, bounds[1:])))
+)
+_pair = _list(_number(lambda part: part >= 0), where=lambda pair: len(pair) == 2)
+_tolerance = _either(_one(bool, where=lambda value: not value), _pair)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,13 +93,9 @@ class Setting:
         return PREFIX + self.name.upper()
 
 
-def _setting(name: str, built_in: Any, clean: Form, allowed: str, **more: bool) -> tuple[str, Setting]:
-    return name, Setting(name, built_in, clean, allowed, **more)
-
-
-def _choice(name: str, built_in: str, *others: str) -> tuple[str, Setting]:
+def _choice(name: str, built_in: str, *others: str) -> Setting:
     words = (built_in, *others)
-    return _setting(name, built_in, _word(*words), "one of " + ", ".join(f'"{word}"' for word in words), words=True)
+    return Setting(name, built_in, _word(*words), "one of " + ", ".join(f'"{word}"' for word in words), words=True)
 
 
 _FLAG, _COUNT = "true or false", "a whole number of at least 1"
@@ -114,26 +103,27 @@ _HINTS = "a list of sizes of at least 2, a table of dim = such a list, or a list
 _BUCKETS = 'a table of dim = "pow2", a step of at least 1, or a list of rising bounds'
 _SHARE = _number(lambda share: 0 <= share <= 1)
 TABLE: Mapping[str, Setting] = MappingProxyType(
-    dict(
-        (
-            _setting("hints", (64, 256, 4096), _hints, _HINTS),
-            _setting("static", (), _list(_text), "a list of dim names"),
-            _setting("exact", False, _flag, _FLAG),
-            _setting("buckets", MappingProxyType({}), _table(_bucket), _BUCKETS),
-            _setting("maxsize", 4096, _size, _COUNT),
-            _setting("max_builds", 64, _size, _COUNT),
+    {
+        setting.name: setting
+        for setting in (
+            Setting("hints", (64, 256, 4096), _hints, _HINTS),
+            Setting("static", (), _list(_text), "a list of dim names"),
+            Setting("exact", False, _flag, _FLAG),
+            Setting("buckets", MappingProxyType({}), _table(_bucket), _BUCKETS),
+            Setting("maxsize", 4096, _size, _COUNT),
+            Setting("max_builds", 64, _size, _COUNT),
             _choice("mode", "tune", "frozen", "sealed", "off"),
             _choice("on_miss", "nearest", "plain", "error"),
-            _setting("store", True, _either(_flag, _text), "true, false or a path"),
-            _setting("budget_ms", 200.0, _number(lambda budget: budget > 0), "a number of milliseconds above 0"),
-            _setting("margin", 0.02, _SHARE, "a share from 0 to 1"),
-            _setting("check", None, _tolerance, "false, or [rtol, atol] of two numbers of at least 0"),
-            _setting("copy_limit", 0.1, _SHARE, "a share from 0 to 1"),
-            _setting("isolate", False, _flag, _FLAG),
+            Setting("store", True, _either(_flag, _text), "true, false or a path"),
+            Setting("budget_ms", 200.0, _number(lambda budget: budget > 0), "a number of milliseconds above 0"),
+            Setting("margin", 0.02, _SHARE, "a share from 0 to 1"),
+            Setting("check", None, _tolerance, "false, or [rtol, atol] of two numbers of at least 0"),
+            Setting("copy_limit", 0.1, _SHARE, "a share from 0 to 1"),
+            Setting("isolate", False, _flag, _FLAG),
             _choice("regime", "stream", "graph"),
-            _setting("pick", None, _text, "the name of a variant", words=True),
+            Setting("pick", None, _text, "the name of a variant", words=True),
             # The C module is loaded for the process or not at all.
-            _setting("hotpath", True, _flag, _FLAG, per_kernel=False),
+            Setting("hotpath", True, _flag, _FLAG, per_kernel=False),
         )
-    )
+    }
 )

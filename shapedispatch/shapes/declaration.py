@@ -218,6 +218,5 @@ def _bound(axes: Axes, value: Any, argument: str, index: tuple[int, ...]) -> Ite
 def did_you_mean(name: str, names: Iterable[str]) -> str:
     """What is allowed, for the end of an error about a wrong name; and what was probably meant."""
     allowed = list(names)
-    near = difflib.get_close_matches(name, allowed, n=1, cutoff=0.5)
-    meant = f"Did you mean {near[0]!r}? " if near else ""
+    meant = "".join(f"Did you mean {near!r}? " for near in difflib.get_close_matches(name, allowed, n=1, cutoff=0.5))
     return meant + (f"Allowed are {', '.join(allowed)}" if allowed else "There are none: name them with dims=")

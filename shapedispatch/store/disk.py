@@ -13,7 +13,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import TypeAlias, TypeVar
 
 from .files import Files
 from .folder import Damaged, Folder, Refused, on_network
@@ -27,33 +27,11 @@ except ImportError:  # a Python built without SQLite
 __all__ = ["Disk"]
 
 T = TypeVar("T")
+Form: TypeAlias = "Files | Database"
 
 MEMORY_LIMIT = 4096
 _TROUBLE_LIMIT = 16
 _TRIES = 4  # opened, found gone or damaged, made anew: more rounds than that mean that it does not help
-
-
-class Form(Protocol):
-    """What the two forms on disk have in common; each documents its own."""
-
-    form: str
-    name: str
-    folder: Folder
-
-    def read(self, identity: str) -> object: ...
-    def refuse(self, identity: str) -> None: ...
-    def adopt(
-        self, identity: str, kernel: str, kind: str, body: bytes, keep: Callable[[object], bool], drop: str | None
-    ) -> object: ...
-    def entries(self, kernel: str | None = None, kind: str | None = None) -> list[tuple[object, object]]: ...
-    def remove(self, identities: Iterable[object]) -> None: ...
-    def bytes(self) -> int: ...
-    def is_gone(self) -> bool: ...
-    def close(self) -> None: ...
-    @staticmethod
-    def set_aside(folder: Folder, damaged: str) -> tuple[str, list[object]]: ...
-    @staticmethod
-    def wipe(folder: Folder) -> None: ...
 
 
 class Disk:
@@ -231,24 +209,17 @@ class Disk:
             saved = [row for body in bodies if (row := _decoded(body, None)) is not None]
             if aside:
                 self._note(f"the store in {self.path} was damaged ({damage}), is now {aside} and was made anew")
-                self._restore(saved)
+                if form := self._opened():
+                    for row in saved:
+                        form.adopt(row.identity, row.kernel, row.kind, row.to_bytes(), lambda body: True, None)
         except (OSError, Damaged) as error:
             self._stop(f"{damage}; setting it aside failed: {error}")
 
-    def _restore(self, rows: list[Row]) -> None:
-        form = self._opened()
-        if form is None:
-            return
-        for row in rows:
-            form.adopt(row.identity, row.kernel, row.kind, row.to_bytes(), lambda body: True, None)
-
     def _survive(self, error: OSError, writes: bool) -> None:
         """After an error of the place: try again if the folder was removed, else go on without writing, or without."""
-        was_open = bool(self._open)
-        try:
-            gone = was_open and self._open[0].is_gone()
-        except OSError:
-            gone = False
+        gone = False
+        with contextlib.suppress(OSError):
+            gone = bool(self._open) and self._open[0].is_gone()
         self._drop()
         if gone:
             return
@@ -309,11 +280,8 @@ def _open_form(path: Path, *, readonly: bool) -> Form:
 
 
 def _set_aside(path: Path, name: str) -> tuple[str, list[object]]:
-    folder = Folder.open(path, create=False)
-    try:
+    with contextlib.closing(Folder.open(path, create=False)) as folder:
         return _form_of(folder).set_aside(folder, name)
-    finally:
-        folder.close()
 
 
 def _close_all(forms: list[Form]) -> None:

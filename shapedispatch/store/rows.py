@@ -10,6 +10,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from types import NoneType
 from typing import Any, Literal, get_args
 
 from ..records import Timing
@@ -156,15 +157,11 @@ def _check_texts(parts: dict[str, Any]) -> None:
         raise BadRow(f"a row is of kind {str(parts['kind'])[:40]!r}, which there is not")
     if not isinstance(parts["key"], str):
         raise BadRow("a row's key is not a text")
-    if parts["config"] is not None:
-        _check_config(parts["config"])
-
-
-def _check_config(config: object) -> None:
-    if not isinstance(config, str):
+    config = parts["config"]
+    if not isinstance(config, (str, NoneType)):
         raise BadRow("a row's config is not a text")
     try:
-        strict_json(config)
+        strict_json("null" if config is None else config)
     except ValueError as error:
         raise BadRow(f"a row's config is not JSON: {error}") from None
 

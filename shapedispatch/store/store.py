@@ -12,12 +12,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
 import platformdirs
 
-from ..keys.environment import Environment, differences
+from ..keys.identity import Environment, differences
 from .disk import Disk
 from .key_text import nearest
 from .rows import FILE_LIMIT, BadRow, Kind, Row, identity_of, rows_from_file, rows_to_file
@@ -68,7 +69,6 @@ class Store:
         place = Path(path) if path is not None else platformdirs.user_cache_path("shapedispatch", appauthor=False)
         self._disk = Disk(_absolute(place, explicit=path is not None), readonly=readonly)
         self._shipped_files = tuple(Path(file) for file in shipped)
-        self._shipped: dict[str, Row] | None = None
         self._counts: Counter[str] = Counter()
 
     def __repr__(self) -> str:
@@ -99,7 +99,7 @@ class Store:
         """The row for a kernel's canonical ``key``: the first without soft differences, user's before shipped ones."""
         identity = identity_of(kind, kernel, key, environment.hard)
         found = []
-        for origin, row in (("stored", self._disk.read(identity)), ("shipped", self._layer().get(identity))):
+        for origin, row in (("stored", self._disk.read(identity)), ("shipped", self._shipped.get(identity))):
             if row is not None and (row.kernel, row.key, row.hard) == (kernel, key, environment.hard):
                 found.append(Found(row, origin, differences(row.soft, environment.soft)))  # type: ignore[arg-type]
         self._counts["found" if found else "missing"] += 1
@@ -109,7 +109,7 @@ class Store:
 
     def choices(self, kernel: str) -> list[Row]:
         """The choices of a kernel, user's before shipped."""
-        shipped = [row for row in self._layer().values() if (row.kernel, row.kind) == (kernel, "choice")]
+        shipped = [row for row in self._shipped.values() if (row.kernel, row.kind) == (kernel, "choice")]
         return [*self.rows(kernel, "choice"), *shipped]
 
     def rows(self, kernel: str | None = None, kind: Kind | None = None) -> list[Row]:
@@ -169,7 +169,7 @@ class Store:
             "form": self._disk.form,
             "readonly": self.readonly,
             "rows": dict(sorted(kinds.items())),
-            "shipped": len(self._layer()),
+            "shipped": len(self._shipped),
             "bytes": self._disk.bytes(),
             "counts": dict(sorted(self._counts.items())),
             "trouble": list(self.trouble),
@@ -201,15 +201,14 @@ class Store:
         taken = sum(self._disk.adopt(row, any_soft=True) == row for row in new)  # but what another process has put
         return Merged(taken, len(wanted) - taken, refused)
 
-    def _layer(self) -> dict[str, Row]:
+    @cached_property
+    def _shipped(self) -> dict[str, Row]:
         """The shipped rows by identity, read once; of equal ones the first file's."""
-        if self._shipped is None:
-            layer: dict[str, Row] = {}
-            for file in self._shipped_files:
-                for row in self._shipped_rows(file):
-                    layer.setdefault(row.identity, row)
-            self._shipped = layer
-        return self._shipped
+        found: dict[str, Row] = {}
+        for file in self._shipped_files:
+            for row in self._shipped_rows(file):
+                found.setdefault(row.identity, row)
+        return found
 
     def _shipped_rows(self, file: Path) -> list[Row]:
         try:

@@ -18,13 +18,12 @@ from typing import Any
 
 import pytest
 
-from shapedispatch.keys.code_hash import Environment
+from shapedispatch.keys.identity import Environment
 from shapedispatch.store import disk
 from shapedispatch.store.store import Found, Missing, Row, Store
 from tests.faults import ERRORS, Faults, faulty
 
 ROOT = Path(__file__).parent.parent.parent
-KILL_SECONDS = {"sqlite": "20", "files": "2"}
 HERE = Environment({"family": "cpu", "capability": "x"}, {"torch": "2"})
 ROWS = [Row.make("kernel", f"[{n}]", hard=HERE.hard, soft=HERE.soft, variant="exact") for n in range(4)]
 
@@ -62,23 +61,23 @@ def use(folder: Path) -> None:
     store.close()
 
 
+@pytest.mark.parametrize("step", [5, pytest.param(1, marks=pytest.mark.soak)])
 @pytest.mark.parametrize("form", ["sqlite", "files"])
 @pytest.mark.parametrize("existing", [False, True])
 @pytest.mark.parametrize("lasting", [False, True])
 @pytest.mark.parametrize("code", ERRORS, ids=errno.errorcode.get)
 def test_an_error_of_the_system_at_any_operation_is_at_most_a_warning(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, form: str, existing: bool, lasting: bool, code: int
+    folder: Path, monkeypatch: pytest.MonkeyPatch, step: int, form: str, existing: bool, lasting: bool, code: int
 ) -> None:
     """Fail the first operation, the second, ...; once, or from then on: each call answers, the next run is whole."""
     monkeypatch.setattr(disk, "on_network", lambda path: form == "files")
     before = folder.with_name("before")
     put_all(Store(before), ROWS[:2])
-    number, count = 0, 1
-    while number < count:
-        number += 1
+    number = count = 0  # at first nothing fails, so that all operations are counted
+    while number <= count:
         if existing:
             shutil.copytree(before, folder)
-        faults = Faults(code, lambda n, at=number: n >= at if lasting else n == at)  # type: ignore[misc]
+        faults = Faults(code, lambda n, at=number: at > 0 and (n >= at if lasting else n == at))  # type: ignore[misc]
         with warnings.catch_warnings(record=True) as told, faulty(faults):
             warnings.simplefilter("always")
             use(folder)
@@ -89,6 +88,7 @@ def test_an_error_of_the_system_at_any_operation_is_at_most_a_warning(
         assert [whole.get("kernel", row.key, HERE) for row in ROWS[:2]] == [Found(row, "stored") for row in ROWS[:2]]
         whole.close()
         shutil.rmtree(folder)
+        number += step if number else 1
     assert count > 20
 
 
@@ -201,7 +201,7 @@ WATCHED = """
 import json, sys, warnings
 from pathlib import Path
 from shapedispatch.store import disk as store_disk
-from shapedispatch.keys.code_hash import Environment
+from shapedispatch.keys.identity import Environment
 from shapedispatch.store.kernel_store import HintFinds
 from shapedispatch.store.store import Row, Store
 from shapedispatch.store.key_text import parse
@@ -328,15 +328,17 @@ def test_nothing_of_a_hostile_store_runs(tmp_path: Path, form: str) -> None:
 # --- killed writers ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("form", ["sqlite", "files"])
-def test_killed_writers_lose_nothing_they_were_told_is_stored(form: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("form", "seconds"), [("sqlite", "4"), ("files", "2"), pytest.param("sqlite", "20", marks=pytest.mark.soak)]
+)
+def test_killed_writers_lose_nothing_they_were_told_is_stored(form: str, seconds: str, tmp_path: Path) -> None:
     """Eight writers, killed at random moments: no acknowledged row lost or changed, no exception in a reader."""
     ran = subprocess.run(
         [
             sys.executable,
             "benchmarks/store_kill.py",
             "--seconds",
-            KILL_SECONDS[form],
+            seconds,
             "--form",
             form,
             "--json",

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from shapedispatch.keys.code_hash import Environment
+from shapedispatch.keys.identity import Environment
 from shapedispatch.store import disk, sqlite
 from shapedispatch.store.folder import Damaged
 from shapedispatch.store.store import Found, Row, Store
@@ -93,9 +93,10 @@ def check_damaged(folder: Path, rows: list[Row]) -> bool:
     return amiss
 
 
+@pytest.mark.parametrize("step", [11, pytest.param(1, marks=pytest.mark.soak)])
 @pytest.mark.parametrize("make", [filled, killed])
 def test_a_store_cut_at_any_length_heals(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, make: Callable[[Path, list[Row]], dict[str, bytes]]
+    folder: Path, monkeypatch: pytest.MonkeyPatch, make: Callable[[Path, list[Row]], dict[str, bytes]], step: int
 ) -> None:
     """Each of its files, cut at every length: no exception, nothing damaged accepted, whole at the next run."""
     monkeypatch.setattr(sqlite, "PAGE_BYTES", 512)  # small pages make a small file: every length is tried
@@ -103,12 +104,13 @@ def test_a_store_cut_at_any_length_heals(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)
         for name, content in files.items():
-            for length in range(len(content)):
+            for length in range(0, len(content), step):
                 lay(folder, {**files, name: content[:length]})
                 check_damaged(folder, ROWS[:1])
 
 
-def test_random_flipped_bits_are_refused_and_healed(folder: Path) -> None:
+@pytest.mark.parametrize("flips", [150, pytest.param(FLIPS, marks=pytest.mark.soak)])
+def test_random_flipped_bits_are_refused_and_healed(folder: Path, flips: int) -> None:
     """A bit anywhere in a real store's files: no exception, nothing damaged accepted, whole at the next run."""
     choose = random.Random(0)
     rows = [a_row(n) for n in range(3)]
@@ -118,14 +120,14 @@ def test_random_flipped_bits_are_refused_and_healed(folder: Path) -> None:
     amiss = 0
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)
-        for _ in range(FLIPS):
+        for _ in range(flips):
             files = dict(choose.choice(kinds))
             name = choose.choice(sorted(files))
             content = bytearray(files[name])
             content[choose.randrange(len(content))] ^= 1 << choose.randrange(8)
             lay(folder, {**files, name: bytes(content)})
             amiss += check_damaged(folder, rows)
-    assert amiss > FLIPS / 20, "the flips were not where it hurts"
+    assert amiss > flips / 20, "the flips were not where it hurts"
 
 
 def test_what_is_sound_in_a_damaged_store_is_saved(folder: Path) -> None:
