@@ -21,13 +21,13 @@ WIDTH = 118
 
 # The steps of a call in order; of several names with | between them, the one that there is.
 HIT = [
-    "function_of",
-    "HitPath.call|Core.call",
-    "TorchFunction.sign|TorchFunction.key",
+    "stand_in",
+    "HitPath.call",
+    "CallSigner.sign",
     "key",
     "Table.find",
-    "Build.check",
-    "HitPath.run|Core.run",
+    "Trace.check",
+    "HitPath.run",
 ]
 MISS = [
     "Core.miss",
@@ -45,7 +45,7 @@ MISS = [
     "choose",
     "Trial.outcome",
     "difference",
-    "interleaved|benchmark|contest",
+    "interleaved_bench",
     "persist",
     "KernelStore.keep",
     "Store.put",

@@ -7,6 +7,7 @@ leaves beyond ``maxsize``, the least recently used build beyond ``max_builds``. 
 from __future__ import annotations
 
 import itertools
+import operator
 import os
 import threading
 import weakref
@@ -204,7 +205,7 @@ class Table:
 
         A hit only notes its number: reordering at each would cost it a lock and two lookups.
         """
-        recent = sorted((slot for slot in self._recency if slot.used > self._settled), key=_last_use)
+        recent = sorted((slot for slot in self._recency if slot.used > self._settled), key=operator.attrgetter("used"))
         for slot in recent:
             self._recency[slot]
             for entry in slot.entries:
@@ -215,16 +216,13 @@ class Table:
     # -- the hit in C: it reads the slots themselves, so that what changes in one needs no telling
 
     def attach(self, fast_path: FastPath) -> None:
-        """Let a road in C answer hits from this table too."""
+        """Let a path in C answer hits from this table too."""
         fast_path.read(_Slot, Entry)
         fast_path.number(self._hits)
         self._fast_path = fast_path
 
     def insert(self, node: Any, key: Hashable, args: tuple[Any, ...], kwargs: Mapping[str, Any], overlap: bool) -> None:
-        """Let the road find this key's slot by ``node``, which it made of the same call before the key was made.
-
-        ``overlap`` says whether the table's keys hold which arguments overlap.
-        """
+        """Let C find this key's slot by ``node``, made of the same call before its key; ``overlap`` as in `Signer`."""
         with self.lock:
             slot = self._slots.get(key)
             if slot is None or self._fast_path is None:
@@ -387,10 +385,6 @@ class Table:
             self._reset()
         for build in held:
             build.release()
-
-
-def _last_use(slot: _Slot) -> int:
-    return slot.used
 
 
 _tables: weakref.WeakSet[Table] = weakref.WeakSet()

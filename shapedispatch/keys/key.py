@@ -153,13 +153,9 @@ def why_ambient() -> str | None:
         return "anomaly detection is active and must see the gradient of every operation"
     if any(_HOOK_TABLES):
         return "global module hooks are registered and must run"
-    if _function_modes() and not _only_default_device():
+    if _function_modes() and not (_function_modes() == 1 and type(torch._C._get_function_stack_at(0)) is DeviceContext):
         return "a TorchFunctionMode is active and must see every function"
     return None
-
-
-def _only_default_device() -> bool:
-    return _function_modes() == 1 and type(torch._C._get_function_stack_at(0)) is DeviceContext
 
 
 # --------------------------------------------------------------------------------------------------------- one argument
