@@ -1,6 +1,6 @@
 """Rows on disk, and in memory where the disk cannot have them; every failure ends here.
 
-No operating-system error and no damaged file gets past this room: what cannot be read is a miss, what cannot be
+No operating-system error and no damaged file gets past this module: what cannot be read is a miss, what cannot be
 written stays in the memory of this process, and the first such thing is told in one warning.
 """
 
