@@ -55,9 +55,8 @@ def compared(script: str, chosen: argparse.Namespace, folder: Path) -> list[dict
             run(tree.resolve(), script, chosen, result)
             for name, median in medians(json.loads(result.read_text("utf-8"))):
                 times[when].setdefault(name, []).append(median)
-    return [
-        row(name, times["before"][name], after) for name, after in times["after"].items() if name in times["before"]
-    ]
+    before, after = times["before"], times["after"]
+    return [row(name, before[name], found) for name, found in after.items() if name in before]
 
 
 def run(tree: Path, script: str, chosen: argparse.Namespace, result: Path) -> None:

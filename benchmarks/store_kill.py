@@ -28,7 +28,7 @@ from pathlib import Path
 from common import CONSOLE, banner, options, print_table
 from common import write as write_result
 
-from shapedispatch.keys.environment import Environment
+from shapedispatch.keys.identity import Environment
 from shapedispatch.records import Timing
 from shapedispatch.store import disk, sqlite
 from shapedispatch.store.store import Found, Row, Store

@@ -26,7 +26,7 @@ HIT = [
     "TorchFunction.sign|TorchFunction.key",
     "key",
     "Table.find",
-    "Build.check",
+    "Trace.check",
     "HitPath.run|Core.run",
 ]
 MISS = [
@@ -45,7 +45,7 @@ MISS = [
     "choose",
     "Trial.outcome",
     "difference",
-    "interleaved|benchmark|contest",
+    "interleaved_bench",
     "persist",
     "KernelStore.keep",
     "Store.put",

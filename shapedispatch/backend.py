@@ -7,13 +7,14 @@ The dispatcher asks a backend for the key of a call on each hit, and for an offe
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from .errors import in_a_line
+from .hit.table import Entry, Facts
 from .keys.key import Key
-from .records import Choice, Refusal, Variant
-from .shapes.hints import Rule
+from .records import Choice, Origin, Refusal, Timing, Variant
+from .shapes.hints import Rule, distance
 
 __all__ = [
     "ALL",
@@ -46,6 +47,24 @@ class Candidate:
     supplied: bool = False
     """Whether a user wrote it: then nothing is known of what it writes."""
 
+    def entry(self, choice: Choice, offer: Offer) -> Entry:
+        """The entry that runs this for a choice made before."""
+        retry = self.build is not None and offer.written is not None and not offer.written
+        choice = replace(choice, route=self.route, config=self.config)
+        return Entry(self.run, self.check, choice, self.build, retry)
+
+    def wins(
+        self,
+        origin: Origin,
+        offer: Offer,
+        timings: Sequence[Timing] = (),
+        refusals: Sequence[Refusal] = (),
+        notes: Sequence[str] = (),
+    ) -> Entry:
+        """The entry that runs this because it has won, or stands in where nothing may be timed."""
+        refused, said = (*offer.refusals, *refusals), (*self.notes, *offer.notes, *notes)
+        return self.entry(Choice(self.name, origin, timings=tuple(timings), refusals=refused, notes=said), offer)
+
 
 @dataclass(frozen=True, slots=True)
 class Offer:
@@ -65,6 +84,12 @@ class Offer:
     aliases: Mapping[str, str] = field(default_factory=dict)
     failures: tuple[Refusal, ...] = ()
     reproducible: bool = False
+
+    def nearest(self, sizes: Mapping[str, int], why: str) -> Entry:
+        """Without timing, and ``why``: the build of the hint nearest to the sizes, if it may be used; else plain."""
+        hinted = [c for c in self.candidates if c.point and c.point.keys() <= sizes.keys() and self.untimed is None]
+        winner = min(hinted, key=lambda c: distance(sizes, c.point or {}), default=self.candidates[0])
+        return winner.wins("nearest" if winner.point else "only", self, notes=(f"not timed: {why}",))
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,11 +185,9 @@ class Memory(Protocol):
     def why_not_again(self, key: Hashable) -> str | None:
         """Why the build under this key, which was held before, is not to be made another time, or None."""
 
-    def recall(self, fact: Hashable) -> Any:
-        """What was remembered under this name, or None."""
-
-    def remember(self, fact: Hashable, value: Any) -> None:
-        """Remember something immutable that holds no tensor."""
+    @property
+    def facts(self) -> Facts:
+        """What was learned of the calls."""
 
 
 class Backend(Protocol):

@@ -39,7 +39,7 @@ def built(fn: Callable[..., Any] | None = None, /, **given: Any) -> Any:
 
     def decorate(target: Callable[..., Any]) -> Any:
         dispatcher = shapedispatch(**{"store": False, **given})(target)
-        dispatcher.core._timer_for = lambda *_: Ladder()
+        dispatcher.core.timer_for = lambda *_: Ladder()
         return dispatcher
 
     return decorate if fn is None else decorate(fn)

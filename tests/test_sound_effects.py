@@ -348,7 +348,7 @@ def _decorated(body: Body, **given: Any) -> Callable[[World], Callable[..., Any]
 
         variants = [] if given.get("exact") else [lambda x, y: body(world, x, y)]
         f = shapedispatch(function, hints=(), variants=variants, store=False, **given)
-        f.core._timer_for = last_wins
+        f.core.timer_for = last_wins
         return f
 
     return make
@@ -415,7 +415,7 @@ def test_a_warning_of_the_function_is_shown_as_often_as_by_plain() -> None:
         return x * 2
 
     f = shapedispatch(decorated, hints=(), variants=[lambda x: x + x], mutates=(), store=False)
-    f.core._timer_for = last_wins
+    f.core.timer_for = last_wins
     assert counted(plain) == 1
     assert counted(f) <= 1
 

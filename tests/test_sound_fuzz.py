@@ -71,7 +71,7 @@ def test_real_builds_answer_as_plain_does(name: str) -> None:
     """Calls of few classes by compiled builds: numbers within rounding, everything else as plain leaves it."""
     function = FUNCTIONS[name]
     f = shapedispatch(function.fn, hints=(), exact=True, store=False)
-    f.core._timer_for = last_wins
+    f.core.timer_for = last_wins
     tally = fuzz_built(function, f, 150, SEED, specs=3)
     assert tally.mismatches == []
     assert any(choice.variant == "exact" for choice in f.choices())
@@ -82,7 +82,7 @@ def test_supplied_variants_answer_as_plain_does(name: str) -> None:
     """The function under another name wins every contest that it enters; effects are inferred."""
     function = FUNCTIONS[name]
     f = shapedispatch(function.fn, hints=(), variants=[lambda *args, **more: function.fn(*args, **more)], store=False)
-    f.core._timer_for = last_wins
+    f.core.timer_for = last_wins
     assert fuzz_built(function, f, 150, SEED, specs=6).mismatches == []
 
 

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 import shapedispatch as package
 from shapedispatch import shapedispatch
 from shapedispatch.backend import Candidate, Memory, Offer
-from shapedispatch.dispatch.tuning_lock import tuning_lock
+from shapedispatch.dispatch.miss import tuning_lock
 from shapedispatch.keys.key import Key
 from tests.fuzzing import Baked, BakingBackend, LastIsFastest, baking, last_wins
 
@@ -111,7 +111,7 @@ def test_while_one_thread_decides_others_run_plain_at_once() -> None:
             return super().samples_us(fn, count)
 
     f = baking(lambda x: x * 2)
-    f.core._timer_for = lambda *_: Slow()
+    f.core.timer_for = lambda *_: Slow()
     first = threading.Thread(target=f, args=(torch.ones(3),), daemon=True)
     first.start()
     assert entered.wait(PATIENCE_S)
@@ -189,7 +189,7 @@ FORK = """
     warnings.simplefilter("ignore")  # later Pythons warn of a fork in a process with threads
     import torch
     torch.set_num_threads(1)
-    from shapedispatch.dispatch.tuning_lock import tuning_lock
+    from shapedispatch.dispatch.miss import tuning_lock
     from tests.fuzzing import baking
 
     f = baking(lambda x: x * 2)
@@ -517,7 +517,7 @@ def test_nothing_keeps_an_argument_or_a_result() -> None:
         _nothing_keeps(baking(lambda x: x * 2), maker)
         for given in ({"variants": [lambda x: x + x]}, {"exact": True}):
             f = shapedispatch(lambda x: x * 2, hints=(), store=False, **given)
-            f.core._timer_for = last_wins
+            f.core.timer_for = last_wins
             _nothing_keeps(f, maker)
 
 

@@ -1,6 +1,12 @@
-"""Zero-argument callables → ``Timing``: the contest among them.
+"""Zero-argument callables → ``Timing``: they are timed in turns, as long as that can change which is the fastest.
 
-Nothing here knows what is timed or why. Clock and stopwatch are passed in, so that all of the policy runs under a
+Each candidate is called once untimed and sampled once, whatever that takes: without it nothing is known. Then come
+rounds, in each of which all that are still running are sampled a few times, in an order that rotates; those clearly
+behind leave. It ends when the leader is ahead of all others, or as good as equal to them, or when rounds or time are
+spent. Before the leader has won, those that left are sampled once more, and whoever left for a slow spell of the
+machine is back in.
+
+Nothing here knows what is timed or why. Clock and timer are passed in, so that all of the policy runs under a
 hand-cranked one.
 """
 
@@ -17,27 +23,25 @@ from operator import attrgetter
 from ..records import Timing
 from .measure import Call, Clock, Timer
 
-__all__ = ["CONFIDENCE", "Candidate", "Contest", "ahead", "contest", "error_us"]
-
-Candidate = tuple[str, Call]
+__all__ = ["CONFIDENCE", "BenchResult", "ahead", "error_us", "interleaved_bench"]
 
 # A candidate leaves when its best sample is this much above the leader's median: at first, and with more evidence.
 FAR_BEHIND, BEHIND = 1.5, 1.15
 ROUNDS_OF_LITTLE_EVIDENCE = 3
 # Few at a time: a slow spell of the machine must not fall on one candidate alone. More rounds make up for it.
 SAMPLES_A_ROUND = 3
-# Standard errors between two medians. A contest looks at its samples after each round, and whoever looks often
-# enough finds a difference: at 4, the same kernel under two names kept its first name in 99.9 % of simulated contests.
+# Standard errors between two medians. The samples are looked at after each round, and whoever looks often
+# enough finds a difference: at 4, the same kernel under two names kept its first name in 99.9 % of simulations.
 CONFIDENCE = 4.0
 ENOUGH = 6  # samples of each, to go by the least
 # What a single sample is presumed to be off by, relative to its value; it fades with the number of samples. Without
-# it three samples that agree by chance would settle a contest.
+# it three samples that agree by chance would settle everything.
 PRIOR = 0.05
 
 
 @dataclass(frozen=True, slots=True)
-class Contest:
-    """What a contest found: a timing for each candidate that ran, in the order given, and why the others failed.
+class BenchResult:
+    """What was found: a timing for each candidate that ran, in the order given, and why the others failed.
 
     A candidate that left early has the timing it left with. The exceptions hold their frames, and so the tensors in
     them: make text of them and drop them.
@@ -62,8 +66,8 @@ def ahead(a: Timing, b: Timing, margin: float) -> bool:
     return b.median_us - a.median_us > _noise_us(a, b) or _never_as_fast(b, a)
 
 
-def contest(
-    candidates: Sequence[Candidate],
+def interleaved_bench(
+    candidates: Sequence[tuple[str, Call]],
     timer: Timer,
     *,
     budget_ms: float,
@@ -74,41 +78,32 @@ def contest(
     rounds_max: int = 40,
     warmed: bool = False,
     alone: bool = False,
-) -> Contest:
+) -> BenchResult:
     """Time the candidates against each other, as long as that can change who wins. Their names must differ.
 
-    Each is called once untimed (not if ``warmed``) and sampled once. Then come rounds, in each of which all that are
-    still running are sampled a few times, in an order that rotates; those clearly behind leave. The contest ends when
-    the leader is ahead of all others, or as good as equal to them (after ``rounds_tie`` rounds, by the medians alone),
-    after ``rounds_max`` rounds, or when ``budget_ms`` of wall time are spent. Before the leader has won, those that
-    left are looked at once more, and whoever left for a slow spell of the machine is back in. The untimed call and
-    the first sample are given to everyone whatever they take: without them nothing is known.
-
-    A candidate that raises is out, with its exception in ``failures``; what is no ``Exception`` (an interrupt)
-    passes through. Samples that are not positive and finite are thrown away; without a valid one the median is
-    ``inf``. With a single candidate left there is nothing to compare: no timings, unless ``alone`` asks for its own.
+    ``budget_ms`` is wall time; from ``rounds_tie`` on a tie is judged by the medians alone. There is no untimed call
+    if ``warmed``. A candidate that raises is out, with its exception in ``failures``; what is no ``Exception`` (an
+    interrupt) passes through. With a single candidate left there is nothing to compare: no timings, unless ``alone``.
     """
     deadline_ns = clock_ns() + budget_ms * 1e6
-    race = _Race([_Runner(name, fn) for name, fn in candidates], timer)
+    bench = _Bench([_Candidate(name, fn) for name, fn in candidates], timer, lambda: clock_ns() < deadline_ns)
     if not warmed:
-        race.each(lambda runner: runner.fn())
-    if len(race.running) < 2 and not alone:
-        return Contest((), race.failures)
+        bench.each(lambda candidate: candidate.fn())
+    if len(bench.running) < 2 and not alone:
+        return BenchResult((), bench.failures)
     started_ns = clock_ns()
-    race.each(partial(race.sample, count=1))
-    pass_ns = clock_ns() - started_ns
-    in_time = lambda: clock_ns() < deadline_ns  # noqa: E731
-    least = rounds_min
+    bench.each(partial(bench.sample, count=1))
+    pass_ns, least = clock_ns() - started_ns, rounds_min
     for number in range(rounds_max):
-        alone_now = len(race.running) < 2 and not alone
-        if race.settled(margin, number < rounds_tie) and (number >= least or alone_now):
-            if not race.back_in(in_time):
+        may_end = number >= least or (len(bench.running) < 2 and not alone)
+        if may_end and bench.settled(margin, number < rounds_tie):
+            if not bench.back_in():
                 break
             least = number + rounds_min
         batch = _batch(deadline_ns - clock_ns(), pass_ns, max(1, rounds_tie - number))
-        race.each(partial(race.sample, count=batch), number, in_time)
-        race.drop(FAR_BEHIND if number < ROUNDS_OF_LITTLE_EVIDENCE else BEHIND)
-    return Contest(race.timings(), race.failures)
+        bench.each(partial(bench.sample, count=batch), number, bounded=True)
+        bench.drop(FAR_BEHIND if number < ROUNDS_OF_LITTLE_EVIDENCE else BEHIND)
+    return BenchResult(bench.timings(), bench.failures)
 
 
 def _batch(left_ns: float, pass_ns: int, rounds: int) -> int:
@@ -119,13 +114,13 @@ def _batch(left_ns: float, pass_ns: int, rounds: int) -> int:
 
 
 @dataclass(slots=True, eq=False)
-class _Runner:
+class _Candidate:
     """A candidate and its valid samples, in microseconds a call."""
 
     name: str
     fn: Call
     samples: list[float] = field(default_factory=list)
-    looked_at: bool = False  # after it had left
+    resampled: bool = False  # after it had left
 
     def timing(self) -> Timing:
         if len(self.samples) < 2:  # quartiles need two
@@ -134,69 +129,70 @@ class _Runner:
         return Timing(self.name, middle, (high - low) / 2, len(self.samples), least_us=min(self.samples))
 
 
-class _Race:
-    """Who is still running, who left and was not looked at since, and who failed."""
+class _Bench:
+    """Who is still running, who left and was not sampled since, and who failed."""
 
-    def __init__(self, runners: list[_Runner], timer: Timer) -> None:
-        self.runners = runners
-        self.running = list(runners)
-        self.away: list[_Runner] = []
+    def __init__(self, candidates: list[_Candidate], timer: Timer, in_time: Callable[[], bool]) -> None:
+        self.candidates = candidates
+        self.running = list(candidates)
+        self.away: list[_Candidate] = []
         self.timer = timer
+        self.in_time = in_time
         self.failures: dict[str, Exception] = {}
 
-    def each(self, do: Callable[[_Runner], object], first: int = 0, go_on: Callable[[], bool] = lambda: True) -> None:
-        """Do it for all that are running, beginning with the ``first``; one that raises is out."""
-        turn = first % max(1, len(self.running))
-        for runner in self.running[turn:] + self.running[:turn]:
-            if not go_on():
+    def each(self, do: Callable[[_Candidate], object], first: int = 0, bounded: bool = False) -> None:
+        """Do it for all that are running, from the ``first``, or while there is time; one that raises is out."""
+        start = first % max(1, len(self.running))
+        for candidate in self.running[start:] + self.running[:start]:
+            if bounded and not self.in_time():
                 return
-            if not self.attempt(runner, do):
-                self.running.remove(runner)
+            if not self.attempt(candidate, do):
+                self.running.remove(candidate)
 
-    def attempt(self, runner: _Runner, do: Callable[[_Runner], object]) -> bool:
+    def attempt(self, candidate: _Candidate, do: Callable[[_Candidate], object]) -> bool:
         """Do it; False where it raised, with the reason kept."""
         try:
-            do(runner)
+            do(candidate)
         except Exception as error:  # noqa: BLE001 - a candidate is judged here, and the reason kept
-            self.failures[runner.name] = error
-        return runner.name not in self.failures
+            self.failures[candidate.name] = error
+        return candidate.name not in self.failures
 
-    def sample(self, runner: _Runner, count: int) -> None:
+    def sample(self, candidate: _Candidate, count: int) -> None:
         """Take samples, and keep those that make sense."""
-        times_us = self.timer.samples_us(runner.fn, count)
-        runner.samples += [time_us for time_us in times_us if 0 < time_us < math.inf]
+        times_us = self.timer.samples_us(candidate.fn, count)
+        candidate.samples += [time_us for time_us in times_us if 0 < time_us < math.inf]
 
     def drop(self, factor: float) -> None:
         """Those clearly behind leave: beyond noise, and with the best they have shown (a slow spell is no reason)."""
         leader = self.leader()
         if leader is not None:
-            behind = [runner for runner in self.running if _is_behind(runner, leader, factor)]
-            self.running = [runner for runner in self.running if runner not in behind]
-            self.away += [runner for runner in behind if not runner.looked_at]
+            behind = [candidate for candidate in self.running if _is_behind(candidate, leader, factor)]
+            self.running = [candidate for candidate in self.running if candidate not in behind]
+            self.away += [candidate for candidate in behind if not candidate.resampled]
 
-    def back_in(self, in_time: Callable[[], bool]) -> bool:
+    def back_in(self) -> bool:
         """Sample each that left once more; whether any is back in, with that sample alone.
 
         All that it had shown may have been in one slow spell: of the machine, of another process on the device.
         """
-        leader, away = self.leader(), self.away
-        self.away = []
+        leader, away, self.away = self.leader(), self.away, []
         if leader is None:
             return False
-        back = [runner for runner in away if in_time() and self.attempt(runner, partial(self.look_again, leader))]
-        self.running += [runner for runner in back if not _is_behind(runner, leader, BEHIND)]
-        return any(runner in self.running for runner in back)
+        tried = [one for one in away if self.in_time() and self.attempt(one, partial(self.resample, leader))]
+        back = [candidate for candidate in tried if not _is_behind(candidate, leader, BEHIND)]
+        self.running += back
+        return bool(back)
 
-    def look_again(self, leader: Timing, runner: _Runner) -> None:
+    def resample(self, leader: Timing, candidate: _Candidate) -> None:
         """One more sample, which stands alone if it is not behind."""
-        before, runner.samples, runner.looked_at = runner.samples, [], True
-        self.sample(runner, 1)
-        if not runner.samples or _is_behind(runner, leader, BEHIND):
-            runner.samples = [*before, *runner.samples]
+        before, candidate.samples, candidate.resampled = candidate.samples, [], True
+        self.sample(candidate, 1)
+        if not candidate.samples or _is_behind(candidate, leader, BEHIND):
+            candidate.samples = [*before, *candidate.samples]
 
     def leader(self) -> Timing | None:
         """Of those that are running."""
-        return min((runner.timing() for runner in self.running), key=_median, default=None)
+        return min((candidate.timing() for candidate in self.running), key=_median, default=None)
 
     def settled(self, margin: float, patient: bool) -> bool:
         """True if more samples would not change who wins, or not by anything that matters.
@@ -205,7 +201,7 @@ class _Race:
         """
         if not self.running:
             return True
-        leader, *others = sorted((runner.timing() for runner in self.running), key=_median)
+        leader, *others = sorted((candidate.timing() for candidate in self.running), key=_median)
         tie_us = leader.median_us * margin
         return all(
             ahead(leader, other, 0.0)
@@ -216,21 +212,22 @@ class _Race:
 
     def timings(self) -> tuple[Timing, ...]:
         """One for each that did not fail."""
-        return tuple(runner.timing() for runner in self.runners if runner.name not in self.failures)
+        return tuple(candidate.timing() for candidate in self.candidates if candidate.name not in self.failures)
 
 
 _median = attrgetter("median_us")
 
 
-def _is_behind(runner: _Runner, leader: Timing, factor: float) -> bool:
-    return min(runner.samples, default=math.inf) > factor * leader.median_us and ahead(leader, runner.timing(), 0.0)
+def _is_behind(candidate: _Candidate, leader: Timing, factor: float) -> bool:
+    best_us = min(candidate.samples, default=math.inf)
+    return best_us > factor * leader.median_us and ahead(leader, candidate.timing(), 0.0)
 
 
 def _never_as_fast(slow: Timing, fast: Timing) -> bool:
     """Whether all samples of one are clearly above the upper quartile of the other, or where that would be.
 
     Of two equal kernels all of n are above it once in 4 to the n, which `ENOUGH` makes one in 4,000; clearly above it
-    none was in thousands of simulated contests.
+    none was in thousands of simulations.
     """
     if slow.least_us is None or min(slow.repeats, fast.repeats) < ENOUGH:
         return False

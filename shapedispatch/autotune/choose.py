@@ -1,32 +1,36 @@
-"""What is best among timings: the least time, the least memory, or the least of what a user's function makes of them.
+"""One call's candidates, run on copies, compared with plain, timed: the best one that is right is chosen.
 
-Every rule keeps ties with the earlier variant, so that repeated choices agree.
+What is best the objective says: the least time, the least memory, or the least of what a user's function makes of a
+timing. Every rule keeps ties with the earlier variant, so that repeated choices agree.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import torch
+from torch import Tensor
+from torch.nn import Module
 
 from ..backend import Candidate
-from ..errors import four_parts, in_a_line
+from ..errors import in_a_line
+from ..keys.tree import device_of, span, tensors
 from ..records import Refusal, Timing
-from .benchmark import CONFIDENCE, Contest, ahead, contest, error_us
+from .benchmark import CONFIDENCE, BenchResult, ahead, error_us, interleaved_bench
 from .compare import difference
-from .measure import Timer, peak_bytes, recorded_bytes
-from .preserve_state import preserve_state
-from .trial import Outcome, Trial
+from .measure import Timer, free_memory, peak_bytes, recorded_bytes
+from .preserve_state import bytes_to_copy, copy_call, generators, preserve_state
 
 __all__ = [
     "Decision",
     "Objective",
+    "Outcome",
     "PlainRaised",
     "Rules",
-    "all_refused",
+    "Trial",
     "best",
     "check_objective",
     "choose",
@@ -38,12 +42,10 @@ Objective: TypeAlias = str | Callable[[Timing], float]
 
 A variant for which it raises, or has no finite value, does not win; plain runs where none has one."""
 
-_NAMED = ("time", "memory")
-
 
 def check_objective(objective: object) -> Objective:
     """The objective, if it is one; raises ValueError."""
-    if objective in _NAMED or callable(objective):
+    if objective in ("time", "memory") or callable(objective):
         return objective  # type: ignore[return-value]  # a str of the two, or callable
     raise ValueError('allowed is "time", "memory", or a callable that takes a Timing')
 
@@ -78,22 +80,20 @@ def _lightest(timings: Sequence[Timing], margin: float) -> Sequence[Timing]:
 def _least(
     timings: Sequence[Timing], margin: float, objective: Callable[[Timing], float]
 ) -> tuple[Timing | None, tuple[Refusal, ...]]:
-    valued: list[tuple[Timing, float]] = []
-    refusals: list[Refusal] = []
-    for timing in timings:
-        try:
-            value = float(objective(timing))
-        except Exception as error:  # noqa: BLE001 - a candidate is judged here, and the reason kept
-            refusals.append(Refusal(timing.variant, (f"the objective raised {in_a_line(error)}",)))
-            continue
-        if math.isfinite(value):
-            valued.append((timing, value))
-        else:
-            refusals.append(Refusal(timing.variant, (f"the objective has no finite value for it ({value})",)))
+    judged = [(timing, _value_or_reason(timing, objective)) for timing in timings]
+    valued = [(timing, value) for timing, value in judged if isinstance(value, float)]
+    refusals = tuple(Refusal(timing.variant, (reason,)) for timing, reason in judged if isinstance(reason, str))
     first = min(valued, key=lambda pair: pair[1], default=None)
-    if first is None:
-        return None, tuple(refusals)
-    return next(pair[0] for pair in valued if not _beats(first, pair, margin, objective)), tuple(refusals)
+    left = (pair[0] for pair in valued if first is not None and not _beats(first, pair, margin, objective))
+    return next(left, None), refusals
+
+
+def _value_or_reason(timing: Timing, objective: Callable[[Timing], float]) -> float | str:
+    try:
+        value = float(objective(timing))
+    except Exception as error:  # noqa: BLE001 - a candidate is judged here, and the reason kept
+        return f"the objective raised {in_a_line(error)}"
+    return value if math.isfinite(value) else f"the objective has no finite value for it ({value})"
 
 
 def _beats(
@@ -116,6 +116,103 @@ def _moved(timing: Timing, sign: int) -> Timing:
     return replace(timing, median_us=max(0.0, timing.median_us + sign * CONFIDENCE / math.sqrt(2) * error_us(timing)))
 
 
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a run leaves: its result, the arguments it wrote, gradients, which arguments the result shares."""
+
+    result: Any
+    written: tuple[Tensor, ...]
+    gradients: tuple[Tensor | None, ...]
+    aliases: tuple[tuple[int, int, int], ...]
+    random: tuple[Any, ...]
+    """The states of the generators after it, as `preserve_state.generators` has them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """A call with what is known of its effects. ``written`` are names of arguments, None where that is unknown.
+
+    With ``grad`` a run is forward and backward; gradients go nowhere but into the outcome.
+    """
+
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    names: Sequence[str]
+    written: Collection[str] | None
+    grad: bool
+
+    @property
+    def device(self) -> torch.device:
+        """Where the call runs."""
+        return device_of(tensors((self.args, self.kwargs)))
+
+    def memory_refusal(self, limit: float) -> str | None:
+        """Why the copies that timing needs are too large, or None; ``limit`` is a share of the free memory."""
+        needed = bytes_to_copy(self.args, self.kwargs, self.written, self.names)
+        allowed = int(limit * free_memory(self.device))
+        if needed <= allowed:
+            return None
+        return f"copies for timing would take {needed} bytes, and {allowed} are allowed (copy_limit={limit:g})"
+
+    def hooked(self) -> str | None:
+        """Why a backward of this call would be noticed, or None."""
+        hooks = ("_backward_hooks", "_post_accumulate_grad_hooks")
+        if self.grad and any(getattr(parameter, name, None) for parameter in self._parameters() for name in hooks):
+            return "a parameter has gradient hooks, which a timed backward would run"
+        return None
+
+    def outcome(self, run: Callable[..., Any]) -> Outcome:
+        """Run once on fresh copies, with the random numbers that a real run would draw."""
+        run = getattr(run, "run_once_on_copies", run)
+        with preserve_state(self.args, self.kwargs):
+            args, kwargs = self._fresh()
+            given = list(tensors((args, kwargs)))
+            result = run(*args, **kwargs)
+            gradients = self._backward(result, args, kwargs) if self.grad else ()
+            if self.device.type == "cuda":
+                torch.cuda.synchronize(self.device)  # an error of the device belongs to the run that made it
+            random = generators(self.device)
+        written = tuple(given) if self.written is None or self.written else ()
+        return Outcome(result, written, gradients, _aliases(result, given), random)
+
+    def repeated(self, run: Callable[..., Any]) -> Callable[[], object]:
+        """A callable without arguments that runs on one set of copies, again and again."""
+        run = getattr(run, "run_on_copies", run)  # a kernel has a way past hooks that a user has set, as above
+        args, kwargs = self._fresh()
+        if self.grad:
+            return lambda: self._backward(run(*args, **kwargs), args, kwargs)
+        return lambda: run(*args, **kwargs)
+
+    def _fresh(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        return copy_call(self.args, self.kwargs, self.written, self.names, grad=self.grad)
+
+    def _parameters(self) -> list[Tensor]:
+        modules = [value for value in (*self.args, *self.kwargs.values()) if isinstance(value, Module)]
+        return [p for module in modules for p in module.parameters() if p.requires_grad]
+
+    def _backward(self, result: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Tensor | None, ...]:
+        outputs = [t for t in tensors(result) if t.requires_grad and t.grad_fn is not None]
+        leaves = [*(t for t in tensors((args, kwargs)) if t.requires_grad), *self._parameters()]
+        if not outputs or not leaves:
+            return ()
+        # Not backward(): that would add to .grad of the module's parameters.
+        seeds = [torch.ones_like(t) for t in outputs]
+        return torch.autograd.grad(outputs, leaves, seeds, allow_unused=True)
+
+
+def _aliases(result: Any, given: Sequence[Tensor]) -> tuple[tuple[int, int, int], ...]:
+    """(which tensor of the result, which of the call, how many bytes apart) for those that share memory."""
+    results = [(i, out) for i, out in enumerate(tensors(result)) if out.layout is torch.strided and not out.is_meta]
+    placed = [(i, out.device, *span(out)) for i, out in results]
+    spans = [(tensor.device, *span(tensor)) for tensor in given]
+    return tuple(
+        (i, j, start - first)
+        for i, device, start, end in placed
+        for j, (where, first, last) in enumerate(spans)
+        if start < last and first < end and device == where
+    )
+
+
 class PlainRaised(Exception):
     """The function raises at this call: there is nothing to choose, and its error, the cause of this, is the answer."""
 
@@ -124,8 +221,8 @@ class PlainRaised(Exception):
 class Rules:
     """How a choice is made. ``tolerance`` is (rtol, atol), None for the dtype's own, False to check no numbers.
 
-    ``budget_ms`` is wall time for one contest; a later candidate wins only by more than ``margin`` (a share) and
-    beyond the noise. ``timer`` times one callable. ``objective`` says what is best.
+    ``budget_ms`` is wall time for all timing of one choice; a later candidate wins only by more than ``margin`` (a
+    share) and beyond the noise. ``timer`` times one callable. ``objective`` says what is best.
     """
 
     timer: Timer
@@ -153,14 +250,9 @@ def choose(candidates: Sequence[Candidate], trial: Trial, rules: Rules) -> Decis
     if not others:
         return Decision(plain, (), ())
     expected = _expected(plain, trial)
-    refusals: list[Refusal] = []
-    right = [plain]
-    for candidate in others:
-        reason = _refusal(candidate, expected, trial, rules)
-        if reason:
-            refusals.append(Refusal(candidate.name, (reason,)))
-        else:
-            right.append(candidate)
+    judged = [(candidate, _refusal(candidate, expected, trial, rules)) for candidate in others]
+    refusals = [Refusal(candidate.name, (reason,)) for candidate, reason in judged if reason]
+    right = [plain, *(candidate for candidate, reason in judged if not reason)]
     if len(right) == 1:
         return Decision(plain, (), tuple(refusals))
     with preserve_state(trial.args, trial.kwargs):  # the winner is run again after it, from the same random numbers
@@ -171,8 +263,8 @@ def choose(candidates: Sequence[Candidate], trial: Trial, rules: Rules) -> Decis
     return Decision(winner, timings, (*refusals, *late))
 
 
-def _timed(right: Sequence[Candidate], trial: Trial, rules: Rules) -> tuple[Contest, dict[str, int | None]]:
-    """The contest among those that are right, and the peak memory of each, read from the call that warms it up."""
+def _timed(right: Sequence[Candidate], trial: Trial, rules: Rules) -> tuple[BenchResult, dict[str, int | None]]:
+    """How fast those are that are right, and the peak memory of each, read from the call that warms it up."""
     held: dict[str, int | None] = {}
     failures: dict[str, Exception] = {}
     # Where memory decides, the allocator's own word; else what leaves no trace: a peak of the user's may stand there.
@@ -184,8 +276,8 @@ def _timed(right: Sequence[Candidate], trial: Trial, rules: Rules) -> tuple[Cont
         except Exception as error:  # noqa: BLE001 - the boundary where a candidate is judged; the reason is kept
             failures[name] = error
     running = [(name, run) for name, run in runs.items() if name in held]
-    timed = contest(running, rules.timer, budget_ms=rules.budget_ms, margin=rules.margin, warmed=True)
-    return Contest(timed.timings, {**failures, **timed.failures}), held
+    timed = interleaved_bench(running, rules.timer, budget_ms=rules.budget_ms, margin=rules.margin, warmed=True)
+    return BenchResult(timed.timings, {**failures, **timed.failures}), held
 
 
 def _confirmed(
@@ -221,15 +313,13 @@ def _refusal(candidate: Candidate, expected: Outcome, trial: Trial, rules: Rules
     """Why the candidate's numbers disqualify it, or None."""
     try:
         actual = trial.outcome(candidate.run)
-        if rules.tolerance is False:
-            return None
-        tolerance = rules.tolerance if isinstance(rules.tolerance, tuple) else None
-        return _outcome_difference(expected, actual, tolerance)
+        return None if rules.tolerance is False else _outcome_difference(expected, actual, rules.tolerance)
     except Exception as error:  # noqa: BLE001 - the boundary where a candidate is judged; the reason is kept
         return _raised(error)
 
 
-def _outcome_difference(expected: Outcome, actual: Outcome, tolerance: tuple[float, float] | None) -> str | None:
+def _outcome_difference(expected: Outcome, actual: Outcome, told: tuple[float, float] | bool | None) -> str | None:
+    tolerance = told if isinstance(told, tuple) else None
     if expected.aliases != actual.aliases:
         return "its result shares other memory with the arguments than plain's does"
     if not all(map(torch.equal, expected.random, actual.random)):
@@ -243,9 +333,3 @@ def _outcome_difference(expected: Outcome, actual: Outcome, tolerance: tuple[flo
 
 def _raised(error: Exception) -> str:
     return f"it raised {in_a_line(error)}"
-
-
-def all_refused(call: str, refusals: Sequence[Refusal]) -> str:
-    """The warning where nothing but plain is left."""
-    reasons = [f"{refusal.variant}: {'; '.join(refusal.reasons)}" for refusal in refusals]
-    return four_parts(call, "every variant but plain was refused:", reasons, "plain runs; `explain` has the details.")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -52,34 +52,24 @@ def difference(
         return _tensor_difference(expected, actual, tolerance, place)
     if type(expected) is not type(actual):
         return f"{place} is a {type(actual).__name__} and not a {type(expected).__name__}"
-    pairs = _items(expected, actual)
-    if pairs is None:
-        return _value_difference(expected, actual, place)
-    if len(expected) != len(actual):
-        return f"{place} has {len(actual)} items and not {len(expected)}"
-    for name, one, other in pairs:
-        found = difference(one, other, tolerance, f"{place}[{name}]")
-        if found:
-            return found
-    return None
-
-
-def _items(expected: Any, actual: Any) -> Sequence[tuple[Any, Any, Any]] | None:
-    if isinstance(expected, dict):
-        return [(repr(name), value, actual.get(name)) for name, value in expected.items()]
-    if isinstance(expected, (list, tuple)):
-        return [(i, one, other) for i, (one, other) in enumerate(zip(expected, actual, strict=False))]
-    return None
-
-
-def _value_difference(expected: Any, actual: Any, place: str) -> str | None:
-    if dataclasses.is_dataclass(expected) and not isinstance(expected, type):
-        names = [field.name for field in dataclasses.fields(expected)]
-        one, other = ({name: getattr(value, name) for name in names} for value in (expected, actual))
-        return difference(one, other, None, place)
     if isinstance(expected, (int, float, complex, str, bool)) and expected != actual and expected == expected:
         return f"{place} is {actual!r} and not {expected!r}"
-    return None
+    ours, theirs = _items(expected), _items(actual)
+    if len(ours) != len(theirs):
+        return f"{place} has {len(theirs)} items and not {len(ours)}"
+    found = (difference(one, theirs.get(name), tolerance, f"{place}[{name!r}]") for name, one in ours.items())
+    return next(filter(None, found), None)
+
+
+def _items(value: Any) -> Mapping[Any, Any]:
+    """What a result holds: also sizes one by one, and modules that are dataclasses, which `tree` has for leaves."""
+    if isinstance(value, dict):
+        return value
+    if isinstance(value, (list, tuple)):
+        return dict(enumerate(value))
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    return {}
 
 
 def _tensor_difference(

@@ -5,6 +5,7 @@ Only these touch a device; whoever times is given one.
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 import sys
@@ -73,7 +74,7 @@ class CudaTimer:
     With ``flush`` the L2 cache is overwritten before each call, outside of what is timed: repeated calls would find
     their inputs there, the caller's would not. The events of a batch are read after one synchronisation. The device
     is kept busy first, so that the host has everything in the queue before the first call starts: else the time of
-    a short kernel would be the time its launch takes. Make one for a contest; it holds a buffer as large as L2.
+    a short kernel would be the time its launch takes. Make one for each choice; it holds a buffer as large as L2.
     """
 
     FIRST_GUESS_NS = 50_000  # of what the host takes for one call with its events
@@ -116,7 +117,7 @@ class GraphTimer:
 
     ``unroll`` calls (fewer where they are long) are captured one after the other, and a sample is the time of a
     replay divided by their number. The cache is not flushed: between calls in one graph it isn't either. A call that
-    cannot be captured raises what the capture raised. Make one for a contest; it holds the graphs and their memory.
+    cannot be captured raises what the capture raised. Make one for each choice; it holds the graphs and their memory.
     """
 
     LONGEST_REPLAY_US = 1000.0
@@ -133,10 +134,7 @@ class GraphTimer:
             if id(fn) not in self.graphs:
                 self.graphs[id(fn)] = (fn, *self._captured(fn))
             _, graph, calls = self.graphs[id(fn)]
-            events, stream = [_event_pair() for _ in range(count)], torch.cuda.current_stream()
-            for start, end in events:
-                _record(graph.replay, start, end, stream)
-            return [time_us / calls for time_us in _read_us(events)]
+            return [time_us / calls for time_us in _between_events_us(graph.replay, count)]
 
     def _captured(self, fn: Call) -> tuple[torch.cuda.CUDAGraph, int]:
         """A graph of some calls, captured on a stream of its own (the current one may be the default, which can't)."""
@@ -159,10 +157,7 @@ class GraphTimer:
 
     def _calls(self, fn: Call) -> int:
         """How often a call fits into a replay; timed on this stream, where it also allocates for the first time."""
-        events, stream = [_event_pair(), _event_pair()], torch.cuda.current_stream()
-        for start, end in events:
-            _record(fn, start, end, stream)
-        shortest_us = max(1.0, min(_read_us(events)))
+        shortest_us = max(1.0, min(_between_events_us(fn, 2)))
         return max(1, min(self.unroll, int(self.LONGEST_REPLAY_US / shortest_us)))
 
 
@@ -185,6 +180,14 @@ def _record(fn: Call, start: torch.cuda.Event, end: torch.cuda.Event, stream: to
     start.record(stream)
     fn()
     end.record(stream)
+
+
+def _between_events_us(fn: Call, count: int) -> list[float]:
+    """Times of ``count`` calls on the current stream."""
+    events, stream = [_event_pair() for _ in range(count)], torch.cuda.current_stream()
+    for start, end in events:
+        _record(fn, start, end, stream)
+    return _read_us(events)
 
 
 def _read_us(events: Sequence[EventPair]) -> list[float]:
@@ -270,14 +273,8 @@ def peak_bytes(fn: Callable[[], object], device: torch.device) -> int | None:
 
 def recorded_bytes(fn: Callable[[], object], device: torch.device) -> int | None:
     """`peak_bytes` from a record of what torch's allocators do in one call, which leaves no trace on CUDA either."""
-    events = _allocations(fn, device)
-    if events is None:
-        return None
-    held = peak = 0
-    for change in events:
-        held += change
-        peak = max(peak, held)
-    return peak
+    changes = _allocations(fn, device)
+    return None if changes is None else max(itertools.accumulate(changes, initial=0))
 
 
 def _allocations(fn: Callable[[], object], device: torch.device) -> list[int] | None:

@@ -25,12 +25,14 @@ import torch
 
 from ..backend import TrialRequest
 from ..errors import in_a_line
+from ..hit.table import Facts
+from ..keys.key import Key
 from ..keys.tree import device_of, tensors
-from .copies import bytes_to_copy, copy_call
 from .measure import free_memory
+from .preserve_state import bytes_to_copy, copy_call
 from .worker_main import SPOILT, attribute
 
-__all__ = ["Address", "Worker", "address", "shared"]
+__all__ = ["Address", "Isolation", "Worker", "address", "shared"]
 
 LIMIT_S = 60.0
 """How long a try may take, compiling included."""
@@ -203,6 +205,40 @@ class Worker:
         self.close()
         status = process.returncode if process is not None else 0
         return f"it was ended by {signal.Signals(-status).name}" if status < 0 else f"it ended with status {status}"
+
+
+@dataclass(frozen=True, slots=True)
+class Isolation:
+    """For one call: variants must survive in a worker before they run here.
+
+    One that took the worker with it is not tried anew. What has no address in a module cannot be tried and is refused:
+    nothing runs here that did not survive there. ``names`` and ``limit`` are as for `Worker.why_not`.
+    """
+
+    where: Address | str
+    worker: Callable[[], Worker]
+    facts: Facts
+    key: Key
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    names: Sequence[str]
+    limit: float
+
+    def why_not(self, variant: str, trial_request: TrialRequest | None = None) -> str | None:
+        """Why a variant is not to run here, or None."""
+        if isinstance(self.where, str):
+            return self.where
+        request = trial_request or TrialRequest(variant, None, self.args, self.kwargs)
+        of = (request.variant, self.key)
+        known = self.facts.deadly.get(request.variant) or self.facts.survived.get(of)
+        if known is not None:
+            return known or None
+        reason, deadly = self.worker().why_not(self.where, request, self.names, self.limit)
+        if deadly and reason:
+            self.facts.deadly[request.variant] = reason
+        else:
+            self.facts.survived[of] = reason or ""
+        return reason
 
 
 def _payload(args: tuple[Any, ...], kwargs: Mapping[str, Any], names: Sequence[str], limit: float) -> bytes | str:

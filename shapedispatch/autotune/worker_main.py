@@ -24,7 +24,7 @@ from ..backend import OfferRequest
 from ..errors import in_a_line
 from ..keys.tree import tensors
 from ..settings.modes import set_mode
-from .trial import Trial
+from .choose import Trial
 
 __all__ = ["SPOILT", "attribute", "main"]
 

@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
 
 from ..errors import ShapeDispatchError
-from ..keys.environment import Environment
+from ..keys.identity import Environment
 from ..records import spelled
 from ..shapes.declaration import DimsMismatch
 from ..store.rows import BadRow, Row, rows_from_file

@@ -15,7 +15,7 @@ import click
 import torch
 
 from .. import __version__
-from ..keys.environment import environment
+from ..keys.identity import environment
 from ..records import Choice, Timing, spelled
 from ..store.rows import Row
 from . import demo as demo_room

@@ -8,7 +8,8 @@ whoever makes its key again and compares.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import functools
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -16,12 +17,13 @@ from torch import Tensor
 
 from ..errors import ShapeDispatchError
 from ..keys.key import ALIGNMENT_BYTES
-from ..keys.layout import SAME
+from ..keys.layout import SAME, AmbientPart, TensorPart
 from ..store.key_text import Named, parse
 
 __all__ = ["CannotReplay", "axes_of", "in_words", "made_under", "rebuilt", "small_random"]
 
 _TENSORS = ("torch.Tensor", "torch.nn.parameter.Parameter")
+_STORED_STATE = len(AmbientPart._fields) - 1
 _TEXT_LIMIT = 120
 
 
@@ -48,7 +50,7 @@ def axes_of(text: str) -> dict[str, int]:
     with contextlib.suppress(ValueError, CannotReplay):
         for place, part in enumerate(_parts(text)):
             if _is_tensor(part):
-                found |= {f"arg{place}.{axis}": size for axis, size in enumerate(part[2])}
+                found |= {f"arg{place}.{axis}": size for axis, size in enumerate(TensorPart(*part).sizes)}
             elif _type_name(part) == "builtins.int":
                 found[f"arg{place}"] = part[1]
     return found
@@ -57,17 +59,18 @@ def axes_of(text: str) -> dict[str, int]:
 def _parts(text: str) -> tuple[Any, ...]:
     """The arguments' parts of a key; raises ValueError for no key, CannotReplay for one that is not a function's."""
     key = parse(text)
-    if not (isinstance(key, tuple) and key and isinstance(key[0], tuple) and len(key[0]) == 8):
+    of_function = isinstance(key, tuple) and key and isinstance(key[0], tuple) and len(key[0]) == _STORED_STATE
+    if not of_function:
         raise CannotReplay("the key is not that of a function's call")
-    return key[1:]
+    return key[1:]  # type: ignore[no-any-return]  # a tuple, as has been seen
 
 
 def _part_in_words(part: Any) -> str:
     if _is_tensor(part):
-        _, dtype, sizes, strides, *_ = part
-        usual = tuple(torch.empty(sizes, device="meta").stride())
-        shown = f"{str(dtype).removeprefix('torch.')}[{','.join(map(str, sizes))}]"
-        return shown if strides == usual else f"{shown}^({','.join(map(str, strides))})"
+        t = TensorPart(*part)
+        usual = tuple(torch.empty(t.sizes, device="meta").stride())
+        shown = f"{str(t.dtype).removeprefix('torch.')}[{','.join(map(str, t.sizes))}]"
+        return shown if t.strides == usual else f"{shown}^({','.join(map(str, t.strides))})"
     if isinstance(part, tuple) and len(part) == 2 and isinstance(part[0], str):
         return f"{part[0]}={_part_in_words(part[1])}"
     try:
@@ -81,7 +84,7 @@ def _no_tensor(part: Any) -> Any:
 
 
 def _is_tensor(part: Any) -> bool:
-    return isinstance(part, tuple) and len(part) == 8 and _type_name(part) in _TENSORS
+    return isinstance(part, tuple) and len(part) == len(TensorPart._fields) and _type_name(part) in _TENSORS
 
 
 def _type_name(part: Any) -> str | None:
@@ -99,12 +102,7 @@ def rebuilt(
 
     Without ``fill`` they hold whatever memory held. ``device`` overrides the key's. Raises CannotReplay, ValueError.
     """
-    made: list[Tensor] = []
-
-    def tensor(part: Any) -> Tensor:
-        made.append(_tensor(part, device, fill))
-        return made[-1]
-
+    tensor = functools.partial(_tensor, device=device, fill=fill)
     args: list[Any] = []
     kwargs: dict[str, Any] = {}
     for part in _parts(text):
@@ -152,36 +150,30 @@ _SEQUENCES: Mapping[str | None, Callable[[Iterator[Any]], Any]] = {"builtins.lis
 
 
 def _tensor(part: Any, device: torch.device | None, fill: Callable[[Tensor], None] | None) -> Tensor:
-    name, dtype, sizes, strides, where, alignment, grad, inference = part
-    with torch.inference_mode(inference), torch.no_grad():
-        made = _laid_out(dtype, sizes, strides, device or where, alignment, fill)
-    if name.name != _TENSORS[0]:
-        return torch.nn.Parameter(made, requires_grad=bool(grad))
-    if not grad:
+    t = TensorPart(*part)
+    with torch.inference_mode(t.inference_tensor), torch.no_grad():
+        made = _laid_out(t, device or t.device, fill)
+    if t.type.name != _TENSORS[0]:
+        return torch.nn.Parameter(made, requires_grad=bool(t.requires_grad))
+    if not t.requires_grad:
         return made
     made.requires_grad_()
-    return made if grad == 1 else made.view_as(made)  # 2: no leaf, as in `keys`
+    return made if t.requires_grad == 1 else made.view_as(made)  # 2: no leaf, as in `keys`
 
 
-def _laid_out(
-    dtype: torch.dtype,
-    sizes: Sequence[int],
-    strides: Sequence[int],
-    device: torch.device,
-    alignment: int,
-    fill: Callable[[Tensor], None] | None,
-) -> Tensor:
+def _laid_out(t: TensorPart, device: torch.device, fill: Callable[[Tensor], None] | None) -> Tensor:
     """A tensor that starts ``alignment`` bytes beyond a multiple of 16, over memory of its own."""
-    length = 1 + sum((size - 1) * stride for size, stride in zip(sizes, strides, strict=True)) if 0 not in sizes else 0
+    reach = sum((size - 1) * stride for size, stride in zip(t.sizes, t.strides, strict=True))
+    length = 1 + reach if 0 not in t.sizes else 0
     try:
-        spare = ALIGNMENT_BYTES // dtype.itemsize
-        memory = torch.empty(length + spare, dtype=dtype, device=device)
-        start = ((alignment - memory.data_ptr()) % ALIGNMENT_BYTES) // dtype.itemsize if length else 0
+        spare = ALIGNMENT_BYTES // t.dtype.itemsize
+        memory = torch.empty(length + spare, dtype=t.dtype, device=device)
+        start = ((t.alignment - memory.data_ptr()) % ALIGNMENT_BYTES) // t.dtype.itemsize if length else 0
     except (RuntimeError, AssertionError) as error:  # the latter from a torch that is built without the device
         raise CannotReplay(f"a tensor of the call cannot be made here: {str(error).splitlines()[0]}") from None
     if fill is not None:
         fill(memory)
-    return memory.as_strided(sizes, strides, start)
+    return memory.as_strided(t.sizes, t.strides, start)
 
 
 def small_random(memory: Tensor) -> None:
@@ -199,10 +191,10 @@ def small_random(memory: Tensor) -> None:
 @contextlib.contextmanager
 def made_under(text: str) -> Iterator[None]:
     """The grad mode, inference mode and autocast of a key."""
-    _, grad, inference, casts, *_ = parse(text)[0]
-    with contextlib.ExitStack() as state:
-        state.enter_context(torch.inference_mode(inference))
-        state.enter_context(torch.set_grad_enabled(grad))
-        for name, dtype in casts[:-1] if casts else ():
-            state.enter_context(torch.autocast(name, dtype=dtype, cache_enabled=casts[-1]))
+    state = AmbientPart(*parse(text)[0])
+    *casts, cached = state.autocast or (False,)
+    with contextlib.ExitStack() as modes, torch.inference_mode(state.inference_mode):
+        modes.enter_context(torch.set_grad_enabled(state.grad_mode))
+        for name, dtype in casts:
+            modes.enter_context(torch.autocast(name, dtype=dtype, cache_enabled=cached))
         yield

@@ -9,7 +9,7 @@ from typing import Any
 import click
 import torch
 
-from ..keys.environment import Environment, differences, environment
+from ..keys.identity import Environment, differences, environment
 from ..store.rows import Row
 from .console import (
     ID_DIGITS,

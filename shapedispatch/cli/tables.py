@@ -10,7 +10,7 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from ..keys.environment import Environment
+from ..keys.identity import Environment
 from ..records import Choice, Timing
 from .plots import (
     CannotDraw,

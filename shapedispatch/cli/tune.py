@@ -12,7 +12,7 @@ import click
 import torch
 
 from ..errors import in_a_line
-from ..keys.environment import environment
+from ..keys.identity import environment
 from ..records import Choice
 from ..store.kernel_store import store_at
 from ..store.rows import Row

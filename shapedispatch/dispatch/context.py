@@ -8,49 +8,48 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
-from ..autotune.choose import Objective, Rules
+from ..autotune.choose import Objective, Rules, Trial
 from ..autotune.measure import Timer
-from ..autotune.trial import Trial
-from ..autotune.worker import Address, Worker
-from ..backend import Backend, Offer, OfferRequest
+from ..autotune.worker import Isolation, Worker, address
+from ..backend import Backend, Offer, OfferRequest, TrialRequest
 from ..errors import render_call
 from ..hit.table import Table
 from ..keys.key import Key
 from ..keys.tree import device_of, tensors
 from ..settings.resolve import Resolved
 from ..store.kernel_store import KernelStore
-from .user_warnings import UserWarnings
 
-__all__ = ["MissContext"]
+__all__ = ["DispatcherParts", "MissContext"]
 
 _NEAREST_AMONG = 16
 """How many of the newest keys a new one is compared with, to say what is new about it."""
 
 
-@dataclass(frozen=True, slots=True)
-class MissContext:
-    """A call in normal form, its key, and what the two are judged by.
+class DispatcherParts(Protocol):
+    """The parts of a dispatcher that a decision is made with: `dispatcher.Core` has them."""
 
-    ``kernel_store`` is None without a store. ``where`` is how a worker finds the dispatcher, or why it can't, see
-    `worker.address`; it is None where variants run here without having survived elsewhere.
-    """
-
-    key: Key
-    args: tuple[Any, ...]
-    kwargs: Mapping[str, Any]
     backend: Backend
     table: Table
     kernel_store: KernelStore | None
-    settings: Resolved
-    user_warnings: UserWarnings
+    """None without a store."""
     objective: Objective
     timer_for: Callable[[torch.device, str], Timer]
-    where: Address | str | None
     worker: Callable[[], Worker]
+
+
+@dataclass(frozen=True, slots=True)
+class MissContext:
+    """A call in normal form and its key, the settings of this moment, and the dispatcher that is to decide."""
+
+    core: DispatcherParts
+    settings: Resolved
+    key: Key
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
 
     def at(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> MissContext:
         """The same decision, made by running another call."""
@@ -63,29 +62,29 @@ class MissContext:
 
     def sizes(self) -> dict[str, int]:
         """The size of each dim; raises declaration.DimsMismatch. An offer may have shown which dims there are."""
-        return self.backend.sizes(self.args, self.kwargs)
+        return self.core.backend.sizes(self.args, self.kwargs)
 
     def rendered(self) -> str:
         """The call for a message."""
-        return render_call(self.backend.name, self.backend.arguments(self.args, self.kwargs))
+        return render_call(self.core.backend.name, self.core.backend.arguments(self.args, self.kwargs))
 
     def new_because(self) -> tuple[str, ...]:
         """What differs between the key and the nearest of the newest known ones."""
-        found = (self.backend.differences(self.key, other) for other in self.table.newest(_NEAREST_AMONG))
+        found = (self.core.backend.differences(self.key, other) for other in self.core.table.newest(_NEAREST_AMONG))
         return min(found, key=len, default=())
 
     # -- what can be done about it
 
     def offer(self, request: OfferRequest) -> Offer:
         """What may run the call."""
-        return self.backend.offer(self.args, self.kwargs, self.key, self.table, request)
+        return self.core.backend.offer(self.args, self.kwargs, self.key, self.core.table, request)
 
     def trial(self, offer: Offer) -> Trial:
         """The call, to be run any number of times without a trace."""
         grad = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in self._all_tensors())
         # A supplied variant that writes what plain does not is to be found out on copies.
         written = None if any(candidate.supplied for candidate in offer.candidates) else offer.written
-        return Trial(self.args, self.kwargs, tuple(self.backend.arguments(self.args, self.kwargs)), written, grad)
+        return Trial(self.args, self.kwargs, tuple(self.core.backend.arguments(self.args, self.kwargs)), written, grad)
 
     def why_untimed(self, offer: Offer, trial: Trial) -> str | None:
         """Why nothing may be run to see what it gives and costs, or None."""
@@ -95,6 +94,15 @@ class MissContext:
             return "deterministic algorithms are asked for, and timing is not deterministic"
         return trial.hooked() or trial.memory_refusal(self.settings.copy_limit)
 
+    def isolation(self) -> Callable[[str, TrialRequest | None], str | None] | None:
+        """What says why a variant is not to run here, having tried it in a worker; None where none is tried."""
+        if not self.settings.isolate:
+            return None
+        core, names = self.core, tuple(self.core.backend.arguments(self.args, self.kwargs))
+        where = address(getattr(core.backend, "named", core.backend.plain), core)
+        limit = self.settings.copy_limit
+        return Isolation(where, core.worker, core.table.facts, self.key, self.args, self.kwargs, names, limit).why_not
+
     def untimed(self, offer: Offer) -> str | None:
         """As `why_untimed`, before there is a trial."""
         return self.why_untimed(offer, self.trial(offer))
@@ -102,8 +110,8 @@ class MissContext:
     def rules(self, trial: Trial) -> Rules:
         """How a choice is made."""
         settings = self.settings
-        timer = self.timer_for(trial.device, settings.regime)
-        return Rules(timer, settings.budget_ms, settings.margin, settings.check, self.objective)
+        timer = self.core.timer_for(trial.device, settings.regime)
+        return Rules(timer, settings.budget_ms, settings.margin, settings.check, self.core.objective)
 
     def _all_tensors(self) -> itertools.chain[torch.Tensor]:
         modules = [value for value in (*self.args, *self.kwargs.values()) if isinstance(value, torch.nn.Module)]

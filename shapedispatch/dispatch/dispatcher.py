@@ -14,13 +14,13 @@ import torch
 
 from ..autotune.choose import Objective, PlainRaised
 from ..autotune.measure import Timer, timer
-from ..autotune.worker import Worker, address, shared
+from ..autotune.worker import Worker, shared
 from ..backend import Backend
 from ..errors import in_a_line
 from ..hit import native, profiling
 from ..hit.log import EventLog
 from ..hit.table import Entry, Table
-from ..keys.code_hash import code_identity
+from ..keys.identity import code_identity
 from ..keys.key import Bypass, Key
 from ..keys.tree import tensors
 from ..records import CacheInfo, Choice, choices_html
@@ -29,9 +29,7 @@ from ..store.kernel_store import KernelStore, store_at
 from .context import MissContext
 from .introspection import Introspection
 from .known_choices import FROZEN_MODES, STORED_WHERE
-from .miss import decide
-from .tuning_lock import tuning_lock
-from .user_warnings import UserWarnings
+from .miss import decide, tuning_lock
 
 __all__ = ["Core"]
 
@@ -51,15 +49,14 @@ class Core:
         self.plain = backend.plain
         self._resolve = resolve
         self.inputs = inputs
-        self._timer_for = timer_for or timer
-        self._objective = objective
+        self.timer_for = timer_for or timer
+        self.objective = objective
         self.worker: Callable[[], Worker] = shared
-        self._user_warnings = UserWarnings()
         self.fast_path: native.FastPath | None = None
         self.settings = resolve()
         self.table = Table(self.settings.maxsize, self.settings.max_builds, EventLog(backend.name))
         store = store_at(self.settings.store)
-        self._kernel_store = KernelStore(store, backend.name, self.identity) if store is not None else None
+        self.kernel_store = KernelStore(store, backend.name, self.identity) if store is not None else None
         self.refresh()
         self._use_fast_path()
         asked = Introspection(backend, self.ctx, inputs)
@@ -77,7 +74,7 @@ class Core:
 
     def identity(self) -> Mapping[str, str]:
         """What a stored choice depends on besides the key and the machine; the usual objective goes without saying."""
-        objective = {} if self._objective == "time" else {"objective": code_identity(self._objective)}
+        objective = {} if self.objective == "time" else {"objective": code_identity(self.objective)}
         return {**self.backend.identity(), **objective}
 
     def _use_fast_path(self) -> None:
@@ -164,26 +161,13 @@ class Core:
                 why = "the function raised"  # on copies; now on the caller's arguments, as it would have
             except Bypass as reason:
                 why = str(reason)
-                self._user_warnings.bypassed(why, ctx.rendered)
+                self.table.log.warn_bypassed(why, ctx.rendered)
         # Here and not above: the function runs under no lock, and what it raises has no context but its own.
         return self.bypass(why, args, kwargs) if entry is None else self.run(entry, args, kwargs)
 
     def ctx(self, key: Key, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> MissContext:
         """The call with all that a decision starts from, as it is now."""
-        return MissContext(
-            key,
-            args,
-            kwargs,
-            backend=self.backend,
-            table=self.table,
-            kernel_store=self._kernel_store,
-            settings=self.settings,
-            user_warnings=self._user_warnings,
-            objective=self._objective,
-            timer_for=self._timer_for,
-            where=address(getattr(self.backend, "named", self.plain), self) if self.settings.isolate else None,
-            worker=self.worker,
-        )
+        return MissContext(self, self.settings, key, args, kwargs)
 
     # -- what is held; `Introspection` answers the rest
 

@@ -15,8 +15,7 @@ from ..records import Choice, Refusal
 from ..shapes.declaration import DimsMismatch, did_you_mean
 from ..shapes.hints import every_point
 from .context import MissContext
-from .miss import decide
-from .tuning_lock import tuning_lock
+from .miss import decide, tuning_lock
 
 __all__ = ["Introspection"]
 
@@ -50,10 +49,10 @@ class Introspection:
             sizes = ctx.sizes()
         except (Bypass, DimsMismatch) as reason:
             return Choice("plain", "bypass", key=safe_key(args, kwargs), notes=(str(reason),))
-        for entry in ctx.table.peek(ctx.key):
+        for entry in ctx.core.table.peek(ctx.key):
             if entry.lost() or entry.check is None or entry.check(args, kwargs):
                 return entry.choice
-        why = ctx.kernel_store.why(ctx.key, ctx.device) if ctx.kernel_store is not None else ()
+        why = ctx.core.kernel_store.why(ctx.key, ctx.device) if ctx.core.kernel_store is not None else ()
         return Choice("plain", "unseen", sizes, ctx.key, new_because=ctx.new_because(), notes=why)
 
     def tune(self, *args: Any, exhaustive: bool = False, **kwargs: Any) -> Choice:

@@ -6,7 +6,6 @@ A choice names a variant. Before it runs here, the variant is offered anew and j
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import replace
 
 from ..autotune.choose import Rules, refusal
 from ..autotune.measure import HostTimer
@@ -16,8 +15,6 @@ from ..hit.table import Entry
 from ..records import Choice, spelled
 from ..store.store import Found
 from .context import MissContext
-from .entries import entry_of
-from .isolation import judge
 
 __all__ = ["FROZEN_MODES", "STORED_WHERE", "entry_for", "look_up", "persist", "share_in_bucket", "stored"]
 
@@ -34,7 +31,7 @@ def look_up(ctx: MissContext) -> tuple[Entry | None, tuple[str, ...]]:
 
     A variant that is forced by a setting is none of these, and has no need to be timed.
     """
-    lost = next((entry.choice for entry in ctx.table.peek(ctx.key) if entry.lost()), None)
+    lost = next((entry.choice for entry in ctx.core.table.peek(ctx.key) if entry.lost()), None)
     if lost is not None:
         return entry_for(ctx, lost), ()
     if ctx.settings.pick is not None:
@@ -49,7 +46,7 @@ def look_up(ctx: MissContext) -> tuple[Entry | None, tuple[str, ...]]:
 
 def _of_store(ctx: MissContext) -> tuple[Entry | None, tuple[str, ...]]:
     """The entry of the stored choice, which is judged like any candidate; or None, and why a row is not used."""
-    found = ctx.kernel_store.find(ctx.key, ctx.device) if ctx.kernel_store is not None else None
+    found = ctx.core.kernel_store.find(ctx.key, ctx.device) if ctx.core.kernel_store is not None else None
     if found is None:
         return None, ()
     if found.soft_differences and ctx.settings.mode not in FROZEN_MODES:
@@ -68,9 +65,9 @@ def stored(found: Found) -> Choice:
 
 def persist(entry: Entry, ctx: MissContext, instead: bool) -> Entry:
     """The entry, stored; or that of the choice which another process stored meanwhile, if not ``instead``."""
-    if ctx.kernel_store is None:
+    if ctx.core.kernel_store is None:
         return entry
-    row = ctx.kernel_store.keep(ctx.key, ctx.device, entry.choice, instead)
+    row = ctx.core.kernel_store.keep(ctx.key, ctx.device, entry.choice, instead)
     if row is None or row.variant == entry.choice.variant:
         return entry
     return entry_for(ctx, stored(Found(row, "stored"))) or entry
@@ -83,24 +80,20 @@ def share_in_bucket(choice: Choice, ctx: MissContext) -> None:
     """Let the other calls of this one's bucket know its choice, if that says anything of them."""
     bucket = _bucket(ctx) if choice.origin in ("timed", "stored", "shipped") else None
     if bucket is not None:
-        ctx.table.remember(bucket, (choice.variant, choice.config, spelled(choice.sizes)))
+        notes = (f"chosen at {spelled(choice.sizes)}, in the same bucket",)
+        ctx.core.table.facts.buckets[bucket] = Choice(choice.variant, "bucket", config=choice.config, notes=notes)
 
 
 def _of_bucket(ctx: MissContext) -> Entry | None:
     """The variant that was chosen for another call of this one's bucket, judged for this call but not timed."""
     bucket = _bucket(ctx)
-    shared = ctx.table.recall(bucket) if bucket is not None else None
-    if shared is None:
-        return None
-    variant, config, where = shared
-    notes = (f"chosen at {where}, in the same bucket",)
-    return entry_for(ctx, Choice(variant, "bucket", config=config, notes=notes))
+    shared = ctx.core.table.facts.buckets.get(bucket) if bucket is not None else None
+    return entry_for(ctx, shared) if shared is not None else None
 
 
 def _bucket(ctx: MissContext) -> Hashable | None:
-    """The name of the fact that is a bucket's choice; None for a call that is in none."""
-    bucket = ctx.backend.bucket(ctx.args, ctx.kwargs, ctx.key, ctx.settings.buckets, ctx.table)
-    return None if bucket is None else ("bucket", bucket)
+    """What the calls of this one's bucket have in common; None for a call that is in none."""
+    return ctx.core.backend.bucket(ctx.args, ctx.kwargs, ctx.key, ctx.settings.buckets, ctx.core.table)
 
 
 # -- a choice made before
@@ -108,15 +101,13 @@ def _bucket(ctx: MissContext) -> Hashable | None:
 
 def entry_for(ctx: MissContext, choice: Choice) -> Entry | None:
     """An entry for a choice made before; None where its variant is gone, cannot run this call or is wrong."""
-    request = OfferRequest(choice.variant, ctx.settings.mode != "sealed", choice.config, judge=judge(ctx))
+    request = OfferRequest(choice.variant, ctx.settings.mode != "sealed", choice.config, judge=ctx.isolation())
     with preserve_state(ctx.args, ctx.kwargs):
         offer = ctx.offer(request)
         candidate = next((c for c in offer.candidates if c.name == choice.variant), None)
-        if candidate is None:
+        if candidate is None or not (choice.origin in _OF_THIS_CALL or _sound(candidate, offer, ctx)):
             return None
-        if choice.origin not in _OF_THIS_CALL and not _sound(candidate, offer, ctx):
-            return None
-    return entry_of(candidate, replace(choice, route=candidate.route, config=candidate.config), offer)
+    return candidate.entry(choice, offer)
 
 
 def _sound(candidate: Candidate, offer: Offer, ctx: MissContext) -> bool:
@@ -125,15 +116,14 @@ def _sound(candidate: Candidate, offer: Offer, ctx: MissContext) -> bool:
     A build is looked at once for its class, a supplied variant at each key: nothing is known of its classes. Where
     nothing may be run to see, a build is trusted as the nearest hint's would be, and what a user wrote is not.
     """
-    fact = ("sound", candidate.build)
-    if candidate is offer.candidates[0] or (candidate.build is not None and ctx.table.recall(fact)):
+    plain, build, sound = offer.candidates[0], candidate.build, ctx.core.table.facts.sound
+    if candidate is plain or (build is not None and sound.get(build)):
         return True
     trial = ctx.trial(offer)
     if ctx.why_untimed(offer, trial):
         return offer.untimed is None and not candidate.supplied
     # Nothing is timed: the maker of stopwatches, whose may take memory, is not asked.
-    if refusal(candidate, offer.candidates[0], trial, Rules(HostTimer(), tolerance=ctx.settings.check)):
-        return False
-    if candidate.build is not None:
-        ctx.table.remember(fact, True)
-    return True
+    right = not refusal(candidate, plain, trial, Rules(HostTimer(), tolerance=ctx.settings.check))
+    if right and build is not None:
+        sound[build] = True
+    return right

@@ -1,9 +1,13 @@
-"""The miss path: from a call whose key has no choice to the entry that answers it from now on."""
+"""The miss path, under its lock: from a call whose key has no choice to the entry that answers it from now on."""
 
 from __future__ import annotations
 
+import os
+import threading
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from typing import Any
 
 import torch
 
@@ -15,16 +19,51 @@ from ..keys.key import Bypass, Key
 from ..records import Refusal
 from ..shapes.declaration import DimsMismatch
 from .context import MissContext
-from .entries import changed, decided, nearest_hint
-from .isolation import judge
 from .known_choices import FROZEN_MODES, look_up, persist, share_in_bucket
 from .on_miss import without_timing
 
-__all__ = ["decide"]
+__all__ = ["TuningLock", "decide", "tuning_lock"]
+
+
+class TuningLock:
+    """A lock that knows which thread holds it."""
+
+    def __init__(self) -> None:
+        self.renew()
+
+    def renew(self) -> None:
+        """A lock that another thread held at a fork would stay locked in the child for ever."""
+        self._lock = threading.Lock()
+        self._holder: int | None = None
+
+    def owned(self) -> bool:
+        """Whether the calling thread holds it; who held it last is of no interest."""
+        return self._holder == threading.get_ident() and self._lock.locked()
+
+    def locked(self) -> bool:
+        """Whether any thread holds it."""
+        return self._lock.locked()
+
+    def acquired(self) -> AbstractContextManager[Any]:
+        """For ``with``: waits for the lock itself, or for nothing where it is `owned`. Inside, call `note_owner` first.
+
+        The lock's own entry and exit run no Python, so that no interrupt can come between taking it and the block, or
+        between the block and giving it back: one that did would keep the lock for ever.
+        """
+        return nullcontext() if self.owned() else self._lock
+
+    def note_owner(self) -> None:
+        """Note which thread has it."""
+        self._holder = threading.get_ident()
+
+
+tuning_lock = TuningLock()
+"""Held around building and timing, one for the process: compiler settings are global, timings disturb each other."""
+os.register_at_fork(after_in_child=tuning_lock.renew)
 
 
 def decide(ctx: MissContext, retune: bool = False, exhaustive: bool = False) -> Entry:
-    """Recall or choose, and remember; called with `turn.deciding` held. Raises Bypass, MissError, PlainRaised.
+    """Recall or choose, and remember; called with `tuning_lock` held. Raises Bypass, MissError, PlainRaised.
 
     1. the sizes, which may not fit the declaration; 2. what is known already: a choice whose build was lost, a
     stored one, that of the call's bucket (not if ``retune``); 3. in a frozen mode, what to do without;
@@ -36,17 +75,17 @@ def decide(ctx: MissContext, retune: bool = False, exhaustive: bool = False) -> 
     except DimsMismatch as misfit:
         raise Bypass(str(misfit)) from None
     new_because = ctx.new_because()
-    ctx.table.count("misses", ", ".join(new_because) or "the first call")
+    ctx.core.table.count("misses", ", ".join(new_because) or "the first call")
     if capturing(ctx.device):
-        return nearest_hint(ctx.offer(OfferRequest(build=False)), ctx.sizes(), "a CUDA graph is being captured")
+        return ctx.offer(OfferRequest(build=False)).nearest(ctx.sizes(), "a CUDA graph is being captured")
     entry, reproducible, unused = _entry(ctx, sizes, retune, exhaustive)
     ctx = replace(ctx, key=_key_after(ctx))
     if reproducible:
         entry = persist(entry, ctx, instead=retune or bool(unused))
     notes = (*entry.choice.notes, *unused)
-    entry = changed(entry, sizes=sizes, key=ctx.key, new_because=new_because, notes=notes)
-    ctx.table.publish(ctx.key, entry)
-    ctx.table.log.decided(entry.choice)
+    entry = entry.changed(sizes=sizes, key=ctx.key, new_because=new_because, notes=notes)
+    ctx.core.table.publish(ctx.key, entry)
+    ctx.core.table.log.decided(entry.choice)
     share_in_bucket(entry.choice, ctx)
     return entry
 
@@ -66,9 +105,13 @@ def _entry(
     if entry is not None:
         return entry, False, unused
     tuned_configs = (
-        ctx.kernel_store.tuned_configs(ctx.device) if ctx.kernel_store is not None and ctx.backend.searches else None
+        ctx.core.kernel_store.tuned_configs(ctx.device)
+        if ctx.core.kernel_store is not None and ctx.core.backend.searches
+        else None
     )
-    request = OfferRequest(exhaustive=exhaustive, judge=judge(ctx), tuned_configs=tuned_configs, untimed=ctx.untimed)
+    request = OfferRequest(
+        exhaustive=exhaustive, judge=ctx.isolation(), tuned_configs=tuned_configs, untimed=ctx.untimed
+    )
     return (*_chosen(ctx, request), unused)
 
 
@@ -89,9 +132,9 @@ def _chosen(ctx: MissContext, request: OfferRequest) -> tuple[Entry, bool]:
                 earlier = entry.choice.refusals
                 continue
         if len(offer.candidates) == 1 and offer.failures:
-            ctx.user_warnings.failed(offer.failures, ctx.rendered)
+            ctx.core.table.log.warn_refused(offer.failures, ctx.rendered)
         timed, alone = entry.choice.origin == "timed", len(offer.candidates) == 1
-        entry = changed(entry, refusals=tuple(dict.fromkeys((*entry.choice.refusals, *earlier))))
+        entry = entry.changed(refusals=tuple(dict.fromkeys((*entry.choice.refusals, *earlier))))
         return entry, timed or (alone and offer.reproducible and entry.choice.origin == "only")
 
 
@@ -100,21 +143,21 @@ def _winner(offer: Offer, ctx: MissContext) -> Entry:
     pick = offer.aliases.get(ctx.settings.pick or "", ctx.settings.pick)
     pinned = next((c for c in offer.candidates if c.name == pick), None)
     if pinned is not None:
-        return decided(pinned, "pinned", offer)
+        return pinned.wins("pinned", offer)
     if len(offer.candidates) == 1:
-        return decided(offer.candidates[0], "only", offer)
+        return offer.candidates[0].wins("only", offer)
     trial = ctx.trial(offer)
     untimed = ctx.why_untimed(offer, trial)
     if untimed:
-        return nearest_hint(offer, ctx.sizes(), untimed)
+        return offer.nearest(ctx.sizes(), untimed)
     decision = choose(offer.candidates, trial, ctx.rules(trial))
-    ctx.table.count("timings")
-    return decided(decision.winner, "timed", offer, decision.timings, decision.refusals)
+    ctx.core.table.count("timings")
+    return decision.winner.wins("timed", offer, decision.timings, decision.refusals)
 
 
 def _key_after(ctx: MissContext) -> Key:
     """The key again: where the offer has shown that something is written, it holds which arguments overlap."""
-    again = ctx.backend.key(ctx.args, ctx.kwargs)
+    again = ctx.core.backend.key(ctx.args, ctx.kwargs)
     if len(again) != len(ctx.key):
-        ctx.table.forget_choices()
+        ctx.core.table.forget_choices()
     return again

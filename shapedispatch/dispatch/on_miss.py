@@ -11,7 +11,6 @@ from ..hit.table import Entry
 from ..records import Choice, spelled
 from ..shapes.hints import distance
 from .context import MissContext
-from .entries import changed, decided, nearest_hint
 from .known_choices import entry_for, stored
 
 __all__ = ["without_timing"]
@@ -25,8 +24,8 @@ def without_timing(ctx: MissContext, sizes: Mapping[str, int], unused: Sequence[
 
     ``unused`` says why the row that is stored for it is not used.
     """
-    if ctx.kernel_store is not None and not unused:
-        ctx.kernel_store.missed(ctx.key, ctx.device)
+    if ctx.core.kernel_store is not None and not unused:
+        ctx.core.kernel_store.missed(ctx.key, ctx.device)
     if ctx.settings.on_miss == "error":
         raise MissError(_missing(ctx, sizes, unused))
     why = f"the mode is {ctx.settings.mode}"
@@ -37,7 +36,7 @@ def without_timing(ctx: MissContext, sizes: Mapping[str, int], unused: Sequence[
 
 def _nearest_choice(ctx: MissContext, sizes: Mapping[str, int], why: str) -> Entry | None:
     """What was chosen for the call nearest to this one that can run it: stored, else in this process."""
-    found = ctx.kernel_store.nearest(ctx.key, ctx.device) if ctx.kernel_store is not None else None
+    found = ctx.core.kernel_store.nearest(ctx.key, ctx.device) if ctx.core.kernel_store is not None else None
     here = _nearest_known(ctx, sizes)
     near = [stored(found)] if found is not None else []
     for choice in [*near, *([here] if here is not None and here.variant != "exact" else [])]:
@@ -45,7 +44,7 @@ def _nearest_choice(ctx: MissContext, sizes: Mapping[str, int], why: str) -> Ent
         if entry is not None:
             where = f"chosen at {spelled(choice.sizes)}" if choice.sizes else "stored for the call nearest to this one"
             notes = (where, *choice.notes, f"not timed: {why}")
-            return changed(entry, origin="nearest", timings=(), notes=notes)
+            return entry.changed(origin="nearest", timings=(), notes=notes)
     return None
 
 
@@ -53,22 +52,21 @@ def _nearest_held(ctx: MissContext, why: str) -> Entry:
     """What is built already for the nearest hint, else plain."""
     with preserve_state(ctx.args, ctx.kwargs):
         offer = ctx.offer(OfferRequest(build=False))
-    return changed(nearest_hint(offer, ctx.sizes(), why), origin="nearest")
+    return offer.nearest(ctx.sizes(), why).changed(origin="nearest")
 
 
 def _plain(ctx: MissContext, why: str) -> Entry:
     """Plain. A kernel as written would time its configs: the first of them runs, or the first loaded one if sealed."""
-    if not ctx.backend.searches:
-        return Entry(ctx.backend.plain, None, Choice("plain", "nearest", notes=(f"not timed: {why}",)))
+    if not ctx.core.backend.searches:
+        return Entry(ctx.core.backend.plain, None, Choice("plain", "nearest", notes=(f"not timed: {why}",)))
     with preserve_state(ctx.args, ctx.kwargs):
         offer = ctx.offer(OfferRequest("plain", build=ctx.settings.mode != "sealed"))
-    entry = decided(offer.candidates[0], "nearest", offer)
-    return changed(entry, notes=(*entry.choice.notes, f"not timed: {why}"))
+    return offer.candidates[0].wins("nearest", offer, notes=(f"not timed: {why}",))
 
 
 def _nearest_known(ctx: MissContext, sizes: Mapping[str, int]) -> Choice | None:
     """The timed or stored choice of this process nearest to these sizes by log distance."""
-    choices = [entry.choice for _, entry in ctx.table.entries()]
+    choices = [entry.choice for _, entry in ctx.core.table.entries()]
     look_up = [choice for choice in choices if choice.origin in _DECIDED and choice.sizes.keys() == sizes.keys()]
     return min(look_up, key=lambda choice: distance(sizes, choice.sizes), default=None)
 
@@ -76,6 +74,6 @@ def _nearest_known(ctx: MissContext, sizes: Mapping[str, int]) -> Choice | None:
 def _missing(ctx: MissContext, sizes: Mapping[str, int], unused: Sequence[str]) -> str:
     near = _nearest_known(ctx, sizes)
     look_up = f"the nearest known is {near.variant} at {spelled(near.sizes)}" if near else "no shape is known"
-    change = f"Before the mode is set: `{ctx.backend.name}.tune(...)` with this call, or `prepare` with its sizes."
+    change = f"Before the mode is set: `{ctx.core.backend.name}.tune(...)` with this call, or `prepare` with its sizes."
     tried = f"no choice is known for this call, and the mode is {ctx.settings.mode}:"
     return four_parts(ctx.rendered(), tried, [look_up, *unused], change)

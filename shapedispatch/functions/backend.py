@@ -8,19 +8,19 @@ from typing import Any
 
 from ..backend import ALL, Candidate, Effects, Memory, Offer, OfferRequest
 from ..keys import key as keys
-from ..keys.code_hash import candidates_identity, code_identity
+from ..keys.identity import candidates_identity, code_identity
 from ..keys.key import Key
 from ..keys.layout import differences
 from ..keys.signature import Signature, call_of, frame_locals, python_function, receiver_of
 from ..records import Variant
 from ..shapes.declaration import Declaration
 from ..shapes.hints import Hints, Rule, dynamic_dims, hint_points, point_of, round_up_pow2, two_nearest, variant_name
-from .argument_leaves import ArgumentLeaves, ObservedSizes, sizes_of
-from .builds import Builder, NoBuild
+from .builds import Builder
+from .compile.build import NoBuild
 from .effects_trace import trace_effects, what_timing_may_touch, why_no_builds
 from .fake_args import resized
 from .offer import Draft
-from .request import BuildRequest
+from .request import ArgumentLeaves, BuildRequest, ObservedSizes, sizes_of
 
 __all__ = ["FunctionSpec", "TorchFunction"]
 
@@ -104,7 +104,7 @@ class TorchFunction:
         """See `Backend.bucket`; numbers that vary have buckets without a rule."""
         scope, _ = self._frame(args, kwargs)
         leaves = ArgumentLeaves.of(scope, self.spec.declaration)
-        seen: ObservedSizes | None = memory.recall(_seen(key, leaves))
+        seen: ObservedSizes | None = memory.facts.observed_sizes.get(_family(key, leaves))
         numbers_vary = seen is not None and seen.with_call(leaves).numbers_vary
         return (key[0], leaves.bucket(rules, numbers_vary)) if rules or numbers_vary else None
 
@@ -153,10 +153,10 @@ class TorchFunction:
     ) -> BuildRequest:
         scope, fixed = self._frame(args, kwargs)
         leaves = ArgumentLeaves.of(scope, self.spec.declaration)
-        fact = _seen(key, leaves)
-        seen: ObservedSizes | None = memory.recall(fact)
+        family = _family(key, leaves)
+        seen: ObservedSizes | None = memory.facts.observed_sizes.get(family)
         seen = leaves.seen() if seen is None else seen.with_call(leaves)
-        memory.remember(fact, seen)
+        memory.facts.observed_sizes[family] = seen
         spec = self.spec
         varying = tuple(axis for axis in seen.axes if axis not in spec.static)
         dynamic = varying if spec.bare else dynamic_dims(spec.hints, spec.declaration.names, spec.static)
@@ -257,9 +257,9 @@ class TorchFunction:
         _, build = self._builder.find(call, point, memory, make=request.build)
         if isinstance(build, NoBuild) or build.accepts(call.as_seen()):
             return None
-        return build.trace.effects
+        return build.effects
 
 
-def _seen(key: Key, leaves: ArgumentLeaves) -> Hashable:
-    """The name of the fact that tells what the calls of a family have shown."""
-    return ("seen", key[0], leaves.rank_signature())
+def _family(key: Key, leaves: ArgumentLeaves) -> Hashable:
+    """Calls whose sizes are compared, to see which of them vary."""
+    return (key[0], leaves.rank_signature())

@@ -5,103 +5,21 @@ A build is Dynamo's generated code without the guards that the key implies (see 
 
 from __future__ import annotations
 
-import itertools
-import math
-import types
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
-
-import torch
+from typing import Any
 
 from ..backend import Memory
 from ..keys.signature import call_of
 from ..shapes.hints import point_of, variant_name
+from .compile.build import Build, NoBuild
 from .request import BuildRequest
-from .shared_builds import SharedBuilds, same_closure, source_key
+from .shared_builds import SharedBuilds, source_key
 
-if TYPE_CHECKING:  # Dynamo and Inductor take seconds to import, which is for the first build to pay
-    from .compile.inductor import Code
-    from .compile.trace import Trace
-
-__all__ = ["Build", "Builder", "NoBuild", "made"]
+__all__ = ["Builder", "made"]
 
 MOST_STATES = 4
 """Builds of one variant and class for different states of what a call does not carry (train and eval, say)."""
-
-Check = Callable[[tuple[Any, ...], Mapping[str, Any]], bool]
-
-
-@dataclass(slots=True, weakref_slot=True)
-class Build:
-    """One compiled callable, and the calls it may serve. A ``shared`` one was compiled for another function."""
-
-    trace: Trace
-    code: Code
-    route: str = "Dynamo's code, past its guards on what the key holds"
-    shared: bool = False
-
-    @property
-    def run(self) -> Callable[..., Any]:
-        """The compiled callable."""
-        return self.trace.call
-
-    def accepts(self, frame: Mapping[str, Any]) -> tuple[str, ...]:
-        """Why it may not serve the call of this frame; empty where it may."""
-        return self.trace.accepts(frame)
-
-    def gone(self) -> bool:
-        """Whether no call will be accepted again."""
-        return self.trace.gone() is not None
-
-    def too_large(self, numbers: Iterable[int | float]) -> tuple[str, ...]:
-        """Which numbers of a call it may not take: plain raises where one does not fit its dtype, and it would wrap."""
-        pairs = itertools.product(numbers, self.code.numbers)
-        return tuple(f"the number {number} does not fit {dtype}" for number, dtype in pairs if not _fits(number, dtype))
-
-    def check(self) -> Check | None:
-        """What to ask at each hit."""
-        return self.trace.check()
-
-    def notes(self) -> tuple[str, ...]:
-        """What a person may want to know."""
-        views = ("it only makes views of its inputs and launches no kernel",) if self.code.only_views else ()
-        return (*views, "it was compiled for another function of the same source") if self.shared else views
-
-    def of(self, fn: types.FunctionType) -> Build | None:
-        """This build for another function of the same source; None where it may not serve that one."""
-        ours = self.trace.function
-        if self.code.holders <= 0 or ours.__globals__ is not fn.__globals__ or not same_closure(ours, fn):
-            return None
-        self.code.holders += 1
-        return Build(self.trace.of(fn), self.code, shared=True)
-
-    def identity(self) -> str:
-        """Equal for builds that serve the same calls by the same code."""
-        return "\n".join((self.code.text(), *self.trace.shape_guards()))
-
-    def release(self) -> None:
-        """Let go of the generated modules; the code object goes with the last reference to this build."""
-        self.code.release()
-
-
-@dataclass(slots=True, weakref_slot=True)
-class NoBuild:
-    """Remembered so that what cannot be built is tried once; ``same_as`` names a build of equal code.
-
-    One that is ``transient`` is not remembered: it could be built, but not now.
-    """
-
-    reason: str = ""
-    same_as: str = ""
-    transient: bool = False
-    code: Code | None = None
-    """Of the build of equal code."""
-
-    def gone(self) -> bool:
-        """What could not be built is not tried again."""
-        return False
-
 
 made = SharedBuilds()
 """Builds that functions of the same source may share, in the whole process."""
@@ -123,14 +41,14 @@ class Builder:
         """The build of a variant for this call's class and the present state, made where there is none if ``make``."""
         for state in range(MOST_STATES):
             slot = call.slot(point, state)
-            build = memory.build(slot) or memory.recall(slot)
-            if build is None or build.gone():
+            build = memory.build(slot) or memory.facts.no_builds.get(slot)
+            if build is None or build.invalidated():
                 why = memory.why_not_again(slot) if make else "it is not built, and nothing is built in this mode"
                 if why:
                     return slot, NoBuild(why, transient=True)
                 build = self._made(call, point, memory)
                 if isinstance(build, NoBuild):
-                    memory.remember(slot, build)
+                    memory.facts.no_builds[slot] = build
                 else:
                     memory.hold(slot, build, not build.shared)
             if isinstance(build, NoBuild) or _stands(build, call, point):
@@ -176,7 +94,7 @@ class Builder:
         except Untraceable as error:
             code.release()
             return NoBuild(str(error))
-        build = Build(traced, code)
+        build = Build(**vars(traced), code=code)
         name, twin = _equal(build, call, memory, call.points) if point else ("", None)
         if twin is not None:
             build.release()
@@ -193,13 +111,6 @@ class Builder:
         if not call.on_gpu():
             return {}
         return {"max_autotune_gemm": True} if point else {"max_autotune": True}
-
-
-def _fits(number: int | float, dtype: torch.dtype) -> bool:
-    if dtype is torch.bool or not math.isfinite(number):
-        return True
-    limits = torch.finfo(dtype) if dtype.is_floating_point or dtype.is_complex else torch.iinfo(dtype)
-    return limits.min <= number <= limits.max
 
 
 def _stands(build: Build, call: BuildRequest, point: Mapping[str, int]) -> bool:

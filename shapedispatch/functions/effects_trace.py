@@ -15,7 +15,7 @@ from ..keys.signature import call_of
 from .request import BuildRequest
 
 if TYPE_CHECKING:  # Dynamo takes seconds to import, which is for the first build to pay
-    from .compile.trace import Trace
+    from .compile.build import Trace
 
 __all__ = ["trace_effects", "what_timing_may_touch", "why_no_builds"]
 
@@ -25,8 +25,8 @@ TRACES_A_FAMILY = 4
 
 def trace_effects(call: BuildRequest, memory: Memory, make: bool) -> Trace | str | None:
     """The look that holds for this call: remembered, or (if ``make``) made; None without one."""
-    fact = ("effects", call.rank_signature())
-    known: tuple[Trace | str, ...] = memory.recall(fact) or ()
+    family = call.rank_signature()
+    known: tuple[Trace | str, ...] = memory.facts.effects.get(family) or ()
     frame = call.as_seen()
     for look in known:
         if isinstance(look, str) or not look.accepts(frame):
@@ -34,15 +34,14 @@ def trace_effects(call: BuildRequest, memory: Memory, make: bool) -> Trace | str
     if not make:
         return None
     made = _look(call, memory)
-    memory.remember(fact, (made, *known)[:TRACES_A_FAMILY])
+    memory.facts.effects[family] = (made, *known)[:TRACES_A_FAMILY]
     return made
 
 
 def _look(call: BuildRequest, memory: Memory) -> Trace | str:
     """A trace with sizes and numbers dynamic, else one with the call's own, or why there is neither."""
-    constant = ("sizes are constants to it", call.rank_signature())
     why = ""
-    if not memory.recall(constant):
+    if not memory.facts.constant_sizes.get(call.rank_signature()):
         look = _traced(call, None)
         if not isinstance(look, str):
             return look
@@ -50,7 +49,7 @@ def _look(call: BuildRequest, memory: Memory) -> Trace | str:
     look = _traced(call, {})
     if isinstance(look, str):
         return why or look
-    memory.remember(constant, True)
+    memory.facts.constant_sizes[call.rank_signature()] = True
     return look
 
 

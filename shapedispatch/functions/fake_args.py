@@ -5,16 +5,15 @@ A build is made from these alone, so that making it reads, writes and aliases no
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import Module, Parameter
+from torch.nn import Parameter
 
-from ..autotune.copies import tuple_like
+from ..keys.tree import map_leaves
 
 __all__ = ["Resize", "fake_arguments", "resized", "scaled_strides"]
 
@@ -86,31 +85,10 @@ def _of_size(t: Tensor, sizes: Sequence[int]) -> Tensor:
 
 
 def _mapped(arguments: Mapping[str, Any], change: Callable[[str, Tensor], Tensor]) -> dict[str, Any]:
-    return {name: _map(value, f"L['{name}']", change) for name, value in arguments.items()}
+    def give(path: str, leaf: Any) -> Any:
+        return change(path, leaf) if isinstance(leaf, Tensor) else leaf
 
-
-def _map(value: Any, path: str, change: Callable[[str, Tensor], Tensor]) -> Any:
-    if isinstance(value, Tensor):
-        return change(path, value)
-    if isinstance(value, dict):
-        return {name: _map(item, f"{path}[{name!r}]", change) for name, item in value.items()}
-    if isinstance(value, (list, tuple)) and type(value) is not torch.Size:
-        items = [_map(item, f"{path}[{i}]", change) for i, item in enumerate(value)]
-        return tuple_like(value, items) if isinstance(value, tuple) else type(value)(items)
-    if dataclasses.is_dataclass(value) and not isinstance(value, (type, Module)):
-        return _map_dataclass(value, path, change)
-    return value
-
-
-def _map_dataclass(value: Any, path: str, change: Callable[[str, Tensor], Tensor]) -> Any:
-    """A copy made without the class's own ``__init__``, which may compute or count; with what stands beside fields."""
-    twin = object.__new__(type(value))
-    if hasattr(value, "__dict__"):
-        vars(twin).update(vars(value))
-    for field in dataclasses.fields(value):
-        item = _map(getattr(value, field.name), f"{path}.{field.name}", change)
-        object.__setattr__(twin, field.name, item)
-    return twin
+    return {name: map_leaves(value, give, f"L['{name}']") for name, value in arguments.items()}
 
 
 def _fake_tensor(t: Tensor, mode: Any, sizes: Sequence[int], dynamic: Sequence[int] | None) -> Tensor:

@@ -8,7 +8,7 @@ from typing import Any
 
 from ..backend import ALL, Candidate, Offer, OfferRequest, why_not_supplied
 from ..records import Refusal, Variant
-from .builds import NoBuild
+from .compile.build import NoBuild
 
 __all__ = ["Draft"]
 

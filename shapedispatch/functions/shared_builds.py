@@ -11,11 +11,10 @@ import weakref
 from collections.abc import Hashable, Mapping
 from typing import Any
 
+from .compile.build import PLAIN_TYPES
 from .request import BuildRequest
 
-__all__ = ["SharedBuilds", "same_closure", "source_key"]
-
-_PLAIN = (bool, int, float, str, bytes, type(None))
+__all__ = ["SharedBuilds", "source_key"]
 
 
 def source_key(
@@ -25,7 +24,7 @@ def source_key(
 
     None where that can't be told. ``settings`` stands for those of the compiler itself.
     """
-    if not all(type(value) in _PLAIN for value in options.values()):
+    if not all(type(value) in PLAIN_TYPES for value in options.values()):
         return None  # such as a pass of the user's: nothing says that two of them are equal
     how = tuple(sorted((name, repr(value)) for name, value in options.items()))
     sizes = call.leaves.sizes_at(point)
@@ -42,28 +41,12 @@ def bare_code(code: types.CodeType) -> types.CodeType:
     )
 
 
-def same_closure(one: types.FunctionType, other: types.FunctionType) -> bool:
-    """Whether two functions of one code close over the same objects, or equal plain values."""
-    cells = zip(one.__closure__ or (), other.__closure__ or (), strict=True)
-    try:
-        return all(_same(a.cell_contents, b.cell_contents) for a, b in cells)
-    except ValueError:  # an empty cell: nobody knows yet what will be in it
-        return False
-
-
 def _content(cell: types.CellType) -> Hashable:
     try:
         value = cell.cell_contents
     except ValueError:
         return None
-    return repr(value) if type(value) in _PLAIN else id(value)
-
-
-def _same(one: Any, other: Any) -> bool:
-    if one is other:
-        return True
-    plain = type(one) in _PLAIN and type(one) is type(other)
-    return plain and repr(one) == repr(other)  # not ==: 0.0 and -0.0, nan
+    return repr(value) if type(value) in PLAIN_TYPES else id(value)
 
 
 class SharedBuilds:

@@ -1,4 +1,6 @@
-"""What one dispatcher tells `logging`, under the logger ``shapedispatch``: each thing once, with its reasons.
+"""What one dispatcher tells of itself: each thing once, with its reasons.
+
+That is `logging`, under the logger ``shapedispatch``, and a warning for what its user is to change.
 
 A decision and a refusal are INFO, so is the first choice and the first build that leave; a storm of bypasses, which a
 user should know of, is a WARNING. Nothing is told on a hit.
@@ -7,14 +9,22 @@ user should know of, is a WARNING. Nothing is told on a hit.
 from __future__ import annotations
 
 import logging
+import sys
+import warnings
+from collections import defaultdict
+from collections.abc import Callable, Sequence
 
-from ..records import Choice, spelled
+from ..errors import four_parts
+from ..records import Choice, Refusal, spelled
 
 __all__ = ["STORM", "EventLog"]
 
 STORM = 1000
 """So many bypasses for one reason are a storm: a dispatcher that mostly steps aside."""
 _TOLD_LIMIT = 1024
+"""How many things of one kind are told: a dispatcher that finds ever new ones must not fill the memory."""
+_WARNED_LIMIT = 256
+_PACKAGE = __name__.partition(".")[0]
 
 _log = logging.getLogger("shapedispatch")
 
@@ -24,7 +34,7 @@ class EventLog:
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._told: set[tuple[str, str]] = set()
+        self._told: defaultdict[str, set[str]] = defaultdict(set)
 
     def decided(self, choice: Choice) -> None:
         """A choice was made, with what each variant took; and each refusal that was not told before."""
@@ -60,12 +70,36 @@ class EventLog:
         if count == STORM and self._first("storm", reason):
             _log.warning("%s: %d calls were not dispatched and ran plain: %s", self._name, count, reason)
 
-    def _first(self, kind: str, text: str) -> bool:
-        if (kind, text) in self._told or len(self._told) >= _TOLD_LIMIT:
+    # -- warnings; ``rendered`` shows the call, and is asked only where something is said of it
+
+    def warn_bypassed(self, reason: str, rendered: Callable[[], str]) -> None:
+        """A call cannot be dispatched: once a reason."""
+        if self._first("bypass", reason, _WARNED_LIMIT):
+            change = "The plain function runs, as it does at every such call."
+            _warn(four_parts(rendered(), "this call cannot be dispatched:", [reason], change))
+
+    def warn_refused(self, refusals: Sequence[Refusal], rendered: Callable[[], str]) -> None:
+        """Plain is all there is, and at other sizes it will be no better: once."""
+        if self._first("all refused"):
+            reasons = [f"{refusal.variant}: {'; '.join(refusal.reasons)}" for refusal in refusals]
+            change = "plain runs; `explain` has the details."
+            _warn(four_parts(rendered(), "every variant but plain was refused:", reasons, change))
+
+    def _first(self, kind: str, text: str = "", most: int = _TOLD_LIMIT) -> bool:
+        told = self._told[kind]
+        if text in told or len(told) >= most:
             return False
-        self._told.add((kind, text))
+        told.add(text)
         return True
 
 
 def _at(choice: Choice) -> str:
     return f" at {spelled(choice.sizes)}" if choice.sizes else ""
+
+
+def _warn(text: str) -> None:
+    """Warn at the line outside of this package that made the call."""
+    frame, level = sys._getframe(1), 2
+    while frame.f_back is not None and str(frame.f_globals.get("__name__")).partition(".")[0] == _PACKAGE:
+        frame, level = frame.f_back, level + 1
+    warnings.warn(text, stacklevel=level)

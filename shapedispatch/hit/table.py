@@ -13,21 +13,23 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol, TypeVar
 
 from cachetools import LRUCache
 
 from ..records import CacheInfo, Choice
 from .log import EventLog
 
-__all__ = ["STATES_A_KEY", "Entry", "Held", "Table"]
+__all__ = ["STATES_A_KEY", "Entry", "FactMap", "Facts", "Held", "Table"]
 
 STATES_A_KEY = 4
 """How many states of what a call does not carry (train and eval, say) are remembered for one key."""
 
 FACTS = 1024
-"""How many facts that a backend learned of its calls are remembered; one that is lost is learned again."""
+"""How many facts of one kind are remembered; one that is lost is learned again."""
 
+_K = TypeVar("_K", bound=Hashable)
+_V = TypeVar("_V")
 
 WITHIN = 2
 """A build that leaves twice within so many times ``maxsize`` calls is not made again. At 1, shapes in turn that are one
@@ -84,6 +86,10 @@ class Entry:
         """Whether the build has left: the choice stands, and what it needs must be built again."""
         return self.run is None
 
+    def changed(self, **changes: Any) -> Entry:
+        """This with its choice changed."""
+        return replace(self, choice=replace(self.choice, **changes))
+
 
 class _Slot:
     """A key's place: entries newest first, and the number of the hit that used it last.
@@ -112,6 +118,40 @@ class _Lru(LRUCache[Any, Any]):
         return key, value
 
 
+class FactMap(Generic[_K, _V]):
+    """Facts of one kind: immutable things that hold no tensor, of which the least recently used is forgotten."""
+
+    def __init__(self, table: Table, bound: int = FACTS) -> None:
+        self._table = table
+        self._known: LRUCache[_K, _V] = LRUCache(bound)
+
+    def get(self, key: _K) -> _V | None:
+        """What is known of this, or None."""
+        with self._table.lock:
+            return self._known.get(key)
+
+    def __setitem__(self, key: _K, value: _V) -> None:
+        with self._table.lock:
+            self._known[key] = value
+
+
+class Facts:
+    """What is learned of the calls of one dispatcher: a map for each kind, so that many of one push out no other."""
+
+    def __init__(self, table: Table) -> None:
+        self.observed_sizes: FactMap[Hashable, Any] = FactMap(table)  # family of calls -> what varied in them
+        self.effects: FactMap[Hashable, Any] = FactMap(table)  # family of calls, or compiled kernel -> what it does
+        self.constant_sizes: FactMap[Hashable, bool] = FactMap(table)  # families that cannot be traced with any size
+        self.no_builds: FactMap[Hashable, Any] = FactMap(table)  # key of a build -> why there is none
+        self.sound: FactMap[Hashable, bool] = FactMap(table)  # builds that gave plain's numbers
+        self.buckets: FactMap[Hashable, Choice] = FactMap(table)  # bucket -> what was chosen for a call in it
+        self.survived: FactMap[tuple[str, Hashable], str] = FactMap(table)  # variant, key -> "", or what a worker said
+        self.deadly: FactMap[str, str] = FactMap(table)  # variant -> how it ended the worker that tried it
+        self.first_config: FactMap[Hashable, int | None] = FactMap(table)  # class of calls -> the first that runs
+        self.tuned_for_hint: FactMap[Hashable, Any] = FactMap(table)  # class of calls, hint -> configs, best first
+        self.tuned_here: FactMap[Hashable, Any] = FactMap(table)  # key -> configs, best first
+
+
 class Table:
     """The memory of one dispatcher. Every method is safe to call from any thread."""
 
@@ -130,7 +170,7 @@ class Table:
         self._builds = _Lru(self.max_builds, self._pushed_out)
         self._departures: LRUCache[Hashable, tuple[int, ...]] = LRUCache(WITHIN * self.maxsize)
         self._replacements: LRUCache[Hashable, tuple[int, ...]] = LRUCache(WITHIN * self.maxsize)
-        self._facts: LRUCache[Hashable, Any] = LRUCache(FACTS)
+        self.facts = Facts(self)
         self._hits = itertools.count()  # numbers hits; next() of it is atomic
         if self._fast_path is not None:
             self._fast_path.clear()
@@ -262,18 +302,6 @@ class Table:
         if len(replaced) == MOST_REPLACEMENTS and replaced[-1] - replaced[0] <= within:
             return f"what it is made of was replaced {MOST_REPLACEMENTS} times within {within} calls"
         return None
-
-    # -- facts: what a backend learns of the calls it sees
-
-    def recall(self, fact: Hashable) -> Any:
-        """What was remembered under this name, or None."""
-        with self.lock:
-            return self._facts.get(fact)
-
-    def remember(self, fact: Hashable, value: Any) -> None:
-        """Remember something immutable that holds no tensor."""
-        with self.lock:
-            self._facts[fact] = value
 
     def _build_evicted(self, key: Hashable, build: Held) -> None:
         """Entries that ran the build keep their choice and lose what they ran."""

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ..backend import ALL, Candidate, Memory, Offer, OfferRequest, Search
 from ..errors import four_parts, render_call
-from ..keys.code_hash import candidates_identity, code_identity
+from ..keys.identity import candidates_identity, code_identity
 from ..keys.key import Bypass, Key, describe
 from ..shapes.declaration import DimsMismatch
 from ..shapes.hints import Rule, bucket_of
@@ -222,13 +222,14 @@ class TritonKernel:
 
     def _add_plain(self, making: Making) -> None:
         """The first config that runs; raises what the first of all raised where none does."""
-        fact = ("plain", self.key_schema.ready().class_of(making.call.key, self.spec.dynamic))
-        ran = making.memory.recall(fact)  # where earlier ones did not
+        first_config = making.memory.facts.first_config
+        of = self.key_schema.ready().class_of(making.call.key, self.spec.dynamic)
+        ran = first_config.get(of)  # where earlier ones did not
         for place in dict.fromkeys([*(place for place in making.left if place == ran), *_places(making)]):
             making.add([Wanted("plain", place)])
             if making.candidates:
                 if place != _places(making)[0]:
-                    making.memory.remember(fact, place)
+                    first_config[of] = place
                 return
         if making.request.build and "plain" not in making.errors:  # none survived elsewhere: what was written runs
             making.add([Wanted("plain", _places(making)[0])], judged=False)

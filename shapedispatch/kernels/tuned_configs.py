@@ -7,11 +7,12 @@ places in the list of configs, kept in the table's memory, and no tensor.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from operator import attrgetter
 from typing import Any, NamedTuple
 
 from ..backend import Memory
+from ..hit.table import FactMap
 from ..keys.key import Key
 from ..records import Choice
 from ..shapes.hints import distance, hint_points, variant_name
@@ -194,10 +195,14 @@ def _nearly_best(choice: Choice) -> list[str]:
 
 
 def _recall(memory: Memory, fact: Fact) -> _Found:
-    return memory.recall(fact) or _Found()
+    return _facts(memory, fact).get(fact) or _Found()
 
 
 def _keep(memory: Memory, fact: Fact, places: Sequence[int], how: str) -> None:
     """Remember the configs at ``places`` as the newest that were found."""
     every = dict.fromkeys([*places, *_recall(memory, fact).places])
-    memory.remember(fact, _Found(tuple(every)[:MOST_FOUND], how))
+    _facts(memory, fact)[fact] = _Found(tuple(every)[:MOST_FOUND], how)
+
+
+def _facts(memory: Memory, fact: Fact) -> FactMap[Hashable, Any]:
+    return memory.facts.tuned_for_hint if fact[0] == FOUND else memory.facts.tuned_here

@@ -381,10 +381,13 @@ def overlap(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Key:
 
 
 def storable(key: Key) -> Key:
-    """The key without what is this machine's own: the number of threads, which a stored choice's environment holds."""
-    state = key[0]
-    assert isinstance(state, tuple)
-    return (state[:-1], *key[1:])
+    """The key without what is this machine's own: the number of threads, which a stored choice's environment holds.
+
+    Which arguments overlap is in the keys of a function that writes, from when an offer has shown that it does. A
+    process that has not seen one yet must find what is stored, so "none" is left out too.
+    """
+    state, *parts = key if key[-1] != () else key[:-1]
+    return (state[:-1], *parts)
 
 
 # ------------------------------------------------------------------------- the safe road: calls that are not dispatched

@@ -1,28 +1,51 @@
-"""What the parts of a key are called, and which of them differ between two keys: for a person."""
+"""The parts of a key: their names, and in which of them two keys differ, for a person.
+
+A key is a plain tuple: the state around the call (`AmbientPart`), then a part for each argument: a tensor's is a
+`TensorPart`, a keyword's (name, part). There may follow which tensors are the same and which of them share memory.
+"""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Hashable, Sequence
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
-__all__ = ["SAME", "Key", "differences"]
+__all__ = ["SAME", "AmbientPart", "Key", "TensorPart", "differences"]
 
 Key: TypeAlias = tuple[Any, ...]  # of hashable things; mypy takes a type for none, although it hashes
 
 SAME = "the same tensor"  # no name of a keyword, beside which it stands in a key
-_AMBIENT_PARTS = (
-    "default device",
-    "grad mode",
-    "inference mode",
-    "autocast",
-    "deterministic algorithms",
-    "default dtype",
-    "matmul precision",
-    "matmul precision of mkldnn",
-    "number of threads",
-)
-_TENSOR_PARTS = ("type", "dtype", "sizes", "strides", "device", "alignment", "requires_grad", "inference tensor")
+
+
+class AmbientPart(NamedTuple):
+    """The first part of a function's key, there as a plain tuple; a stored key is without the last of it."""
+
+    default_device: Any
+    grad_mode: Any
+    inference_mode: Any
+    autocast: Any
+    deterministic_algorithms: Any
+    default_dtype: Any
+    matmul_precision: Any
+    matmul_precision_of_mkldnn: Any
+    number_of_threads: Any = None
+
+
+class TensorPart(NamedTuple):
+    """A tensor's part of a function's key; in the key it is a plain tuple, whose first item is the tensor's type."""
+
+    type: Any
+    dtype: Any
+    sizes: Any
+    strides: Any
+    device: Any
+    alignment: Any
+    requires_grad: Any
+    inference_tensor: Any
+
+
+_AMBIENT_WORDS = [name.replace("_", " ") for name in AmbientPart._fields]
+_TENSOR_WORDS = [*TensorPart._fields[:-1], "inference tensor"]
 
 
 def differences(one: Key, other: Key, names: Sequence[str]) -> tuple[str, ...]:
@@ -30,26 +53,20 @@ def differences(one: Key, other: Key, names: Sequence[str]) -> tuple[str, ...]:
 
     ``names`` are the names of the arguments in the key's order.
     """
-    state, was = one[0], other[0]
-    assert isinstance(state, tuple)
-    assert isinstance(was, tuple)
-    found = [part for part, a, b in zip(_AMBIENT_PARTS, state, was, strict=True) if a != b]
+    found = [part for part, a, b in zip(_AMBIENT_WORDS, one[0], other[0], strict=True) if a != b]
     labels = [*names, *[f"argument {i}" for i in range(len(names), len(one))]]
     for name, a, b in itertools.zip_longest(labels[: len(one) - 1], one[1:], other[1:]):
         if a != b:
-            found.append("which tensors are the same" if _says_same(a, b) else f"{_which_parts(a, b)}{name}")
+            says_same = any(type(part) is tuple and part[:1] == (SAME,) for part in (a, b))
+            found.append("which tensors are the same" if says_same else f"{_which_parts(a, b)}{name}")
     return tuple(found)
-
-
-def _says_same(a: Hashable, b: Hashable) -> bool:
-    return (type(a) is tuple and a[:1] == (SAME,)) or (type(b) is tuple and b[:1] == (SAME,))
 
 
 def _which_parts(a: Hashable, b: Hashable) -> str:
     """``sizes and strides of`` for two tensors, nothing for other arguments."""
-    if not (isinstance(a, tuple) and isinstance(b, tuple) and len(a) == len(b) == len(_TENSOR_PARTS)):
+    if not (isinstance(a, tuple) and isinstance(b, tuple) and len(a) == len(b) == len(_TENSOR_WORDS)):
         return ""
-    parts = [part for part, x, y in zip(_TENSOR_PARTS, a, b, strict=True) if x != y]
+    parts = [part for part, x, y in zip(_TENSOR_WORDS, a, b, strict=True) if x != y]
     if "sizes" in parts and "strides" in parts:
         parts.remove("strides")  # other sizes have other strides
     return f"{' and '.join(parts)} of "

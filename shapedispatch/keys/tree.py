@@ -1,15 +1,24 @@
-"""The tensors of a call, and where their elements lie."""
+"""The containers of a call: what they hold, the same containers with other leaves; and where tensors' elements lie.
+
+One set of rules: lists, tuples, dicts and dataclasses are containers, and whatever derives from them. A tensor, a
+`torch.Size` (a value, as the key has it) and a module (its state is no part of the call, even where it is a dataclass)
+are leaves, as is everything else. A field of a dataclass that has no value is passed over.
+"""
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Iterable, Iterator
+import contextlib
+import copy
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import fields, is_dataclass
+from types import MemberDescriptorType
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import Module
 
-__all__ = ["device_of", "span", "tensors"]
+__all__ = ["children", "device_of", "leaves", "map_leaves", "path_of", "span", "tensors"]
 
 
 def span(t: Tensor) -> tuple[int, int]:
@@ -21,20 +30,87 @@ def span(t: Tensor) -> tuple[int, int]:
     return start, start + (last + 1) * t.element_size()
 
 
-def tensors(value: Any) -> Iterator[Tensor]:
-    """Every tensor in an argument, through lists, tuples, dicts and dataclasses; not those inside a module."""
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from tensors(item)
-    elif isinstance(value, dict):
-        yield from tensors(list(value.values()))
-    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
-        yield from tensors([getattr(value, field.name) for field in dataclasses.fields(value)])
-
-
 def device_of(found: Iterable[Tensor]) -> torch.device:
     """Where what has these tensors runs: the device of the first that is not on the CPU."""
     devices = [tensor.device for tensor in found]
     return next((device for device in devices if device.type != "cpu"), torch.device("cpu"))
+
+
+def children(value: Any) -> Iterable[tuple[Any, Any]] | None:
+    """What a container holds, each with its index, key or field's name; None for a leaf."""
+    if isinstance(value, (list, tuple)):
+        return None if type(value) is torch.Size else enumerate(value)
+    if isinstance(value, dict):
+        return value.items()
+    if isinstance(value, (Tensor, Module, type)) or not is_dataclass(value):
+        return None
+    return [(field.name, getattr(value, field.name)) for field in fields(value) if hasattr(value, field.name)]
+
+
+def path_of(path: str, holder: Any, name: Any) -> str:
+    """Where a child stands, as Python writes it: ``x[0]``, ``x['a']``, ``x.a``."""
+    return f"{path}[{name!r}]" if isinstance(holder, (list, tuple, dict)) else f"{path}.{name}"
+
+
+def leaves(value: Any) -> Iterator[Any]:
+    """Everything in a nest of containers that is no container, in order."""
+    held = children(value)
+    if held is None:
+        yield value
+    for _, child in held or ():
+        yield from leaves(child)
+
+
+def tensors(value: Any) -> Iterator[Tensor]:
+    """Every tensor in an argument, in order."""
+    return (leaf for leaf in leaves(value) if isinstance(leaf, Tensor))
+
+
+def map_leaves(
+    value: Any, change: Callable[[str, Any], Any], path: str = "", made: dict[int, Any] | None = None
+) -> Any:
+    """The same nest with ``change(path, leaf)`` for each leaf, its containers made anew in their own classes.
+
+    A tuple in which nothing changes stays itself. With ``made``, which maps the id of a container to its new one, a
+    container that stands in two places stays one; without it each place has its own.
+    """
+    held = children(value)
+    if held is None:
+        return change(path, value)
+    if made is not None and id(value) in made:
+        return made[id(value)]
+    if isinstance(value, tuple):
+        items = [map_leaves(child, change, path_of(path, value, i), made) for i, child in held]
+        same = all(new is old for new, old in zip(items, value, strict=True))
+        twin = value if same else _carrying(tuple.__new__(type(value), items), value)
+        return twin if made is None else made.setdefault(id(value), twin)
+    twin = _twin(value)
+    if made is not None:
+        made[id(value)] = twin  # before its children, one of which may hold it
+    put: Any = list.__setitem__ if isinstance(value, list) else dict.__setitem__ if isinstance(value, dict) else None
+    for name, child in held:
+        (put or object.__setattr__)(twin, name, map_leaves(child, change, path_of(path, value, name), made))
+    return twin
+
+
+def _twin(value: Any) -> Any:
+    """A shallow copy of a list, dict or dataclass, made without its class's own code: that may count or give itself."""
+    try:
+        twin = (list if isinstance(value, list) else object).__new__(type(value))
+    except TypeError:  # a dict, or a class over one that is written in C, which may hold more than can be seen
+        return copy.copy(value)
+    if isinstance(value, list):
+        list.extend(twin, value)
+    return _carrying(twin, value)
+
+
+def _carrying(new: Any, old: Any) -> Any:
+    """The new one with the attributes of the old: those in its ``__dict__`` and those in slots."""
+    members = (member for base in type(old).__mro__ for member in vars(base).values())
+    for slot in members:
+        if isinstance(slot, MemberDescriptorType):
+            with contextlib.suppress(AttributeError):  # it has no value
+                slot.__set__(new, slot.__get__(old))
+    if hasattr(old, "__dict__"):
+        vars(new).update(vars(old))
+    return new

@@ -12,16 +12,17 @@ import math
 import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from ..keys.environment import Environment, environment
+from ..keys.identity import Environment, environment
 from ..keys.key import Key, storable
-from ..records import Choice, Timing
+from ..records import Choice
 from .key_text import canonical, leaves, parse
-from .rows import BadRow
+from .rows import BadRow, Kind
 from .store import Found, Missing, Row, Store
 
 __all__ = ["HintFinds", "KernelStore", "store_at"]
@@ -36,13 +37,12 @@ class KernelStore:
     def __init__(self, store: Store, name: str, identity: Callable[[], Mapping[str, str]]) -> None:
         self.store = store
         self._name = name
-        self._identity = functools.cache(identity)  # read at the first call: by then its globals are there
+        # Read at the first call: by then its globals are there.
+        self._identity = functools.cache(lambda: tuple(sorted(identity().items())))
         with _lock:
             _kernel_stores[:] = [ref for ref in _kernel_stores if ref() is not None]
-            self._before = [
-                ref for ref in _kernel_stores if (kernel_store := ref()) is not None and kernel_store._name == name
-            ]
             _kernel_stores.append(weakref.ref(self))
+            self._same_name = [ref for ref in _kernel_stores if (one := ref()) is not None and one._name == name]
 
     @functools.cached_property
     def kernel(self) -> str:
@@ -50,17 +50,16 @@ class KernelStore:
 
         Without it, they would take each other's place, and time again in each process.
         """
-        earlier = [kernel_store for ref in self._before if (kernel_store := ref()) is not None]
-        codes = list(
-            dict.fromkeys(tuple(sorted(kernel_store._identity().items())) for kernel_store in [*earlier, self])
-        )
-        place = codes.index(tuple(sorted(self._identity().items())))
+        known = dict.fromkeys(other._identity() for ref in self._same_name if (other := ref()) is not None)
+        place = list(known).index(self._identity())
         return f"{self._name}#{place + 1}" if place else self._name
 
     def find(self, key: Key, device: torch.device) -> Found | None:
         """The stored row for this key on this kind of device."""
-        text = _text(key)
-        found = self.store.get(self.kernel, text, self._here(device)) if text is not None else None
+        return self._found(_text(key), self._here(device))
+
+    def _found(self, text: str | None, here: Environment) -> Found | None:
+        found = self.store.get(self.kernel, text, here) if text is not None else None
         return found if isinstance(found, Found) else None
 
     def nearest(self, key: Key, device: torch.device) -> Found | None:
@@ -73,30 +72,14 @@ class KernelStore:
             return None
         here = self._here(device)
         rows = [row for row in self.store.choices(self.kernel) if row.hard == here.hard and row.variant != "exact"]
-        known = [(far, row) for row in rows if (far := _far(row.key, text)) is not None]
-        row = min(known, key=lambda pair: pair[0])[1] if known else None
-        found = self.store.get(self.kernel, row.key, here) if row is not None else None
-        return found if isinstance(found, Found) else None
+        known = [(far, row.key) for row in rows if (far := _far(row.key, text)) is not None]
+        return self._found(min(known, key=itemgetter(0), default=(0.0, None))[1], here)
 
     def keep(self, key: Key, device: torch.device, choice: Choice, instead: bool = False) -> Row | None:
         """Store what was timed and return it; or, if not ``instead``, the row of another process that came first."""
-        text = _text(key)
-        if text is None:
-            return None
-        here = self._here(device)
-        config = None if choice.config is None else json.dumps(str(choice.config))
-        with contextlib.suppress(BadRow):  # too large for a row: it is timed again in the next process
-            row = Row.make(
-                self.kernel,
-                text,
-                hard=here.hard,
-                soft=here.soft,
-                variant=choice.variant,
-                config=config,
-                timings=_finite(choice),
-            )
-            return self.store.put(row, instead=instead)
-        return None
+        config = None if choice.config is None else str(choice.config)
+        row = _row(self.kernel, _text(key), self._here(device), choice.variant, config, choice, "choice")
+        return self.store.put(row, instead=instead) if row is not None else None
 
     def tuned_configs(self, device: torch.device) -> HintFinds:
         """What processes have found for the hints of this kernel on this kind of device, as it stands now."""
@@ -114,7 +97,7 @@ class KernelStore:
         return ("this key cannot be stored",) if text is None else self.store.why(self.kernel, text, self._here(device))
 
     def _here(self, device: torch.device) -> Environment:
-        return environment(device).extended(**self._identity())
+        return environment(device).extended(**dict(self._identity()))
 
 
 class HintFinds:
@@ -142,23 +125,12 @@ class HintFinds:
 
     def keep(self, of: Key, hint: str, choice: Choice, configs: Sequence[str], instead: bool) -> tuple[str, ...]:
         """See `backend.TunedConfigs`. ``choice`` is that of the search; one without timings says nothing."""
-        text, here = _canonical((of, hint)), self._here
-        if text is None or not choice.timings:
+        text = _canonical((of, hint)) if choice.timings else None
+        row = _row(self._kernel, text, self._here, hint, list(configs), choice, "hint")
+        if row is None:
             return tuple(configs)
-        with contextlib.suppress(BadRow):  # too large for a row: the next process searches again
-            row = Row.make(
-                self._kernel,
-                text,
-                hard=here.hard,
-                soft=here.soft,
-                variant=hint,
-                config=json.dumps(list(configs)),
-                timings=_finite(choice),
-                kind="hint",
-            )
-            stands = self._store.put(row, instead=instead)
-            return _configs_in(stands) or _configs_in(self._store.put(row, instead=True))
-        return tuple(configs)
+        stands = self._store.put(row, instead=instead)
+        return _configs_in(stands) or _configs_in(self._store.put(row, instead=True))
 
 
 def _configs_in(row: Row) -> tuple[str, ...]:
@@ -169,8 +141,19 @@ def _configs_in(row: Row) -> tuple[str, ...]:
     return tuple(held[:_MOST_CONFIGS])
 
 
-def _finite(choice: Choice) -> list[Timing]:
-    return [timing for timing in choice.timings if timing.median_us < float("inf")]
+def _row(
+    kernel: str, text: str | None, here: Environment, variant: str, config: Any, choice: Choice, kind: Kind
+) -> Row | None:
+    """The row of a choice; None for what cannot be stored, or is too large: the next process looks for it again."""
+    if text is None:
+        return None
+    written = None if config is None else json.dumps(config)
+    timings = [timing for timing in choice.timings if timing.median_us < math.inf]
+    with contextlib.suppress(BadRow):
+        return Row.make(
+            kernel, text, hard=here.hard, soft=here.soft, variant=variant, config=written, timings=timings, kind=kind
+        )
+    return None
 
 
 def _canonical(of: Key) -> str | None:
@@ -182,10 +165,6 @@ def _canonical(of: Key) -> str | None:
 
 def _text(key: Key) -> str | None:
     """The key in its canonical form; None for one that holds what has no name outside this process."""
-    if key[-1] == ():
-        # Which arguments overlap is in the keys of a function that writes, from when an offer has shown that it does.
-        # A process that has not seen one yet must find what is stored, so "none" is not part of the text.
-        key = key[:-1]
     return _canonical(storable(key))
 
 

@@ -47,7 +47,10 @@ def parse(text: str) -> Any:
 
     Raises ValueError for any text that ``canonical`` did not write.
     """
-    key = _decode(strict_json(text), DEPTH_LIMIT)
+    try:
+        key = _decode(strict_json(text), DEPTH_LIMIT)
+    except (TypeError, OverflowError, RuntimeError) as error:  # what is read with is given what it does not take
+        raise ValueError(f"the key holds what no canonical text has: {error}") from None
     if canonical(key) != text:
         raise ValueError("the text of the key is not in its canonical spelling")
     return key
@@ -187,7 +190,7 @@ _WRITERS: dict[type, Callable[[Any, int], Any]] = {
 }
 
 
-# --- reading -----------------------------------------------------------------------------------------------------
+# --- reading: what is not as `canonical` writes it, `parse` finds by writing it again -------------------------------
 
 
 def _decode(value: Any, depth: int) -> Any:
@@ -212,77 +215,31 @@ def _text(content: Any) -> str:
     return content
 
 
-def _list(content: Any) -> list[Any]:
-    if not isinstance(content, list):
-        raise ValueError("the key holds a container that is not a list")
-    return content
-
-
-def _read_float(content: Any, depth: int) -> float:
-    try:
-        return float.fromhex(_text(content))
-    except OverflowError:
-        raise ValueError("the key holds a float that is out of range") from None
-
-
-def _read_complex(content: Any, depth: int) -> complex:
-    parts = [_decode(part, depth) for part in _list(content)]
-    if [type(part) for part in parts] != [float, float]:
-        raise ValueError("the key holds a complex number that is not two floats")
-    return complex(*parts)
-
-
-def _read_dict(content: Any, depth: int) -> dict[Any, Any]:
-    pairs = [_decode(pair, depth + 1) for pair in _list(content)]
-    if not all(isinstance(pair, tuple) and len(pair) == 2 for pair in pairs):
-        raise ValueError("the key holds a dict that is not pairs")
-    return _hashed(dict, pairs)
-
-
-def _read_set(content: Any, depth: int) -> frozenset[Any]:
-    return _hashed(frozenset, [_decode(item, depth) for item in _list(content)])
-
-
-def _hashed(container: Callable[[Any], Any], items: list[Any]) -> Any:
-    try:
-        return container(items)
-    except TypeError:
-        raise ValueError("the key hashes what cannot be hashed") from None
-
-
 def _table(cls: type) -> dict[str, Any]:
     return {_bare(value): value for value in vars(torch).values() if isinstance(value, cls)}
 
 
 def _read_from(table: dict[str, Any], word: str) -> Callable[[Any, int], Any]:
     def read(content: Any, depth: int) -> Any:
-        if _text(content) not in table:
+        if content not in table:
             raise ValueError(f"this torch has no {word} named {content!r}")
         return table[content]
 
     return read
 
 
-def _read_device(content: Any, depth: int) -> torch.device:
-    name = _text(content)
-    try:
-        return torch.device(name)
-    except RuntimeError:
-        raise ValueError(f"this torch has no device named {name!r}") from None
-
-
 _READERS: dict[str, Callable[[Any, int], Any]] = {
-    "int": lambda content, depth: int(_text(content), 16),
-    "float": _read_float,
-    "complex": _read_complex,
-    "bytes": lambda content, depth: bytes.fromhex(_text(content)),
-    "list": lambda content, depth: [_decode(item, depth) for item in _list(content)],
-    "dict": _read_dict,
-    "set": _read_set,
+    "int": lambda content, depth: int(content, 16),
+    "float": lambda content, depth: float.fromhex(content),
+    "complex": lambda content, depth: complex(*(_decode(part, depth) for part in content)),
+    "bytes": lambda content, depth: bytes.fromhex(content),
+    "list": lambda content, depth: [_decode(item, depth) for item in content],
+    "dict": lambda content, depth: dict(_decode(pair, depth + 1) for pair in content),
+    "set": lambda content, depth: frozenset(_decode(item, depth) for item in content),
     "dtype": _read_from(_table(torch.dtype), "dtype"),
     "layout": _read_from(_table(torch.layout), "layout"),
     "memory_format": _read_from(_table(torch.memory_format), "memory_format"),
-    "device": _read_device,
+    "device": lambda content, depth: torch.device(content),
     "type": lambda content, depth: Named("type", _text(content)),
     "enum": lambda content, depth: Named("enum", _text(content)),
 }

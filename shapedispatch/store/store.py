@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 import platformdirs
 
-from ..keys.environment import Environment, differences
+from ..keys.identity import Environment, differences
 from .disk import Disk
 from .key_text import nearest
 from .rows import FILE_LIMIT, BadRow, Kind, Row, identity_of, rows_from_file, rows_to_file

@@ -12,7 +12,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shapedispatch.autotune.benchmark import Contest, ahead, contest
+from shapedispatch.autotune.benchmark import BenchResult, ahead, interleaved_bench
 from shapedispatch.records import Timing
 
 CPU = torch.device("cpu")
@@ -58,9 +58,9 @@ class Cranked:
         """The wall clock."""
         return self.now_ns
 
-    def run(self, budget_ms: float = 1000, **options: Any) -> Contest:
-        """A contest on this stopwatch and this clock."""
-        return contest(self.candidates, self, budget_ms=budget_ms, clock_ns=self.clock_ns, **options)
+    def run(self, budget_ms: float = 1000, **options: Any) -> BenchResult:
+        """All of it on this timer and this clock."""
+        return interleaved_bench(self.candidates, self, budget_ms=budget_ms, clock_ns=self.clock_ns, **options)
 
     def count(self, name: str) -> int:
         """How many samples were asked of this candidate."""
@@ -82,7 +82,7 @@ def scattered(least_us: float, seed: int) -> Iterator[float]:
         yield least_us * (1 + draw.expovariate(0.5))
 
 
-def winner(found: Contest, margin: float = 0.03) -> str:
+def winner(found: BenchResult, margin: float = 0.03) -> str:
     """As a chooser decides: the first, unless a later one is ahead of it."""
     best = found.timings[0]
     for timing_ in found.timings[1:]:
@@ -113,7 +113,7 @@ def test_everyone_is_called_once_before_anyone_is_sampled() -> None:
     called: list[str] = []
     watch.samples_us = lambda fn, count: called.append("sample") or [1.0] * count  # type: ignore[method-assign]
     candidates = [("a", lambda: called.append("a")), ("b", lambda: called.append("b"))]
-    contest(candidates, watch, budget_ms=1, clock_ns=watch.clock_ns)
+    interleaved_bench(candidates, watch, budget_ms=1, clock_ns=watch.clock_ns)
     assert called[:3] == ["a", "b", "sample"]
     assert called.count("a") == 1
 
@@ -136,7 +136,7 @@ def test_the_order_rotates() -> None:
 def test_a_single_candidate_is_called_and_not_sampled() -> None:
     """There is nothing to compare; that it runs at all is still found out."""
     watch = Cranked(a=repeat(1.0))
-    assert watch.run() == Contest((), {})
+    assert watch.run() == BenchResult((), {})
     assert (watch.warm, watch.log) == (["a"], [])
 
 
@@ -148,8 +148,8 @@ def test_a_single_candidate_is_sampled_when_asked() -> None:
 
 
 def test_no_candidates() -> None:
-    """An empty contest is over."""
-    assert Cranked().run() == Cranked().run(alone=True) == Contest((), {})
+    """Without candidates it is over."""
+    assert Cranked().run() == Cranked().run(alone=True) == BenchResult((), {})
 
 
 # When it ends.
@@ -334,7 +334,7 @@ def test_a_wall_clock_that_stands_still_or_runs_backward(step: int) -> None:
     """The rounds are bounded anyway."""
     watch = Cranked(a=noisy(10, 0.1, 1), b=noisy(10, 0.1, 2))
     ticks = iter(range(10**9, -(10**9), step)) if step else repeat(0)
-    contest(watch.candidates, watch, budget_ms=1, clock_ns=lambda: next(ticks), rounds_max=5)
+    interleaved_bench(watch.candidates, watch, budget_ms=1, clock_ns=lambda: next(ticks), rounds_max=5)
     assert watch.count("a") == 1 + 3 * 5
 
 
@@ -432,14 +432,14 @@ def test_ahead_is_one_way(a: Timing, b: Timing, margin: float) -> None:
 
 
 def test_the_same_kernel_under_two_names_keeps_the_first() -> None:
-    """1000 contests at 5 % noise and spikes: the first is kept at least 999 times."""
+    """1000 times at 5 % noise and spikes: the first is kept at least 999 times."""
     kept = [winner(Cranked(a=noisy(10, 0.05, 2 * n), b=noisy(10, 0.05, 2 * n + 1)).run()) for n in range(1000)]
     assert kept.count("a") >= 999
 
 
 @pytest.mark.parametrize("order", ["slow first", "slow last"])
 def test_one_that_is_slower_by_a_fifth_loses(order: str) -> None:
-    """1000 contests at 5 % noise and spikes: at least 990 find it, whichever comes first."""
+    """1000 times at 5 % noise and spikes: at least 990 find it, whichever comes first."""
 
     def once(seed: int) -> str:
         pair = {"slow": noisy(12, 0.05, seed), "fast": noisy(10, 0.05, seed + 10**6)}

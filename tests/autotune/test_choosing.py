@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 
 from shapedispatch import Variant, shapedispatch
-from shapedispatch.autotune.choose import Rules, choose
-from shapedispatch.autotune.trial import Trial
+from shapedispatch.autotune.choose import Rules, Trial, choose
 from shapedispatch.backend import Candidate, Offer
 from shapedispatch.hit.table import Table
 from shapedispatch.records import Refusal
@@ -127,7 +126,7 @@ def cycling(shapes: int, maxsize: int, max_builds: int) -> Any:
     """A dispatcher with an exact build a shape, and small bounds."""
     f = shapedispatch(exact=True, hints=(), store=False)(lambda x: torch.relu(x) * 2)
     f.core.table = Table(maxsize, max_builds)
-    f.core._timer_for = lambda *_: Ladder()
+    f.core.timer_for = lambda *_: Ladder()
     return f
 
 

@@ -196,3 +196,11 @@ def test_alike_values_beside_zeros_are_no_fill() -> None:
     """With nothing else there, they are what the zeros may be off by."""
     expected = torch.tensor([1e7, 1e7, 0.0, 0.0])
     assert difference(expected, expected + torch.tensor([0, 0, 1e-3, 0])) is None
+
+
+def test_the_tolerance_holds_in_every_container() -> None:
+    """That of a dataclass's fields is none of their own."""
+    x = torch.ones(3)
+    for one, other in zip(structure(x), structure(x + 0.05), strict=True):
+        assert difference(one, other) is not None
+        assert difference(one, other, (0.1, 0.1)) is None

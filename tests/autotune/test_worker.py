@@ -18,9 +18,11 @@ import pytest
 import torch
 
 from shapedispatch.autotune import worker as workers
-from shapedispatch.autotune.worker import Address, Worker, address
+from shapedispatch.autotune.worker import Address, Isolation, Worker, address
 from shapedispatch.backend import TrialRequest
+from shapedispatch.hit.table import Table
 from tests import hostile
+from tests.fake_core import Backend, core_of
 from tests.helpers import Ladder, assert_same
 
 
@@ -45,7 +47,7 @@ def isolated(dispatcher: Any, worker: Worker) -> Any:
     core = dispatcher.core
     core.settings = dataclasses.replace(core.settings, isolate=True)
     core.worker = lambda: worker
-    core._timer_for = lambda *_: Ladder()
+    core.timer_for = lambda *_: Ladder()
     dispatcher.cache_clear()
     return dispatcher
 
@@ -244,3 +246,57 @@ def test_one_that_ended_itself_is_started_again(slow: Worker) -> None:
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
     assert asked(slow, hostile.fine, "sum", torch.ones(2)) == (None, False)
+
+
+# -- what is remembered of tries
+
+
+HERE = Address("module", "name")
+
+
+class Answering:
+    """A worker that answers as it is told, and notes what it is asked."""
+
+    def __init__(self, reason: str | None, deadly: bool) -> None:
+        self.answer = (reason, deadly)
+        self.asked: list[str] = []
+
+    def why_not(self, where: Address, trial_request: TrialRequest, *_: Any) -> tuple[str | None, bool]:
+        """The answer."""
+        self.asked.append(trial_request.variant)
+        return self.answer
+
+
+def isolation(worker: Any, where: Address | str = HERE) -> Isolation:
+    """For a call whose variants are tried by that worker."""
+    return Isolation(where, lambda: worker, Table(8, 8).facts, ("key",), (3,), {}, ("x",), 0.1)
+
+
+def test_without_isolate_nothing_is_tried() -> None:
+    """The setting is off unless said otherwise."""
+    assert core_of(Backend()).ctx("key", (3,), {}).isolation() is None
+    assert core_of(Backend(), isolate=True).ctx("key", (3,), {}).isolation() is not None
+
+
+def test_what_has_no_address_is_refused() -> None:
+    """And no worker is asked."""
+    assert isolation(None, "it has no name in a module").why_not("sum") == "it has no name in a module"
+
+
+@pytest.mark.parametrize("answer", [None, "it raised"])
+def test_a_variant_is_tried_once_a_key(answer: str | None) -> None:
+    """Whatever came of it."""
+    worker = Answering(answer, False)
+    here = isolation(worker)
+    assert [here.why_not("sum"), here.why_not("sum")] == [answer, answer]
+    assert worker.asked == ["sum"]
+    assert dataclasses.replace(here, key=("other",)).why_not("sum") == answer
+    assert worker.asked == ["sum", "sum"]
+
+
+def test_what_took_the_worker_with_it_is_tried_at_no_other_key() -> None:
+    """It may do so there, too, and a worker takes long to start."""
+    worker = Answering("it hung", True)
+    here = isolation(worker)
+    assert here.why_not("sum") == dataclasses.replace(here, key=("other",)).why_not("sum") == "it hung"
+    assert worker.asked == ["sum"]

@@ -11,6 +11,7 @@ from torch.nn import Module, Parameter
 
 from shapedispatch.cli.replay import CannotReplay, axes_of, in_words, made_under, rebuilt, small_random
 from shapedispatch.keys import key as keys
+from shapedispatch.keys.key import storable
 from shapedispatch.store.key_text import canonical
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64, torch.int64, torch.int8, torch.bool)
@@ -25,7 +26,7 @@ LAYOUTS = {
 
 def text_of(args: tuple[Any, ...], kwargs: dict[str, Any] | None = None, receiver: bool = False) -> str:
     """The key of a call as a store has it."""
-    return canonical(keys.storable(keys.key(args, kwargs or {}, receiver)))
+    return canonical(storable(keys.key(args, kwargs or {}, receiver)))
 
 
 @st.composite
@@ -123,7 +124,7 @@ T = torch.ones(4)
     [
         (text_of((T, T)), "the same tensor stood in two places"),
         (text_of((Layer(), T), receiver=True), "an argument of type Layer"),
-        (canonical((*keys.storable(keys.key((T,), {})), ((0, 1, 16),))), "shared memory"),
+        (canonical((*storable(keys.key((T,), {})), ((0, 1, 16),))), "shared memory"),
         (canonical(("kernel", 1)), "not that of a function"),
         (text_of((T,)).replace('"cpu"', '"cuda"'), "cannot be made here"),
     ],

@@ -31,7 +31,7 @@ from shapedispatch.cli.plots import (
     save,
 )
 from shapedispatch.cli.sweeps import Curve, Point, Sweep, Unreadable, curves_of, sweep_json, sweeps_of
-from shapedispatch.keys.environment import Environment
+from shapedispatch.keys.identity import Environment
 from shapedispatch.records import Choice, Refusal, Timing
 from tests.helpers import Ladder
 
@@ -336,7 +336,7 @@ def test_a_dispatcher_shows_its_choices_as_a_table() -> None:
     dispatcher = shapedispatch(dims={"x": "M"}, hints=(), store=False, variants=[supplied], name="added")(
         lambda x: x + 1
     )
-    dispatcher.core._timer_for = lambda *_: Ladder()
+    dispatcher.core.timer_for = lambda *_: Ladder()
     assert "nothing is chosen yet" in dispatcher._repr_html_()
     dispatcher(torch.ones(4))
     html = dispatcher._repr_html_()

@@ -70,7 +70,7 @@ def process(fn: Callable[..., Any], store: Any, timed: bool = False, **given: An
     kernel_store._kernel_stores.clear()
     said = {"dims": {"x": "M K"}, "hints": {"M": (8,)}, "static": ("K",), "name": "waves", **given}
     dispatcher = shapedispatch(**said, store=store)(fn)
-    dispatcher.core._timer_for = (lambda *_: Ladder()) if timed else no_time
+    dispatcher.core.timer_for = (lambda *_: Ladder()) if timed else no_time
     return dispatcher
 
 
@@ -198,7 +198,7 @@ def test_numbers_are_checked_once_a_class(store: Store, monkeypatch: pytest.Monk
         assert again.explain(call(rows)).origin == "stored"
     assert checked == ["hint[M=8]"]
     x = call(16).requires_grad_()
-    again.core._timer_for = lambda *_: Ladder()
+    again.core.timer_for = lambda *_: Ladder()
     again(x)
     assert checked == ["hint[M=8]"]
 
@@ -297,7 +297,7 @@ def test_soft_differences(store: Store) -> None:
         choice = again.explain(call(16))
         assert (choice.variant, choice.origin) == ("written_otherwise", "stored")
         assert "stored where torch was 1.13 when this was stored" in str(choice)
-    again.core._timer_for = lambda *_: Ladder()
+    again.core.timer_for = lambda *_: Ladder()
     again(call(16))
     choice = again.explain(call(16))
     assert choice.origin == "timed"
@@ -338,7 +338,7 @@ def test_a_shipped_file(store: Store, tmp_path: Path) -> None:
     assert_same(again(call(16)), waves(call(16)))
     assert again.explain(call(16)).origin == "shipped"
     assert own.rows() == []
-    again.core._timer_for = lambda *_: Ladder()
+    again.core.timer_for = lambda *_: Ladder()
     again.tune(call(16))
     again = supplied(own)
     again(call(16))
@@ -382,7 +382,7 @@ def test_choices_survive_a_clear(store: Store) -> None:
     dispatcher = supplied(store, True)
     dispatcher(call(16))
     dispatcher.cache_clear()
-    dispatcher.core._timer_for = no_time
+    dispatcher.core.timer_for = no_time
     dispatcher(call(16))
     assert dispatcher.explain(call(16)).origin == "stored"
 

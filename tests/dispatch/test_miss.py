@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 
 from shapedispatch.dispatch import miss
+from shapedispatch.dispatch.miss import tuning_lock
 from shapedispatch.functions import effects_trace
 from shapedispatch.keys.key import ambient
 from tests.fake_core import Backend, call, core_of
@@ -88,7 +91,7 @@ def test_while_a_graph_is_captured_nothing_is_made_timed_or_remembered(monkeypat
     before = f.cache_info()
     monkeypatch.setattr(miss, "capturing", lambda device: True)
     monkeypatch.setattr(torch, "get_rng_state", no_time)  # to save it would be to wait for the device
-    f.core._timer_for = no_time
+    f.core.timer_for = no_time
     assert_same(f(y), torch.relu(y) * 2)
     entry = miss.decide(f.core.ctx(f.core.backend.key((y,), {}), (y,), {}))
     assert entry.choice.variant == "hint[M=64]"
@@ -98,7 +101,7 @@ def test_while_a_graph_is_captured_nothing_is_made_timed_or_remembered(monkeypat
     assert (after.builds, after.timings, after.currsize) == (before.builds, before.timings, before.currsize)
 
     monkeypatch.undo()
-    f.core._timer_for = lambda *_: Ladder()
+    f.core.timer_for = lambda *_: Ladder()
     assert_same(f(y), torch.relu(y) * 2)
     assert f.explain(y).origin == "timed"
 
@@ -125,3 +128,35 @@ def test_only_a_cuda_call_asks_whether_its_stream_is_captured(
     """On a CPU the question would start CUDA."""
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
     assert miss.capturing(torch.device(kind)) is asked
+
+
+# -- the lock
+
+
+@pytest.fixture
+def in_thread() -> Callable[[Callable[[], Any]], Any]:
+    """Runs something in a thread of its own and gives its result."""
+
+    def run(fn: Callable[[], Any]) -> Any:
+        result: list[Any] = []
+        thread = threading.Thread(target=lambda: result.append(fn()))
+        thread.start()
+        thread.join()
+        return result[0]
+
+    return run
+
+
+def test_a_turn_is_one_threads(in_thread: Callable[[Callable[[], Any]], Any]) -> None:
+    """It knows whose it is, and another thread can ask whether it is anyone's."""
+    assert not tuning_lock.owned()
+    with tuning_lock.acquired():
+        tuning_lock.note_owner()
+        assert tuning_lock.owned()
+        assert tuning_lock.locked()
+        assert in_thread(tuning_lock.owned) is False
+        assert in_thread(tuning_lock.locked) is True
+        with tuning_lock.acquired():  # it is this thread's: nothing to wait for
+            assert tuning_lock.owned()
+    assert not tuning_lock.owned()
+    assert not tuning_lock.locked()

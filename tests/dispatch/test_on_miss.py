@@ -48,7 +48,7 @@ def started(store: Store) -> Callable[..., Any]:
             **given,
         }
         dispatcher = shapedispatch(**said)(waves)
-        dispatcher.core._timer_for = (lambda *_: Ladder()) if timed else no_time
+        dispatcher.core.timer_for = (lambda *_: Ladder()) if timed else no_time
         return dispatcher
 
     return start
@@ -118,7 +118,7 @@ def test_frozen_without_a_store_runs_what_is_there(started: Callable[..., Any]) 
         assert_same(dispatcher(call(20)), waves(call(20)))
         assert (dispatcher.explain(call(20)).variant, dispatcher.cache_info().builds) == ("plain", 0)
     dispatcher(call(16))
-    dispatcher.core._timer_for = no_time
+    dispatcher.core.timer_for = no_time
     with set_mode("frozen"):
         assert_same(dispatcher(call(24)), waves(call(24)))
         choice = dispatcher.explain(call(24))
@@ -177,7 +177,7 @@ def test_on_miss_plain(started: Callable[..., Any], mode: str) -> None:
         assert_same(dispatcher(call(20)), waves(call(20)))
         assert dispatcher.explain(call(20)).variant == "plain"
         assert dispatcher.cache_info().builds == 0
-    dispatcher.core._timer_for = lambda *_: Ladder()
+    dispatcher.core.timer_for = lambda *_: Ladder()
     dispatcher(call(20))
     assert dispatcher.explain(call(20)).origin == "timed"
 
@@ -259,7 +259,7 @@ def test_frozen_takes_the_nearest_choice() -> None:
     core = core_of(Backend("other"))
     core.tune(64)
     core._resolve = resolved(mode="frozen")
-    core._timer_for = no_time
+    core.timer_for = no_time
     core.refresh()
     fake_core.call(core, 60)
     choice = core.explain(60)

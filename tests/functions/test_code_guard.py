@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from torch import Tensor, nn
 
-from shapedispatch.functions.guards import code_guard as standing_module
-from shapedispatch.functions.guards.code_guard import Standing, code_on
+from shapedispatch.functions.guards import code_guard
+from shapedispatch.functions.guards.code_guard import CodeGuard, code_on
 from tests.paths import NO_COMPILER, PATHS, taking
 
-Watch = Callable[[], bool]
+Check = Callable[[], bool]
 
 
 @pytest.fixture(params=PATHS, autouse=True)
@@ -66,9 +66,9 @@ def code(x: Any) -> Any:
 def test_what_is_left_alone_stands() -> None:
     """Nothing is reported of functions, closures and classes that nobody touches."""
     (fn, _), held = functions(), classes()
-    standing = Standing(fn, [], held)
-    watch = standing.watch()
-    assert [watch(), watch(), standing.replaced()] == [True, True, None]
+    guard = CodeGuard(fn, [], held)
+    check = guard.fast_check()
+    assert [check(), check(), guard.failed()] == [True, True, None]
 
 
 def new_code(fn: Any, other: Any) -> None:
@@ -103,13 +103,13 @@ def one_more_keyword_default(fn: Any, _: Any) -> None:
 def test_a_changed_function_is_seen(change: Callable[[Any, Any], None], also: bool) -> None:
     """Its code, its defaults, those of keywords; whether it is the one that was traced or one that it calls."""
     fn, other = functions()
-    standing = Standing(code if also else fn, [fn] if also else [], [])  # type: ignore[arg-type]
-    watch = standing.watch()
-    assert watch()
+    guard = CodeGuard(code if also else fn, [fn] if also else [], [])  # type: ignore[arg-type]
+    check = guard.fast_check()
+    assert check()
     change(fn, other)
-    assert not watch()
-    assert not watch()
-    assert standing.replaced() == f"{fn.__qualname__} has other code or defaults now"
+    assert not check()
+    assert not check()
+    assert guard.failed() == f"{fn.__qualname__} has other code or defaults now"
 
 
 def set_method(base: Any, _: Any) -> None:
@@ -187,23 +187,23 @@ def other_bases(base: Any, derived: Any) -> None:
 def test_changed_code_on_a_class_is_seen(change: Callable[[Any, Any], None]) -> None:
     """By what Python would find, on the class or on a base of it."""
     base, derived = classes()
-    standing = Standing(code, [], [derived], names={"method"})  # type: ignore[arg-type]
-    watch = standing.watch()
-    assert watch()
+    guard = CodeGuard(code, [], [derived], names={"method"})  # type: ignore[arg-type]
+    check = guard.fast_check()
+    assert check()
     change(base, derived)
-    assert not watch()
-    assert not watch()
-    assert str(standing.replaced()).endswith("has been replaced")
+    assert not check()
+    assert not check()
+    assert str(guard.failed()).endswith("has been replaced")
 
 
 def test_other_bases_of_one_of_torchs_classes_are_seen() -> None:
     """Those are asked in a shorter way."""
     base, derived = classes()
     derived.__module__ = "torch.made_up"
-    watch = Standing(code, [], [derived]).watch()  # type: ignore[arg-type]
-    assert watch()
+    check = CodeGuard(code, [], [derived]).fast_check()  # type: ignore[arg-type]
+    assert check()
     other_bases(base, derived)
-    assert not watch()
+    assert not check()
 
 
 def test_the_last_value_of_a_class_that_becomes_code_is_seen() -> None:
@@ -213,40 +213,40 @@ def test_the_last_value_of_a_class_that_becomes_code_is_seen() -> None:
         __slots__ = ()
         last = 1
 
-    watch = Standing(code, [], [Bare]).watch()  # type: ignore[arg-type]
-    assert watch()
+    check = CodeGuard(code, [], [Bare]).fast_check()  # type: ignore[arg-type]
+    assert check()
     Bare.last = code  # type: ignore[assignment]
-    assert not watch()
+    assert not check()
 
 
 def test_a_changed_value_of_a_class_is_let_pass() -> None:
     """Values have guards of their own; a counter would have everything built anew at each call."""
     base, derived = classes()
-    standing = Standing(code, [], [derived])  # type: ignore[arg-type]
-    watch = standing.watch()
+    guard = CodeGuard(code, [], [derived])  # type: ignore[arg-type]
+    check = guard.fast_check()
     for count in range(3):
         base.value = count  # type: ignore[attr-defined]
-        assert watch()
+        assert check()
     base.another = 4  # type: ignore[attr-defined]
-    assert watch()
-    assert standing.replaced() is None
+    assert check()
+    assert guard.failed() is None
     base.method = code  # type: ignore[attr-defined]
-    assert not watch()
+    assert not check()
 
 
 def test_what_is_put_back_stands_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """A test that replaces a method for a while does no harm."""
     base, derived = classes()
-    watch = Standing(code, [], [derived]).watch()  # type: ignore[arg-type]
+    check = CodeGuard(code, [], [derived]).fast_check()  # type: ignore[arg-type]
     with monkeypatch.context() as patch:
         patch.setattr(base, "method", code)
-        assert not watch()
-    assert watch()
+        assert not check()
+    assert check()
 
 
 def test_only_used_names_and_special_methods_matter_on_torchs_own_classes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Libraries hang things on those; on its tensors, special methods do not matter either."""
-    watch = Standing(code, [], [nn.ReLU, Tensor], names={"forward", "tanh"}).watch()  # type: ignore[arg-type]
+    check = CodeGuard(code, [], [nn.ReLU, Tensor], names={"forward", "tanh"}).fast_check()  # type: ignore[arg-type]
     for owner, name, stands in [
         (nn.Module, "an_extension", True),
         (nn.Module, "__call__", False),
@@ -257,35 +257,35 @@ def test_only_used_names_and_special_methods_matter_on_torchs_own_classes(monkey
     ]:
         with monkeypatch.context() as patch:
             patch.setattr(owner, name, code, raising=False)
-            assert watch() == stands, name
-        assert watch()
+            assert check() == stands, name
+        assert check()
 
 
 def test_all_names_matter_where_those_used_are_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
     """A release of torch that does not tell what it followed has everything watched."""
-    watch = Standing(code, [], [nn.ReLU]).watch()  # type: ignore[arg-type]
+    check = CodeGuard(code, [], [nn.ReLU]).fast_check()  # type: ignore[arg-type]
     monkeypatch.setattr(nn.ReLU, "anything", code, raising=False)
-    assert not watch()
+    assert not check()
 
 
 def test_another_function_of_the_same_code_needs_the_rest_as_it_was() -> None:
     """A build that is shared stands on what was there when it was made, and on the new function's own code."""
     (fn, other), (base, derived) = functions(), classes()
-    standing = Standing(fn, [], [derived])
+    guard = CodeGuard(fn, [], [derived])
     base.method = code  # type: ignore[attr-defined]
-    assert not standing.of(other).watch()()
-    standing = Standing(fn, [], [derived])
-    shared = standing.of(other)
+    assert not guard.moved_to(other).fast_check()()
+    guard = CodeGuard(fn, [], [derived])
+    shared = guard.moved_to(other)
     fn.__code__ = code.__code__
-    assert (standing.watch()(), shared.watch()()) == (False, True)
+    assert (guard.fast_check()(), shared.fast_check()()) == (False, True)
     other.__code__ = code.__code__
-    assert not shared.watch()()
+    assert not shared.fast_check()()
 
 
 def test_classes_are_not_held() -> None:
     """Once one is gone nothing stands, and nobody looks at its memory; in a notebook a class is defined again."""
 
-    def scope() -> tuple[Standing, Watch, list[weakref.ref[Any]]]:
+    def scope() -> tuple[CodeGuard, Check, list[weakref.ref[Any]]]:
         base, derived = classes()
 
         class Slotted(derived):  # type: ignore[misc,valid-type]
@@ -295,55 +295,55 @@ def test_classes_are_not_held() -> None:
             def static() -> type:
                 return __class__  # type: ignore[name-defined,no-any-return]  # of which a closure has the class
 
-        standing = Standing(code, [Slotted.static], [base, Slotted])  # type: ignore[arg-type,list-item]
-        watch = standing.watch()
-        assert watch()
-        return standing, watch, [weakref.ref(one) for one in (base, derived, Slotted)]
+        guard = CodeGuard(code, [Slotted.static], [base, Slotted])  # type: ignore[arg-type,list-item]
+        check = guard.fast_check()
+        assert check()
+        return guard, check, [weakref.ref(one) for one in (base, derived, Slotted)]
 
-    standing, watch, references = scope()
+    guard, check, references = scope()
     gc.collect()
     assert [reference() for reference in references] == [None] * 3
-    assert not watch()
-    assert standing.replaced() == "a class that it uses is gone"
-    assert not standing.watch()()
+    assert not check()
+    assert guard.failed() == "a class that it uses is gone"
+    assert not guard.fast_check()()
 
 
 def test_a_function_that_is_gone_stands() -> None:
     """Where it was stands another, which is for guards to look at: one may be made anew for each call."""
     fn, other = functions()
-    standing = Standing(code, [fn, other], [])  # type: ignore[arg-type]
-    watch = standing.watch()
-    assert watch()
+    guard = CodeGuard(code, [fn, other], [])  # type: ignore[arg-type]
+    check = guard.fast_check()
+    assert check()
     del fn
     gc.collect()
-    assert watch()
-    assert standing.watch()()
+    assert check()
+    assert guard.fast_check()()
     new_defaults(other, None)
-    assert not watch()
+    assert not check()
 
 
 def test_the_function_itself_is_held() -> None:
     """A build has its code, and asks it as long as there is one."""
 
-    def scope() -> Watch:
+    def scope() -> Check:
         fn, _ = functions()
-        return Standing(fn, [], []).watch()
+        return CodeGuard(fn, [], []).fast_check()
 
-    watch = scope()
+    check = scope()
     gc.collect()
-    assert watch()
+    assert check()
 
 
 def test_a_shared_build_outlives_the_function_that_it_was_made_for() -> None:
     """It is another function's, too."""
 
     _, derived = classes()
-    watch = Standing(functions()[0], [], [derived]).of(functions()[1]).watch()
+    check = CodeGuard(functions()[0], [], [derived]).moved_to(functions()[1]).fast_check()
     gc.collect()
-    assert watch()
+    assert check()
     del derived, _
     gc.collect()
-    assert not watch()
+    assert not check()
 
 
 def test_code_is_what_can_be_called_or_described() -> None:
@@ -408,18 +408,18 @@ def test_an_error_of_the_look_is_not_swallowed(fast_path: str) -> None:
 def test_what_is_replaced_while_a_class_is_looked_through_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """By another thread: what is noted for the next time was read before the look."""
     base, derived = classes()
-    standing = Standing(code, [], [derived])  # type: ignore[arg-type]
-    watch = standing.watch()
-    assert watch()
-    looked = standing_module._Class.replaced
+    guard = CodeGuard(code, [], [derived])  # type: ignore[arg-type]
+    check = guard.fast_check()
+    assert check()
+    looked = code_guard._Class.failed
 
-    def meanwhile(one: Any, names: Any) -> str | None:
-        found = looked(one, names)
+    def meanwhile(one: Any) -> str | None:
+        found = looked(one)
         base.method = code  # type: ignore[attr-defined]
         return found
 
     base.another = 2  # type: ignore[attr-defined]  # which has the class looked through
     with monkeypatch.context() as patch:
-        patch.setattr(standing_module._Class, "replaced", meanwhile)
-        watch()
-    assert not watch()
+        patch.setattr(code_guard._Class, "failed", meanwhile)
+        check()
+    assert not check()

@@ -1,16 +1,22 @@
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, distributed
 from torch.fx import GraphModule
 from torch.utils.checkpoint import checkpoint
 
-from shapedispatch.functions.guards.graph import called, dtypes_of_numbers, nodes
+from shapedispatch.functions.compile import graph
+from shapedispatch.functions.compile.graph import called, dtypes_of_numbers, nodes
+from shapedispatch.functions.compile.inductor import effects_only
+from shapedispatch.functions.compile.tracer import Untraceable, trace
+from tests.helpers import assert_same, built
 
 X = torch.linspace(-1, 1, 8)
+REFUSED = r"ignore:[\s\S]*every variant but plain was refused"
 
 
 def captured(fn: Any, *args: Any) -> GraphModule:
@@ -61,3 +67,159 @@ def test_the_dtypes_that_numbers_become_are_found() -> None:
     assert dtypes_of_numbers(operators(lambda x, n: x.fill_(3), int8, 300)) == set()
     assert dtypes_of_numbers(operators(lambda x, n: x[: n - 1] * 2, X, 3)) == set()
     assert dtypes_of_numbers(operators(lambda x, n: x.new_zeros(n), X, 3)) == set()
+
+
+# what it does
+
+
+@pytest.fixture
+def ranks() -> Iterator[None]:
+    """Two of them, of which one is this process and the other is made up."""
+    fake = pytest.importorskip("torch.testing._internal.distributed.fake_pg")
+    distributed.init_process_group("fake", rank=0, world_size=2, store=fake.FakeStore())
+    yield
+    distributed.destroy_process_group()
+
+
+def gathered(x: Tensor) -> Any:
+    """Other ranks take part."""
+    from torch.distributed._functional_collectives import all_reduce
+
+    assert distributed.group.WORLD is not None
+    return all_reduce(x, "sum", distributed.group.WORLD) * 2
+
+
+@pytest.mark.parametrize("fn", [gathered, lambda x: checkpoint(gathered, x, use_reentrant=False)])
+def test_collectives_are_found(fn: Any, ranks: None) -> None:
+    """In nested graphs too: what other ranks take part in is never timed."""
+    look = trace(fn, (torch.ones(3, requires_grad=True),), {}, effects_only, tag="test")
+    assert "_c10d_functional.all_reduce" in look.effects.collectives
+
+
+# what it reads
+
+
+def bumped(times: int) -> Tensor:
+    """A tensor that was written so often."""
+    x = torch.ones(4)
+    for _ in range(times):
+        x.add_(0)
+    return x
+
+
+def view(offset: int) -> Tensor:
+    """A tensor at a place of a larger one, aligned as at any other of these."""
+    return torch.arange(64.0)[offset : offset + 4]
+
+
+READS: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[], Tensor], Callable[[], Tensor], str]] = {
+    "version": (lambda x: x * x._version, lambda: bumped(0), lambda: bumped(3), "x._version"),
+    "base": (lambda x: x * (2 if x._base is None else 3), lambda: bumped(0), lambda: view(4), "x._base"),
+    "storage": (lambda x: x * x.untyped_storage().size(), lambda: bumped(0), lambda: view(4), "a tensor's storage"),
+    "place": (lambda x: x.as_strided((2,), (1,), 0) * 2, lambda: view(8), lambda: view(4), "storage_offset"),
+    "kept gradient": (
+        lambda x: x * (2 if x.retains_grad else 3),
+        lambda: torch.ones(4, requires_grad=True) * 1,
+        lambda: _retaining(),
+        "x.retains_grad",
+    ),
+}
+
+
+def _retaining() -> Tensor:
+    x = torch.ones(4, requires_grad=True) * 1
+    x.retain_grad()
+    return x
+
+
+@pytest.mark.filterwarnings(REFUSED)
+@pytest.mark.parametrize("name", READS)
+def test_what_no_key_holds_is_read_by_plain(name: str) -> None:
+    """The next call has an equal key and another answer; the reason is told."""
+    fn, one, other, why = READS[name]
+    f = built(fn, exact=True, hints=())
+    for make in (one, one, other, other, one):
+        assert_same(f(make()), fn(make()))
+    assert why in str(f.explain(one()))
+
+
+KEYED = {
+    "transposed": lambda x: x.T * 2,
+    "leaf": lambda x: x * (2 if x.is_leaf else 3),
+    "device": lambda x: x * (2 if x.is_cpu else 3),
+    "bytes": lambda x: x * x.nbytes,
+    "view": lambda x: torch.as_strided(x, (2,), (1,)) * 2,
+}
+
+
+@pytest.mark.parametrize("name", KEYED)
+def test_what_a_key_holds_may_be_read(name: str) -> None:
+    """And a tensor's other views."""
+    trace(KEYED[name], (torch.ones(4),), {}, effects_only, tag="test")  # type: ignore[arg-type]  # a plain function
+
+
+def test_a_read_in_a_function_that_is_called_counts() -> None:
+    """As does one in a nested graph."""
+    from torch.utils.checkpoint import checkpoint
+
+    def reads(x: Tensor) -> Any:
+        return x * x._version
+
+    def calls(x: Tensor) -> Any:
+        return checkpoint(reads, x, use_reentrant=False)
+
+    with pytest.raises(Untraceable, match=r"x\._version"):
+        trace(calls, (torch.ones(4, requires_grad=True),), {}, effects_only, tag="test")  # type: ignore[arg-type]
+
+
+# what is not compiled
+
+
+def selected(x: Tensor, i: Tensor) -> Tensor:
+    """Plain refuses a negative index."""
+    return torch.index_select(x, 0, i) * 2
+
+
+def in_a_checkpoint(x: Tensor, i: Tensor) -> Any:
+    """Of which Dynamo makes a graph of its own."""
+    return checkpoint(selected, x, i, use_reentrant=False)
+
+
+def divided(x: Tensor, y: Tensor) -> Any:
+    """A division in one branch, which is a graph of its own to Inductor too."""
+    return torch.cond(x.sum() > 0, lambda x, y: x // y, lambda x, y: x - y, (x, y))
+
+
+@pytest.mark.filterwarnings(REFUSED)
+@pytest.mark.parametrize("fn", [selected, in_a_checkpoint])
+def test_what_plain_checks_has_no_build(fn: Any) -> None:
+    """Wherever in the function it stands."""
+    f, x = built(fn, exact=True, hints=()), torch.ones(3, 2)
+    f(x, torch.tensor([0, 1]))
+    assert "plain checks the values that index_select gets" in str(f.explain(x, torch.tensor([0, 1])))
+    with pytest.raises(IndexError):
+        f(x, torch.tensor([0, -1]))
+
+
+@pytest.mark.filterwarnings(REFUSED)
+def test_an_integer_division_in_a_branch_has_no_build() -> None:
+    """Compiled, a zero would end the process."""
+    f, x = built(divided, exact=True, hints=()), torch.arange(4)
+    f(x, torch.ones_like(x))
+    assert "divides whole numbers" in str(f.explain(x, torch.ones_like(x)))
+    with pytest.raises(RuntimeError, match="ZeroDivision"):
+        f(x, torch.zeros_like(x))
+
+
+@pytest.mark.filterwarnings(REFUSED)
+def test_indexing_in_a_branch_has_no_build_where_it_would_end_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a torch whose CPU code does not bound its loads."""
+    monkeypatch.setattr(graph, "_DIES_OF_AN_INDEX", True)
+
+    def fn(x: Tensor, i: Tensor) -> Any:
+        return torch.cond(x.sum() > 0, lambda x, i: torch.gather(x, 0, i), lambda x, i: x * 2, (x, i))
+
+    f, x = built(fn, exact=True, hints=()), torch.ones(3)
+    i = torch.tensor([0, 1, 2])
+    f(x, i)
+    assert "indexes by a tensor" in str(f.explain(x, i))

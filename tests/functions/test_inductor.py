@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from shapedispatch.functions.compile import inductor, unsafe_ops
+from shapedispatch.functions.compile import graph, inductor
 from tests.helpers import assert_same, built, pinned
 
 X = torch.linspace(-1, 1, 32).reshape(4, 8)
@@ -36,7 +36,7 @@ def weak_references(dispatcher: Any) -> list[weakref.ref[Any]]:
     [build] = dispatcher.core.table.builds()
     modules = list(build.code.modules)
     assert modules
-    return [weakref.ref(build.trace.call), *map(weakref.ref, modules)]
+    return [weakref.ref(build.call), *map(weakref.ref, modules)]
 
 
 def scaled(x: Tensor) -> Tensor:
@@ -174,7 +174,7 @@ def test_a_compiler_that_cannot_be_imported_is_none(monkeypatch: pytest.MonkeyPa
 
 def test_indexing_has_no_build_where_it_would_end_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """A torch whose CPU code does not bound its loads compiles nothing that indexes by a tensor."""
-    monkeypatch.setattr(unsafe_ops, "_DIES_OF_AN_INDEX", True)
+    monkeypatch.setattr(graph, "_DIES_OF_AN_INDEX", True)
     f = built(lambda x, i: x[i] * 2, hints=(), exact=True)
     x, i = torch.randn(4, 3), torch.tensor([1, 3, 0])
     with pytest.warns(UserWarning, match="indexes by a tensor"):

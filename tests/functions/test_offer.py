@@ -6,7 +6,7 @@ import pytest
 
 from shapedispatch import Variant
 from shapedispatch.backend import Candidate, OfferRequest
-from shapedispatch.functions.builds import NoBuild
+from shapedispatch.functions.compile.build import NoBuild
 from shapedispatch.functions.offer import Draft
 from shapedispatch.records import Refusal
 

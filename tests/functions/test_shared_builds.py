@@ -16,7 +16,8 @@ from torch._dynamo.utils import counters
 from torch._inductor.utils import fresh_cache
 
 from shapedispatch.functions.compile import inductor
-from shapedispatch.functions.shared_builds import bare_code, same_closure
+from shapedispatch.functions.compile.build import same_closure
+from shapedispatch.functions.shared_builds import bare_code
 from tests.helpers import assert_same, built
 
 PARTITIONS = 10

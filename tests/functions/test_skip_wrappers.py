@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from shapedispatch.functions.compile import graph_effects, inductor
-from shapedispatch.functions.compile.skip_wrappers import skip_wrappers
+from shapedispatch.functions.compile import graph, inductor
+from shapedispatch.functions.compile.inductor import skip_wrappers
 from shapedispatch.hit import profiling
 from tests.helpers import assert_same, built, pinned
 
@@ -251,8 +251,8 @@ def test_under_autocast_nothing_is_shortened() -> None:
 @pytest.mark.parametrize("metadata", [None, SimpleNamespace(input_info=[])])
 def test_a_release_that_says_less_keeps_the_wrapper(metadata: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is not said of a graph is taken for work around it."""
-    monkeypatch.setattr(graph_effects, "aot_metadata", lambda: metadata)
-    assert not graph_effects.only_computes()
+    monkeypatch.setattr(graph, "aot_metadata", lambda: metadata)
+    assert not graph.only_computes()
 
 
 def test_a_release_without_the_graphs_callable_keeps_the_wrapper(monkeypatch: pytest.MonkeyPatch) -> None:

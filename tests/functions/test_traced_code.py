@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from shapedispatch.functions.compile.build import Trace
 from shapedispatch.functions.compile.inductor import effects_only
-from shapedispatch.functions.compile.trace import Trace
 from shapedispatch.functions.compile.tracer import TRIES, Replaced, trace
-from shapedispatch.functions.guards import unguarded
-from shapedispatch.functions.guards.traced_code import Found, followed
+from shapedispatch.functions.guards import guard_filter
+from shapedispatch.functions.guards.code_guard import TracedObjects, traced_code
 from shapedispatch.keys.signature import frame_locals
 from tests.helpers import assert_same, built
 
@@ -170,15 +170,15 @@ WAYS: dict[Any, tuple[type, str, Any]] = {
 @pytest.mark.parametrize("fn", WAYS, ids=lambda fn: fn.__name__)
 def test_code_that_is_replaced_on_a_class_is_seen(fn: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """However Python comes to it."""
-    if fn is by_meta_class and not unguarded.CLASSES_ARE_WATCHED:
+    if fn is by_meta_class and not guard_filter.CLASSES_ARE_WATCHED:
         pytest.skip("Dynamo before torch 2.13 does not follow a method of a class's class")
     look = looked_at(fn, X)
     check = look.check()
     assert check((X,), {})
-    assert look.gone() is None
+    assert look.invalidated() is None
     owner, name, replacement = WAYS[fn]
     monkeypatch.setattr(owner, name, replacement)
-    assert look.gone() == f"{owner.__name__}.{name} has been replaced"
+    assert look.invalidated() == f"{owner.__name__}.{name} has been replaced"
     assert not check((X,), {})
 
 
@@ -222,11 +222,11 @@ def test_a_modules_code_that_is_replaced_is_seen(owner: type, name: str, monkeyp
     module = Parent()
     look = looked_at(run_module, module, X)
     check = look.check()
-    assert look.gone() is None
+    assert look.invalidated() is None
     assert check((module, X), {})
     monkeypatch.setattr(owner, name, lambda self, x: x * 5)
     assert not check((module, X), {})
-    assert str(look.gone()).endswith(f".{name} has been replaced")
+    assert str(look.invalidated()).endswith(f".{name} has been replaced")
 
 
 def test_a_build_is_made_anew_when_a_method_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -312,13 +312,13 @@ def owner_of(fn: Any) -> type:
 
 def watched(holder: type, inner: Any) -> bool:
     """Whether new code of a function that a class holds somehow is seen."""
-    found = Found()
+    found = TracedObjects()
     found.add(holder)
-    standing = followed(watched, found, [inner.__code__])  # type: ignore[arg-type]
-    watch = standing.watch()
-    assert watch()
+    guard = traced_code(watched, found, [inner.__code__])  # type: ignore[arg-type]
+    check = guard.fast_check()
+    assert check()
     inner.__code__ = (lambda: 5).__code__
-    return not watch()
+    return not check()
 
 
 def wrapping(fn: Any) -> Any:
@@ -367,11 +367,11 @@ def test_the_classes_of_a_class_and_of_its_descriptors_are_watched(
     owner: type, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What a guard shows is an instance alone."""
-    found = Found()
+    found = TracedObjects()
     found.add(OWNER)
-    standing = followed(watched, found, [])  # type: ignore[arg-type]
+    guard = traced_code(watched, found, [])  # type: ignore[arg-type]
     monkeypatch.setattr(owner, name, lambda *_: FIVE)
-    assert standing.replaced() is not None
+    assert guard.failed() is not None
 
 
 def test_a_method_of_a_torch_class_by_a_name_in_a_tuple_is_watched(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -386,33 +386,33 @@ def test_a_method_of_a_torch_class_by_a_name_in_a_tuple_is_watched(monkeypatch: 
 
     look = looked_at(uses, X)
     monkeypatch.setattr(nn.ReLU, "extra", lambda self, x: x * 5)
-    assert look.gone() == "ReLU.extra has been replaced"
+    assert look.invalidated() == "ReLU.extra has been replaced"
 
 
 def test_code_that_was_not_followed_is_not_watched() -> None:
     """A helper beside the way may change at will."""
     inner: Any = fresh()
-    found = Found()
+    found = TracedObjects()
     found.add(owner_of(inner))
-    standing = followed(watched, found, [])  # type: ignore[arg-type]
+    guard = traced_code(watched, found, [])  # type: ignore[arg-type]
     inner.__code__ = (lambda: 5).__code__
-    assert standing.replaced() is None
+    assert guard.failed() is None
 
 
-def test_everything_is_watched_where_dynamo_does_not_say_what_it_followed() -> None:
+def test_everything_is_watched_where_dynamo_does_not_say_what_it_traced_code() -> None:
     """On a release without that name."""
     inner: Any = fresh()
-    found = Found()
+    found = TracedObjects()
     found.add(owner_of(inner))
-    standing = followed(watched, found, None)  # type: ignore[arg-type]
-    assert standing.replaced() is None
+    guard = traced_code(watched, found, None)  # type: ignore[arg-type]
+    assert guard.failed() is None
     inner.__code__ = (lambda: 5).__code__
-    assert standing.replaced() is not None
+    assert guard.failed() is not None
 
 
 def test_what_guards_look_at_is_taken_by_its_class() -> None:
     """An instance, a method with its instance, a class; tensors are fakes."""
-    found = Found()
+    found = TracedObjects()
     for value in (OWNER, Owner, OWNER.method, by_method, X):
         found.add(value)
     assert list(found.classes) == [Owner, Meta]
@@ -630,7 +630,7 @@ def test_code_that_another_thread_replaces_while_it_is_compiled_is_seen(
         with pytest.raises(Replaced, match="while it was compiled, Owner.method has been replaced"):
             traced()
     else:
-        assert traced().gone() is None
+        assert traced().invalidated() is None
 
 
 # what objects say
@@ -672,13 +672,13 @@ class Odd(metaclass=Lying):
 def test_what_objects_say_of_themselves_is_not_asked() -> None:
     """They may say anything; what they are to Python is what is watched."""
     odd = Odd()
-    found = Found()
+    found = TracedObjects()
     found.add(odd)
     found.add(Odd)
     assert set(map(id, found.classes)) == {id(Odd), id(Lying)}
     holder = type("Holder", (), {"odd": odd, "kind": Odd})
     found.add(holder)
-    standing = followed(watched, found, None)  # type: ignore[arg-type]
-    assert standing.replaced() is None
+    guard = traced_code(watched, found, None)  # type: ignore[arg-type]
+    assert guard.failed() is None
     Odd.method = lambda self: 5  # type: ignore[method-assign,assignment]
-    assert standing.replaced() is not None
+    assert guard.failed() is not None

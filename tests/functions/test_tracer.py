@@ -15,10 +15,10 @@ import torch
 from torch import Tensor, nn
 
 from shapedispatch.functions.compile import tracer
+from shapedispatch.functions.compile.build import Trace
 from shapedispatch.functions.compile.inductor import effects_only
-from shapedispatch.functions.compile.trace import Trace
 from shapedispatch.functions.compile.tracer import Untraceable, trace
-from shapedispatch.functions.guards import unguarded
+from shapedispatch.functions.guards import guard_filter
 from tests.helpers import assert_same, built
 
 X = torch.linspace(-1, 1, 32).reshape(4, 8)
@@ -82,7 +82,7 @@ def test_a_changed_closure_value_is_seen() -> None:
         assert_same(f(X), scaled(X))
 
 
-WITH_A_CLASS = "exact" if unguarded.CLASSES_ARE_WATCHED else "plain"
+WITH_A_CLASS = "exact" if guard_filter.CLASSES_ARE_WATCHED else "plain"
 """What runs a function that uses a class with values, on this torch."""
 UNBUILT = "ignore:(?s).*every variant but plain was refused"
 
@@ -177,7 +177,7 @@ def uses_a_bare_class(x: Tensor) -> Tensor:
 )
 def test_a_class_that_no_guard_watches_is_not_built_on(fn: Any, variant: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Torch before 2.13 takes what hangs on a class for constant; what cannot change may be."""
-    monkeypatch.setattr(unguarded, "CLASSES_ARE_WATCHED", False)
+    monkeypatch.setattr(guard_filter, "CLASSES_ARE_WATCHED", False)
     f = exact(fn)
     assert_same(f(X), fn(X))
     assert f.explain(X).variant == variant
@@ -341,14 +341,13 @@ def test_what_another_thread_compiles_meanwhile_is_not_taken_for_ours(monkeypatc
     """The user's own torch.compile in another thread leaves its guards out of the build being made."""
     maker = tracer.dynamo_guards.CheckFunctionManager
     monkeypatch.setattr(maker, "build_guards", lambda self: ("builder", threading.current_thread().name))
-    monkeypatch.setattr(tracer, "_recording", tracer._Recording(effects_only, {}, None))
-    compilation = types.SimpleNamespace(_weakrefs={})
-    with tracer._guards_recorded():
+    compilation, session = types.SimpleNamespace(_weakrefs={}), tracer.Session(lambda: None, (), {}, effects_only)
+    with session.active():
         theirs = threading.Thread(target=lambda: maker.build_guards(compilation))
         theirs.start()
         theirs.join()
         maker.build_guards(compilation)
-    assert tracer._recording.managers == [threading.current_thread().name]
+    assert session.managers == [threading.current_thread().name]
 
 
 # refusals

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import logging
+import warnings
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,6 +15,7 @@ from shapedispatch.hit import profiling
 from shapedispatch.hit.log import STORM, EventLog
 from shapedispatch.kernels.runtime import loaded
 from shapedispatch.records import Choice, Refusal, Timing
+from tests.fake_core import Backend, call, core_of
 from tests.helpers import Ladder
 from tests.triton_core import dispatched, tensors
 from tests.triton_recorder import recording
@@ -29,7 +31,7 @@ def added(**given: Any) -> Any:
     wrong = Variant(lambda x: x, name="wrong")
     made = {"dims": {"x": "M"}, "hints": (), "store": False, "variants": [supplied, wrong], "name": "added", **given}
     dispatcher = shapedispatch(**made)(lambda x: x + 1)
-    dispatcher.core._timer_for = lambda *_: Ladder()
+    dispatcher.core.timer_for = lambda *_: Ladder()
     return dispatcher
 
 
@@ -86,7 +88,7 @@ def test_what_is_told_is_bounded(told: pytest.LogCaptureFixture) -> None:
     log = EventLog("f")
     for number in range(5000):
         log.decided(Choice("plain", "only", refusals=(Refusal("exact", (f"guard {number}",)),)))
-    assert len(log._told) == 1024
+    assert len(log._told["refusal"]) == 1024
 
 
 def test_nothing_is_put_together_that_nobody_reads(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -220,3 +222,60 @@ def test_where_torch_does_not_tell_there_are_no_ranges() -> None:
     assert hasattr(profiling.state, "_is_profiler_enabled")
     other = profiling.state_of(SimpleNamespace())
     assert other._is_profiler_enabled is False
+
+
+# -- warnings
+
+
+def test_a_misfit_runs_plain_with_one_warning() -> None:
+    """However often it comes."""
+    backend = Backend("other")
+    backend.misfit = "x has 3 axes"
+    core = core_of(backend, timed=False)
+    with pytest.warns(UserWarning, match="x has 3 axes") as seen:
+        call(core, 3)
+    call(core, 4)
+    assert len(seen) == 1
+    assert backend.ran == ["plain", "plain"]
+
+
+def test_one_warning_where_nothing_can_be_built() -> None:
+    """At the line of the caller, once."""
+    backend = Backend()
+    failure = Refusal("exact", ("no compiler",))
+    backend.given |= {"refusals": (failure,), "failures": (failure,)}
+    core = core_of(backend, timed=False)
+    with pytest.warns(UserWarning, match="exact: no compiler") as seen:
+        core.call((3,), {})
+    call(core, 4)
+    assert [warning.filename for warning in seen] == [__file__]
+
+
+def test_the_warning_that_all_were_refused_has_four_parts() -> None:
+    """The call, what was tried, each reason, what to do."""
+    with pytest.warns(UserWarning, match="refused") as seen:
+        EventLog("f").warn_refused([Refusal("exact", ("no compiler",))], lambda: "f()")
+    assert str(seen[0].message).splitlines() == [
+        "f()",
+        "every variant but plain was refused:",
+        "  - exact: no compiler",
+        "plain runs; `explain` has the details.",
+    ]
+
+
+def test_a_refusal_that_is_a_matter_of_size_is_no_warning() -> None:
+    """That a hint takes no size 1 is what everybody expects."""
+    backend = Backend()
+    backend.given["refusals"] = (Refusal("hint[M=64]", ("too small",)),)
+    call(core_of(backend, timed=False), 1)
+
+
+def test_reasons_without_end_are_not_all_told() -> None:
+    """And a call that nothing is said of is not rendered."""
+    log = EventLog("f")
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        for i in range(300):
+            log.warn_bypassed(f"reason {i}", lambda: "the call")
+    assert len(seen) == 256
+    log.warn_bypassed("reason 0", lambda: pytest.fail("it was rendered"))

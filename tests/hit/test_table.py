@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shapedispatch.dispatch.tuning_lock import tuning_lock
+from shapedispatch.dispatch.miss import tuning_lock
 from shapedispatch.hit.table import FACTS, MOST_REPLACEMENTS, STATES_A_KEY, Entry, Table
 from shapedispatch.records import Choice
 
@@ -178,13 +178,13 @@ def test_clearing_forgets_everything() -> None:
     table, build = Table(8, 8), Build()
     table.hold("b", build)
     table.publish("k", entry(build="b"))
-    table.remember("fact", 1)
+    table.facts.sound["build"] = True
     table.count("misses", "sizes of x")
     found(table, "k")
     table.clear()
     assert build.released == 1
     assert found(table, "k") is None
-    assert table.recall("fact") is None
+    assert table.facts.sound.get("build") is None
     assert table.info() == Table(8, 8).info()
 
 
@@ -254,12 +254,25 @@ def test_a_table_keeps_no_key_that_left() -> None:
 
 
 def test_facts_are_bounded() -> None:
-    """The least recently used is forgotten."""
-    table = Table(8, 8)
+    """Of each kind, the least recently used is forgotten."""
+    sound = Table(8, 8).facts.sound
     for i in range(FACTS + 10):
-        table.remember(i, i)
-    assert table.recall(0) is None
-    assert table.recall(FACTS + 9) == FACTS + 9
+        sound[i] = True
+    assert sound.get(0) is None
+    assert sound.get(FACTS + 9)
+
+
+def test_a_flood_of_one_kind_of_facts_pushes_out_no_other() -> None:
+    """A variant that kills workers stays known, however many shapes there are; and the other way round."""
+    kinds = vars(Table(8, 8).facts)
+    assert len(kinds) > 1
+    for flooded in kinds:
+        facts = Table(8, 8).facts
+        for name in kinds:
+            getattr(facts, name)["kept"] = True
+        for i in range(FACTS):
+            getattr(facts, flooded)[i] = True
+        assert [name for name in kinds if not getattr(facts, name).get("kept")] == [flooded]
 
 
 def test_reasons_are_bounded() -> None:

@@ -1198,7 +1198,7 @@ def test_a_sealed_kernel_compiles_nothing(recorder: Recorder, monkeypatch: pytes
         kernel.core.refresh()
         with monkeypatch.context() as context:
             context.setattr(triton.runtime.jit.JITFunction, "_do_compile", no_compiler)
-            context.setattr(kernel.core, "_timer_for", no_compiler)
+            context.setattr(kernel.core, "timer_for", no_compiler)
             for n in (60, 61, 62, 61):
                 kernel[grid_of(n)](X, Y, n, 1)
 

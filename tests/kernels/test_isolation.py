@@ -53,15 +53,16 @@ def isolated(kernel: Any, recorder: Recorder, worker: Worker) -> Any:
     core.settings = dataclasses.replace(core.settings, isolate=True, margin=0.0)
     core.worker = lambda: worker
     core.timer = ToldTimer(recorder, lambda launched: 1000 / launched.constants["B"])
-    core._timer_for = lambda *_: core.timer
+    core.timer_for = lambda *_: core.timer
     kernel.cache_clear()
     return kernel
 
 
 def reasons(kernel: Any) -> dict[str, str]:
     """What was tried elsewhere and is not to run, and why."""
-    facts = kernel.core.table._facts.items()
-    return {fact[1]: reason for fact, reason in facts if fact[0] in ("deadly", "tried") and reason}
+    facts = kernel.core.table.facts
+    refused = {variant: reason for (variant, _), reason in facts.survived._known.items() if reason}
+    return refused | dict(facts.deadly._known)
 
 
 def config(block: int) -> str:

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 
 from shapedispatch.keys import key as keys
-from shapedispatch.keys.layout import differences
+from shapedispatch.keys.layout import AmbientPart, TensorPart, differences
 
 
 def key(*args: Any) -> keys.Key:
@@ -28,3 +28,14 @@ def test_differences_name_the_part_that_differs() -> None:
             "inference tensor of x",
         )
     assert differences(key(x, x), key(x, torch.ones(2, 3)), ("x", "y")) == ("which tensors are the same",)
+
+
+def test_the_names_of_parts_fit_a_key() -> None:
+    """Keys are plain tuples, which those who read them put names to."""
+    state, part = key(torch.ones(2, 3))
+    assert AmbientPart(*state) == state
+    assert AmbientPart(*state).grad_mode is True
+    assert TensorPart(*part)._asdict()["sizes"] == (2, 3)
+    stored, *_ = keys.storable((state, part, ()))
+    assert AmbientPart(*stored).number_of_threads is None
+    assert keys.storable((state, part)) == keys.storable((state, part, ())) == (state[:-1], part)

@@ -1,13 +1,15 @@
 from __future__ import annotations
 
-from dataclasses import dataclass
+import collections
+from collections import OrderedDict, defaultdict
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from shapedispatch.keys.tree import device_of, span, tensors
+from shapedispatch.keys.tree import device_of, leaves, map_leaves, span, tensors
 
 
 @dataclass
@@ -50,3 +52,143 @@ def test_the_device_is_the_first_that_is_no_cpu() -> None:
     here, there = torch.ones(1), torch.ones(1, device="meta")
     assert device_of([]) == device_of([here]) == torch.device("cpu")
     assert device_of([here, there]) == torch.device("meta")
+
+
+class Doubled(collections.namedtuple("Doubled", "a b")):
+    """Makes an item of another."""
+
+    def __new__(cls, a: Any) -> Doubled:
+        """Not what `collections` makes."""
+        return super().__new__(cls, a, a * 2)
+
+
+def times_ten(path: str, leaf: Any) -> Any:
+    """Another leaf, for numbers."""
+    return leaf * 10 if type(leaf) is int else leaf
+
+
+def test_a_tuple_is_made_anew_without_its_class() -> None:
+    """With what it carries beside its items."""
+    pair = Doubled(3)
+    pair.more = "x"
+    new = map_leaves(pair, times_ten)
+    assert (type(new), new.a, new.b, new.more) == (Doubled, 30, 60, "x")
+
+
+def test_a_tuple_in_which_nothing_changes_stays() -> None:
+    """Nothing in it can be written."""
+    whole = ("a", ("b", torch.Size([2])))
+    assert map_leaves(whole, times_ten) is whole
+
+
+@dataclass
+class Odd:
+    """Counts how it is made, copies to itself, and has a field without a value."""
+
+    x: Any
+    unset: Any = field(init=False)
+    made: int = field(default=0, init=False)
+
+    def __post_init__(self) -> None:
+        self.made += 1
+
+    def __copy__(self) -> Odd:
+        return self
+
+    def __getstate__(self) -> Any:
+        raise TypeError("not to be copied")
+
+
+@dataclass(frozen=True, slots=True)
+class Slotted:
+    """One that has no dict and cannot be assigned to."""
+
+    x: Any
+
+
+class Extra(Slotted):
+    """With a slot that is no field."""
+
+    __slots__ = ("more",)
+
+
+@dataclass
+class Failure(Exception):
+    """Over a class that is written in C."""
+
+    x: Any
+
+
+class Stack(list):  # type: ignore[type-arg]
+    """A list that copies to itself, and does not like to be written."""
+
+    def __copy__(self) -> Stack:
+        return self
+
+    def __setitem__(self, index: Any, item: Any) -> None:
+        raise TypeError("read only")
+
+
+def test_a_container_is_made_anew_without_its_class() -> None:
+    """Its own code may count, refuse, or hand out the very object that must stay as it is."""
+    extra, stack = Extra(1), Stack([1, [2]])
+    object.__setattr__(extra, "more", "m")
+    stack.more = "m"
+    for old in (Odd(1), extra, Slotted(1), Failure(1)):
+        new = map_leaves(old, times_ten)
+        assert (type(new), new.x, old.x) == (type(old), 10, 1)
+        assert getattr(new, "more", None) == getattr(old, "more", None)
+    assert map_leaves(Odd(1), times_ten).made == 10
+    assert not hasattr(map_leaves(Odd(1), times_ten), "unset")
+    new = map_leaves(stack, times_ten)
+    assert (type(new), list(new), list(stack), new.more) == (Stack, [10, [20]], [1, [2]], "m")
+
+
+def test_dicts_keep_their_class() -> None:
+    """Its order and its default too."""
+    for old in (OrderedDict(b=1, a=2), defaultdict(list, b=1, a=2)):
+        new: Any = map_leaves(old, times_ten)
+        assert type(new) is type(old)
+        assert list(new.items()) == [("b", 10), ("a", 20)]
+        assert old["b"] == 1
+    assert map_leaves(defaultdict(list), times_ten)["new"] == []
+
+
+def test_paths_are_as_python_writes_them() -> None:
+    """As Dynamo names what it guards."""
+    paths: list[str] = []
+    map_leaves([1, {"k": (2,), 3: Slotted(4)}], lambda path, leaf: paths.append(path), "x")
+    assert paths == ["x[0]", "x[1]['k'][0]", "x[1][3].x"]
+
+
+def test_what_stands_in_two_places_stays_one_where_that_is_wanted() -> None:
+    """What holds itself, too."""
+    inner: list[Any] = [1]
+    inner.append((inner,))
+    new = map_leaves([inner, inner], times_ten, made={})
+    assert new[0] is new[1]
+    assert new[0] is new[0][1][0]
+    twice = [1]
+    apart = map_leaves([twice, twice], times_ten)
+    assert apart[0] is not apart[1]
+
+
+@dataclass(eq=False)
+class Layer(torch.nn.Module):
+    """A module that is a dataclass."""
+
+    scale: Any
+
+    def __post_init__(self) -> None:
+        super().__init__()
+
+
+def test_modules_sizes_and_tensors_are_leaves() -> None:
+    """A module's state is no part of the call, and a size is one value, as in the key."""
+    layer = Layer.__new__(Layer)
+    torch.nn.Module.__init__(layer)
+    layer.scale = torch.ones(1)
+    size, t = torch.Size([2, 3]), torch.ones(1)
+    assert list(leaves([layer, size, (t, {})])) == [layer, size, t]
+    assert list(tensors([layer, size, (t, {})])) == [t]
+    assert map_leaves(layer, times_ten) is layer

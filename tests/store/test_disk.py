@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from shapedispatch.keys.code_hash import Environment
+from shapedispatch.keys.identity import Environment
 from shapedispatch.store import disk
 from shapedispatch.store.store import Found, Missing, Row, Store
 from tests.faults import ERRORS, Faults, faulty
@@ -201,7 +201,7 @@ WATCHED = """
 import json, sys, warnings
 from pathlib import Path
 from shapedispatch.store import disk as store_disk
-from shapedispatch.keys.code_hash import Environment
+from shapedispatch.keys.identity import Environment
 from shapedispatch.store.kernel_store import HintFinds
 from shapedispatch.store.store import Row, Store
 from shapedispatch.store.key_text import parse

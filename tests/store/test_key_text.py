@@ -13,6 +13,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from shapedispatch.keys.key import key, storable
 from shapedispatch.store.key_text import DEPTH_LIMIT, Named, canonical, differing, leaves, nearest, parse, strict_json
 
 
@@ -233,3 +234,43 @@ def test_the_nearest_key_differs_in_the_fewest_places() -> None:
     found = nearest(["damaged", *keys], canonical((1, 5, 9)))
     assert found == (keys[1], ("at [1] it has 2 and this call has 5",))
     assert nearest(["damaged"], "1") is None
+
+
+STATE = '[null,true,false,false,false,{"dtype":"float32"},"none","none"]'
+X = '[{"type":"torch.Tensor"},{"dtype":"float32"},[2,3],[3,1],{"device":"cpu"},0,false,false]'
+X_TRANSPOSED = X.replace("[2,3],[3,1]", "[3,2],[1,3]")
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs", "parts"),
+    [
+        (
+            ("x", 1, True, 1.5, None, (1, [2.0])),
+            {},
+            f'{X},[{{"type":"builtins.int"}},1],[{{"type":"builtins.bool"}},true],'
+            '[{"type":"builtins.float"},"0x1.8000000000000p+0"],[{"type":"builtins.NoneType"},null],'
+            '[{"type":"builtins.tuple"},[{"type":"builtins.int"},1],'
+            '[{"type":"builtins.list"},[{"type":"builtins.float"},"0x1.0000000000000p+1"]]]',
+        ),
+        (
+            ("x", "x"),
+            {"n": {"a": torch.float16}},
+            f'{X},{X},["n",[{{"type":"builtins.dict"}},'
+            '[[{"type":"builtins.str"},"a"],[{"type":"torch.dtype"},{"dtype":"float16"}]]]],["the same tensor",[1,0]]',
+        ),
+        (
+            ("x.t()", slice(1, None)),
+            {"d": torch.device("cpu")},
+            f'{X_TRANSPOSED},[{{"type":"builtins.slice"}},[{{"type":"builtins.int"}},1],'
+            '[{"type":"builtins.NoneType"},null],[{"type":"builtins.NoneType"},null]],'
+            '["d",[{"type":"torch.device"},{"device":"cpu"}]]',
+        ),
+    ],
+)
+def test_the_text_of_a_call_stays(args: Any, kwargs: Any, parts: str) -> None:
+    """Rows are found by it: with another text, a release would find nothing of what the one before it stored."""
+    memory = torch.empty(64)
+    x = memory[(-memory.data_ptr() // 4) % 4 :][:6].view(2, 3)
+    places = {"x": x, "x.t()": x.t()}
+    call = tuple(places.get(value, value) if type(value) is str else value for value in args)
+    assert canonical(storable(key(call, kwargs))) == f"[{STATE},{parts}]"

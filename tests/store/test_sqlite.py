@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from shapedispatch.keys.code_hash import Environment
+from shapedispatch.keys.identity import Environment
 from shapedispatch.store import disk, sqlite
 from shapedispatch.store.folder import Damaged
 from shapedispatch.store.store import Found, Row, Store

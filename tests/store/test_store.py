@@ -15,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from shapedispatch.keys.code_hash import Environment
+from shapedispatch.keys.identity import Environment
 from shapedispatch.records import Timing
 from shapedispatch.store import disk, key_text
 from shapedispatch.store.store import Found, Merged, Missing, Row, Store
@@ -325,7 +325,7 @@ def test_why_of_a_key_that_is_no_key(store: Store) -> None:
 
 ADOPTER = """
 import sys
-from shapedispatch.keys.code_hash import Environment
+from shapedispatch.keys.identity import Environment
 from shapedispatch.store.store import Row, Store
 store = Store(sys.argv[1])
 environment = Environment({"family": "cuda", "capability": "9.0"}, {"torch": "2.13", "code": "c"})

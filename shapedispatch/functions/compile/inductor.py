@@ -6,6 +6,7 @@ import contextlib
 import logging
 import re
 import sys
+import threading
 import warnings
 import weakref
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
@@ -19,13 +20,11 @@ with warnings.catch_warnings():
     from torch._inductor.codecache import PyCodeCache
     from torch._inductor.compile_fx import compile_fx, compile_fx_inner
 
+from ...hit import profiling
 from ...keys.key import any_autocast
-from ..guards.graph import dtypes_of_numbers
-from .graph_effects import only_computes
-from .skip_wrappers import skip_wrappers
-from .unsafe_ops import refuse_kernels, refuse_unchecked
+from .graph import dtypes_of_numbers, only_computes, refuse_kernels, refuse_unchecked
 
-__all__ = ["Code", "compiler", "effects_only", "settings_identity"]
+__all__ = ["Code", "compiler", "effects_only", "settings_identity", "skip_wrappers"]
 
 
 _autotuning_log = logging.getLogger("torch._inductor.select_algorithm")
@@ -85,7 +84,8 @@ def settings_identity() -> Hashable:
     return getattr(torch._inductor.config, "get_hash", object)()
 
 
-Compile = Callable[[torch.fx.GraphModule, Sequence[Any]], Callable[..., Any]]
+Run = Callable[..., Any]
+Compile = Callable[[torch.fx.GraphModule, Sequence[Any]], Run]
 
 
 def compiler(options: Mapping[str, Any], code: Code) -> Compile:
@@ -95,7 +95,7 @@ def compiler(options: Mapping[str, Any], code: Code) -> Compile:
     """
     patches = {"fallback_random": True, **_SILENT, **options}
 
-    def compile_graph(gm: torch.fx.GraphModule, examples: Sequence[Any]) -> Callable[..., Any]:
+    def compile_graph(gm: torch.fx.GraphModule, examples: Sequence[Any]) -> Run:
         refuse_unchecked(gm, examples)
         with _modules_kept(code), _autotuning_quiet():
             run = _compiled(gm, examples, patches, code, "size_asserts" not in options)
@@ -130,7 +130,7 @@ def _autotuning_quiet() -> Iterator[None]:
 
 def _compiled(
     gm: torch.fx.GraphModule, examples: Sequence[Any], patches: Mapping[str, Any], code: Code, trust: bool
-) -> Callable[..., Any] | None:
+) -> Run | None:
     """The compiled graph; None where it was compiled in ``trust`` of what turned out not to be so.
 
     Assertions of sizes take half a microsecond each, and the key and the guards imply those of inputs. They are left
@@ -196,11 +196,11 @@ def _is_about_sizes(target: Any) -> bool:
     return not str(target).startswith("aten") and not isinstance(target, torch._ops.HigherOrderOperator)
 
 
-def effects_only(gm: torch.fx.GraphModule, examples: Sequence[Any]) -> Callable[..., Any]:
+def effects_only(gm: torch.fx.GraphModule, examples: Sequence[Any]) -> Run:
     """Trace through autograd without compiling anything: for a function's effects alone."""
     from torch._dynamo.backends.common import aot_autograd
 
-    def keep(graph: torch.fx.GraphModule, _: Sequence[Any]) -> Callable[..., Any]:
+    def keep(graph: torch.fx.GraphModule, _: Sequence[Any]) -> Run:
         return graph.forward
 
     return aot_autograd(fw_compiler=keep, bw_compiler=keep)(gm, examples)
@@ -217,3 +217,69 @@ def _is_view(target: Any) -> bool:
         return _is_about_sizes(target)
     returns = target._schema.returns
     return bool(returns) and all(r.alias_info is not None and not r.alias_info.is_write for r in returns)
+
+
+# --------------------------------------------------------------------------------------------- past the wrappers
+
+_watching = threading.Lock()
+
+
+def skip_wrappers(whole: Run, graph: Any) -> Run:
+    """``whole``, from its second run on without what stands around ``graph``, if its first shows that to be nothing.
+
+    AOTAutograd's wrapper writes back what a graph changes of its inputs, makes views anew and keeps autograd out of it;
+    Inductor's tells a profiler. For a graph that only computes, they hand on what they are given, and take a third of
+    the host's time for a small call. That they do so is seen and not presumed: the first run goes through them and is
+    watched.
+
+    ``graph`` is Inductor's, and holds what it runs as ``current_callable``. Grad mode is off meanwhile, as AOTAutograd
+    has it for a graph without a backward; under a profiler ``whole`` runs, whose ranges a trace should show.
+    """
+    found: list[Run | None] = []  # what the graph runs, or None where the wrappers do something
+
+    def run(*inputs: Any) -> Any:
+        if not found:
+            return _watched(whole, graph, inputs, found)
+        code = found[0]
+        if code is None or profiling.state._is_profiler_enabled:
+            return whole(*inputs)
+        if not torch.is_grad_enabled():
+            return code(list(inputs))
+        try:
+            torch._C._set_grad_enabled(False)  # inside: an interrupt may be raised as soon as it is done
+            return code(list(inputs))
+        finally:
+            torch._C._set_grad_enabled(True)
+
+    return run
+
+
+def _watched(whole: Run, graph: Any, inputs: Sequence[Any], found: list[Run | None]) -> Any:
+    """Run the whole, and note whether the graph's code was given these very inputs and made these very outputs."""
+    if not _watching.acquire(blocking=False):  # by another thread, or by the graph itself through an operator's Python
+        return whole(*inputs)
+    code, me, seen = graph.current_callable, threading.get_ident(), []
+
+    def watched(given: list[Any]) -> Any:
+        before = list(given)
+        made = code(given)
+        if threading.get_ident() == me:
+            seen.append((before, made))
+        return made
+
+    try:
+        graph.current_callable = watched
+        outputs = whole(*inputs)
+    finally:
+        graph.current_callable = code
+        _watching.release()
+    straight = len(seen) == 1 and _same(seen[0][0], inputs) and _same(seen[0][1], outputs)
+    found.append(code if straight else None)
+    return outputs
+
+
+def _same(some: Any, others: Any) -> bool:
+    """Whether two sequences hold the same objects."""
+    if not isinstance(some, (list, tuple)) or not isinstance(others, (list, tuple)):
+        return False
+    return len(some) == len(others) and all(one is other for one, other in zip(some, others, strict=True))

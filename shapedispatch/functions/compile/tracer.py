@@ -1,39 +1,36 @@
 """A function to its trace (code, guards, effects) by TorchDynamo.
 
-Dynamo's private names stand here; those for what a graph does in `graph_effects`, for settings in `compiler_config`,
-for asking guards in `trace`: each in one. `trace` runs Dynamo over fake arguments, lets ``compile_graph`` turn the
-graph into something callable, and stops before anything is run. A function that reads more of an argument than a key
-holds cannot be traced (`Untraceable`): the fakes do not have it either, so that what it does with it is not known.
+Dynamo's private names stand here and in `guard_filter`; those for what a graph does in `graph`, for asking guards in
+`build`. `trace` runs Dynamo over fake arguments, lets ``compile_graph`` turn the graph into something callable, and
+stops before anything is run. A function that reads more of an argument than a key holds cannot be traced
+(`Untraceable`): the fakes do not have it either, so that what it does with it is not known.
 """
 
 from __future__ import annotations
 
 import contextlib
-import functools
+import logging
 import os
 import re
 import threading
 import types
-import weakref
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 import torch._dynamo
+import torch._functorch.config
+import torch.compiler.config
 from torch._dynamo import guards as dynamo_guards
 
 from ...backend import Effects
 from ...keys.signature import argument_names, frame_locals, receiver_of, with_code
-from ..guards.code_guard import Standing
-from ..guards.config_guard import Baked, baked
-from ..guards.guard_filter import CODE_GUARDS, Implied
-from ..guards.identity_guard import identities_guarded
-from ..guards.traced_code import Found, followed
-from ..guards.unguarded import is_of_a_class_with_values, unkeyed_reads
-from .compiler_config import compiler_config
-from .graph_effects import aot_metadata, effects_of
-from .trace import Trace
+from ..guards.code_guard import TracedObjects, traced_code
+from ..guards.guard import Guard, config_guards
+from ..guards.guard_filter import CODE_GUARDS, GuardFilter, Verdict, identities_guarded, is_of_a_class_with_values
+from .build import Trace
+from .graph import aot_metadata, called, effects_of, nodes, unkeyed_reads
 
 __all__ = ["GraphCompiler", "Replaced", "Untraceable", "trace"]
 
@@ -52,40 +49,6 @@ class _Stop(BaseException):
     """Raised in place of the first run of a fresh build: a build is made without being run."""
 
 
-@dataclass(slots=True)
-class _Recording:
-    """What one trace leaves behind; one exists while Dynamo runs, under the lock that building holds.
-
-    ``thread`` is the one that traces: another may compile something of the user's own meanwhile.
-    """
-
-    compile_graph: GraphCompiler
-    fn: types.FunctionType
-    scope: Mapping[str, Any]
-    made: list[bool] = field(default_factory=list)
-    managers: list[Any] = field(default_factory=list)
-    referents: list[Any] = field(default_factory=list)
-    odd: list[str] = field(default_factory=list)
-    unwatched: list[str] = field(default_factory=list)
-    found: Found = field(default_factory=Found)
-    traced: list[types.CodeType] | None = None
-    standing: Standing | None = None
-    """The code as it was before the graph was compiled, which takes seconds."""
-    locals_kept: set[str] = field(default_factory=set)
-    state_kept: bool = False
-    effects: Effects | None = None
-    compiled: Any = None
-    baked: Baked = field(default_factory=Baked)
-    thread: int = field(default_factory=threading.get_ident)
-
-    def arguments(self) -> dict[str, Any]:
-        """What the call gives, by the parameters' names."""
-        return {name: self.scope[name] for name in argument_names(self.fn) if name in self.scope}
-
-
-_recording: _Recording | None = None
-
-
 def trace(
     fn: types.FunctionType,
     args: tuple[Any, ...],
@@ -100,94 +63,190 @@ def trace(
     ``tag`` goes into Inductor's cache keys: one hint's artifact is else served for every hint. With ``number_inputs``
     the numbers of the call become inputs of the build instead of constants.
     """
-    once = functools.partial(_traced_once, fn, args, kwargs, compile_graph, tag, number_inputs)
     for _ in range(TRIES - 1):
         with contextlib.suppress(Replaced):
-            return once()
-    return once()
+            return Session(fn, args, kwargs, compile_graph).trace(tag, number_inputs)
+    return Session(fn, args, kwargs, compile_graph).trace(tag, number_inputs)
 
 
 TRIES = 3
 """For code that another thread replaces meanwhile."""
 
 
-def _traced_once(
-    fn: types.FunctionType,
-    args: tuple[Any, ...],
-    kwargs: Mapping[str, Any],
-    compile_graph: GraphCompiler,
-    tag: str,
-    number_inputs: bool,
-) -> Trace:
-    """See `trace`; raises Replaced, too."""
-    global _recording
-    twin = _fresh_copy(fn)
-    scope = frame_locals(fn, args, kwargs)
-    record = _recording = _Recording(compile_graph, fn, scope)
-    try:
-        entries = _run_dynamo(twin, args, kwargs, tag, number_inputs)
-    finally:
-        _recording = None
-    if len(entries) != 1 or record.effects is None:
-        raise Untraceable("there is nothing in it to compile: no operation on a tensor")
-    if record.unwatched:
-        classes = ", ".join(dict.fromkeys(record.unwatched))
-        raise Untraceable(f"it uses {classes}, and this torch's compiled code would not see a class's values change")
-    if record.odd:
-        raise Untraceable("it depends on what no key holds: " + "; ".join(dict.fromkeys(record.odd)))
-    standing = followed(fn, record.found, record.traced)
-    # In this order: what another thread replaces after this look is seen by `code_guard`.
-    replaced = record.standing.replaced() if record.standing is not None else None
-    changed = replaced or record.baked.changed()
-    if changed is not None:
-        raise Replaced(f"while it was compiled, {changed}")
-    record.made.append(True)
-    return _finished(fn, record, standing, *entries[0])
+class Session:
+    """One trace of one call: while Dynamo runs, its backend and its filter of guards; asked afterwards what came of it.
+
+    ``thread`` is the one that traces: another may compile something of the user's own meanwhile.
+    """
+
+    def __init__(
+        self, fn: types.FunctionType, args: tuple[Any, ...], kwargs: Mapping[str, Any], compile_graph: GraphCompiler
+    ) -> None:
+        self.fn, self.args, self.kwargs, self.compile_graph = fn, args, kwargs, compile_graph
+        self.scope = frame_locals(fn, args, kwargs)
+        self.arguments = {name: self.scope[name] for name in argument_names(fn) if name in self.scope}
+        self.thread = threading.get_ident()
+        self.made: list[bool] = []
+        self.managers: list[Any] = []
+        self.found = TracedObjects()
+        self.unsupported: list[str] = []
+        self.unguarded: list[str] = []
+        self.locals_kept: set[str] = set()
+        self.state_kept = False
+        self.effects: Effects | None = None
+
+    def trace(self, tag: str, number_inputs: bool) -> Trace:
+        """What came of it; raises Untraceable, and Replaced, too."""
+        entries = self._run(tag, number_inputs)
+        if len(entries) != 1 or self.effects is None:
+            raise Untraceable("there is nothing in it to compile: no operation on a tensor")
+        self._raise_if_unguarded()
+        code_guard = traced_code(self.fn, self.found, self.traced)
+        # In this order: what another thread replaces after this look is seen by the guard.
+        guards: tuple[Guard, ...] = (self.code_before, *self.guards)
+        for guard in guards:
+            if (changed := guard.failed()) is not None:
+                raise Replaced(f"while it was compiled, {changed}")
+        self.made.append(True)
+        code, manager = entries[0]
+        _shorten(code, self.fn.__globals__, self.compiled)
+        return Trace(
+            call=with_code(self.fn, code),
+            effects=self.effects,
+            function=self.fn,
+            state=self.state_kept,
+            code_guard=code_guard,
+            guards=self.guards,
+            dynamo_guards=self.managers[0],
+            unimplied=manager.root.check,
+            locals=frozenset(self.locals_kept),
+        )
+
+    def _raise_if_unguarded(self) -> None:
+        """Where it read what neither a key nor a guard holds."""
+        if self.unguarded:
+            classes = ", ".join(dict.fromkeys(self.unguarded))
+            raise Untraceable(
+                f"it uses {classes}, and this torch's compiled code would not see a class's values change"
+            )
+        if self.unsupported:
+            raise Untraceable("it depends on what no key holds: " + "; ".join(dict.fromkeys(self.unsupported)))
+
+    def _run(self, tag: str, number_inputs: bool) -> list[tuple[types.CodeType, Any]]:
+        """Cache entries that Dynamo made for a copy of the function, taken out of its cache."""
+        from torch._C._dynamo.eval_frame import _debug_get_cache_entry_list, reset_code
+
+        twin = _fresh_copy(self.fn)
+        compiled = torch.compile(twin, fullgraph=True, backend=_backend, options={"guard_filter_fn": _filter_guards})
+        try:
+            with compiler_config(tag, number_inputs), self.active():
+                compiled(*self.args, **self.kwargs)
+        except _Stop:
+            pass
+        except Exception as error:  # noqa: BLE001 - whatever stops Dynamo or the compiler is this build's refusal
+            raise Untraceable(_reason(error)) from None
+        finally:
+            # Taken before the reset, since a dying code object deletes its globals; reset in every case, since the code
+            # object and its entry keep each other alive.
+            entries = [(entry.code, entry.guard_manager) for entry in _debug_get_cache_entry_list(twin.__code__)]
+            reset_code(twin.__code__)
+        return entries
+
+    @contextlib.contextmanager
+    def active(self) -> Iterator[None]:
+        """Have Dynamo's hooks ask this session.
+
+        Kept are both guard managers that Dynamo makes when guards are filtered: all guards, then the rest.
+        """
+        global _session
+        maker: Any = dynamo_guards.CheckFunctionManager
+        original = maker.build_guards
+
+        def build_guards(checks: Any, *args: Any, **kwargs: Any) -> Any:
+            built = original(checks, *args, **kwargs)
+            if self._is_tracing():
+                self.managers.append(built[1])
+                self.found.compared.extend(one for ref in checks._weakrefs.values() if (one := ref()) is not None)
+            return built
+
+        self.filter = GuardFilter(self.arguments, receiver_of(self.fn))
+        try:
+            _session, maker.build_guards = self, build_guards
+            with identities_guarded(self._is_tracing, self.filter.tensors):
+                yield
+        finally:
+            _session, maker.build_guards = None, original
+
+    def _is_tracing(self) -> bool:
+        return self.thread == threading.get_ident()
+
+    def compile(self, gm: torch.fx.GraphModule, examples: Sequence[Any]) -> Callable[..., Any]:
+        """As Dynamo's backend: the graph, compiled, which is not run yet."""
+        self.traced = _followed()
+        # The code as it was before the graph was compiled, which takes seconds.
+        self.code_before = traced_code(self.fn, self._seen_by_guards(), self.traced)
+        self.unsupported += unkeyed_reads(gm, [self.fn.__code__, *(self.traced or ())])
+        self.guards = config_guards(map(called, nodes(gm)))
+        compiled = self.compiled = self.compile_graph(gm, examples)
+        _say_nothing_donated()
+        self.effects = effects_of(gm, self.arguments, receiver_of(self.fn))
+        made = self.made  # not the session, which holds the arguments
+
+        def run(*inputs: Any) -> Any:
+            if not made:
+                raise _Stop
+            return compiled(*inputs)
+
+        return run
+
+    def _seen_by_guards(self) -> TracedObjects:
+        """What the guards look at that Dynamo has noted, by their names: expressions over globals and locals.
+
+        A name that cannot be read yet is left out.
+        """
+        found = TracedObjects()
+        context = torch._guards.TracingContext.try_get()
+        for guard in context.guards_context.dynamo_guards if context is not None else ():
+            with contextlib.suppress(AttributeError, LookupError, NameError, SyntaxError, TypeError, ValueError):
+                found.add(eval(str(guard.name), {"G": self.fn.__globals__, "L": self.scope}))
+        return found
+
+    def keeps(self, guard: Any) -> bool:
+        """As Dynamo's filter of guards: whether to ask one on each call, since an equal key does not imply it."""
+        name, kind = guard.orig_guard.name, guard.guard_type  # guard.name has lost its L[...]
+        verdict = self.filter.verdict(name, kind)
+        if guard.has_value:
+            self.found.add(guard.value)
+        if is_of_a_class_with_values(guard):
+            self.unguarded.append(name)
+        if verdict is Verdict.UNSUPPORTED:
+            self.unsupported.append(f"{name} ({kind})")
+        elif verdict is Verdict.CHECK:
+            self.state_kept |= bool(name) and kind not in CODE_GUARDS
+            self.locals_kept.update(re.findall(r"L\['(\w+)'\]", name))
+        return verdict is Verdict.CHECK
 
 
-def _run_dynamo(
-    twin: types.FunctionType, args: tuple[Any, ...], kwargs: Mapping[str, Any], tag: str, number_inputs: bool
-) -> list[tuple[types.CodeType, Any]]:
-    """Cache entries that Dynamo made for the copy, taken out of its cache."""
-    from torch._C._dynamo.eval_frame import _debug_get_cache_entry_list, reset_code
-
-    compiled = torch.compile(twin, fullgraph=True, backend=_backend, options={"guard_filter_fn": _split_guards})
-    try:
-        with compiler_config(tag, number_inputs), _guards_recorded(), _identities_guarded():
-            compiled(*args, **kwargs)
-    except _Stop:
-        pass
-    except Exception as error:  # noqa: BLE001 - whatever stops Dynamo or the compiler is this build's refusal
-        raise Untraceable(_reason(error)) from None
-    finally:
-        # Taken before the reset, since a dying code object deletes its globals; reset in every case, since the code
-        # object and its entry keep each other alive.
-        entries = [(entry.code, entry.guard_manager) for entry in _debug_get_cache_entry_list(twin.__code__)]
-        reset_code(twin.__code__)
-    return entries
+_session: Session | None = None
+"""The one that traces, under the lock that building holds."""
 
 
-def _finished(
-    fn: types.FunctionType, record: _Recording, standing: Standing, code: types.CodeType, manager: Any
-) -> Trace:
-    _shorten(code, fn.__globals__, record.compiled)
-    dead: list[Any] = []
-    # A guard by identity holds only while the object lives: afterwards another may get its address.
-    watched = [weakref.ref(referent, dead.append) for referent in record.referents]
-    assert record.effects is not None
-    return Trace(
-        call=with_code(fn, code),
-        effects=record.effects,
-        state=record.state_kept,
-        standing=standing,
-        function=fn,
-        _all=record.managers[0],
-        _rest=manager.root.check,
-        _locals=frozenset(record.locals_kept),
-        _dead=dead,
-        _watched=watched,
-        baked=record.baked,
-    )
+# Module-level functions: Dynamo keeps every backend it has met for ever.
+def _backend(gm: torch.fx.GraphModule, examples: Sequence[Any], **_: Any) -> Callable[..., Any]:
+    assert _session is not None
+    return _session.compile(gm, examples)
+
+
+def _filter_guards(guards: Sequence[Any]) -> list[bool]:
+    assert _session is not None
+    return [_session.keeps(guard) for guard in guards]
+
+
+def _followed() -> list[types.CodeType] | None:
+    """The code that Dynamo has followed, the function's own and what it calls; None where this torch does not tell."""
+    ask = getattr(torch._guards.TracingContext, "get_traced_code", None)
+    traced = ask() if ask is not None else None
+    return None if traced is None else list(traced)
 
 
 def _shorten(code: types.CodeType, scope: dict[str, Any], compiled: Any) -> None:
@@ -219,105 +278,11 @@ def _in_torch(fn: types.FunctionType) -> bool:
 _TORCH = os.path.join(os.path.dirname(torch.__file__), "")  # noqa: PTH118, PTH120 - texts, as code objects have them
 
 
-def _identities_guarded() -> contextlib.AbstractContextManager[None]:
-    """Have what this thread's trace compares by identity guarded by it; the key holds which of its tensors are one."""
-    record = _recording
-    assert record is not None
-    keyed = Implied(record.arguments(), receiver_of(record.fn)).tensors
-    return identities_guarded(lambda: record.thread == threading.get_ident(), keyed)
-
-
-@contextlib.contextmanager
-def _guards_recorded() -> Iterator[None]:
-    """Keep both guard managers that Dynamo makes when guards are filtered: all guards, then the rest."""
-    manager_class: Any = dynamo_guards.CheckFunctionManager
-    original = manager_class.build_guards
-
-    def build_guards(self: Any, *args: Any, **kwargs: Any) -> Any:
-        built = original(self, *args, **kwargs)
-        if _recording is not None and _recording.thread == threading.get_ident():
-            _recording.managers.append(built[1])
-            _recording.referents.extend(o for ref in self._weakrefs.values() if (o := ref()) is not None)
-        return built
-
-    manager_class.build_guards = build_guards
-    try:
-        yield
-    finally:
-        manager_class.build_guards = original
-
-
-# A module-level function: Dynamo keeps every backend it has met for ever.
-def _backend(gm: torch.fx.GraphModule, examples: Sequence[Any], **_: Any) -> Callable[..., Any]:
-    record = _recording
-    assert record is not None
-    record.traced = _traced_code()
-    record.standing = followed(record.fn, _found_by_guards(record.fn, record.scope), record.traced)
-    record.odd += unkeyed_reads(gm, [record.fn.__code__, *(record.traced or ())])
-    record.baked = baked(gm)
-    compiled = record.compiled = record.compile_graph(gm, examples)
-    _say_nothing_donated()
-    record.effects = effects_of(gm, record.arguments(), receiver_of(record.fn))
-    made = record.made  # not the record, which holds the arguments
-
-    def run(*inputs: Any) -> Any:
-        if not made:
-            raise _Stop
-        return compiled(*inputs)
-
-    return run
-
-
-def _traced_code() -> list[types.CodeType] | None:
-    """The code that Dynamo has followed, the function's own and what it calls; None where this torch does not tell."""
-    ask = getattr(torch._guards.TracingContext, "get_traced_code", None)
-    traced = ask() if ask is not None else None
-    return None if traced is None else list(traced)
-
-
-def _found_by_guards(fn: types.FunctionType, scope: Mapping[str, Any]) -> Found:
-    """What the guards look at that Dynamo has noted, by their names: expressions over globals ``G`` and locals ``L``.
-
-    A name that cannot be read yet is left out.
-    """
-    found = Found()
-    context = torch._guards.TracingContext.try_get()
-    for guard in context.guards_context.dynamo_guards if context is not None else ():
-        with contextlib.suppress(AttributeError, LookupError, NameError, SyntaxError, TypeError, ValueError):
-            found.add(eval(str(guard.name), {"G": fn.__globals__, "L": scope}))
-    return found
-
-
 def _say_nothing_donated() -> None:
     """AOTAutograd leaves None where its backward, at retain_graph=True, asks for an empty list of donated buffers."""
     metadata = aot_metadata()
     if metadata is not None and getattr(metadata, "bw_donated_idxs", []) is None:
         metadata.bw_donated_idxs = []
-
-
-# --------------------------------------------------------------------------------------------------------------- guards
-
-
-def _split_guards(guards: Sequence[Any]) -> list[bool]:
-    """Which guards to ask on each call: those that an equal key does not imply."""
-    record = _recording
-    assert record is not None
-    implied = Implied(record.arguments(), receiver_of(record.fn))
-    keep = []
-    for entry in guards:
-        name, kind = entry.orig_guard.name, entry.guard_type  # entry.name has lost its L[...]
-        verdict = implied.verdict(name, kind)
-        keep.append(verdict == "ask")
-        if entry.has_value:
-            record.found.add(entry.value)
-        if is_of_a_class_with_values(entry):
-            record.unwatched.append(name)
-        if verdict == "odd":
-            record.odd.append(f"{name} ({kind})")
-        elif verdict == "ask":
-            record.state_kept |= bool(name) and kind not in CODE_GUARDS
-            record.locals_kept.update(re.findall(r"L\['(\w+)'\]", name))
-    return keep
 
 
 def _reason(error: Exception) -> str:
@@ -326,3 +291,52 @@ def _reason(error: Exception) -> str:
     lines = [line.strip() for line in str(inner).strip().splitlines() if line.strip()]
     text = " ".join(lines[:2]) if lines else type(inner).__name__
     return f"{type(inner).__name__}: {text[:300]}"
+
+
+# ------------------------------------------------------------------------------------------ the compiler's settings
+
+
+@contextlib.contextmanager
+def compiler_config(tag: str, number_inputs: bool) -> Iterator[None]:
+    """Compiler settings that a build needs, for the time of one trace; they are global, hence the lock."""
+    dynamo = torch._dynamo.config.patch(
+        automatic_dynamic_shapes=False,  # what is dynamic is said, not learned from other copies of the function
+        assume_static_by_default=not number_inputs,
+        skip_nnmodule_hook_guards=False,  # a hook added to a module later must be seen
+        **_known(
+            torch._dynamo.config,
+            record_runtime_overhead=False,  # two Python calls a run, for a profiler's event
+            skip_tensor_guards_with_matching_dict_tags=False,  # `p.data = ...` leaves the dict of `p` as it was
+            skip_guards_on_constant_func_defaults=False,  # they may be replaced
+            assume_dunder_attributes_remain_unchanged=False,  # so may what is in a closure
+        ),
+    )
+    functorch = torch._functorch.config.patch(
+        force_non_lazy_backward_lowering=True,  # a backward compiled at its first use would be compiled under no lock
+        donated_buffer=False,  # plain allows retain_graph=True
+        enable_autograd_cache=False,  # a hit would skip the look at the graph
+    )
+    tagged = torch.compiler.config.patch(cache_key_tag=tag)  # type: ignore[attr-defined]  # added by the module itself
+    with warnings.catch_warnings(), dynamo, functorch, tagged, _quiet_loggers():
+        warnings.simplefilter("ignore")
+        yield
+
+
+@contextlib.contextmanager
+def _quiet_loggers() -> Iterator[None]:
+    """What fails is a build's refusal, told in a sentence; torch would log pages of it as an error."""
+    names = ("torch._guards", "torch._inductor.utils", "torch._subclasses.fake_tensor")
+    loggers = [logging.getLogger(name) for name in names]
+    before = [logger.disabled for logger in loggers]
+    for logger in loggers:
+        logger.disabled = True
+    try:
+        yield
+    finally:
+        for logger, disabled in zip(loggers, before, strict=True):
+            logger.disabled = disabled
+
+
+def _known(config: Any, **wanted: Any) -> dict[str, Any]:
+    """Those settings that this release of torch has."""
+    return {name: value for name, value in wanted.items() if hasattr(config, name)}

@@ -2,17 +2,21 @@
 
 Dynamo follows a method to where Python finds it, on a class or one of its bases, and guards hardly any of those places:
 what is replaced there later (by a reload in a notebook, say) would not be seen. So classes are watched, and functions
-for other code or defaults; `traced_code` says which. Nothing here keeps a class alive: its build goes with it.
+for other code or defaults; nothing here keeps a class alive: its build goes with it.
+
+Dynamo's guards show the objects that it met; of what it found on their classes it tells the code objects alone.
+Functions are looked for from there: on those classes, and in what they wrap or close over.
 """
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import functools
 import types
 import weakref
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import repeat
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from operator import is_
 from typing import Any
 
@@ -20,21 +24,21 @@ from torch import Tensor
 
 from ...hit import native
 
-__all__ = ["Standing", "code_on", "mutable_bases"]
+__all__ = ["CodeGuard", "TracedObjects", "code_on", "mutable_bases", "traced_code"]
 
 _IMMUTABLE = 1 << 8
 """Python's flag of classes whose attributes cannot be set."""
 _names_on, _order, _flags = (type.__dict__[name].__get__ for name in ("__dict__", "__mro__", "__flags__"))
 """What a class is to Python, whatever a class of classes says under these names."""
 _MISSING = object()
-GONE = "a class that it uses is gone"
 
 
-class Standing:
-    """Classes and functions as they were when a build was made.
+class CodeGuard:
+    """Classes and functions as they were when a build was made, and ``objects`` that must live as long as it runs.
 
     ``names`` are those that its code uses; None where that is not known. Of torch's own classes only these matter, and
-    the special methods: one that is made for any use is extended by other libraries.
+    the special methods: one that is made for any use is extended by other libraries. A guard by identity holds only
+    while its object lives: afterwards another may get its address.
     """
 
     def __init__(
@@ -43,59 +47,62 @@ class Standing:
         functions: Sequence[types.FunctionType],
         classes: Iterable[type],
         names: Collection[str] | None = None,
+        objects: Iterable[Any] = (),
     ) -> None:
-        self._dead: list[Any] = []
+        dead = self._dead = list[str]()  # what is gone, each in a sentence
         self._fn = fn  # which is held: a build has its code and its closure
-        self._functions = [_Was.of(one) for one in (fn, *functions)]
+        self._functions = [_Function.of(one) for one in (fn, *functions)]
         self._names = names
         watched = list(classes)
-        self._looks = _looks_at(watched, names)  # first: what changes after it is looked into
-        self._classes = [_Class.of(cls, names, self._dead) for cls in watched]
+        self._own = _own_of(watched, names)  # first: what changes after it is looked into
+        self._classes = [
+            _Class(weakref.ref(cls, lambda _: dead.append(_CLASS_GONE)), names, _as_parts(code_on(cls, names)))
+            for cls in watched
+        ]
+        self._objects = [
+            weakref.ref(one, lambda _: dead.append("an object that the function reads is gone")) for one in objects
+        ]
 
-    def of(self, fn: types.FunctionType) -> Standing:
+    def moved_to(self, fn: types.FunctionType) -> CodeGuard:
         """The same for another function of the first one's code: what else there is must be as it was here."""
         twin = copy.copy(self)
-        twin._fn, twin._functions = fn, [_Was.of(fn), *self._functions[1:]]
+        twin._fn, twin._functions = fn, [_Function.of(fn), *self._functions[1:]]
         return twin
 
-    def replaced(self) -> str | None:
-        """What was replaced since, for a person; None while everything stands."""
+    def failed(self) -> str | None:
+        """What was replaced or is gone since, for a person; None while everything is as it was."""
         if self._dead:
-            return GONE
-        for was in self._functions:
-            if not was.stands():
-                return f"{was.name} has other code or defaults now"
-        for look in self._looks:
-            if not look():
-                return self._on_classes()
-        return None
+            return self._dead[0]
+        for function in self._functions:
+            if not function.check():
+                return f"{function.name} has other code or defaults now"
+        return None if all(own.check() for own in self._own) else self._replaced_on_classes()
 
-    def _on_classes(self) -> str | None:
+    def _replaced_on_classes(self) -> str | None:
         """What was replaced on a class; what is there beside code may change, and is guarded by its value."""
-        looks = _looks_at([cls for one in self._classes if (cls := one.reference()) is not None], self._names)
-        for one in self._classes:
-            replaced = one.replaced(self._names)
-            if replaced is not None:
-                return replaced
-        self._looks = looks
-        return None
+        own = _own_of([cls for one in self._classes if (cls := one.reference()) is not None], self._names)
+        replaced = next((why for one in self._classes if (why := one.failed()) is not None), None)
+        if replaced is None:
+            self._own = own
+        return replaced
 
-    def watch(self) -> Callable[[], bool]:
-        """Whether everything stands, as a function for every hit: in C where that is in use."""
+    def check(self) -> bool:
+        """Whether everything is as it was."""
+        return self.failed() is None
+
+    def fast_check(self) -> Callable[[], bool]:
+        """`check` for every hit: in C where that is in use."""
         c = native.module()
         classes = [one.reference() for one in self._classes]
-        functions = [fn for was in self._functions if (fn := was.reference()) is not None]
+        functions = [fn for one in self._functions if (fn := one.reference()) is not None]
         if c is None or None in classes:
-            return self._stands
-        watch: Callable[[], bool] = c.CodeGuard(tuple(classes), tuple(functions), self._dead, self._stands)
-        return watch
-
-    def _stands(self) -> bool:
-        return self.replaced() is None
+            return self.check
+        in_c: Callable[[], bool] = c.CodeGuard(tuple(classes), tuple(functions), self._dead, self.check)
+        return in_c
 
 
 @dataclass(frozen=True, slots=True)
-class _Was:
+class _Function:
     """A function as it was."""
 
     reference: weakref.ref[types.FunctionType]
@@ -105,12 +112,12 @@ class _Was:
     keyword_defaults: Mapping[str, Any] | None
 
     @classmethod
-    def of(cls, fn: types.FunctionType) -> _Was:
+    def of(cls, fn: types.FunctionType) -> _Function:
         """As it is now."""
         named = fn.__kwdefaults__
         return cls(weakref.ref(fn), fn.__qualname__, fn.__code__, fn.__defaults__, named and dict(named))
 
-    def stands(self) -> bool:
+    def check(self) -> bool:
         """Whether it would run the same code with the same defaults; one that is gone is no more found where it was."""
         now = self.reference()
         if now is None:
@@ -123,26 +130,55 @@ class _Was:
         return then.keys() == named.keys() and all(named[name] is then[name] for name in then)
 
 
+_CLASS_GONE = "a class that it uses is gone"
+
+
 @dataclass(frozen=True, slots=True)
 class _Class:
-    """The code on a class as it was."""
+    """A watched class: the code that Python found on it and its bases."""
 
     reference: weakref.ref[type]
+    names: Collection[str] | None
     code: Mapping[str, _Parts]
 
-    @classmethod
-    def of(cls, watched: type, names: Collection[str] | None, dead: list[Any]) -> _Class:
-        """As it is now."""
-        return cls(weakref.ref(watched, dead.append), _as_parts(code_on(watched, names)))
-
-    def replaced(self, names: Collection[str] | None) -> str | None:
+    def failed(self) -> str | None:
         """What is other code now, for a person."""
         cls = self.reference()
         if cls is None:
-            return GONE
-        now = _as_parts(code_on(cls, names))
+            return _CLASS_GONE
+        now = _as_parts(code_on(cls, self.names))
         odd = [name for name in {**self.code, **now} if not _are(now.get(name, ()), self.code.get(name, ()))]
         return f"{cls.__qualname__}.{odd[0]} has been replaced" if odd else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Own:
+    """What a class itself holds, and the order of its bases: while it is the same, code need not be looked through."""
+
+    reference: weakref.ref[type]
+    names: Collection[str] | None
+    held: _Parts
+
+    def check(self) -> bool:
+        """Whether nothing was set, deleted or added that could matter; False may be a false alarm."""
+        now = self.reference()
+        return now is not None and _are(_own(now, self.names), self.held)
+
+
+def _own_of(classes: Iterable[type], names: Collection[str] | None) -> list[_Own]:
+    """What is asked first of classes."""
+    bases = dict.fromkeys(base for cls in classes for base in (cls, *mutable_bases(cls)))
+    return [_Own(weakref.ref(base), names, _own(base, names)) for base in bases]
+
+
+def _own(base: type, names: Collection[str] | None) -> _Parts:
+    """By weak references, but for what is on torch's classes, which stay."""
+    held, order = _names_on(base), map(weakref.ref, _order(base))
+    if not _is_torchs(base):
+        return (*order, *held, *(part for value in [*held.values()] if _is_code(value) for part in _parts(value)))
+    if names is None or not issubclass(base, Tensor):
+        return (*order, *held, *held.values())
+    return (*order, *(held.get(name, _MISSING) for name in names))
 
 
 # ---------------------------------------------------------------------------------------- an object that is not held
@@ -215,57 +251,100 @@ def _is_torchs(base: type) -> bool:
     return isinstance(module, str) and module.partition(".")[0] == "torch"
 
 
-def _looks_at(classes: Sequence[type], names: Collection[str] | None) -> list[Callable[[], bool]]:
-    """What is asked first of classes: while it holds they need not be looked through."""
-    bases = dict.fromkeys(base for cls in classes for base in mutable_bases(cls))
-    return [*(_look_at(base, names) for base in bases), *map(_order_of, classes)]
+# ----------------------------------------------------------------------------------------------- what was traced
+
+_BY_DYNAMO = frozenset({"forward", "_call_impl", "_wrapped_call_impl"})
+"""From the call of a module it goes to its ``forward`` straight away: no code that it follows names what is between."""
 
 
-def _look_at(base: type, names: Collection[str] | None) -> Callable[[], bool]:
-    """Whether nothing was set, deleted or added on a class itself that could matter; False may be a false alarm."""
-    if not _is_torchs(base):
-        return _users(base)
-    held = _names_on(base)
-    if names is None or not issubclass(base, Tensor):
-        return _unchanged(held, tuple(held), tuple(held.values()))
-    return _unchanged_under(held, tuple(names), tuple(held.get(name, _MISSING) for name in names))
+@dataclass(slots=True)
+class TracedObjects:
+    """What guards look at: the classes of it, and the functions."""
+
+    classes: dict[type, None] = field(default_factory=dict)
+    functions: list[types.FunctionType] = field(default_factory=list)
+    compared: list[Any] = field(default_factory=list)
+    """By identity."""
+
+    def add(self, value: Any) -> None:
+        """Take what a guard looks at; tensors are fakes here, and their class is always watched."""
+        kind = type(value)  # what an object says of its class may be anything
+        if kind is types.MethodType:
+            self.add(value.__func__)
+            self.add(value.__self__)
+        elif kind is types.FunctionType:
+            self.functions.append(value)
+        elif not issubclass(kind, Tensor):
+            self.classes[kind] = None
+            if issubclass(kind, type):
+                self.classes[value] = None
 
 
-def _unchanged(held: Mapping[str, Any], names: tuple[str, ...], values: tuple[Any, ...]) -> Callable[[], bool]:
-    return lambda: tuple(held) == names and all(map(is_, held.values(), values))
+def traced_code(fn: types.FunctionType, found: TracedObjects, traced: Collection[types.CodeType] | None) -> CodeGuard:
+    """What to watch of a trace of ``fn``.
+
+    ``traced`` is the code that Dynamo followed, None where it does not tell: then all that may have been is watched.
+    """
+    names = None if traced is None else _BY_DYNAMO.union(*map(_names_in, traced))
+    classes = _closed((Tensor, *found.classes), names)
+    methods = [one for cls in classes for held in code_on(cls, names).values() for one in _functions_in(held)]
+    reached = _reached([fn, *found.functions, *methods])
+    functions = [one for one in reached if one is not fn and (traced is None or one.__code__ in traced)]
+    return CodeGuard(fn, functions, classes, names, found.compared)
 
 
-def _unchanged_under(held: Mapping[str, Any], names: tuple[str, ...], values: tuple[Any, ...]) -> Callable[[], bool]:
-    return lambda: all(map(is_, map(held.get, names, repeat(_MISSING)), values))
+def _names_in(code: types.CodeType) -> set[str]:
+    """What attributes its code may name: as Python compiled them, and as text for `getattr`."""
+    return {*code.co_names, *_texts_in(code.co_consts)}
 
 
-def _users(base: type) -> Callable[[], bool]:
-    """Of a class of the user's, which must not be held."""
-    reference, names, code = weakref.ref(base), tuple(_names_on(base)), _own_code(base)
-
-    def same() -> bool:
-        now = reference()
-        if now is None or tuple(_names_on(now)) != names:
-            return False
-        found = _own_code(now)
-        return len(found) == len(code) and all(map(_are, found, code))
-
-    return same
+def _texts_in(constants: Iterable[Any]) -> Iterator[str]:
+    for constant in constants:
+        if isinstance(constant, str):
+            yield constant
+        elif isinstance(constant, (tuple, frozenset)):
+            yield from _texts_in(constant)
 
 
-def _own_code(base: type) -> list[_Parts]:
-    return [_parts(held) for held in _names_on(base).values() if _is_code(held)]
+def _closed(classes: Iterable[type], names: Collection[str] | None) -> list[type]:
+    """Classes with those of their classes and descriptors, which may run code of their own."""
+    found: dict[type, None] = {}
+    left = list(classes)
+    while left:
+        cls = left.pop()
+        if cls in found or not mutable_bases(cls):
+            continue
+        found[cls] = None
+        left += [type(cls), *(type(held) for held in code_on(cls, names).values())]
+    return list(found)
 
 
-def _order_of(cls: type) -> Callable[[], bool]:
-    """Whether Python looks through the same bases in the same order."""
-    if _is_torchs(cls):
-        mro = _order(cls)
-        return lambda: _order(cls) is mro
-    reference, order = weakref.ref(cls), tuple(map(weakref.ref, _order(cls)))
+def _reached(functions: Iterable[types.FunctionType]) -> dict[types.FunctionType, None]:
+    """Functions with what they wrap and close over."""
+    found: dict[types.FunctionType, None] = {}
+    left = list(functions)
+    while left:
+        fn = left.pop()
+        if fn not in found:
+            found[fn] = None
+            held = [vars(fn).get("__wrapped__"), *_closed_over(fn)]
+            left += [inner for one in held for inner in _functions_in(one)]
+    return found
 
-    def same() -> bool:
-        now = reference()
-        return now is not None and _are(tuple(map(weakref.ref, _order(now))), order)
 
-    return same
+def _closed_over(fn: types.FunctionType) -> Iterator[Any]:
+    for cell in fn.__closure__ or ():
+        with contextlib.suppress(ValueError):  # nothing is in it yet
+            yield cell.cell_contents
+
+
+def _functions_in(held: Any) -> list[types.FunctionType]:
+    """The function itself, or what Python's own wrappers hold; others are objects, with a class that is watched."""
+    kind = type(held)
+    if issubclass(kind, (staticmethod, classmethod, types.MethodType)):
+        held = held.__func__
+    elif issubclass(kind, property):
+        held = held.fget
+    elif issubclass(kind, (functools.partial, functools.partialmethod, functools.cached_property)):
+        held = held.func
+    return [held] if type(held) is types.FunctionType else []

@@ -1,18 +1,32 @@
-"""Which of Dynamo's guards the key of a call implies: those need not be asked when a build is run."""
+"""Dynamo's own guards: which of them the key of a call implies, which are added, and what none of them sees.
+
+Those that a key implies need not be asked when a build is run.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from enum import Enum
+import contextlib
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from enum import Enum, auto
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch._dynamo import symbolic_convert, variables
+from torch._dynamo.guards import GuardBuilder, install_guard
 from torch.nn import Module
+from torch.torch_version import TorchVersion
 
 from ...keys.key import Bypass, describe
 
-__all__ = ["CODE_GUARDS", "Implied"]
+__all__ = [
+    "CLASSES_ARE_WATCHED",
+    "CODE_GUARDS",
+    "GuardFilter",
+    "Verdict",
+    "identities_guarded",
+    "is_of_a_class_with_values",
+]
 
 _CONTAINER_GUARDS = frozenset(
     {
@@ -33,7 +47,15 @@ _TENSOR_GUARDS = frozenset({"TENSOR_MATCH", "TYPE_MATCH", "DUPLICATE_INPUT"})
 _AMBIENT_IN_KEY = frozenset({"AUTOGRAD_SAVED_TENSORS_HOOKS", "DEFAULT_DEVICE"})
 
 
-class Implied:
+class Verdict(Enum):
+    """What becomes of a guard: an equal key implies it, it is asked on each call, or nothing here can rely on it."""
+
+    IMPLIED = auto()
+    CHECK = auto()
+    UNSUPPORTED = auto()
+
+
+class GuardFilter:
     """Which guards a key implies, by where in the call they look."""
 
     def __init__(self, arguments: Mapping[str, Any], receiver: str | None) -> None:
@@ -69,19 +91,19 @@ class Implied:
         for place, item in items.items():
             self._sort(item, place)
 
-    def verdict(self, name: str, kind: str) -> str:
-        """``implied`` by an equal key, ``ask`` on each call, or ``odd``: a guard on an argument that no key implies."""
+    def verdict(self, name: str, kind: str) -> Verdict:
+        """Of a guard on what Dynamo calls by that ``name``; one on an argument that no key implies is unsupported."""
         if kind in _AMBIENT_IN_KEY or kind == "SHAPE_ENV":
-            return "implied"
+            return Verdict.IMPLIED
         if any(_inside(name, path) for path in self.states):
-            return "ask"
-        if name in self.tensors:
-            return "implied" if kind in _TENSOR_GUARDS else "odd"
-        if name in self.containers:
-            return "implied" if kind in _CONTAINER_GUARDS else "odd"
+            return Verdict.CHECK
+        for places, kinds in ((self.tensors, _TENSOR_GUARDS), (self.containers, _CONTAINER_GUARDS)):
+            if name in places:
+                return Verdict.IMPLIED if kind in kinds else Verdict.UNSUPPORTED
         if any(_inside(name, path) for path in self.values):
-            return "implied"
-        return "odd" if any(_inside(name, path) for path in (*self.tensors, *self.containers)) else "ask"
+            return Verdict.IMPLIED
+        unknown = any(_inside(name, path) for path in (*self.tensors, *self.containers))
+        return Verdict.UNSUPPORTED if unknown else Verdict.CHECK
 
 
 def _inside(name: str, path: str) -> bool:
@@ -94,3 +116,83 @@ def _is_keyed_by_value(value: Any) -> bool:
     except Bypass:
         return False
     return True
+
+
+# ------------------------------------------------------------------------------------------ comparisons by identity
+
+Handler = Callable[[Any, Sequence[Any], Any], Any]
+
+
+@contextlib.contextmanager
+def identities_guarded(tracing: Callable[[], bool], keyed: Collection[str]) -> Iterator[None]:
+    """Have what a function compares by ``is`` guarded by what it is, in a thread that is ``tracing``.
+
+    Dynamo takes the answer for a constant. Which of the things whose names are ``keyed`` are one stands in the key. A
+    private table of Dynamo's is changed meanwhile; where a release has none, nothing is added, and such a comparison is
+    as constant as under torch.compile.
+    """
+    handlers: dict[str, Handler] = getattr(symbolic_convert, "compare_op_handlers", {})
+    before: dict[str, Handler] = {name: handlers[name] for name in ("is", "is not") if name in handlers}
+    handlers.update({name: _guarding(handler, tracing, keyed) for name, handler in before.items()})
+    try:
+        yield
+    finally:
+        handlers.update(before)
+
+
+def _guarding(handler: Handler, tracing: Callable[[], bool], keyed: Collection[str]) -> Handler:
+    def compare(tx: Any, operands: Sequence[Any], named: Any) -> Any:
+        answer = handler(tx, operands, named)
+        if tracing():
+            _guard([operand.realize() for operand in operands], keyed)
+        return answer
+
+    return compare
+
+
+# What Dynamo guards by its type or its parts; a class or a function is guarded by what it is, whatever is asked of it.
+_OBJECTS = tuple(
+    getattr(variables, name)
+    for name in (
+        "TensorVariable", "UserDefinedObjectVariable", "NNModuleVariable", "BaseListVariable", "ConstDictVariable",
+    )
+    if hasattr(variables, name)
+)  # fmt: skip
+
+
+def _guard(operands: Sequence[Any], keyed: Collection[str]) -> None:
+    """Each operand that comes from somewhere, where one might be the other."""
+    sources = [operand.source for operand in operands if operand.source is not None]
+    if all(isinstance(operand, _OBJECTS) for operand in operands):
+        for source in sources if any(source.name not in keyed for source in sources) else ():
+            install_guard(source.make_guard(GuardBuilder.ID_MATCH))
+
+
+# ------------------------------------------------------------------------------------------ classes that no guard sees
+
+CLASSES_ARE_WATCHED = TorchVersion(torch.__version__) >= TorchVersion("2.13")
+_CONSTANTS = (int, float, complex, bool, str, bytes, type(None))
+
+
+def is_of_a_class_with_values(guard: Any) -> bool:
+    """Whether Dynamo's guard is on a class that holds what may change, and no guard of this release would see it."""
+    if CLASSES_ARE_WATCHED or guard.guard_type != "CLASS_MATCH":
+        return False
+    return not guard.has_value or _holds_values(guard.value)
+
+
+def _holds_values(value: type) -> bool:
+    if issubclass(value, Enum):  # whose members stay what they are, but for what is in them
+        return any(type(member.value) not in _CONSTANTS or _own_names(member) for member in value)
+    own = [base for base in value.__mro__ if str(base.__module__).partition(".")[0] not in ("builtins", "torch")]
+    return any(_is_value(name, held) for base in own for name, held in vars(base).items())
+
+
+def _own_names(member: Enum) -> list[str]:
+    """What was hung on a member beside its value."""
+    return [name for name in vars(member) if not name.startswith("_")]
+
+
+def _is_value(name: str, held: Any) -> bool:
+    """Neither code, which no release watches on a class, nor Python's own."""
+    return not (name.startswith("__") and name.endswith("__")) and not hasattr(type(held), "__get__")

@@ -1,11 +1,11 @@
-/* A call signed into words and objects, as keys.py makes a key of it. */
+/* A call signed into words and objects, as keys/key.py makes a key of it. */
 
 /* -------------------------------------------------------------------------------------------------- a call in words */
 
 /* Each level of a nested argument takes a word, so that the words bound the depth, too. */
 enum { MOST_WORDS = 512, MOST_OBJECTS = 32, MOST_TENSORS = 64 };
 
-/* The first word of each part of a call says what follows, so that no two different calls signature alike. */
+/* The first word of each part of a call says what follows, so that no two different calls are signed alike. */
 enum { TENSOR = 1, INT, FLOAT, COMPLEX, SINGLETON, IDENTICAL, EQUAL, KIND, SEQUENCE, DICT, SLICE, SAME, OVERLAP };
 
 /* Which tensor stood where, and the addresses that its elements lie in. */
@@ -64,21 +64,10 @@ static PyObject *ask(const Probe *probe)
     return PyObject_Vectorcall(parts[0], parts + 1, (size_t)PyTuple_GET_SIZE(probe->question) - 1, NULL);
 }
 
-/* A short text as one word; torch's names of precisions are at most seven letters. */
-static int word_of_text(PyObject *text, uint64_t *word)
-{
-    Py_ssize_t length;
-    const char *letters = PyUnicode_AsUTF8AndSize(text, &length);
-    if (letters == NULL || length > 7)
-        return 0;
-    *word = tagged((int)length, 0);
-    memcpy(word, letters, (size_t)length);
-    return 1;
-}
-
-/* None and False are 0; numbers are themselves, dtypes (which live for ever) their address. */
+/* None and False are 0; numbers are themselves, dtypes (which live for ever) their address; texts are short ones. */
 static int word_of(PyObject *answer, uint64_t *word)
 {
+    Py_ssize_t length = 0;
     if (answer == Py_None || answer == Py_False || answer == Py_True) {
         *word = answer == Py_True;
         return 1;
@@ -91,7 +80,12 @@ static int word_of(PyObject *answer, uint64_t *word)
         *word = (uint64_t)(uintptr_t)answer;
         return 1;
     }
-    return PyUnicode_CheckExact(answer) && word_of_text(answer, word);
+    const char *letters = PyUnicode_CheckExact(answer) ? PyUnicode_AsUTF8AndSize(answer, &length) : NULL;
+    if (letters == NULL || length > 7)
+        return 0;                       /* torch's names of precisions are at most seven letters */
+    *word = tagged((int)length, 0);
+    memcpy(word, letters, (size_t)length);
+    return 1;
 }
 
 static int take_word(PyObject *answer, uint64_t *word)
@@ -171,67 +165,6 @@ static int sign_ambient(CallSignature *sig)
 
 /* ------------------------------------------------------------------------------------------------------- one tensor */
 
-/* Where `calibrate` has found the dispatch-key set it is read there; else the two calls that keys.py makes are made. */
-static int keyset_by_calls(PyObject *tensor, uint64_t *keyset)
-{
-    PyObject *keys = PyObject_CallOneArg(torch.dispatch_keys, tensor);
-    PyObject *raw = keys == NULL ? NULL : PyObject_CallMethodNoArgs(keys, torch.raw_repr);
-    if (raw != NULL)
-        *keyset = PyLong_AsUnsignedLongLongMask(raw);
-    Py_XDECREF(raw);
-    Py_XDECREF(keys);
-    return raw != NULL && !PyErr_Occurred();
-}
-
-static int keyset_of(PyObject *tensor, uint64_t *keyset)
-{
-    if (torch.impl_at == 0)
-        return keyset_by_calls(tensor, keyset);
-    const char *impl;
-    memcpy(&impl, (const char *)tensor + torch.impl_at, sizeof impl);
-    if (impl == NULL)
-        return 0;
-    memcpy(keyset, impl + torch.keyset_at, sizeof *keyset);
-    return 1;
-}
-
-static int flag_of(PyGetSetDef *attribute, PyObject *tensor, int *flag)
-{
-    PyObject *answer = attribute->get(tensor, attribute->closure);
-    *flag = answer == Py_True;
-    Py_XDECREF(answer);
-    return answer != NULL;
-}
-
-/* 0 without a gradient, 1 for a leaf, 2 for what was computed. */
-static int grad_of(PyObject *tensor, uint64_t *grad)
-{
-    int requires_grad, is_leaf = 0;
-    if (!flag_of(torch.requires_grad, tensor, &requires_grad))
-        return 0;
-    if (requires_grad && !flag_of(torch.is_leaf, tensor, &is_leaf))
-        return 0;
-    *grad = requires_grad ? (uint64_t)(2 - is_leaf) : 0;
-    return 1;
-}
-
-static uint64_t elements_of(const View *view)
-{
-    uint64_t count = 1;
-    for (int i = 0; i < view->ndim; i++)
-        count *= (uint64_t)view->sizes[i];
-    return count;
-}
-
-/* One after the last address, as tree.span has it. */
-static uint64_t end_of(const View *view, uint64_t start)
-{
-    uint64_t last = 0, bytes = ((uint64_t)view->dtype.bits * view->dtype.lanes + 7) / 8;
-    for (int i = 0; i < view->ndim; i++)
-        last += (uint64_t)((view->sizes[i] - 1) * view->strides[i]);
-    return elements_of(view) == 0 ? start : start + (last + 1) * bytes;
-}
-
 static int note_tensor(CallSignature *sig, const PyObject *tensor, const View *view, uint64_t start)
 {
     if (sig->tensor_count == MOST_TENSORS)
@@ -239,12 +172,6 @@ static int note_tensor(CallSignature *sig, const PyObject *tensor, const View *v
     Place place = {tensor, start, sig->overlap ? end_of(view, start) : start, view->device};
     sig->tensors[sig->tensor_count++] = place;
     return 1;
-}
-
-/* Whether a tensor without memory can be keyed is for Python to say. */
-static int has_memory(PyObject *tensor, uint64_t keyset, const View *view, uint64_t start)
-{
-    return elements_of(view) == 0 || !may_be_freed(tensor, keyset, view, start);
 }
 
 /* DLPack shows integers of less than eight bits as those of eight: for these torch is asked. */
@@ -268,7 +195,9 @@ static int sign_tensor(CallSignature *sig, PyObject *tensor)
     memcpy(&dtype, &view.dtype, sizeof view.dtype);
     memcpy(&device, &view.device, sizeof device);
     uint64_t start = (uint64_t)(uintptr_t)view.data + view.byte_offset;
-    if (!has_memory(tensor, keyset, &view, start) || !note_tensor(sig, tensor, &view, start))
+    if (elements_of(&view) != 0 && may_be_freed(tensor, keyset, &view, start))
+        return 0;                       /* whether a tensor without memory can be keyed is for Python to say */
+    if (!note_tensor(sig, tensor, &view, start))
         return 0;
     uint64_t parameter = Py_TYPE(tensor) == torch.parameter;
     uint64_t first = parameter << 52 | grad << 48 | (start & 15) << 40 | (uint64_t)view.ndim << 32 | dtype;
@@ -297,19 +226,15 @@ static int sign_same(CallSignature *sig)
     return 1;
 }
 
-static int share_memory(Place a, Place b)
-{
-    return a.start < b.end && b.start < a.end && a.device.type == b.device.type && a.device.index == b.device.index;
-}
-
 /* Which tensors share memory and how far apart they begin, as key.overlap has it. */
 static int sign_overlap(CallSignature *sig)
 {
     for (int i = 0; sig->overlap && i < sig->tensor_count; i++)
         for (int j = i + 1; j < sig->tensor_count; j++) {
             Place a = sig->tensors[i], b = sig->tensors[j];
-            if (share_memory(a, b)
-                && !(push(sig, tagged(OVERLAP, (uint64_t)(i * MOST_TENSORS + j))) && push(sig, b.start - a.start)))
+            uint64_t which = tagged(OVERLAP, (uint64_t)(i * MOST_TENSORS + j));
+            if (memcmp(&a.device, &b.device, sizeof a.device) == 0 && a.start < b.end && b.start < a.end
+                && !(push(sig, which) && push(sig, b.start - a.start)))
                 return 0;
         }
     return 1;
@@ -390,11 +315,6 @@ static int sign_items(CallSignature *sig, PyObject *dict)
     return 1;
 }
 
-static int sign_dict(CallSignature *sig, PyObject *dict)
-{
-    return push(sig, tagged(DICT, (uint64_t)PyDict_GET_SIZE(dict))) && sign_items(sig, dict);
-}
-
 static int sign_slice(CallSignature *sig, PyObject *value)
 {
     PySliceObject *slice = (PySliceObject *)value;
@@ -407,7 +327,7 @@ static int may_hold_tensors(PyTypeObject *type)
 {
     return PyType_IsSubtype(type, torch.base) || PyType_HasFeature(type, Py_TPFLAGS_LIST_SUBCLASS)
         || PyType_HasFeature(type, Py_TPFLAGS_TUPLE_SUBCLASS) || PyType_HasFeature(type, Py_TPFLAGS_DICT_SUBCLASS)
-        || _PyType_Lookup(type, torch.dataclass_fields) != NULL;
+        || class_attribute(type, torch.dataclass_fields) != NULL;
 }
 
 /* What counts by its type: a module, or a method's `self`. */
@@ -425,7 +345,7 @@ static int sign_other(CallSignature *sig, PyObject *value)
     if (type == &PyList_Type || type == &PyTuple_Type || type == torch.size)
         return sign_sequence(sig, value);
     if (type == &PyDict_Type)
-        return sign_dict(sig, value);
+        return push(sig, tagged(DICT, (uint64_t)PyDict_GET_SIZE(value))) && sign_items(sig, value);
     if (type == &PySlice_Type)
         return sign_slice(sig, value);
     if (type == &PyComplex_Type)
@@ -477,14 +397,4 @@ static int sign_call(CallSignature *sig, PyObject *args, PyObject *kwargs, int r
     PyErr_Clear();
     drop_objects(sig);
     return 0;
-}
-
-static uint64_t hash_of(const CallSignature *sig)
-{
-    uint64_t hash = (uint64_t)sig->word_count;
-    for (int i = 0; i < sig->word_count; i++) {
-        hash = (hash ^ sig->words[i]) * 0x9E3779B97F4A7C15u;
-        hash ^= hash >> 32;
-    }
-    return hash;
 }

@@ -8,18 +8,18 @@ typedef struct {
 typedef struct {
     PyObject_HEAD
     vectorcallfunc vectorcall;
-    PyObject *lookup;                     /* asked where something may have changed: whether it stands all the same */
+    PyObject *check;                    /* asked where something may have changed: whether nothing has */
     PyObject *dead;                     /* a list; while it is empty, the classes are alive */
     Py_ssize_t class_count, function_count;
     PyTypeObject **classes;             /* not held */
-    unsigned *versions;                 /* theirs when they were looked at last; 0: not yet, or none that tells */
+    unsigned *versions;                 /* theirs when they were checked last; 0: not yet, or there is none */
     Function *functions;
 } CodeGuard;
 
-static int classes_stand(const CodeGuard *guard)
+static int classes_unchanged(const CodeGuard *guard)
 {
     for (Py_ssize_t i = 0; i < guard->class_count; i++)
-        if (guard->versions[i] == 0 || guard->versions[i] != guard->classes[i]->tp_version_tag)
+        if (!has_version(guard->classes[i], guard->versions[i]))
             return 0;
     return 1;
 }
@@ -38,31 +38,17 @@ static int same_items(PyObject *copy, PyObject *dict)
     return 1;
 }
 
-/* A new reference; NULL where it is gone. */
-static PyFunctionObject *function_now(PyObject *reference)
-{
-#if PY_VERSION_HEX >= 0x030D0000
-    PyObject *now;
-    if (PyWeakref_GetRef(reference, &now) < 0)
-        PyErr_Clear();                  /* it is a weak reference */
-    return (PyFunctionObject *)now;
-#else
-    PyObject *now = PyWeakref_GET_OBJECT(reference);
-    return now == Py_None ? NULL : (PyFunctionObject *)Py_NewRef(now);
-#endif
-}
-
 /* One that is gone is no more found where it was, which others ask. */
 static int function_unchanged(const Function *was)
 {
-    PyFunctionObject *now = function_now(was->reference);
-    int guard = now == NULL || (now->func_code == was->code && now->func_defaults == was->defaults
-        && same_items(was->keyword_defaults, now->func_kwdefaults));
+    PyObject *now = referent(was->reference);
+    int unchanged = now == NULL || (PyFunction_GET_CODE(now) == was->code && PyFunction_GET_DEFAULTS(now) == was->defaults
+        && same_items(was->keyword_defaults, PyFunction_GET_KW_DEFAULTS(now)));
     Py_XDECREF(now);
-    return guard;
+    return unchanged;
 }
 
-static int functions_stand(const CodeGuard *guard)
+static int functions_unchanged(const CodeGuard *guard)
 {
     for (Py_ssize_t i = 0; i < guard->function_count; i++)
         if (!function_unchanged(&guard->functions[i]))
@@ -75,17 +61,15 @@ static int all_live(const CodeGuard *guard)
     return PyList_GET_SIZE(guard->dead) == 0;
 }
 
-/* Python looks: versions are read before, so that what changes meanwhile is seen the next time. */
-static PyObject *check_again(CodeGuard *guard)
+/* Python checks: versions are read before, so that what changes meanwhile is seen the next time. */
+static PyObject *check_in_python(CodeGuard *guard)
 {
     unsigned *versions = PyMem_Calloc((size_t)guard->class_count + 1, sizeof *versions);
     if (versions == NULL)
         return PyErr_NoMemory();
-    for (Py_ssize_t i = 0; i < guard->class_count && all_live(guard); i++) {
-        _PyType_Lookup(guard->classes[i], torch.calls);    /* any name: a class gets a version when it is asked */
-        versions[i] = guard->classes[i]->tp_version_tag;
-    }
-    PyObject *verdict = PyObject_CallNoArgs(guard->lookup);
+    for (Py_ssize_t i = 0; i < guard->class_count && all_live(guard); i++)
+        versions[i] = class_version(guard->classes[i], torch.calls);
+    PyObject *verdict = PyObject_CallNoArgs(guard->check);
     if (verdict == Py_True)
         memcpy(guard->versions, versions, (size_t)guard->class_count * sizeof *versions);
     PyMem_Free(versions);
@@ -97,51 +81,40 @@ static PyObject *code_guard_vectorcall(PyObject *self, PyObject *const *Py_UNUSE
     CodeGuard *guard = (CodeGuard *)self;
     if (PyVectorcall_NARGS(flags) != 0 || names != NULL)
         return PyErr_Format(PyExc_TypeError, "takes no arguments");
-    if (all_live(guard) && classes_stand(guard) && functions_stand(guard))
+    if (all_live(guard) && classes_unchanged(guard) && functions_unchanged(guard))
         Py_RETURN_TRUE;
-    return check_again(guard);
+    return check_in_python(guard);
 }
 
 static int code_guard_traverse(PyObject *self, visitproc visit, void *arg)
 {
     CodeGuard *guard = (CodeGuard *)self;
-    Py_VISIT(guard->lookup);
-    Py_VISIT(guard->dead);
-    for (Py_ssize_t i = 0; i < guard->function_count; i++) {
-        Py_VISIT(guard->functions[i].reference);
-        Py_VISIT(guard->functions[i].code);
-        Py_VISIT(guard->functions[i].defaults);
-        Py_VISIT(guard->functions[i].keyword_defaults);
-    }
-    return 0;
+    int stop = visit_references(REFERENCES(guard, check, dead), visit, arg);
+    for (Py_ssize_t i = 0; stop == 0 && i < guard->function_count; i++)
+        stop = visit_references(REFERENCES(&guard->functions[i], reference, keyword_defaults), visit, arg);
+    return stop;
 }
 
 static void code_guard_dealloc(PyObject *self)
 {
     CodeGuard *guard = (CodeGuard *)self;
     PyObject_GC_UnTrack(self);
-    for (Py_ssize_t i = 0; i < guard->function_count; i++) {
-        Py_CLEAR(guard->functions[i].reference);
-        Py_CLEAR(guard->functions[i].code);
-        Py_CLEAR(guard->functions[i].defaults);
-        Py_CLEAR(guard->functions[i].keyword_defaults);
-    }
-    Py_CLEAR(guard->lookup);
-    Py_CLEAR(guard->dead);
+    for (Py_ssize_t i = 0; i < guard->function_count; i++)
+        clear_references(REFERENCES(&guard->functions[i], reference, keyword_defaults));
+    clear_references(REFERENCES(guard, check, dead));
     PyMem_Free(guard->classes);
     PyMem_Free(guard->versions);
     PyMem_Free(guard->functions);
     Py_TYPE(self)->tp_free(self);
 }
 
-static int take_function(Function *was, PyObject *given)
+static int take_function(Function *was, PyObject *function)
 {
-    PyFunctionObject *function = (PyFunctionObject *)given;
-    PyObject *keyword_defaults = function->func_kwdefaults;
-    was->reference = PyWeakref_NewRef(given, NULL);
+    PyObject *keyword_defaults = PyFunction_GET_KW_DEFAULTS(function);
+    was->reference = PyWeakref_NewRef(function, NULL);
     was->keyword_defaults = keyword_defaults == NULL ? NULL : PyDict_Copy(keyword_defaults);
-    was->code = Py_NewRef(function->func_code);
-    was->defaults = Py_XNewRef(function->func_defaults);
+    was->code = Py_NewRef(PyFunction_GET_CODE(function));
+    was->defaults = Py_XNewRef(PyFunction_GET_DEFAULTS(function));
     return was->reference != NULL && (keyword_defaults == NULL || was->keyword_defaults != NULL);
 }
 
@@ -183,15 +156,15 @@ static int take_classes(CodeGuard *guard, PyObject *classes)
 static PyObject *code_guard_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
     static char *names[] = {"classes", "functions", "dead", "check", NULL};
-    PyObject *classes, *functions, *dead, *lookup;
+    PyObject *classes, *functions, *dead, *check;
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!O!O!O", names, &PyTuple_Type, &classes, &PyTuple_Type, &functions,
-            &PyList_Type, &dead, &lookup))
+            &PyList_Type, &dead, &check))
         return NULL;
     CodeGuard *guard = (CodeGuard *)type->tp_alloc(type, 0);
     if (guard == NULL)
         return NULL;
     guard->vectorcall = code_guard_vectorcall;
-    guard->lookup = Py_NewRef(lookup);
+    guard->check = Py_NewRef(check);
     guard->dead = Py_NewRef(dead);
     if (!take_classes(guard, classes) || !take_functions(guard, functions))
         Py_CLEAR(guard);
@@ -202,8 +175,8 @@ static PyObject *code_guard_new(PyTypeObject *type, PyObject *args, PyObject *kw
 static PyTypeObject CodeGuardType = {
     PyVarObject_HEAD_INIT(NULL, 0)
     .tp_name = "shapedispatch.hit._native.CodeGuard",
-    .tp_doc = "CodeGuard(classes, functions, dead, look)\n--\n\n"
-              "Called, whether they are as they were when it was made; look() is asked where that can't be told.\n"
+    .tp_doc = "CodeGuard(classes, functions, dead, check)\n--\n\n"
+              "Called, whether they are as they were when it was made; check() is asked where C cannot say.\n"
               "Classes are not held: something must stand in the list `dead` before one of them goes.",
     .tp_basicsize = sizeof(CodeGuard),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL,

@@ -3,9 +3,9 @@
 /* -------------------------------------------------------------------------------------- a launch by the CUDA driver */
 
 /*
- * A compiled kernel whose launch is settled but for the grid, the stream and the arguments. Only kernels that need
- * nothing else of the driver have a launcher (no clusters, no cooperative grid, no programmatic launch, no scratch memory),
- * and only where the driver confirms the place and size of every parameter.
+ * A compiled kernel whose launch is known but for the grid, the stream and the arguments. Only kernels that need
+ * nothing else of the driver have a launcher (no clusters, no cooperative grid, no programmatic launch, no scratch
+ * memory), and only where the driver confirms the place and size of every parameter.
  */
 enum { MOST_PARAMETERS = 128, MOST_BYTES = 1024 };
 
@@ -15,10 +15,13 @@ static struct {
         unsigned threads_z, unsigned shared, void *stream, void **parameters, void **extra);
     int (*parameter_info)(void *function, size_t index, size_t *offset, size_t *size);
     int (*error_text)(int error, const char **text);
-    int (*is_capturing)(void *stream, int *status);     /* may be missing: then no stream can be */
     int (*work_stream)(int32_t device_type, int32_t device_index, void **stream);   /* torch's */
+    int (*is_capturing)(void *stream, int *status);     /* may be missing: then no stream can be */
     int (*current_context)(void **context);     /* the thread's: a device's, or none before it has used CUDA */
 } driver;
+
+enum { DRIVER_FUNCTIONS = 6 };
+_Static_assert(sizeof driver == DRIVER_FUNCTIONS * sizeof(uint64_t), "functions are given by their addresses");
 
 /* What a parameter is made of: an address, a signed or unsigned integer, a floating-point number, or zeros. */
 enum { ADDRESS = 'p', SIGNED_INT = 'i', UNSIGNED_INT = 'u', REAL = 'f', ZEROS = '0' };
@@ -33,12 +36,12 @@ typedef struct {
     PyObject_HEAD
     vectorcallfunc vectorcall;
     PyObject *name;
+    PyObject *meta;                     /* a dict: what configs and heuristics give, by name */
+    PyObject *answer;                   /* what a launch returns */
     void *function, *context;           /* the second: the device's, in which the function was loaded */
     unsigned threads, shared;
     int device;
     unsigned grid[3];                   /* the decorator's; the first is NO_GRID where it gives none */
-    PyObject *filled;                   /* a dict: what configs and heuristics fill in, by name */
-    PyObject *answer;                   /* what a launch returns */
     Py_ssize_t count, values;           /* parameters, and values that a call must have at least */
     Parameter parameters[MOST_PARAMETERS];
 } CudaLauncher;
@@ -152,7 +155,8 @@ static PyObject *failed_launch(const CudaLauncher *launcher, PyObject *grid, PyO
 {
     return PyErr_Format(PyExc_RuntimeError,
         "the CUDA driver refused to launch %U\n  grid = %R\n  threads = %u\n  shared = %u bytes\n  arguments = %R\n"
-        "CUDA error %d: %s", launcher->name, grid, launcher->threads, launcher->shared, values, error, driver_says(error));
+        "CUDA error %d: %s", launcher->name, grid, launcher->threads, launcher->shared, values, error,
+        driver_says(error));
 }
 
 /* The driver's answer. The GIL is given back meanwhile: the driver waits where its queue is full. */
@@ -160,8 +164,8 @@ static int launch_at(const CudaLauncher *launcher, const unsigned sizes[3], void
 {
     int error;
     Py_BEGIN_ALLOW_THREADS
-    error = driver.launch(launcher->function, sizes[0], sizes[1], sizes[2], launcher->threads, 1, 1, launcher->shared, stream,
-        places, NULL);
+    error = driver.launch(launcher->function, sizes[0], sizes[1], sizes[2], launcher->threads, 1, 1, launcher->shared,
+        stream, places, NULL);
     Py_END_ALLOW_THREADS
     return error;
 }
@@ -216,8 +220,8 @@ static int confirm(const CudaLauncher *launcher, Py_ssize_t i, Parameter *parame
     int error = driver.parameter_info(launcher->function, (size_t)i, &parameter->offset, &size);
     if (error == 0 && size == parameter->size && parameter->offset + size <= MOST_BYTES)
         return 1;
-    PyErr_Format(PyExc_ValueError, "parameter %zd of %U takes %zu bytes, and %zu are to be passed (%s)", i, launcher->name,
-        size, parameter->size, error == 0 ? "the driver knows it" : driver_says(error));
+    PyErr_Format(PyExc_ValueError, "parameter %zd of %U takes %zu bytes, and %zu are to be passed (%s)", i,
+        launcher->name, size, parameter->size, error == 0 ? "the driver knows it" : driver_says(error));
     return 0;
 }
 
@@ -272,14 +276,14 @@ static int take_parameters(CudaLauncher *launcher, PyObject *parameters)
 
 static PyObject *launcher_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"name", "function", "threads", "shared", "device", "parameters", "grid", "filled", "answer",
+    static char *names[] = {"name", "function", "threads", "shared", "device", "parameters", "grid", "meta", "answer",
         NULL};
-    PyObject *name, *parameters, *grid = Py_None, *filled = NULL, *answer = Py_None;
+    PyObject *name, *parameters, *grid = Py_None, *meta = NULL, *answer = Py_None;
     unsigned long long function;
     unsigned threads, shared;
     int device;
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "UKIIiO!|OO!O", names, &name, &function, &threads, &shared,
-            &device, &PyTuple_Type, &parameters, &grid, &PyDict_Type, &filled, &answer))
+            &device, &PyTuple_Type, &parameters, &grid, &PyDict_Type, &meta, &answer))
         return NULL;
     if (driver.launch == NULL || driver.work_stream == NULL || driver.current_context == NULL)
         return PyErr_Format(PyExc_RuntimeError, "there is no driver to launch %U with", name);
@@ -293,26 +297,25 @@ static PyObject *launcher_new(PyTypeObject *type, PyObject *args, PyObject *kwar
     launcher->shared = shared;
     launcher->device = device;
     launcher->grid[0] = NO_GRID;
-    launcher->filled = Py_XNewRef(filled);
+    launcher->meta = Py_XNewRef(meta);
     launcher->answer = Py_NewRef(answer);
     if (driver.current_context(&launcher->context) != 0 || launcher->context == NULL)
         PyErr_Format(PyExc_RuntimeError, "no device is current to launch %U on", name);
-    if (PyErr_Occurred() || !take_parameters(launcher, parameters) || (grid != Py_None && !grid_of(grid, launcher->grid)))
+    if (PyErr_Occurred() || !take_parameters(launcher, parameters)
+        || (grid != Py_None && !grid_of(grid, launcher->grid)))
         Py_CLEAR(launcher);
     return (PyObject *)launcher;
 }
 
 static int launcher_traverse(PyObject *self, visitproc visit, void *arg)
 {
-    Py_VISIT(((CudaLauncher *)self)->filled);
-    Py_VISIT(((CudaLauncher *)self)->answer);
-    return 0;
+    return visit_references(REFERENCES((CudaLauncher *)self, name, answer), visit, arg);
 }
 
 /* What a launch returns is never NULL: that would read as "Python is to launch" after C has. */
 static int launcher_clear(PyObject *self)
 {
-    Py_CLEAR(((CudaLauncher *)self)->filled);
+    Py_CLEAR(((CudaLauncher *)self)->meta);
     Py_XSETREF(((CudaLauncher *)self)->answer, Py_NewRef(Py_None));
     return 0;
 }
@@ -320,24 +323,22 @@ static int launcher_clear(PyObject *self)
 static void launcher_dealloc(PyObject *self)
 {
     PyObject_GC_UnTrack(self);
-    Py_XDECREF(((CudaLauncher *)self)->name);
-    Py_XDECREF(((CudaLauncher *)self)->filled);
-    Py_XDECREF(((CudaLauncher *)self)->answer);
+    clear_references(REFERENCES((CudaLauncher *)self, name, answer));
     Py_TYPE(self)->tp_free(self);
 }
 
 static PyMemberDef launcher_members[] = {
-    {"name", T_OBJECT_EX, offsetof(CudaLauncher, name), READONLY, "the kernel's"},
-    {"__vectorcalloffset__", T_PYSSIZET, offsetof(CudaLauncher, vectorcall), READONLY, NULL},
+    {"name", Py_T_OBJECT_EX, offsetof(CudaLauncher, name), Py_READONLY, "the kernel's"},
+    {"__vectorcalloffset__", Py_T_PYSSIZET, offsetof(CudaLauncher, vectorcall), Py_READONLY, NULL},
     {NULL, 0, 0, 0, NULL},
 };
 
 static PyTypeObject CudaLauncherType = {
     PyVarObject_HEAD_INIT(NULL, 0)
     .tp_name = "shapedispatch.hit._native.CudaLauncher",
-    .tp_doc = "CudaLauncher(name, function, threads, shared, device, parameters, grid=None, filled=None, answer=None)\n--\n\n"
-              "launcher(grid, values) launches a loaded kernel on the current stream of the device, which is current when\n"
-              "the launcher is made; False where it is not, or this thread has not used CUDA: nothing is launched then.\n"
+    .tp_doc = "CudaLauncher(name, function, threads, shared, device, parameters, grid=None, meta=None, answer=None)\n"
+              "--\n\nlauncher(grid, values) launches a loaded kernel on the current stream of the device that is\n"
+              "current when the launcher is made; False where it is not, or this thread has not used CUDA.\n"
               "A parameter is (kind, bytes, place of its value), a kind one of p (address, tensor or None), i, u, f\n"
               "and 0 (zeros). Raises ValueError where the driver knows the parameters otherwise, RuntimeError naming\n"
               "kernel and call where it refuses a launch.",
@@ -352,38 +353,33 @@ static PyTypeObject CudaLauncherType = {
     .tp_members = launcher_members,
 };
 
-/* Addresses of functions are data to dlsym and to tests. */
-static void set_driver(void *launch_at, void *info_at, void *text_at, void *stream_at, void *capturing_at,
-    void *context_at)
-{
-    memcpy(&driver.launch, &launch_at, sizeof launch_at);
-    memcpy(&driver.parameter_info, &info_at, sizeof info_at);
-    memcpy(&driver.error_text, &text_at, sizeof text_at);
-    memcpy(&driver.work_stream, &stream_at, sizeof stream_at);
-    memcpy(&driver.is_capturing, &capturing_at, sizeof capturing_at);
-    memcpy(&driver.current_context, &context_at, sizeof context_at);
-}
-
-static PyObject *find_driver(void)
+/* 1 with the driver's functions found, and torch's for the stream; 0 with an error set. */
+static int find_driver(void)
 {
 #ifdef _WIN32
-    return PyErr_Format(PyExc_OSError, "the CUDA driver is not looked for on Windows");
+    return PyErr_Format(PyExc_OSError, "the CUDA driver is not looked for on Windows") != NULL;
 #else
-    void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+    static const struct {
+        const char *name, *tells;       /* the second: what cannot be done without */
+    } functions[DRIVER_FUNCTIONS] = {
+        {"cuLaunchKernel", "a kernel's parameters (cuFuncGetParamInfo)"},
+        {"cuFuncGetParamInfo", "a kernel's parameters (cuFuncGetParamInfo)"},
+        {"cuGetErrorString", NULL},
+        {NULL, NULL},
+        {"cuStreamIsCapturing", "of captures (cuStreamIsCapturing)"},
+        {"cuCtxGetCurrent", "what is current (cuCtxGetCurrent)"},
+    };
+    void *found[DRIVER_FUNCTIONS] = {NULL}, *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
     if (library == NULL)
-        return PyErr_Format(PyExc_OSError, "there is no CUDA driver (%s)", dlerror());
-    void *launch_at = dlsym(library, "cuLaunchKernel"), *info_at = dlsym(library, "cuFuncGetParamInfo");
-    if (launch_at == NULL || info_at == NULL)
-        return PyErr_Format(PyExc_OSError, "this CUDA driver does not tell a kernel's parameters (cuFuncGetParamInfo)");
-    void *capturing_at = dlsym(library, "cuStreamIsCapturing");
-    if (capturing_at == NULL)
-        return PyErr_Format(PyExc_OSError, "this CUDA driver does not tell of captures (cuStreamIsCapturing)");
-    void *context_at = dlsym(library, "cuCtxGetCurrent");
-    if (context_at == NULL)
-        return PyErr_Format(PyExc_OSError, "this CUDA driver does not tell what is current (cuCtxGetCurrent)");
-    set_driver(launch_at, info_at, dlsym(library, "cuGetErrorString"), NULL, capturing_at, context_at);
+        return PyErr_Format(PyExc_OSError, "there is no CUDA driver (%s)", dlerror()) != NULL;
+    for (int i = 0; i < DRIVER_FUNCTIONS; i++) {
+        found[i] = functions[i].name == NULL ? NULL : dlsym(library, functions[i].name);
+        if (found[i] == NULL && functions[i].tells != NULL)
+            return PyErr_Format(PyExc_OSError, "this CUDA driver does not tell %s", functions[i].tells) != NULL;
+    }
+    memcpy(&driver, found, sizeof driver);
     driver.work_stream = torch.exchange == NULL ? NULL : torch.exchange->work_stream;
-    Py_RETURN_NONE;
+    return 1;
 #endif
 }
 
@@ -394,12 +390,11 @@ PyDoc_STRVAR(use_driver_doc, "use_driver(functions=None, /)\n--\n\n"
 
 static PyObject *use_driver(PyObject *Py_UNUSED(module), PyObject *args)
 {
-    unsigned long long at[6];
+    unsigned long long at[DRIVER_FUNCTIONS];
     if (PyTuple_GET_SIZE(args) == 0)
-        return find_driver();
+        return find_driver() ? Py_NewRef(Py_None) : NULL;
     if (!PyArg_ParseTuple(args, "(KKKKKK)", &at[0], &at[1], &at[2], &at[3], &at[4], &at[5]))
         return NULL;
-    set_driver((void *)(uintptr_t)at[0], (void *)(uintptr_t)at[1], (void *)(uintptr_t)at[2], (void *)(uintptr_t)at[3],
-        (void *)(uintptr_t)at[4], (void *)(uintptr_t)at[5]);
+    memcpy(&driver, at, sizeof driver);
     Py_RETURN_NONE;
 }

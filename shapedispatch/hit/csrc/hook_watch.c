@@ -1,16 +1,18 @@
-/* What must stay empty while hits are answered in C: attributes of Python objects. */
+/* What must be off while a kernel's hits are answered in C: hooks and modes, which are attributes of Python objects. */
 
-/* --------------------------------------------------------------------------------------- dicts that tell of changes */
+/* ---------------------------------------------------------------------------------------------------- watched dicts */
 
 /*
- * From Python 3.12 on a dict tells a watcher when it is about to change: what stood in one that has told nothing since
- * stands there now. Before, or where native.py finds a change that is not told, each is looked into at each hit.
+ * From Python 3.12 on a watcher sees that a dict is about to change: what stood in one of which it has seen nothing
+ * since stands there now. Before, or where native.py finds a change that is not seen, each is read at each hit.
  */
 static struct {
-    int id;                             /* of the watcher; negative where nothing is told */
-    uint64_t count;                     /* of changes that were told, of any dict */
-    uint64_t watcher_id;                  /* which of the watchers in turn; what told another tells this one nothing */
-} changes = {.id = -1, .count = 1, .watcher_id = 1};
+    int id;                             /* of the watcher; negative without one */
+    uint64_t count;                     /* of changes that were seen, of any dict */
+    uint64_t watcher;                   /* which of the watchers in turn: none sees what another watches */
+} changes = {.id = -1, .count = 1, .watcher = 1};
+
+enum { NEVER = 0 };     /* no count of changes, and no watcher */
 
 #if PY_VERSION_HEX >= 0x030C0000
 static int note_change(PyDict_WatchEvent Py_UNUSED(event), PyObject *Py_UNUSED(dict), PyObject *Py_UNUSED(key),
@@ -34,16 +36,16 @@ static void drop_dict_watcher(void)
         PyErr_Clear();
     changes.id = -1;
     changes.count++;
-    changes.watcher_id++;
+    changes.watcher++;
 }
 
-/* Whom its changes are told from now on; 0 where nobody. */
-static uint64_t watched_change(PyObject *dict)
+/* The watcher that sees changes of the dict from now on, or NEVER. */
+static uint64_t watch_dict(PyObject *dict)
 {
-    int watched_dict = changes.id >= 0 && dict != NULL && PyDict_CheckExact(dict) && PyDict_Watch(changes.id, dict) == 0;
-    if (!watched_dict)
-        PyErr_Clear();
-    return watched_dict ? changes.watcher_id : 0;
+    if (changes.id >= 0 && dict != NULL && PyDict_CheckExact(dict) && PyDict_Watch(changes.id, dict) == 0)
+        return changes.watcher;
+    PyErr_Clear();
+    return NEVER;
 }
 #else
 static void use_dict_watcher(void)
@@ -54,14 +56,14 @@ static void drop_dict_watcher(void)
 {
 }
 
-static uint64_t watched_change(PyObject *Py_UNUSED(dict))
+static uint64_t watch_dict(PyObject *Py_UNUSED(dict))
 {
-    return 0;
+    return NEVER;
 }
 #endif
 
-PyDoc_STRVAR(use_watchers_doc, "listen(on, /)\n--\n\n"
-    "Have changes of dicts told, or looked for (False), in the watches made from now on; whether they are told.");
+PyDoc_STRVAR(use_watchers_doc, "use_watchers(on, /)\n--\n\n"
+    "Have dicts watched from now on, or read at each hit (False); whether they are watched.");
 
 static PyObject *use_watchers(PyObject *Py_UNUSED(module), PyObject *on)
 {
@@ -73,11 +75,11 @@ static PyObject *use_watchers(PyObject *Py_UNUSED(module), PyObject *on)
 }
 
 PyDoc_STRVAR(changed_doc, "changed(dict, /)\n--\n\n"
-    "How many changes of dicts were told so far; those of this one are from now on.");
+    "How many changes of dicts were seen so far; those of this one are from now on.");
 
 static PyObject *changed(PyObject *Py_UNUSED(module), PyObject *dict)
 {
-    watched_change(dict);
+    watch_dict(dict);
     return PyLong_FromUnsignedLongLong(changes.count);
 }
 
@@ -88,17 +90,17 @@ enum { FALSE_VALUE = 'f', NONE_ALONE = 'n', EMPTY_CHAIN = 'c' };
 
 /*
  * An attribute that must be empty for a hit in C. It is read where `object.name` would read it: in the instance's dict,
- * else on the class, whose answer stands until the class changes (which its version tells).
+ * else on the class, whose answer stands until the class changes (which its version shows).
  */
 typedef struct {
     PyObject *object, *name, *names;    /* the last: the instance's dict, NULL where it has none */
-    int kind;
     PyObject *on_class;                 /* what the class has under the name, or NULL */
-    unsigned version;                   /* the class's when it was asked; 0: not yet, or no answer that stands */
     PyObject *chain, *chained;          /* a chain of hooks that was found there, and its dict */
+    PyObject *list;                     /* the list that was found there, or in the chain: no watcher sees its items */
+    int kind;
+    unsigned version;                   /* the class's when it was asked; 0: not yet, or no answer that stands */
     unsigned chain_version;             /* its class's, which has nothing to say about the list; 0: not asked */
-    PyObject *list;                     /* the list that was found there, or in the chain: its items tell of nothing */
-    uint64_t watched_dict;                      /* who is told of changes of all dicts that it is read from; 0: nobody */
+    uint64_t watcher;                   /* of all dicts that it is read from, or NEVER */
 } Watch;
 
 static void take_watch(Watch *watch, PyObject *object, PyObject *name, int kind)
@@ -109,32 +111,10 @@ static void take_watch(Watch *watch, PyObject *object, PyObject *name, int kind)
     PyUnicode_InternInPlace(&watch->name);
     watch->names = PyObject_GenericGetDict(object, NULL);
     PyErr_Clear();                      /* without one the object is asked */
-    watch->watched_dict = watched_change(watch->names);
+    watch->watcher = watch_dict(watch->names);
 }
 
-static int visit_watch(const Watch *watch, visitproc visit, void *arg)
-{
-    Py_VISIT(watch->object);
-    Py_VISIT(watch->names);
-    Py_VISIT(watch->on_class);
-    Py_VISIT(watch->chain);
-    Py_VISIT(watch->chained);
-    Py_VISIT(watch->list);
-    return 0;
-}
-
-static void clear_watch(Watch *watch)
-{
-    Py_CLEAR(watch->object);
-    Py_CLEAR(watch->name);
-    Py_CLEAR(watch->names);
-    Py_CLEAR(watch->on_class);
-    Py_CLEAR(watch->chain);
-    Py_CLEAR(watch->chained);
-    Py_CLEAR(watch->list);
-}
-
-/* Whether the dict that was taken is still the object's. No dict tells of being replaced: a look finds it, later. */
+/* Whether the dict that was taken is still the object's. No watcher sees a dict replaced: this does, later. */
 static int has_its_dict(const Watch *watch)
 {
     PyObject *now = PyObject_GenericGetDict(watch->object, NULL);
@@ -152,16 +132,16 @@ static int reads_its_dict(PyTypeObject *type)
 
 static int class_unchanged(const Watch *watch)
 {
-    return watch->version != 0 && watch->version == Py_TYPE(watch->object)->tp_version_tag;
+    return has_version(Py_TYPE(watch->object), watch->version);
 }
 
 /* Ask the class again; 0 where it has a descriptor under the name, which decides about the attribute itself. */
 static int read_class(Watch *watch)
 {
     PyTypeObject *type = Py_TYPE(watch->object);
-    Py_XSETREF(watch->on_class, Py_XNewRef(_PyType_Lookup(type, watch->name)));
+    Py_XSETREF(watch->on_class, Py_XNewRef(class_attribute(type, watch->name)));
     int decides = watch->on_class != NULL && Py_TYPE(watch->on_class)->tp_descr_get != NULL;
-    watch->version = decides || !reads_its_dict(type) ? 0 : type->tp_version_tag;
+    watch->version = decides || !reads_its_dict(type) ? 0 : class_version(type, watch->name);
     return watch->version != 0;
 }
 
@@ -188,10 +168,10 @@ static int read_chain(Watch *watch, PyObject *chain)
     if (watch->chain != chain) {
         Py_XSETREF(watch->chained, PyObject_GenericGetDict(chain, NULL));
         Py_XSETREF(watch->chain, Py_NewRef(chain));
-        watch->watched_dict = watch->watched_dict == watched_change(watch->chained) ? watch->watched_dict : 0;
+        watch->watcher = watch->watcher == watch_dict(watch->chained) ? watch->watcher : NEVER;
     }
-    int plain = watch->chained != NULL && reads_its_dict(type) && _PyType_Lookup(type, torch.calls) == NULL;
-    watch->chain_version = plain ? type->tp_version_tag : 0;
+    int plain = watch->chained != NULL && reads_its_dict(type) && class_attribute(type, torch.calls) == NULL;
+    watch->chain_version = plain ? class_version(type, torch.calls) : 0;
     return plain;
 }
 
@@ -236,17 +216,161 @@ static int shows_no_hooks(Watch *watch)
 
 static int is_watched(const Watch *watch)
 {
-    return changes.id >= 0 && watch->watched_dict == changes.watcher_id;
+    return changes.id >= 0 && watch->watcher == changes.watcher;
 }
 
-static int chain_unchanged(const Watch *watch)
-{
-    return watch->chain == NULL
-        || (watch->chain_version != 0 && watch->chain_version == Py_TYPE(watch->chain)->tp_version_tag);
-}
-
-/* Whether it is as empty as when it showed nothing, if no dict has told of a change since. */
+/* Whether it is as empty as when it showed nothing, if no dict has changed since. */
 static int still_shows_no_hooks(const Watch *watch)
 {
-    return class_unchanged(watch) && (watch->list == NULL || PyList_GET_SIZE(watch->list) == 0) && chain_unchanged(watch);
+    return class_unchanged(watch) && (watch->list == NULL || PyList_GET_SIZE(watch->list) == 0)
+        && (watch->chain == NULL || has_version(Py_TYPE(watch->chain), watch->chain_version));
+}
+
+/* --------------------------------------------------------------------------- the globals a kernel was compiled with */
+
+/* One object under both names; a NaN is no value, and what other types say of themselves is for Python to ask. */
+static int is_same_value(PyObject *a, PyObject *b)
+{
+    if (a == NULL || a != b)
+        return 0;
+    return PyLong_CheckExact(a) || PyUnicode_CheckExact(a) || PyBool_Check(a) || a == Py_None
+        || (PyFloat_CheckExact(a) && PyFloat_AS_DOUBLE(a) == PyFloat_AS_DOUBLE(a));
+}
+
+/* Whether two constants of Triton's hold one value; each is a Python object with a `value`. */
+static int same_constant(PyObject *a, PyObject *b)
+{
+    Py_INCREF(a);                       /* to read a value may run code that lets them go */
+    Py_INCREF(b);
+    PyObject *of_a = PyObject_GetAttr(a, torch.value), *of_b = PyObject_GetAttr(b, torch.value);
+    int same = is_same_value(of_a, of_b);
+    Py_XDECREF(of_a);
+    Py_XDECREF(of_b);
+    Py_DECREF(a);
+    Py_DECREF(b);
+    return same;
+}
+
+/* Triton keeps a copy of each global. What may be equal all the same is Python's to judge. */
+static int global_unchanged(PyObject *key, PyObject *known, PyTypeObject *constant)
+{
+    if (!PyTuple_Check(key) || !PyTuple_Check(known) || PyTuple_GET_SIZE(key) < 1 || PyTuple_GET_SIZE(known) != 2
+        || !PyDict_CheckExact(PyTuple_GET_ITEM(known, 1)))
+        return 0;
+    PyObject *then = PyTuple_GET_ITEM(known, 0);
+    PyObject *now = PyDict_GetItemWithError(PyTuple_GET_ITEM(known, 1), PyTuple_GET_ITEM(key, 0));
+    return now != NULL && Py_IS_TYPE(now, constant) && Py_IS_TYPE(then, constant) && same_constant(now, then);
+}
+
+/* Each global is what it was: {(name, ...): (value, where it stands)}. */
+static int globals_unchanged(PyObject *globals, PyObject *constant)
+{
+    PyObject *key, *known;
+    if (globals == NULL || !PyDict_CheckExact(globals))
+        return 0;
+    Py_ssize_t place = 0, count = PyDict_GET_SIZE(globals);
+    int unchanged = 1;
+    Py_INCREF(globals);
+    while (unchanged && PyDict_Next(globals, &place, &key, &known)) {
+        Py_INCREF(key);
+        Py_INCREF(known);
+        unchanged = global_unchanged(key, known, (PyTypeObject *)constant) && PyDict_GET_SIZE(globals) == count;
+        Py_DECREF(key);
+        Py_DECREF(known);
+    }
+    Py_DECREF(globals);
+    return unchanged;
+}
+
+/* ------------------------------------------------------------------------------------------------------ all of them */
+
+enum { MOST_WATCHES = 16 };
+
+typedef struct {
+    int count;
+    uint64_t checked;                   /* the count of changes when no hook was found, if all is watched */
+    Watch watches[MOST_WATCHES];
+    Watch globals_at;                   /* the kernel's attribute that says which globals it was compiled with */
+    PyObject *globals;                  /* what that was then */
+    PyObject *constant;                 /* the type of globals: `tl.constexpr` */
+} Hooks;
+
+/* 0 with an error set where what is to be watched is not given as (object, attribute, kind). */
+static int take_hooks(Hooks *hooks, PyObject *hooks_to_check, PyObject *kernel, PyObject *globals_at,
+    PyObject *constant)
+{
+    take_watch(&hooks->globals_at, kernel, globals_at, NONE_ALONE);
+    hooks->constant = Py_NewRef(constant);
+    if (PyTuple_GET_SIZE(hooks_to_check) > MOST_WATCHES) {
+        PyErr_Format(PyExc_ValueError, "more than %d attributes are to be watched", MOST_WATCHES);
+        return 0;
+    }
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(hooks_to_check); i++) {
+        PyObject *object, *name;
+        int kind;
+        if (!PyArg_ParseTuple(PyTuple_GET_ITEM(hooks_to_check, i), "OUC", &object, &name, &kind))
+            return 0;
+        take_watch(&hooks->watches[hooks->count++], object, name, kind);
+    }
+    return 1;
+}
+
+static int visit_hooks(Hooks *hooks, visitproc visit, void *arg)
+{
+    int stop = visit_references(REFERENCES(&hooks->globals_at, object, list), visit, arg);
+    for (int i = 0; stop == 0 && i < hooks->count; i++)
+        stop = visit_references(REFERENCES(&hooks->watches[i], object, list), visit, arg);
+    return stop != 0 ? stop : visit_references(REFERENCES(hooks, globals, constant), visit, arg);
+}
+
+/* Without what it watches nothing shows that there is no hook. */
+static void clear_hooks(Hooks *hooks)
+{
+    hooks->checked = NEVER;
+    clear_references(REFERENCES(&hooks->globals_at, object, list));
+    for (; hooks->count > 0; hooks->count--)
+        clear_references(REFERENCES(&hooks->watches[hooks->count - 1], object, list));
+    clear_references(REFERENCES(hooks, globals, constant));
+}
+
+/* As when no hook was found: no dict has changed, and what no watcher sees is read. */
+static int hooks_unchanged(const Hooks *hooks)
+{
+    if (hooks->checked != changes.count)
+        return 0;
+    for (int i = 0; i < hooks->count; i++)
+        if (!still_shows_no_hooks(&hooks->watches[i]))
+            return 0;
+    return class_unchanged(&hooks->globals_at) && globals_unchanged(hooks->globals, hooks->constant);
+}
+
+static int check_hooks(Hooks *hooks)
+{
+    uint64_t before = changes.count;    /* to read may run code that changes what was read */
+    int all_watched = is_watched(&hooks->globals_at);
+    hooks->checked = NEVER;
+    if (hooks->globals_at.object == NULL)
+        return 0;                       /* it was cleared */
+    for (int i = 0; i < hooks->count; i++) {
+        int another = i == 0 || hooks->watches[i].object != hooks->watches[i - 1].object;
+        if ((another && !has_its_dict(&hooks->watches[i])) || !shows_no_hooks(&hooks->watches[i]))
+            return 0;
+        all_watched = all_watched && is_watched(&hooks->watches[i]);
+    }
+    PyObject *globals = watched(&hooks->globals_at);
+    Py_XSETREF(hooks->globals, globals);
+    if (globals == NULL || !globals_unchanged(globals, hooks->constant))
+        return 0;
+    if (all_watched)
+        hooks->checked = before;
+    return 1;
+}
+
+/* Whether a launch needs nothing but being launched now; what it may need is launch.why_not_now's to say. */
+static int no_hooks(Hooks *hooks)
+{
+    int found_none = hooks_unchanged(hooks) || check_hooks(hooks);
+    if (!found_none)
+        PyErr_Clear();
+    return found_none;
 }

@@ -1,122 +1,302 @@
-/* The hit path of a Triton kernel: what must be silent, the launcher of what was chosen, its launch. */
-
-/* -------------------------------------------------------------------------------------------------- a kernel's path */
-
-enum { MOST_WATCHES = 16 };
+/* The hit path of a Triton kernel, as hit/call.py has it: off, no modes, sign, look up, guards, run. */
 
 typedef struct {
-    FastPath fast_path;
-    KeySchema *schema;               /* NULL until the key is known: then nothing is judged */
-    int watch_count;
-    uint64_t no_hooks_since;                /* the count of changes when all was calm, where all of it tells */
-    Watch watches[MOST_WATCHES];
-    Watch globals_at;                   /* the kernel's attribute that says which globals it was compiled with */
-    PyObject *globals;                  /* what that was when all was calm */
+    FastPath base;
+    Hooks hooks;
+    KeySchema *schema;                  /* NULL until the key is known: then no call is judged */
     PyObject *refused;                  /* refused(name, grid, values, error, text): raises for a failed launch */
-    PyTypeObject *run_type, *grid_bound;
-    PyTypeObject *constant;             /* of globals: `tl.constexpr` */
-    Py_ssize_t launcher_at;                 /* where such a run keeps its launcher */
+    PyObject *run_type, *grid_bound;
+    Py_ssize_t launcher_at;             /* where a run of that type keeps its launcher */
 } KernelFastPath;
 
-/* One object under both names; a NaN is no value, and what other types say of themselves is for Python to ask. */
-static int is_same_value(PyObject *a, PyObject *b)
+/* A call on its way to its launch. What the steps have found is held, and NULL before. */
+typedef struct {
+    KeySchema *schema;
+    CacheNode *node;
+    PyObject *slot;
+    CudaLauncher *launcher;
+    PyObject *sized;                    /* what a grid's function came to, where Python is to launch all the same */
+    Call call;
+    CallSignature sig;
+    uint64_t buffer[MOST_BYTES / sizeof(uint64_t)];
+    void *places[MOST_PARAMETERS], *stream;
+} Launch;
+
+/* ------------------------------------------------------------------------------------------------ 3 sign, 4 look up */
+
+static int sign_launch(const KernelFastPath *path, Launch *launch)
 {
-    if (a == NULL || a != b)
+    if (path->schema == NULL)
         return 0;
-    return PyLong_CheckExact(a) || PyUnicode_CheckExact(a) || PyBool_Check(a) || a == Py_None
-        || (PyFloat_CheckExact(a) && PyFloat_AS_DOUBLE(a) == PyFloat_AS_DOUBLE(a));
+    launch->schema = (KeySchema *)Py_NewRef(path->schema);
+    if (!sign_kernel_call(&launch->call, launch->schema))
+        return 0;
+    if (path->schema == launch->schema)
+        return 1;
+    drop_objects(&launch->sig);         /* what was asked has changed what is signed */
+    return 0;
 }
 
-/* Whether two constants of Triton's hold one value; each is a Python object with a `value`. */
-static int same_constant(PyObject *a, PyObject *b)
+static int find_slot(const KernelFastPath *path, Launch *launch)
 {
-    Py_INCREF(a);                       /* to read a value may run code that lets them go */
-    Py_INCREF(b);
-    PyObject *of_a = PyObject_GetAttr(a, torch.value), *of_b = PyObject_GetAttr(b, torch.value);
-    int same = is_same_value(of_a, of_b);
-    Py_XDECREF(of_a);
-    Py_XDECREF(of_b);
-    Py_DECREF(a);
-    Py_DECREF(b);
-    return same;
+    launch->node = node_of(&path->base.cache, &launch->sig);
+    launch->slot = launch->node == NULL ? NULL : Py_XNewRef(launch->node->slot);
+    return launch->slot != NULL;
 }
 
-/* Triton keeps a copy of each global. What may be equal all the same is Python's to judge. */
-static int global_unchanged(const KernelFastPath *fast_path, PyObject *key, PyObject *known)
-{
-    if (!PyTuple_Check(key) || !PyTuple_Check(known) || PyTuple_GET_SIZE(key) < 1 || PyTuple_GET_SIZE(known) != 2
-        || !PyDict_CheckExact(PyTuple_GET_ITEM(known, 1)))
-        return 0;
-    PyObject *then = PyTuple_GET_ITEM(known, 0);
-    PyObject *now = PyDict_GetItemWithError(PyTuple_GET_ITEM(known, 1), PyTuple_GET_ITEM(key, 0));
-    return now != NULL && Py_TYPE(now) == fast_path->constant && Py_TYPE(then) == fast_path->constant && same_constant(now, then);
-}
+/* --------------------------------------------------------------------------------------------------------- 5 guards */
 
-/* Each global is what it was: {(name, ...): (value, where it stands)}. */
-static int globals_unchanged(const KernelFastPath *fast_path, PyObject *globals)
+/* The launcher of the slot's newest entry that can run, borrowed; NULL for Python to say. */
+static CudaLauncher *launcher_of(const KernelFastPath *path, PyObject *slot)
 {
-    Py_ssize_t place = 0, count;
-    PyObject *key, *known;
-    if (globals == NULL || !PyDict_CheckExact(globals))
-        return 0;
-    int stand = 1;
-    Py_INCREF(globals);
-    count = PyDict_GET_SIZE(globals);
-    while (stand && PyDict_Next(globals, &place, &key, &known)) {
-        Py_INCREF(key);
-        Py_INCREF(known);
-        stand = global_unchanged(fast_path, key, known) && PyDict_GET_SIZE(globals) == count;
-        Py_DECREF(key);
-        Py_DECREF(known);
+    PyObject *entries = field(slot, path->base.entries_at), *run = NULL;
+    if (entries == NULL || !PyTuple_CheckExact(entries))
+        return NULL;
+    for (Py_ssize_t i = 0; run == NULL && i < PyTuple_GET_SIZE(entries); i++) {
+        PyObject *entry = PyTuple_GET_ITEM(entries, i);
+        if ((PyObject *)Py_TYPE(entry) != path->base.entry_type)
+            return NULL;
+        run = run_of(&path->base, entry);
+        if (run != NULL && field(entry, path->base.check_at) != Py_None)
+            return NULL;
     }
-    Py_DECREF(globals);
-    return stand;
+    if (run == NULL || (PyObject *)Py_TYPE(run) != path->run_type)
+        return NULL;
+    PyObject *launcher = field(run, path->launcher_at);
+    return launcher != NULL && Py_IS_TYPE(launcher, &CudaLauncherType) ? (CudaLauncher *)launcher : NULL;
 }
 
-enum { NEVER = 0 };     /* no count of changes */
-
-/* As it was when all was calm: no dict has told of a change, and what tells of none is looked at. */
-static int hooks_unchanged(const KernelFastPath *fast_path)
+static int find_launcher(const KernelFastPath *path, Launch *launch)
 {
-    if (fast_path->no_hooks_since != changes.count)
-        return 0;
-    for (int i = 0; i < fast_path->watch_count; i++)
-        if (!still_shows_no_hooks(&fast_path->watches[i]))
-            return 0;
-    return class_unchanged(&fast_path->globals_at) && globals_unchanged(fast_path, fast_path->globals);
+    launch->launcher = (CudaLauncher *)Py_XNewRef(launcher_of(path, launch->slot));
+    return launch->launcher != NULL;
 }
 
-static int check_hooks(KernelFastPath *fast_path)
+/* Whether the parameter can hold an integer that was signed: by annotation it may be narrower, or unsigned. */
+static int holds(const Parameter *parameter, uint64_t bits)
 {
-    uint64_t before = changes.count;    /* looking may run code that changes what was looked at */
-    int watched_dict = is_watched(&fast_path->globals_at);
-    fast_path->no_hooks_since = NEVER;
-    for (int i = 0; i < fast_path->watch_count; i++) {
-        int another = i == 0 || fast_path->watches[i].object != fast_path->watches[i - 1].object;
-        if ((another && !has_its_dict(&fast_path->watches[i])) || !shows_no_hooks(&fast_path->watches[i]))
-            return 0;
-        watched_dict = watched_dict && is_watched(&fast_path->watches[i]);
+    if (parameter->kind == UNSIGNED_INT)
+        return (int64_t)bits >= 0 && fits(bits, parameter->size, 0);
+    return parameter->kind != SIGNED_INT || fits(bits, parameter->size, 1);
+}
+
+/* What is passed for a parameter: as it was signed, or of the value that the call, a config or a heuristic gives. */
+static int argument_bits(const Launch *launch, const Parameter *parameter, uint64_t *bits)
+{
+    const KeyParameter *key_parameter = &launch->schema->key_parameters[parameter->source];
+    const Call *call = &launch->call;
+    PyObject *value = call->values[parameter->source], *meta = launch->launcher->meta;
+    if (key_parameter->kind == META)
+        value = meta == NULL ? NULL : PyDict_GetItemWithError(meta, key_parameter->name);
+    else if (call->known[parameter->source] && parameter->kind != REAL) {
+        *bits = call->bits[parameter->source];
+        return holds(parameter, *bits);
     }
-    PyObject *globals = watched(&fast_path->globals_at);
-    Py_XSETREF(fast_path->globals, globals);
-    if (globals == NULL || !globals_unchanged(fast_path, globals))
-        return 0;
-    if (watched_dict)
-        fast_path->no_hooks_since = before;
+    return value != NULL && bits_of(value, parameter, bits) && holds(parameter, *bits);
+}
+
+static int fill_arguments(Launch *launch)
+{
+    for (Py_ssize_t i = 0; i < launch->launcher->count; i++) {
+        const Parameter *parameter = &launch->launcher->parameters[i];
+        uint64_t bits = 0;
+        if (parameter->kind != ZEROS && !argument_bits(launch, parameter, &bits))
+            return 0;
+        void *place = (char *)launch->buffer + parameter->offset;
+        launch->places[i] = place;
+        if (parameter->size == sizeof bits)
+            memcpy(place, &bits, sizeof bits);      /* a store; of a size that is only known now it is a call */
+        else
+            memcpy(place, &bits, parameter->size);
+    }
     return 1;
 }
 
-/* Whether a launch needs nothing but being launched now; what it may need is launch.why_not_now's to say. */
-static int no_hooks_now(KernelFastPath *fast_path)
+/* As `TritonLauncher.captured` has it: a launch inside a capture is noted, by Python. */
+static int may_be_captured(void *stream)
 {
-    int no_hooks = hooks_unchanged(fast_path) || check_hooks(fast_path);
-    if (!no_hooks)
-        PyErr_Clear();
-    return no_hooks;
+    int status = 0;
+    return stream != NULL && driver.is_capturing != NULL && (driver.is_capturing(stream, &status) != 0 || status != 0);
 }
 
-/* The call as a tuple and a dict, for the table, which nodes by them. */
-static int sign_for_kernel(const FastPath *self, CallSignature *sig, PyObject *args, PyObject *kwargs)
+/* Whether C may launch it: on this device, with these arguments, outside of a capture. */
+static int can_launch(Launch *launch)
+{
+    const CudaLauncher *launcher = launch->launcher;
+    launch->stream = NULL;
+    if (launcher->values > key_parameter_count(launch->schema) || launcher->device != launch->call.here
+        || !is_current(launcher))
+        return 0;                       /* another device is, or this thread has not used CUDA yet */
+    if (fill_arguments(launch) && stream_of(launcher, &launch->stream))
+        return !may_be_captured(launch->stream);
+    PyErr_Clear();                      /* what does not fit is refused by Triton, in its own words */
+    return 0;
+}
+
+/* -------------------------------------------------------------------------------------------------- 6 run: its grid */
+
+static int size_of(PyObject *given, unsigned *size)
+{
+    PyObject *number = PyNumber_Index(given);       /* numpy's integers, say */
+    long long found = number == NULL ? -1 : PyLong_AsLongLong(number);
+    Py_XDECREF(number);
+    *size = (unsigned)found;
+    return found >= 0 && found <= INT32_MAX;
+}
+
+/* The first three of what a grid gives, in a sequence of any type; what cannot be read is Python's to refuse. */
+static Result sizes_of(PyObject *grid, unsigned sizes[3])
+{
+    PyObject *items = PyTuple_Check(grid) || PyList_Check(grid) ? PySequence_Tuple(grid) : NULL;
+    Py_ssize_t count = items == NULL ? 0 : PyTuple_GET_SIZE(items);
+    int read = count > 0;
+    sizes[0] = sizes[1] = sizes[2] = 1;
+    for (Py_ssize_t i = 0; read && i < 3 && i < count; i++)
+        read = size_of(PyTuple_GET_ITEM(items, i), &sizes[i]);
+    Py_XDECREF(items);
+    if (read)
+        return HIT;
+    PyErr_Clear();
+    return MISS;
+}
+
+/* What a grid's function answers: it is shown the arguments by name, and what configs and heuristics give. */
+static PyObject *grid_by(PyObject *function, const Launch *launch)
+{
+    PyObject *meta = PyDict_New();
+    for (Py_ssize_t i = 0; meta != NULL && i < key_parameter_count(launch->schema); i++) {
+        PyObject *value = launch->call.values[i] == NULL ? Py_None : launch->call.values[i];
+        if (PyDict_SetItem(meta, launch->schema->key_parameters[i].name, value) < 0)
+            Py_CLEAR(meta);
+    }
+    if (meta != NULL && launch->launcher->meta != NULL && PyDict_Update(meta, launch->launcher->meta) < 0)
+        Py_CLEAR(meta);
+    PyObject *grid = meta == NULL ? NULL : PyObject_CallOneArg(function, meta);
+    Py_XDECREF(meta);
+    return grid;
+}
+
+/* Its function may have had the entry let go, or have set a hook: then Python launches, over the sizes it gave. */
+static Result judge_again(KernelFastPath *path, const unsigned sizes[3], Launch *launch)
+{
+    int hook_found = !no_hooks(&path->hooks);
+    if (launcher_of(path, launch->slot) != launch->launcher)
+        return MISS;
+    if (!hook_found)
+        return HIT;
+    launch->sized = Py_BuildValue("(III)", sizes[0], sizes[1], sizes[2]);
+    return launch->sized == NULL ? RAISED : MISS;
+}
+
+static Result size_grid(KernelFastPath *path, PyObject *grid, Launch *launch, unsigned sizes[3])
+{
+    if (grid == Py_None) {
+        memcpy(sizes, launch->launcher->grid, sizeof launch->launcher->grid);
+        return sizes[0] != NO_GRID ? HIT : MISS;
+    }
+    if (!PyCallable_Check(grid))
+        return sizes_of(grid, sizes);
+    PyObject *answer = grid_by(grid, launch);
+    if (answer == NULL)
+        return RAISED;                  /* as it does in Python */
+    Result result = sizes_of(answer, sizes);
+    Py_DECREF(answer);
+    return result == HIT ? judge_again(path, sizes, launch) : result;
+}
+
+static PyObject *refuse_launch(const KernelFastPath *path, const unsigned sizes[3], const Launch *launch, int error)
+{
+    PyObject *values = PyTuple_New(key_parameter_count(launch->schema));
+    for (Py_ssize_t i = 0; values != NULL && i < PyTuple_GET_SIZE(values); i++)
+        PyTuple_SET_ITEM(values, i, Py_NewRef(launch->call.values[i] == NULL ? Py_None : launch->call.values[i]));
+    if (values == NULL)
+        return NULL;
+    return PyObject_CallFunction(path->refused, "O(III)Nis", launch->launcher->name, sizes[0], sizes[1], sizes[2],
+        values, error, driver_says(error));
+}
+
+static Result run_launch(KernelFastPath *path, PyObject *grid, Launch *launch, PyObject **answer)
+{
+    unsigned sizes[3];
+    Result sized = size_grid(path, grid, launch, sizes);
+    if (sized != HIT)
+        return sized;
+    if (!number_hit(&path->base, launch->slot))
+        return RAISED;
+    int error = sizes[0] != 0 && sizes[1] != 0 && sizes[2] != 0
+        ? launch_at(launch->launcher, sizes, launch->stream, launch->places) : 0;
+    *answer = error == 0 ? Py_NewRef(launch->launcher->answer) : refuse_launch(path, sizes, launch, error);
+    return *answer == NULL ? RAISED : HIT;
+}
+
+/* --------------------------------------------------------------------------------------------------------- the call */
+
+/* The law. A node is found also where there is no hit: its call may be told to the table. */
+static Result kernel_hit(KernelFastPath *path, PyObject *grid, Launch *launch, PyObject **answer)
+{
+    if (path->base.off)                                         /* 1 off */
+        return MISS;
+    if (!no_hooks(&path->hooks))                                /* 2 no modes */
+        return MISS;
+    if (!sign_launch(path, launch))                             /* 3 sign */
+        return MISS;
+    if (!find_slot(path, launch))                               /* 4 look up */
+        return MISS;
+    if (!find_launcher(path, launch) || !can_launch(launch))    /* 5 guards */
+        return MISS;
+    /* All that may leave the launch to Python comes before the grid's function, which is called once a launch. */
+    return run_launch(path, grid, launch, answer);              /* 6 run */
+}
+
+/* In Python: kernel_object.<method>(node, grid, *arguments). */
+static PyObject *kernel_miss(PyObject *kernel_object, PyObject *method, PyObject *grid, const Launch *launch)
+{
+    const Call *call = &launch->call;
+    CacheNode *node = launch->node;
+    Py_ssize_t count = call->by_position + name_count(call);
+    PyObject **stack = PyMem_Malloc((size_t)(count + 3) * sizeof *stack);
+    if (stack == NULL)
+        return PyErr_NoMemory();
+    stack[0] = kernel_object;
+    stack[1] = node != NULL && node->slot == NULL ? (PyObject *)node : Py_None;
+    stack[2] = launch->sized != NULL ? launch->sized : grid;
+    memcpy(stack + 3, call->arguments, (size_t)count * sizeof *stack);
+    PyObject *answer = PyObject_VectorcallMethod(method, stack, (size_t)call->by_position + 3, call->names);
+    PyMem_Free(stack);
+    return answer;
+}
+
+/* `path` may be NULL: then every call takes the Python path. */
+static PyObject *call_kernel(PyObject *kernel_object, KernelFastPath *path, PyObject *method, PyObject *grid,
+    PyObject *const *arguments, size_t flags, PyObject *names)
+{
+    Launch launch;
+    PyObject *answer = NULL;
+    launch.schema = NULL;
+    launch.node = NULL;
+    launch.slot = launch.sized = NULL;
+    launch.launcher = NULL;
+    launch.call.arguments = arguments;
+    launch.call.by_position = PyVectorcall_NARGS(flags);
+    launch.call.names = names;
+    launch.call.sig = &launch.sig;
+    Py_XINCREF(path);                   /* what is asked may run code that gives the kernel another */
+    Result result = path == NULL ? MISS : kernel_hit(path, grid, &launch, &answer);
+    Py_XDECREF(launch.schema);
+    Py_XDECREF(launch.slot);
+    Py_XDECREF(launch.launcher);
+    Py_XDECREF(path);
+    if (result == MISS)
+        answer = kernel_miss(kernel_object, method, grid, &launch);
+    Py_XDECREF(launch.node);
+    Py_XDECREF(launch.sized);
+    return answer;
+}
+
+/* ------------------------------------------------------------------------------- the same call, as the table has it */
+
+/* A tuple and a dict laid out as a call's arguments. */
+static int sign_tuple_and_dict(const FastPath *self, CallSignature *sig, PyObject *args, PyObject *kwargs)
 {
     const KeySchema *schema = ((const KernelFastPath *)self)->schema;
     PyObject *arguments[2 * MOST_KEY_PARAMETERS], *name, *value, *names = NULL;
@@ -143,229 +323,4 @@ static int sign_for_kernel(const FastPath *self, CallSignature *sig, PyObject *a
     int supported = sign_kernel_call(&call, schema);
     Py_XDECREF(names);
     return supported;
-}
-
-/* ------------------------------------------------------------------------------------------------------- the launch */
-
-/* The launcher of the slot's newest entry that can run, borrowed from its run, which is held; NULL for Python to say. */
-static const CudaLauncher *launcher_in(const KernelFastPath *fast_path, PyObject *slot, PyObject **held)
-{
-    PyObject *entries = field(slot, fast_path->fast_path.entries_at);
-    if (entries == NULL || !PyTuple_CheckExact(entries))
-        return NULL;
-    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(entries); i++) {
-        PyObject *entry = PyTuple_GET_ITEM(entries, i);
-        if (Py_TYPE(entry) != fast_path->fast_path.entry_type)
-            return NULL;
-        PyObject *run = field(entry, fast_path->fast_path.run_at);
-        if (run == NULL || run == Py_None)
-            continue;                   /* its build was let go */
-        if (field(entry, fast_path->fast_path.check_at) != Py_None || Py_TYPE(run) != fast_path->run_type)
-            return NULL;
-        PyObject *launcher = field(run, fast_path->launcher_at);
-        if (launcher == NULL || Py_TYPE(launcher) != &CudaLauncherType)
-            return NULL;
-        *held = Py_NewRef(run);
-        return (CudaLauncher *)launcher;
-    }
-    return NULL;
-}
-
-static int size_of(PyObject *given, unsigned *size)
-{
-    PyObject *number = PyNumber_Index(given);       /* numpy's integers, say */
-    long long found = number == NULL ? -1 : PyLong_AsLongLong(number);
-    Py_XDECREF(number);
-    *size = (unsigned)found;
-    return found >= 0 && found <= INT32_MAX;
-}
-
-/* The first three of what a grid gives, in a sequence of any type; what cannot be read is Python's to refuse. */
-static int sizes_of(PyObject *grid, unsigned sizes[3])
-{
-    PyObject *items = PyTuple_Check(grid) || PyList_Check(grid) ? PySequence_Tuple(grid) : NULL;
-    Py_ssize_t count = items == NULL ? 0 : PyTuple_GET_SIZE(items);
-    int read = count > 0;
-    for (Py_ssize_t i = 0; read && i < 3; i++)
-        if (i < count)
-            read = size_of(PyTuple_GET_ITEM(items, i), &sizes[i]);
-        else
-            sizes[i] = 1;
-    Py_XDECREF(items);
-    if (!read)
-        PyErr_Clear();
-    return read;
-}
-
-/* The arguments by name, with what configs and heuristics fill in, as a grid is shown them. */
-static PyObject *meta_of(const KeySchema *schema, const CudaLauncher *launcher, const Call *call, PyObject *absent)
-{
-    PyObject *meta = PyDict_New();
-    for (Py_ssize_t i = 0; meta != NULL && i < key_parameter_count(schema); i++) {
-        PyObject *value = call->values[i] == NULL ? absent : call->values[i];
-        if (PyDict_SetItem(meta, schema->key_parameters[i].name, value) < 0)
-            Py_CLEAR(meta);
-    }
-    if (meta != NULL && launcher->filled != NULL && PyDict_Update(meta, launcher->filled) < 0)
-        Py_CLEAR(meta);
-    return meta;
-}
-
-/* What a grid's function answers. NULL with an error set where it raises, as it would in Python. */
-static PyObject *grid_by(PyObject *function, const KeySchema *schema, const CudaLauncher *launcher, const Call *call)
-{
-    PyObject *meta = meta_of(schema, launcher, call, Py_None);
-    PyObject *grid = meta == NULL ? NULL : PyObject_CallOneArg(function, meta);
-    Py_XDECREF(meta);
-    return grid;
-}
-
-/* 1 with the sizes; 0 where Python is to say; -1 where a grid's function raised. */
-static int size_grid(PyObject *grid, const KeySchema *schema, const CudaLauncher *launcher, const Call *call, unsigned sizes[3])
-{
-    if (grid == Py_None) {
-        memcpy(sizes, launcher->grid, sizeof launcher->grid);
-        return sizes[0] != NO_GRID;
-    }
-    if (!PyCallable_Check(grid))
-        return sizes_of(grid, sizes);
-    PyObject *answer = grid_by(grid, schema, launcher, call);
-    if (answer == NULL)
-        return -1;
-    int sized = sizes_of(answer, sizes);
-    Py_DECREF(answer);
-    return sized;
-}
-
-/* The value that a config or a heuristic gives. */
-static PyObject *filled_value(const CudaLauncher *launcher, const KeyParameter *key_parameter)
-{
-    return launcher->filled == NULL ? NULL : PyDict_GetItemWithError(launcher->filled, key_parameter->name);
-}
-
-/* Whether the parameter can hold an integer that was signed: by annotation it may be narrower, or unsigned. */
-static int holds(const Parameter *parameter, uint64_t bits)
-{
-    if (parameter->kind == UNSIGNED_INT)
-        return (int64_t)bits >= 0 && fits(bits, parameter->size, 0);
-    return parameter->kind != SIGNED_INT || fits(bits, parameter->size, 1);
-}
-
-static int fill_from(const CudaLauncher *launcher, const KeySchema *schema, const Call *call, char *buffer, void **places)
-{
-    for (Py_ssize_t i = 0; i < launcher->count; i++) {
-        const Parameter *parameter = &launcher->parameters[i];
-        Py_ssize_t source = parameter->source;
-        uint64_t bits = 0;
-        if (parameter->kind != ZEROS) {
-            const KeyParameter *key_parameter = &schema->key_parameters[source];
-            PyObject *value = key_parameter->kind == META ? filled_value(launcher, key_parameter) : call->values[source];
-            if (key_parameter->kind != META && call->known[source] && parameter->kind != REAL)
-                bits = call->bits[source];
-            else if (value == NULL || !bits_of(value, parameter, &bits))
-                return 0;
-            if (!holds(parameter, bits))
-                return 0;
-        }
-        places[i] = buffer + parameter->offset;
-        if (parameter->size == sizeof bits)
-            memcpy(places[i], &bits, sizeof bits);      /* a store; of a size that is only known now it is a call */
-        else
-            memcpy(places[i], &bits, parameter->size);
-    }
-    return 1;
-}
-
-/* As `Launch.captured` has it: a launch inside a capture is noted, by Python. */
-static int may_be_captured(void *stream)
-{
-    int status = 0;
-    return stream != NULL && driver.is_capturing != NULL && (driver.is_capturing(stream, &status) != 0 || status != 0);
-}
-
-static PyObject *refuse_launch(const KernelFastPath *fast_path, const KeySchema *schema, const CudaLauncher *launcher,
-    const unsigned sizes[3], const Call *call, int error)
-{
-    PyObject *values = PyTuple_New(key_parameter_count(schema));
-    for (Py_ssize_t i = 0; values != NULL && i < PyTuple_GET_SIZE(values); i++)
-        PyTuple_SET_ITEM(values, i, Py_NewRef(call->values[i] == NULL ? Py_None : call->values[i]));
-    if (values == NULL)
-        return NULL;
-    return PyObject_CallFunction(fast_path->refused, "O(III)Nis", launcher->name, sizes[0], sizes[1], sizes[2], values, error,
-        driver_says(error));
-}
-
-/* A launch as it will be but for its grid. */
-typedef struct {
-    uint64_t buffer[MOST_BYTES / sizeof(uint64_t)];
-    void *places[MOST_PARAMETERS], *stream;
-} Order;
-
-/* Whether C may launch it: on this device, with these arguments, outside of a capture. */
-static int may_launch(const KeySchema *schema, const CudaLauncher *launcher, const Call *call, Order *order)
-{
-    order->stream = NULL;
-    if (launcher->values > key_parameter_count(schema) || launcher->device != call->here || !is_current(launcher))
-        return 0;                       /* another device is, or this thread has not used CUDA yet */
-    if (fill_from(launcher, schema, call, (char *)order->buffer, order->places) && stream_of(launcher, &order->stream))
-        return !may_be_captured(order->stream);
-    PyErr_Clear();                      /* what does not fit is refused by Triton, in its own words */
-    return 0;
-}
-
-/* A grid's function may have had the entry let go. */
-static int is_launcher_in(const KernelFastPath *fast_path, PyObject *slot, const CudaLauncher *launcher)
-{
-    PyObject *run = NULL;
-    int found = launcher_in(fast_path, slot, &run) == launcher;
-    Py_XDECREF(run);
-    return found;
-}
-
-/* It may also have set a hook: then Python launches, over what the function has come to. */
-static int no_hooks_still(KernelFastPath *fast_path, const unsigned sizes[3], Call *call)
-{
-    if (no_hooks_now(fast_path))
-        return 1;
-    call->sized = Py_BuildValue("(III)", sizes[0], sizes[1], sizes[2]);
-    return 0;
-}
-
-/* What the launch returns; NULL with an error set, or without one where Python is to say. */
-static PyObject *launch_call(KernelFastPath *fast_path, const KeySchema *schema, const CudaLauncher *launcher, PyObject *slot,
-    PyObject *grid, Call *call)
-{
-    Order order;
-    unsigned sizes[3];
-    /* All that may leave the launch to Python comes before the grid's function, which is called once a launch. */
-    if (!may_launch(schema, launcher, call, &order) || size_grid(grid, schema, launcher, call, sizes) != 1)
-        return NULL;
-    if (PyCallable_Check(grid) && (!is_launcher_in(fast_path, slot, launcher) || !no_hooks_still(fast_path, sizes, call)))
-        return NULL;
-    if (!number_hit(&fast_path->fast_path, slot))
-        return NULL;
-    int error = sizes[0] != 0 && sizes[1] != 0 && sizes[2] != 0
-        ? launch_at(launcher, sizes, order.stream, order.places) : 0;
-    if (error != 0)
-        return refuse_launch(fast_path, schema, launcher, sizes, call, error);
-    return Py_NewRef(launcher->answer);
-}
-
-static PyObject *hit(KernelFastPath *fast_path, const KeySchema *schema, const CacheNode *node, PyObject *grid, Call *call)
-{
-    PyObject *run = NULL, *slot = node == NULL ? NULL : node->slot;
-    if (slot == NULL)
-        return NULL;
-    Py_INCREF(slot);
-    const CudaLauncher *launcher = launcher_in(fast_path, slot, &run);
-    if (launcher == NULL) {
-        Py_DECREF(slot);
-        return NULL;
-    }
-    Py_INCREF(launcher);                    /* a grid's function may have the entry let go */
-    PyObject *answer = launch_call(fast_path, schema, launcher, slot, grid, call);
-    Py_DECREF(launcher);
-    Py_DECREF(run);
-    Py_DECREF(slot);
-    return answer;
 }

@@ -1,62 +1,17 @@
 /* What the user of a kernel holds, `kernel` and `kernel[grid]`, and the path behind it as Python sees it. */
 
-/* -------------------------------------------------------------------------------------------- what the user calls */
+/* ---------------------------------------------------------------------------------------------- what the user calls */
 
 /* A kernel as its user holds it; a class is made over it in Python, with what is asked when C cannot answer. */
 typedef struct {
     PyObject_HEAD
     vectorcallfunc vectorcall;
-    KernelFastPath *fast_path;                   /* NULL: every call takes the Python path */
+    KernelFastPath *fast_path;          /* NULL: every call takes the Python path */
 } KernelObject;
-
-/* By Python: front.<method>(node, grid, *arguments). */
-static PyObject *by_method(PyObject *kernel_object, PyObject *method, CacheNode *node, PyObject *grid, const Call *call)
-{
-    Py_ssize_t count = call->by_position + name_count(call);
-    PyObject **stack = PyMem_Malloc((size_t)(count + 3) * sizeof *stack);
-    if (stack == NULL)
-        return PyErr_NoMemory();
-    stack[0] = kernel_object;
-    stack[1] = node != NULL && node->slot == NULL ? (PyObject *)node : Py_None;
-    stack[2] = call->sized != NULL ? call->sized : grid;
-    memcpy(stack + 3, call->arguments, (size_t)count * sizeof *stack);
-    PyObject *answer = PyObject_VectorcallMethod(method, stack, (size_t)call->by_position + 3, call->names);
-    PyMem_Free(stack);
-    return answer;
-}
-
-static PyObject *call_kernel(PyObject *self, PyObject *method, PyObject *grid, Call *call)
-{
-    CallSignature sig;
-    call->sig = &sig;
-    KernelFastPath *fast_path = ((KernelObject *)self)->fast_path;
-    PyObject *answer = NULL;
-    CacheNode *node = NULL;
-    call->sized = NULL;
-    Py_XINCREF(fast_path);                   /* what is asked may run code that gives the kernel another */
-    if (fast_path != NULL && !fast_path->fast_path.off && no_hooks_now(fast_path) && fast_path->schema != NULL) {
-        KeySchema *schema = (KeySchema *)Py_NewRef(fast_path->schema);
-        if (sign_kernel_call(call, schema)) {
-            node = node_of(&fast_path->fast_path, call->sig);
-            answer = hit(fast_path, schema, node, grid, call);
-        }
-        Py_DECREF(schema);
-    }
-    Py_XDECREF(fast_path);
-    if (answer == NULL && !PyErr_Occurred())
-        answer = by_method(self, method, node, grid, call);
-    Py_XDECREF(node);
-    Py_XDECREF(call->sized);
-    return answer;
-}
 
 static PyObject *kernel_object_vectorcall(PyObject *self, PyObject *const *arguments, size_t flags, PyObject *names)
 {
-    Call call;
-    call.arguments = arguments;
-    call.by_position = PyVectorcall_NARGS(flags);
-    call.names = names;
-    return call_kernel(self, torch.called, Py_None, &call);
+    return call_kernel(self, ((KernelObject *)self)->fast_path, torch.called, Py_None, arguments, flags, names);
 }
 
 /* `kernel[grid]` */
@@ -68,56 +23,31 @@ typedef struct {
 
 static PyObject *grid_bound_vectorcall(PyObject *self, PyObject *const *arguments, size_t flags, PyObject *names)
 {
-    Call call;
-    call.arguments = arguments;
-    call.by_position = PyVectorcall_NARGS(flags);
-    call.names = names;
-    return call_kernel(((GridBound *)self)->kernel_object, torch.launched, ((GridBound *)self)->grid, &call);
-}
-
-static PyTypeObject GridBoundType;
-
-static PyObject *kernel_object_subscript(PyObject *self, PyObject *grid)
-{
-    KernelFastPath *fast_path = ((KernelObject *)self)->fast_path;
-    PyTypeObject *type = fast_path == NULL || fast_path->grid_bound == NULL ? &GridBoundType : fast_path->grid_bound;
-    GridBound *made = (GridBound *)type->tp_alloc(type, 0);
-    if (made == NULL)
-        return NULL;
-    made->vectorcall = grid_bound_vectorcall;
-    made->kernel_object = Py_NewRef(self);
-    made->grid = Py_NewRef(grid);
-    return (PyObject *)made;
+    const GridBound *bound = (GridBound *)self;
+    KernelFastPath *fast_path = ((KernelObject *)bound->kernel_object)->fast_path;
+    return call_kernel(bound->kernel_object, fast_path, torch.launched, bound->grid, arguments, flags, names);
 }
 
 static int grid_bound_traverse(PyObject *self, visitproc visit, void *arg)
 {
-    Py_VISIT(((GridBound *)self)->kernel_object);
-    Py_VISIT(((GridBound *)self)->grid);
-    return 0;
-}
-
-static int grid_bound_clear(PyObject *self)
-{
-    Py_CLEAR(((GridBound *)self)->kernel_object);
-    Py_CLEAR(((GridBound *)self)->grid);
-    return 0;
+    return visit_references(REFERENCES((GridBound *)self, kernel_object, grid), visit, arg);
 }
 
 static void grid_bound_dealloc(PyObject *self)
 {
     PyObject_GC_UnTrack(self);
-    grid_bound_clear(self);
+    clear_references(REFERENCES((GridBound *)self, kernel_object, grid));
     Py_TYPE(self)->tp_free(self);
 }
 
 static PyMemberDef grid_bound_members[] = {
-    {"kernel_object", T_OBJECT_EX, offsetof(GridBound, kernel_object), READONLY, "the kernel"},
-    {"grid", T_OBJECT_EX, offsetof(GridBound, grid), READONLY, "what stands between the brackets"},
-    {"__vectorcalloffset__", T_PYSSIZET, offsetof(GridBound, vectorcall), READONLY, NULL},
+    {"kernel_object", Py_T_OBJECT_EX, offsetof(GridBound, kernel_object), Py_READONLY, "the kernel"},
+    {"grid", Py_T_OBJECT_EX, offsetof(GridBound, grid), Py_READONLY, "what stands between the brackets"},
+    {"__vectorcalloffset__", Py_T_PYSSIZET, offsetof(GridBound, vectorcall), Py_READONLY, NULL},
     {NULL, 0, 0, 0, NULL},
 };
 
+/* Without tp_clear: the kernel can be cleared, and one without a kernel could not be called. */
 static PyTypeObject GridBoundType = {
     PyVarObject_HEAD_INIT(NULL, 0)
     .tp_name = "shapedispatch.hit._native.GridBound",
@@ -126,11 +56,24 @@ static PyTypeObject GridBoundType = {
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL,
     .tp_dealloc = grid_bound_dealloc,
     .tp_traverse = grid_bound_traverse,
-    .tp_clear = grid_bound_clear,
     .tp_call = PyVectorcall_Call,
     .tp_vectorcall_offset = offsetof(GridBound, vectorcall),
     .tp_members = grid_bound_members,
 };
+
+static PyObject *kernel_object_subscript(PyObject *self, PyObject *grid)
+{
+    const KernelFastPath *fast_path = ((KernelObject *)self)->fast_path;
+    PyTypeObject *type = fast_path == NULL || fast_path->grid_bound == NULL ? &GridBoundType
+                                                                            : (PyTypeObject *)fast_path->grid_bound;
+    GridBound *made = (GridBound *)type->tp_alloc(type, 0);
+    if (made == NULL)
+        return NULL;
+    made->vectorcall = grid_bound_vectorcall;
+    made->kernel_object = Py_NewRef(self);
+    made->grid = Py_NewRef(grid);
+    return (PyObject *)made;
+}
 
 static PyObject *kernel_object_new(PyTypeObject *type, PyObject *Py_UNUSED(args), PyObject *Py_UNUSED(kwargs))
 {
@@ -167,7 +110,7 @@ static PyTypeObject KernelFastPathType;
 
 static PyObject *kernel_object_use_fast_path(PyObject *self, PyObject *fast_path)
 {
-    if (Py_TYPE(fast_path) != &KernelFastPathType)
+    if (!Py_IS_TYPE(fast_path, &KernelFastPathType))
         return PyErr_Format(PyExc_TypeError, "use_fast_path takes a kernel's path");
     Py_XSETREF(((KernelObject *)self)->fast_path, (KernelFastPath *)Py_NewRef(fast_path));
     Py_RETURN_NONE;
@@ -179,7 +122,7 @@ static PyMethodDef kernel_object_methods[] = {
 };
 
 static PyMemberDef kernel_object_members[] = {
-    {"__vectorcalloffset__", T_PYSSIZET, offsetof(KernelObject, vectorcall), READONLY, NULL},
+    {"__vectorcalloffset__", Py_T_PYSSIZET, offsetof(KernelObject, vectorcall), Py_READONLY, NULL},
     {NULL, 0, 0, 0, NULL},
 };
 
@@ -201,103 +144,63 @@ static PyTypeObject KernelObjectType = {
     .tp_members = kernel_object_members,
 };
 
-/* -------------------------------------------------------------------------------------- a kernel's path, as a type */
-
-static int take_watches(KernelFastPath *fast_path, PyObject *hooks_to_check)
-{
-    if (PyTuple_GET_SIZE(hooks_to_check) > MOST_WATCHES) {
-        PyErr_Format(PyExc_ValueError, "more than %d attributes are to be watched", MOST_WATCHES);
-        return 0;
-    }
-    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(hooks_to_check); i++) {
-        PyObject *object, *name;
-        int kind;
-        if (!PyArg_ParseTuple(PyTuple_GET_ITEM(hooks_to_check, i), "OUC", &object, &name, &kind))
-            return 0;
-        take_watch(&fast_path->watches[fast_path->watch_count++], object, name, kind);
-    }
-    return 1;
-}
+/* --------------------------------------------------------------------------------------- a kernel's path, as a type */
 
 static PyObject *kernel_fast_path_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"hooks_to_check", "kernel", "globals_at", "run_type", "constant", "grid_bound", "refused", NULL};
+    static char *names[] = {"hooks_to_check", "kernel", "globals_at", "run_type", "constant", "grid_bound", "refused",
+        NULL};
     PyObject *hooks_to_check, *kernel, *globals_at, *run_type, *constant, *grid_bound, *refused;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!OUO!O!O!O", names, &PyTuple_Type, &hooks_to_check, &kernel, &globals_at,
-            &PyType_Type, &run_type, &PyType_Type, &constant, &PyType_Type, &grid_bound, &refused))
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!OUO!O!O!O", names, &PyTuple_Type, &hooks_to_check, &kernel,
+            &globals_at, &PyType_Type, &run_type, &PyType_Type, &constant, &PyType_Type, &grid_bound, &refused))
         return NULL;
     Py_ssize_t launcher_at = field_at((PyTypeObject *)run_type, "launcher");
     if (launcher_at < 0)
         return NULL;
     if (!PyType_IsSubtype((PyTypeObject *)grid_bound, &GridBoundType))
         return PyErr_Format(PyExc_TypeError, "grid_bound is no GridBound");
-    KernelFastPath *fast_path = (KernelFastPath *)empty_fast_path(type);
-    if (fast_path == NULL)
+    KernelFastPath *path = (KernelFastPath *)type->tp_alloc(type, 0);
+    if (path == NULL)
         return NULL;
-    fast_path->fast_path.packs = sign_for_kernel;
-    take_watch(&fast_path->globals_at, kernel, globals_at, NONE_ALONE);
-    fast_path->run_type = (PyTypeObject *)Py_NewRef(run_type);
-    fast_path->constant = (PyTypeObject *)Py_NewRef(constant);
-    fast_path->grid_bound = (PyTypeObject *)Py_NewRef(grid_bound);
-    fast_path->refused = Py_NewRef(refused);
-    fast_path->launcher_at = launcher_at;
-    if (!take_watches(fast_path, hooks_to_check))
-        Py_CLEAR(fast_path);
-    return (PyObject *)fast_path;
+    path->base.sign = sign_tuple_and_dict;
+    path->run_type = Py_NewRef(run_type);
+    path->grid_bound = Py_NewRef(grid_bound);
+    path->refused = Py_NewRef(refused);
+    path->launcher_at = launcher_at;
+    if (!start_cache(&path->base.cache) || !take_hooks(&path->hooks, hooks_to_check, kernel, globals_at, constant))
+        Py_CLEAR(path);
+    return (PyObject *)path;
 }
 
 static int kernel_fast_path_traverse(PyObject *self, visitproc visit, void *arg)
 {
-    KernelFastPath *fast_path = (KernelFastPath *)self;
-    Py_VISIT((PyObject *)fast_path->schema);
-    int stop = visit_watch(&fast_path->globals_at, visit, arg);
-    for (int i = 0; stop == 0 && i < fast_path->watch_count; i++)
-        stop = visit_watch(&fast_path->watches[i], visit, arg);
-    if (stop != 0)
-        return stop;
-    Py_VISIT(fast_path->globals);
-    Py_VISIT((PyObject *)fast_path->run_type);
-    Py_VISIT((PyObject *)fast_path->constant);
-    Py_VISIT((PyObject *)fast_path->grid_bound);
-    Py_VISIT(fast_path->refused);
-    return fast_path_traverse(self, visit, arg);
+    KernelFastPath *path = (KernelFastPath *)self;
+    Py_VISIT((PyObject *)path->schema);
+    int stop = visit_hooks(&path->hooks, visit, arg);
+    if (stop == 0)
+        stop = visit_references(REFERENCES(path, refused, grid_bound), visit, arg);
+    return stop != 0 ? stop : fast_path_traverse(self, visit, arg);
 }
 
 static int kernel_fast_path_clear(PyObject *self)
 {
-    KernelFastPath *fast_path = (KernelFastPath *)self;
-    Py_CLEAR(fast_path->schema);
-    for (int i = 0; i < fast_path->watch_count; i++)
-        clear_watch(&fast_path->watches[i]);
-    fast_path->watch_count = 0;
-    fast_path->no_hooks_since = NEVER;
-    clear_watch(&fast_path->globals_at);
-    Py_CLEAR(fast_path->globals);
-    Py_CLEAR(fast_path->run_type);
-    Py_CLEAR(fast_path->constant);
-    Py_CLEAR(fast_path->grid_bound);
-    Py_CLEAR(fast_path->refused);
+    KernelFastPath *path = (KernelFastPath *)self;
+    Py_CLEAR(path->schema);
+    clear_hooks(&path->hooks);
+    clear_references(REFERENCES(path, refused, grid_bound));
     return fast_path_clear(self);
 }
 
-static void kernel_fast_path_dealloc(PyObject *self)
-{
-    PyObject_GC_UnTrack(self);
-    kernel_fast_path_clear(self);
-    PyMem_Free(((FastPath *)self)->places);
-    Py_TYPE(self)->tp_free(self);
-}
-
-PyDoc_STRVAR(sign_doc, "sign(signature, /)\n--\n\n"
-    "CallSignature calls by this signature from now on, or judge none (None); calls that were in the cache by another are forgotten.");
+PyDoc_STRVAR(sign_doc, "sign(schema, /)\n--\n\n"
+    "Sign calls by this KeySchema from now on, or judge none (None); calls that were signed by another are forgotten.");
 
 static PyObject *kernel_fast_path_sign(PyObject *self, PyObject *schema)
 {
-    if (schema != Py_None && Py_TYPE(schema) != &KeySchemaType)
+    if (schema != Py_None && !Py_IS_TYPE(schema, &KeySchemaType))
         return PyErr_Format(PyExc_TypeError, "sign takes a KeySchema or None");
-    KernelFastPath *fast_path = (KernelFastPath *)self;
-    Py_XSETREF(fast_path->schema, schema == Py_None ? NULL : (KeySchema *)Py_NewRef(schema));
-    remove_all_nodes(&fast_path->fast_path);
+    KernelFastPath *path = (KernelFastPath *)self;
+    Py_XSETREF(path->schema, schema == Py_None ? NULL : (KeySchema *)Py_NewRef(schema));
+    remove_all_nodes(&path->base.cache);
     Py_RETURN_NONE;
 }
 
@@ -309,15 +212,15 @@ static PyMethodDef kernel_fast_path_methods[] = {
 static PyTypeObject KernelFastPathType = {
     PyVarObject_HEAD_INIT(NULL, 0)
     .tp_name = "shapedispatch.hit._native.KernelFastPath",
-    .tp_doc = "KernelFastPath(silent, kernel, globals_at, run_type, constant, grid_bound, refused)\n--\n\n"
-              "The hit path of one kernel. Hits are answered while each (object, attribute, kind) of `silent` is\n"
-              "empty and the globals are what they were; runs of `run_type` have a `launcher`. What is empty is f\n"
+    .tp_doc = "KernelFastPath(hooks_to_check, kernel, globals_at, run_type, constant, grid_bound, refused)\n--\n\n"
+              "The hit path of one kernel. Hits are answered while each (object, attribute, kind) of `hooks_to_check`\n"
+              "is empty and the globals are what they were; runs of `run_type` have a `launcher`. What is empty is f\n"
               "(false), n (None) or c (None, or a chain of hooks without one).",
     .tp_basicsize = sizeof(KernelFastPath),
     .tp_base = &FastPathType,
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
     .tp_new = kernel_fast_path_new,
-    .tp_dealloc = kernel_fast_path_dealloc,
+    .tp_dealloc = fast_path_dealloc,
     .tp_traverse = kernel_fast_path_traverse,
     .tp_clear = kernel_fast_path_clear,
     .tp_methods = kernel_fast_path_methods,

@@ -1,8 +1,8 @@
-/* A kernel's call: its arguments bound to its parameters, and signed as triton_key.py keys them. */
+/* A kernel's call: its arguments bound to its parameters, and signed as specialize.py keys them. */
 
 /* -------------------------------------------------------------------------------------------- a kernel's parameters */
 
-/* What is signed of an argument: its class, its value (of a dim, say), a constant's value; of what is filled none. */
+/* What is signed of an argument: its class, its value (of a dim, say), a constant's value; of a meta-parameter none. */
 enum { CLASS = 'c', VALUE = 'v', CONSTANT = 'k', META = 'f' };
 enum { MOST_KEY_PARAMETERS = 128 };
 
@@ -19,8 +19,8 @@ typedef struct {
     Probe here;                         /* the device that kernels are launched on now */
     int asks_here;                      /* whether it is asked at each call; else where no tensor says where it is */
     int by_position, form;              /* parameters that a position can give; whether the call's form is signed */
-    PyObject *outer;                    /* a tuple of functions: what they answer is signed */
-    PyTypeObject *dtype;                /* Triton's, whose instances are constants; NULL without */
+    PyObject *global_readers;           /* a tuple of functions: what they answer is signed */
+    PyObject *dtype;                    /* Triton's, a type whose instances are constants */
     KeyParameter key_parameters[1];
 } KeySchema;
 
@@ -33,48 +33,35 @@ static int schema_traverse(PyObject *self, visitproc visit, void *arg)
 {
     KeySchema *schema = (KeySchema *)self;
     Py_VISIT(schema->here.question);
-    Py_VISIT(schema->outer);
-    Py_VISIT((PyObject *)schema->dtype);
-    for (Py_ssize_t i = 0; i < key_parameter_count(schema); i++) {
-        Py_VISIT(schema->key_parameters[i].name);
+    for (Py_ssize_t i = 0; i < key_parameter_count(schema); i++)
         Py_VISIT(schema->key_parameters[i].fallback);
-    }
-    return 0;
-}
-
-static int schema_clear(PyObject *self)
-{
-    KeySchema *schema = (KeySchema *)self;
-    Py_CLEAR(schema->here.question);
-    Py_CLEAR(schema->outer);
-    Py_CLEAR(schema->dtype);
-    for (Py_ssize_t i = 0; i < key_parameter_count(schema); i++) {
-        Py_CLEAR(schema->key_parameters[i].name);
-        Py_CLEAR(schema->key_parameters[i].fallback);
-    }
-    return 0;
+    return visit_references(REFERENCES(schema, global_readers, dtype), visit, arg);
 }
 
 static void schema_dealloc(PyObject *self)
 {
+    KeySchema *schema = (KeySchema *)self;
     PyObject_GC_UnTrack(self);
-    schema_clear(self);
+    Py_CLEAR(schema->here.question);
+    for (Py_ssize_t i = 0; i < key_parameter_count(schema); i++)
+        clear_references(REFERENCES(&schema->key_parameters[i], name, fallback));
+    clear_references(REFERENCES(schema, global_readers, dtype));
     Py_TYPE(self)->tp_free(self);
 }
 
 /* (name, kind, specialize, align, shape, stride, default or nothing) */
-static int take_key_parameter(PyObject *given, KeyParameter *key_parameter)
+static int take_key_parameter(PyObject *given, KeyParameter *taken)
 {
     PyObject *fallback = NULL;
-    if (!PyArg_ParseTuple(given, "UCpppp|O", &key_parameter->name, &key_parameter->kind, &key_parameter->specialize, &key_parameter->align,
-            &key_parameter->shape, &key_parameter->stride, &fallback)) {
-        key_parameter->name = NULL;
+    if (!PyArg_ParseTuple(given, "UCpppp|O", &taken->name, &taken->kind, &taken->specialize,
+            &taken->align, &taken->shape, &taken->stride, &fallback)) {
+        taken->name = NULL;
         return 0;
     }
-    Py_INCREF(key_parameter->name);
-    PyUnicode_InternInPlace(&key_parameter->name);
-    key_parameter->fallback = Py_XNewRef(fallback);
-    if (strchr("cvkf", key_parameter->kind) != NULL)
+    Py_INCREF(taken->name);
+    PyUnicode_InternInPlace(&taken->name);
+    taken->fallback = Py_XNewRef(fallback);
+    if (strchr("cvkf", taken->kind) != NULL)
         return 1;
     PyErr_Format(PyExc_ValueError, "%R is no parameter", given);
     return 0;
@@ -82,23 +69,25 @@ static int take_key_parameter(PyObject *given, KeyParameter *key_parameter)
 
 static PyObject *schema_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"key_parameters", "here", "by_position", "form", "outer", "dtype", "asks_here", NULL};
-    PyObject *key_parameters, *here, *outer, *dtype;
+    static char *names[] = {"key_parameters", "here", "by_position", "form", "global_readers", "dtype", "asks_here",
+        NULL};
+    PyObject *key_parameters, *here, *global_readers, *dtype;
     int by_position, form, asks_here;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!OipO!Op", names, &PyTuple_Type, &key_parameters, &here, &by_position,
-            &form, &PyTuple_Type, &outer, &dtype, &asks_here))
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!OipO!Op", names, &PyTuple_Type, &key_parameters, &here,
+            &by_position, &form, &PyTuple_Type, &global_readers, &dtype, &asks_here))
         return NULL;
     Py_ssize_t count = PyTuple_GET_SIZE(key_parameters);
     if (count > MOST_KEY_PARAMETERS || by_position < 0 || by_position > count)
-        return PyErr_Format(PyExc_ValueError, "more than %d parameters, or fewer than by position", MOST_KEY_PARAMETERS);
+        return PyErr_Format(PyExc_ValueError, "more than %d parameters, or fewer than by position",
+            MOST_KEY_PARAMETERS);
     KeySchema *schema = (KeySchema *)type->tp_alloc(type, count);
     if (schema == NULL)
         return NULL;
     schema->by_position = by_position;
     schema->form = form;
     schema->asks_here = asks_here;
-    schema->outer = Py_NewRef(outer);
-    schema->dtype = PyType_Check(dtype) ? (PyTypeObject *)Py_NewRef(dtype) : NULL;
+    schema->global_readers = Py_NewRef(global_readers);
+    schema->dtype = Py_NewRef(dtype);
     int taken = take_question(here, "here", &schema->here);
     for (Py_ssize_t i = 0; taken && i < count; i++)
         taken = take_key_parameter(PyTuple_GET_ITEM(key_parameters, i), &schema->key_parameters[i]);
@@ -107,32 +96,31 @@ static PyObject *schema_new(PyTypeObject *type, PyObject *args, PyObject *kwargs
     return (PyObject *)schema;
 }
 
+/* Without tp_clear: what it holds can be cleared, and one that is half gone would sign calls. */
 static PyTypeObject KeySchemaType = {
     PyVarObject_HEAD_INIT(NULL, 0)
     .tp_name = "shapedispatch.hit._native.KeySchema",
-    .tp_doc = "KeySchema(parameters, here, by_position, form, outer, dtype, asks_here)\n--\n\n"
-              "What a kernel's calls are signed by. A parameter is (name, kind, specialize, align, shape, stride) with\n"
-              "or without a default, of kind c (its class), v (its value), k (a constant) or f (given by a config).",
+    .tp_doc = "KeySchema(key_parameters, here, by_position, form, global_readers, dtype, asks_here)\n--\n\n"
+              "What a kernel's calls are signed by. A parameter is (name, kind, specialize, align, shape, stride)\n"
+              "with or without a default, of kind c (its class), v (its value), k (a constant) or f (a meta-parameter).",
     .tp_basicsize = offsetof(KeySchema, key_parameters),
     .tp_itemsize = sizeof(KeyParameter),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
     .tp_new = schema_new,
     .tp_dealloc = schema_dealloc,
     .tp_traverse = schema_traverse,
-    .tp_clear = schema_clear,
 };
 
 /* ------------------------------------------------------------------------------------------------ binding arguments */
 
 typedef struct {
-    PyObject *values[MOST_KEY_PARAMETERS];     /* borrowed: from the caller, or the signature's defaults; NULL where filled */
-    uint64_t bits[MOST_KEY_PARAMETERS];        /* addresses of tensors, and integers, as they were signed */
-    char known[MOST_KEY_PARAMETERS];           /* whether there are such */
+    PyObject *values[MOST_KEY_PARAMETERS];      /* borrowed: the caller's, or the schema's defaults; NULL of META */
+    uint64_t bits[MOST_KEY_PARAMETERS];         /* addresses of tensors, and integers, as they were signed */
+    char known[MOST_KEY_PARAMETERS];            /* whether there are such */
     PyObject *const *arguments;         /* the call's, as it was made */
     Py_ssize_t by_position;
     PyObject *names;                    /* of those behind: a tuple, or NULL */
     int64_t here;                       /* the device that the tensors are on, or that was asked for */
-    PyObject *sized;                    /* what a grid's function came to, where Python is to launch all the same */
     CallSignature *sig;
 } Call;
 
@@ -172,7 +160,7 @@ static int bind_keywords(const KeySchema *schema, Call *call)
     return 1;
 }
 
-/* 0 where the call does not bind, or gives what configs give: what comes of that is Python's to say. */
+/* 0 where the call does not bind, or gives a meta-parameter: what comes of that is Python's to say. */
 static int bind_call(const KeySchema *schema, Call *call)
 {
     Py_ssize_t count = key_parameter_count(schema);
@@ -191,7 +179,7 @@ static int bind_call(const KeySchema *schema, Call *call)
     return 1;
 }
 
-/* ------------------------------------------------------------------------------------------------ packing arguments */
+/* ------------------------------------------------------------------------------------------------ signing arguments */
 
 /* A tensor's device as `get_device` numbers it; one of another kind is not judged. */
 static int device_number(Device device, int64_t *number)
@@ -274,7 +262,7 @@ static int sign_plain(Call *call, const KeySchema *schema, const KeyParameter *k
     if (key_parameter->kind == CLASS)
         return (type == &PyFloat_Type || type == &PyBool_Type || value == Py_None)
             && push(call->sig, tagged(SINGLETON, 0)) && push(call->sig, (uint64_t)(uintptr_t)type);
-    if (type == schema->dtype)
+    if ((PyObject *)type == schema->dtype)
         return sign_identical(call->sig, IDENTICAL, value);
     return sign_value(call->sig, value);
 }
@@ -306,7 +294,7 @@ static int sign_here(Call *call, const KeySchema *schema)
     return call->here != NOWHERE || (take_word(ask(&schema->here), &here) && is_here(call, (int64_t)here));
 }
 
-/* Keywords that no parameter has, and with the signature's `form` how each argument was passed. */
+/* Keywords that no parameter has, and with the schema's `form` how each argument was passed. */
 static int sign_keywords(Call *call, const KeySchema *schema)
 {
     CallSignature *sig = call->sig;
@@ -323,10 +311,10 @@ static int sign_keywords(Call *call, const KeySchema *schema)
     return 1;
 }
 
-static int sign_outer(Call *call, const KeySchema *schema)
+static int sign_globals(Call *call, const KeySchema *schema)
 {
-    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(schema->outer); i++) {
-        PyObject *answer = PyObject_CallNoArgs(PyTuple_GET_ITEM(schema->outer, i));
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(schema->global_readers); i++) {
+        PyObject *answer = PyObject_CallNoArgs(PyTuple_GET_ITEM(schema->global_readers, i));
         int supported = answer != NULL && sign_value(call->sig, answer);
         Py_XDECREF(answer);
         if (!supported)
@@ -340,11 +328,10 @@ static int sign_kernel_call(Call *call, const KeySchema *schema)
 {
     CallSignature *sig = call->sig;
     call->here = NOWHERE;
-    call->sized = NULL;
     sig->word_count = sig->object_count = sig->tensor_count = sig->overlap = 0;
     if (torch.exchange != NULL && bind_call(schema, call) && (!schema->asks_here || sign_here(call, schema))
         && sign_arguments_of(call, schema) && sign_here(call, schema)
-        && (call->names == NULL || sign_keywords(call, schema)) && sign_outer(call, schema))
+        && (call->names == NULL || sign_keywords(call, schema)) && sign_globals(call, schema))
         return 1;
     PyErr_Clear();
     drop_objects(sig);

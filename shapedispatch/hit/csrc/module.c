@@ -1,17 +1,17 @@
 /*
  * The hit path in C: the key of a call, the lookup, the run; and the launch of a compiled kernel.
  *
- * The law stands in keys.py and the table in table.py; this file must agree with both on every call, and may always
- * say that it cannot judge one: that call then takes the Python path. So nothing here raises for a call that it does
- * not understand, and deleting this file changes no answer.
+ * The law stands in keys/key.py and hit/call.py, the table in hit/table.py. These files must agree with them on every
+ * call, and may always say that they cannot judge one: that call then takes the Python path. So nothing here raises for
+ * a call that it does not understand, and deleting it changes no answer.
  *
  * A call is signed into words (sizes, strides, state) and a few immutable objects (strings, types), which are compared
- * in full: no hash decides anything. A `CacheNode` joins a signed call to the slot that the Python table keeps for the same
- * call; it is made only where the Python path has found that slot, so a call that Python would refuse has no node.
+ * in full: no hash decides anything. A `CacheNode` joins a signed call to the slot that the Python table keeps for the
+ * same call. It gets one only where the Python path has found that slot, so a call that Python would refuse has none.
  *
  * Only Python's headers are used. What torch offers without headers is the DLPack exchange API (a table of C functions
- * in a capsule), the C shim of compiled models and the C functions behind its Python functions and attributes, which are
- * called directly.
+ * in a capsule), the C shim of compiled models and the C functions behind its Python functions and attributes, which
+ * are called directly.
  *
  * One translation unit, in files that each stand on those before: so the compiler sees a hit whole.
  *
@@ -20,7 +20,6 @@
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
-#include <structmember.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
@@ -28,15 +27,17 @@
 #include <dlfcn.h>
 #endif
 
+#include "cpython_api.h"
 #include "torch_api.h"
 #include "tensor_view.c"
 #include "call_signature.c"
+#include "signature_cache.c"
 #include "function_call.c"
-#include "cuda_launch.c"
-#include "torch_bind.c"
-#include "kernel_signature.c"
-#include "hook_watch.c"
 #include "code_guard.c"
+#include "torch_bind.c"
+#include "hook_watch.c"
+#include "kernel_signature.c"
+#include "cuda_launch.c"
 #include "kernel_call.c"
 #include "kernel_object.c"
 
@@ -59,7 +60,7 @@ static PyObject *sign_call_here(PyObject *Py_UNUSED(module), PyObject *const *ca
     return Py_BuildValue("y#N", (char *)sig.words, (Py_ssize_t)sig.word_count * 8, objects);
 }
 
-PyDoc_STRVAR(sign_value_doc, "part(value, /)\n--\n\n"
+PyDoc_STRVAR(sign_value_doc, "sign_value(value, /)\n--\n\n"
     "One argument as bytes, without its objects; None where C cannot judge it.");
 
 static PyObject *sign_value_here(PyObject *Py_UNUSED(module), PyObject *value)
@@ -95,17 +96,24 @@ static struct PyModuleDef definition = {
 
 static int intern_names(void)
 {
-    torch.is_compiling_flag = PyUnicode_InternFromString("_is_compiling_flag");
-    torch.current_level = PyUnicode_InternFromString("_current_level");
-    torch.raw_repr = PyUnicode_InternFromString("raw_repr");
-    torch.fill_memory = PyUnicode_InternFromString("fill_uninitialized_memory");
-    torch.dataclass_fields = PyUnicode_InternFromString("__dataclass_fields__");
-    torch.calls = PyUnicode_InternFromString("calls");
-    torch.value = PyUnicode_InternFromString("value");
-    torch.called = PyUnicode_InternFromString("_called");
-    torch.launched = PyUnicode_InternFromString("_launched");
-    return torch.is_compiling_flag && torch.current_level && torch.raw_repr && torch.fill_memory
-        && torch.dataclass_fields && torch.calls && torch.value && torch.called && torch.launched;
+    static const struct {
+        const char *text;
+        PyObject **place;
+    } names[] = {
+        {"_is_compiling_flag", &torch.is_compiling_flag},
+        {"_current_level", &torch.current_level},
+        {"raw_repr", &torch.raw_repr},
+        {"fill_uninitialized_memory", &torch.fill_memory},
+        {"__dataclass_fields__", &torch.dataclass_fields},
+        {"calls", &torch.calls},
+        {"value", &torch.value},
+        {"_called", &torch.called},
+        {"_launched", &torch.launched},
+    };
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if ((*names[i].place = PyUnicode_InternFromString(names[i].text)) == NULL)
+            return 0;
+    return 1;
 }
 
 PyMODINIT_FUNC PyInit__native(void)
@@ -118,8 +126,8 @@ PyMODINIT_FUNC PyInit__native(void)
         PyErr_SetString(PyExc_ImportError, "shapedispatch's C path is written for 64-bit processors");
         return NULL;
     }
-    PyTypeObject *types[] = {&FastPathType, &CacheNodeType, &CudaLauncherType, &KeySchemaType, &CodeGuardType, &GridBoundType, &KernelObjectType,
-        &KernelFastPathType};
+    PyTypeObject *types[] = {&FastPathType, &CacheNodeType, &CudaLauncherType, &KeySchemaType, &CodeGuardType,
+        &GridBoundType, &KernelObjectType, &KernelFastPathType};
     PyObject *module = intern_names() ? PyModule_Create(&definition) : NULL;
     for (size_t i = 0; module != NULL && i < sizeof types / sizeof *types; i++)
         if (PyModule_AddType(module, types[i]) < 0)     /* which readies it */

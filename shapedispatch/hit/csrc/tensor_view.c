@@ -1,4 +1,52 @@
-/* What a tensor is: its address, device, dtype, sizes and strides. */
+/* What a tensor is: its dispatch keys, its gradient, its address, device, dtype, sizes and strides. */
+
+/* ------------------------------------------------------------------------------------ asked of torch, or read there */
+
+/* Where `calibrate` has found the dispatch-key set it is read there; else the two calls that key.py makes are made. */
+static int keyset_by_calls(PyObject *tensor, uint64_t *keyset)
+{
+    PyObject *keys = PyObject_CallOneArg(torch.dispatch_keys, tensor);
+    PyObject *raw = keys == NULL ? NULL : PyObject_CallMethodNoArgs(keys, torch.raw_repr);
+    if (raw != NULL)
+        *keyset = PyLong_AsUnsignedLongLongMask(raw);
+    Py_XDECREF(raw);
+    Py_XDECREF(keys);
+    return raw != NULL && !PyErr_Occurred();
+}
+
+static int keyset_of(PyObject *tensor, uint64_t *keyset)
+{
+    if (torch.impl_at == 0)
+        return keyset_by_calls(tensor, keyset);
+    const char *impl;
+    memcpy(&impl, (const char *)tensor + torch.impl_at, sizeof impl);
+    if (impl == NULL)
+        return 0;
+    memcpy(keyset, impl + torch.keyset_at, sizeof *keyset);
+    return 1;
+}
+
+static int flag_of(PyGetSetDef *attribute, PyObject *tensor, int *flag)
+{
+    PyObject *answer = attribute->get(tensor, attribute->closure);
+    *flag = answer == Py_True;
+    Py_XDECREF(answer);
+    return answer != NULL;
+}
+
+/* 0 without a gradient, 1 for a leaf, 2 for what was computed. */
+static int grad_of(PyObject *tensor, uint64_t *grad)
+{
+    int requires_grad, is_leaf = 0;
+    if (!flag_of(torch.requires_grad, tensor, &requires_grad))
+        return 0;
+    if (requires_grad && !flag_of(torch.is_leaf, tensor, &is_leaf))
+        return 0;
+    *grad = requires_grad ? (uint64_t)(2 - is_leaf) : 0;
+    return 1;
+}
+
+/* -------------------------------------------------------------------------------------------- shown without headers */
 
 /*
  * The exchange API shows all of it in one call, which takes forty nanoseconds and more. torch's C shim, whose ABI is
@@ -145,10 +193,10 @@ static void learn_dtype(PyObject *tensor, Dtype dtype)
 static void compare(PyObject *tensor, uint64_t keyset, const View *shown)
 {
     Compared *before = compared(keyset);
-    int watched_dict = before != NULL ? !before->alike : shim.count == MOST_KEYSETS;
+    int decided = before != NULL ? !before->alike : shim.count == MOST_KEYSETS;
     int comparable = shown->data != NULL && (shown->ndim == 0 || shown->strides != NULL)
         && (shown->device.type == CPU || shown->device.type == CUDA);
-    if (watched_dict || !comparable)
+    if (decided || !comparable)
         return;
     View view;
     learn_dtype(tensor, shown->dtype);
@@ -197,6 +245,23 @@ static int may_be_freed(PyObject *tensor, uint64_t keyset, const View *view, uin
         return 0;
     uint64_t bytes = ((uint64_t)view->dtype.bits * view->dtype.lanes + 7) / 8;
     return !offset_of(tensor, keyset, &offset) || start == (uint64_t)offset * bytes;
+}
+
+static uint64_t elements_of(const View *view)
+{
+    uint64_t count = 1;
+    for (int i = 0; i < view->ndim; i++)
+        count *= (uint64_t)view->sizes[i];
+    return count;
+}
+
+/* One after the last address, as tree.span has it. */
+static uint64_t end_of(const View *view, uint64_t start)
+{
+    uint64_t last = 0, bytes = ((uint64_t)view->dtype.bits * view->dtype.lanes + 7) / 8;
+    for (int i = 0; i < view->ndim; i++)
+        last += (uint64_t)((view->sizes[i] - 1) * view->strides[i]);
+    return elements_of(view) == 0 ? start : start + (last + 1) * bytes;
 }
 
 PyDoc_STRVAR(asks_shim_doc, "asks_shim()\n--\n\n"

@@ -2,52 +2,51 @@
 
 /* ---------------------------------------------------------------------------------------- the module: binding torch */
 
-/* A name that must be among those given, borrowed. NULL with an error set. */
-static PyObject *given(PyObject *names, const char *name)
-{
-    PyObject *value = PyDict_GetItemString(names, name);
-    if (value == NULL)
-        PyErr_Format(PyExc_TypeError, "%s is not given", name);
-    return value;
-}
+/* How a value is taken: whether it is of the form that is needed. Else an error says which name is not. */
+typedef int (*Take)(PyObject *value, const char *name, void *place);
 
-static int bind_object(PyObject *names, const char *name, PyTypeObject *type, PyObject **place)
+static int keep(PyObject *value, PyTypeObject *type, const char *name, void *place)
 {
-    PyObject *value = given(names, name);
-    if (value == NULL)
-        return 0;
+    PyObject *before;
     if (!PyObject_TypeCheck(value, type)) {
         PyErr_Format(PyExc_TypeError, "%s is no %s", name, type->tp_name);
         return 0;
     }
-    Py_XSETREF(*place, Py_NewRef(value));
+    memcpy(&before, place, sizeof before);      /* of a type or of an object: the place may be either's */
+    memcpy(place, &value, sizeof value);
+    Py_INCREF(value);
+    Py_XDECREF(before);
     return 1;
 }
 
-static int bind_type(PyObject *names, const char *name, PyTypeObject **place)
+static int take_object(PyObject *value, const char *name, void *place)
 {
-    PyObject *value = given(names, name);
-    if (value == NULL)
-        return 0;
-    if (!PyType_Check(value)) {
-        PyErr_Format(PyExc_TypeError, "%s is no type", name);
-        return 0;
-    }
-    Py_XSETREF(*place, (PyTypeObject *)Py_NewRef(value));
-    return 1;
+    return keep(value, &PyBaseObject_Type, name, place);
+}
+
+static int take_type(PyObject *value, const char *name, void *place)
+{
+    return keep(value, &PyType_Type, name, place);
+}
+
+static int take_tuple(PyObject *value, const char *name, void *place)
+{
+    return keep(value, &PyTuple_Type, name, place);
+}
+
+static int take_dict(PyObject *value, const char *name, void *place)
+{
+    return keep(value, &PyDict_Type, name, place);
 }
 
 /* The C function behind an attribute of tensors. */
-static int bind_attribute(PyObject *names, const char *name, PyGetSetDef **place)
+static int take_attribute(PyObject *value, const char *name, void *place)
 {
-    PyObject *value = given(names, name);
-    if (value == NULL)
-        return 0;
-    if (Py_TYPE(value) != &PyGetSetDescr_Type || !PyType_IsSubtype(torch.tensor, PyDescr_TYPE(value))) {
+    if (!Py_IS_TYPE(value, &PyGetSetDescr_Type) || !PyType_IsSubtype(torch.tensor, PyDescr_TYPE(value))) {
         PyErr_Format(PyExc_TypeError, "%s is no attribute of tensors that is written in C", name);
         return 0;
     }
-    *place = ((PyGetSetDescrObject *)Py_NewRef(value))->d_getset;
+    *(PyGetSetDef **)place = ((PyGetSetDescrObject *)Py_NewRef(value))->d_getset;
     return 1;
 }
 
@@ -59,8 +58,9 @@ static int is_tuple_of_some(PyObject *value, const char *name)
     return 0;
 }
 
-static int take_question(PyObject *question, const char *name, Probe *probe)
+static int take_question(PyObject *question, const char *name, void *place)
 {
+    Probe *probe = place;
     if (!is_tuple_of_some(question, name))
         return 0;
     Py_XSETREF(probe->question, Py_NewRef(question));
@@ -72,16 +72,10 @@ static int take_question(PyObject *question, const char *name, Probe *probe)
     return 1;
 }
 
-static int bind_probe(PyObject *names, const char *name, Probe *probe)
+static int take_questions(PyObject *value, const char *name, void *place)
 {
-    PyObject *value = given(names, name);
-    return value != NULL && take_question(value, name, probe);
-}
-
-static int bind_probes(PyObject *names, const char *name, Probes *probes)
-{
-    PyObject *value = given(names, name);
-    if (value == NULL || !is_tuple_of_some(value, name))
+    Probes *probes = place;
+    if (!is_tuple_of_some(value, name))
         return 0;
     probes->count = 0;
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(value) && i < MOST_PROBES; i++, probes->count++)
@@ -93,10 +87,9 @@ static int bind_probes(PyObject *names, const char *name, Probes *probes)
     return 0;
 }
 
-static int bind_exchange(PyObject *names)
+static int take_exchange(PyObject *value, const char *Py_UNUSED(name), void *place)
 {
-    PyObject *capsule = given(names, "exchange");
-    const Exchange *exchange = capsule == NULL ? NULL : PyCapsule_GetPointer(capsule, "dlpack_exchange_api");
+    const Exchange *exchange = PyCapsule_GetPointer(value, "dlpack_exchange_api");
     if (exchange == NULL)
         return 0;
     if (exchange->header.major != 1 || exchange->view_of == NULL) {
@@ -104,50 +97,63 @@ static int bind_exchange(PyObject *names)
             exchange->header.minor, exchange->view_of == NULL ? ", without views" : "");
         return 0;
     }
-    torch.exchange = exchange;
+    *(const Exchange **)place = exchange;
     return 1;
 }
 
-static int bind_state(PyObject *names)
-{
-    return bind_probes(names, "no_modes", &torch.no_modes) && bind_probes(names, "keyed", &torch.keyed)
-        && bind_probe(names, "any_autocast", &torch.any_autocast)
-        && bind_probe(names, "autocast_cache", &torch.autocast_cache)
-        && bind_probe(names, "deterministic", &torch.deterministic)
-        && bind_probe(names, "warn_only", &torch.warn_only)
-        && bind_object(names, "autocast_devices", &PyTuple_Type, &torch.autocast_devices)
-        && bind_object(names, "autocast_enabled", &PyBaseObject_Type, &torch.autocast_enabled)
-        && bind_object(names, "autocast_dtype", &PyBaseObject_Type, &torch.autocast_dtype)
-        && bind_object(names, "determinism", &PyBaseObject_Type, &torch.determinism)
-        && bind_object(names, "compiler_names", &PyDict_Type, &torch.compiler_names)
-        && bind_object(names, "forward_names", &PyDict_Type, &torch.forward_names)
-        && bind_object(names, "hook_tables", &PyTuple_Type, &torch.hook_tables)
-        && bind_object(names, "dispatch_keys", &PyBaseObject_Type, &torch.dispatch_keys)
-        && bind_object(names, "storage_offset", &PyBaseObject_Type, &torch.storage_offset);
-}
-
-static int bind_types(PyObject *names)
-{
-    return bind_type(names, "TensorBase", &torch.base) && bind_type(names, "Tensor", &torch.tensor)
-        && bind_type(names, "Parameter", &torch.parameter)
-        && bind_type(names, "Module", &torch.module) && bind_type(names, "Size", &torch.size)
-        && bind_type(names, "device", &torch.device) && bind_type(names, "dtype", &torch.dtype)
-        && bind_type(names, "layout", &torch.layout) && bind_type(names, "memory_format", &torch.memory_format);
-}
+/* All that is taken, as native.py gives it: types before what is asked of them, and last what lets calls be judged. */
+static const struct {
+    const char *name;
+    Take take;
+    void *place;
+} taken[] = {
+    {"TensorBase", take_type, &torch.base},
+    {"Tensor", take_type, &torch.tensor},
+    {"Parameter", take_type, &torch.parameter},
+    {"Module", take_type, &torch.module},
+    {"Size", take_type, &torch.size},
+    {"device", take_type, &torch.device},
+    {"dtype", take_type, &torch.dtype},
+    {"layout", take_type, &torch.layout},
+    {"memory_format", take_type, &torch.memory_format},
+    {"requires_grad", take_attribute, &torch.requires_grad},
+    {"is_leaf", take_attribute, &torch.is_leaf},
+    {"dtype_of", take_attribute, &torch.dtype_of},
+    {"dispatch_keys", take_object, &torch.dispatch_keys},
+    {"storage_offset", take_object, &torch.storage_offset},
+    {"no_modes", take_questions, &torch.no_modes},
+    {"hook_tables", take_tuple, &torch.hook_tables},
+    {"compiler_names", take_dict, &torch.compiler_names},
+    {"forward_names", take_dict, &torch.forward_names},
+    {"keyed", take_questions, &torch.keyed},
+    {"any_autocast", take_question, &torch.any_autocast},
+    {"autocast_devices", take_tuple, &torch.autocast_devices},
+    {"autocast_enabled", take_object, &torch.autocast_enabled},
+    {"autocast_dtype", take_object, &torch.autocast_dtype},
+    {"autocast_cache", take_question, &torch.autocast_cache},
+    {"deterministic", take_question, &torch.deterministic},
+    {"warn_only", take_question, &torch.warn_only},
+    {"determinism", take_object, &torch.determinism},
+    {"exchange", take_exchange, &torch.exchange},
+};
 
 PyDoc_STRVAR(bind_doc, "bind(names, /)\n--\n\n"
     "Take torch's types and functions from a dict; raises TypeError for what is not as this file needs it.");
 
 static PyObject *bind(PyObject *Py_UNUSED(module), PyObject *names)
 {
+    const Py_ssize_t count = sizeof taken / sizeof *taken;
     torch.exchange = NULL;      /* until all is bound, no call can be judged */
     use_shim(0);
-    if (!PyDict_Check(names))
-        return PyErr_Format(PyExc_TypeError, "bind takes a dict");
-    if (!bind_types(names) || !bind_attribute(names, "requires_grad", &torch.requires_grad)
-        || !bind_attribute(names, "is_leaf", &torch.is_leaf) || !bind_attribute(names, "dtype_of", &torch.dtype_of)
-        || !bind_state(names) || !bind_exchange(names))
-        return NULL;
+    if (!PyDict_Check(names) || PyDict_GET_SIZE(names) > count)
+        return PyErr_Format(PyExc_TypeError, "bind takes a dict of %zd names", count);
+    for (Py_ssize_t i = 0; i < count; i++) {
+        PyObject *value = PyDict_GetItemString(names, taken[i].name);
+        if (value == NULL)
+            return PyErr_Format(PyExc_TypeError, "%s is not given", taken[i].name);
+        if (!taken[i].take(value, taken[i].name, taken[i].place))
+            return NULL;
+    }
     Py_RETURN_NONE;
 }
 

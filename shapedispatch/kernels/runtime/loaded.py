@@ -96,9 +96,7 @@ class Builds:
     @staticmethod
     def effects(compiled: Any, memory: Memory) -> Effects:
         """What a compiled kernel writes; read from its IR once."""
-        fact = ("effects", compiled.hash)
-        known = memory.recall(fact)
+        known: Effects | None = memory.facts.effects.get(compiled.hash)
         if known is None:
-            known = effects_of(compiled)
-            memory.remember(fact, known)
-        return known  # type: ignore[no-any-return]  # what the lines above have put there
+            known = memory.facts.effects[compiled.hash] = effects_of(compiled)
+        return known

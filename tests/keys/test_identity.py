@@ -14,9 +14,8 @@ from typing import Any
 import pytest
 import torch
 
-from shapedispatch.keys import code_hash
-from shapedispatch.keys import environment as environment_module
-from shapedispatch.keys.code_hash import Environment, candidates_identity, code_identity, differences, environment
+from shapedispatch.keys import identity
+from shapedispatch.keys.identity import Environment, candidates_identity, code_identity, differences, environment
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -277,7 +276,7 @@ def test_identities_are_the_same_in_another_process() -> None:
         "def h(s): return s in {'a', 'b', 'c'}\ndef g(s): return s\nSET = {g, h, len}\ndef f(x): return SET, VALUE\n"
     )
     program = (
-        f"import types, torch\nfrom shapedispatch.keys.code_hash import code_identity\n"
+        f"import types, torch\nfrom shapedispatch.keys.identity import code_identity\n"
         f"m = types.ModuleType('a_user_module'); m.VALUE = {{'x', 'y', 'z', torch.float16}}\n"
         f"exec({source!r}, vars(m)); print(code_identity(m.f))"
     )
@@ -315,7 +314,7 @@ def test_the_number_of_threads_is_read_each_time(monkeypatch: pytest.MonkeyPatch
 def test_a_gpus_environment_splits_capability_from_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
     """Family and capability are hard; name, memory, multiprocessors and driver soft."""
     found = types.SimpleNamespace(name="GPU", major=9, minor=0, multi_processor_count=132, total_memory=80 << 30)
-    monkeypatch.setattr(environment_module, "_gpu_properties", lambda index: (found, f"driver of {index}"))
+    monkeypatch.setattr(identity, "_gpu_properties", lambda index: (found, f"driver of {index}"))
     here = environment(torch.device("cuda:1"))
     assert here.hard == {"family": "cuda", "capability": "9.0"}
     own = {"device": "GPU", "memory_bytes": 80 << 30, "multiprocessors": 132, "driver": "driver of 1"}
@@ -327,23 +326,23 @@ def test_the_driver_describes_itself(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     """The kernel module's own line is taken; without one, what torch knows; without that, "unknown"."""
     file = tmp_path / "version"
     file.write_text("NVRM version: NVIDIA UNIX Kernel Module  550.1\nGCC version: 12\n")
-    monkeypatch.setattr(environment_module, "_DRIVER_FILES", (tmp_path / "none", file))
-    assert environment_module._driver() == "NVIDIA UNIX Kernel Module  550.1"
-    monkeypatch.setattr(environment_module, "_DRIVER_FILES", ())
+    monkeypatch.setattr(identity, "_DRIVER_FILES", (tmp_path / "none", file))
+    assert identity._driver() == "NVIDIA UNIX Kernel Module  550.1"
+    monkeypatch.setattr(identity, "_DRIVER_FILES", ())
     monkeypatch.setattr(torch._C, "_cuda_getDriverVersion", lambda: 12080, raising=False)
-    assert environment_module._driver() == "for CUDA 12080"
+    assert identity._driver() == "for CUDA 12080"
     monkeypatch.delattr(torch._C, "_cuda_getDriverVersion")
-    assert environment_module._driver() == "unknown"
+    assert identity._driver() == "unknown"
 
 
 def test_a_processor_that_does_not_describe_itself_is_no_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Without /proc the rest still makes an environment."""
-    monkeypatch.setattr(environment_module, "_CPUINFO", tmp_path / "none")
-    environment_module._cpu.cache_clear()
+    monkeypatch.setattr(identity, "_CPUINFO", tmp_path / "none")
+    identity._cpu.cache_clear()
     try:
-        assert all(environment_module._cpu().values())
+        assert all(identity._cpu().values())
     finally:
-        environment_module._cpu.cache_clear()
+        identity._cpu.cache_clear()
 
 
 def test_a_device_of_another_kind_has_an_environment() -> None:
@@ -379,4 +378,21 @@ def test_long_values_that_differ_late_are_still_told_apart() -> None:
 
 def test_the_digest_is_of_canonical_bytes() -> None:
     """The order of a mapping's names does not matter."""
-    assert code_hash.digest({"a": 1, "b": 2}) == code_hash.digest({"b": 2, "a": 1})
+    assert identity.digest({"a": 1, "b": 2}) == identity.digest({"b": 2, "a": 1})
+
+
+def test_stored_digests_stay() -> None:
+    """Rows hold them: with others, every stored choice would be timed again after an upgrade.
+
+    Code counts by its bytecode, of which every Python has its own.
+    """
+    values = (1, 2.0, -0.0, True, None, "s", b"x", {2, 1}, {"k": [torch.float32, torch.device("cuda", 1)]})
+    assert identity.digest({"a": [1, None, "x"]}) == "09eb9d670454768e474c17674ec55be20b5efc4d31ac0c58d1426a5c88b20b8e"
+    assert code_identity(values) == "4646a9406d644f7b9eeefdf9569d3b5a0e002862b6a32101aae8d04d37b2bcb7"
+    assert (
+        candidates_identity([("plain", functools.partial(max, 1, key=None)), ("b", {"BLOCK": 64})])
+        == "7db13ab6f9b995bfcbd5a9f9e07f786c23cc0a532688fe3cc75b541010bf0839"
+    )
+    if sys.version_info[:2] == (3, 11):
+        fn = made("def f(x, y=2, *, z=3.5):\n    def g(a): return a * n\n    return g(x) + y + z", n=7)
+        assert code_identity(fn) == "6a9be26714e0258060c5611811b6ae315bf2c2c4740febc599e625ab535dc94b"

@@ -1,4 +1,4 @@
-"""Identity: of code, of candidates, of the machine and its libraries; nothing is stored here.
+"""Identity: of code, of candidates, and of the machine with its libraries; nothing is stored here.
 
 An identity is SHA-256 over canonical bytes, the same in every process: no ``hash()``, no ``id()``, no modification
 times, no clock. It decides only whether a stored timing is still worth trusting, never whether an answer is right;
@@ -7,6 +7,9 @@ so where a value cannot be described it is described by its type, and a walk tha
 Code is what runs: the code object without line numbers, not the text of a source file, which may have been edited
 since it was imported and whose comments change nothing. For a Triton kernel, which is compiled from its text, it is
 that text's syntax tree.
+
+The machine's hard parts say for what kind of device a choice was made; its soft parts under which conditions it was
+timed. Nothing there is a clock, a path or a modification time.
 """
 
 from __future__ import annotations
@@ -18,15 +21,17 @@ import functools
 import hashlib
 import inspect
 import json
+import platform
 import sys
 import types
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 import torch
-
-from .environment import Environment, differences, environment, package_version
 
 __all__ = ["Environment", "candidates_identity", "code_identity", "differences", "digest", "environment"]
 
@@ -94,7 +99,8 @@ class _Walk:
             return [_type_name(value), sorted(pairs, key=json.dumps)]
         if isinstance(value, (set, frozenset)):
             # Things are numbered as they are met, so a set's must be met in an order of their own.
-            items = [self.describe(item, depth) for item in sorted(value, key=_name)]
+            by_name = sorted(value, key=lambda item: (_type_name(item), str(getattr(item, "__qualname__", ""))))
+            items = [self.describe(item, depth) for item in by_name]
             return [_type_name(value), sorted(items, key=json.dumps)]
         return [_type_name(value), [self.describe(item, depth) for item in value]]
 
@@ -118,7 +124,7 @@ class _Walk:
         if self.foreign(fn.__module__):
             return ["named", fn.__module__, fn.__qualname__, package_version(fn.__module__)]
         cells = dict(zip(fn.__code__.co_freevars, map(_content, fn.__closure__ or ()), strict=True))
-        named = {name: found for name in sorted(_global_names(fn.__code__)) for found in _lookup(fn, name)}
+        named = {name: fn.__globals__[name] for name in sorted(_global_names(fn.__code__) & fn.__globals__.keys())}
         parts = (fn.__code__, fn.__defaults__, fn.__kwdefaults__, cells, named, getattr(fn, "__wrapped__", None))
         attributes = [self.attributes(item, fn.__code__, depth) for item in named.values()]
         return ["function", *(self.describe(part, depth) for part in parts), attributes]
@@ -127,7 +133,7 @@ class _Walk:
         """What the code may read off a module of the user's own: there, a name and a version say too little."""
         if not isinstance(module, types.ModuleType) or self.foreign(module.__name__):
             return None
-        names = sorted(_attribute_names(code) & vars(module).keys())
+        names = sorted({name for part in _codes(code) for name in part.co_names} & vars(module).keys())
         return [[name, self.describe(vars(module)[name], depth)] for name in names]
 
     def code(self, code: types.CodeType, depth: int) -> Any:
@@ -177,10 +183,6 @@ def _type_name(value: object) -> str:
     return f"{type(value).__module__}.{type(value).__qualname__}"
 
 
-def _name(value: object) -> tuple[str, str]:
-    return _type_name(value), str(getattr(value, "__qualname__", ""))
-
-
 def _content(cell: types.CellType) -> object:
     try:
         return cell.cell_contents
@@ -198,15 +200,6 @@ def _codes(code: types.CodeType) -> Iterable[types.CodeType]:
 def _global_names(code: types.CodeType) -> set[str]:
     steps = (step for part in _codes(code) for step in dis.get_instructions(part))
     return {str(step.argval) for step in steps if step.opname in ("LOAD_GLOBAL", "LOAD_NAME")}
-
-
-def _attribute_names(code: types.CodeType) -> set[str]:
-    return {name for part in _codes(code) for name in part.co_names}
-
-
-def _lookup(fn: types.FunctionType, name: str) -> list[object]:
-    """The global's value, in a list; an empty one for builtins and for names that are not there yet."""
-    return [fn.__globals__[name]] if name in fn.__globals__ else []
 
 
 def _package(fn: Any) -> str | None:
@@ -238,3 +231,145 @@ def _syntax(source: object) -> str | None:
         return ast.dump(ast.parse(source))
     except (SyntaxError, ValueError, RecursionError):
         return source
+
+
+# --- the machine -----------------------------------------------------------------------------------------------------
+
+
+def package_version(module: str | None) -> str | None:
+    """The version that the imported top-level package of ``module`` states, or None."""
+    package = sys.modules.get((module or "").partition(".")[0])
+    version = getattr(package, "__version__", None)
+    return None if version is None else str(version)
+
+
+@dataclass(frozen=True)
+class Environment:
+    """What a timing depends on besides its key.
+
+    ``hard``: where it differs a stored choice is not used. ``soft``: where it differs the choice still answers, and is
+    timed again when timing is allowed. Values are strings and integers; ``memory_bytes`` is in bytes.
+    """
+
+    hard: Mapping[str, str | int]
+    soft: Mapping[str, str | int] = field(default_factory=dict)
+
+    def extended(self, **soft: str | int) -> Environment:
+        """The same with further soft parts, such as ``code=code_identity(fn)``."""
+        return Environment(self.hard, {**self.soft, **soft})
+
+
+def environment(device: torch.device) -> Environment:
+    """Describe the machine as seen from ``device``: a GPU by its own parts, the CPU by model, instructions, threads.
+
+    The CPU's parts stand only in a CPU's environment: a table made on one GPU server serves its neighbour, whose
+    processor may be another.
+    """
+    libraries = _libraries()
+    if device.type == "cuda":
+        return _gpu(device.index, libraries)
+    if device.type == "cpu":
+        here = Environment({"family": "cpu", "capability": platform.machine() or "unknown"}, libraries)
+        return here.extended(**_cpu(), threads=torch.get_num_threads())
+    return Environment({"family": device.type, "capability": "unknown"}, libraries)
+
+
+@functools.cache
+def _libraries() -> dict[str, str | int]:
+    parts = {
+        "shapedispatch": _installed("shapedispatch"),
+        "torch": torch.__version__,
+        "torch_git": getattr(torch.version, "git_version", None),
+        "triton": _installed("triton"),
+        "runtime": torch.version.cuda or getattr(torch.version, "hip", None),
+    }
+    return {name: str(part) if part else "none" for name, part in parts.items()}
+
+
+def _installed(package: str) -> str | None:
+    # What is installed before what is imported: whether triton is imported yet must not matter.
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return package_version(package)
+
+
+@functools.lru_cache(maxsize=64)
+def _gpu_properties(index: int) -> tuple[Any, str]:
+    return torch.cuda.get_device_properties(index), _driver()
+
+
+def _gpu(index: int | None, libraries: dict[str, str | int]) -> Environment:
+    found, driver = _gpu_properties(torch.cuda.current_device() if index is None else index)
+    hip = getattr(torch.version, "hip", None) is not None
+    capability = getattr(found, "gcnArchName", "unknown") if hip else f"{found.major}.{found.minor}"
+    return Environment({"family": "hip" if hip else "cuda", "capability": capability}, libraries).extended(
+        driver=driver,
+        device=found.name,
+        multiprocessors=found.multi_processor_count,
+        memory_bytes=found.total_memory,
+    )
+
+
+_DRIVER_FILES = (Path("/proc/driver/nvidia/version"), Path("/sys/module/amdgpu/version"))
+
+
+def _driver() -> str:
+    """The kernel driver's version as it describes itself; "unknown" where it does not."""
+    for path in _DRIVER_FILES:
+        if lines := _lines(path):
+            return lines[0].partition(":")[2].strip() or lines[0]
+    # Private, and the only public way is a library of NVIDIA's; without it the driver is no part of the identity.
+    version = getattr(torch._C, "_cuda_getDriverVersion", None)
+    return f"for CUDA {version()}" if version is not None else "unknown"
+
+
+_CPUINFO = Path("/proc/cpuinfo")
+# Only what a compiler may use: the other flags come and go with kernel and microcode.
+_ISA = ("sse", "ssse", "avx", "fma", "f16c", "bmi", "amx", "asimd", "neon", "sve", "sme", "bf16", "i8mm", "fp16")
+
+
+@functools.cache
+def _cpu() -> dict[str, str | int]:
+    found: dict[str, str] = {}
+    for line in _lines(_CPUINFO):
+        name, _, value = line.partition(":")
+        found.setdefault(name.strip(), value.strip())
+    flags = found.get("flags") or found.get("Features") or ""
+    model = found.get("model name") or found.get("CPU part") or platform.processor() or platform.machine()
+    usable = " ".join(sorted(flag for flag in set(flags.split()) - {"smep"} if flag.startswith(_ISA)))
+    return {"cpu": model or "unknown", "instructions": usable or torch.backends.cpu.get_cpu_capability()}
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text("utf-8", "replace").splitlines()
+    except OSError:
+        return []
+
+
+_WORDS = {
+    "code": "the function's code, closure values or globals",
+    "candidates": "the list of candidates",
+    "torch_git": "the build of torch",
+    "runtime": "the CUDA or HIP runtime",
+    "multiprocessors": "the number of multiprocessors",
+    "memory_bytes": "the size of the device's memory",
+    "cpu": "the model of the CPU",
+    "instructions": "the CPU's instruction set",
+    "threads": "the number of threads",
+}
+
+
+def differences(stored: Mapping[str, str | int], here: Mapping[str, str | int]) -> tuple[str, ...]:
+    """A sentence for each part that differs between two environments' hard or soft parts, the stored one first."""
+    return tuple(
+        f"{_WORDS.get(part, part)} was {_short(str(stored.get(part, 'not recorded')))} when this was stored"
+        f" and is {_short(str(here.get(part, 'not known')))} here"
+        for part in sorted({*stored, *here})
+        if stored.get(part) != here.get(part)
+    )
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 100 else f"{text[:84]}... ({hashlib.sha256(text.encode()).hexdigest()[:8]})"

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from shapedispatch.functions.argument_leaves import ArgumentLeaves, sizes_of
+from shapedispatch.functions.request import ArgumentLeaves, sizes_of
 from shapedispatch.shapes.declaration import Declaration, DimsMismatch
 
 NONE = Declaration.parse(None, ("x", "y", "n"), {})

@@ -10,7 +10,8 @@ from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.checkpoint import checkpoint
 
-from shapedispatch.functions.guards.config_guard import Baked, baked
+from shapedispatch.functions.compile.graph import called, nodes
+from shapedispatch.functions.guards.guard import ConfigGuard, config_guards
 from tests.functions.test_graph import captured
 from tests.helpers import assert_same, built
 
@@ -45,6 +46,11 @@ def casts_again() -> Iterator[None]:
     torch.set_autocast_dtype("cpu", before)
 
 
+def guards_on(fn: Any, x: Tensor) -> tuple[ConfigGuard, ...]:
+    """On what a graph of the function takes in."""
+    return config_guards(map(called, nodes(captured(fn, x))))
+
+
 @pytest.mark.parametrize(
     ("fn", "x", "found"),
     [
@@ -59,27 +65,18 @@ def casts_again() -> Iterator[None]:
 )
 def test_what_a_graph_takes_in_is_found(fn: Any, x: Tensor, found: list[str]) -> None:
     """Also in graphs nested in it; nothing else."""
-    settings = baked(captured(lambda x: fn(x), x.clone().requires_grad_())).settings
-    assert sorted(what for what, _, _ in settings) == sorted(found)
+    assert sorted(guard.what for guard in guards_on(lambda x: fn(x), x.clone().requires_grad_())) == sorted(found)
 
 
 def test_a_change_is_seen_and_taken_back() -> None:
-    """By the sentence and by the watch."""
-    settings = baked(captured(attends, Q))
-    watch = settings.watch()
-    assert watch is not None
-    assert watch()
+    """By the sentence and by the check."""
+    (guard,) = guards_on(attends, Q)
+    assert guard.check()
     with sdpa_kernel(SDPBackend.MATH):
-        assert settings.changed() == f"{ATTENTION} has changed"
-        assert not watch()
-    assert settings.changed() is None
-    assert watch()
-
-
-def test_where_nothing_is_taken_in_nothing_is_asked() -> None:
-    """A hit pays for no watch then."""
-    assert Baked().watch() is None
-    assert Baked().changed() is None
+        assert guard.failed() == f"{ATTENTION} has changed"
+        assert not guard.check()
+    assert guard.failed() is None
+    assert guard.check()
 
 
 def test_a_build_takes_the_kernels_of_attention_that_may_be_taken() -> None:

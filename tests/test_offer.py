@@ -3,7 +3,6 @@ from __future__ import annotations
 import pytest
 
 from shapedispatch.backend import Candidate, Offer
-from shapedispatch.dispatch.entries import changed, decided, entry_of, nearest_hint
 from shapedispatch.records import Choice, Refusal
 
 
@@ -19,19 +18,19 @@ PLAIN = candidate("plain")
 @pytest.mark.parametrize(("size", "wanted"), [(3, 64), (127, 64), (200, 256), (10_000, 256)])
 def test_the_nearest_hint_is_by_log_distance(size: int, wanted: int) -> None:
     """Whichever side it lies on; the entry says why nothing was timed."""
-    entry = nearest_hint(Offer((PLAIN, *HINTS)), {"M": size}, "the moon is full")
+    entry = Offer((PLAIN, *HINTS)).nearest({"M": size}, "the moon is full")
     assert (entry.choice.variant, entry.choice.origin) == (f"hint[M={wanted}]", "nearest")
     assert entry.choice.notes == ("not timed: the moon is full",)
 
 
 def test_no_hint_is_near_a_call_without_its_dims() -> None:
     """A bare function's axes may not have been seen to vary yet."""
-    assert nearest_hint(Offer((PLAIN, *HINTS)), {"N": 64}, "").choice.variant == "plain"
+    assert Offer((PLAIN, *HINTS)).nearest({"N": 64}, "").choice.variant == "plain"
 
 
 def test_what_must_not_be_run_again_is_plain() -> None:
     """A hint's build of it may have to be looked at first."""
-    choice = nearest_hint(Offer((PLAIN, *HINTS), untimed="it performs collectives"), {"M": 64}, "").choice
+    choice = Offer((PLAIN, *HINTS), untimed="it performs collectives").nearest({"M": 64}, "").choice
     assert (choice.variant, choice.origin) == ("plain", "only")
 
 
@@ -41,20 +40,20 @@ def test_what_must_not_be_run_again_is_plain() -> None:
 def test_plain_may_answer_for_a_build_that_writes_nothing(build: object, written: object, retry: bool) -> None:
     """And for nothing else: it would write twice, or is the user's own."""
     offer = Offer((PLAIN,), written=written)  # type: ignore[arg-type]
-    assert entry_of(candidate("build", build=build), Choice("build", "only"), offer).retry is retry
+    assert candidate("build", build=build).entry(Choice("build", "only"), offer).retry is retry
 
 
 def test_a_winner_has_all_refusals_and_notes() -> None:
     """Those of the offer first."""
     offered, timed = Refusal("exact", ("no compiler",)), Refusal("other", ("it is wrong",))
     offer = Offer((PLAIN,), refusals=(offered,), notes=("of the offer",))
-    choice = decided(candidate("sum", notes=("of sum",)), "timed", offer, refusals=[timed]).choice
+    choice = candidate("sum", notes=("of sum",)).wins("timed", offer, refusals=[timed]).choice
     assert choice.refusals == (offered, timed)
     assert choice.notes == ("of sum", "of the offer")
 
 
 def test_a_changed_entry_runs_the_same() -> None:
     """Only its choice is another."""
-    entry = decided(PLAIN, "only", Offer((PLAIN,)))
-    other = changed(entry, origin="nearest")
+    entry = PLAIN.wins("only", Offer((PLAIN,)))
+    other = entry.changed(origin="nearest")
     assert (other.run, other.choice.origin, entry.choice.origin) == (entry.run, "nearest", "only")

@@ -6,8 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from shapedispatch.functions.compile.build import Trace
 from shapedispatch.functions.compile.inductor import effects_only
-from shapedispatch.functions.compile.trace import Trace
 from shapedispatch.functions.compile.tracer import trace
 
 X = torch.linspace(-1, 1, 32).reshape(4, 8)
@@ -50,8 +50,8 @@ def test_the_check_asks_what_no_key_holds() -> None:
 def test_no_call_is_accepted_after_an_object_of_its_guards_has_gone() -> None:
     """Another could get its address."""
     found = traced(doubled, X)
-    found._dead.append("a weak reference")
-    assert found.gone() == "an object that the function reads is gone"
+    found.code_guard._dead.append("an object that the function reads is gone")
+    assert found.invalidated() == "an object that the function reads is gone"
     assert found.accepts({"x": X}) == ("an object that the function reads is gone",)
     assert not found.check()((X,), {})
 
@@ -69,7 +69,7 @@ def test_the_code_serves_another_function_of_the_same_code() -> None:
     """With that one's closure, in its answers and in its guards."""
     one, other = scaler(torch.full((8,), 2.0)), scaler(torch.full((8,), 3.0))
     found = traced(one, X)
-    moved = found.of(other)  # type: ignore[arg-type]  # a plain function
+    moved = found.moved_to(other)  # type: ignore[arg-type]  # a plain function
     assert torch.equal(found.call(X), X * 2)
     assert torch.equal(moved.call(X), X * 3)
     assert moved.function is other

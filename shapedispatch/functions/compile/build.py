@@ -1,0 +1,175 @@
+"""A build: the code that Dynamo generated for one class of calls, with the guards that say which calls.
+
+The guards are asked in two ways. ``accepts`` asks them all, of fakes of a call, once per key; ``check`` asks on each
+call only what a key does not imply (globals, closures, attributes of modules, ambient state). What Dynamo calls its
+guards' methods stands here; what makes a trace, in `tracer`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import types
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Self
+
+import torch
+
+from ...backend import Effects
+from ...keys.signature import frame_locals, with_code
+from ..guards.code_guard import CodeGuard
+from ..guards.guard import Guard
+
+if TYPE_CHECKING:  # Inductor takes seconds to import, which is for the first build to pay
+    from .inductor import Code
+
+__all__ = ["PLAIN_TYPES", "Build", "NoBuild", "Trace", "same_closure"]
+
+
+@dataclass
+class Trace:
+    """A function's generated code for one class of calls, with the guards that say which calls it is right for."""
+
+    call: types.FunctionType
+    effects: Effects
+    function: types.FunctionType
+    """The function that was traced, or another with the same code and globals, whose closure ``call`` has."""
+    state: bool
+    """Whether it depends on values that no call carries: an attribute of a module, a number among the globals."""
+    code_guard: CodeGuard
+    guards: tuple[Guard, ...]
+    """Beside that on the code, and beside Dynamo's."""
+    dynamo_guards: Any
+    """All of Dynamo's; ``unimplied`` asks those that a key does not imply, of the ``locals`` that they read."""
+    unimplied: Callable[[Mapping[str, Any]], bool]
+    locals: frozenset[str]
+
+    def accepts(self, scope: Mapping[str, Any]) -> tuple[str, ...]:
+        """Why this may not serve a call, by all of its guards; empty where it may.
+
+        ``scope`` are the local names at the function's entry with fake tensors in place of tensors.
+        """
+        for guard in (self.code_guard, *self.guards):
+            if failed := guard.failed():
+                return (failed,)
+        verdict = self.dynamo_guards.check_verbose(scope)
+        return () if verdict.result else tuple(_readable(part) for part in verdict.verbose_code_parts)
+
+    def invalidated(self) -> str | None:
+        """Why no call is accepted again, if so: its code was replaced, or a guard's object by identity is no more."""
+        return self.code_guard.failed()
+
+    def moved_to(self, fn: types.FunctionType) -> Self:
+        """The same code for another function with the same code and globals: with that one's closure."""
+        return replace(
+            self, call=with_code(fn, self.call.__code__), function=fn, code_guard=self.code_guard.moved_to(fn)
+        )
+
+    def shape_guards(self) -> list[str]:
+        """The guards on sizes, as text."""
+        lines = [line for line in str(self.dynamo_guards).splitlines() if "LAMBDA_GUARD" in line]
+        return sorted(_readable(line) for line in lines if "size()" in line or "stride()" in line)
+
+    def check(self) -> Callable[[tuple[Any, ...], Mapping[str, Any]], bool]:
+        """The guards on what no key holds, as a function of the call, for every hit."""
+        checks = (self.code_guard.fast_check(), *(guard.check for guard in self.guards))
+        unimplied, function, reads_call = self.unimplied, self.function, bool(self.locals)
+        nothing: dict[str, Any] = {}
+
+        def check(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+            for holds in checks:
+                if not holds():
+                    return False
+            return unimplied(frame_locals(function, args, kwargs) if reads_call else nothing)
+
+        return check
+
+
+def _readable(part: str) -> str:
+    """A guard's text without the place in the source that Dynamo appends."""
+    return part.split("  #")[0].strip()
+
+
+@dataclass(kw_only=True)
+class Build(Trace):
+    """One compiled callable, and the calls it may serve. A ``shared`` one was compiled for another function."""
+
+    code: Code
+    shared: bool = False
+    route = "Dynamo's code, past its guards on what the key holds"
+
+    @property
+    def run(self) -> Callable[..., Any]:
+        """The compiled callable."""
+        return self.call
+
+    def too_large(self, numbers: Iterable[int | float]) -> tuple[str, ...]:
+        """Which numbers of a call it may not take: plain raises where one does not fit its dtype, and it would wrap."""
+        pairs = itertools.product(numbers, self.code.numbers)
+        return tuple(f"the number {number} does not fit {dtype}" for number, dtype in pairs if not _fits(number, dtype))
+
+    def notes(self) -> tuple[str, ...]:
+        """What a person may want to know."""
+        views = ("it only makes views of its inputs and launches no kernel",) if self.code.only_views else ()
+        return (*views, "it was compiled for another function of the same source") if self.shared else views
+
+    def of(self, fn: types.FunctionType) -> Build | None:
+        """This build for another function of the same source and closure; None where it may not serve that one."""
+        ours = self.function
+        if self.code.holders <= 0 or ours.__globals__ is not fn.__globals__ or not same_closure(ours, fn):
+            return None
+        self.code.holders += 1
+        return replace(self.moved_to(fn), shared=True)
+
+    def identity(self) -> str:
+        """Equal for builds that serve the same calls by the same code."""
+        return "\n".join((self.code.text(), *self.shape_guards()))
+
+    def release(self) -> None:
+        """Let go of the generated modules; the code object goes with the last reference to this build."""
+        self.code.release()
+
+
+def _fits(number: int | float, dtype: torch.dtype) -> bool:
+    if dtype is torch.bool or not math.isfinite(number):
+        return True
+    limits = torch.finfo(dtype) if dtype.is_floating_point or dtype.is_complex else torch.iinfo(dtype)
+    return limits.min <= number <= limits.max
+
+
+PLAIN_TYPES = (bool, int, float, str, bytes, type(None))
+"""Of values that are the same for a build where their texts are."""
+
+
+def same_closure(one: types.FunctionType, other: types.FunctionType) -> bool:
+    """Whether two functions of one code close over the same objects, or equal plain values."""
+    cells = zip(one.__closure__ or (), other.__closure__ or (), strict=True)
+    try:
+        return all(_same(a.cell_contents, b.cell_contents) for a, b in cells)
+    except ValueError:  # an empty cell: nobody knows yet what will be in it
+        return False
+
+
+def _same(one: Any, other: Any) -> bool:
+    if one is other:
+        return True
+    plain = type(one) in PLAIN_TYPES and type(one) is type(other)
+    return plain and repr(one) == repr(other)  # not ==: 0.0 and -0.0, nan
+
+
+@dataclass(slots=True, weakref_slot=True)
+class NoBuild:
+    """Remembered so that what cannot be built is tried once; ``same_as`` names a build of equal code.
+
+    One that is ``transient`` is not remembered: it could be built, but not now.
+    """
+
+    reason: str = ""
+    same_as: str = ""
+    transient: bool = False
+    code: Code | None = None
+    """Of the build of equal code."""
+
+    def invalidated(self) -> None:
+        """Never: what could not be built is not tried again."""

@@ -1,0 +1,216 @@
+"""A captured graph: what a call of it does and reads, and for what it is not compiled.
+
+Dynamo's graph and Inductor's, with the graphs nested in them, which checkpoints, conditions and loops hold. What
+torch's private names say of a graph is read here and nowhere else.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import CodeType
+from typing import Any
+
+import torch
+import torch._dynamo
+from torch import Tensor
+from torch._dynamo.symbolic_convert import InstructionTranslator
+from torch.fx import GraphModule, Node
+from torch.nn import Module
+from torch.torch_version import TorchVersion
+
+from ...backend import Effects
+
+__all__ = [
+    "Uncompilable",
+    "aot_metadata",
+    "called",
+    "dtypes_of_numbers",
+    "effects_of",
+    "nodes",
+    "only_computes",
+    "refuse_kernels",
+    "refuse_unchecked",
+    "unkeyed_reads",
+]
+
+
+def nodes(gm: GraphModule) -> Iterator[Node]:
+    """Every node of the graph and of those nested in it."""
+    for module in gm.modules():
+        if isinstance(module, GraphModule):
+            yield from module.graph.nodes
+
+
+def called(node: Node) -> str:
+    """The name of what a node calls, without the underscore of what writes in place."""
+    return str(getattr(node.target, "__name__", node.target)).removesuffix("_")
+
+
+def dtypes_of_numbers(gm: GraphModule) -> set[torch.dtype]:
+    """What numbers that are inputs of a graph of operators become: plain raises where one is too large for that."""
+    found = [node.meta.get("val") for node in nodes(gm) if _takes_a_number(node)]
+    return {value.dtype for value in found if isinstance(value, Tensor)}
+
+
+def _takes_a_number(node: Node) -> bool:
+    """Whether a number comes from another node; sizes and places, which are integers to an operator, do not count."""
+    if not isinstance(node.target, torch._ops.OpOverload):
+        return False
+    arguments = node.target._schema.arguments
+    given = {argument.name: value for argument, value in zip(arguments, node.args, strict=False)} | node.kwargs
+    numbers = [argument.name for argument in arguments if str(argument.type) in ("number", "Optional[number]")]
+    return any(isinstance(given.get(name), Node) for name in numbers)
+
+
+# ------------------------------------------------------------------------------------------------------- what it does
+
+
+def effects_of(gm: GraphModule, arguments: Mapping[str, Any], receiver: str | None) -> Effects:
+    """What the traced call writes and reads, from the graph's inputs, AOTAutograd's metadata and Dynamo's own list."""
+    sources = [_source(node) for node in gm.graph.nodes if node.op == "placeholder"]
+    written = [source for source, wrote in zip(sources, _input_writes(gm), strict=True) if wrote]
+    own = {source: name for source in sources if (name := _argument_of(source, arguments, receiver))}
+    elsewhere = [f"it writes {source}" for source in written if source not in own]
+    reads_state = any(source not in own and source.startswith(("L[", "G[")) for source in sources)
+    return Effects(
+        frozenset(own[source] for source in written if source in own),
+        (*elsewhere, *_python_side_effects()),
+        tuple(str(node.target) for node in nodes(gm) if "c10d" in str(node.target)),
+        reads_state,
+    )
+
+
+def _source(node: Node) -> str:
+    argument = node.meta.get("grapharg")
+    return argument.source.name if argument is not None and argument.source is not None else ""
+
+
+def _argument_of(source: str, arguments: Mapping[str, Any], receiver: str | None) -> str | None:
+    """The argument that a graph input comes from; None for what is reached through an instance or from outside."""
+    match = re.match(r"L\['(\w+)'\]", source)
+    if not match or match[1] not in arguments or match[1] == receiver:
+        return None
+    return None if isinstance(arguments[match[1]], Module) else match[1]
+
+
+def _input_writes(gm: GraphModule) -> list[bool]:
+    """For each input of the graph, whether the graph writes it.
+
+    AOTAutograd knows best: some operations write without a trace on fake tensors, such as batch norm its statistics.
+    """
+    leaves = [node for node in gm.graph.nodes if node.op == "placeholder"]
+    versions = [getattr(node.meta.get("example_value"), "_version", 0) > 0 for node in leaves]
+    metadata = aot_metadata()
+    if metadata is None or len(metadata.input_info) != len(leaves):
+        return [True] * len(leaves)  # what cannot be inferred counts as written
+    return [
+        before or info.mutates_data or info.mutates_metadata
+        for before, info in zip(versions, metadata.input_info, strict=True)
+    ]
+
+
+def _python_side_effects() -> tuple[str, ...]:
+    """Python objects that the call changes: attributes, lists, globals, closure cells."""
+    effects = InstructionTranslator.current_tx().output.side_effects
+    changed = [variable.source.name for variable in effects._get_modified_vars() if variable.source is not None]
+    hooks = ["tensor hooks are registered"] if effects.tensor_hooks else []
+    return (*[f"it changes {name}" for name in changed], *hooks)
+
+
+def only_computes() -> bool:
+    """Whether the graph that AOTAutograd has compiled last has it do nothing around a run.
+
+    It has where an input is written, an output shares memory or a random state is kept; and what this release has no
+    such word for is taken for work.
+    """
+    metadata = aot_metadata()
+    try:
+        written = any(info.mutates_data or info.mutates_metadata for info in metadata.input_info)
+        shared = metadata.num_outputs_aliased or metadata.num_intermediate_bases
+        state = metadata.tokens or metadata.is_rng_op_functionalized or metadata.grad_enabled_mutation is not None
+    except AttributeError:
+        return False
+    return not (written or shared or state)
+
+
+def aot_metadata() -> Any:
+    """What AOTAutograd knows of the graph that it has compiled last in this trace, or None."""
+    context = torch._guards.TracingContext.try_get()
+    return context.fw_metadata if context is not None else None
+
+
+# ------------------------------------------------------------------------------------------------------ what it reads
+
+# What Dynamo takes from a tensor of the graph while it traces: these the key holds, or they are tensors themselves.
+_KEYED = frozenset({"T", "mT", "H", "mH", "real", "imag", "data", "itemsize", "nbytes", "is_leaf"}) | {
+    name for name in dir(Tensor) if name.startswith("is_") and not callable(getattr(Tensor, name, None))
+}
+
+
+def unkeyed_reads(gm: GraphModule, code: Iterable[CodeType]) -> Iterator[str]:
+    """Each as a person would write it, by the graph; what leaves nothing there, by the names in the ``code``."""
+    if any(name in _BY_NAME for part in code for name in part.co_names):
+        yield "a tensor's storage"
+    for node in nodes(gm):
+        if node.target is getattr and node.args[1] not in _KEYED:
+            yield f"x.{node.args[1]}"
+        elif called(node).startswith("_tensor_version"):
+            yield "x._version"
+        elif called(node).startswith("as_strided") and _offset_of(node) is not None:
+            yield "a place in a tensor's storage (as_strided with a storage_offset)"
+
+
+_BY_NAME = frozenset({"untyped_storage", "_typed_storage"})
+
+
+def _offset_of(node: Node) -> object:
+    return node.kwargs.get("storage_offset", node.args[3] if len(node.args) > 3 else None)
+
+
+# ----------------------------------------------------------------------------------------------- what is not compiled
+
+
+class Uncompilable(Exception):
+    """Compiled code for this graph would not do what plain does; the message is why."""
+
+
+_CHECKED_BY_PLAIN = frozenset(
+    {"index_select", "index_add", "index_copy", "bernoulli", "binary_cross_entropy", "_assert_async"}
+)
+
+
+def refuse_unchecked(gm: GraphModule, examples: Sequence[Any]) -> None:
+    """Where plain looks at values and raises, and compiled code takes them as they come: a negative index, say.
+
+    Asked of Dynamo's graph. On a GPU plain ends in a device assertion there, which is no error that anyone could have
+    caught.
+    """
+    if any(isinstance(example, Tensor) and example.device.type != "cpu" for example in examples):
+        return
+    for node in nodes(gm):
+        if node.op in ("call_function", "call_method") and called(node) in _CHECKED_BY_PLAIN:
+            raise Uncompilable(f"plain checks the values that {called(node)} gets, and compiled code does not")
+
+
+_DIVISIONS = ("aten.floor_divide", "aten.remainder", "aten.fmod", "aten.div.Tensor_mode", "aten.div.Scalar_mode")
+_INDEXING = ("aten.index", "aten.gather", "aten.scatter", "aten.embedding", "aten.take")
+# Seen on torch 2.11 (a segmentation fault, on the CPU only), not on 2.13; nothing in it could be asked.
+_DIES_OF_AN_INDEX = TorchVersion(torch.__version__) < TorchVersion("2.13")
+
+
+def refuse_kernels(gm: GraphModule) -> None:
+    """Where compiled code ends the process; asked of a graph of operators, as Inductor gets it."""
+    for node in nodes(gm):
+        value, operator = node.meta.get("val"), str(node.target)
+        if node.op != "call_function" or not isinstance(value, Tensor):
+            continue
+        if operator.startswith(_DIVISIONS) and not value.is_floating_point() and _is_by_a_tensor(node):
+            raise Uncompilable("it divides whole numbers by a tensor, where compiled code dies of a zero")
+        if _DIES_OF_AN_INDEX and operator.startswith(_INDEXING) and value.device.type == "cpu":
+            raise Uncompilable("it indexes by a tensor, and this torch's compiled code dies of an index out of range")
+
+
+def _is_by_a_tensor(division: Node) -> bool:
+    divisor = division.args[1] if len(division.args) > 1 else None
+    return isinstance(divisor, Node) and isinstance(divisor.meta.get("val"), Tensor)
