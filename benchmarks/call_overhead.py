@@ -3,7 +3,7 @@
 Two small tensors, no gradients, a function of a few operations; 1, 8, 32 and 64 shapes called in turn; then the same
 call with 1 and with 10,000 keys in the table. Where the hit path in C is in use, the one in Python stands beside it.
 Bars: of torch.compile(dynamic=False), whose recompile limit is above the number of shapes, at most 0.65 with one shape
-and 0.35 with 32 in turn on the road in Python, 0.6 and 0.25 on the one in C; 10,000 keys within 15 % of 1.
+and 0.35 with 32 in turn on the path in Python, 0.6 and 0.25 on the one in C; 10,000 keys within 15 % of 1.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from common import CONSOLE, banner, fresh, host_contest, options, print_table, r
 
 SHAPES_SEEN, SMALL_SHAPES_SEEN = (1, 8, 32, 64), (1, 4)
 KEYS, SMALL_KEYS = 10_000, 500
-BARS = {False: {1: 0.65, 32: 0.35}, True: {1: 0.6, 32: 0.25}}  # by whether the road in C is in use
+BARS = {False: {1: 0.65, 32: 0.35}, True: {1: 0.6, 32: 0.25}}  # by whether the path in C is in use
 KEYS_BAR = 1.15
 PINNED = "benchmarks.call_overhead.pinned"
 # The build is what is timed, also where plain happens to win at so small a size; nothing is read from earlier runs.
@@ -45,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         from shapedispatch.hit import native
 
         fast_path = {"c_road": native.reason() is None, "why": native.reason()}
-        CONSOLE.print(f"on the road in {'C' if fast_path['c_road'] else f'Python: {native.reason()}'}", highlight=False)
+        CONSOLE.print(f"on the path in {'C' if fast_path['c_road'] else f'Python: {native.reason()}'}", highlight=False)
         found = fast_path | {"keys": by_keys_in_table(chosen), "shapes": {}}
         for count, one in by_shapes_seen(chosen):
             found["shapes"][count] = one

@@ -30,7 +30,7 @@ def part(name: str, folder: Path | None = None) -> str:
 
 
 def launch(result: Result) -> Sayings:
-    """By number of tensors, on the road in C where it was measured."""
+    """By number of tensors, on the path in C where it was measured."""
     road = result.document.get("C") or result.document["Python"]
     times = {count: one["one shape"] for count, one in road["tensors"].items()}
     counts = " / ".join(times)
@@ -57,7 +57,7 @@ def lookup(result: Result) -> Sayings:
     """In C and in Python, of functions and of kernels."""
     count = str(result.document["bar_at"])
     for what, counts in result.document["key and lookup"].items():
-        c, python = (median(counts[count]["times"], road) for road in ("C", "Python"))
+        c, python = (median(counts[count]["times"], path) for path in ("C", "Python"))
         yield f"key and lookup of a known call of {what} in C, {count} tensors", f"{c:.1f} µs; in Python {python:.1f}"
 
 

@@ -3,7 +3,7 @@
     python benchmarks/fuzz.py --calls 1000000 --seed 1 --out benchmarks/results/fuzz-cpu-c-road.json
 
 Runs in slices, each in a process of its own, so that a death is counted and not the end. Writes after each slice. Which
-road was taken, Python or C, stands in the result: SHAPEDISPATCH_HOTPATH=false takes the one in Python.
+path was taken, Python or C, stands in the result: SHAPEDISPATCH_HOTPATH=false takes the one in Python.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run, print, write."""
     chosen = options(__doc__, arguments, more=own_options)
     if reason := native.reason():
-        CONSOLE.print(f"hotpath_cost.py measures the road in C, which is not in use here: {reason}", highlight=False)
+        CONSOLE.print(f"hotpath_cost.py measures the path in C, which is not in use here: {reason}", highlight=False)
         return
     ran_on = banner(chosen.device)
     with launching(chosen.device):
@@ -93,7 +93,7 @@ def of_kernel(count: int, device: str, maxsize: int = 4096) -> Subject:
 
 
 def by_tensors(what: str, maker: Callable[..., Subject], chosen: argparse.Namespace) -> dict[str, Any]:
-    """Key and lookup by each road, for the same calls."""
+    """Key and lookup by each path, for the same calls."""
     rows, found = [], {}
     for count in TENSORS:
         python, c, call = paths(*maker(count, chosen.device))

@@ -6,7 +6,7 @@ run: ``cuLaunchKernel`` in a loop of C (the floor), a CUDA graph's replay, ``Com
 the Python path and (where it is built) on the C path; one shape again and again, two in turn, and 64. Then the same
 call with one key in the table and with 10,000.
 
-Bars, on the road in C: at most 1.45 × the bare launch with 2 tensors and 1.8 × with 16; at least 3.3 × as fast as
+Bars, on the path in C: at most 1.45 × the bare launch with 2 tensors and 1.8 × with 16; at least 3.3 × as fast as
 triton.jit and 5.5 × as triton.autotune with 2, 8 and 16; within 10 % from 1 to 10,000 keys; and a grid at the call
 costs at most 0.5 µs more than one at the decorator.
 """
@@ -59,7 +59,7 @@ Contenders = dict[str, Callable[..., Any]]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run, print, write. One process a road, since the road is chosen once; contenders are in both."""
+    """Run, print, write. One process a path, since the path is chosen once; contenders are in both."""
     chosen = options(__doc__, arguments)
     if chosen.device != "cuda":
         CONSOLE.print("launch_overhead.py launches kernels: it needs a GPU, and there is none here")
@@ -69,7 +69,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         (fast_path for fast_path, setting in PATHS.items() if os.environ.get("SHAPEDISPATCH_HOTPATH") == setting), None
     )
     found = (
-        {here: on_this_road(here, chosen)}
+        {here: on_this_path(here, chosen)}
         if here
         else {fast_path: in_a_process(fast_path, chosen) for fast_path in PATHS}
     )
@@ -82,7 +82,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def in_a_process(fast_path: str, chosen: argparse.Namespace) -> Any:
-    """The same script with the road set."""
+    """The same script with the path set."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "found.json"
         command = [sys.executable, __file__, "--json", str(path), *(["--small"] if chosen.small else [])]
@@ -91,8 +91,8 @@ def in_a_process(fast_path: str, chosen: argparse.Namespace) -> Any:
         return json.loads(path.read_text())[fast_path]
 
 
-def on_this_road(fast_path: str, chosen: argparse.Namespace) -> dict[str, Any]:
-    """Every number of tensors, with what the process says of its road; compilers build 64 times on that in C only."""
+def on_this_path(fast_path: str, chosen: argparse.Namespace) -> dict[str, Any]:
+    """Every number of tensors, with what the process says of its path; compilers build 64 times on that in C only."""
     from shapedispatch.hit import native
 
     torch._dynamo.config.recompile_limit = torch._dynamo.config.accumulated_recompile_limit = SHAPES + 1
@@ -301,7 +301,7 @@ def by_keys(count: int, calls: int, loops: int) -> dict[str, Any]:
 
 
 def bars(found: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Each bar with what was measured, from one road's part as JSON has it."""
+    """Each bar with what was measured, from one path's part as JSON has it."""
     for count, part in found["tensors"].items():
         one, many = ({name: Measured(**time) for name, time in part[title].items()} for title in (ONE, MANY))
         if count in ("2", "16"):
@@ -325,21 +325,21 @@ def show_bars(found: Sequence[Mapping[str, Any]]) -> None:
         side = "at most" if "at most" in bar else "at least"
         holds = bar["measured"] <= bar[side] if side == "at most" else bar["measured"] >= bar[side]
         rows.append((bar["what"], f"{bar['measured']:.3f}", f"{side} {bar[side]:g}", "holds" if holds else "MISSED"))
-    print_table("bars, on the road in C", ("", "measured", "bar", ""), rows)
+    print_table("bars, on the path in C", ("", "measured", "bar", ""), rows)
 
 
 def show(fast_path: str, found: dict[str, Any]) -> None:
     """A table a number of tensors: µs a call, and each as a multiple of triton.jit and of triton.autotune."""
     used = "C" if found["c_road"] else "Python"
-    CONSOLE.print(f"asked for the {fast_path} road, on the {used} road ({found['why'] or 'it is built and in use'})")
+    CONSOLE.print(f"asked for the {fast_path} path, on the {used} path ({found['why'] or 'it is built and in use'})")
     for count, shapes in found["tensors"].items():
         for title in (ONE, TWO, MANY):
             measured = {name: Measured(**time) for name, time in shapes[title].items()}
             rows = [(name, time, *compared(measured, name)) for name, time in measured.items()]
             columns = ("contender", "µs a call", "× faster than jit", "× faster than autotune", "× bare")
-            print_table(f"{count} tensors, {title}, {used} road", columns, rows)
+            print_table(f"{count} tensors, {title}, {used} path", columns, rows)
     times = {name: Measured(**time) for name, time in found["keys"]["times"].items()}
-    print_table(f"keys in the table, {used} road", ("", "µs a call"), times.items())
+    print_table(f"keys in the table, {used} path", ("", "µs a call"), times.items())
 
 
 def compared(measured: Mapping[str, Measured], name: str) -> list[str]:

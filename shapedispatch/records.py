@@ -1,4 +1,4 @@
-"""Records that pass between the rooms: frozen, with no tensor in them."""
+"""Records that pass between the packages: frozen, with no tensor in them."""
 
 from __future__ import annotations
 

@@ -36,13 +36,13 @@ def draw_call_overhead(result: Result) -> Pictures:
 def tell_launch_overhead(result: Result) -> str:
     """Host time a launch by number of tensors, one shape; the bars, and the call by number of keys, where measured."""
     rows = []
-    for road in (road for road in ("Python", "C") if road in result.document):
-        for count, part in result.document[road]["tensors"].items():
+    for path in (each for each in ("Python", "C") if each in result.document):
+        for count, part in result.document[path]["tensors"].items():
             times = part["one shape"]
             shown = [f"{median(times, name):.1f}" for name in (BARE, RUN, JIT, AUTOTUNE, BY_CALL, GIVEN)]
             mine = median(times, GIVEN)
             ratios = [mine / median(times, BARE), *(median(times, name) / mine for name in (JIT, AUTOTUNE))]
-            rows.append((road, count, *shown, *(f"{ratio:.2f}" for ratio in ratios)))
+            rows.append((path, count, *shown, *(f"{ratio:.2f}" for ratio in ratios)))
     columns = ("road", "tensors", BARE, RUN, JIT, AUTOTUNE, BY_CALL, GIVEN)
     table = markdown((*columns, f"it / {BARE}", f"{JIT} / it", f"{AUTOTUNE} / it"), rows)
     if "bars" not in result.document:
@@ -90,7 +90,7 @@ def draw_key_cost(result: Result) -> Pictures:
 
 
 def tell_hotpath_cost(result: Result) -> str:
-    """Key and lookup on both roads; what many calls left behind, where that was measured."""
+    """Key and lookup on both paths; what many calls left behind, where that was measured."""
     found = result.document
     rows = []
     for what, counts in found["key and lookup"].items():

@@ -220,7 +220,7 @@ def _ran_on(environment: Any) -> str:
 def curves_of(document: Any, group: str) -> list[Curve]:
     """The contenders of a benchmark by count: of its part ``group``, such as ``shapes`` or ``tensors``.
 
-    Where that was measured on both roads it is the one in C. Raises Unreadable where there is no such part.
+    Where that was measured on both paths it is the one in C. Raises Unreadable where there is no such part.
     """
     found: dict[str, list[tuple[int, float, float]]] = {}
     for count, row in _part(document, group).items():
@@ -232,7 +232,7 @@ def curves_of(document: Any, group: str) -> list[Curve]:
 
 
 def _part(document: Any, group: str) -> Mapping[str, Any]:
-    places = [document, *(document.get(road) for road in ("C", "Python"))] if isinstance(document, dict) else []
+    places = [document, *(document.get(path) for path in ("C", "Python"))] if isinstance(document, dict) else []
     parts = [place.get(group) for place in places if isinstance(place, dict)]
     return next((part for part in parts if isinstance(part, dict)), {})
 

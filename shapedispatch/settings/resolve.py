@@ -14,7 +14,7 @@ import os
 import threading
 import tomllib
 import warnings
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -88,29 +88,20 @@ class Settings:
         ``decorator`` holds what was given at the decoration and nothing else, already checked there;
         ``override`` what ``set_mode`` set. Both may name settings only (KeyError).
         """
-        layers = self._layers(kernel, decorator, override or {})
         for name in {*decorator, *(override or {})} - TABLE.keys():
             raise KeyError(f"{name} is not a setting")
-        values: dict[str, Any] = {}
-        origin: dict[str, str] = {}
-        for name in TABLE:
-            values[name], origin[name] = next((layer[name], said(name)) for said, layer in layers if name in layer)
-        return Resolved(**values, origin=MappingProxyType(origin))
-
-    def _layers(
-        self, kernel: str, decorator: Mapping[str, Any], override: Mapping[str, Any]
-    ) -> list[tuple[Callable[[str], str], Mapping[str, Any]]]:
-        """Who may say what a setting is, the strongest first, each with its name in ``origin``."""
-        section = _place(self.path, _kernel_section(kernel))
-        defaults = _place(self.path, "defaults")
-        return [
-            (lambda name: f"environment {TABLE[name].variable}", self.environment),
-            (lambda name: "set_mode", override),
-            (lambda name: section, self.kernels.get(kernel, {})),
-            (lambda name: "decorator", decorator),
-            (lambda name: defaults, self.defaults),
-            (lambda name: "built-in", {name: setting.built_in for name, setting in TABLE.items()}),
-        ]
+        layers = {  # the weakest first, each with its name in ``origin``
+            "built-in": {name: setting.built_in for name, setting in TABLE.items()},
+            _place(self.path, "defaults"): self.defaults,
+            "decorator": decorator,
+            _place(self.path, _kernel_section(kernel)): self.kernels.get(kernel, {}),
+            "set_mode": override or {},
+            "environment": self.environment,
+        }
+        values = {name: value for layer in layers.values() for name, value in layer.items()}
+        origin = {name: said for said, layer in layers.items() for name in layer}
+        named = {name: f"{origin[name]} {TABLE[name].variable}" for name in self.environment}
+        return Resolved(**values, origin=MappingProxyType({**origin, **named}))
 
     def sections_unmatched(self, names: Collection[str]) -> tuple[str, ...]:
         """The kernels' sections that match none of the dispatchers' names, in the file's order."""

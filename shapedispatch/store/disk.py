@@ -1,6 +1,6 @@
 """Rows on disk, and in memory where the disk cannot have them; every failure ends here.
 
-No operating-system error and no damaged file gets past this room: what cannot be read is a miss, what cannot be
+No operating-system error and no damaged file gets past this module: what cannot be read is a miss, what cannot be
 written stays in the memory of this process, and the first such thing is told in one warning.
 """
 
@@ -103,12 +103,10 @@ class Disk:
         """All rows, of one kernel or one kind if these are given; those in memory stand for those on disk."""
 
         def load(form: Form) -> list[Row]:
-            rows = [_decoded(body, None) for _, body in form.entries(kernel, kind)]
-            return [row for row in rows if row is not None]
+            return _decodable(body for _, body in form.entries(kernel, kind))
 
         with self._lock:
-            nothing: list[Row] = []
-            found = {row.identity: row for row in self._attempt(load, nothing)} | self._memory
+            found = {row.identity: row for row in self._attempt(load, list[Row]())} | self._memory
         return [row for row in found.values() if kernel in (None, row.kernel) and kind in (None, row.kind)]
 
     def remove(self, identities: Iterable[str]) -> None:
@@ -206,11 +204,10 @@ class Disk:
             return
         try:
             aside, bodies = _set_aside(self.path, name)
-            saved = [row for body in bodies if (row := _decoded(body, None)) is not None]
             if aside:
                 self._note(f"the store in {self.path} was damaged ({damage}), is now {aside} and was made anew")
                 if form := self._opened():
-                    for row in saved:
+                    for row in _decodable(bodies):
                         form.adopt(row.identity, row.kernel, row.kind, row.to_bytes(), lambda body: True, None)
         except (OSError, Damaged) as error:
             self._stop(f"{damage}; setting it aside failed: {error}")
@@ -264,6 +261,10 @@ def _decoded(body: object, identity: str | None) -> Row | None:
     except BadRow:
         return None
     return row if identity in (None, row.identity) else None
+
+
+def _decodable(bodies: Iterable[object]) -> list[Row]:
+    return [row for body in bodies if (row := _decoded(body, None)) is not None]
 
 
 def _form_of(folder: Folder) -> type[Files] | type[Database]:

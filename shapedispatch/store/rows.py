@@ -88,9 +88,7 @@ class Row:
 
     def computed_checksum(self) -> str:
         """SHA-256 over all parts but ``checksum``."""
-        parts = self.to_json()
-        del parts["checksum"]
-        return _sha256(_dump(parts))
+        return _sha256(_dump({name: part for name, part in self.to_json().items() if name != "checksum"}))
 
     def to_json(self) -> dict[str, Any]:
         """The row as plain values, in the form that files and ``from_json`` have."""
