@@ -73,7 +73,6 @@ OLD_WORDS = re.compile(
 STILL_OLD = {
     "backend.recall",
     "functions.compile.graph.unkeyed_reads",
-    "functions.offer.Draft",
     "kernels.observed_reads.FACETS",
     "kernels.observed_reads.watched_facets",
     "store.kernel_store.HintFinds",
