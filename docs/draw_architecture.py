@@ -26,8 +26,9 @@ HIT = [
     "CallSigner.sign",
     "key",
     "Table.find",
-    "Trace.check",
+    "all_hold",
     "HitPath.run",
+    "past_wrappers",
 ]
 MISS = [
     "Core.miss",
@@ -51,7 +52,7 @@ MISS = [
     "Store.put",
     "Table.publish",
 ]
-KERNEL = ["TritonKernel.offer", "TunedConfigs.search", "TritonLauncher"]
+KERNEL = ["TritonKernel.offer", "ConfigSearch.offer", "TritonLauncher"]
 
 
 # -- reading

@@ -16,7 +16,8 @@ from .hit.call import Signer
 from .hit.table import Entry, Table
 from .keys.key import Key
 from .records import Choice, Origin, Refusal, Timing, Variant
-from .shapes.hints import Rule, distance
+from .shapes.buckets import Rule
+from .shapes.dims import distance
 
 __all__ = [
     "ALL",
@@ -303,12 +304,12 @@ class Backend(Signer, Protocol):
         """What differs between two keys of this backend, for a person."""
 
     def sizes(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, int]:
-        """The size of each dim; raises declaration.DimsMismatch."""
+        """The size of each dim; raises dims.DimsMismatch."""
 
     def resized(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any], point: Mapping[str, int]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The call with some dims set to other sizes, its values repeated or cut; raises declaration.DimsMismatch."""
+        """The call with some dims set to other sizes, its values repeated or cut; raises dims.DimsMismatch."""
 
     def bucket(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any], key: Key, rules: Mapping[str, Rule], memory: Table

@@ -10,7 +10,7 @@ from shapedispatch.dispatch.dispatcher import Core
 from shapedispatch.keys.key import Bypass, ambient
 from shapedispatch.keys.layout import differences
 from shapedispatch.settings.resolve import Resolved, settings
-from shapedispatch.shapes.declaration import DimsMismatch
+from shapedispatch.shapes.dims import DimsMismatch
 from tests.helpers import Ladder, no_time
 
 

@@ -37,7 +37,7 @@ from shapedispatch.hit.table import Table
 from shapedispatch.keys.key import Key
 from shapedispatch.keys.tree import span
 from shapedispatch.settings.resolve import settings
-from shapedispatch.shapes.declaration import Declaration
+from shapedispatch.shapes.dims import Declaration
 
 Call = tuple[tuple[Any, ...], dict[str, Any]]
 

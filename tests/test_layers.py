@@ -42,9 +42,7 @@ MOST_AT_THE_ROOT, MOST_MODULES, MOST_C_FILES = 8, 12, 14
 MOST_LINES, MOST_LINES_OF_A_FUNCTION = 400, 40
 
 # What is longer today. Each is to go: the test says so as soon as one is no longer needed.
-TOO_LONG = {
-    "keys/key.py": {"the file"},
-}
+TOO_LONG: dict[str, set[str]] = {}
 
 # The only files with private names of torch or Triton in them, each with what it needs them for.
 PRIVATE = {
@@ -52,9 +50,9 @@ PRIVATE = {
     "functions/compile/inductor.py": "Inductor as a compiler of graphs, and its list of generated modules",
     "functions/compile/tracer.py": "Dynamo as a tracer, and the guards that it made",
     "functions/fake_args.py": "fake tensors, and marks on them for Dynamo",
-    "functions/guards/guard.py": "global state that Dynamo's guards compare",
-    "functions/guards/guard_filter.py": "the guards that Dynamo made or leaves out, told apart",
+    "functions/guards/guard_filter.py": "the guards that Dynamo made or leaves out, and settings that it takes for constant",
     "functions/request.py": "an integer's dispatch keys tell a tensor that compiled code can take",
+    "hit/call.py": "grad mode is set without an object around it",
     "hit/native.py": "what the C module is handed at its start",
     "kernels/runtime/compile.py": "whether Triton compiles in the background",
     "kernels/runtime/launch.py": "the current stream without an object around it",
@@ -72,7 +70,6 @@ OLD_WORDS = re.compile(
 )
 STILL_OLD = {
     "backend.recall",
-    "functions.compile.graph.unkeyed_reads",
     "kernels.observed_reads.FACETS",
     "kernels.observed_reads.watched_facets",
     "store.kernel_store.HintFinds",
@@ -157,14 +154,14 @@ def test_no_circle_within_a_package() -> None:
 @pytest.mark.parametrize(
     ("module", "line"),
     [
-        ("shapes.hints", "from ..api.decorator import x"),
-        ("shapes.hints", "from ..api import decorator"),
-        ("shapes.hints", "import shapedispatch.api.decorator"),
-        ("shapes.hints", "from shapedispatch.api import decorator"),
-        ("shapes.hints", "def f():\n    from ..api.decorator import x"),
-        ("shapes.hints", "if TYPE_CHECKING:\n    from ..api.decorator import x"),
-        ("shapes.hints", "from ..keys.key import key"),
-        ("shapes.hints", "import shapedispatch"),
+        ("shapes.dims", "from ..api.decorator import x"),
+        ("shapes.dims", "from ..api import decorator"),
+        ("shapes.dims", "import shapedispatch.api.decorator"),
+        ("shapes.dims", "from shapedispatch.api import decorator"),
+        ("shapes.dims", "def f():\n    from ..api.decorator import x"),
+        ("shapes.dims", "if TYPE_CHECKING:\n    from ..api.decorator import x"),
+        ("shapes.dims", "from ..keys.key import key"),
+        ("shapes.dims", "import shapedispatch"),
         ("functions.guards.code_guard", "from ..compile.tracer import trace"),
         ("kernels.call", "from ..functions.request import x"),
         ("functions.request", "from ..kernels.call import x"),
@@ -184,9 +181,9 @@ def test_a_wrong_import_is_seen(module: str, line: str) -> None:
         ("functions.backend", "from .compile.tracer import trace"),
         ("kernels.backend", "from .runtime.wrappers import x"),
         ("dispatch.miss", "from ..autotune.choose import choose"),
-        ("shapes.hints", "from ..errors import DeclarationError"),
-        ("shapes.hints", "from os import path"),
-        ("shapes.hints", "from . import declaration"),
+        ("shapes.dims", "from ..errors import DeclarationError"),
+        ("shapes.dims", "from os import path"),
+        ("shapes.dims", "from . import buckets"),
     ],
 )
 def test_a_downward_import_is_fine(module: str, line: str) -> None:

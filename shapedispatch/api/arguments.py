@@ -17,7 +17,8 @@ from ..autotune.choose import Objective, check_objective
 from ..errors import DeclarationError
 from ..records import Variant
 from ..settings.resolve import TABLE
-from ..shapes.hints import check_buckets, check_hints, check_static
+from ..shapes.buckets import check_buckets
+from ..shapes.dims import check_hints, check_static
 from ..store.store import Store
 
 __all__ = [

@@ -15,8 +15,7 @@ from ..keys.signature import Signature
 from ..records import CacheInfo, Choice
 from ..settings import modes
 from ..settings.resolve import Resolved, settings
-from ..shapes.declaration import Declaration
-from ..shapes.hints import check_hints, check_static
+from ..shapes.dims import Declaration, check_hints, check_static
 from .arguments import (
     UNSET,
     DecoratorArguments,

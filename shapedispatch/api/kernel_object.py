@@ -17,7 +17,7 @@ from typing import Any
 
 from ..kernels import c_signature
 from ..kernels.runtime.wrappers import WrappedKernel
-from ..shapes.hints import every_point
+from ..shapes.dims import every_point
 
 __all__ = ["kernel_object"]
 

@@ -19,7 +19,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 from ..errors import ShapeDispatchError
 from ..keys.identity import Environment
 from ..records import spelled
-from ..shapes.declaration import DimsMismatch
+from ..shapes.dims import DimsMismatch
 from ..store.rows import BadRow, Row, rows_from_file
 from ..store.store import Store
 from .doctor import store_in_use

@@ -61,7 +61,7 @@ class MissContext:
         return device_of(self._all_tensors())
 
     def sizes(self) -> dict[str, int]:
-        """The size of each dim; raises declaration.DimsMismatch. An offer may have shown which dims there are."""
+        """The size of each dim; raises dims.DimsMismatch. An offer may have shown which dims there are."""
         return self.core.backend.sizes(self.args, self.kwargs)
 
     def rendered(self) -> str:

@@ -15,8 +15,7 @@ from ..backend import ALL, Backend, Candidate, Offer
 from ..errors import DeclarationError, NoVariantError, four_parts, render_call
 from ..keys.key import Bypass, Key, describe
 from ..records import Choice, Refusal
-from ..shapes.declaration import DimsMismatch, did_you_mean
-from ..shapes.hints import every_point
+from ..shapes.dims import DimsMismatch, did_you_mean, every_point
 from .context import MissContext
 from .miss import decide, tuning_lock
 

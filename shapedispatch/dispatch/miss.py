@@ -17,7 +17,7 @@ from ..backend import Call, Offer, OfferRequest
 from ..hit.table import Entry
 from ..keys.key import Bypass, Key
 from ..records import Refusal
-from ..shapes.declaration import DimsMismatch
+from ..shapes.dims import DimsMismatch
 from .context import MissContext
 from .known_choices import FROZEN_MODES, look_up, persist, share_in_bucket
 from .on_miss import without_timing

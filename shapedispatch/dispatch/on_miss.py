@@ -9,7 +9,7 @@ from ..backend import OfferRequest
 from ..errors import MissError, four_parts
 from ..hit.table import Entry
 from ..records import Choice, spelled
-from ..shapes.hints import distance
+from ..shapes.dims import distance
 from .context import MissContext
 from .known_choices import entry_for, stored
 

@@ -9,12 +9,22 @@ from typing import Any
 from ..backend import ALL, Candidate, Effects, Offer, OfferBuilder, OfferRequest
 from ..hit.table import Table
 from ..keys.identity import candidates_identity, code_identity
-from ..keys.key import CallSigner, Key, overlap
+from ..keys.key import CallSigner, Key
 from ..keys.layout import differences
 from ..keys.signature import Signature, call_of, frame_locals, python_function, receiver_of
+from ..keys.tree import overlap
 from ..records import Variant
-from ..shapes.declaration import Declaration
-from ..shapes.hints import Hints, Rule, dynamic_dims, hint_points, point_of, round_up_pow2, two_nearest, variant_name
+from ..shapes.buckets import Rule
+from ..shapes.dims import (
+    Declaration,
+    Hints,
+    dynamic_dims,
+    hint_points,
+    point_of,
+    round_up_pow2,
+    two_nearest,
+    variant_name,
+)
 from .builder import Builder, trace_effects
 from .compile.build import NoBuild, Trace
 from .fake_args import resized
@@ -75,7 +85,7 @@ class TorchFunction(CallSigner):
         """None: a function may be decided anywhere."""
 
     def sizes(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, int]:
-        """The size of each declared dim, else of each axis; raises declaration.DimsMismatch."""
+        """The size of each declared dim, else of each axis; raises dims.DimsMismatch."""
         scope, _ = self._frame(args, kwargs)
         declared = self.spec.declaration.sizes({name: sizes_of(value) for name, value in scope.items()})
         return declared or ArgumentLeaves.of(scope, self.spec.declaration).sizes()
@@ -105,7 +115,7 @@ class TorchFunction(CallSigner):
     def resized(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any], point: Mapping[str, int]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The call with some dims set to other sizes, its values repeated or cut; raises declaration.DimsMismatch."""
+        """The call with some dims set to other sizes, its values repeated or cut; raises dims.DimsMismatch."""
         scope, fixed = self._frame(args, kwargs)
         leaves = ArgumentLeaves.of(scope, self.spec.declaration)
         return call_of(self._traced, {**resized(scope, leaves.resize(point)), **leaves.numbers_at(point), **fixed})

@@ -16,7 +16,7 @@ from typing import Any
 from ..errors import in_a_line
 from ..hit.table import Table
 from ..keys.signature import call_of
-from ..shapes.hints import point_of, variant_name
+from ..shapes.dims import point_of, variant_name
 from .compile.build import PLAIN_TYPES, Build, NoBuild, Trace
 from .request import BuildRequest
 

@@ -17,8 +17,8 @@ from torch import Tensor
 
 from ..keys.key import Bypass, Key, describe
 from ..keys.tree import children, path_of
-from ..shapes.declaration import Declaration, DimsMismatch
-from ..shapes.hints import Rule, bucket_of, variant_name
+from ..shapes.buckets import Rule, bucket_of
+from ..shapes.dims import Declaration, DimsMismatch, variant_name
 from .fake_args import Resize, fake_arguments, scaled_strides
 
 __all__ = ["ArgumentLeaves", "BuildRequest", "ObservedSizes", "sizes_of"]
@@ -138,7 +138,7 @@ class ArgumentLeaves:
 
     @classmethod
     def of(cls, arguments: Mapping[str, Any], declaration: Declaration) -> ArgumentLeaves:
-        """Walk the arguments; raises declaration.DimsMismatch where one does not fit its declaration."""
+        """Walk the arguments; raises dims.DimsMismatch where one does not fit its declaration."""
         tensors: list[_TensorLeaf] = []
         numbers: list[_NumberLeaf] = []
         others: list[Hashable] = []
@@ -226,7 +226,7 @@ def _octave(number: int | float) -> int | float | None:
 
 
 def sizes_of(value: Any) -> Any:
-    """An argument as `declaration.Declaration.sizes` reads it: a tensor's sizes, a number, a list of those."""
+    """An argument as `dims.Declaration.sizes` reads it: a tensor's sizes, a number, a list of those."""
     if isinstance(value, Tensor):
         return tuple(map(int, value.shape))
     if isinstance(value, (list, tuple)):

@@ -7,7 +7,7 @@ what stands behind a dispatcher knows `HitPath.bypass` and `HitPath.miss`.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -17,7 +17,9 @@ from ..keys.key import Key, Signed
 from . import profiling
 from .table import Entry, Table
 
-__all__ = ["HitPath", "Signer", "stand_in"]
+__all__ = ["HitPath", "Signer", "all_hold", "past_wrappers", "stand_in"]
+
+Run = Callable[..., Any]
 
 
 class Signer(Protocol):
@@ -108,6 +110,53 @@ class HitPath:
     def as_written(self, /, *args: Any, **kwargs: Any) -> Any:
         """Plain; where nothing may be timed, without an autotuner of its own."""
         return (self.backend.first if self.frozen else self.plain)(*args, **kwargs)
+
+
+# -- the guards and the launch of a function's build
+
+
+def all_hold(
+    checks: Sequence[Callable[[], bool]],
+    unimplied: Callable[[Mapping[str, Any]], bool],
+    frame: Callable[[tuple[Any, ...], Mapping[str, Any]], Mapping[str, Any]] | None,
+) -> Callable[[tuple[Any, ...], Mapping[str, Any]], bool]:
+    """A build's guards as one function of the call: each of ``checks``, then Dynamo's that the key does not imply.
+
+    Those are asked of the local names that ``frame`` makes of the call; of none, where they read none of it.
+    """
+    nothing: dict[str, Any] = {}
+
+    def check(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+        for holds in checks:
+            if not holds():
+                return False
+        return unimplied(nothing if frame is None else frame(args, kwargs))
+
+    return check
+
+
+def past_wrappers(whole: Run, first: Run, found: Sequence[Run | None]) -> Run:
+    """A compiled graph: ``first`` until it is found what is behind its wrappers, and then that.
+
+    Grad mode is off meanwhile, as the wrappers have it; ``whole`` runs where they do something, which is None in
+    ``found``, and under a profiler, whose ranges a trace should show.
+    """
+
+    def run(*inputs: Any) -> Any:
+        if not found:
+            return first(*inputs)
+        code = found[0]
+        if code is None or profiling.state._is_profiler_enabled:
+            return whole(*inputs)
+        if not torch.is_grad_enabled():
+            return code(list(inputs))
+        try:
+            torch._C._set_grad_enabled(False)  # inside: an interrupt may be raised as soon as it is done
+            return code(list(inputs))
+        finally:
+            torch._C._set_grad_enabled(True)
+
+    return run
 
 
 def stand_in(fn: Callable[..., Any], arity: int, path: HitPath, call: Callable[..., Any]) -> Any:

@@ -38,8 +38,13 @@ def fast_path(cache_miss: Callable[..., Any], fallback: Callable[..., Any], rece
     ``cache_miss(args, kwargs, node)`` is asked where C cannot answer; ``fallback(*args, **kwargs)`` where a build has
     raised that may be retried. ``receiver`` is as in `key.key`.
     """
-    c = module()
-    return None if c is None else c.FastPath(cache_miss, fallback, receiver)
+    global in_use
+    in_use = module()
+    return None if in_use is None else in_use.FastPath(cache_miss, fallback, receiver)
+
+
+in_use: Any = None
+"""`module`, as the last decoration found it: a call need not ask the settings."""
 
 
 def module() -> Any:

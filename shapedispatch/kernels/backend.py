@@ -19,8 +19,8 @@ from ..errors import four_parts, render_call
 from ..hit.table import Table
 from ..keys.identity import candidates_identity, code_identity
 from ..keys.key import Bypass, Key, Signed, describe
-from ..shapes.declaration import DimsMismatch
-from ..shapes.hints import Rule, bucket_of, hint_points
+from ..shapes.buckets import Rule, bucket_of
+from ..shapes.dims import DimsMismatch, hint_points
 from .call import ConfigMismatch, KernelCall
 from .key_schema import CPU, KeySchema
 from .offer import KernelOfferBuilder, Wanted

@@ -10,7 +10,7 @@ from typing import Any
 from ..errors import DeclarationError
 from ..records import Variant
 from ..settings.resolve import Resolved
-from ..shapes.hints import Hints, check_hints, check_static, dynamic_dims
+from ..shapes.dims import Hints, check_hints, check_static, dynamic_dims
 from .runtime.wrappers import WrappedKernel
 
 __all__ = ["KernelSpec", "spec_of"]

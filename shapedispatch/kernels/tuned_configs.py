@@ -17,7 +17,7 @@ from ..backend import Call, Offer
 from ..hit.table import FactMap
 from ..keys.key import Key
 from ..records import Choice
-from ..shapes.hints import distance, variant_name
+from ..shapes.dims import distance, variant_name
 from .offer import CONSTANT, KernelOfferBuilder, Wanted
 from .runtime.wrappers import config_text
 

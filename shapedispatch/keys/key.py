@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-import itertools
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from types import BuiltinFunctionType, ModuleType
 from typing import Any, TypeAlias
@@ -26,7 +25,7 @@ from torch.nn.modules import module as nn_module
 from torch.utils._device import DeviceContext
 
 from .layout import SAME, Key
-from .tree import span, tensors
+from .tree import overlap, tensors
 
 __all__ = [
     "ALIGNMENT_BYTES",
@@ -38,7 +37,6 @@ __all__ = [
     "any_autocast",
     "describe",
     "key",
-    "overlap",
     "storable",
     "why_ambient",
     "why_tensor",
@@ -386,17 +384,6 @@ def _same(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Hashable]:
     first: dict[int, int] = {}
     found = [(i, j) for i, t in enumerate(tensors((args, kwargs))) if (j := first.setdefault(id(t), i)) != i]
     return [(SAME, *found)] if found else []
-
-
-def overlap(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Key:
-    """Which tensors of the call share memory, and how far apart they begin: needed where anything is written."""
-    found = list(tensors((args, kwargs)))
-    spans = [span(t) for t in found]
-    return tuple(
-        (i, j, spans[j][0] - spans[i][0])
-        for i, j in itertools.combinations(range(len(found)), 2)
-        if spans[i][0] < spans[j][1] and spans[j][0] < spans[i][1] and found[i].device == found[j].device
-    )
 
 
 def storable(key: Key) -> Key:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from collections.abc import Callable, Iterable, Iterator
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from types import MemberDescriptorType
 from typing import Any
@@ -18,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.nn import Module
 
-__all__ = ["children", "device_of", "leaves", "map_leaves", "path_of", "span", "tensors"]
+__all__ = ["children", "device_of", "leaves", "map_leaves", "overlap", "path_of", "span", "tensors"]
 
 
 def span(t: Tensor) -> tuple[int, int]:
@@ -118,3 +119,14 @@ def _carrying(new: Any, old: Any) -> Any:
     if hasattr(old, "__dict__"):
         vars(new).update(vars(old))
     return new
+
+
+def overlap(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[tuple[int, int, int], ...]:
+    """Which tensors of the call share memory, and how far apart they begin: needed where anything is written."""
+    found = list(tensors((args, kwargs)))
+    spans = [span(t) for t in found]
+    return tuple(
+        (i, j, spans[j][0] - spans[i][0])
+        for i, j in itertools.combinations(range(len(found)), 2)
+        if spans[i][0] < spans[j][1] and spans[j][0] < spans[i][1] and found[i].device == found[j].device
+    )

@@ -11,7 +11,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.checkpoint import checkpoint
 
 from shapedispatch.functions.compile.graph import called, nodes
-from shapedispatch.functions.guards.guard import ConfigGuard, config_guards
+from shapedispatch.functions.guards.guard_filter import ConfigGuard, config_guards
 from tests.functions.test_graph import captured
 from tests.helpers import assert_same, built
 

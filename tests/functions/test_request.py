@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from shapedispatch.functions.request import ArgumentLeaves, sizes_of
-from shapedispatch.shapes.declaration import Declaration, DimsMismatch
+from shapedispatch.shapes.dims import Declaration, DimsMismatch
 
 NONE = Declaration.parse(None, ("x", "y", "n"), {})
 NAMED = Declaration.parse({"x": "M K", "n": "M"}, ("x", "y", "n"), {})

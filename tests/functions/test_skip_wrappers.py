@@ -282,4 +282,4 @@ def is_shortened(f: Any, x: Tensor = X) -> bool:
     f(x)
     [build] = f.core.table.builds()
     [name] = [name for name in build.run.__code__.co_names if name.startswith("__compiled_fn")]
-    return "skip_wrappers" in build.run.__globals__[name].__qualname__
+    return "past_wrappers" in build.run.__globals__[name].__qualname__

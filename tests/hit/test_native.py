@@ -33,6 +33,7 @@ from shapedispatch import set_mode, shapedispatch
 from shapedispatch.hit import native
 from shapedispatch.hit.table import Entry, Table
 from shapedispatch.keys import key as keys
+from shapedispatch.keys import tree
 from shapedispatch.records import Choice
 from shapedispatch.settings.resolve import reset
 from tests.attributes import low_tensor
@@ -68,7 +69,7 @@ def key(*args: Any, receiver: bool = False, overlap: bool = False, **kwargs: Any
     """What Python makes of the same call; the reason where it is a bypass."""
     try:
         made = keys.key(args, kwargs, receiver)
-        return (*made, keys.overlap(args, kwargs)) if overlap else made
+        return (*made, tree.overlap(args, kwargs)) if overlap else made
     except keys.Bypass as reason:
         return str(reason)
 

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from shapedispatch.keys import key as keys
+from shapedispatch.keys import tree
 from shapedispatch.keys.key import Bypass
 from tests.attributes import ARGUMENTS, STATES, Recipe, Unknown, low_tensor
 from tests.fuzzing import Config, baking, within
@@ -151,17 +152,17 @@ def test_nothing_speaks_against_an_ordinary_state() -> None:
 def test_overlap_says_which_arguments_share_memory_and_how_far_apart() -> None:
     """Where something is written, a build for separate arguments is wrong for shared ones."""
     base = torch.zeros(8)
-    assert keys.overlap((base[:4], base[4:]), {}) == ()
-    assert keys.overlap((base[:4], base[2:6]), {}) == ((0, 1, 8),)
-    assert keys.overlap((base[:4], base[3:7]), {}) == ((0, 1, 12),)
-    assert keys.overlap((base,), {"out": base}) == ((0, 1, 0),)
-    assert keys.overlap((base[:0], base), {}) == ()
+    assert tree.overlap((base[:4], base[4:]), {}) == ()
+    assert tree.overlap((base[:4], base[2:6]), {}) == ((0, 1, 8),)
+    assert tree.overlap((base[:4], base[3:7]), {}) == ((0, 1, 12),)
+    assert tree.overlap((base,), {"out": base}) == ((0, 1, 0),)
+    assert tree.overlap((base[:0], base), {}) == ()
 
 
 def test_interleaved_views_count_as_overlapping() -> None:
     """By spans of addresses: too careful, never too bold."""
     base = torch.zeros(8)
-    assert keys.overlap((base[::2], base[1::2]), {}) == ((0, 1, 4),)
+    assert tree.overlap((base[::2], base[1::2]), {}) == ((0, 1, 4),)
 
 
 # ------------------------------------------------------------------------------------------------------------- bypasses

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shapedispatch.errors import DeclarationError
-from shapedispatch.shapes import hints as dims
+from shapedispatch.shapes import buckets, dims
 
 SIZES = st.integers(min_value=0, max_value=2**40)
 HINT_SIZES = st.integers(min_value=2, max_value=2**40)
@@ -245,15 +245,15 @@ def test_powers_of_two_hold_the_size_and_not_twice_as_much(size: int) -> None:
 def test_buckets_are_monotone(a: int, b: int, rule: Any) -> None:
     """A larger size is never in a smaller bucket."""
     low, high = sorted((a, b))
-    assert dims.bucket_of(low, rule) <= dims.bucket_of(high, rule)
+    assert buckets.bucket_of(low, rule) <= buckets.bucket_of(high, rule)
 
 
 @given(SIZES, RULES)
 def test_buckets_hold_their_sizes(size: int, rule: Any) -> None:
     """The bound is not below the size, and is in its own bucket."""
-    bound = dims.bucket_of(size, rule)
+    bound = buckets.bucket_of(size, rule)
     assert size <= bound
-    assert dims.bucket_of(bound, rule) == bound
+    assert buckets.bucket_of(bound, rule) == bound
 
 
 @pytest.mark.parametrize(
@@ -262,36 +262,36 @@ def test_buckets_hold_their_sizes(size: int, rule: Any) -> None:
 )
 def test_buckets_end_where_the_rule_says(size: int, rule: Any, bound: int) -> None:
     """The next power of two, multiple of the step, or bound."""
-    assert dims.bucket_of(size, rule) == bound
+    assert buckets.bucket_of(size, rule) == bound
 
 
 def test_buckets_above_the_last_bound_double() -> None:
     """100 is followed by 200 and 400, so that large sizes do not share one choice."""
-    assert [dims.bucket_of(size, (16, 100)) for size in (101, 200, 201, 401)] == [200, 200, 400, 800]
+    assert [buckets.bucket_of(size, (16, 100)) for size in (101, 200, 201, 401)] == [200, 200, 400, 800]
 
 
 @given(RULES)
 def test_sizes_0_and_1_have_their_own_buckets(rule: Any) -> None:
     """Compilers make constants of them: another size's choice says nothing about them."""
-    assert [dims.bucket_of(0, rule), dims.bucket_of(1, rule)] == [0, 1]
+    assert [buckets.bucket_of(0, rule), buckets.bucket_of(1, rule)] == [0, 1]
 
 
 def test_bucket_rules_have_one_form() -> None:
     """Bounds become a tuple."""
     given = {"M": "pow2", "N": 64, "x.0": [16, 64]}
-    assert dims.check_buckets(given, ("M", "N"), ("x",)) == {"M": "pow2", "N": 64, "x.0": (16, 64)}
+    assert buckets.check_buckets(given, ("M", "N"), ("x",)) == {"M": "pow2", "N": 64, "x.0": (16, 64)}
 
 
 @pytest.mark.parametrize("rule", ["pow3", 0, -1, True, 1.5, (), (64, 16), (16, 16), (0, 16), (True, 16), None, "64"])
 def test_wrong_buckets_say_what_is_allowed(rule: Any) -> None:
     """Words, steps and bounds that are none."""
     with pytest.raises(DeclarationError, match=r'the buckets of M are .*: allowed is "pow2", a step'):
-        dims.check_buckets({"M": rule}, ("M",))
+        buckets.check_buckets({"M": rule}, ("M",))
 
 
 def test_buckets_are_for_declared_dims() -> None:
     """An unknown dim, and what is no mapping, are errors."""
     with pytest.raises(DeclarationError, match="'Q' is unknown"):
-        dims.check_buckets({"Q": "pow2"}, ("M",))
+        buckets.check_buckets({"Q": "pow2"}, ("M",))
     with pytest.raises(DeclarationError, match="allowed is a mapping of dim to rule"):
-        dims.check_buckets("pow2", ("M",))
+        buckets.check_buckets("pow2", ("M",))

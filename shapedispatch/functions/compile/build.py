@@ -7,6 +7,7 @@ guards' methods stands here; what makes a trace, in `tracer`.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 import types
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Self
 import torch
 
 from ...backend import Effects
+from ...hit.call import all_hold
 from ...keys.signature import frame_locals, with_code
 from ..guards.code_guard import CodeGuard
 from ..guards.guard import Guard
@@ -74,16 +76,8 @@ class Trace:
     def check(self) -> Callable[[tuple[Any, ...], Mapping[str, Any]], bool]:
         """The guards on what no key holds, as a function of the call, for every hit."""
         checks = (self.code_guard.fast_check(), *(guard.check for guard in self.guards))
-        unimplied, function, reads_call = self.unimplied, self.function, bool(self.locals)
-        nothing: dict[str, Any] = {}
-
-        def check(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
-            for holds in checks:
-                if not holds():
-                    return False
-            return unimplied(frame_locals(function, args, kwargs) if reads_call else nothing)
-
-        return check
+        frame = functools.partial(frame_locals, self.function) if self.locals else None
+        return all_hold(checks, self.unimplied, frame)
 
 
 def _readable(part: str) -> str:

@@ -31,7 +31,7 @@ __all__ = [
     "only_computes",
     "refuse_kernels",
     "refuse_unchecked",
-    "unkeyed_reads",
+    "unguarded_reads",
 ]
 
 
@@ -148,7 +148,7 @@ _KEYED = frozenset({"T", "mT", "H", "mH", "real", "imag", "data", "itemsize", "n
 }
 
 
-def unkeyed_reads(gm: GraphModule, code: Iterable[CodeType]) -> Iterator[str]:
+def unguarded_reads(gm: GraphModule, code: Iterable[CodeType]) -> Iterator[str]:
     """Each as a person would write it, by the graph; what leaves nothing there, by the names in the ``code``."""
     if any(name in _BY_NAME for part in code for name in part.co_names):
         yield "a tensor's storage"

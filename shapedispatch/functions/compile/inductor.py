@@ -20,7 +20,7 @@ with warnings.catch_warnings():
     from torch._inductor.codecache import PyCodeCache
     from torch._inductor.compile_fx import compile_fx, compile_fx_inner
 
-from ...hit import profiling
+from ...hit.call import past_wrappers
 from ...keys.key import any_autocast
 from .graph import dtypes_of_numbers, only_computes, refuse_kernels, refuse_unchecked
 
@@ -232,26 +232,10 @@ def skip_wrappers(whole: Run, graph: Any) -> Run:
     the host's time for a small call. That they do so is seen and not presumed: the first run goes through them and is
     watched.
 
-    ``graph`` is Inductor's, and holds what it runs as ``current_callable``. Grad mode is off meanwhile, as AOTAutograd
-    has it for a graph without a backward; under a profiler ``whole`` runs, whose ranges a trace should show.
+    ``graph`` is Inductor's, and holds what it runs as ``current_callable``.
     """
     found: list[Run | None] = []  # what the graph runs, or None where the wrappers do something
-
-    def run(*inputs: Any) -> Any:
-        if not found:
-            return _watched(whole, graph, inputs, found)
-        code = found[0]
-        if code is None or profiling.state._is_profiler_enabled:
-            return whole(*inputs)
-        if not torch.is_grad_enabled():
-            return code(list(inputs))
-        try:
-            torch._C._set_grad_enabled(False)  # inside: an interrupt may be raised as soon as it is done
-            return code(list(inputs))
-        finally:
-            torch._C._set_grad_enabled(True)
-
-    return run
+    return past_wrappers(whole, lambda *inputs: _watched(whole, graph, inputs, found), found)
 
 
 def _watched(whole: Run, graph: Any, inputs: Sequence[Any], found: list[Run | None]) -> Any:

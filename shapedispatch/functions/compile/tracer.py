@@ -27,10 +27,17 @@ from torch._dynamo import guards as dynamo_guards
 from ...backend import Effects
 from ...keys.signature import argument_names, frame_locals, receiver_of, with_code
 from ..guards.code_guard import TracedObjects, traced_code
-from ..guards.guard import Guard, config_guards
-from ..guards.guard_filter import CODE_GUARDS, GuardFilter, Verdict, identities_guarded, is_of_a_class_with_values
+from ..guards.guard import Guard
+from ..guards.guard_filter import (
+    CODE_GUARDS,
+    GuardFilter,
+    Verdict,
+    config_guards,
+    identities_guarded,
+    is_of_a_class_with_values,
+)
 from .build import Trace
-from .graph import aot_metadata, called, effects_of, nodes, unkeyed_reads
+from .graph import aot_metadata, called, effects_of, nodes, unguarded_reads
 
 __all__ = ["GraphCompiler", "Replaced", "Untraceable", "trace"]
 
@@ -185,7 +192,7 @@ class Session:
         self.traced = _followed()
         # The code as it was before the graph was compiled, which takes seconds.
         self.code_before = traced_code(self.fn, self._seen_by_guards(), self.traced)
-        self.unsupported += unkeyed_reads(gm, [self.fn.__code__, *(self.traced or ())])
+        self.unsupported += unguarded_reads(gm, [self.fn.__code__, *(self.traced or ())])
         self.guards = config_guards(map(called, nodes(gm)))
         compiled = self.compiled = self.compile_graph(gm, examples)
         _say_nothing_donated()

@@ -93,7 +93,7 @@ class CodeGuard:
 
     def fast_check(self) -> Callable[[], bool]:
         """`check` for every hit: in C where that is in use."""
-        c = native.module()
+        c = native.in_use
         classes = [one.reference() for one in self._classes]
         functions = [fn for one in self._functions if (fn := one.reference()) is not None]
         if c is None or None in classes:

@@ -226,7 +226,7 @@ static int sign_same(CallSignature *sig)
     return 1;
 }
 
-/* Which tensors share memory and how far apart they begin, as key.overlap has it. */
+/* Which tensors share memory and how far apart they begin, as tree.overlap has it. */
 static int sign_overlap(CallSignature *sig)
 {
     for (int i = 0; sig->overlap && i < sig->tensor_count; i++)

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from shapedispatch.errors import DeclarationError
-from shapedispatch.shapes.declaration import Axes, Declaration, DimsMismatch, axis_name
+from shapedispatch.shapes.dims import Axes, Declaration, DimsMismatch, axis_name
 
 
 def declared(given: Any, *parameters: str, **annotations: Any) -> Declaration:
