@@ -75,5 +75,4 @@ def in_a_line(error: BaseException) -> str:
 
 def four_parts(call: str, tried: str, refused: Iterable[str] | Sequence[str], change: str) -> str:
     """The text of every error at a call: the call, what was tried, why each was refused, what to change."""
-    reasons = [f"  - {reason}" for reason in refused]
-    return "\n".join([call, tried, *reasons, change])
+    return "\n".join([call, tried, *(f"  - {reason}" for reason in refused), change])

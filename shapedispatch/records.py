@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-__all__ = ["CacheInfo", "Choice", "Origin", "Refusal", "Timing", "Variant", "choices_html", "spelled"]
+__all__ = ["CacheInfo", "Choice", "Origin", "Refusal", "Timing", "Variant", "choices_html", "compared", "spelled"]
 
 Origin = Literal["timed", "stored", "shipped", "only", "nearest", "bucket", "unseen", "bypass", "pinned"]
 
@@ -74,9 +74,7 @@ class Choice:
     notes: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        lines = [_title(self)]
-        best = min((timing.median_us for timing in self.timings), default=0.0)
-        lines += [f"  {_timing_line(timing, best, timing.variant == self.variant)}" for timing in self.timings]
+        lines = [_title(self), *(f"  {_timing_line(*one)}" for one in compared(self.timings, self.variant))]
         lines += [f"    {refusal.variant}: refused, {'; '.join(refusal.reasons)}" for refusal in self.refusals]
         lines.append(f"  runs: {self.route}")
         if self.config is not None:
@@ -87,16 +85,24 @@ class Choice:
 
     def _repr_html_(self) -> str:
         """What a notebook shows: the timings as a table, and below it what ``str()`` says besides."""
-        best = min((timing.median_us for timing in self.timings), default=0.0)
-        rows = [_html_cells(timing, best, timing.variant == self.variant) for timing in self.timings]
+        rows = [
+            ("▶" if chosen else "", one.variant, f"{one.median_us:.2f}", f"{one.spread_us:.2f}", f"{ratio:.2f}")
+            for one, ratio, chosen in compared(self.timings, self.variant)
+        ]
         refused = [f"{refusal.variant} was refused: {'; '.join(refusal.reasons)}" for refusal in self.refusals]
         lines = [f"runs: {self.route}", *refused, *self.notes]
         table = _html_table(("", "variant", "µs a call", "±", "× the best"), rows) if rows else ""
         return f"<b>{html.escape(_title(self))}</b>{table}<br>{'<br>'.join(map(html.escape, lines))}"
 
 
-def _timing_line(timing: Timing, best_us: float, chosen: bool) -> str:
-    ratio = timing.median_us / best_us if best_us > 0 else 1.0
+def compared(timings: Sequence[Timing], chosen: str) -> Iterator[tuple[Timing, float, bool]]:
+    """Each timing, as how many times the best one's time it is, and whether it is the chosen variant's."""
+    best_us = min((timing.median_us for timing in timings), default=0.0)
+    for timing in timings:
+        yield timing, timing.median_us / best_us if best_us > 0 else 1.0, timing.variant == chosen
+
+
+def _timing_line(timing: Timing, ratio: float, chosen: bool) -> str:
     memory = "" if timing.bytes is None else f"  {timing.bytes:,} bytes"
     return (
         f"{'>' if chosen else ' '} {timing.variant:<24} {timing.median_us:>12.2f} us "
@@ -153,12 +159,6 @@ def _choice_cells(choice: Choice) -> tuple[str, ...]:
     shown = "" if time is None else f"{time:.2f}"
     gain = f"{plain / time:.2f} ×" if plain and time else ""
     return (spelled(choice.sizes), choice.variant, choice.origin, shown, gain)
-
-
-def _html_cells(timing: Timing, best_us: float, chosen: bool) -> tuple[str, ...]:
-    ratio = timing.median_us / best_us if best_us > 0 else 1.0
-    numbers = (f"{timing.median_us:.2f}", f"{timing.spread_us:.2f}", f"{ratio:.2f}")
-    return ("▶" if chosen else "", timing.variant, *numbers)
 
 
 def _html_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -118,8 +118,9 @@ class DecoratorArguments:
         except ValueError as error:
             raise DeclarationError(f"objective={self.objective!r}: {error}") from None
         if self.inputs is not None and not callable(self.inputs):
-            allowed = "a function inputs(sizes, like) -> (args, kwargs)"
-            raise DeclarationError(f"inputs={self.inputs!r}: allowed is {allowed}")
+            raise DeclarationError(
+                f"inputs={self.inputs!r}: allowed is a function inputs(sizes, like) -> (args, kwargs)"
+            )
         if self.name is not None and not (isinstance(self.name, str) and self.name.strip()):
             raise DeclarationError(f"name={self.name!r}: allowed is a string that is not empty")
 

@@ -9,7 +9,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 import torch
@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
 
 from ..errors import ShapeDispatchError
-from ..keys.identity import Environment
+from ..keys.identity import Environment, environment
 from ..records import spelled
 from ..shapes.dims import DimsMismatch
 from ..store.rows import BadRow, Row, rows_from_file
@@ -33,6 +33,7 @@ __all__ = [
     "Failed",
     "WrongInput",
     "as_json",
+    "here",
     "json_option",
     "opened",
     "progress",
@@ -50,7 +51,10 @@ __all__ = [
 ID_DIGITS = 10
 WIDTH_WITHOUT_A_TERMINAL = 140
 
-F = TypeVar("F", bound=Callable[..., Any])
+json_option = click.option("--json", "wants_json", is_flag=True, help="Print JSON, for a program.")
+store_option = click.option(
+    "--store", "place", type=click.Path(path_type=Path), help="The store's folder (default: that of the settings)."
+)
 
 
 class Failed(click.ClickException):
@@ -96,9 +100,17 @@ def screen(*, err: bool = False) -> Console:
 
 def progress() -> Progress:
     """A bar with the time left, on the standard error, so that the output can be piped."""
-    bar = (SpinnerColumn(), TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn())
     out = screen(err=True)
-    return Progress(*bar, TimeRemainingColumn(), console=out, transient=True, disable=not out.is_terminal)
+    return Progress(
+        SpinnerColumn(),
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        console=out,
+        transient=True,
+        disable=not out.is_terminal,
+    )
 
 
 def as_json(value: Any) -> None:
@@ -106,15 +118,12 @@ def as_json(value: Any) -> None:
     click.echo(json.dumps(value, indent=1, ensure_ascii=False))
 
 
-def json_option(command: F) -> F:
-    """``--json``."""
-    return click.option("--json", "wants_json", is_flag=True, help="Print JSON, for a program.")(command)
-
-
-def store_option(command: F) -> F:
-    """``--store``."""
-    told = "The store's folder (default: that of the settings)."
-    return click.option("--store", "place", type=click.Path(path_type=Path), help=told)(command)
+def here(device: str | None = None) -> Environment:
+    """What choices are made in on this machine: on that device, or on its GPU if it has one."""
+    wanted = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    if wanted == "cuda" and not torch.cuda.is_available():
+        return Environment({"family": "no such device"})
+    return environment(torch.device(wanted))
 
 
 # The store.

@@ -122,13 +122,25 @@ def cpu_shows(scale: int, **more: Any) -> list[Show]:
             (XSA_DIMS, Variant(batched_xsa, name="batched")),
         )
     )
-    wide = softmax_calls(scaled((8, 64, 1024, 8192), scale), 256, "cpu")
-    tall = matmul_calls(scaled((1, 64, 1024, 4096), scale), max(8, 512 // scale), "cpu", torch.float32)
-    long = xsa_calls(scaled((1, 16, 128, 1024), scale), "cpu", torch.float32)
     return [
-        Show(rows(softmax), f"plain is max, exp, sum, divide; library is torch.softmax; {said}", "N", wide),
-        Show(products(matmul), f"plain is relu((x @ a) @ b); merged is relu(x @ (a @ b)); {said}", "M", tall),
-        Show(heads(xsa), f"plain broadcasts; batched uses batched matrix products; {said}", "T", long),
+        Show(
+            rows(softmax),
+            f"plain is max, exp, sum, divide; library is torch.softmax; {said}",
+            "N",
+            softmax_calls(scaled((8, 64, 1024, 8192), scale), 256, "cpu"),
+        ),
+        Show(
+            products(matmul),
+            f"plain is relu((x @ a) @ b); merged is relu(x @ (a @ b)); {said}",
+            "M",
+            matmul_calls(scaled((1, 64, 1024, 4096), scale), max(8, 512 // scale), "cpu", torch.float32),
+        ),
+        Show(
+            heads(xsa),
+            f"plain broadcasts; batched uses batched matrix products; {said}",
+            "T",
+            xsa_calls(scaled((1, 16, 128, 1024), scale), "cpu", torch.float32),
+        ),
     ]
 
 
@@ -138,13 +150,25 @@ def gpu_shows(scale: int, **more: Any) -> list[Show]:
     rows = shapedispatch(dims=SOFTMAX_DIMS, hints={"N": (64, 256, 4096)}, **more)
     products = shapedispatch(dims=MATMUL_DIMS, hints={"M": (64, 256, 4096)}, **{**more, "exact": False})
     heads = shapedispatch(dims=XSA_DIMS, static=("HQ", "HKV", "D"), hints={"T": (64, 1024, 8192)}, **more)
-    wide = softmax_calls(scaled((64, 256, 4096, 65536), scale), 1024, "cuda")
-    tall = matmul_calls(scaled((16, 256, 1024, 4096), scale), max(16, 2048 // scale), "cuda", torch.bfloat16)
-    long = xsa_calls(scaled((16, 256, 2048, 8192), scale), "cuda", torch.bfloat16)
     return [
-        Show(rows(softmax), f"{said}; exact is compiled for that very shape", "N", wide),
-        Show(products(matmul), f"{said}, its products autotuned", "M", tall),
-        Show(heads(xsa), f"{said}, with HQ, HKV and D constant; exact has T constant too", "T", long),
+        Show(
+            rows(softmax),
+            f"{said}; exact is compiled for that very shape",
+            "N",
+            softmax_calls(scaled((64, 256, 4096, 65536), scale), 1024, "cuda"),
+        ),
+        Show(
+            products(matmul),
+            f"{said}, its products autotuned",
+            "M",
+            matmul_calls(scaled((16, 256, 1024, 4096), scale), max(16, 2048 // scale), "cuda", torch.bfloat16),
+        ),
+        Show(
+            heads(xsa),
+            f"{said}, with HQ, HKV and D constant; exact has T constant too",
+            "T",
+            xsa_calls(scaled((16, 256, 2048, 8192), scale), "cuda", torch.bfloat16),
+        ),
     ]
 
 
@@ -190,11 +214,9 @@ def decide(show: Show, told: Callable[[str], None]) -> dict[int, Choice]:
 
 def counted(shown: Iterable[Show]) -> Counter[str]:
     """Hits, misses, bypasses, builds and timings of all dispatchers together."""
-    found: Counter[str] = Counter()
-    for show in shown:
-        info = show.dispatcher.cache_info()
-        found.update({name: getattr(info, name) for name in ("hits", "misses", "bypasses", "builds", "timings")})
-    return found
+    infos = [show.dispatcher.cache_info() for show in shown]
+    names = ("hits", "misses", "bypasses", "builds", "timings")
+    return Counter({name: sum(getattr(info, name) for info in infos) for name in names})
 
 
 def second_pass(shown: Sequence[Show]) -> Counter[str]:
@@ -302,14 +324,15 @@ def ran_on(device: str) -> str:
 def run(shown: Sequence[Show], console: Console) -> list[dict[int, Choice]]:
     """The first pass, with its progress: build, time, choose at every size."""
     found = []
-    columns = (
+    with Progress(
         SpinnerColumn(),
         TextColumn("{task.description}"),
         BarColumn(),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
-    )
-    with Progress(*columns, console=console, transient=True) as bar:
+        console=console,
+        transient=True,
+    ) as bar:
         task = bar.add_task("building and timing", total=sum(len(show.calls) for show in shown))
 
         def told(line: str) -> None:

@@ -11,7 +11,6 @@ import platform
 import shutil
 import stat
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -54,84 +53,80 @@ def store_in_use() -> Store:
     return store_at(settings().resolve("").store) or Store()
 
 
-def _python() -> Iterator[Finding]:
-    yield Finding("Python", "ok", f"{platform.python_version()} ({sys.executable})")
+def _python() -> list[Finding]:
+    return [Finding("Python", "ok", f"{platform.python_version()} ({sys.executable})")]
 
 
-def _torch() -> Iterator[Finding]:
+def _torch() -> list[Finding]:
     old = _release(torch.__version__) < OLDEST_TORCH
     advice = f"install torch {_dotted(OLDEST_TORCH)} or later: private names that are used here differ" if old else ""
-    yield Finding("torch", "bad" if old else "ok", torch.__version__, advice)
+    return [Finding("torch", "bad" if old else "ok", torch.__version__, advice)]
 
 
-def _triton() -> Iterator[Finding]:
+def _triton() -> list[Finding]:
     if importlib.util.find_spec("triton") is None:
         advice = "kernels cannot be dispatched and GPU builds cannot be made: pip install triton, on Linux"
-        yield Finding("Triton", "bad" if torch.cuda.is_available() else "note", "not installed", advice)
-        return
+        return [Finding("Triton", "bad" if torch.cuda.is_available() else "note", "not installed", advice)]
     version = _installed("triton")
     old = _release(version) < OLDEST_TRITON
-    yield Finding(
-        "Triton", "bad" if old else "ok", version, f"install {_dotted(OLDEST_TRITON)} or later" if old else ""
-    )
+    advice = f"install {_dotted(OLDEST_TRITON)} or later" if old else ""
+    return [Finding("Triton", "bad" if old else "ok", version, advice)]
 
 
-def _gpu() -> Iterator[Finding]:
+def _gpu() -> list[Finding]:
     if not torch.cuda.is_available():
         built = torch.version.cuda or getattr(torch.version, "hip", None)
         advice = "torch sees none: look at the driver (nvidia-smi) and CUDA_VISIBLE_DEVICES" if built else ""
         found = "none that torch can use" if built else "none: this torch is built for the CPU alone"
-        yield Finding("GPU", "note", found, advice or "functions are compiled for the CPU; kernels need a GPU")
-        return
-    for index in range(torch.cuda.device_count()):
-        one = torch.cuda.get_device_properties(index)
-        memory = f"{one.total_memory / 2**30:.0f} GiB"
-        yield Finding(f"GPU {index}", "ok", f"{one.name}, capability {one.major}.{one.minor}, {memory}")
+        return [Finding("GPU", "note", found, advice or "functions are compiled for the CPU; kernels need a GPU")]
+    gpus = map(torch.cuda.get_device_properties, range(torch.cuda.device_count()))
+    return [
+        Finding(
+            f"GPU {index}",
+            "ok",
+            f"{gpu.name}, capability {gpu.major}.{gpu.minor}, {gpu.total_memory / 2**30:.0f} GiB",
+        )
+        for index, gpu in enumerate(gpus)
+    ]
 
 
-def _compiler() -> Iterator[Finding]:
+def _compiler() -> list[Finding]:
     """Inductor's for the CPU; what CXX says instead is Inductor's own to read."""
     path = next(filter(None, map(shutil.which, COMPILERS)), None)
     if path:
-        yield Finding("C++ compiler", "ok", path)
-        return
+        return [Finding("C++ compiler", "ok", path)]
     advice = "every CPU call runs the plain function: install g++ or clang++"
-    yield Finding("C++ compiler", "note" if torch.cuda.is_available() else "bad", "none was found", advice)
+    return [Finding("C++ compiler", "note" if torch.cuda.is_available() else "bad", "none was found", advice)]
 
 
-def _hot_path() -> Iterator[Finding]:
+def _hot_path() -> list[Finding]:
     try:
         reason = native.reason()
     except SettingsError:
-        return  # told below
+        return []  # told below
     if reason is None:
-        yield Finding("hit path in C", "ok", "in use")
-        return
-    yield Finding("hit path in C", "note", f"not in use: {reason}", "hits take the Python road: right, and slower")
+        return [Finding("hit path in C", "ok", "in use")]
+    return [Finding("hit path in C", "note", f"not in use: {reason}", "hits take the Python road: right, and slower")]
 
 
-def _store() -> Iterator[Finding]:
+def _store() -> list[Finding]:
     try:
         setting, store = settings().resolve("").store, store_in_use()
     except SettingsError:
-        return  # told below
+        return []  # told below
     if setting is False:
-        yield Finding("store", "note", "off, by the settings", "each process times its shapes anew")
-        return
+        return [Finding("store", "note", "off, by the settings", "each process times its shapes anew")]
     try:
         folder = Folder.open(store.path, create=False)
     except FileNotFoundError:
-        yield _store_to_be(store.path)
-        return
+        return [_store_to_be(store.path)]
     except Refused as refused:
-        yield Finding("store", "bad", f"{store.path} is not used: {'; '.join(refused.reasons)}", _MEMORY_ONLY)
-        return
+        return [Finding("store", "bad", f"{store.path} is not used: {'; '.join(refused.reasons)}", _MEMORY_ONLY)]
     except OSError as error:
-        yield Finding("store", "bad", f"{store.path} cannot be opened: {error.strerror or error}", _MEMORY_ONLY)
-        return
+        return [Finding("store", "bad", f"{store.path} cannot be opened: {error.strerror or error}", _MEMORY_ONLY)]
     mode = stat.S_IMODE(folder.path.stat().st_mode)
     folder.close()
-    yield Finding("store", "ok", f"{store.path} (mode {mode:o})")
+    return [Finding("store", "ok", f"{store.path} (mode {mode:o})")]
 
 
 _MEMORY_ONLY = "choices are kept in memory only: mend the folder, or name another with SHAPEDISPATCH_STORE"
@@ -146,33 +141,31 @@ def _store_to_be(path: Path) -> Finding:
     return Finding("store", "ok", f"{path}, which the first choice that is timed makes")
 
 
-def _settings() -> Iterator[Finding]:
+def _settings() -> list[Finding]:
     try:
         found = settings()
     except SettingsError as error:
-        yield Finding("settings", "bad", str(error), "mend what it names")
-        return
+        return [Finding("settings", "bad", str(error), "mend what it names")]
     if found.left_out:
-        yield Finding("settings", "bad", found.left_out, "the whole file is left out: mend what it names")
-        return
+        return [Finding("settings", "bad", found.left_out, "the whole file is left out: mend what it names")]
     said = ", ".join(sorted(found.environment))
     environment = f"; the environment sets {said}" if said else ""
-    yield Finding("settings", "ok", f"{found.path or 'no file'}{environment}")
-    yield from _sections(found)
+    return [Finding("settings", "ok", f"{found.path or 'no file'}{environment}"), *_sections(found)]
 
 
-def _sections(found: Settings) -> Iterator[Finding]:
+def _sections(found: Settings) -> list[Finding]:
     """Sections that match nothing: only those of modules that were imported can be told."""
-    for section in found.sections_unmatched(dispatchers()):
-        advice = "misspelt, or its module is not imported: name the module, shapedispatch doctor MODULE"
-        yield Finding("settings", "note", f'[kernels."{section}"] matches no dispatcher', advice)
+    advice = "misspelt, or its module is not imported: name the module, shapedispatch doctor MODULE"
+    return [
+        Finding("settings", "note", f'[kernels."{section}"] matches no dispatcher', advice)
+        for section in found.sections_unmatched(dispatchers())
+    ]
 
 
-def _matplotlib() -> Iterator[Finding]:
+def _matplotlib() -> list[Finding]:
     if importlib.util.find_spec("matplotlib") is None:
-        yield Finding("matplotlib", "note", "not installed", "plots need it: pip install 'shapedispatch[plot]'")
-        return
-    yield Finding("matplotlib", "ok", _installed("matplotlib"))
+        return [Finding("matplotlib", "note", "not installed", "plots need it: pip install 'shapedispatch[plot]'")]
+    return [Finding("matplotlib", "ok", _installed("matplotlib"))]
 
 
 def _installed(package: str) -> str:

@@ -12,16 +12,15 @@ from pathlib import Path
 from typing import Any
 
 import click
-import torch
 
 from .. import __version__
-from ..keys.identity import environment
 from ..records import Choice, Timing, spelled
 from ..store.rows import Row
 from . import demo as demo_room
 from .console import (
     Failed,
     as_json,
+    here,
     json_option,
     opened,
     row_json,
@@ -33,10 +32,9 @@ from .console import (
     telling,
 )
 from .doctor import Finding, examine
-from .store import FILE, row_text, store
+from .store import FILE, store
 from .tables import (
     GROUPS,
-    CannotDraw,
     Sweep,
     choice_json,
     draw,
@@ -83,8 +81,7 @@ def demo(picture: Path | None) -> None:
         _refuse_picture(picture)
     shown, found = demo_room.main()
     if picture is not None:
-        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        sweep = Sweep.of_choices(f"{shown[0].name}", found[0].values(), words(environment(device)))
+        sweep = Sweep.of_choices(shown[0].name, found[0].values(), words(here()))
         save(draw_times(sweep, shown[0].dim), picture)
         click.echo(f"drawn: {picture}")
 
@@ -185,7 +182,9 @@ def _why_row(row: Row, wants_json: bool) -> None:
     out.print(f"{row.variant} ({row.kind})" + (f", config {shown['config']}" if row.config else ""), markup=False)
     if row.timings:
         out.print(timings_table([Timing(**timing) for timing in shown["timings"]], row.variant))
-    row_text(row)
+    out.print(f"key: {row.key}", markup=False, soft_wrap=True)
+    for name, value in {**row.hard, **row.soft}.items():
+        out.print(f"  {name}: {value}", markup=False, soft_wrap=True)
     out.print("refusals are not stored: `shapedispatch why TARGET SIZES --tune` finds them anew", style="dim")
 
 
@@ -253,10 +252,7 @@ def plot(
             raise UsageError(f"there is no file {file}")
         dispatcher = target(name) if name else None
         document = [row_json(row, dispatcher) for row in rows_or_fail(opened(place), source, "choice")]
-    try:
-        save(draw(document, kind, dims, kernel), out)
-    except CannotDraw as reason:
-        raise Failed(str(reason)) from None
+    save(draw(document, kind, dims, kernel), out)
     click.echo(f"drawn: {out}")
 
 

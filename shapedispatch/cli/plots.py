@@ -58,15 +58,14 @@ def draw_times(sweep: Sweep, dim: str) -> Any:
     figure, axes = _axes(row, f"size of {dim}", "µs a call")
     for place, name in enumerate(row.variants()):
         timed = [(point.sizes[dim], timing) for point in row.points for timing in point.timings]
-        sizes = [size for size, timing in timed if timing.variant == name]
-        timings = [timing for _, timing in timed if timing.variant == name]
+        sizes, timings = _columns([(size, timing) for size, timing in timed if timing.variant == name])
         axes.plot(sizes, [timing.median_us for timing in timings], label=name, **_style(place))
         low, high = ([timing.median_us + sign * timing.spread_us for timing in timings] for sign in (-1, 1))
         axes.fill_between(sizes, low, high, color=_style(place)["color"], alpha=0.15, linewidth=0)
     _ring(axes, [(point.sizes[dim], time) for point in row.points if (time := point.times().get(point.chosen))])
     _logarithmic(axes, [point.sizes[dim] for point in row.points], "both")
     _shade(axes, row, dim)
-    return _finished(figure, axes, row.ran_on)
+    return _finished(figure, axes)
 
 
 def draw_ratios(sweep: Sweep, dim: str) -> Any:
@@ -80,15 +79,13 @@ def draw_ratios(sweep: Sweep, dim: str) -> Any:
     _ring(axes, [(point.sizes[dim], ratio) for point in row.points if (ratio := point.ratios().get(point.chosen))])
     axes.axhline(1.0, color="0.6", linewidth=0.8)
     _logarithmic(axes, [point.sizes[dim] for point in row.points], "x")
-    return _finished(figure, axes, row.ran_on)
+    return _finished(figure, axes)
 
 
 def draw_heat(sweep: Sweep, across: str, up: str) -> Any:
     """For two dims: in each cell the chosen variant and how many times faster than plain it is; darker is more."""
-    cells: dict[tuple[int, int], Point] = {}
-    for point in sweep.points:
-        if across in point.sizes and up in point.sizes:
-            cells[point.sizes[across], point.sizes[up]] = point
+    placed = [point for point in sweep.points if across in point.sizes and up in point.sizes]
+    cells = {(point.sizes[across], point.sizes[up]): point for point in placed}
     if not cells:
         raise CannotDraw(f"{sweep.title}: no call has both sizes {across} and {up}")
     columns, rows = sorted({x for x, _ in cells}), sorted({y for _, y in cells})
@@ -98,14 +95,13 @@ def draw_heat(sweep: Sweep, across: str, up: str) -> Any:
     # Neither white nor black: what is written in a cell is read on any of these greys.
     span = {"vmin": low - 0.1, "vmax": low + 2 * (top - low) + 0.1}
     image = axes.imshow(gains, origin="lower", aspect="auto", cmap="Greys", **span)
-    for i, y in enumerate(rows):
-        for j, x in enumerate(columns):
-            axes.text(j, i, _cell_text(cells.get((x, y))), ha="center", va="center", fontsize=7)
+    for (x, y), point in cells.items():
+        written = f"{point.chosen}\n{_gain(point):.2f} ×"
+        axes.text(columns.index(x), rows.index(y), written, ha="center", va="center", fontsize=7)
     axes.set_xticks(range(len(columns)), [str(x) for x in columns])
     axes.set_yticks(range(len(rows)), [str(y) for y in rows])
-    bar = figure.colorbar(image, label="time of plain / time of what was chosen")
-    bar.ax.set_ylim(low - 0.1, top + 0.1)
-    return _cornered(figure, sweep.ran_on)
+    figure.colorbar(image, label="time of plain / time of what was chosen").ax.set_ylim(low - 0.1, top + 0.1)
+    return figure
 
 
 def draw_curves(title: str, curves: Sequence[Curve], across: str, ran_on: str = "") -> Any:
@@ -118,7 +114,7 @@ def draw_curves(title: str, curves: Sequence[Curve], across: str, ran_on: str = 
         axes.errorbar(counts, medians, spreads, label=curve.name, capsize=2, **_style(place))
     _logarithmic(axes, [count for curve in curves for count, _, _ in curve.points], "x")
     axes.set_ylim(bottom=0)
-    return _finished(figure, axes, ran_on)
+    return _finished(figure, axes)
 
 
 def draw_bars(title: str, labels: Sequence[str], bars: Mapping[str, Sequence[float]], up: str, ran_on: str = "") -> Any:
@@ -131,15 +127,13 @@ def draw_bars(title: str, labels: Sequence[str], bars: Mapping[str, Sequence[flo
         left = [group - 0.4 + width * (place + 0.5) for group in range(len(labels))]
         fill = {"color": _FILLS[place % len(_FILLS)], "hatch": _HATCHES[place % len(_HATCHES)], "edgecolor": "0.2"}
         drawn = axes.bar(left, heights, width, label=name, **fill)
-        upright = len(labels) * len(bars) > _BARS_WITH_ROOM
-        axes.bar_label(
-            drawn, [_height(height) for height in heights], fontsize=6, rotation=90 if upright else 0, padding=2
-        )
+        rotation = 90 if len(labels) * len(bars) > _BARS_WITH_ROOM else 0
+        axes.bar_label(drawn, [_height(height) for height in heights], fontsize=6, rotation=rotation, padding=2)
     crowded = len(labels) * max(map(len, labels)) > _LETTERS_UNDER_BARS
     turned: dict[str, Any] = {"rotation": 30, "ha": "right", "fontsize": 7} if crowded else {}
     axes.set_xticks(range(len(labels)), labels, **turned)
     axes.margins(y=0.12)
-    return _finished(figure, axes, ran_on)
+    return _finished(figure, axes)
 
 
 def _height(height: float) -> str:
@@ -165,7 +159,7 @@ def draw_sorted(title: str, values: Mapping[str, Sequence[float]], across: str, 
     every = [value for found in values.values() for value in found]
     if min(every) > 0 and max(every) > 10 * min(every):
         _logarithmic_time(axes)
-    return _finished(figure, axes, ran_on)
+    return _finished(figure, axes)
 
 
 def save(figure: Any, path: Path) -> None:
@@ -208,6 +202,7 @@ def _axes(sweep: Sweep, across: str, up: str) -> tuple[Any, Any]:
 
     figure = Figure(figsize=(7.2, 4.6), layout="constrained")
     FigureCanvasAgg(figure)
+    figure.supxlabel(sweep.ran_on, x=0.99, ha="right", fontsize=6, color="0.35")
     axes = figure.add_subplot()
     axes.set_title(sweep.title, loc="left", fontsize=10)
     axes.set_xlabel(across)
@@ -217,11 +212,16 @@ def _axes(sweep: Sweep, across: str, up: str) -> tuple[Any, Any]:
 
 def _style(place: int) -> dict[str, Any]:
     turn = place + place // len(_MARKERS)  # where the markers come again, they come with other lines
-    found = {"color": _COLOURS[turn % len(_COLOURS)], "linestyle": _LINES[turn % len(_LINES)]}
-    return {**found, "marker": _MARKERS[place % len(_MARKERS)], "markersize": 5, "linewidth": 1.4}
+    return {
+        "color": _COLOURS[turn % len(_COLOURS)],
+        "linestyle": _LINES[turn % len(_LINES)],
+        "marker": _MARKERS[place % len(_MARKERS)],
+        "markersize": 5,
+        "linewidth": 1.4,
+    }
 
 
-def _columns(points: Sequence[tuple[float, float]]) -> tuple[list[float], list[float]]:
+def _columns(points: Sequence[tuple[float, Any]]) -> tuple[list[float], list[Any]]:
     return [x for x, _ in points], [y for _, y in points]
 
 
@@ -296,19 +296,10 @@ def _gain(point: Point | None) -> float:
     return times["plain"] / times[point.chosen]
 
 
-def _cell_text(point: Point | None) -> str:
-    return "" if point is None else f"{point.chosen}\n{_gain(point):.2f} ×"
-
-
-def _finished(figure: Any, axes: Any, ran_on: str) -> Any:
+def _finished(figure: Any, axes: Any) -> Any:
     axes.grid(which="major", color="0.88", linewidth=0.6)
     axes.set_axisbelow(True)
     axes.legend(fontsize=8, frameon=True, framealpha=0.9, loc="upper left", bbox_to_anchor=(1.0, 1.0))
-    return _cornered(figure, ran_on)
-
-
-def _cornered(figure: Any, ran_on: str) -> Any:
-    figure.supxlabel(ran_on, x=0.99, ha="right", fontsize=6, color="0.35")
     return figure
 
 

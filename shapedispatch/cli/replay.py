@@ -88,8 +88,7 @@ def _is_tensor(part: Any) -> bool:
 
 
 def _type_name(part: Any) -> str | None:
-    named = isinstance(part, tuple) and part and isinstance(part[0], Named)
-    return part[0].name if named else None
+    return part[0].name if isinstance(part, tuple) and part and isinstance(part[0], Named) else None
 
 
 # Making.

@@ -7,26 +7,25 @@ from pathlib import Path
 from typing import Any
 
 import click
-import torch
 
-from ..keys.identity import Environment, differences, environment
+from ..keys.identity import differences
 from ..store.rows import Row
 from .console import (
     ID_DIGITS,
     Failed,
     as_json,
+    here,
     json_option,
     opened,
     row_of,
     rows_in,
     rows_or_fail,
-    screen,
     sound,
     store_option,
 )
 from .targets import target
 
-__all__ = ["FILE", "row_text", "store"]
+__all__ = ["FILE", "store"]
 
 KINDS = ("choice", "hint", "missed")
 FILE = click.Path(dir_okay=False, path_type=Path)
@@ -57,9 +56,9 @@ def stats(place: Path | None, wants_json: bool) -> None:
         found = kept.stats()
     if wants_json:
         as_json(found)
-        return
-    rows = ", ".join(f"{count} of kind {kind}" for kind, count in found["rows"].items()) or "none"
-    click.echo(f"folder  {found['path']}\nform    {found['form']}\nrows    {rows}\nbytes   {found['bytes']:,}")
+    else:
+        rows = ", ".join(f"{count} of kind {kind}" for kind, count in found["rows"].items()) or "none"
+        click.echo(f"folder  {found['path']}\nform    {found['form']}\nrows    {rows}\nbytes   {found['bytes']:,}")
 
 
 @store.command()
@@ -89,10 +88,10 @@ def import_(file: Path, wants_json: bool, place: Path | None) -> None:
         merged = kept.merge(file)
     if wants_json:
         as_json({"taken": merged.taken, "known": merged.known, "refused": list(merged.refused)})
-        return
-    click.echo(f"{merged.taken} rows taken, {merged.known} known already, {len(merged.refused)} refused")
-    for reason in merged.refused:
-        click.echo(f"  {reason}", err=True)
+    else:
+        click.echo(f"{merged.taken} rows taken, {merged.known} known already, {len(merged.refused)} refused")
+        for reason in merged.refused:
+            click.echo(f"  {reason}", err=True)
 
 
 @store.command()
@@ -107,7 +106,7 @@ def prune(kernel: str | None, unlike_here: bool, device: str | None, place: Path
     kept = opened(place)
     rows_or_fail(kept)
     with sound(kept):
-        count = kept.prune(kernel=kernel, unlike=_here(device) if unlike_here else None)
+        count = kept.prune(kernel=kernel, unlike=here(device) if unlike_here else None)
     click.echo(f"{count} rows removed")
 
 
@@ -132,19 +131,19 @@ def clear(yes: bool, place: Path | None) -> None:
 def why(row_id: str, name: str | None, wants_json: bool, place: Path | None) -> None:
     """Say whether the row ID (see `show`) answers calls here, or what makes them be timed again."""
     row = row_of(opened(place), row_id)
-    here = _here("cuda" if row.hard.get("family") == "cuda" else "cpu")
-    hard = differences(row.hard, here.hard)
+    ours = here("cuda" if row.hard.get("family") == "cuda" else "cpu")
+    hard = differences(row.hard, ours.hard)
     own = target(name).core.identity() if name else _own(row)
-    soft = differences(row.soft, here.extended(**own).soft)
+    soft = differences(row.soft, ours.extended(**own).soft)
     verdict = _verdict(bool(hard), bool(soft), bool(name))
     if wants_json:
         said = {"row": row.identity, "variant": row.variant, "kernel": row.kernel, "hard": hard, "soft": soft}
         as_json({**said, "compared with a target": bool(name), "verdict": verdict})
-        return
-    click.echo(f"{row.identity[:ID_DIGITS]} is {row.variant} for {row.kernel}")
-    for difference in (*hard, *soft):
-        click.echo(f"  {_shortened(difference)}")
-    click.echo(verdict)
+    else:
+        click.echo(f"{row.identity[:ID_DIGITS]} is {row.variant} for {row.kernel}")
+        for difference in (*hard, *soft):
+            click.echo(f"  {_shortened(difference)}")
+        click.echo(verdict)
 
 
 def _verdict(hard: bool, soft: bool, compared: bool) -> str:
@@ -169,7 +168,8 @@ def check(context: click.Context, file: Path, name: str, wants_json: bool) -> No
     dispatcher = target(name)
     kernel = dispatcher.core.backend.name
     rows = [row for row in rows_in(file) if row.kernel == kernel and row.kind != "missed"]
-    changed = _changed(rows, dispatcher.core.identity())
+    identity = dispatcher.core.identity()
+    changed = list(dict.fromkeys(sentence for row in rows for sentence in differences(_own(row), identity)))
     if wants_json:
         as_json({"kernel": kernel, "rows": len(rows), "current": bool(rows) and not changed, "reasons": changed})
     elif not rows:
@@ -182,11 +182,6 @@ def check(context: click.Context, file: Path, name: str, wants_json: bool) -> No
     context.exit(0 if rows and not changed else 1)
 
 
-def _changed(rows: list[Row], identity: Any) -> list[str]:
-    """What of the kernel is not as it was when a row was timed: each difference once."""
-    return list(dict.fromkeys(sentence for row in rows for sentence in differences(_own(row), identity)))
-
-
 def _own(row: Row) -> dict[str, Any]:
     return {part: row.soft[part] for part in OF_A_KERNEL if part in row.soft}
 
@@ -194,18 +189,3 @@ def _own(row: Row) -> dict[str, Any]:
 def _shortened(sentence: str) -> str:
     """Digests as a person compares them, by their first digits."""
     return re.sub(r"\b([0-9a-f]{8})[0-9a-f]{56}\b", r"\1", sentence)
-
-
-def _here(device: str | None) -> Environment:
-    wanted = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    if wanted == "cuda" and not torch.cuda.is_available():
-        return Environment({"family": "no such device"})
-    return environment(torch.device(wanted))
-
-
-def row_text(row: Row) -> None:
-    """Print a row's key and the environment it was made in."""
-    out = screen()
-    out.print(f"key: {row.key}", markup=False, soft_wrap=True)
-    for name, value in {**row.hard, **row.soft}.items():
-        out.print(f"  {name}: {value}", markup=False, soft_wrap=True)

@@ -182,11 +182,10 @@ def _points(rows: Sequence[Any]) -> Iterator[Point]:
     for row in rows:
         if not isinstance(row, dict) or not isinstance(row.get("sizes"), dict):
             continue
-        chosen = str(row.get("variant") or row.get("choice") or "")
         sizes = {str(name): size for name, size in row["sizes"].items() if isinstance(size, int)}
         timings = tuple(_timings(row))
         if timings and sizes:
-            yield Point(sizes, timings, chosen)
+            yield Point(sizes, timings, str(row.get("variant") or row.get("choice") or ""))
 
 
 def _timings(row: Mapping[str, Any]) -> Iterator[Timing]:

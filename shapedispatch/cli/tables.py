@@ -7,11 +7,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from ..keys.identity import Environment
-from ..records import Choice, Timing
+from ..records import Choice, Timing, compared
 from .plots import (
     CannotDraw,
     draw_bars,
@@ -61,13 +61,9 @@ GROUPS = {"shapes": "shapes called in turn", "tensors": "tensors of a call"}
 
 def timings_table(timings: Sequence[Timing], chosen: str) -> Table:
     """Every variant that was timed, the chosen one marked: median, spread, ratio to the best, samples, peak bytes."""
-    found = Table("", "variant", box=None, pad_edge=False)
-    for column in ("µs a call", "±", "× best", "samples", "peak bytes"):
-        found.add_column(column, justify="right")
-    best = min((timing.median_us for timing in timings), default=0.0)
-    for timing in sorted(timings, key=lambda timing: timing.median_us):
-        wins = timing.variant == chosen
-        ratio = timing.median_us / best if best > 0 else 1.0
+    numbers = _numbers("µs a call", "±", "× best", "samples", "peak bytes")
+    found = Table("", "variant", *numbers, box=None, pad_edge=False)
+    for timing, ratio, wins in compared(sorted(timings, key=lambda timing: timing.median_us), chosen):
         cells = (f"{timing.median_us:.2f}", f"{timing.spread_us:.2f}", f"{ratio:.2f}", str(timing.repeats))
         memory = "-" if timing.bytes is None else f"{timing.bytes:,}"
         found.add_row("*" if wins else "", Text(timing.variant), *cells, memory, style="bold" if wins else "")
@@ -86,10 +82,7 @@ def choices_table(title: str, choices: Iterable[Choice]) -> Table:
     """One choice a row: its sizes, what runs, how that was found, what it takes and what plain takes."""
     listed = list(choices)
     names = list(dict.fromkeys(name for choice in listed for name in choice.sizes))
-    found = Table(title=Text(title), title_justify="left")
-    for name in names:
-        found.add_column(Text(name), justify="right")
-    _add_outcome_columns(found)
+    found = Table(*_numbers(*map(Text, names)), *_outcome_columns(), title=Text(title), title_justify="left")
     for choice in listed:
         sizes = [str(choice.sizes.get(name, "")) for name in names]
         found.add_row(*sizes, *_outcome(choice.variant, choice.origin, choice.timings))
@@ -98,8 +91,7 @@ def choices_table(title: str, choices: Iterable[Choice]) -> Table:
 
 def rows_table(rows: Sequence[Mapping[str, Any]]) -> Table:
     """Stored rows as `cli` shows them: ``id``, ``kernel``, ``call`` in words, ``device``, ``variant``, ``timings``."""
-    found = Table("id", "kernel", "call", "device")
-    _add_outcome_columns(found)
+    found = Table("id", "kernel", "call", "device", *_outcome_columns())
     for row in rows:
         timings = [Timing(**timing) for timing in row["timings"]]
         named = [Text(str(row[name])) for name in ("id", "kernel", "call", "device")]
@@ -107,11 +99,12 @@ def rows_table(rows: Sequence[Mapping[str, Any]]) -> Table:
     return found
 
 
-def _add_outcome_columns(table: Table) -> None:
-    table.add_column("variant")
-    table.add_column("origin")
-    for column in ("µs a call", "plain / it"):
-        table.add_column(column, justify="right")
+def _numbers(*headers: str | Text) -> list[Column]:
+    return [Column(header, justify="right") for header in headers]
+
+
+def _outcome_columns() -> list[str | Column]:
+    return ["variant", "origin", *_numbers("µs a call", "plain / it")]
 
 
 def _outcome(variant: str, origin: str, timings: Sequence[Timing]) -> list[Text]:
@@ -148,8 +141,7 @@ def draw(document: Any, kind: str, dims: Sequence[str] = (), kernel: str | None 
     dims to draw along (one; two for ``heat``), left out: those that vary. ``kernel`` names one of several sweeps.
     """
     if kind in GROUPS:
-        sweep = Sweep("host time of a call", (), _corner(document))
-        return draw_curves(sweep.title, curves_of(document, kind), GROUPS[kind], sweep.ran_on)
+        return draw_curves("host time of a call", curves_of(document, kind), GROUPS[kind], _corner(document))
     sweep = _one_sweep(sweeps_of(document), kernel)
     along = _dims(sweep, dims, 2 if kind == "heat" else 1)
     return (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import itertools
 import math
@@ -164,18 +165,15 @@ def jobs_at(dispatcher: Any, points: Sequence[Mapping[str, int]], ask: str = "tu
             "give inputs=, a function inputs(sizes, like) -> (args, kwargs), to @shapedispatch"
         )
     _refuse_unknown_dims(core.backend, points)
+    return [Job(spelled(point), functools.partial(_answer_at, point, dispatcher, ask, how)) for point in points]
 
-    def job(point: Mapping[str, int]) -> Job:
-        def run() -> Choice:
-            try:
-                args, kwargs = core.inputs(dict(point), None)
-            except Exception as error:  # noqa: BLE001 - the user's code, at the boundary; the reason is told
-                raise UsageError(f"inputs= made no call of these sizes: {in_a_line(error)}") from None
-            return getattr(dispatcher, ask)(*args, **how, **kwargs)  # type: ignore[no-any-return]
 
-        return Job(spelled(point), run)
-
-    return [job(point) for point in points]
+def _answer_at(point: Mapping[str, int], dispatcher: Any, ask: str, how: Mapping[str, bool]) -> Choice:
+    try:
+        args, kwargs = dispatcher.core.inputs(dict(point), None)
+    except Exception as error:  # noqa: BLE001 - the user's code, at the boundary; the reason is told
+        raise UsageError(f"inputs= made no call of these sizes: {in_a_line(error)}") from None
+    return getattr(dispatcher, ask)(*args, **how, **kwargs)  # type: ignore[no-any-return]
 
 
 def _refuse_unknown_dims(backend: Any, points: Sequence[Mapping[str, int]]) -> None:
@@ -200,46 +198,42 @@ def jobs_of_missed(dispatcher: Any, rows: Sequence[Row], *, random: bool) -> tup
             refused.append(str(reason))
         else:
             label = spelled(dispatcher.core.backend.sizes(*call)) or "one call"
-            jobs.append(Job(label, _tuned_again(dispatcher, row.key, random)))
+            jobs.append(Job(label, functools.partial(_tuned_again, dispatcher.core, row.key, random)))
     return jobs, refused
 
 
 Call = tuple[tuple[Any, ...], Mapping[str, Any]]
 
 
-def _tuned_again(dispatcher: Any, key: str, random: bool) -> Callable[[], Choice]:
+def _tuned_again(core: Any, key: str, random: bool) -> Choice:
     """The call is made a second time when its turn comes: all of them together may need more memory than there is."""
-
-    def run() -> Choice:
-        core = dispatcher.core
-        args, kwargs = _call_again(core, key, random)
-        with made_under(key) if core.backend.replayable else contextlib.nullcontext():
-            return core.tune(*args, **kwargs)  # type: ignore[no-any-return]
-
-    return run
+    args, kwargs = _call_again(core, key, random)
+    with made_under(key) if core.backend.replayable else contextlib.nullcontext():
+        return core.tune(*args, **kwargs)  # type: ignore[no-any-return]
 
 
 def _call_again(core: Any, key: str, random: bool) -> Call:
     """The call of a key, made so that its key is this one; raises CannotReplay where it does not come out so."""
     backend = core.backend
     if not backend.replayable:
-        return _kernels_call_again(core, key)
-    if core.inputs is None and not random:
+        call, other = _if_the_same(backend, key, _kernels_call(core, key))
+    elif core.inputs is None and not random:
         raise CannotReplay(
             f"{backend.name} has no inputs=, so its calls can only be made of random numbers: say --random if they may"
         )
-    with made_under(key):
-        if core.inputs is not None:
-            call, other = _if_the_same(backend, key, _by_inputs(core, *rebuilt(key)))
-        if core.inputs is None or (other and random):
-            call, other = _if_the_same(backend, key, rebuilt(key, fill=small_random))
+    else:
+        with made_under(key):
+            if core.inputs is not None:
+                call, other = _if_the_same(backend, key, _by_inputs(core, *rebuilt(key)))
+            if core.inputs is None or (other and random):
+                call, other = _if_the_same(backend, key, rebuilt(key, fill=small_random))
     if other:
         raise CannotReplay(f"the call that can be made is another one: {other}")
     return call
 
 
-def _kernels_call_again(core: Any, key: str) -> Call:
-    """As `_call_again`: the key holds the sizes of dims, and neither those of tensors nor the grid."""
+def _kernels_call(core: Any, key: str) -> Call:
+    """The call that ``inputs`` makes: the key holds the sizes of dims, and neither those of tensors nor the grid."""
     backend = core.backend
     if core.inputs is None:
         raise CannotReplay(
@@ -249,13 +243,9 @@ def _kernels_call_again(core: Any, key: str) -> Call:
         raise CannotReplay("the key of a kernel's call does not hold its grid: give grid= to @shapedispatch")
     try:
         args, kwargs = core.inputs(backend.sizes_in(parse(key)), None)
-        call = backend.normal((None, *args), kwargs)
+        return backend.normal((None, *args), kwargs)  # type: ignore[no-any-return]
     except Exception as error:  # noqa: BLE001 - the user's code, at the boundary; the reason is told
         raise CannotReplay(f"inputs= made no call of its sizes: {in_a_line(error)}") from None
-    call, other = _if_the_same(backend, key, call)
-    if other:
-        raise CannotReplay(f"the call that can be made is another one: {other}")
-    return call
 
 
 def _if_the_same(backend: Any, key: str, call: Call) -> tuple[Call, str | None]:

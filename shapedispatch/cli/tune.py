@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 import torch
 
 from ..errors import in_a_line
-from ..keys.identity import environment
 from ..records import Choice
 from ..store.kernel_store import store_at
-from ..store.rows import Row
 from ..store.store import Store
-from .console import Failed, as_json, json_option, progress, rows_in, rows_or_fail, screen
+from .console import Failed, as_json, here, json_option, progress, rows_in, rows_or_fail, screen
 from .tables import choices_table, sweep_json, words
 from .targets import Job, UsageError, jobs_at, jobs_of_missed, points_of, target
 
 __all__ = ["GRAD_MODES", "Outcome", "run_jobs", "tune", "under_option"]
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 GRAD_MODES = {"grad": torch.enable_grad, "no-grad": torch.no_grad, "inference": torch.inference_mode}
 INTERRUPTED = 128 + signal.SIGINT
@@ -31,10 +28,9 @@ MISSED = "Tune the calls that FILE says were missed."
 RANDOM = "With --missed: tensors may be filled with small random numbers."
 
 
-def under_option(command: F) -> F:
-    """``--under``."""
-    kind = click.Choice(list(GRAD_MODES))
-    return click.option("--under", type=kind, default="grad", show_default=True, help="The mode of the calls.")(command)
+under_option = click.option(
+    "--under", type=click.Choice(list(GRAD_MODES)), default="grad", show_default=True, help="The mode of the calls."
+)
 
 
 @click.command(short_help="Decide ahead at sizes, and keep it.")
@@ -76,7 +72,8 @@ def tune(
 
 def _missed_jobs(dispatcher: Any, missed: Path, random: bool) -> list[Job]:
     kernel = dispatcher.core.backend.name
-    rows = [row for row in _missed_rows(missed) if row.kernel == kernel]
+    stored = rows_or_fail(Store(missed, readonly=True), kind="missed") if missed.is_dir() else rows_in(missed)
+    rows = [row for row in stored if row.kind == "missed" and row.kernel == kernel]
     if not rows:
         raise Failed(f"{missed} holds no missed call of {kernel}")
     jobs, refused = jobs_of_missed(dispatcher, rows, random=random)
@@ -85,12 +82,6 @@ def _missed_jobs(dispatcher: Any, missed: Path, random: bool) -> list[Job]:
     if not jobs:
         raise Failed(f"none of the {len(rows)} missed calls of {kernel} could be made again")
     return jobs
-
-
-def _missed_rows(missed: Path) -> list[Row]:
-    if missed.is_dir():
-        return rows_or_fail(Store(missed, readonly=True), kind="missed")
-    return [row for row in rows_in(missed) if row.kind == "missed"]
 
 
 @dataclass
@@ -119,20 +110,17 @@ def run_jobs(jobs: Sequence[Job], under: str | None) -> Outcome:
 
 def _do(job: Job, found: Outcome, under: str | None) -> None:
     try:
-        if under is None:
+        # Without a mode the job sets its own.
+        with contextlib.nullcontext() if under is None else GRAD_MODES[under]():  # type: ignore[no-untyped-call]
             found.choices.append(job.run())
-        else:
-            with GRAD_MODES[under]():  # type: ignore[no-untyped-call]  # torch's own
-                found.choices.append(job.run())
     except Exception as error:  # noqa: BLE001 - the user's functions, at the boundary; the reason is told
         found.failures.append(f"{job.label}: {error if isinstance(error, UsageError) else in_a_line(error)}")
 
 
 def _report(dispatcher: Any, found: Outcome, wants_json: bool) -> None:
     kernel = dispatcher.core.backend.name
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if wants_json:
-        as_json(sweep_json(kernel, found.choices, words(environment(device))))
+        as_json(sweep_json(kernel, found.choices, words(here())))
     elif found.choices:
         screen().print(choices_table(kernel, found.choices))
     for failure in found.failures:

@@ -40,7 +40,7 @@ def test_what_is_not_well_has_advice() -> None:
 def test_an_old_torch_is_told(monkeypatch: pytest.MonkeyPatch, version: str, state: str) -> None:
     """By the first two numbers of the version."""
     monkeypatch.setattr(doctor.torch, "__version__", version)
-    assert next(doctor._torch()).state == state
+    assert doctor._torch()[0].state == state
 
 
 def test_a_missing_triton_matters_where_there_is_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -65,7 +65,7 @@ def test_a_missing_compiler_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """It keeps the CPU's calls plain."""
     monkeypatch.setattr(doctor.shutil, "which", lambda name: None)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert next(doctor._compiler()) == Finding(
+    assert doctor._compiler()[0] == Finding(
         "C++ compiler", "bad", "none was found", "every CPU call runs the plain function: install g++ or clang++"
     )
 
@@ -73,9 +73,9 @@ def test_a_missing_compiler_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_reason_why_c_is_not_in_use_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """As the hit path itself gives it."""
     monkeypatch.setattr(doctor.native, "reason", lambda: "it is Tuesday")
-    assert next(doctor._hot_path()).found == "not in use: it is Tuesday"
+    assert doctor._hot_path()[0].found == "not in use: it is Tuesday"
     monkeypatch.setattr(doctor.native, "reason", lambda: None)
-    assert next(doctor._hot_path()).state == "ok"
+    assert doctor._hot_path()[0].state == "ok"
 
 
 def _make(path: Path) -> None:
@@ -165,4 +165,4 @@ def test_a_section_that_matches_nothing_is_told() -> None:
 def test_a_missing_matplotlib_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """With the extra that brings it."""
     monkeypatch.setattr(doctor.importlib.util, "find_spec", lambda name: None)
-    assert "shapedispatch[plot]" in next(doctor._matplotlib()).advice
+    assert "shapedispatch[plot]" in doctor._matplotlib()[0].advice
