@@ -57,11 +57,9 @@ def best(timings: Sequence[Timing], margin: float, objective: Objective) -> tupl
 
     A later one wins only by more than ``margin`` (a share), and where time counts, beyond the noise.
     """
-    if objective == "memory":
-        return _fastest(_lightest(timings, margin), margin), ()
-    if isinstance(objective, str):
-        return _fastest(timings, margin), ()
-    return _least(timings, margin, objective)
+    if not isinstance(objective, str):
+        return _least(timings, margin, objective)
+    return _fastest(_lightest(timings, margin) if objective == "memory" else timings, margin), ()
 
 
 def _fastest(timings: Sequence[Timing], margin: float) -> Timing | None:
@@ -202,8 +200,11 @@ class Trial:
 
 def _aliases(result: Any, given: Sequence[Tensor]) -> tuple[tuple[int, int, int], ...]:
     """(which tensor of the result, which of the call, how many bytes apart) for those that share memory."""
-    results = [(i, out) for i, out in enumerate(tensors(result)) if out.layout is torch.strided and not out.is_meta]
-    placed = [(i, out.device, *span(out)) for i, out in results]
+    placed = [
+        (i, out.device, *span(out))
+        for i, out in enumerate(tensors(result))
+        if out.layout is torch.strided and not out.is_meta
+    ]
     spans = [(tensor.device, *span(tensor)) for tensor in given]
     return tuple(
         (i, j, start - first)

@@ -102,8 +102,7 @@ def _numbers_difference(
     rtol, atol = tolerance or TOLERANCES.get(expected.dtype, _COARSE)
     wide = _wide(expected)
     one, other = expected.to(wide), actual.to(wide)
-    fill = _FILL_IN_HALF if expected.dtype in _HALF else _FILL
-    error, scale = (one - other).abs(), _scale(one, fill)
+    error, scale = (one - other).abs(), _scale(one, _FILL_IN_HALF if expected.dtype in _HALF else _FILL)
     same = (one == other) | (one.isnan() & other.isnan())
     numbers = one.isfinite() & other.isfinite()  # to an infinity everything would be near
     wrong = ~same & ~(numbers & (error <= rtol * one.abs() + atol * scale))
@@ -144,8 +143,7 @@ def _scale(values: Tensor, fill: float) -> Tensor:
     alike, small = sizes >= 0.999 * largest, sizes < 0.1 * largest
     others = torch.where(small, sizes, 0.0)
     filled = (largest >= fill) & (alike | small).all() & (alike.sum() > 1) & others.any()
-    whole, rest = _root_mean_square(sizes, finite), _root_mean_square(others, finite & small)
-    return torch.where(filled, rest, whole)
+    return torch.where(filled, _root_mean_square(others, finite & small), _root_mean_square(sizes, finite))
 
 
 def _root_mean_square(sizes: Tensor, counted: Tensor) -> Tensor:

@@ -272,13 +272,7 @@ def peak_bytes(fn: Callable[[], object], device: torch.device) -> int | None:
 
 
 def recorded_bytes(fn: Callable[[], object], device: torch.device) -> int | None:
-    """`peak_bytes` from a record of what torch's allocators do in one call, which leaves no trace on CUDA either."""
-    changes = _allocations(fn, device)
-    return None if changes is None else max(itertools.accumulate(changes, initial=0))
-
-
-def _allocations(fn: Callable[[], object], device: torch.device) -> list[int] | None:
-    """Bytes allocated (or, negative, freed) on CUDA devices, or else on the host, during a call, in order.
+    """`peak_bytes` from a record of what torch's allocators do in one call, which leaves no trace on CUDA either.
 
     From the recorder of ``torch.autograd.profiler_legacy``: today's profiler sees the same, but writes to the
     user's standard error each time. Its functions are private; without them nothing is measured.
@@ -296,8 +290,8 @@ def _allocations(fn: Callable[[], object], device: torch.device) -> list[int] | 
         fn()
     finally:
         records = [event for thread in disable() for event in thread]
-    begin = records[0]
     events = [event for event in records if event.kind() == "memory_alloc"]
-    events.sort(key=begin.cpu_elapsed_us)  # each thread has a list of its own
-    on_cuda = device.type == "cuda"
-    return [event.cuda_memory_usage() if on_cuda else event.cpu_memory_usage() for event in events]
+    events.sort(key=records[0].cpu_elapsed_us)  # each thread has a list of its own
+    # Bytes allocated, or, negative, freed.
+    changes = (event.cuda_memory_usage() if device.type == "cuda" else event.cpu_memory_usage() for event in events)
+    return max(itertools.accumulate(changes, initial=0))

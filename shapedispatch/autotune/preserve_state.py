@@ -270,7 +270,6 @@ def _cuda_restorers(devices: set[int]) -> Iterator[Callable[[], object]]:
 
 def _cuda_devices(values: list[Any]) -> set[int]:
     """The CUDA devices of tensors, and of parameters and buffers of modules."""
-    modules = [value for value in values if isinstance(value, nn.Module)]
-    held = (t for module in modules for t in (*module.parameters(), *module.buffers()))
+    held = (t for value in values if isinstance(value, nn.Module) for t in (*value.parameters(), *value.buffers()))
     found = (*(value for value in values if isinstance(value, Tensor)), *held)
     return {tensor.device.index for tensor in found if tensor.device.type == "cuda"}

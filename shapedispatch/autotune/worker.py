@@ -126,10 +126,6 @@ class Worker:
         """End the worker and all that it has started."""
         _end(self._children)
 
-    def forget(self) -> None:
-        """In a fork: the worker belongs to the parent."""
-        self._children.clear()
-
     def _ask(self, message: bytes) -> tuple[str | None, bool]:
         try:
             child = self._running()
@@ -322,7 +318,7 @@ def shared() -> Worker:
 
 def _after_fork() -> None:
     for worker in list(_workers):
-        worker.forget()
+        worker._children.clear()  # they belong to the parent
 
 
 os.register_at_fork(after_in_child=_after_fork)

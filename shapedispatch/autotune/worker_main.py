@@ -94,10 +94,9 @@ def _run(request: Mapping[str, Any], payload: bytes) -> list[str]:
 
 def _device_answers() -> bool:
     """Whether anything can still be run on the current device."""
-    if not torch.cuda.is_initialized():
-        return True
     try:
-        torch.cuda.synchronize()
+        if torch.cuda.is_initialized():
+            torch.cuda.synchronize()
     except RuntimeError:
         return False
     return True

@@ -100,8 +100,7 @@ class _Walk:
         if isinstance(value, (set, frozenset)):
             # Things are numbered as they are met, so a set's must be met in an order of their own.
             by_name = sorted(value, key=lambda item: (_type_name(item), str(getattr(item, "__qualname__", ""))))
-            items = [self.describe(item, depth) for item in by_name]
-            return [_type_name(value), sorted(items, key=json.dumps)]
+            return [_type_name(value), sorted((self.describe(item, depth) for item in by_name), key=json.dumps)]
         return [_type_name(value), [self.describe(item, depth) for item in value]]
 
     def thing(self, value: Any, depth: int) -> Any:
@@ -269,8 +268,9 @@ def environment(device: torch.device) -> Environment:
     if device.type == "cuda":
         return _gpu(device.index, libraries)
     if device.type == "cpu":
-        here = Environment({"family": "cpu", "capability": platform.machine() or "unknown"}, libraries)
-        return here.extended(**_cpu(), threads=torch.get_num_threads())
+        return Environment({"family": "cpu", "capability": platform.machine() or "unknown"}, libraries).extended(
+            **_cpu(), threads=torch.get_num_threads()
+        )
     return Environment({"family": device.type, "capability": "unknown"}, libraries)
 
 

@@ -177,12 +177,11 @@ def _project_file_is_ours(path: Path) -> bool:
     """Whether a pyproject.toml speaks to us. What cannot be read does not; what is no TOML does if it names us."""
     try:
         text = path.read_text("utf-8")
-    except (OSError, UnicodeDecodeError):
-        return False
-    try:
         return "shapedispatch" in tomllib.loads(text).get("tool", {})
     except tomllib.TOMLDecodeError:
         return "[tool.shapedispatch" in text
+    except (OSError, UnicodeDecodeError):
+        return False
 
 
 def _read_file(path: Path, environment: Mapping[str, Any]) -> Settings:

@@ -101,12 +101,9 @@ class Disk:
 
     def rows(self, kernel: str | None = None, kind: str | None = None) -> list[Row]:
         """All rows, of one kernel or one kind if these are given; those in memory stand for those on disk."""
-
-        def load(form: Form) -> list[Row]:
-            return _decodable(body for _, body in form.entries(kernel, kind))
-
         with self._lock:
-            found = {row.identity: row for row in self._attempt(load, list[Row]())} | self._memory
+            stored = self._attempt(lambda form: _decodable(form.entries(kernel, kind)), list[Row]())
+            found = {row.identity: row for row in stored} | self._memory
         return [row for row in found.values() if kernel in (None, row.kernel) and kind in (None, row.kind)]
 
     def remove(self, identities: Iterable[str]) -> None:
@@ -128,7 +125,7 @@ class Disk:
             self._memory.clear()
             # The file is gone afterwards, on purpose: nothing is to be tried again.
             self._attempt(remove_files, None, writes=True, again=False)
-            self._drop()
+            self.close()
 
     def bytes(self) -> int:
         """What the rows take on disk, in bytes."""
@@ -137,7 +134,7 @@ class Disk:
     def close(self) -> None:
         """Close what is open; the next operation opens it again."""
         with self._lock:
-            self._drop()
+            _close_all(self._open)
 
     def _sound(self, form: Form, identity: str) -> Row | None:
         body = form.read(identity)
@@ -172,7 +169,7 @@ class Disk:
                 result = work(form)
                 if not (writes and again and form.is_gone()):
                     return result
-                self._drop()  # written to a file that meanwhile another process has set aside: once more
+                self.close()  # written to a file that meanwhile another process has set aside: once more
             except Damaged as damage:
                 self._heal(damage)
             except OSError as error:
@@ -183,7 +180,7 @@ class Disk:
     def _opened(self) -> Form | None:
         """The form that is open, opened if need be; None where there is nothing to read yet."""
         if self._open and self._open[0].is_gone():
-            self._drop()
+            self.close()
         if not self._open:
             if self.readonly and not self.path.exists():
                 return None
@@ -198,7 +195,7 @@ class Disk:
     def _heal(self, damage: Damaged) -> None:
         """Set the damaged file aside and save what is sound in it; the next try makes a new one."""
         name = damage.file or (self._open[0].name if self._open else "")
-        self._drop()
+        self.close()
         if not self._writable:
             self._stop(str(damage))
             return
@@ -217,7 +214,7 @@ class Disk:
         gone = False
         with contextlib.suppress(OSError):
             gone = bool(self._open) and self._open[0].is_gone()
-        self._drop()
+        self.close()
         if gone:
             return
         if self._writable and not isinstance(error, Refused):
@@ -230,12 +227,9 @@ class Disk:
             self._stop(str(error))
 
     def _stop(self, reason: str) -> None:
-        self._drop()
+        self.close()
         self._usable = False
         self._note(f"the store in {self.path} cannot be used ({reason}); this process keeps its choices to itself")
-
-    def _drop(self) -> None:
-        _close_all(self._open)
 
     def _note(self, sentence: str) -> None:
         if len(self.trouble) < _TROUBLE_LIMIT and sentence not in self.trouble:
@@ -306,7 +300,7 @@ def _before_fork() -> None:
     for disk in list(_ALL):
         disk._lock.acquire()
         _HELD.append(disk)
-        disk._drop()
+        disk.close()
 
 
 def _after_fork() -> None:

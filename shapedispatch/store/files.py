@@ -109,10 +109,9 @@ class Files:
         finally:
             self.folder.remove(fresh)
 
-    def entries(self, kernel: str | None = None, kind: str | None = None) -> list[tuple[object, object]]:
-        """Identity and content of each entry; of all of them, since a file's name does not say whose it is."""
-        found = ((identity, self.read(identity)) for identity in self._identities())
-        return [(identity, body) for identity, body in found if body is not None]
+    def entries(self, kernel: str | None = None, kind: str | None = None) -> list[object]:
+        """The content of each entry; of all of them, since a file's name does not say whose it is."""
+        return [body for identity in self._identities() if (body := self.read(identity)) is not None]
 
     def remove(self, identities: Iterable[object]) -> None:
         """Remove these entries."""

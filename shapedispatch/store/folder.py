@@ -257,12 +257,9 @@ def on_network(path: Path) -> bool:
         lines = _MOUNTS.read_text("utf-8", "surrogateescape").split("\n")
     except OSError:
         return False
-    best, kind = "", ""
-    for line in lines:
-        place, found = _mount(line)
-        inside = place == "/" or str(path) == place or str(path).startswith(f"{place}/")
-        if inside and len(place) >= len(best):  # of two mounts on one place the later one is what is seen
-            best, kind = place, found
+    # Of two mounts on one place the later one is what is seen, so that the last of the longest counts.
+    above = [mount for mount in map(_mount, reversed(lines)) if f"{path}/".startswith(f"{mount[0].rstrip('/')}/")]
+    _, kind = max(above, key=lambda mount: len(mount[0]), default=("", ""))
     return bool(kind) and kind not in _LOCAL
 
 

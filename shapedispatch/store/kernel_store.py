@@ -135,10 +135,9 @@ class HintFinds:
 
 def _configs_in(row: Row) -> tuple[str, ...]:
     """The texts of configs that a hint's row holds; none where it holds anything else."""
-    held = json.loads(row.config) if row.config is not None else None
-    if not isinstance(held, list) or not all(isinstance(text, str) for text in held):
-        return ()
-    return tuple(held[:_MOST_CONFIGS])
+    held: Any = json.loads(row.config) if row.config is not None else None
+    well = isinstance(held, list) and all(isinstance(text, str) for text in held)
+    return tuple(held[:_MOST_CONFIGS]) if well else ()
 
 
 def _row(
@@ -147,11 +146,17 @@ def _row(
     """The row of a choice; None for what cannot be stored, or is too large: the next process looks for it again."""
     if text is None:
         return None
-    written = None if config is None else json.dumps(config)
     timings = [timing for timing in choice.timings if timing.median_us < math.inf]
     with contextlib.suppress(BadRow):
         return Row.make(
-            kernel, text, hard=here.hard, soft=here.soft, variant=variant, config=written, timings=timings, kind=kind
+            kernel,
+            text,
+            hard=here.hard,
+            soft=here.soft,
+            variant=variant,
+            config=None if config is None else json.dumps(config),
+            timings=timings,
+            kind=kind,
         )
     return None
 

@@ -8,6 +8,7 @@ Reading a text looks names up in closed tables; it imports nothing and evaluates
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import json
 import math
@@ -78,12 +79,12 @@ def leaves(key: object, place: str = "") -> Iterator[tuple[str, object]]:
 
 def differing(stored: object, here: object) -> tuple[str, ...]:
     """One sentence for each place at which two parsed keys differ."""
-    nothing = "nothing"
     old = {place: _dump(_encode(value, DEPTH_LIMIT)) for place, value in leaves(stored)}
     new = {place: _dump(_encode(value, DEPTH_LIMIT)) for place, value in leaves(here)}
     places = [*new, *(place for place in old if place not in new)]
     return tuple(
-        f"at {place or 'its only place'} it has {old.get(place, nothing)} and this call has {new.get(place, nothing)}"
+        f"at {place or 'its only place'} it has {old.get(place, 'nothing')}"
+        f" and this call has {new.get(place, 'nothing')}"
         for place in places
         if old.get(place) != new.get(place)
     )
@@ -94,15 +95,11 @@ def nearest(keys: Iterable[str], text: str) -> tuple[str, tuple[str, ...]] | Non
 
     None where no key can be read; a key that cannot is passed over.
     """
-    best: tuple[str, tuple[str, ...]] | None = None
+    found: list[tuple[str, tuple[str, ...]]] = []
     for other in keys:
-        try:
-            found = differing(parse(other), parse(text))
-        except ValueError:
-            continue
-        if best is None or len(found) < len(best[1]):
-            best = other, found
-    return best
+        with contextlib.suppress(ValueError):
+            found.append((other, differing(parse(other), parse(text))))
+    return min(found, key=lambda each: len(each[1]), default=None)
 
 
 def _dump(value: object) -> str:
@@ -143,16 +140,8 @@ def _qualified(cls: type) -> str:
     return f"{cls.__module__}.{cls.__qualname__}"
 
 
-def _write_int(value: int, depth: int) -> Any:
-    return value if -_WORD <= value < _WORD else {"int": hex(value)}
-
-
 def _write_float(value: float, depth: int) -> Any:
     return {"float": "nan" if math.isnan(value) else value.hex()}
-
-
-def _write_complex(value: complex, depth: int) -> Any:
-    return {"complex": [_write_float(value.real, depth), _write_float(value.imag, depth)]}
 
 
 def _write_items(value: Any, depth: int) -> Any:
@@ -172,9 +161,9 @@ def _bare(value: object) -> str:
 
 
 _WRITERS: dict[type, Callable[[Any, int], Any]] = {
-    int: _write_int,
+    int: lambda value, depth: value if -_WORD <= value < _WORD else {"int": hex(value)},
     float: _write_float,
-    complex: _write_complex,
+    complex: lambda value, depth: {"complex": [_write_float(part, depth) for part in (value.real, value.imag)]},
     bytes: lambda value, depth: {"bytes": value.hex()},
     tuple: _write_items,
     torch.Size: _write_items,
@@ -215,14 +204,12 @@ def _text(content: Any) -> str:
     return content
 
 
-def _table(cls: type) -> dict[str, Any]:
-    return {_bare(value): value for value in vars(torch).values() if isinstance(value, cls)}
+def _reader_of(kind: type) -> Callable[[Any, int], Any]:
+    table = {_bare(value): value for value in vars(torch).values() if isinstance(value, kind)}
 
-
-def _read_from(table: dict[str, Any], word: str) -> Callable[[Any, int], Any]:
     def read(content: Any, depth: int) -> Any:
         if content not in table:
-            raise ValueError(f"this torch has no {word} named {content!r}")
+            raise ValueError(f"this torch has no {kind.__name__} named {content!r}")
         return table[content]
 
     return read
@@ -236,9 +223,9 @@ _READERS: dict[str, Callable[[Any, int], Any]] = {
     "list": lambda content, depth: [_decode(item, depth) for item in content],
     "dict": lambda content, depth: dict(_decode(pair, depth + 1) for pair in content),
     "set": lambda content, depth: frozenset(_decode(item, depth) for item in content),
-    "dtype": _read_from(_table(torch.dtype), "dtype"),
-    "layout": _read_from(_table(torch.layout), "layout"),
-    "memory_format": _read_from(_table(torch.memory_format), "memory_format"),
+    "dtype": _reader_of(torch.dtype),
+    "layout": _reader_of(torch.layout),
+    "memory_format": _reader_of(torch.memory_format),
     "device": lambda content, depth: torch.device(content),
     "type": lambda content, depth: Named("type", _text(content)),
     "enum": lambda content, depth: Named("enum", _text(content)),

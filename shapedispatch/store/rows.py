@@ -78,8 +78,7 @@ class Row:
     ) -> Row:
         """A complete row; raises BadRow where a part has a type or a size that no store takes."""
         row = cls(kind, kernel, key, _sha256(key), dict(hard), dict(soft), variant, config, tuple(timings))
-        row = replace(row, checksum=row.computed_checksum())
-        return cls.from_bytes(row.to_bytes())
+        return cls.from_bytes(replace(row, checksum=row.computed_checksum()).to_bytes())
 
     @property
     def identity(self) -> str:

@@ -119,9 +119,8 @@ class Database:
         self.name = name
         size = self._judge_files()
         # In a folder that cannot be written SQLite cannot share the log's index and must be told that nobody writes.
-        writable = os.access(self.folder.path, os.W_OK)
         with _judged():
-            self._connect("mode=ro" if writable else "mode=ro&immutable=1")
+            self._connect("mode=ro" if os.access(self.folder.path, os.W_OK) else "mode=ro&immutable=1")
             if not self._run("SELECT 1 FROM sqlite_master LIMIT 1"):
                 raise FileNotFoundError(f"the store in {self.folder.path} is still being made")
         self._check(size)
@@ -152,15 +151,14 @@ class Database:
             connection.execute(f"PRAGMA {setting}")
 
     def _make_tables(self) -> None:
-        run = self._run
-        if run("PRAGMA journal_mode = WAL") != [("wal",)]:
+        if self._run("PRAGMA journal_mode = WAL") != [("wal",)]:
             raise OSError("SQLite cannot keep a write-ahead log here")
-        run("PRAGMA synchronous = NORMAL")
-        run(f"PRAGMA max_page_count = {SIZE_LIMIT // PAGE_BYTES}")
-        if not run("SELECT 1 FROM sqlite_master"):
+        self._run("PRAGMA synchronous = NORMAL")
+        self._run(f"PRAGMA max_page_count = {SIZE_LIMIT // PAGE_BYTES}")
+        if not self._run("SELECT 1 FROM sqlite_master"):
             with self._transaction():
                 for table in _TABLES:
-                    run(table)
+                    self._run(table)
 
     def _check(self, size: int) -> None:
         """Damaged unless tables are those made here, with no view or trigger beside them, and a small file is sound."""
@@ -216,14 +214,14 @@ class Database:
             self._run("DELETE FROM entries WHERE number <= (SELECT max(number) FROM entries) - ?", ENTRIES_LIMIT)
         return body
 
-    def entries(self, kernel: str | None = None, kind: str | None = None) -> list[tuple[object, object]]:
-        """Identity and content of each entry, of one kernel or one kind if these are given."""
-        query = "SELECT identity, body FROM entries"
+    def entries(self, kernel: str | None = None, kind: str | None = None) -> list[object]:
+        """The content of each entry, of one kernel or one kind if these are given."""
+        query = "SELECT body FROM entries"
         wanted = {name: value for name, value in (("kernel", kernel), ("kind", kind)) if value is not None}
         if wanted:
             query += " WHERE " + " AND ".join(f"{name} = ?" for name in wanted)
         with _judged():
-            return [(identity, body) for identity, body in self._run(query, *wanted.values())]
+            return [body for (body,) in self._run(query, *wanted.values())]
 
     def remove(self, identities: Iterable[object]) -> None:
         """Remove these entries."""
@@ -293,27 +291,22 @@ def _free_slot(folder: Folder) -> int:
 def _salvage(folder: Folder, name: str) -> list[object]:
     """Contents of a damaged database as far as they can be read; the caller judges each."""
     bodies: dict[object, None] = {}
-    connection: sqlite3.Connection | None = None
     with contextlib.suppress(Damaged, OSError, UnicodeError, sqlite3.Error):
         for side in _SIDES:
             folder.judge_file(name + side, SIZE_LIMIT)
-        connection = sqlite3.connect(f"{(folder.path / name).as_uri()}?mode=ro", uri=True, timeout=_BUSY_S)
-        for setting in ("trusted_schema = OFF", "cell_size_check = ON"):
-            connection.execute(f"PRAGMA {setting}")
-        tables = connection.execute("SELECT type, name, sql FROM sqlite_master LIMIT 9").fetchall()
-        # From both ends, since reading ends at the first damaged page.
-        for order in ("ASC", "DESC") if set(tables) == _EXPECTED else ():
-            bodies.update(_until_damage(connection, order))
-    if connection is not None:
-        with contextlib.suppress(sqlite3.Error):
-            connection.close()
+        uri = f"{(folder.path / name).as_uri()}?mode=ro"
+        with contextlib.closing(sqlite3.connect(uri, uri=True, timeout=_BUSY_S)) as connection:
+            for setting in ("trusted_schema = OFF", "cell_size_check = ON"):
+                connection.execute(f"PRAGMA {setting}")
+            tables = connection.execute("SELECT type, name, sql FROM sqlite_master LIMIT 9").fetchall()
+            # From both ends, since reading ends at the first damaged page.
+            for order in ("ASC", "DESC") if set(tables) == _EXPECTED else ():
+                bodies.update(dict.fromkeys(_until_damage(connection, order)))
     return list(bodies)
 
 
-def _until_damage(connection: sqlite3.Connection, order: str) -> dict[object, None]:
-    found: dict[object, None] = {}
+def _until_damage(connection: sqlite3.Connection, order: str) -> Iterator[object]:
     with contextlib.suppress(UnicodeError, sqlite3.Error):
         query = f"SELECT body FROM entries NOT INDEXED ORDER BY number {order} LIMIT ?"
         for (body,) in connection.execute(query, (ENTRIES_LIMIT,)):
-            found[body] = None
-    return found
+            yield body

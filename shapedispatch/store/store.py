@@ -98,10 +98,11 @@ class Store:
     def get(self, kernel: str, key: str, environment: Environment, *, kind: Kind = "choice") -> Found | Missing:
         """The row for a kernel's canonical ``key``: the first without soft differences, user's before shipped ones."""
         identity = identity_of(kind, kernel, key, environment.hard)
-        found = []
-        for origin, row in (("stored", self._disk.read(identity)), ("shipped", self._shipped.get(identity))):
-            if row is not None and (row.kernel, row.key, row.hard) == (kernel, key, environment.hard):
-                found.append(Found(row, origin, differences(row.soft, environment.soft)))  # type: ignore[arg-type]
+        found = [
+            Found(row, origin, differences(row.soft, environment.soft))  # type: ignore[arg-type]
+            for origin, row in (("stored", self._disk.read(identity)), ("shipped", self._shipped.get(identity)))
+            if row is not None and (row.kernel, row.key, row.hard) == (kernel, key, environment.hard)
+        ]
         self._counts["found" if found else "missing"] += 1
         if found:
             return min(found, key=lambda each: bool(each.soft_differences))
@@ -239,8 +240,7 @@ def _read_file(path: Path) -> tuple[list[Row], tuple[str, ...]]:
 
 
 def _is_like(row: Row, environment: Environment) -> bool:
-    soft = {part: row.soft.get(part) for part in environment.soft}
-    return row.hard == environment.hard and soft == environment.soft
+    return row.hard == environment.hard and all(row.soft.get(part) == here for part, here in environment.soft.items())
 
 
 def _about(row: Row, environment: Environment | None) -> list[str]:

@@ -67,6 +67,16 @@ def alive(group: int) -> bool:
     return False
 
 
+def until(done: Callable[[], bool], limit_s: float = 30) -> bool:
+    """Whether it comes true in time."""
+    end_s = time.monotonic() + limit_s
+    while not done():
+        if time.monotonic() > end_s:
+            return False
+        os.sched_yield()
+    return True
+
+
 def asked(worker: Worker, dispatcher: Any, variant: str, *args: Any) -> tuple[str | None, bool]:
     """What the worker says of a variant."""
     where = address(dispatcher.core.plain, dispatcher.core)
@@ -85,22 +95,24 @@ def test_a_build_and_a_variant_that_survive_compete(slow: Worker) -> None:
 
 
 @pytest.mark.parametrize("name", hostile.DEADLY)
-def test_what_hangs_or_dies_is_refused(quick: Worker, name: str) -> None:
+def test_what_hangs_or_dies_is_refused(quick: Worker, slow: Worker, name: str) -> None:
     """The call answers, the reason is kept, the candidate is not tried again, and its process group is gone."""
-    f = isolated(getattr(hostile, name), quick)
+    # What dies may take its time: on a busy machine the seconds that end what hangs would end it first.
+    worker = quick if hostile.DEADLY[name] == "not done after" else slow
+    f = isolated(getattr(hostile, name), worker)
     x = torch.arange(8.0)
-    quick._running()
-    group = group_of(quick)
+    worker._running()
+    group = group_of(worker)
     assert_same(f(x), x * 2)
     assert f.explain(x).variant == "plain"
     (refused,) = f.explain(x).refusals
     assert hostile.DEADLY[name] in refused.reasons[0]
-    assert not alive(group)
-    assert not group_of(quick)
+    assert until(lambda: not alive(group))  # all are killed at once, and one that was born there goes when it can
+    assert not group_of(worker)
 
     assert_same(f(x[:5]), x[:5] * 2)
     assert hostile.DEADLY[name] in f.explain(x[:5]).refusals[0].reasons[0]
-    assert not group_of(quick), "it was tried again"
+    assert not group_of(worker), "it was tried again"
 
 
 def test_what_no_worker_can_import_is_refused() -> None:
@@ -195,16 +207,6 @@ def test_an_interrupt_ends_the_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(KeyboardInterrupt):
         asked(made, hostile.fine, "sum", torch.ones(2))
     assert not alive(group)
-
-
-def until(done: Callable[[], bool], limit_s: float = 30) -> bool:
-    """Whether it comes true in time."""
-    end_s = time.monotonic() + limit_s
-    while not done():
-        if time.monotonic() > end_s:
-            return False
-        os.sched_yield()
-    return True
 
 
 PARENT = """
