@@ -273,4 +273,6 @@ def test_the_text_of_a_call_stays(args: Any, kwargs: Any, parts: str) -> None:
     x = memory[(-memory.data_ptr() // 4) % 4 :][:6].view(2, 3)
     places = {"x": x, "x.t()": x.t()}
     call = tuple(places.get(value, value) if type(value) is str else value for value in args)
-    assert canonical(storable(key(call, kwargs))) == f"[{STATE},{parts}]"
+    text = canonical(storable(key(call, kwargs)))
+    # Torch calls the precision of products "none" until anyone has set it, and "ieee" once it was set back.
+    assert text.replace('"ieee","ieee"', '"none","none"', 1) == f"[{STATE},{parts}]"
