@@ -9,7 +9,7 @@ constants; with ``exact``, one more build has all dims so.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping
 from typing import Any
 
 from torch import Tensor
@@ -55,7 +55,12 @@ class TritonKernel:
         self.dims = spec.dims
         self.key_schema = KeySchema(wrapped, spec.dims, spec.configs, spec.grid)
         self._names = self.key_schema.names
-        self.first: AsWritten = FirstConfig(wrapped, self._configs_here, self._names, spec.grid)
+        self.first: AsWritten = FirstConfig(
+            wrapped,
+            lambda: self.key_schema.configs_of(self.key_schema.ready().on_this_device()),
+            self._names,
+            spec.grid,
+        )
         # Without an autotuner below, what the decorator's configs fill in is missing from the call as it is written.
         alone = wrapped.tuning is None and spec.configs is not None and not wrapped.unsupported
         self.plain = self.first if alone else AsWritten(wrapped.original, self._names, spec.grid)
@@ -95,8 +100,9 @@ class TritonKernel:
     def key(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Key:
         """The key of a call; raises key.Bypass."""
         call_form: CallForm = args[0]
+        form = (call_form.by_position, *call_form.by_name)
         keys = self.key_schema.keys or self._scouted(self._call(args, kwargs))
-        return keys.key_of_bound(call_form.form(), args[1:], kwargs)[0]
+        return keys.key_of_bound(form, args[1:], kwargs)[0]
 
     def _scouted(self, call: KernelCall) -> Specializer:
         """The key after heuristics, grid and pruning have been seen at work, on one config."""
@@ -106,21 +112,18 @@ class TritonKernel:
             call.resolve(configs[left[0]] if left else None)
         return self.key_schema.extend(configs)
 
-    def _configs_here(self) -> Sequence[Any]:
-        return self.key_schema.configs_of(self.key_schema.ready().on_this_device())
-
     def identity(self) -> Mapping[str, str]:
         """What a stored choice depends on besides the key and the machine: the code, the candidates."""
         spec, tuning = self.spec, self.wrapped.tuning
-        configs = spec.configs if spec.configs is not None else (tuning.configs if tuning is not None else ())
-        declared = (repr(spec.hints), spec.dims, spec.static, spec.exact)
-        what = [("plan", declared), ("configs", configs), ("grid", spec.grid), ("heuristics", self.wrapped.heuristics)]
-        pruning = (tuning.early_config_prune, tuning.perf_model, tuning.top_k) if tuning is not None else ()
-        variants = [(variant.name or "", (variant.fn, variant.when)) for variant in spec.variants]
-        return {
-            "code": code_identity(self.wrapped.kernel),
-            "candidates": candidates_identity([*what, ("pruning", pruning), *variants]),
-        }
+        candidates: list[tuple[str, object]] = [
+            ("plan", (repr(spec.hints), spec.dims, spec.static, spec.exact)),
+            ("configs", self.key_schema.declared),
+            ("grid", spec.grid),
+            ("heuristics", self.wrapped.heuristics),
+            ("pruning", (tuning.early_config_prune, tuning.perf_model, tuning.top_k) if tuning is not None else ()),
+            *[(variant.name or "", (variant.fn, variant.when)) for variant in spec.variants],
+        ]
+        return {"code": code_identity(self.wrapped.kernel), "candidates": candidates_identity(candidates)}
 
     def arguments(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """The grid, the arguments by name, the options."""
@@ -191,7 +194,9 @@ class TritonKernel:
             raise Bypass(f"{', '.join(sorted(conflicts))} is given by the call and by a config")
         keys = self._scouted(call)
         call.key = self.key(args, kwargs)
-        _refuse_far_tensors(self._names, keys.far(call.key))
+        for place, device in keys.far(call.key).items():
+            if device == CPU:  # pinned or not, among those of a device
+                raise Bypass(f"{self._names[place]} lies on the CPU, and Triton's own launch looks at such addresses")
         left = call.pruned(configs)
         if configs and not left:
             raise Bypass("prune_configs_by leaves no config for this call")
@@ -306,13 +311,6 @@ class TritonKernel:
                 "Make this call once before the capture.",
             )
         )
-
-
-def _refuse_far_tensors(names: Sequence[str], far: Mapping[int, int]) -> None:
-    """Tensors on the host among those of a device: pinned or not, Triton's own launch looks at their addresses."""
-    for place, device in far.items():
-        if device == CPU:
-            raise Bypass(f"{names[place]} lies on the CPU, and Triton's own launch looks at such addresses")
 
 
 def _shared(value: Any, rule: Rule | None) -> Hashable:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from ..errors import in_a_line
@@ -75,13 +75,10 @@ class KernelCall:
         supplied = {name: self._supplied(name, keywords) for name in self.supplied}
         options = {name: value for name, value in keywords.items() if name not in self.names}
         resolved = ResolvedConfig(self.names, config, supplied, options, None, self.wrapped.tuning)
-        if self.grid is None:
-            return resolved
-        return ResolvedConfig(self.names, config, supplied, options, self._grid(resolved), self.wrapped.tuning)
+        return resolved if self.grid is None else replace(resolved, grid=self._grid(resolved))
 
     def _supplied(self, name: str, keywords: Mapping[str, Any]) -> Any:
-        default = self.parameters[self.names.index(name)].default
-        value = keywords.get(name, default)
+        value = keywords.get(name, self.parameters[self.names.index(name)].default)
         if value is inspect.Parameter.empty:
             raise ConfigMismatch(f"it gives no {name}, which has no default")
         return value

@@ -23,7 +23,8 @@ class KeySchema:
     """The key function of one kernel. ``dims`` are keyed by value; ``configs`` and ``grid`` are the decorator's.
 
     ``keys`` is None until a first call has been looked at: what device there is, what its configs fill in, and what
-    heuristics read is not known before. ``refusal`` says why no call can be keyed, if so.
+    heuristics read is not known before. ``refusal`` says why no call can be keyed, if so. ``declared`` are the configs
+    as they were written, here or at ``triton.autotune``, or the function that gives them.
     """
 
     def __init__(
@@ -39,7 +40,8 @@ class KeySchema:
         self.names = tuple(parameter.name for parameter in self.parameters)
         self._wrapped = wrapped
         self._dims = dims
-        self._given = configs
+        below = wrapped.tuning.configs if wrapped.tuning is not None else ()
+        self.declared = configs if configs is not None else below
         self._grid = grid
         self._configs: dict[int, tuple[Any, ...]] = {}
         self._first: Specializer | None = None
@@ -54,8 +56,11 @@ class KeySchema:
         return self.keys or self._first
 
     def _observed(self, supplied: Collection[str]) -> dict[str, frozenset[str]]:
-        read = self.reads.observed.items()
-        return {name: frozenset(found) for name, found in read if name in self.names and name not in supplied}
+        return {
+            name: frozenset(found)
+            for name, found in self.reads.observed.items()
+            if name in self.names and name not in supplied
+        }
 
     def _key_function(self, on_this_device: Callable[[], int], supplied: frozenset[str]) -> Specializer:
         observed = self._observed(supplied)
@@ -77,15 +82,11 @@ class KeySchema:
     def configs_of(self, device: int) -> tuple[Any, ...]:
         """The configs to choose from on a device."""
         if device not in self._configs:
-            self._configs[device] = tuple(self._all_configs(device))
+            configs = self.declared
+            if callable(configs):
+                configs = configs(torch.device("cpu") if device == CPU else torch.device("cuda", device))
+            self._configs[device] = tuple(configs)
         return self._configs[device]
-
-    def _all_configs(self, device: int) -> Sequence[Any]:
-        if callable(self._given):
-            return self._given(torch.device("cpu") if device == CPU else torch.device("cuda", device))
-        if self._given is not None:
-            return self._given
-        return self._wrapped.tuning.configs if self._wrapped.tuning is not None else ()
 
     def extend(self, configs: Iterable[Any]) -> Specializer:
         """The key, in a new layout where more has been read, or is filled in, than it knew of."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 import dis
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from types import CellType, CodeType, FunctionType
 from typing import Any
 
@@ -181,11 +182,8 @@ def _keywords_of(fn: Callable[..., Any]) -> tuple[frozenset[str], bool]:
 
 def _loads(code: CodeType, name: str) -> bool:
     """Whether a function's code ever reads its local ``name``; one that takes ``**kwargs`` only to swallow does not."""
-    return any("LOAD" in step.opname and name in _names(step.argval) for step in dis.get_instructions(code))
-
-
-def _names(argval: Any) -> tuple[Any, ...]:
-    return argval if isinstance(argval, tuple) else (argval,)  # one instruction may load two locals
+    loaded = [step.argval for step in dis.get_instructions(code) if "LOAD" in step.opname]
+    return any(name in (held if isinstance(held, tuple) else (held,)) for held in loaded)  # one step may load two
 
 
 _PLAIN = (int, float, bool, str, type(None))
@@ -215,9 +213,11 @@ def _readers(fn: Callable[..., Any], seen: set[tuple[int, int]]) -> list[Callabl
     names = dict.fromkeys(name for part in codes for name in part.co_names)
     constants = [const for part in codes for const in part.co_consts if isinstance(const, (str, int))]
     scope, closure = getattr(fn, "__globals__", {}), getattr(fn, "__closure__", None) or ()
-    roots = [_cell_reader(cell) for cell in dict(zip(code.co_freevars, closure, strict=False)).values()]
-    roots += [_reader(scope.get, name) for name in names if name in scope]
-    roots += [lambda: owner] if owner is not None else []
+    roots: list[Callable[[], Any]] = [
+        *[_cell_reader(cell) for cell in dict(zip(code.co_freevars, closure, strict=False)).values()],
+        *[partial(scope.get, name) for name in names if name in scope],
+        *([lambda: owner] if owner is not None else []),
+    ]
     return [reader for root in roots for reader in _below(root, names, constants, seen)]
 
 
@@ -254,10 +254,6 @@ def _cell_reader(cell: CellType) -> Callable[[], Any]:
             return _cell_reader
 
     return read
-
-
-def _reader(read: Callable[[str], Any], name: str) -> Callable[[], Any]:
-    return lambda: read(name)
 
 
 def _item_reader(root: Callable[[], Any], key: Any) -> Callable[[], Any]:

@@ -61,15 +61,10 @@ def spec_of(
         hints = check_hints(settings.hints, parameters)
     with settings.naming("static"):
         static = check_static(settings.static, parameters, hints)
-    hinted = [name for point in _points(hints) for name in point]
+    points = [hints] if isinstance(hints, Mapping) else [point for point in hints if isinstance(point, Mapping)]
+    hinted = [name for point in points for name in point]
     every = tuple(dict.fromkeys((*named, *hinted, *static)))
     return KernelSpec(every, hints, static, settings.exact, variants, _configs(configs), _grid(grid), mutates, inputs)
-
-
-def _points(hints: Hints) -> list[Mapping[str, Any]]:
-    if isinstance(hints, Mapping):
-        return [hints]
-    return [point for point in hints if isinstance(point, Mapping)]
 
 
 def _dims(wrapped: WrappedKernel, dims: Any, parameters: Collection[str]) -> tuple[str, ...]:

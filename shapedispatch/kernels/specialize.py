@@ -24,7 +24,7 @@ for the kernel's signature, because this is the part of a hit that grows with th
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Collection, Hashable, Mapping
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -48,10 +48,8 @@ class _Placeholder:
 
 ABSENT = _Placeholder("left to a config or a heuristic")
 MISSING = _Placeholder("missing")
-INT32 = range(-(2**31), 2**31)
-INT64 = range(-(2**63), 2**63)
-UINT64 = range(2**64)
-WIDE, WIDER = 4, 8  # added to an integer's class
+WIDTHS = ((range(-(2**31), 2**31), 0), (range(-(2**63), 2**63), 4), (range(2**64), 8))
+"""Integers of 32, 64 and unsigned 64 bits, and what each width adds to an integer's class."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,13 +100,8 @@ Bound: TypeAlias = tuple[tuple[Any, ...], dict[str, Any]]
 
 def _integer(value: int, specialize: bool, align: bool) -> int:
     """Triton's class of a plain integer as a number."""
-    if value in INT32:
-        width = 0
-    elif value in INT64:
-        width = WIDE
-    elif value in UINT64:
-        width = WIDER
-    else:
+    width = next((added for integers, added in WIDTHS if value in integers), None)
+    if width is None:
         raise Bypass(f"the integer {value} does not fit 64 bits")
     if not specialize:
         return width
@@ -227,7 +220,7 @@ class Specializer:
         noting_form = lambda *args, **kwargs: bound((len(args), *kwargs), *args, **kwargs)  # noqa: E731 - one line
         object.__setattr__(self, "_bound", bound)
         object.__setattr__(self, "of", noting_form if self.form else bound)
-        object.__setattr__(self, "bind", self._generate_bind())
+        object.__setattr__(self, "bind", self._made("@bind", [], [], ""))
 
     def key_of_bound(self, form: tuple[Hashable, ...], raw: tuple[Any, ...], options: Mapping[str, Any]) -> Keyed:
         """The key of a bound call; ``form`` is (number of positional arguments, *names of keywords) of the call."""
@@ -247,7 +240,8 @@ class Specializer:
             for label, part in zip(self.labels, key, strict=True)
             if label != "layout and device" and label not in left_out and not label.endswith(" read")
         ]
-        return (self.device_of(key), *kept)
+        state: Any = key[0]
+        return (state[1], *kept)  # the device, without the layout
 
     def differing(self, key: Key, other: Key) -> tuple[str, ...]:
         """The names of the parts in which two keys differ."""
@@ -271,22 +265,19 @@ class Specializer:
         far: Any = key[self.labels.index("devices")]
         return dict(zip(far[::2], far[1::2], strict=True))
 
-    @staticmethod
-    def device_of(key: Key) -> int:
-        """The device that a call with this key runs on."""
-        state: Any = key[0]
-        return state[1]  # type: ignore[no-any-return]  # what `_parts` has put there
-
     def _parts(self) -> list[tuple[str, str]]:
         """Each part of the key: what a person calls it, and the code that computes it."""
-        parts = [("layout and device", f"({self._layout()!r}, @here)"), ("alignment", "@off"), ("devices", "@far")]
-        parts += [(parameter.name, f"@k{i}") for i, parameter in enumerate(self.parameters)]
-        for i, parameter in enumerate(self.parameters):
-            if self.read_of(parameter.name):
-                parts.append((f"{parameter.name}.{', '.join(self.read_of(parameter.name))} read", f"@t{i}"))
-        parts += [(f"global {i}", f"@constant(@outer[{i}]())") for i in range(len(self.global_readers))]
-        parts += [("options", "@option_key(@options) if @options else None")]
-        return [*parts, ("form", "@form")] if self.form else parts
+        read = [(i, p.name, ", ".join(self.read_of(p.name))) for i, p in enumerate(self.parameters)]
+        return [
+            ("layout and device", f"({self._layout()!r}, @here)"),
+            ("alignment", "@off"),
+            ("devices", "@far"),
+            *[(name, f"@k{i}") for i, name, _ in read],
+            *[(f"{name}.{facets} read", f"@t{i}") for i, name, facets in read if facets],
+            *[(f"global {i}", f"@constant(@outer[{i}]())") for i in range(len(self.global_readers))],
+            ("options", "@option_key(@options) if @options else None"),
+            *([("form", "@form")] if self.form else []),
+        ]
 
     def _generate(self, key: str) -> Callable[..., Keyed]:
         """For a kernel ``(x, B)`` with ``B`` from a config and a grid that reads ``x.shape``::
@@ -304,24 +295,23 @@ class Specializer:
             _v1, _k1 = B, None
             return (("by value: ; x: shape", _here), _off, _far, _k0, ...), (_v0, _v1, ), (x, B, ), _options
         """
-        names = [parameter.name for parameter in self.parameters]
-        values, raw = "".join(f"@v{i}, " for i in range(len(names))), "".join(f"{name}, " for name in names)
-        form = ["@form"] if self.form else []
-        lines = [
-            f"def @bound({', '.join([*form, *_signature(self.parameters, self.supplied), '**@options'])}):",
-            "    @here, @off, @far = @device(), 0, ()",
-            *[self._classify(i, parameter) for i, parameter in enumerate(self.parameters)],
-            f"    return ({key}), ({values}), ({raw}), @options",
-        ]
-        return _made("@bound", "\n".join(lines), names, self._scope())
+        values = "".join(f"@v{i}, " for i in range(len(self.parameters)))
+        classified = [self._classify(i, parameter) for i, parameter in enumerate(self.parameters)]
+        lines = ["    @here, @off, @far = @device(), 0, ()", *classified]
+        return self._made("@bound", ["@form"] if self.form else [], lines, f"({key}), ({values}), ")
 
-    def _generate_bind(self) -> Callable[..., Bound]:
+    def _made(self, made: str, first: Sequence[str], lines: Sequence[str], results: str) -> Callable[..., Any]:
+        """The function ``made``, which binds a call, runs ``lines`` and returns ``results``, then a `Bound`."""
         names = [parameter.name for parameter in self.parameters]
-        source = (
-            f"def @bind({', '.join([*_signature(self.parameters, self.supplied), '**@options'])}):\n"
-            f"    return ({''.join(f'{name}, ' for name in names)}), @options"
-        )
-        return _made("@bind", source, names, self._scope())
+        takes = ", ".join([*first, *_signature(self.parameters, self.supplied), "**@options"])
+        raw = "".join(f"{name}, " for name in names)
+        source = "\n".join([f"def {made}({takes}):", *lines, f"    return {results}({raw}), @options"])
+        prefix = "_"
+        while any(name.startswith(prefix) for name in names):
+            prefix += "_"
+        scope = {name.replace("@", prefix): value for name, value in self._scope().items()}
+        exec(source.replace("@", prefix), scope)
+        return scope[made.replace("@", prefix)]  # type: ignore[no-any-return]  # the function that the line above made
 
     def _classify(self, i: int, parameter: Parameter) -> str:
         x = parameter.name
@@ -329,11 +319,7 @@ class Specializer:
             return _SUPPLIED.format(x=x, i=i)
         if parameter.constexpr:
             return _CONSTANT.format(x=x, i=i)
-        if self.by_value(x):
-            integer, other = x, f"@constant({x})"
-        else:
-            integer = _integer_code(parameter)
-            other = f"@argument({x}, {parameter.specialize}, {parameter.align})"
+        integer, other = (x, f"@constant({x})") if self.by_value(x) else _class_code(parameter)
         codes = [_FACETS.get(facet) or facet.replace("address", "@v{i}") for facet in self.read_of(x)]
         observed = "".join(f"{code.format(x=x, i=i)}, " for code in codes)
         return "\n".join([_TENSOR, _INTEGER, _OTHER]).format(
@@ -366,35 +352,25 @@ def _option_key(options: Mapping[str, Any]) -> Hashable:
     return tuple(sorted((name, _constant(value)) for name, value in options.items()))
 
 
-def _integer_code(parameter: Parameter) -> str:
-    """`_integer` of what fits 32 bits, as an expression."""
-    if not parameter.specialize:
-        return "0"
-    aligned = f"2 if not {parameter.name} & 15 else " if parameter.align else ""
-    return f"1 if {parameter.name} == 1 else {aligned}3"
+def _class_code(parameter: Parameter) -> tuple[str, str]:
+    """As expressions: `_integer` of what fits 32 bits, and `_argument` of what else is no tensor."""
+    x = parameter.name
+    aligned = f"2 if not {x} & 15 else " if parameter.align else ""
+    integer = f"1 if {x} == 1 else {aligned}3" if parameter.specialize else "0"
+    return integer, f"@argument({x}, {parameter.specialize}, {parameter.align})"
 
 
 def _signature(parameters: tuple[Parameter, ...], supplied: Collection[str]) -> list[str]:
     """The kernel's own signature, with a default for whatever stands behind a parameter that has one."""
     texts: list[str] = []
-    optional = False
+    default = ""
     for parameter in parameters:
         if parameter.keyword_only and "*" not in texts:
             texts.append("*")
-        default = "@MISSING" if optional else ""
+        default = "@MISSING" if default else ""
         if parameter.name in supplied:
             default = "@ABSENT"
         elif parameter.default is not inspect.Parameter.empty:
             default = f"@default_{parameter.name}"
-        optional = default != ""
         texts.append(f"{parameter.name}={default}" if default else parameter.name)
     return texts
-
-
-def _made(name: str, source: str, taken: Collection[str], scope: Mapping[str, Any]) -> Callable[..., Any]:
-    prefix = "_"
-    while any(other.startswith(prefix) for other in taken):
-        prefix += "_"
-    names = {key.replace("@", prefix): value for key, value in scope.items()}
-    exec(source.replace("@", prefix), names)
-    return names[name.replace("@", prefix)]  # type: ignore[no-any-return]  # the function that the line above made

@@ -31,7 +31,6 @@ NEAREST = 2
 """A call is offered what was found for so many of the hints nearest to it."""
 
 Point = Mapping[str, int]
-_median = attrgetter("median_us")
 
 
 class _Found(NamedTuple):
@@ -54,11 +53,10 @@ class TunedConfigs:
     def nearest(self, count: int = 1) -> list[Point]:
         """The hints nearest to the call, over the dims that are integers in it."""
         sizes = self.builder.sizes
-
-        def far(point: Point) -> float:
-            return distance(sizes, {name: size for name, size in point.items() if name in sizes})
-
-        return sorted(self.points, key=far)[:count]
+        return sorted(
+            self.points,
+            key=lambda point: distance(sizes, {name: size for name, size in point.items() if name in sizes}),
+        )[:count]
 
     def survivors(self, point: Point) -> list[int]:
         """What was found for a hint and may run this call."""
@@ -190,6 +188,6 @@ def _is_config(config: Any, described: Any) -> bool:
 
 def _nearly_best(choice: Choice) -> list[str]:
     """The variant chosen, then those that were nearly as fast, the fastest first."""
-    best = min((timing.median_us for timing in choice.timings), default=0.0)  # none where all but plain are wrong
-    near = sorted((timing for timing in choice.timings if timing.median_us <= best * NEARLY), key=_median)
-    return list(dict.fromkeys([choice.variant, *[timing.variant for timing in near]]))[:MOST_FOUND]
+    fastest = sorted(choice.timings, key=attrgetter("median_us"))  # none where all but plain are wrong
+    near = [timing.variant for timing in fastest if timing.median_us <= fastest[0].median_us * NEARLY]
+    return list(dict.fromkeys([choice.variant, *near]))[:MOST_FOUND]

@@ -27,10 +27,6 @@ class CallForm(NamedTuple):
     by_position: int
     by_name: tuple[str, ...]
 
-    def form(self) -> tuple[Any, ...]:
-        """The spelling as `KeyFunction.again` takes it."""
-        return (self.by_position, *self.by_name)
-
 
 @dataclass(frozen=True, slots=True)
 class ResolvedConfig:
@@ -49,7 +45,9 @@ class ResolvedConfig:
 
     def arguments(self, raw: Iterable[Any]) -> dict[str, Any]:
         """The kernel's arguments by name, as Triton shows them to a grid."""
-        return {**dict(zip(self.names, raw, strict=True)), **self.supplied}
+        known = dict(zip(self.names, raw, strict=True))
+        known.update(self.supplied)  # quicker than a third dict, and a hit may come by here
+        return known
 
     def sized(self, grid: Any, raw: tuple[Any, ...]) -> Sequence[int]:
         """The grid of this very call."""
@@ -135,8 +133,6 @@ class Direct(Run):
         self._launch = launch
         self._stream_of = stream_of
         self._device = device
-        self._names = resolved.names
-        self._supplied = resolved.supplied
         self._before = resolved.before if resolved.config is not None and resolved.config.pre_hook is not None else None
         constants = {path[0] for path in launch.compiled.src.constants if len(path) == 1}
         places = ((resolved.names.index(name), value) for name, value in resolved.supplied.items())
@@ -148,18 +144,10 @@ class Direct(Run):
         if self._before is not None:
             self._before(grid, raw)
         if type(grid) is not tuple:
-            grid = self._sized(grid, raw)
+            grid = self.resolved.sized(grid, raw)
         if self._filled:
             values = self._with_filled(values)
         return self._launch(grid, self._stream_of(self._device), values, raw)
-
-    def _sized(self, grid: Any, raw: tuple[Any, ...]) -> Any:
-        """As `ResolvedConfig.sized`, for the hit."""
-        if not callable(grid):
-            return self.resolved.sized(grid, raw)
-        meta = dict(zip(self._names, raw))  # noqa: B905 - as many by construction
-        meta.update(self._supplied)
-        return grid(meta)
 
     def launch_on_copies(self, grid: Any, values: tuple[Any, ...], raw: tuple[Any, ...]) -> Any:
         """See `Run.launch_on_copies`."""

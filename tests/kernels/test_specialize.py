@@ -199,7 +199,7 @@ def test_the_device_is_in_the_key() -> None:
 
     found = [key(keys=keys, **CALL) for _ in range(3)]
     assert len(set(found)) == 3
-    assert [keys.device_of(each) for each in found] == [0, 1, CPU]
+    assert [keys.class_of(each, ())[0] for each in found] == [0, 1, CPU]
     assert found[2][2] == ()
 
 

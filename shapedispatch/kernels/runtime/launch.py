@@ -199,14 +199,10 @@ def current_stream() -> Callable[[int], int]:
     return driver.active.get_current_stream  # type: ignore[no-any-return]  # a builtin without types
 
 
-def _never() -> bool:
-    return False
-
-
 def _on_cuda() -> bool:
     """Before CUDA has started there is no graph, and on a machine without a driver a torch built for CUDA raises."""
     return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
 
 
-capturing: Callable[[], bool] = _on_cuda if torch.backends.cuda.is_built() else _never
+capturing: Callable[[], bool] = _on_cuda if torch.backends.cuda.is_built() else lambda: False
 """Whether the current stream is being captured into a CUDA graph."""

@@ -59,13 +59,11 @@ class Builds:
     def __init__(self, kernel: Any, names: Sequence[str]) -> None:
         self.kernel = kernel
         self.names = list(names)
-        self._copies: dict[frozenset[str], Any] = {}
+        self._copies: dict[frozenset[str], Any] = {frozenset(): kernel}
 
     def function(self, static: Collection[str]) -> Any:
         """The kernel with these parameters as constants; itself where there are none."""
         wanted = frozenset(static)
-        if not wanted:
-            return self.kernel
         if wanted not in self._copies:
             self._copies[wanted] = static_copy(self.kernel, sorted(wanted))
         return self._copies[wanted]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any, Protocol, TypeAlias
 
 __all__ = ["Heuristics", "Layer", "Tuning", "View", "WrappedKernel", "config_text", "is_kernel", "unwrap"]
@@ -122,25 +123,17 @@ class WrappedKernel:
         if tuning.early_config_prune is not None:
             shown = view.unpacked(tuning.early_config_prune, given)
             left = list(tuning.early_config_prune(left, view.mapping(positional), **shown))
-        if tuning.perf_model is None or len(left) <= (most := _most(tuning.top_k, len(configs))):
+        model = tuning.perf_model
+        if model is None or len(left) <= (most := _most(tuning.top_k, len(configs))):
             return left
-        cost = {id(config): self._modelled(tuning.perf_model, config, positional, given, view) for config in left}
+        arguments = {**positional, **given}
+        cost = {id(config): model(**view.unpacked(model, arguments), **config.all_kwargs()) for config in left}
         return sorted(left, key=lambda config: cost[id(config)])[:most]
 
     def _above_tuning(self, positional: Mapping[str, Any], given: Mapping[str, Any], view: View) -> dict[str, Any]:
         """The keywords as they reach ``triton.autotune``: heuristics that lie above it have been evaluated."""
-        outer: list[Layer] = []
-        for layer in self.layers:
-            if isinstance(layer, Tuning):
-                break
-            outer.append(layer)
-        return WrappedKernel(self.original, self.kernel, tuple(outer)).keywords(positional, given, None, view)
-
-    @staticmethod
-    def _modelled(
-        model: Callable[..., float], config: Any, positional: Mapping[str, Any], given: Mapping[str, Any], view: View
-    ) -> float:
-        return model(**view.unpacked(model, {**positional, **given}), **config.all_kwargs())
+        outer = tuple(takewhile(lambda layer: isinstance(layer, Heuristics), self.layers))
+        return WrappedKernel(self.original, self.kernel, outer).keywords(positional, given, None, view)
 
 
 def _most(top_k: float | int, configs: int) -> int:
