@@ -15,7 +15,7 @@ import pkgutil
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ..kernels import c_signature
+from ..kernels import c_launch
 from ..kernels.runtime.wrappers import WrappedKernel
 from ..shapes.dims import every_point
 
@@ -25,13 +25,13 @@ __all__ = ["kernel_object"]
 def kernel_object(core: Any) -> Any:
     """The object for a `dispatcher.Core` whose backend is a `backend.TritonKernel`."""
     shown = _shown(core.backend.wrapped)
-    in_c = c_signature.bases()
+    in_c = c_launch.bases()
     cls = _class_over(type(shown), in_c)  # type: ignore[arg-type]  # a class is hashable
     made: Any = cls.__new__(cls)
     made.__dict__ = shown.__dict__  # one and the same: what is set on either is seen on both
     made.core = core
     if in_c is not None:
-        c_signature.attach(made, _grid_bound_over(in_c))
+        c_launch.attach(made, _grid_bound_over(in_c))
     return made
 
 

@@ -126,7 +126,7 @@ def bind(module: Any) -> str | None:
         return f"torch {torch.__version__} is not as the C module needs it: {error}"
     odd = torch.empty_strided((1, 3), (7, 2), dtype=torch.float16, device="cpu")
     words = module.sign_value(odd)
-    if words is None or struct.unpack("4q", words[-32:]) != (1, 7, 3, 2):
+    if words is None or struct.unpack("4q", words[-32:]) != (1, 3, 7, 2):
         return f"torch {torch.__version__} does not show a tensor's sizes and strides as they are"
     if not _tells_dtypes(module):
         return f"torch {torch.__version__} has dtypes that the C module cannot tell from each other"

@@ -11,7 +11,7 @@ from ..errors import in_a_line
 from ..hit import native
 from ..hit.table import Table
 from ..keys.key import Key
-from .c_launcher import c_launcher_of
+from .c_launch import c_launcher_of
 from .call import KernelCall
 from .runtime.loaded import Build, Builds, build_key
 from .runtime.wrappers import config_text

@@ -33,6 +33,14 @@ static int push(CallSignature *sig, uint64_t word)
     return 1;
 }
 
+static int push_all(CallSignature *sig, const int64_t *numbers, int count)
+{
+    for (int i = 0; i < count; i++)
+        if (!push(sig, (uint64_t)numbers[i]))
+            return 0;
+    return 1;
+}
+
 static uint64_t tagged(int tag, uint64_t low)
 {
     return (uint64_t)tag << 56 | low;
@@ -55,14 +63,6 @@ static void drop_objects(CallSignature *sig)
 }
 
 /* ------------------------------------------------------------------------------------------ the state around a call */
-
-static PyObject *ask(const Probe *probe)
-{
-    if (probe->direct != NULL)
-        return probe->direct(probe->self, NULL);
-    PyObject *const *parts = &PyTuple_GET_ITEM(probe->question, 0);
-    return PyObject_Vectorcall(parts[0], parts + 1, (size_t)PyTuple_GET_SIZE(probe->question) - 1, NULL);
-}
 
 /* None and False are 0; numbers are themselves, dtypes (which live for ever) their address; texts are short ones. */
 static int word_of(PyObject *answer, uint64_t *word)
@@ -169,8 +169,8 @@ static int note_tensor(CallSignature *sig, const PyObject *tensor, const View *v
 {
     if (sig->tensor_count == MOST_TENSORS)
         return 0;
-    Place place = {tensor, start, sig->overlap ? end_of(view, start) : start, view->device};
-    sig->tensors[sig->tensor_count++] = place;
+    uint64_t end = sig->overlap ? end_of(view, start) : start;
+    sig->tensors[sig->tensor_count++] = (Place){tensor, start, end, view->device};
     return 1;
 }
 
@@ -188,9 +188,8 @@ static int sign_tensor(CallSignature *sig, PyObject *tensor)
     uint64_t keyset, grad, dtype = 0, device;
     View view;
     /* The view comes last: it points into the tensor, and nothing else may run before it is copied. */
-    if (!keyset_of(tensor, &keyset) || !grad_of(tensor, &grad) || !view_of(tensor, keyset, &view, 1))
-        return 0;
-    if (view.ndim > 64 || (view.ndim > 0 && view.strides == NULL))
+    if (!keyset_of(tensor, &keyset) || !grad_of(tensor, &grad) || !view_of(tensor, keyset, &view, 1)
+        || view.ndim > 64 || (view.ndim > 0 && view.strides == NULL))
         return 0;
     memcpy(&dtype, &view.dtype, sizeof view.dtype);
     memcpy(&device, &view.device, sizeof device);
@@ -201,16 +200,9 @@ static int sign_tensor(CallSignature *sig, PyObject *tensor)
         return 0;
     uint64_t parameter = Py_TYPE(tensor) == torch.parameter;
     uint64_t first = parameter << 52 | grad << 48 | (start & 15) << 40 | (uint64_t)view.ndim << 32 | dtype;
-    if (sig->word_count + 3 + 2 * view.ndim > MOST_WORDS)
-        return 0;
-    push(sig, tagged(TENSOR, first));
-    push(sig, device);
-    push(sig, keyset);
-    for (int i = 0; i < view.ndim; i++) {
-        push(sig, (uint64_t)view.sizes[i]);
-        push(sig, (uint64_t)view.strides[i]);
-    }
-    return push_dtype(sig, tensor, view.dtype);
+    return push(sig, tagged(TENSOR, first)) && push(sig, device) && push(sig, keyset)
+        && push_all(sig, view.sizes, view.ndim) && push_all(sig, view.strides, view.ndim)
+        && push_dtype(sig, tensor, view.dtype);
 }
 
 /* Which tensors are one object: the first place of each, as key._same has it. */
@@ -254,9 +246,7 @@ static int sign_identical(CallSignature *sig, int tag, PyObject *object)
 static int sign_equal(CallSignature *sig, PyObject *object)
 {
     Py_hash_t hash = PyObject_Hash(object);
-    if (hash == -1)
-        return 0;
-    return push(sig, tagged(EQUAL, 0)) && push(sig, (uint64_t)(uintptr_t)Py_TYPE(object))
+    return hash != -1 && push(sig, tagged(EQUAL, 0)) && push(sig, (uint64_t)(uintptr_t)Py_TYPE(object))
         && push(sig, (uint64_t)hash) && hold(sig, object);
 }
 
@@ -264,9 +254,7 @@ static int sign_int(CallSignature *sig, PyObject *value)
 {
     int overflow;
     long long number = PyLong_AsLongLongAndOverflow(value, &overflow);
-    if (overflow)
-        return sign_equal(sig, value);
-    return push(sig, tagged(INT, 0)) && push(sig, (uint64_t)number);
+    return overflow ? sign_equal(sig, value) : push(sig, tagged(INT, 0)) && push(sig, (uint64_t)number);
 }
 
 /* The bits, which tell 0.0 from -0.0; every NaN is one. */
@@ -375,9 +363,8 @@ static int sign_arguments(CallSignature *sig, PyObject *args, PyObject *kwargs, 
 {
     Py_ssize_t count = PyTuple_GET_SIZE(args), first = receiver && count > 0;
     uint64_t shape = (uint64_t)count << 24 | (uint64_t)PyDict_GET_SIZE(kwargs) << 2;
-    if (!push(sig, shape | (uint64_t)first << 1 | (uint64_t)sig->overlap))
-        return 0;
-    if (first && !sign_kind(sig, Py_TYPE(PyTuple_GET_ITEM(args, 0))))
+    if (!push(sig, shape | (uint64_t)first << 1 | (uint64_t)sig->overlap)
+        || (first && !sign_kind(sig, Py_TYPE(PyTuple_GET_ITEM(args, 0)))))
         return 0;
     for (Py_ssize_t i = first; i < count; i++)
         if (!sign_value(sig, PyTuple_GET_ITEM(args, i)))

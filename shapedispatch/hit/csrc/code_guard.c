@@ -124,10 +124,8 @@ static int take_functions(CodeGuard *guard, PyObject *functions)
     guard->functions = PyMem_Calloc((size_t)PyTuple_GET_SIZE(functions) + 1, sizeof *guard->functions);
     for (Py_ssize_t i = 0; guard->functions != NULL && i < PyTuple_GET_SIZE(functions); i++) {
         PyObject *function = PyTuple_GET_ITEM(functions, i);
-        if (!PyFunction_Check(function)) {
-            PyErr_Format(PyExc_TypeError, "%R is no function", function);
-            return 0;
-        }
+        if (!PyFunction_Check(function))
+            return PyErr_Format(PyExc_TypeError, "%R is no function", function) != NULL;
         guard->function_count++;       /* what was taken of it is given back, also of half a one */
         if (!take_function(&guard->functions[i], function))
             return 0;
@@ -144,10 +142,8 @@ static int take_classes(CodeGuard *guard, PyObject *classes)
         return PyErr_NoMemory() != NULL;
     for (Py_ssize_t i = 0; i < count; i++) {
         PyObject *cls = PyTuple_GET_ITEM(classes, i);
-        if (!PyType_Check(cls)) {
-            PyErr_Format(PyExc_TypeError, "%R is no class", cls);
-            return 0;
-        }
+        if (!PyType_Check(cls))
+            return PyErr_Format(PyExc_TypeError, "%R is no class", cls) != NULL;
         guard->classes[i] = (PyTypeObject *)cls;
     }
     guard->class_count = count;

@@ -49,9 +49,8 @@ enum { NO_GRID = UINT32_MAX };
 static const char *driver_says(int error)
 {
     const char *text = NULL;
-    if (driver.error_text == NULL || driver.error_text(error, &text) != 0 || text == NULL)
-        return "unknown error";
-    return text;
+    int is_known = driver.error_text != NULL && driver.error_text(error, &text) == 0 && text != NULL;
+    return is_known ? text : "unknown error";
 }
 
 static int address_of(PyObject *value, uint64_t *address)
@@ -64,10 +63,8 @@ static int address_of(PyObject *value, uint64_t *address)
         *address = PyLong_AsUnsignedLongLong(value);
         return *address != (uint64_t)-1 || !PyErr_Occurred();
     }
-    if (Py_TYPE(value) != torch.tensor && Py_TYPE(value) != torch.parameter) {
-        PyErr_Format(PyExc_TypeError, "a %s is no address", Py_TYPE(value)->tp_name);
-        return 0;
-    }
+    if (Py_TYPE(value) != torch.tensor && Py_TYPE(value) != torch.parameter)
+        return PyErr_Format(PyExc_TypeError, "a %s is no address", Py_TYPE(value)->tp_name) != NULL;
     if (torch.exchange == NULL || torch.exchange->view_of(value, &view) != 0)
         return 0;
     *address = (uint64_t)(uintptr_t)view.data + view.byte_offset;
@@ -86,10 +83,8 @@ static int integer_of(PyObject *value, const Parameter *parameter, uint64_t *bit
     *bits = is_signed ? (uint64_t)PyLong_AsLongLong(value) : PyLong_AsUnsignedLongLong(value);
     if (*bits == (uint64_t)-1 && PyErr_Occurred())
         return 0;
-    if (fits(*bits, parameter->size, is_signed))
-        return 1;
-    PyErr_Format(PyExc_OverflowError, "%R does not fit %zu bytes", value, parameter->size);
-    return 0;
+    return fits(*bits, parameter->size, is_signed)
+        || PyErr_Format(PyExc_OverflowError, "%R does not fit %zu bytes", value, parameter->size) != NULL;
 }
 
 static int real_of(PyObject *value, size_t size, uint64_t *bits)
@@ -226,9 +221,8 @@ static int confirm(const CudaLauncher *launcher, Py_ssize_t i, Parameter *parame
     int error = driver.parameter_info(launcher->function, (size_t)i, &parameter->offset, &size);
     if (error == 0 && size == parameter->size && parameter->offset + size <= MOST_BYTES)
         return 1;
-    PyErr_Format(PyExc_ValueError, "parameter %zd of %U takes %zu bytes, and %zu are to be passed (%s)", i,
-        launcher->name, size, parameter->size, error == 0 ? "the driver knows it" : driver_says(error));
-    return 0;
+    return PyErr_Format(PyExc_ValueError, "parameter %zd of %U takes %zu bytes, and %zu are to be passed (%s)", i,
+        launcher->name, size, parameter->size, error == 0 ? "the driver knows it" : driver_says(error)) != NULL;
 }
 
 static int is_kind_of_size(int kind, Py_ssize_t size)
@@ -247,10 +241,8 @@ static int take_parameter(CudaLauncher *launcher, Py_ssize_t i, PyObject *given_
     Py_ssize_t size;
     if (!PyArg_ParseTuple(given_parameter, "Cnn", &parameter->kind, &size, &parameter->source))
         return 0;
-    if (!is_kind_of_size(parameter->kind, size) || parameter->source < 0) {
-        PyErr_Format(PyExc_ValueError, "%R is no parameter", given_parameter);
-        return 0;
-    }
+    if (!is_kind_of_size(parameter->kind, size) || parameter->source < 0)
+        return PyErr_Format(PyExc_ValueError, "%R is no parameter", given_parameter) != NULL;
     parameter->size = (size_t)size;
     if (parameter->kind != ZEROS && parameter->source >= launcher->values)
         launcher->values = parameter->source + 1;
@@ -261,18 +253,16 @@ static int take_parameters(CudaLauncher *launcher, PyObject *parameters)
 {
     size_t offset, size;
     launcher->count = PyTuple_GET_SIZE(parameters);
-    if (launcher->count > MOST_PARAMETERS) {
-        PyErr_Format(PyExc_ValueError, "%U takes more than %d parameters", launcher->name, MOST_PARAMETERS);
-        return 0;
-    }
+    if (launcher->count > MOST_PARAMETERS)
+        return PyErr_Format(PyExc_ValueError, "%U takes more than %d parameters", launcher->name, MOST_PARAMETERS)
+            != NULL;
     for (Py_ssize_t i = 0; i < launcher->count; i++)
         if (!take_parameter(launcher, i, PyTuple_GET_ITEM(parameters, i)))
             return 0;
     if (driver.parameter_info(launcher->function, (size_t)launcher->count, &offset, &size) != 0)
         return 1;                       /* the first that the driver does not know says how many there are */
-    PyErr_Format(PyExc_ValueError, "%U takes more than the %zd parameters that are to be passed", launcher->name,
-        launcher->count);
-    return 0;
+    return PyErr_Format(PyExc_ValueError, "%U takes more than the %zd parameters that are to be passed",
+        launcher->name, launcher->count) != NULL;
 }
 
 static PyObject *launcher_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
@@ -281,26 +271,22 @@ static PyObject *launcher_new(PyTypeObject *type, PyObject *args, PyObject *kwar
         NULL};
     PyObject *name, *parameters, *grid = Py_None, *meta = NULL, *answer = Py_None;
     unsigned long long function;
-    unsigned threads, shared;
-    int device;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "UKIIiO!|OO!O", names, &name, &function, &threads, &shared,
-            &device, &PyTuple_Type, &parameters, &grid, &PyDict_Type, &meta, &answer))
-        return NULL;
-    if (driver.launch == NULL || driver.work_stream == NULL || driver.current_context == NULL)
-        return PyErr_Format(PyExc_RuntimeError, "there is no driver to launch %U with", name);
     CudaLauncher *launcher = (CudaLauncher *)type->tp_alloc(type, 0);
-    if (launcher == NULL)
+    if (launcher == NULL
+        || !PyArg_ParseTupleAndKeywords(args, kwargs, "UKIIiO!|OO!O", names, &name, &function, &launcher->threads,
+            &launcher->shared, &launcher->device, &PyTuple_Type, &parameters, &grid, &PyDict_Type, &meta, &answer)) {
+        Py_XDECREF(launcher);
         return NULL;
+    }
     launcher->vectorcall = launcher_vectorcall;
     launcher->name = Py_NewRef(name);
     launcher->function = (void *)(uintptr_t)function;
-    launcher->threads = threads;
-    launcher->shared = shared;
-    launcher->device = device;
     launcher->grid[0] = NO_GRID;
     launcher->meta = Py_XNewRef(meta);
     launcher->answer = Py_NewRef(answer);
-    if (driver.current_context(&launcher->context) != 0 || launcher->context == NULL)
+    if (driver.launch == NULL || driver.work_stream == NULL || driver.current_context == NULL)
+        PyErr_Format(PyExc_RuntimeError, "there is no driver to launch %U with", name);
+    else if (driver.current_context(&launcher->context) != 0 || launcher->context == NULL)
         PyErr_Format(PyExc_RuntimeError, "no device is current to launch %U on", name);
     if (PyErr_Occurred() || !take_parameters(launcher, parameters)
         || (grid != Py_None && !grid_of(grid, launcher->grid)))

@@ -299,10 +299,8 @@ static int take_hooks(Hooks *hooks, PyObject *hooks_to_check, PyObject *kernel, 
 {
     take_watch(&hooks->globals_at, kernel, globals_at, NONE_ALONE);
     hooks->constant = Py_NewRef(constant);
-    if (PyTuple_GET_SIZE(hooks_to_check) > MOST_WATCHES) {
-        PyErr_Format(PyExc_ValueError, "more than %d attributes are to be watched", MOST_WATCHES);
-        return 0;
-    }
+    if (PyTuple_GET_SIZE(hooks_to_check) > MOST_WATCHES)
+        return PyErr_Format(PyExc_ValueError, "more than %d attributes are to be watched", MOST_WATCHES) != NULL;
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(hooks_to_check); i++) {
         PyObject *object, *name;
         int kind;

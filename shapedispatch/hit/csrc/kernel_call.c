@@ -9,7 +9,7 @@ typedef struct {
     Py_ssize_t launcher_at;             /* where a run of that type keeps its launcher */
 } KernelFastPath;
 
-/* A call on its way to its launch. What the steps have found is held, and NULL before. */
+/* A call on its way to its launch. What the steps have found, before `call`, is held, and NULL until then. */
 typedef struct {
     KeySchema *schema;
     CacheNode *node;
@@ -190,8 +190,7 @@ static PyObject *refuse_launch(const KernelFastPath *path, const unsigned sizes[
     PyObject *values = PyTuple_New(key_parameter_count(launch->schema));
     for (Py_ssize_t i = 0; values != NULL && i < PyTuple_GET_SIZE(values); i++)
         PyTuple_SET_ITEM(values, i, Py_NewRef(launch->call.values[i] == NULL ? Py_None : launch->call.values[i]));
-    if (values == NULL)
-        return NULL;
+    /* Without values the call is not made, and their error stays. */
     return PyObject_CallFunction(path->refused, "O(III)Nis", launch->launcher->name, sizes[0], sizes[1], sizes[2],
         values, error, driver_says(error));
 }
@@ -215,18 +214,14 @@ static Result run_launch(KernelFastPath *path, PyObject *grid, Launch *launch, P
 /* The law. A node is found also where there is no hit: the table may learn of its call. */
 static Result kernel_hit(KernelFastPath *path, PyObject *grid, Launch *launch, PyObject **answer)
 {
-    if (path->base.off)                                         /* 1 off */
-        return MISS;
-    if (!no_hooks(&path->hooks))                                /* 2 no modes */
-        return MISS;
-    if (!sign_launch(path, launch))                             /* 3 sign */
-        return MISS;
-    if (!find_slot(path, launch))                               /* 4 look up */
-        return MISS;
-    if (!find_launcher(path, launch) || !can_launch(launch))    /* 5 guards */
+    if (path->base.off                                              /* 1 off */
+        || !no_hooks(&path->hooks)                                  /* 2 no modes */
+        || !sign_launch(path, launch)                               /* 3 sign */
+        || !find_slot(path, launch)                                 /* 4 look up */
+        || !find_launcher(path, launch) || !can_launch(launch))     /* 5 guards */
         return MISS;
     /* All that may leave the launch to Python comes before the grid's function, which is called once a launch. */
-    return run_launch(path, grid, launch, answer);              /* 6 run */
+    return run_launch(path, grid, launch, answer);                  /* 6 run */
 }
 
 /* In Python: kernel_object.<method>(node, grid, *arguments). */
@@ -253,10 +248,7 @@ static PyObject *call_kernel(PyObject *kernel_object, KernelFastPath *path, PyOb
 {
     Launch launch;
     PyObject *answer = NULL;
-    launch.schema = NULL;
-    launch.node = NULL;
-    launch.slot = launch.sized = NULL;
-    launch.launcher = NULL;
+    memset(&launch, 0, offsetof(Launch, call));     /* the rest, which is large, is set before it is read */
     launch.call.arguments = arguments;
     launch.call.by_position = PyVectorcall_NARGS(flags);
     launch.call.names = names;

@@ -61,10 +61,8 @@ static int take_key_parameter(PyObject *given, KeyParameter *taken)
     Py_INCREF(taken->name);
     PyUnicode_InternInPlace(&taken->name);
     taken->fallback = Py_XNewRef(fallback);
-    if (strchr("cvkf", taken->kind) != NULL)
-        return 1;
-    PyErr_Format(PyExc_ValueError, "%R is no parameter", given);
-    return 0;
+    return strchr("cvkf", taken->kind) != NULL
+        || PyErr_Format(PyExc_ValueError, "%R is no parameter", given) != NULL;
 }
 
 static PyObject *schema_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
@@ -181,21 +179,6 @@ static int bind_call(const KeySchema *schema, Call *call)
 
 /* ------------------------------------------------------------------------------------------------ signing arguments */
 
-/* A tensor's device as `get_device` numbers it; one of another kind is not judged. */
-static int device_number(Device device, int64_t *number)
-{
-    *number = device.type == CPU ? -1 : device.index;
-    return device.type == CPU || device.type == CUDA;
-}
-
-static int push_all(CallSignature *sig, const int64_t *numbers, int count)
-{
-    for (int i = 0; i < count; i++)
-        if (!push(sig, (uint64_t)numbers[i]))
-            return 0;
-    return 1;
-}
-
 /* All tensors are on one device, which the first one's words begin with; a launch sees to it that it is current. */
 static int is_here(Call *call, int64_t device)
 {
@@ -209,27 +192,24 @@ static int is_here(Call *call, int64_t device)
 static int sign_pointer(Call *call, const KeyParameter *key_parameter, PyObject *tensor, uint64_t *address)
 {
     uint64_t keyset, dtype = 0;
-    int64_t device;
     View view;
     CallSignature *sig = call->sig;
     /* As in sign_tensor the view comes last. */
     if (!keyset_of(tensor, &keyset) || !view_of(tensor, keyset, &view, key_parameter->shape || key_parameter->stride))
         return 0;
     *address = (uint64_t)(uintptr_t)view.data + view.byte_offset;
+    int64_t device = view.device.type == CPU ? -1 : view.device.index;  /* as `get_device` numbers it */
     /* A tensor without elements has no address, whatever its view says; nor has one whose storage was freed. */
     int sized = view.sizes != NULL && view.ndim > 0;    /* without sizes an address shows that there are elements */
-    if (!device_number(view.device, &device) || *address < 4096 || (sized && elements_of(&view) == 0)
-        || view.ndim > 64 || (sized && view.strides == NULL) || !is_here(call, device))
+    if ((view.device.type != CPU && view.device.type != CUDA) || *address < 4096
+        || (sized && (elements_of(&view) == 0 || view.strides == NULL)) || view.ndim > 64 || !is_here(call, device))
         return 0;
     memcpy(&dtype, &view.dtype, sizeof view.dtype);
     uint64_t off = key_parameter->specialize && key_parameter->align && (*address & 15) != 0;
-    if (!push(sig, tagged(TENSOR, off << 40 | (uint64_t)view.ndim << 32 | dtype)) || !push(sig, keyset))
-        return 0;
-    if (key_parameter->shape && !push_all(sig, view.sizes, view.ndim))
-        return 0;
-    if (key_parameter->stride && !push_all(sig, view.strides, view.ndim))
-        return 0;
-    return push_dtype(sig, tensor, view.dtype);
+    return push(sig, tagged(TENSOR, off << 40 | (uint64_t)view.ndim << 32 | dtype)) && push(sig, keyset)
+        && (!key_parameter->shape || push_all(sig, view.sizes, view.ndim))
+        && (!key_parameter->stride || push_all(sig, view.strides, view.ndim))
+        && push_dtype(sig, tensor, view.dtype);
 }
 
 /* Triton's class of an integer, as specialize._integer has it. */
@@ -303,9 +283,8 @@ static int sign_keywords(Call *call, const KeySchema *schema)
     for (Py_ssize_t i = 0; i < name_count(call); i++) {
         PyObject *name = PyTuple_GET_ITEM(call->names, i);
         int is_option = key_parameter_named(schema, name, 0) < 0;
-        if ((is_option || schema->form) && !sign_equal(sig, name))
-            return 0;
-        if (is_option && !sign_value(sig, call->arguments[call->by_position + i]))
+        if (((is_option || schema->form) && !sign_equal(sig, name))
+            || (is_option && !sign_value(sig, call->arguments[call->by_position + i])))
             return 0;
     }
     return 1;

@@ -55,8 +55,6 @@ static PyObject *sign_call_here(PyObject *Py_UNUSED(module), PyObject *const *ca
     for (int i = 0; objects != NULL && i < sig.object_count; i++)
         PyTuple_SET_ITEM(objects, i, Py_NewRef(sig.objects[i]));
     drop_objects(&sig);
-    if (objects == NULL)
-        return NULL;
     return Py_BuildValue("y#N", (char *)sig.words, (Py_ssize_t)sig.word_count * 8, objects);
 }
 
@@ -119,13 +117,11 @@ static int intern_names(void)
 PyMODINIT_FUNC PyInit__native(void)
 {
 #ifdef Py_GIL_DISABLED
-    PyErr_SetString(PyExc_ImportError, "shapedispatch's C path relies on the GIL, which this Python is built without");
-    return NULL;
+    return PyErr_Format(PyExc_ImportError,
+        "shapedispatch's C path relies on the GIL, which this Python is built without");
 #endif
-    if (sizeof(void *) != sizeof(uint64_t)) {
-        PyErr_SetString(PyExc_ImportError, "shapedispatch's C path is written for 64-bit processors");
-        return NULL;
-    }
+    if (sizeof(void *) != sizeof(uint64_t))
+        return PyErr_Format(PyExc_ImportError, "shapedispatch's C path is written for 64-bit processors");
     PyTypeObject *types[] = {&FastPathType, &CacheNodeType, &CudaLauncherType, &KeySchemaType, &CodeGuardType,
         &GridBoundType, &KernelObjectType, &KernelFastPathType};
     PyObject *module = intern_names() ? PyModule_Create(&definition) : NULL;

@@ -86,9 +86,8 @@ static int same_object(PyObject *a, PyObject *b)
 
 static int node_is_of(const CacheNode *node, const CallSignature *sig, uint64_t hash)
 {
-    if (node->hash != hash || node->word_count != sig->word_count || node->object_count != sig->object_count)
-        return 0;
-    if (memcmp(node->cells, sig->words, (size_t)sig->word_count * sizeof(Cell)) != 0)
+    if (node->hash != hash || node->word_count != sig->word_count || node->object_count != sig->object_count
+        || memcmp(node->cells, sig->words, (size_t)sig->word_count * sizeof(Cell)) != 0)
         return 0;
     for (int i = 0; i < sig->object_count; i++)
         if (!same_object(node->cells[node->word_count + i].object, sig->objects[i]))

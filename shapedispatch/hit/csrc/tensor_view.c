@@ -38,9 +38,8 @@ static int flag_of(PyGetSetDef *attribute, PyObject *tensor, int *flag)
 static int grad_of(PyObject *tensor, uint64_t *grad)
 {
     int requires_grad, is_leaf = 0;
-    if (!flag_of(torch.requires_grad, tensor, &requires_grad))
-        return 0;
-    if (requires_grad && !flag_of(torch.is_leaf, tensor, &is_leaf))
+    if (!flag_of(torch.requires_grad, tensor, &requires_grad)
+        || (requires_grad && !flag_of(torch.is_leaf, tensor, &is_leaf)))
         return 0;
     *grad = requires_grad ? (uint64_t)(2 - is_leaf) : 0;
     return 1;

@@ -44,6 +44,14 @@ typedef struct {
     PyObject *self;
 } Probe;
 
+static PyObject *ask(const Probe *probe)
+{
+    if (probe->direct != NULL)
+        return probe->direct(probe->self, NULL);
+    PyObject *const *parts = &PyTuple_GET_ITEM(probe->question, 0);
+    return PyObject_Vectorcall(parts[0], parts + 1, (size_t)PyTuple_GET_SIZE(probe->question) - 1, NULL);
+}
+
 enum { MOST_PROBES = 16 };
 
 typedef struct {

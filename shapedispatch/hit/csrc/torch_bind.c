@@ -8,10 +8,8 @@ typedef int (*Take)(PyObject *value, const char *name, void *place);
 static int keep(PyObject *value, PyTypeObject *type, const char *name, void *place)
 {
     PyObject *before;
-    if (!PyObject_TypeCheck(value, type)) {
-        PyErr_Format(PyExc_TypeError, "%s is no %s", name, type->tp_name);
-        return 0;
-    }
+    if (!PyObject_TypeCheck(value, type))
+        return PyErr_Format(PyExc_TypeError, "%s is no %s", name, type->tp_name) != NULL;
     memcpy(&before, place, sizeof before);      /* of a type or of an object: the place may be either's */
     memcpy(place, &value, sizeof value);
     Py_INCREF(value);
@@ -42,20 +40,16 @@ static int take_dict(PyObject *value, const char *name, void *place)
 /* The C function behind an attribute of tensors. */
 static int take_attribute(PyObject *value, const char *name, void *place)
 {
-    if (!Py_IS_TYPE(value, &PyGetSetDescr_Type) || !PyType_IsSubtype(torch.tensor, PyDescr_TYPE(value))) {
-        PyErr_Format(PyExc_TypeError, "%s is no attribute of tensors that is written in C", name);
-        return 0;
-    }
+    if (!Py_IS_TYPE(value, &PyGetSetDescr_Type) || !PyType_IsSubtype(torch.tensor, PyDescr_TYPE(value)))
+        return PyErr_Format(PyExc_TypeError, "%s is no attribute of tensors that is written in C", name) != NULL;
     *(PyGetSetDef **)place = ((PyGetSetDescrObject *)Py_NewRef(value))->d_getset;
     return 1;
 }
 
 static int is_tuple_of_some(PyObject *value, const char *name)
 {
-    if (PyTuple_CheckExact(value) && PyTuple_GET_SIZE(value) > 0)
-        return 1;
-    PyErr_Format(PyExc_TypeError, "%s is no tuple, or an empty one", name);
-    return 0;
+    return (PyTuple_CheckExact(value) && PyTuple_GET_SIZE(value) > 0)
+        || PyErr_Format(PyExc_TypeError, "%s is no tuple, or an empty one", name) != NULL;
 }
 
 static int take_question(PyObject *question, const char *name, void *place)
@@ -81,10 +75,8 @@ static int take_questions(PyObject *value, const char *name, void *place)
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(value) && i < MOST_PROBES; i++, probes->count++)
         if (!take_question(PyTuple_GET_ITEM(value, i), name, &probes->probes[i]))
             return 0;
-    if (probes->count == PyTuple_GET_SIZE(value))
-        return 1;
-    PyErr_Format(PyExc_TypeError, "%s holds more than %d questions", name, MOST_PROBES);
-    return 0;
+    return probes->count == PyTuple_GET_SIZE(value)
+        || PyErr_Format(PyExc_TypeError, "%s holds more than %d questions", name, MOST_PROBES) != NULL;
 }
 
 static int take_exchange(PyObject *value, const char *Py_UNUSED(name), void *place)
@@ -92,11 +84,9 @@ static int take_exchange(PyObject *value, const char *Py_UNUSED(name), void *pla
     const Exchange *exchange = PyCapsule_GetPointer(value, "dlpack_exchange_api");
     if (exchange == NULL)
         return 0;
-    if (exchange->header.major != 1 || exchange->view_of == NULL) {
-        PyErr_Format(PyExc_TypeError, "version %u.%u of the DLPack exchange API%s", exchange->header.major,
-            exchange->header.minor, exchange->view_of == NULL ? ", without views" : "");
-        return 0;
-    }
+    if (exchange->header.major != 1 || exchange->view_of == NULL)
+        return PyErr_Format(PyExc_TypeError, "version %u.%u of the DLPack exchange API%s", exchange->header.major,
+            exchange->header.minor, exchange->view_of == NULL ? ", without views" : "") != NULL;
     *(const Exchange **)place = exchange;
     return 1;
 }
@@ -165,34 +155,17 @@ static PyObject *bind(PyObject *Py_UNUSED(module), PyObject *names)
  * many kinds shows the set that torch states for it. Where there is none, torch is asked.
  */
 typedef struct {
-    const char *object, *impl;
-    uint64_t keyset;
-    size_t size;                        /* bytes of the implementation that are sure to exist */
+    const char *start;
+    uint64_t word;                      /* what stands somewhere behind it */
+    size_t size;                        /* bytes from there on that are sure to exist */
 } Sample;
 
-static int word_is(const char *at, uint64_t word)
+/* The first offset, from `at` on, where every sample has its word; 0 for none. */
+static Py_ssize_t common_offset(const Sample *samples, Py_ssize_t count, size_t at)
 {
-    return memcmp(at, &word, sizeof word) == 0;
-}
-
-static Py_ssize_t impl_offset(const Sample *samples, Py_ssize_t count)
-{
-    Py_ssize_t last = torch.tensor->tp_basicsize - (Py_ssize_t)sizeof(uint64_t);
-    for (Py_ssize_t at = sizeof(PyObject); at <= last; at += sizeof(uint64_t)) {
+    for (; at + sizeof(uint64_t) <= samples[0].size; at += sizeof(uint64_t)) {
         Py_ssize_t i = 0;
-        while (i < count && word_is(samples[i].object + at, (uint64_t)(uintptr_t)samples[i].impl))
-            i++;
-        if (i == count)
-            return at;
-    }
-    return 0;
-}
-
-static Py_ssize_t keyset_offset(const Sample *samples, Py_ssize_t count)
-{
-    for (size_t at = 0; at + sizeof(uint64_t) <= samples[0].size; at += sizeof(uint64_t)) {
-        Py_ssize_t i = 0;
-        while (i < count && word_is(samples[i].impl + at, samples[i].keyset))
+        while (i < count && memcmp(samples[i].start + at, &samples[i].word, sizeof(uint64_t)) == 0)
             i++;
         if (i == count)
             return (Py_ssize_t)at;
@@ -206,7 +179,7 @@ static Py_ssize_t keyset_offset(const Sample *samples, Py_ssize_t count)
  */
 enum { BYTES_BEHIND_SIZES = (5 + 5 + 2 + 4) * 8, FARTHEST_SIZES = 512 };
 
-static int read_sample(PyObject *item, Sample *sample)
+static int read_sample(PyObject *item, Sample *of_tensor, Sample *of_impl)
 {
     PyObject *tensor, *keyset, *impl;
     View view;
@@ -214,11 +187,11 @@ static int read_sample(PyObject *item, Sample *sample)
         return 0;
     if (Py_TYPE(tensor) != torch.tensor || torch.exchange->view_of(tensor, &view) != 0)
         return 0;
-    sample->object = (const char *)tensor;
-    sample->keyset = PyLong_AsUnsignedLongLong(keyset);
-    sample->impl = PyLong_AsVoidPtr(impl);
-    uintptr_t sizes_at = (uintptr_t)view.sizes - (uintptr_t)sample->impl;
-    sample->size = sizes_at < FARTHEST_SIZES ? sizes_at + BYTES_BEHIND_SIZES : 0;
+    const char *address = PyLong_AsVoidPtr(impl);
+    uintptr_t sizes_at = (uintptr_t)view.sizes - (uintptr_t)address;
+    size_t size = sizes_at < FARTHEST_SIZES ? sizes_at + BYTES_BEHIND_SIZES : 0;
+    *of_tensor = (Sample){(const char *)tensor, (uint64_t)(uintptr_t)address, (size_t)torch.tensor->tp_basicsize};
+    *of_impl = (Sample){address, PyLong_AsUnsignedLongLong(keyset), size};
     return !PyErr_Occurred();
 }
 
@@ -230,16 +203,16 @@ PyDoc_STRVAR(calibrate_doc, "calibrate(samples, /)\n--\n\n"
 
 static PyObject *calibrate(PyObject *Py_UNUSED(module), PyObject *list)
 {
-    Sample samples[MOST_SAMPLES];
+    Sample tensors[MOST_SAMPLES], impls[MOST_SAMPLES];
     torch.impl_at = 0;
     if (!PyList_CheckExact(list) || PyList_GET_SIZE(list) > MOST_SAMPLES || torch.exchange == NULL)
         return PyErr_Format(PyExc_TypeError, "calibrate takes a list of at most %d samples, after bind", MOST_SAMPLES);
     Py_ssize_t count = PyList_GET_SIZE(list);
     for (Py_ssize_t i = 0; i < count; i++)
-        if (!read_sample(PyList_GET_ITEM(list, i), &samples[i]))
+        if (!read_sample(PyList_GET_ITEM(list, i), &tensors[i], &impls[i]))
             return PyErr_Occurred() ? NULL : PyErr_Format(PyExc_TypeError, "sample %zd is no tensor", i);
-    Py_ssize_t impl_at = count == 0 ? 0 : impl_offset(samples, count);
-    torch.keyset_at = impl_at == 0 ? 0 : keyset_offset(samples, count);
+    Py_ssize_t impl_at = count == 0 ? 0 : common_offset(tensors, count, sizeof(PyObject));
+    torch.keyset_at = impl_at == 0 ? 0 : common_offset(impls, count, 0);
     torch.impl_at = torch.keyset_at == 0 ? 0 : impl_at;
     use_shim(torch.impl_at != 0);
     return PyBool_FromLong(torch.impl_at != 0);

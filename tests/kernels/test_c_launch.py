@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 from triton import knobs
 
 from shapedispatch.hit import native, profiling
-from shapedispatch.kernels import c_signature
+from shapedispatch.kernels import c_launch
 from shapedispatch.kernels.runtime import launch
 from shapedispatch.settings.modes import set_mode
 from tests.paths import NO_COMPILER, c_module, taking
@@ -435,9 +435,9 @@ def test_what_has_no_dict_to_tell_is_looked_at(
     recorder: Recorder, monkeypatch: pytest.MonkeyPatch, switch: Any
 ) -> None:
     """At every hit, beside others that tell."""
-    silent = c_signature.hooks_to_check
+    silent = c_launch.hooks_to_check
     switch.flag = False
-    monkeypatch.setattr(c_signature, "hooks_to_check", lambda kernel: (*silent(kernel), (switch, "flag", "f")))
+    monkeypatch.setattr(c_launch, "hooks_to_check", lambda kernel: (*silent(kernel), (switch, "flag", "f")))
     kernel = bare(recorder, grid=(1,))
     assert in_c(recorder, lambda: kernel(X, Y, 60)) == 3
     before = recorder.c.in_c
@@ -554,13 +554,12 @@ def test_a_kernel_that_needs_more_is_tritons_launcher_s(
     recorder: Recorder, monkeypatch: pytest.MonkeyPatch, facts: dict[str, Any], reason: str
 ) -> None:
     """Its reason stands in the route; calls are right all the same."""
-    from shapedispatch.kernels import c_launcher
 
     def altered(compiled: Any, resolved: Any, device: int) -> Any:
         more = type("Compiled", (), {"metadata": compiled.metadata._replace(**facts), "src": compiled.src})
         return original(more, resolved, device)
 
-    original = c_launcher.c_launcher_of
+    original = c_launch.c_launcher_of
     monkeypatch.setattr("shapedispatch.kernels.offer.c_launcher_of", altered)
     kernel = bare(recorder, grid=(1,))
     assert in_c(recorder, lambda: kernel(X, Y, 60)) == 0
@@ -785,7 +784,7 @@ def test_another_device_is_another_call(recorder: Recorder) -> None:
 
 def test_with_several_devices_the_current_one_is_asked(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
     """Torch may have another device as the current one before it has a context there."""
-    monkeypatch.setattr(c_signature, "several_devices", lambda: True)
+    monkeypatch.setattr(c_launch, "several_devices", lambda: True)
     kernel = bare(recorder, grid=(1,))
     assert in_c(recorder, lambda: kernel(X, Y, 60)) == 3
     before, context = recorder.c.in_c, recorder.device
@@ -971,7 +970,7 @@ def test_the_object_is_still_tritons(recorder: Recorder) -> None:
 
 def test_without_a_road_every_call_is_pythons(recorder: Recorder) -> None:
     """A class over C's, before it was given one."""
-    bases = c_signature.bases()
+    bases = c_launch.bases()
     assert bases is not None
     asked = []
 
