@@ -163,7 +163,7 @@ class TrialRequest:
 class TunedConfigs(Protocol):
     """What processes have found for the hints of one thing; ``of`` is the class of calls, ``hint`` the hint's name."""
 
-    def recall(self, of: Key, hint: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    def look_up(self, of: Key, hint: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """The texts of the configs that were found, best first; or none, and sentences why they are found anew."""
 
     def keep(self, of: Key, hint: str, choice: Choice, configs: Sequence[str], instead: bool) -> tuple[str, ...]:

@@ -41,16 +41,13 @@ STRANGERS = {("kernels", "functions"), ("dispatch", "functions"), ("dispatch", "
 MOST_AT_THE_ROOT, MOST_MODULES, MOST_C_FILES = 8, 12, 14
 MOST_LINES, MOST_LINES_OF_A_FUNCTION = 400, 40
 
-# What is longer today. Each is to go: the test says so as soon as one is no longer needed.
-TOO_LONG: dict[str, set[str]] = {}
-
 # The only files with private names of torch or Triton in them, each with what it needs them for.
 PRIVATE = {
     "functions/compile/graph.py": "what a captured graph does: its operators, and the trace under way",
     "functions/compile/inductor.py": "Inductor as a compiler of graphs, and its list of generated modules",
     "functions/compile/tracer.py": "Dynamo as a tracer, and the guards that it made",
     "functions/fake_args.py": "fake tensors, and marks on them for Dynamo",
-    "functions/guards/guard_filter.py": "the guards that Dynamo made or leaves out, and settings that it takes for constant",
+    "functions/guards/guard_filter.py": "Dynamo's guards, and settings that it takes for constant",
     "functions/request.py": "an integer's dispatch keys tell a tensor that compiled code can take",
     "hit/call.py": "grad mode is set without an object around it",
     "hit/native.py": "what the C module is handed at its start",
@@ -68,13 +65,6 @@ OLD_WORDS = re.compile(
     "|unbuildable|unkeyed|unsettled|untouched|unwatched|wish",
     re.IGNORECASE,
 )
-STILL_OLD = {
-    "backend.recall",
-    "kernels.observed_reads.FACETS",
-    "kernels.observed_reads.watched_facets",
-    "store.kernel_store.HintFinds",
-    "store.kernel_store.recall",
-}
 
 
 def module_files(package: Path = PACKAGE) -> dict[str, Path]:
@@ -244,14 +234,13 @@ def test_modules_and_functions_stay_short(path: Path) -> None:
     found = {name for name, length in functions_in(path, text) if length > MOST_LINES_OF_A_FUNCTION}
     if text.count("\n") > MOST_LINES:
         found.add("the file")
-    assert found == TOO_LONG.get(str(path.relative_to(PACKAGE)), set())
+    assert found == set()
 
 
 def test_functions_in_c_are_seen() -> None:
     """The pattern finds what C functions there are: a function that is too long is not one that nobody saw."""
     text = (PACKAGE / "hit" / "csrc" / "module.c").read_text("utf-8")
     assert "PyInit__native" in dict(functions_in(Path("module.c"), text))
-    assert set(TOO_LONG) <= {str(path.relative_to(PACKAGE)) for path in PACKAGE.rglob("*")}
 
 
 # ---------------------------------------------------------------------------------------------------------------- names
@@ -333,7 +322,7 @@ def test_names_are_the_fields() -> None:
         if any(OLD_WORDS.fullmatch(word) for word in re.findall(r"[A-Z]?[a-z]+|[A-Z]+", name))
         if name not in ("look_up", "IMPLIED")  # to look up in a table; a guard that the key implies
     }
-    assert found == STILL_OLD
+    assert found == set()
 
 
 # --------------------------------------------------------------------------------------------------------------- owners

@@ -21,7 +21,7 @@ __all__ = ["Reads", "Unreadable", "outside"]
 
 ALWAYS: frozenset[str] = frozenset()
 SHAPE = frozenset({"shape"})
-FACETS: dict[str, frozenset[str]] = {
+TENSOR_READS: dict[str, frozenset[str]] = {
     **dict.fromkeys(
         ("dtype", "element_size", "itemsize", "is_floating_point", "is_complex", "layout", "is_sparse", "is_quantized"),
         ALWAYS,
@@ -147,7 +147,7 @@ class _WatchedTensor(torch.Tensor):
 
     watched: torch.Tensor
     watched_name: str
-    watched_facets: set[str]
+    watched_reads: set[str]
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -156,16 +156,16 @@ class _WatchedTensor(torch.Tensor):
         if not isinstance(handle, _WatchedTensor) or any(isinstance(other, _WatchedTensor) for other in args[1:]):
             raise Unreadable(f"the result of {name} on tensors")
         if name == "data_ptr":
-            return _Address(handle.watched.data_ptr(), handle.watched_facets)
-        if name not in FACETS:
+            return _Address(handle.watched.data_ptr(), handle.watched_reads)
+        if name not in TENSOR_READS:
             raise Unreadable(f"{name} of the tensor {handle.watched_name!r}")
-        handle.watched_facets.update(FACETS[name])
+        handle.watched_reads.update(TENSOR_READS[name])
         return func(handle.watched, *args[1:], **(kwargs or {}))
 
 
 def _watch(value: torch.Tensor, name: str, observed: set[str]) -> _WatchedTensor:
     handle = value.detach().as_subclass(_WatchedTensor)
-    handle.watched, handle.watched_name, handle.watched_facets = value, name, observed
+    handle.watched, handle.watched_name, handle.watched_reads = value, name, observed
     return handle
 
 

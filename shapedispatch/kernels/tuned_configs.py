@@ -96,7 +96,7 @@ class TunedConfigs:
         found, stored = self._remembered(point), self.builder.request.tuned_configs
         if found.places or stored is None:
             return found
-        texts, _ = stored.recall(*self._everywhere(point))
+        texts, _ = stored.look_up(*self._everywhere(point))
         places = self._places_of(texts)
         if places:
             self._remember(point, places, "the config that another process has found for this hint")
@@ -107,7 +107,7 @@ class TunedConfigs:
         stored = self.builder.request.tuned_configs
         if stored is not None and point is not None:
             where = self._everywhere(point)
-            useless, changed = stored.recall(*where)  # no candidates, else nothing would have been searched for
+            useless, changed = stored.look_up(*where)  # no candidates, else nothing would have been searched for
             how += f", searched again: {'; '.join(changed)}" if changed else ""
             texts = [config_text(self.builder.config(place)) for place in places]
             places = self._places_of(stored.keep(*where, choice, texts, instead=bool(useless))) or places

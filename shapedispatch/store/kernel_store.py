@@ -25,7 +25,7 @@ from .key_text import canonical, leaves, parse
 from .rows import BadRow, Kind
 from .store import Found, Missing, Row, Store
 
-__all__ = ["HintFinds", "KernelStore", "store_at"]
+__all__ = ["StoredConfigs", "KernelStore", "store_at"]
 
 _MOST_CONFIGS = 16
 """How many of a row's configs are looked at."""
@@ -81,9 +81,9 @@ class KernelStore:
         row = _row(self.kernel, _text(key), self._here(device), choice.variant, config, choice, "choice")
         return self.store.put(row, instead=instead) if row is not None else None
 
-    def tuned_configs(self, device: torch.device) -> HintFinds:
+    def tuned_configs(self, device: torch.device) -> StoredConfigs:
         """What processes have found for the hints of this kernel on this kind of device, as it stands now."""
-        return HintFinds(self.store, self.kernel, self._here(device))
+        return StoredConfigs(self.store, self.kernel, self._here(device))
 
     def missed(self, key: Key, device: torch.device) -> None:
         """Note a key that was met where nothing may be timed."""
@@ -100,7 +100,7 @@ class KernelStore:
         return environment(device).extended(**dict(self._identity()))
 
 
-class HintFinds:
+class StoredConfigs:
     """The configs that won at hints, best first, by their texts; see `backend.TunedConfigs`. Made for one decision.
 
     A store is asked once when this is made, so that what it has to warn of is said outside of any offer, where it is
@@ -113,7 +113,7 @@ class HintFinds:
         self._here = here
         self._known: dict[str, Found | Missing] = {"": store.get(kernel, "", here, kind="hint")}
 
-    def recall(self, of: Key, hint: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    def look_up(self, of: Key, hint: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """See `backend.TunedConfigs`: what was found under other conditions is to be found anew."""
         text = _canonical((of, hint)) or ""
         if text not in self._known:

@@ -202,7 +202,7 @@ import json, sys, warnings
 from pathlib import Path
 from shapedispatch.store import disk as store_disk
 from shapedispatch.keys.identity import Environment
-from shapedispatch.store.kernel_store import HintFinds
+from shapedispatch.store.kernel_store import StoredConfigs
 from shapedispatch.store.store import Row, Store
 from shapedispatch.store.key_text import parse
 
@@ -241,7 +241,7 @@ for row in store.rows():
         parse(row.key)
     except ValueError:
         pass
-found = HintFinds(store, "kernel", here).recall(parse('{"type":"evil.system"}'), "evil")
+found = StoredConfigs(store, "kernel", here).look_up(parse('{"type":"evil.system"}'), "evil")
 assert form == "files" or found == (("evil.system",), ()), found
 store.stats()
 store.merge(shipped)
