@@ -25,7 +25,7 @@ from .key_text import canonical, leaves, parse
 from .rows import BadRow, Kind
 from .store import Found, Missing, Row, Store
 
-__all__ = ["StoredConfigs", "KernelStore", "store_at"]
+__all__ = ["KernelStore", "StoredConfigs", "store_at"]
 
 _MOST_CONFIGS = 16
 """How many of a row's configs are looked at."""
