@@ -14,7 +14,7 @@ import triton.language as tl
 
 from shapedispatch import Store
 from shapedispatch.autotune.worker import Worker
-from shapedispatch.kernels.tuned_configs import TunedConfigs
+from shapedispatch.kernels.tuned_configs import ConfigSearch
 from shapedispatch.store import kernel_store
 from tests.gpu import isolated_kernels
 from tests.triton_core import dispatched
@@ -46,7 +46,7 @@ def test_a_second_process_does_not_search_again(tmp_path: Path, monkeypatch: pyt
     def search(*_: Any) -> Any:
         raise AssertionError("the configs were searched again")
 
-    monkeypatch.setattr(TunedConfigs, "search", search)
+    monkeypatch.setattr(ConfigSearch, "offer", search)
     kernel_store._kernel_stores.clear()
     kernel = dispatched(triton.autotune(configs=CONFIGS, key=["n"])(adds), store=store)
     called(kernel, 6000)
