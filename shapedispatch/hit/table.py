@@ -181,7 +181,7 @@ class Table:
         if self._fast_path is not None:
             self._fast_path.clear()
             self._fast_path.number(self._hits)
-        self._looks = 0
+        self._readings = 0
         self._settled = -1
         self._counts: Counter[str] = Counter()
         self.misses_by_reason: Counter[str] = Counter()
@@ -333,8 +333,8 @@ class Table:
             self.log.bypassed(reason, self.bypasses_by_reason[reason])
 
     def _hits_so_far(self) -> int:
-        self._looks += 1  # reading the number of hits takes one
-        return next(self._hits) - self._looks + 1
+        self._readings += 1  # reading the number of hits takes one
+        return next(self._hits) - self._readings + 1
 
     def _calls(self) -> int:
         """How many calls there were that had a key."""

@@ -27,8 +27,8 @@
 #include <dlfcn.h>
 #endif
 
-#include "cpython_api.h"
-#include "torch_api.h"
+#include "cpython_api.c"
+#include "torch_api.c"
 #include "tensor_view.c"
 #include "call_signature.c"
 #include "signature_cache.c"

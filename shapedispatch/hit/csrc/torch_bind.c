@@ -1,4 +1,4 @@
-/* Taking from torch what `torch_api.h` declares. */
+/* Taking from torch what `torch_api.c` declares. */
 
 /* ---------------------------------------------------------------------------------------- the module: binding torch */
 
