@@ -264,3 +264,18 @@ def test_what_runs_nested_graphs_is_neither_a_view_nor_written_by_inductor() -> 
     for target, about_sizes in ((torch.ops.higher_order.cond, False), (operator.add, True)):
         assert inductor._is_view(target) is about_sizes
         assert inductor._is_written(target) is about_sizes
+
+
+def test_compiling_leaves_the_recursion_limit_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Inductor raises it for the whole process when it has nothing in its cache."""
+    before, compile_fx = sys.getrecursionlimit(), inductor.compile_fx
+
+    def raising_it(*args: Any, **kwargs: Any) -> Any:
+        sys.setrecursionlimit(before + 1000)
+        return compile_fx(*args, **kwargs)
+
+    monkeypatch.setattr(inductor, "compile_fx", raising_it)
+    f = pinned(built(scaled, exact=True, hints=()), "exact")
+    f(X)
+    assert f.explain(X).variant == "exact"
+    assert sys.getrecursionlimit() == before

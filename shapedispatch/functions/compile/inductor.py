@@ -97,7 +97,7 @@ def compiler(options: Mapping[str, Any], code: Code) -> Compile:
 
     def compile_graph(gm: torch.fx.GraphModule, examples: Sequence[Any]) -> Run:
         refuse_unchecked(gm, examples)
-        with _modules_kept(code), _autotuning_quiet():
+        with _modules_kept(code), _autotuning_quiet(), _recursion_limit_kept():
             run = _compiled(gm, examples, patches, code, "size_asserts" not in options)
             if run is None:
                 run = _compiled(gm, examples, patches, code, trust=False)
@@ -115,6 +115,17 @@ def _modules_kept(code: Code) -> Iterator[None]:
         yield
     finally:
         code.modules += [module for module in PyCodeCache.modules if id(module) not in before]
+
+
+@contextlib.contextmanager
+def _recursion_limit_kept() -> Iterator[None]:
+    """Inductor raises the limit when it compiles, and leaves it raised."""
+    before = sys.getrecursionlimit()
+    try:
+        yield
+    finally:
+        with contextlib.suppress(RecursionError):  # of a caller who is as deep as that already
+            sys.setrecursionlimit(before)
 
 
 @contextlib.contextmanager
