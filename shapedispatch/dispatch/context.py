@@ -19,7 +19,7 @@ from ..backend import Backend, Offer, OfferRequest, TrialRequest
 from ..errors import render_call
 from ..hit.table import Table
 from ..keys.key import Key
-from ..keys.tree import device_of, tensors
+from ..keys.tree import device_of, leaves, tensors
 from ..settings.resolve import Resolved
 from ..store.kernel_store import KernelStore
 
@@ -90,6 +90,10 @@ class MissContext:
         """Why nothing may be run to see what it gives and costs, or None."""
         if offer.untimed:
             return offer.untimed
+        named = self.core.backend.arguments(self.args, self.kwargs)
+        for name in offer.written or ():
+            if any(isinstance(leaf, torch.nn.Module) for leaf in leaves(named.get(name))):
+                return f"it writes {name}, and the state of a module is not copied"
         if torch.are_deterministic_algorithms_enabled():
             return "deterministic algorithms are asked for, and timing is not deterministic"
         return trial.hooked() or trial.memory_refusal(self.settings.copy_limit)

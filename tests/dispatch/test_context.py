@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 
+from shapedispatch import shapedispatch
 from shapedispatch.backend import Candidate, Offer
 from shapedispatch.dispatch.context import MissContext
 from tests.fake_core import Backend, call, core_of
@@ -61,3 +62,18 @@ def test_what_is_new_is_told_against_the_nearest_key() -> None:
     assert core.ctx(core.backend.key((3,), {}), (3,), {}).new_because() == ()
     call(core, 3)
     assert core.ctx(core.backend.key((4,), {}), (4,), {}).new_because() == ("x",)
+
+
+def test_a_module_that_is_written_is_not_timed() -> None:
+    """Its state is no part of a call's copies: each run for timing would write the caller's own."""
+
+    def adds(module: torch.nn.Module, x: torch.Tensor) -> torch.Tensor:
+        module.total.add_(x)
+        return x * 2
+
+    module, x = torch.nn.Module(), torch.ones(3)
+    module.total = torch.zeros(3)
+    f = shapedispatch(hints=(), store=False, mutates=("module",), variants=[lambda module, x: adds(module, x)])(adds)
+    f(module, x)
+    assert module.total.tolist() == [1.0, 1.0, 1.0]
+    assert any("the state of a module is not copied" in note for note in f.explain(module, x).notes)
