@@ -78,6 +78,8 @@ class Candidate:
     """Of a hint's build: the hint."""
     supplied: bool = False
     """Whether a user wrote it: then nothing is known of what it writes."""
+    digits: int = 53
+    """The binary digits of its coarsest arithmetic, where that is known: its numbers are no finer."""
 
     def entry(self, choice: Choice, offer: Offer) -> Entry:
         """The entry that runs this for a choice made before."""
@@ -179,7 +181,8 @@ class OfferRequest:
     ``judge(variant, trial_request)`` is asked before a variant is made or run, and says why it may not be, if so.
     ``tuned_configs`` are those of all processes, where they are kept. With ``alone`` the one that is asked for comes
     without plain. ``untimed(offer)`` says why nothing of an offer would be timed, if so: then nothing is searched; nor
-    without ``search``, when the offer is made of what has been found.
+    without ``search``, when the offer is made of what has been found. The numbers of a build are checked by its graph
+    in ``room`` bytes, or not at all where that is None.
     """
 
     only: str | None = None
@@ -191,6 +194,7 @@ class OfferRequest:
     alone: bool = False
     untimed: Callable[[Offer], str | None] | None = None
     search: bool = True
+    room: int | None = None
 
     def wants(self, variant: str) -> bool:
         """Whether a variant is asked for."""

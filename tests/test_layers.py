@@ -44,7 +44,10 @@ MOST_LINES, MOST_LINES_OF_A_FUNCTION = 400, 40
 # The only files with private names of torch or Triton in them, each with what it needs them for.
 PRIVATE = {
     "functions/compile/graph.py": "what a captured graph does: its operators, and the trace under way",
+    "functions/compile/graph_check.py": "a mode that sees each operator, and trees of results",
     "functions/compile/inductor.py": "Inductor as a compiler of graphs, and its list of generated modules",
+    "functions/compile/operators.py": "what Inductor takes operators apart by, and how it calls one",
+    "functions/compile/shadow.py": "a mode that sees each operator, and what memory is whose",
     "functions/compile/tracer.py": "Dynamo as a tracer, and the guards that it made",
     "functions/fake_args.py": "fake tensors, and marks on them for Dynamo",
     "functions/guards/guard_filter.py": "Dynamo's guards, and settings that it takes for constant",

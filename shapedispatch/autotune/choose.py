@@ -20,7 +20,7 @@ from ..errors import in_a_line
 from ..keys.tree import device_of, span, tensors
 from ..records import Refusal, Timing
 from .benchmark import CONFIDENCE, BenchResult, ahead, error_us, interleaved_bench
-from .compare import difference
+from .compare import difference, tolerance_of
 from .measure import Timer, free_memory, peak_bytes, recorded_bytes
 from .preserve_state import bytes_to_copy, copy_call, generators, preserve_state
 
@@ -220,7 +220,7 @@ class PlainRaised(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """How a choice is made. ``tolerance`` is (rtol, atol), None for the dtype's own, False to check no numbers.
+    """How a choice is made. ``tolerance`` is (rtol, atol), False to check no numbers, else the dtype's own.
 
     ``budget_ms`` is wall time for all timing of one choice; a later candidate wins only by more than ``margin`` (a
     share) and beyond the noise. ``timer`` times one callable. ``objective`` says what is best.
@@ -229,7 +229,7 @@ class Rules:
     timer: Timer
     budget_ms: float = 200.0
     margin: float = 0.02
-    tolerance: tuple[float, float] | bool | None = None
+    tolerance: tuple[float, float] | bool | str | None = None
     objective: Objective = "time"
 
 
@@ -314,13 +314,13 @@ def _refusal(candidate: Candidate, expected: Outcome, trial: Trial, rules: Rules
     """Why the candidate's numbers disqualify it, or None."""
     try:
         actual = trial.outcome(candidate.run)
-        return None if rules.tolerance is False else _outcome_difference(expected, actual, rules.tolerance)
+        told = rules.tolerance if isinstance(rules.tolerance, tuple) else tolerance_of(candidate.digits)
+        return None if rules.tolerance is False else _outcome_difference(expected, actual, told)
     except Exception as error:  # noqa: BLE001 - the boundary where a candidate is judged; the reason is kept
         return _raised(error)
 
 
-def _outcome_difference(expected: Outcome, actual: Outcome, told: tuple[float, float] | bool | None) -> str | None:
-    tolerance = told if isinstance(told, tuple) else None
+def _outcome_difference(expected: Outcome, actual: Outcome, tolerance: tuple[float, float] | None) -> str | None:
     if expected.aliases != actual.aliases:
         return "its result shares other memory with the arguments than plain's does"
     if not all(map(torch.equal, expected.random, actual.random)):

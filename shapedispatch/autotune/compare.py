@@ -1,15 +1,23 @@
-"""Whether one result may stand for another: the same structure, the same numbers within what a build may differ by."""
+"""Whether one result may stand for another: the same structure, the same numbers within what a build may differ by.
+
+Where double precision says what is right (`inaccuracy`), a candidate may err by `FACTOR` times the largest of: what
+plain errs by at that place, what plain errs by at 99 of 100 places of such a magnitude, and `ULPS` units in the last
+place. A few places beyond that are excused where plain itself moves as far when all that it computes is moved by its
+rounding: a sum that cancels, a comparison that is nearly a tie. Else (`difference`) two results may differ by what is
+usual for their dtype.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-__all__ = ["TOLERANCES", "difference"]
+__all__ = ["FACTOR", "TOLERANCES", "ULPS", "difference", "inaccuracy", "tolerance_of"]
 
 TOLERANCES: Mapping[torch.dtype, tuple[float, float]] = {
     torch.float64: (1e-7, 1e-7),
@@ -27,6 +35,7 @@ A build sums in another order and keeps half-precision intermediates in float32,
 roundings of the largest terms in its sum. Whole numbers and booleans are equal or wrong.
 """
 
+_BY_DIGITS = {8: torch.bfloat16, 11: torch.float16}
 _COARSE = (0.25, 0.25)
 _HALF = (torch.float16, torch.complex32)
 _FILL, _FILL_IN_HALF = 1e6, 1e3
@@ -38,6 +47,11 @@ _OPAQUE = {
     if hasattr(torch, name)
 }
 """Dtypes that torch does no arithmetic in, where it has them: equal or wrong."""
+
+
+def tolerance_of(digits: int) -> tuple[float, float] | None:
+    """For numbers that arithmetic of so few binary digits has made; None for finer ones, where the dtype tells."""
+    return TOLERANCES[_BY_DIGITS[digits]] if digits in _BY_DIGITS else None
 
 
 def difference(
@@ -152,3 +166,88 @@ def _root_mean_square(sizes: Tensor, counted: Tensor) -> Tensor:
     shares = sizes / torch.where(largest > 0, largest, 1.0)
     norm: Tensor = torch.linalg.vector_norm(shares, dtype=torch.float64)
     return norm / counted.sum().clamp(min=1).sqrt() * largest
+
+
+# -------------------------------------------------------------------------------------- where doubles say what is right
+
+FACTOR = 4
+"""How many times plain's error a candidate's may be."""
+ULPS = 2
+"""Units in the last place that are nobody's error."""
+_FEW, _SHARE = 100, 0.01
+"""Of results with at most so many values any, else this share of them, may be excused."""
+_SAMPLE = 100_000
+"""Of how many errors a percentile is taken."""
+
+
+def inaccuracy(
+    plain: Tensor, actual: Tensor, right: Tensor | None, moved: Callable[[], Sequence[Tensor]], place: str
+) -> str | None:
+    """The first value that plain's accuracy does not excuse, as a sentence, or None.
+
+    ``right`` is in double precision, None for whole numbers and booleans, which are equal or wrong. ``moved`` gives
+    plain's results for inputs that differ by their rounding; it is asked only where something needs an excuse.
+    """
+    if right is None:
+        bad = plain != actual
+    else:
+        bad = _beyond(plain, actual, right)
+    if not bool(bad.any()):
+        return None
+    if int(bad.sum()) <= max(_SHARE * bad.numel(), _FEW if bad.numel() <= _FEW else 0):
+        bad = bad & ~_excused(plain, actual, moved())
+        if not bool(bad.any()):
+            return None
+    first = bad.reshape(-1).nonzero()[0, 0]
+    shown = [one.reshape(-1)[first].item() for one in (actual, plain, *([] if right is None else [right]))]
+    exact = "" if right is None else f", and {shown[2]:.9g} is right"
+    return (
+        f"{place} has {shown[0]:.9g} where plain has {shown[1]:.9g}{exact} ({int(bad.sum())} of {bad.numel()} values)"
+    )
+
+
+def _beyond(plain: Tensor, actual: Tensor, right: Tensor) -> Tensor:
+    """Where the candidate errs by more than it may."""
+    p, a = plain.double(), actual.double()
+    info = torch.finfo(plain.dtype)
+    r = torch.where(right.abs() > info.max, right.to(plain.dtype).double(), right)
+    own, theirs = _distance(p, r), _distance(a, r)
+    ulp = (r.abs() * info.eps).clamp(min=info.tiny).nan_to_num(info.tiny, info.tiny, info.tiny)
+    allowed = FACTOR * torch.maximum(torch.maximum(own, _usual(own, r)), ULPS * ulp)
+    same = (p == a) | (p.isnan() & a.isnan())
+    return ~same & (theirs > allowed)
+
+
+def _distance(one: Tensor, right: Tensor) -> Tensor:
+    """How far each value is from what is right: 0 where both are the same infinity, or no numbers."""
+    same = (one == right) | (one.isnan() & right.isnan())
+    numbers = one.isfinite() & right.isfinite()
+    return torch.where(same, 0.0, torch.where(numbers, (one - right).abs(), math.inf))
+
+
+def _usual(own: Tensor, right: Tensor) -> Tensor:
+    """What plain errs by at 99 of 100 places of about the same magnitude as each."""
+    flat, sizes = own.reshape(-1), torch.frexp(right.reshape(-1).nan_to_num(0, 0, 0))[1]
+    step = max(1, flat.numel() // _SAMPLE)
+    some, exponents = flat[::step], sizes[::step]
+    kept = some.isfinite()
+    some, exponents = some[kept], exponents[kept]
+    usual = torch.zeros_like(flat)
+    for exponent in exponents.unique().tolist():
+        near = some[(exponents - exponent).abs() <= 1]
+        usual[sizes == exponent] = torch.quantile(near, 0.99) if near.numel() > _FEW else near.max()
+    return usual.reshape(own.shape)
+
+
+def _excused(plain: Tensor, actual: Tensor, moved: Sequence[Tensor]) -> Tensor:
+    """Where plain is as unsteady as the candidate is far from it."""
+    excused = torch.zeros_like(plain, dtype=torch.bool)
+    for other in moved:
+        if other.shape != plain.shape:
+            continue
+        if plain.is_floating_point():
+            swing = _distance(other.double(), plain.double())
+            excused |= _distance(actual.double(), plain.double()) <= FACTOR * swing
+        else:
+            excused |= other != plain
+    return excused

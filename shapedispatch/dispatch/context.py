@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import torch
 
 from ..autotune.choose import Objective, Rules, Trial
-from ..autotune.measure import Timer
+from ..autotune.measure import Timer, free_memory
 from ..autotune.worker import Isolation, Worker, address
 from ..backend import Backend, Offer, OfferRequest, TrialRequest
 from ..errors import render_call
@@ -77,6 +77,8 @@ class MissContext:
 
     def offer(self, request: OfferRequest) -> Offer:
         """What may run the call."""
+        if self.settings.check is None:
+            request = replace(request, room=int(self.settings.copy_limit * free_memory(self.device)))
         return self.core.backend.offer(self.args, self.kwargs, self.key, self.core.table, request)
 
     def trial(self, offer: Offer) -> Trial:

@@ -225,8 +225,23 @@ class TorchFunction(CallSigner):
             if reasons:
                 builder.refuse(name, *reasons)
                 return
+            verdict = self._builder.verdict(build, call, builder.request.room)
+            if verdict.wrong:
+                memory.facts.no_builds[slot] = NoBuild(verdict.wrong)
+                builder.fail(name, verdict.wrong)
+                return
             builder.notes += build.notes()
-            builder.candidates.append(Candidate(name, build.run, build.check(), slot, build.route, point=point or None))
+            builder.candidates.append(
+                Candidate(
+                    name,
+                    build.run,
+                    build.check(),
+                    slot,
+                    build.route,
+                    point=point or None,
+                    digits=verdict.digits,
+                )
+            )
 
     # -- effects
 

@@ -11,7 +11,7 @@ import types
 import weakref
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..errors import in_a_line
 from ..hit.table import Table
@@ -19,6 +19,9 @@ from ..keys.signature import call_of
 from ..shapes.dims import point_of, variant_name
 from .compile.build import PLAIN_TYPES, Build, NoBuild, Trace
 from .request import BuildRequest
+
+if TYPE_CHECKING:
+    from .compile.graph_check import Verdict
 
 __all__ = ["Builder", "made", "trace_effects"]
 
@@ -47,7 +50,7 @@ class Builder:
         """The build of a variant for this call's class and the present state, made where there is none if ``make``."""
         for state in range(MOST_STATES):
             slot = call.slot(point, state)
-            build = memory.build(slot) or memory.facts.no_builds.get(slot)
+            build = memory.facts.no_builds.get(slot) or memory.build(slot)
             if build is None or build.invalidated():
                 why = memory.why_not_again(slot) if make else "it is not built, and nothing is built in this mode"
                 if why:
@@ -106,6 +109,18 @@ class Builder:
             build.release()
             return NoBuild(same_as=name, code=twin.code)
         return build
+
+    def verdict(self, build: Build, call: BuildRequest, room: int | None) -> Verdict:
+        """Whether its numbers are right, found out once; ``room`` is in bytes, None where nothing is to be run."""
+        from .compile.graph_check import Verdict
+
+        code = build.code
+        if code.verdict is None and code.check is not None and room is not None:
+            inputs = build.graph_inputs(*call_of(call.fn, {**call.scope, **call.fixed}))
+            unseen = Verdict(unjudged="what its graph is called with cannot be seen")
+            code.verdict = unseen if inputs is None else code.check.verdict(inputs, room)
+            code.check = None
+        return code.verdict or Verdict(unjudged="its graph has not been run")
 
     def _options(self, call: BuildRequest, point: Mapping[str, int]) -> Mapping[str, Any]:
         """A product is tuned at the hint, when it is compiled; any other kernel at its first run, whatever its size.

@@ -68,7 +68,7 @@ _bucket = _either(
     _word("pow2"), _size, _list(_size, where=lambda bounds: bool(bounds) and all(map(lt, bounds, bounds[1:])))
 )
 _pair = _list(_number(lambda part: part >= 0), where=lambda pair: len(pair) == 2)
-_tolerance = _either(_one(bool, where=lambda value: not value), _pair)
+_tolerance = _either(_one(bool, where=lambda value: not value), _word("sample"), _pair)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +117,7 @@ TABLE: Mapping[str, Setting] = MappingProxyType(
             Setting("store", True, _either(_flag, _text), "true, false or a path"),
             Setting("budget_ms", 200.0, _number(lambda budget: budget > 0), "a number of milliseconds above 0"),
             Setting("margin", 0.02, _SHARE, "a share from 0 to 1"),
-            Setting("check", None, _tolerance, "false, or [rtol, atol] of two numbers of at least 0"),
+            Setting("check", None, _tolerance, '"sample", false, or [rtol, atol] of two numbers of at least 0'),
             Setting("copy_limit", 0.1, _SHARE, "a share from 0 to 1"),
             Setting("isolate", False, _flag, _FLAG),
             _choice("regime", "stream", "graph"),

@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import Tensor, distributed
 from torch.fx import GraphModule
+from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from shapedispatch.functions.compile import graph
@@ -175,14 +176,14 @@ def test_a_read_in_a_function_that_is_called_counts() -> None:
 # what is not compiled
 
 
-def selected(x: Tensor, i: Tensor) -> Tensor:
-    """Plain refuses a negative index."""
-    return torch.index_select(x, 0, i) * 2
+def lost(x: Tensor, y: Tensor) -> Tensor:
+    """Plain refuses a probability above 1."""
+    return functional.binary_cross_entropy(x, y) * 2
 
 
-def in_a_checkpoint(x: Tensor, i: Tensor) -> Any:
+def in_a_checkpoint(x: Tensor, y: Tensor) -> Any:
     """Of which Dynamo makes a graph of its own."""
-    return checkpoint(selected, x, i, use_reentrant=False)
+    return checkpoint(lost, x, y, use_reentrant=False)
 
 
 def divided(x: Tensor, y: Tensor) -> Any:
@@ -191,14 +192,14 @@ def divided(x: Tensor, y: Tensor) -> Any:
 
 
 @pytest.mark.filterwarnings(REFUSED)
-@pytest.mark.parametrize("fn", [selected, in_a_checkpoint])
+@pytest.mark.parametrize("fn", [lost, in_a_checkpoint])
 def test_what_plain_checks_has_no_build(fn: Any) -> None:
     """Wherever in the function it stands."""
     f, x = built(fn, exact=True, hints=()), torch.ones(3, 2)
-    f(x, torch.tensor([0, 1]))
-    assert "plain checks the values that index_select gets" in str(f.explain(x, torch.tensor([0, 1])))
-    with pytest.raises(IndexError):
-        f(x, torch.tensor([0, -1]))
+    f(x, x)
+    assert "plain checks the values that binary_cross_entropy gets" in str(f.explain(x, x))
+    with pytest.raises(RuntimeError, match="between 0 and 1"):
+        f(3 * x, x)
 
 
 @pytest.mark.filterwarnings(REFUSED)

@@ -26,7 +26,7 @@ from ..guards.guard import Guard
 if TYPE_CHECKING:  # Inductor takes seconds to import, which is for the first build to pay
     from .inductor import Code
 
-__all__ = ["PLAIN_TYPES", "Build", "NoBuild", "Trace", "same_closure"]
+__all__ = ["GRAPH", "PLAIN_TYPES", "Build", "NoBuild", "Trace", "same_closure"]
 
 
 @dataclass
@@ -103,10 +103,31 @@ class Build(Trace):
         pairs = itertools.product(numbers, self.code.numbers)
         return tuple(f"the number {number} does not fit {dtype}" for number, dtype in pairs if not _fits(number, dtype))
 
+    def graph_inputs(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, ...] | None:
+        """What the graph is called with in a call of the function, which goes no further; None if it cannot be seen."""
+        scope = self.call.__globals__
+        names = [name for name in self.call.__code__.co_names if name.startswith(GRAPH) and name in scope]
+        if len(names) != 1:
+            return None
+        compiled = scope[names[0]]
+
+        def note(*inputs: Any) -> Any:
+            raise _GraphCalled(inputs)
+
+        try:
+            scope[names[0]] = note
+            self.call(*args, **kwargs)
+        except _GraphCalled as called:
+            return called.inputs
+        finally:
+            scope[names[0]] = compiled
+        return None
+
     def notes(self) -> tuple[str, ...]:
         """What a person may want to know."""
         views = ("it only makes views of its inputs and launches no kernel",) if self.code.only_views else ()
-        return (*views, "it was compiled for another function of the same source") if self.shared else views
+        shared = ("it was compiled for another function of the same source",) if self.shared else ()
+        return (*views, *shared, *self.code.notes)
 
     def of(self, fn: types.FunctionType) -> Build | None:
         """This build for another function of the same source and closure; None where it may not serve that one."""
@@ -130,6 +151,18 @@ def _fits(number: int | float, dtype: torch.dtype) -> bool:
         return True
     limits = torch.finfo(dtype) if dtype.is_floating_point or dtype.is_complex else torch.iinfo(dtype)
     return limits.min <= number <= limits.max
+
+
+GRAPH = "__compiled_fn"
+"""How the names begin by which generated code finds what was compiled."""
+
+
+class _GraphCalled(BaseException):
+    """Raised in place of a run of the compiled graph, with what it was given."""
+
+    def __init__(self, inputs: tuple[Any, ...]) -> None:
+        super().__init__()
+        self.inputs = inputs
 
 
 PLAIN_TYPES = (bool, int, float, str, bytes, type(None))

@@ -175,13 +175,11 @@ class Uncompilable(Exception):
     """Compiled code for this graph would not do what plain does; the message is why."""
 
 
-_CHECKED_BY_PLAIN = frozenset(
-    {"index_select", "index_add", "index_copy", "bernoulli", "binary_cross_entropy", "_assert_async"}
-)
+_CHECKED_BY_PLAIN = frozenset({"bernoulli", "binary_cross_entropy", "_assert_async"})
 
 
 def refuse_unchecked(gm: GraphModule, examples: Sequence[Any]) -> None:
-    """Where plain looks at values and raises, and compiled code takes them as they come: a negative index, say.
+    """Where plain looks at values and raises, and compiled code takes them as they come: probabilities above 1, say.
 
     Asked of Dynamo's graph. On a GPU plain ends in a device assertion there, which is no error that anyone could have
     caught.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import logging
 import re
 import sys
@@ -23,6 +24,8 @@ with warnings.catch_warnings():
 from ...hit.call import past_wrappers
 from ...keys.key import any_autocast
 from .graph import dtypes_of_numbers, only_computes, refuse_kernels, refuse_unchecked
+from .graph_check import GraphCheck, Verdict
+from .operators import decompositions, table_notes
 
 __all__ = ["Code", "compiler", "effects_only", "settings_identity", "skip_wrappers"]
 
@@ -51,6 +54,11 @@ class Code:
     numbers: set[torch.dtype] = field(default_factory=set)
     """What numbers that are inputs become."""
     holders: int = 1
+    check: GraphCheck | None = None
+    """What its numbers are judged by; None once they have been."""
+    verdict: Verdict | None = None
+    notes: tuple[str, ...] = ()
+    """What is not known of the operators that it calls."""
 
     def text(self) -> str:
         """The code without comments, which number the compilation, and without Inductor's own benchmark of it."""
@@ -97,11 +105,13 @@ def compiler(options: Mapping[str, Any], code: Code) -> Compile:
 
     def compile_graph(gm: torch.fx.GraphModule, examples: Sequence[Any]) -> Run:
         refuse_unchecked(gm, examples)
+        written = torch.fx.GraphModule(gm, copy.deepcopy(gm.graph))  # Inductor changes the one that it is given
         with _modules_kept(code), _autotuning_quiet(), _recursion_limit_kept():
             run = _compiled(gm, examples, patches, code, "size_asserts" not in options)
             if run is None:
                 run = _compiled(gm, examples, patches, code, trust=False)
         assert run is not None
+        code.check = GraphCheck(written, run)
         return run
 
     return compile_graph
@@ -148,11 +158,15 @@ def _compiled(
     out of a graph without a backward that calls no operator, whose result may have other sizes than it said.
     """
     code.sources.clear()
+    devices = {example.device.type for example in examples if isinstance(example, torch.Tensor)}
+    code.notes = tuple(note for device in sorted(devices) for note in table_notes(device))
     inference: list[Any] = []  # graphs without a backward; one that has one is in two parts
     trusted = False
 
     def inner(gm: torch.fx.GraphModule, examples: Sequence[Any], **kwargs: Any) -> Any:
         nonlocal trusted
+        # It would keep the graph out of Inductor's cache, and is done with: what it changes shows in the graph.
+        kwargs.pop("get_decomp_fn", None)
         refuse_kernels(gm)
         code.only_views &= _only_views(gm)
         code.numbers |= dtypes_of_numbers(gm)
@@ -164,7 +178,8 @@ def _compiled(
             inference.append(compiled)  # and where a release has another name for it, it keeps its wrappers
         return compiled
 
-    run: Any = compile_fx(gm, examples, inner_compile=inner, config_patches=dict(patches))
+    decomposed = decompositions(patches)
+    run: Any = compile_fx(gm, examples, inner_compile=inner, config_patches=dict(patches), decompositions=decomposed)
     if trusted and _OPERATORS_RESULT.search(code.sources[0]):
         return None
     # Autocast is ambient, as the key has it: with any, AOTAutograd turns it off around the graph.

@@ -36,7 +36,7 @@ from ..guards.guard_filter import (
     identities_guarded,
     is_of_a_class_with_values,
 )
-from .build import Trace
+from .build import GRAPH, Trace
 from .graph import aot_metadata, called, effects_of, nodes, unguarded_reads
 
 __all__ = ["GraphCompiler", "Replaced", "Untraceable", "trace"]
@@ -261,7 +261,7 @@ def _shorten(code: types.CodeType, scope: dict[str, Any], compiled: Any) -> None
 
     A dispatcher never runs a build while Dynamo traces, and Dynamo skips AOTAutograd's frames by itself.
     """
-    names = [name for name in code.co_names if name.startswith("__compiled_fn") and name in scope]
+    names = [name for name in code.co_names if name.startswith(GRAPH) and name in scope]
     if len(names) == 1:
         scope[names[0]] = getattr(compiled, "_torchdynamo_orig_callable", compiled)
 

@@ -1,0 +1,244 @@
+"""Whether compiled code computes what its graph says: both are run, on two sets of values, against double precision.
+
+First on the caller's values; then on floats of the same scale of which no two are equal and none is zero, so that
+nothing is right by chance. What reaches an index, a size, a branch or a check of values keeps the caller's. The
+function itself is not run.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from ...autotune.compare import inaccuracy
+from ...errors import in_a_line
+from .shadow import NotJudged, Shadow
+
+__all__ = ["GraphCheck", "Verdict"]
+
+SECONDS, TIMES_PLAIN = 0.05, 10
+"""How long a run in double precision may take: so long, or so many times what plain takes, whichever is longer."""
+MOVES = 3
+"""How often plain is run with all that it computes moved by its rounding, where a result needs an excuse."""
+
+Run = Callable[..., Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What came of a check: why the build is ``wrong``; or ``unjudged``, why that could not be said; else it is right.
+
+    ``digits`` are the binary digits of the coarsest arithmetic in the graph.
+    """
+
+    wrong: str = ""
+    unjudged: str = ""
+    digits: int = 53
+
+
+@dataclass(slots=True)
+class GraphCheck:
+    """A graph and what was compiled of it, until they have been compared."""
+
+    graph: Run
+    compiled: Run
+    clock: Callable[[], float] = field(default=time.perf_counter)
+
+    def verdict(self, inputs: Sequence[Any], room: int) -> Verdict:
+        """Run both on copies of these inputs of the graph; ``room`` is how many bytes a run may take for them."""
+        try:
+            return self._verdict(inputs, room)
+        except NotJudged as reason:
+            return Verdict(unjudged=str(reason))
+        except Exception as error:  # noqa: BLE001 - a candidate is judged here, and the reason kept
+            return Verdict(unjudged=f"the graph cannot be run beside doubles: {in_a_line(error)}")
+
+    def _verdict(self, inputs: Sequence[Any], room: int) -> Verdict:
+        for given in inputs:
+            if isinstance(given, Tensor) and (type(given) not in _PLAIN or given.layout is not torch.strided):
+                raise NotJudged("it takes tensors that are not plain")
+        values = [_flat(given) if isinstance(given, Tensor) else None for given in inputs]
+        wrong, kept, digits = self._compared(inputs, values, room)
+        if not wrong:
+            generator = torch.Generator().manual_seed(0)
+            drawn = [
+                distinct(value, generator) if value is not None and i not in kept else value
+                for i, value in enumerate(values)
+            ]
+            wrong, _, digits = self._compared(inputs, drawn, room)
+            wrong = wrong and f"{wrong}, on values that are all different"
+        return Verdict(wrong, digits=digits)
+
+    def _compared(
+        self, inputs: Sequence[Any], values: Sequence[Tensor | None], room: int
+    ) -> tuple[str, Collection[int], int]:
+        """What is wrong with one set of values, which inputs must keep the caller's, and the digits that were met."""
+        states = _generator_states(inputs)
+        begun = self.clock()
+
+        def stop(plain_seconds: float) -> str | None:
+            over = self.clock() - begun > max(SECONDS, TIMES_PLAIN * plain_seconds)
+            return "a run in double precision would take too long" if over else None
+
+        shadow = Shadow(stop, room)
+        given = _copies(inputs, values)
+        shadow.watch(given)
+        with shadow:
+            plain = _outcome(self.graph, given)
+            right = [shadow.doubles(one) for one in plain]
+        _restore(states)
+        try:
+            actual = _outcome(self.compiled, _copies(inputs, values))
+        except Exception as error:  # noqa: BLE001 - a candidate is judged here, and the reason kept
+            return f"it raised {in_a_line(error)}", (), 53
+        moved: list[list[Tensor]] = []
+
+        def moved_results(i: int) -> list[Tensor]:
+            if not moved:
+                moved.extend(self._moved(inputs, values, states))
+            return [results[i] for results in moved if len(results) == len(plain)]
+
+        found = _first_wrong(plain, actual, right, moved_results)
+        return found or "", shadow.kept, shadow.digits
+
+    def _moved(self, inputs: Sequence[Any], values: Sequence[Tensor | None], states: _States) -> Iterator[list[Tensor]]:
+        """Plain's results where its inputs, and what each operator makes of them, are off by their rounding."""
+        for seed in range(MOVES):
+            _restore(states)
+            with _Nudging(seed) as nudging:
+                yield _outcome(
+                    self.graph, _copies(inputs, [value if value is None else nudging.moved(value) for value in values])
+                )
+
+
+_PLAIN = (Tensor, torch.nn.Parameter)
+
+
+def _first_wrong(
+    plain: Sequence[Tensor],
+    actual: Sequence[Tensor],
+    right: Sequence[Tensor | None],
+    moved: Callable[[int], Sequence[Tensor]],
+) -> str | None:
+    if len(plain) != len(actual):
+        return f"it gives {len(actual)} tensors where the graph gives {len(plain)}"
+    for i, (p, a, r) in enumerate(zip(plain, actual, right, strict=True)):
+        if p.shape != a.shape or p.dtype != a.dtype:
+            return f"tensor {i} is {tuple(a.shape)} {a.dtype} where the graph has {tuple(p.shape)} {p.dtype}"
+        if p.numel() and not _equal(p, a):
+            found = inaccuracy(p, a, r, lambda i=i: moved(i), f"tensor {i} of the graph's")  # type: ignore[misc]
+            if found:
+                return found
+    return None
+
+
+def _equal(one: Tensor, other: Tensor) -> bool:
+    return bool(torch.equal(one, other))
+
+
+# ------------------------------------------------------------------------------------------------------------- one run
+
+
+def _outcome(run: Run, inputs: Sequence[Any]) -> list[Tensor]:
+    """What a run leaves, in an order: results, inputs as they are then, and gradients for seeds that all differ."""
+    results = [one for one in torch.utils._pytree.tree_leaves(run(*inputs)) if isinstance(one, Tensor)]
+    given = [one for one in inputs if isinstance(one, Tensor)]
+    outputs = [one for one in results if one.requires_grad and one.grad_fn is not None]
+    leaves = [one for one in given if one.requires_grad and one.is_leaf]
+    gradients: Sequence[Tensor | None] = ()
+    if outputs and leaves:
+        seeds = [_seed(one) for one in outputs]
+        gradients = torch.autograd.grad(outputs, leaves, seeds, allow_unused=True)
+    return [one.detach() for one in (*results, *given, *gradients) if one is not None]
+
+
+def _seed(output: Tensor) -> Tensor:
+    """A gradient to begin with: no two values equal, none zero."""
+    count = output.numel()
+    steps = torch.arange(1, count + 1, dtype=torch.float64, device=output.device).mul_(0.6180339887498949).remainder_(1)
+    return (steps + 0.5).reshape(output.shape).to(output.dtype)
+
+
+_States = Sequence[tuple[Callable[[Tensor], object], Tensor]]
+
+
+def _generator_states(inputs: Sequence[Any]) -> _States:
+    devices = {one.device.index for one in inputs if isinstance(one, Tensor) and one.device.type == "cuda"}
+    on_gpu = [
+        (lambda state, device=device: torch.cuda.set_rng_state(state, device), torch.cuda.get_rng_state(device))
+        for device in sorted(devices)
+    ]
+    return [(torch.set_rng_state, torch.get_rng_state()), *on_gpu]
+
+
+def _restore(states: _States) -> None:
+    for put_back, state in states:
+        put_back(state)
+
+
+class _Nudging(TorchDispatchMode):
+    """Moves what each operator makes by up to a unit in its last place."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        self._generator = torch.Generator().manual_seed(seed)
+
+    def moved(self, value: Tensor) -> Tensor:
+        """A copy of the values, moved."""
+        if not value.is_floating_point():
+            return value
+        by = 2 * torch.rand(value.shape, generator=self._generator, dtype=torch.float64).to(value.device) - 1
+        return (value.double() * (1 + torch.finfo(value.dtype).eps * by)).to(value.dtype)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if not func._schema.is_mutable and not any(one.alias_info for one in func._schema.returns):
+            for one in torch.utils._pytree.tree_leaves(result):
+                if isinstance(one, Tensor) and one.is_floating_point() and one.numel():
+                    one.copy_(self.moved(one))
+        return result
+
+
+# ---------------------------------------------------------------------------------------------------------- the values
+
+
+def _span(tensor: Tensor) -> int:
+    """How many elements lie between a tensor's first and its last, both counted."""
+    if not tensor.numel():
+        return 0
+    return 1 + sum((size - 1) * stride for size, stride in zip(tensor.size(), tensor.stride(), strict=True))
+
+
+def _flat(tensor: Tensor) -> Tensor:
+    """The caller's values as they lie in memory."""
+    return tensor.detach().as_strided((_span(tensor),), (1,), tensor.storage_offset()).clone()
+
+
+def _copies(inputs: Sequence[Any], values: Sequence[Tensor | None]) -> list[Any]:
+    """The inputs with these values: fresh tensors of the same layout, and leaves for autograd."""
+    return [given if value is None else _copy(given, value) for given, value in zip(inputs, values, strict=True)]
+
+
+def _copy(like: Tensor, value: Tensor) -> Tensor:
+    with torch.inference_mode(like.is_inference()):
+        fresh = value.clone().as_strided(like.size(), like.stride())
+        return fresh.requires_grad_() if like.requires_grad else fresh
+
+
+def distinct(values: Tensor, generator: torch.Generator) -> Tensor:
+    """Floats in the range of these, no two equal and none zero as far as the dtype has so many; others as they are."""
+    if not values.is_floating_point() or not values.numel() or not bool(values.isfinite().all()):
+        return values
+    low, high = (float(one) for one in values.double().aminmax())
+    if low == high:
+        low, high = (0.5 * low, 1.5 * high) if low else (0.5, 1.5)
+    count = values.numel()
+    places = torch.randperm(count, generator=generator).to(values.device)
+    spread = low + (high - low) * (places.double() + 0.5) / count
+    return torch.where(spread == 0, (high - low) / (4 * count), spread).to(values.dtype)

@@ -1,0 +1,257 @@
+"""Operators that compiled code gets wrong at special values, and what a build has in place of them.
+
+Tables that ship with the package name them, by device, release of torch and dtype: at nan, at infinities, at large or
+tiny values, in the sign of a zero, at a bad index. They are made by running every operator of torch's own database
+compiled and as written, against float64 (``benchmarks/operator_faults.py``). An operator that a table names is computed
+in another way, which is right, where one is known; else a build calls it as plain does.
+
+Only what the function itself calls is looked up: an operator that was asked as a whole (gelu) and is right may well be
+made of one that is wrong elsewhere (erf).
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from importlib import resources
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._inductor import lowering
+from torch._inductor.decomposition import select_decomp_table
+from torch.torch_version import TorchVersion
+
+__all__ = ["decompositions", "faults", "table_notes"]
+
+Operator = Any
+"""An ``OpOverload``."""
+Decomposition = Callable[..., Any]
+Faults = Mapping[str, Mapping[str, tuple[str, ...]]]
+"""The kinds of values at which an operator is wrong, by its name and the dtype; ``any`` is any dtype."""
+
+_SIGN = "sign of zero"
+
+# ----------------------------------------------------------------------------------------------------------- the tables
+
+
+@functools.cache
+def _tables() -> Mapping[str, Mapping[TorchVersion, Faults]]:
+    """By device, then by release."""
+    found: dict[str, dict[TorchVersion, Faults]] = {}
+    for file in (resources.files(__package__) / "operator_tables").iterdir():
+        device, _, release = file.name.removesuffix(".json").partition("_")
+        if release:
+            document = json.loads(file.read_text("utf-8"))
+            found.setdefault(device, {})[TorchVersion(release.replace("_", "."))] = document["operators"]
+    return found
+
+
+def _release() -> TorchVersion:
+    return TorchVersion(".".join(torch.__version__.split("+", maxsplit=1)[0].split(".")[:2]))
+
+
+def faults(device: str) -> Faults:
+    """What is known of this torch on a kind of device: its own table, else that of the newest torch."""
+    tables = _tables().get(device) or _tables()["cpu"]
+    return tables.get(_release()) or tables[max(tables)]
+
+
+def table_notes(device: str) -> tuple[str, ...]:
+    """What a person may want to know: that the table is another torch's."""
+    tables = _tables().get(device, {})
+    if _release() in tables:
+        return ()
+    known = f"torch {max(tables)}" if tables else "the CPU"
+    return (
+        f"which operators torch {_release()} compiles wrongly on {device} is not known, and what {known} does is used",
+    )
+
+
+def is_faulty(operator: Operator, device: str, dtypes: frozenset[str]) -> bool:
+    """Whether compiled code gets it wrong somewhere.
+
+    The sign of a zero that a sum comes to depends on the order of the terms, and is no fault.
+    """
+    known = faults(device).get(str(operator), {})
+    kinds = {kind for dtype, of_dtype in known.items() if dtype == "any" or dtype in dtypes for kind in of_dtype}
+    return bool(kinds - {_SIGN}) or (bool(kinds) and torch.Tag.pointwise in operator.tags)
+
+
+# ----------------------------------------------------------------------------------------------- what is right instead
+
+
+def _relu(x: Tensor) -> Tensor:
+    return torch.where(x <= 0, torch.zeros_like(x), x)
+
+
+def _neg(x: Tensor) -> Tensor:
+    return x * -1
+
+
+def _floor(x: Tensor) -> Tensor:
+    return torch.where((x > -1) & (x < 0), -torch.ones_like(x), torch.floor(x))
+
+
+def _ceil(x: Tensor) -> Tensor:
+    return torch.where((x > 0) & (x < 1), torch.ones_like(x), torch.ceil(x))
+
+
+def _rsqrt(x: Tensor) -> Tensor:
+    """A number below the smallest normal one, which a GPU's fast square root takes for 0, is made a larger one."""
+    return torch.where(x.abs() < torch.finfo(x.dtype).tiny, torch.rsqrt(x * 2.0**64) * 2.0**32, torch.rsqrt(x))
+
+
+def _sigmoid(x: Tensor) -> Tensor:
+    return 1 / (1 + torch.exp(x * -1))
+
+
+def _softshrink(x: Tensor, lambd: float = 0.5) -> Tensor:
+    inside = torch.where(x.isnan(), x, torch.copysign(torch.zeros_like(x), x))
+    return torch.where(x > lambd, x - lambd, torch.where(x < -lambd, x + lambd, inside))
+
+
+def _acosh(x: Tensor) -> Tensor:
+    return torch.where(x > 1e8, torch.log(x) + 0.6931471805599453, torch.acosh(x))
+
+
+def _tanh_backward(gradient: Tensor, y: Tensor) -> Tensor:
+    """1 - y * y would lose all digits where y is nearly 1."""
+    wide, like = y.float(), gradient.dtype
+    return (gradient.float() * ((1 - wide) * (1 + wide))).to(like)
+
+
+def _sigmoid_backward(gradient: Tensor, y: Tensor) -> Tensor:
+    """In plain's order, in which nothing overflows that does not there."""
+    wide = y.float()
+    return ((gradient.float() * (1 - wide)) * wide).to(gradient.dtype)
+
+
+def _maximum(a: Tensor, b: Tensor) -> Tensor:
+    """Of two zeros the positive one, as a GPU's own instruction has it."""
+    return torch.where((a == 0) & (b == 0), a + b, torch.maximum(a, b))
+
+
+def _minimum(a: Tensor, b: Tensor) -> Tensor:
+    return torch.where((a == 0) & (b == 0), (a * -1 + b * -1) * -1, torch.minimum(a, b))
+
+
+_aten = torch.ops.aten
+RIGHT: Mapping[str, Mapping[Operator, Decomposition]] = {
+    "cpu": {
+        _aten.softshrink.default: _softshrink,
+        _aten.acosh.default: _acosh,
+        _aten.tanh_backward.default: _tanh_backward,
+        _aten.sigmoid_backward.default: _sigmoid_backward,
+    },
+    "cuda": {
+        _aten.relu.default: _relu,
+        _aten.neg.default: _neg,
+        _aten.floor.default: _floor,
+        _aten.ceil.default: _ceil,
+        _aten.rsqrt.default: _rsqrt,
+        _aten.sigmoid.default: _sigmoid,
+        _aten.softshrink.default: _softshrink,
+        _aten.sigmoid_backward.default: _sigmoid_backward,
+        _aten.maximum.default: _maximum,
+        _aten.minimum.default: _minimum,
+    },
+}
+"""What compiled code gets right, and fuses: tried with the values that the tables are made with."""
+
+# -------------------------------------------------------------------------------------------------- called as by plain
+
+_library = torch.library.Library("shapedispatch", "FRAGMENT")
+
+
+@functools.cache
+def as_plain(operator: Operator, numbers: tuple[int, ...] = ()) -> Operator:
+    """An operator that the compiler knows nothing of but its results' sizes: its code calls the one that it is for.
+
+    ``numbers`` are the places of arguments that are numbers where a tensor is expected, as in ``x // 3``.
+    """
+    schema = operator._schema
+    text = str(schema)
+    text = text[text.index("(") :]
+    for i in numbers:
+        text = text.replace(f"Tensor {schema.arguments[i].name}", f"Scalar {schema.arguments[i].name}", 1)
+    overload = f"_{operator._overloadname}".removesuffix("_default")
+    name = "_".join([schema.name.partition("::")[2] + overload, *map(str, numbers)])
+    _library.define(name + text)
+    _library.impl(name, lambda *args, **kwargs: operator(*args, **kwargs), "CompositeExplicitAutograd")
+    own = getattr(torch.ops.shapedispatch, name).default
+    # Else the call would go through the function above, which takes some 10 us.
+    lowering.lowerings[own] = lowering.fallback_handler(operator, add_to_fallback_set=False)
+    return own
+
+
+class _Table:
+    """The decompositions of one compilation, which know whether they run inside one another."""
+
+    def __init__(self, usual: Mapping[Operator, Decomposition]) -> None:
+        self.usual = usual
+        self.depth = 0
+
+    @contextmanager
+    def inside(self) -> Iterator[None]:
+        self.depth += 1
+        try:
+            yield
+        finally:
+            self.depth -= 1
+
+    def entry(self, operator: Operator) -> Decomposition:
+        """The decomposition of an operator, as the compiler calls it."""
+        usual = self.usual.get(operator)
+
+        def decompose(*args: Any, **kwargs: Any) -> Any:
+            right = usual
+            if self.depth == 0:
+                device, dtypes = _kind_of_call(args, kwargs)
+                if is_faulty(operator, device, dtypes):
+                    right = RIGHT.get(device, {}).get(operator) or as_plain(operator, _numbers(operator, args))
+            if right is None:
+                return NotImplemented
+            with self.inside():
+                return right(*args, **kwargs)
+
+        return decompose
+
+
+def _numbers(operator: Operator, args: tuple[Any, ...]) -> tuple[int, ...]:
+    """The places of numbers where the operator expects tensors."""
+    pairs = enumerate(zip(operator._schema.arguments, args, strict=False))
+    return tuple(i for i, (a, given) in pairs if str(a.type) == "Tensor" and isinstance(given, _NUMBER))
+
+
+_NUMBER = (int, float, torch.SymInt, torch.SymFloat)
+
+
+def _kind_of_call(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[str, frozenset[str]]:
+    """The device of a call of an operator, and the dtypes of its tensors."""
+    found = [leaf for leaf in torch.utils._pytree.tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+    dtypes = frozenset(str(tensor.dtype).removeprefix("torch.") for tensor in found)
+    return (found[0].device.type if found else "cpu"), dtypes
+
+
+def decompositions(options: Mapping[str, Any]) -> dict[Operator, Decomposition]:
+    """What the compiler takes operators apart by, with those that it gets wrong computed rightly or as by plain.
+
+    ``options`` are the compiler's settings: they have a say in the usual ones.
+    """
+    with torch._inductor.config.patch(dict(options)):
+        usual = dict(select_decomp_table())
+    table = _Table(usual)
+    named = {name for releases in _tables().values() for known in releases.values() for name in known}
+    faulty = [operator for name in named if (operator := _operator_of(name)) is not None]
+    return {operator: table.entry(operator) for operator in (*usual, *faulty)}
+
+
+def _operator_of(name: str) -> Operator | None:
+    """The operator of a name such as ``aten.add.Tensor``, where this torch has it."""
+    found: Any = torch.ops
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    return found

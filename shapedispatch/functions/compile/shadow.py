@@ -1,0 +1,230 @@
+"""A run of a graph with every value twice: as plain has it, and in double precision beside it.
+
+A mode of torch's dispatcher sees each operator that runs, in the forward and in the backward, and runs it again on the
+doubles. What plain decides (indices, masks, random numbers) the doubles follow, and a cast to fewer digits rounds them
+as it rounds plain's. Whose values reach an index, a size or a check of values is noted on the way.
+"""
+
+from __future__ import annotations
+
+import struct
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode
+
+__all__ = ["NotJudged", "Shadow"]
+
+_NARROW = (torch.float32, torch.float16, torch.bfloat16)
+_DIGITS = {torch.bfloat16: 8, torch.float16: 11, torch.float32: 24, torch.float64: 53}
+# fmt: off
+_VALUES_MATTER = frozenset((
+    "_local_scalar_dense", "nonzero", "nonzero_static", "masked_select", "bernoulli", "multinomial", "poisson",
+    "binomial", "histc", "bincount", "binary_cross_entropy", "binary_cross_entropy_backward", "_assert_async",
+    "_assert_scalar", "repeat_interleave", "_unique2", "unique_consecutive", "unique_dim", "linalg_cholesky_ex",
+    "_linalg_check_errors", "linalg_eigh", "searchsorted", "bucketize", "grid_sampler_2d", "grid_sampler_3d",
+    "_standard_gamma", "_sample_dirichlet", "normal", "segment_reduce", "equal", "allclose",
+))
+# fmt: on
+"""Operators that look at values: they raise at some, or take them for sizes or places."""
+_INDEXING = ("index", "gather", "scatter", "take", "embedding", "one_hot", "nll_loss", "unpool", "put", "cross_entropy")
+_SWEEP = 64
+"""After so many operators, what belongs to freed memory is let go."""
+
+
+class NotJudged(Exception):
+    """The run was stopped, or cannot be followed; the message is why."""
+
+
+@dataclass(slots=True)
+class _Memory:
+    """What stands beside one storage: its values as doubles, and which inputs they came from."""
+
+    owner: StorageWeakRef
+    dtype: torch.dtype
+    doubles: Tensor | None
+    inputs: frozenset[int]
+
+
+class Shadow(TorchDispatchMode):
+    """Runs what is called inside twice; asked afterwards for the `doubles` of a result.
+
+    ``stop(plain_seconds)`` is asked after each operator and says why to stop, if so; ``room`` is how many bytes the
+    doubles may take.
+    """
+
+    def __init__(self, stop: Callable[[float], str | None], room: int) -> None:
+        super().__init__()
+        self._stop, self._room = stop, room
+        self._memories: dict[int, _Memory] = {}
+        self._bytes = self._count = 0
+        self._plain_seconds = 0.0
+        self.kept: set[int] = set()
+        """The inputs whose values reach an index, a size or a check of values."""
+        self.digits = 53
+        """Of the coarsest arithmetic that was met."""
+
+    def watch(self, inputs: Sequence[Any]) -> None:
+        """Note these tensors as the inputs that they are."""
+        for i, given in enumerate(inputs):
+            if isinstance(given, Tensor):
+                self._memory(given).inputs = frozenset((i,))
+
+    def doubles(self, tensor: Tensor) -> Tensor | None:
+        """The tensor in double precision, as the operators would have made it; None of whole numbers and booleans."""
+        if tensor.dtype is torch.float64:
+            return tensor
+        if tensor.dtype not in _NARROW:
+            return None
+        memory = self._memory(tensor)
+        if memory.doubles is None or memory.dtype is not tensor.dtype:
+            self._promote(tensor, memory)
+        assert memory.doubles is not None
+        return memory.doubles.as_strided(tensor.size(), tensor.stride(), tensor.storage_offset())
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        given = _tensors((args, kwargs))
+        if any(_is_strange(tensor) for tensor in given):
+            raise NotJudged("it has tensors that are not plain")
+        sources = self._sources(func, given)
+        writes = func._schema.is_mutable
+        # What is written in place is doubled first: what has no doubles yet must be read before plain writes it.
+        doubled = self._doubled(func, args, kwargs, given) if writes else None
+        begun = time.perf_counter()
+        result = func(*args, **kwargs)
+        if given and given[0].device.type == "cuda":
+            torch.cuda.synchronize(given[0].device)
+        self._plain_seconds += time.perf_counter() - begun
+        if not writes:
+            doubled = self._doubled(func, args, kwargs, given)
+        self._note(_tensors(result), doubled, sources, given if writes else ())
+        why = self._stop(self._plain_seconds)
+        if why:
+            raise NotJudged(why)
+        return result
+
+    # -- the doubles
+
+    def _doubled(self, func: Any, args: Any, kwargs: Any, given: Sequence[Tensor]) -> list[Tensor] | None:
+        """The operator's results on the doubles; None where they are to be plain's, read anew."""
+        if torch.Tag.nondeterministic_seeded in func.tags or not any(t.dtype in _NARROW for t in given):
+            return None
+        wide_args, wide_kwargs = torch.utils._pytree.tree_map(self._wide, (args, kwargs))
+        told = wide_kwargs.get("dtype")
+        if told in _NARROW:
+            wide_kwargs["dtype"] = torch.float64
+        try:
+            results = _tensors(func(*wide_args, **wide_kwargs))
+        except (NotImplementedError, RuntimeError):  # not made for doubles: from here on they are plain's values
+            return None
+        source = min((_DIGITS[t.dtype] for t in given if t.dtype in _DIGITS), default=53)
+        if told in _NARROW and _DIGITS[told] < source and func._schema.name == "aten::_to_copy":
+            results = [r.to(told).double() if r.is_floating_point() else r for r in results]
+        return results
+
+    def _wide(self, value: Any) -> Any:
+        """A tensor as doubles; a number as plain takes it, which computes in float32 at most."""
+        if isinstance(value, float):
+            return _as_float32(value)
+        found = self.doubles(value) if isinstance(value, Tensor) else None
+        return value if found is None else found
+
+    def _note(
+        self,
+        results: Sequence[Tensor],
+        doubled: list[Tensor] | None,
+        sources: frozenset[int],
+        written: Sequence[Tensor],
+    ) -> None:
+        """Keep what belongs to the results, and forget the doubles of what was written but could not be doubled."""
+        for tensor in written:
+            memory = self._memory(tensor)
+            memory.inputs |= sources
+            if doubled is None:
+                memory.doubles = None
+        for i, tensor in enumerate(results):
+            if tensor.dtype in _DIGITS:
+                self.digits = min(self.digits, _DIGITS[tensor.dtype])
+            known = self._known(tensor)
+            if known is not None:  # a view, or written in place: its doubles have followed
+                known.inputs |= sources
+                continue
+            memory = self._memory(tensor)
+            memory.inputs = sources
+            if doubled is not None and i < len(doubled) and tensor.dtype in _NARROW:
+                self._keep(tensor, memory, doubled[i])
+
+    def _keep(self, tensor: Tensor, memory: _Memory, doubled: Tensor) -> None:
+        if doubled.shape != tensor.shape or not doubled.is_floating_point():
+            return
+        length = tensor.untyped_storage().nbytes() // tensor.element_size()
+        base = doubled.new_empty(length, dtype=torch.float64)
+        base.as_strided(tensor.size(), tensor.stride(), tensor.storage_offset()).copy_(doubled)
+        self._hold(memory, tensor, base)
+
+    def _promote(self, tensor: Tensor, memory: _Memory) -> None:
+        """Take plain's own values, of the whole storage."""
+        storage = tensor.untyped_storage()
+        flat = torch.empty(0, dtype=tensor.dtype, device=tensor.device).set_(storage)
+        self._hold(memory, tensor, flat.double())
+
+    def _hold(self, memory: _Memory, tensor: Tensor, base: Tensor) -> None:
+        memory.dtype, memory.doubles = tensor.dtype, base
+        self._bytes += base.nbytes
+        if self._bytes > self._room:
+            self._sweep()
+            if self._bytes > self._room:
+                raise NotJudged("its values in double precision would take more memory than copies may")
+
+    # -- whose memory is whose
+
+    def _known(self, tensor: Tensor) -> _Memory | None:
+        found = self._memories.get(tensor.untyped_storage()._cdata)
+        return found if found is not None and not found.owner.expired() else None
+
+    def _memory(self, tensor: Tensor) -> _Memory:
+        found = self._known(tensor)
+        if found is None:
+            storage = tensor.untyped_storage()
+            self._count += 1
+            if self._count % _SWEEP == 0:
+                self._sweep()
+            found = self._memories[storage._cdata] = _Memory(StorageWeakRef(storage), tensor.dtype, None, frozenset())
+        return found
+
+    def _sweep(self) -> None:
+        """Let go of the doubles of memory that plain has freed."""
+        self._memories = {where: one for where, one in self._memories.items() if not one.owner.expired()}
+        self._bytes = sum(one.doubles.nbytes for one in self._memories.values() if one.doubles is not None)
+
+    # -- whose values reach what
+
+    def _sources(self, func: Any, given: Sequence[Tensor]) -> frozenset[int]:
+        """Which inputs the arguments come from; those whose values matter to this operator are kept."""
+        memories = [(tensor, known) for tensor in given if (known := self._known(tensor)) is not None]
+        name = func._schema.name.partition("::")[2].removesuffix("_")
+        if name in _VALUES_MATTER:
+            self.kept.update(*(known.inputs for _, known in memories))
+        elif any(part in name for part in _INDEXING):
+            self.kept.update(*(known.inputs for tensor, known in memories if not tensor.is_floating_point()))
+        return frozenset().union(*(known.inputs for _, known in memories))
+
+
+def _as_float32(value: float) -> float:
+    return struct.unpack("f", struct.pack("f", value))[0] if abs(value) < 3e38 else value
+
+
+def _tensors(value: Any) -> list[Tensor]:
+    return [leaf for leaf in torch.utils._pytree.tree_leaves(value) if isinstance(leaf, Tensor)]
+
+
+def _is_strange(tensor: Tensor) -> bool:
+    """Whether a storage of numbers says not everything about it."""
+    plain = type(tensor) in (Tensor, torch.nn.Parameter) and tensor.layout is torch.strided and not tensor.is_quantized
+    return not plain or tensor.is_complex() or tensor.is_neg()

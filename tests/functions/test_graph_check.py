@@ -1,0 +1,212 @@
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from shapedispatch.functions.compile.graph_check import GraphCheck, distinct
+from tests.helpers import built
+
+ROOM = 1 << 30
+
+
+def verdict(graph: Callable[..., Any], compiled: Callable[..., Any], *inputs: Any, room: int = ROOM) -> Any:
+    """Of two functions, as of a graph and its code, on a clock that stands still."""
+    return GraphCheck(graph, compiled, clock=lambda: 0.0).verdict(inputs, room)
+
+
+def test_the_same_code_is_right() -> None:
+    """With gradients and an input that is written."""
+
+    def step(x: Tensor, w: Tensor) -> Tensor:
+        x.add_(1)
+        return torch.tanh(x @ w).sum(0)
+
+    assert verdict(step, step, torch.randn(8, 4), torch.randn(4, 3, requires_grad=True)).wrong == ""
+
+
+def test_equal_inputs_hide_nothing() -> None:
+    """Two tensors of zeros come out swapped whatever is done; those that the check makes do not."""
+
+    def swap(a: Tensor, b: Tensor) -> Tensor:
+        t = a.clone()
+        a.copy_(b)
+        b.copy_(t)
+        return a.sum()
+
+    def loses(a: Tensor, b: Tensor) -> Tensor:
+        a.copy_(b)
+        return a.sum()
+
+    assert "different" in verdict(swap, loses, torch.zeros(9), torch.zeros(9)).wrong
+
+
+def test_a_wrong_gradient_is_seen() -> None:
+    """Its forward is right."""
+
+    class Half(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            return x.sin()
+
+        @staticmethod
+        def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+            return gradients[0] / 2
+
+    assert verdict(torch.sin, Half.apply, torch.randn(9, requires_grad=True)).wrong
+    assert not verdict(torch.sin, torch.sin, torch.randn(9, requires_grad=True)).wrong
+
+
+@pytest.mark.parametrize("share", [3e-6, 1e-3])
+def test_an_error_beyond_rounding_is_seen(share: float) -> None:
+    """However small beside what two dtypes are usually allowed."""
+    assert verdict(torch.sin, lambda x: torch.sin(x) * (1 + share), torch.randn(1000)).wrong
+    assert not verdict(torch.sin, lambda x: torch.sin(x) * (1 + 1e-7), torch.randn(1000)).wrong
+
+
+def test_sums_in_another_order_are_right() -> None:
+    """Plain's own error at other places says what is usual."""
+    x = torch.randn(64, 1000, generator=torch.Generator().manual_seed(0))
+    assert not verdict(lambda x: x.sum(1), lambda x: x.flip(1).cumsum(1)[:, -1], x).wrong
+
+
+def test_a_sum_that_nearly_cancels_is_excused() -> None:
+    """One value in many, where plain itself moves as far by its rounding."""
+    x = torch.linspace(-3, 3, 2000)
+    few = 1e-7 * (torch.arange(2000) % 200 == 77)
+    assert not verdict(lambda x: x.sin() + 1, lambda x: (x.sin() + few) + 1, x).wrong
+
+
+def test_what_lower_precision_rounds_is_right() -> None:
+    """Under autocast plain errs by bfloat16, and so may the other."""
+    x, w = torch.randn(32, 64), torch.randn(64, 64)
+
+    def other(x: Tensor, w: Tensor) -> Tensor:
+        return (x.bfloat16().float() @ w.bfloat16().float()).softmax(-1)
+
+    with torch.autocast("cpu", torch.bfloat16):
+        told = verdict(lambda x, w: (x @ w).softmax(-1), other, x, w)
+    assert (told.wrong, told.digits) == ("", 8)
+
+
+def test_a_cast_that_is_left_out_is_seen() -> None:
+    """What is lost by it is what the function wants."""
+    x = torch.randn(1000)
+    assert verdict(lambda x: x.bfloat16().float() - x, lambda x: x * 0, x).wrong
+
+
+def test_discrete_results_are_equal_or_wrong() -> None:
+    """But for near ties, of which there are none here."""
+    x = torch.randn(50, 20)
+    assert verdict(lambda x: x.argmax(1), lambda x: x.argmin(1), x).wrong
+    assert not verdict(lambda x: x.argmax(1), lambda x: x.argmax(1), x).wrong
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda x, table: table[x.long()],
+        lambda x, table: torch.bernoulli(x / 10) + table.sum(),
+        lambda x, table: table.gather(0, (x * 0.5).to(torch.int64)),
+    ],
+    ids=["index", "probability", "gather"],
+)
+def test_what_becomes_an_index_keeps_the_callers_values(call: Any) -> None:
+    """On a GPU an index out of range would end the context."""
+    given: list[Tensor] = []
+
+    def noted(x: Tensor, table: Tensor) -> Any:
+        given.append(x.clone())
+        return call(x, table)
+
+    x = torch.tensor([0.0, 1.0, 1.0, 2.0])
+    told = verdict(call, noted, x, torch.randn(5))
+    assert (told.wrong, told.unjudged) == ("", "")
+    assert all(torch.equal(one, x) for one in given)
+
+
+def test_random_numbers_are_drawn_alike_and_put_back() -> None:
+    """Both runs begin with the same state."""
+    x = torch.randn(100)
+    told = verdict(lambda x: torch.nn.functional.dropout(x), lambda x: torch.nn.functional.dropout(x), x)
+    assert (told.wrong, told.unjudged) == ("", "")
+
+
+def test_a_run_that_takes_too_long_is_given_up() -> None:
+    """And nothing is said of the build."""
+    now = iter(range(0, 10_000, 100))
+    check = GraphCheck(torch.sin, torch.cos, clock=lambda: float(next(now)))
+    told = check.verdict([torch.randn(9)], ROOM)
+    assert told.wrong == ""
+    assert "too long" in told.unjudged
+
+
+def test_no_more_memory_is_taken_than_copies_may() -> None:
+    """Doubles of everything take twice as much."""
+    told = verdict(torch.sin, torch.cos, torch.randn(1000), room=1000)
+    assert told.wrong == ""
+    assert "memory" in told.unjudged
+
+
+def test_the_callers_tensors_are_not_written() -> None:
+    """Every run has copies."""
+    x = torch.randn(9)
+    before = x.clone()
+    verdict(lambda x: x.add_(1), lambda x: x.add_(1), x)
+    assert torch.equal(x, before)
+
+
+@pytest.mark.parametrize("values", [torch.zeros(50), torch.full((50,), 3.0), torch.rand(50), -torch.rand(50)])
+def test_drawn_values_are_all_different_and_none_is_zero(values: Tensor) -> None:
+    """In the range that the caller's lie in."""
+    drawn = distinct(values, torch.Generator().manual_seed(0))
+    assert len(drawn.unique()) == 50
+    assert not bool((drawn == 0).any())
+    assert float(drawn.min()) >= min(0.5 * float(values.min()), 1.5 * float(values.min()), 0.0)
+
+
+def test_integers_and_masks_stay_as_they_are() -> None:
+    """As do floats some of which are infinite: they fill in for nothing."""
+    for kept in (torch.arange(5), torch.tensor([0.0, float("-inf")])):
+        assert distinct(kept, torch.Generator()) is kept
+
+
+def lost_swap(a: Tensor, b: Tensor) -> Tensor:
+    """Which this torch compiles wrongly."""
+    t = a.clone()
+    a.copy_(b)
+    b.copy_(t)
+    return a.sum()
+
+
+def test_a_swap_decided_on_equal_tensors_loses_nothing_later() -> None:
+    """The law is plain's answer, also for what the decision did not see."""
+    f = built(lost_swap, exact=True, hints=())
+    with pytest.warns(UserWarning, match="all different"):
+        f(torch.zeros(9), torch.zeros(9))
+    ours, plain = [torch.ones(9), torch.full((9,), 2.0)], [torch.ones(9), torch.full((9,), 2.0)]
+    assert torch.equal(f(*ours), lost_swap(*plain))
+    assert all(map(torch.equal, ours, plain))
+
+
+def test_a_build_under_autocast_is_not_refused_for_its_rounding() -> None:
+    """Its result is float32, and its arithmetic bfloat16."""
+    layer = torch.nn.Linear(64, 64)
+    f = built(lambda x: torch.nn.functional.gelu(layer(x)).float().sum(-1), exact=True, hints=())
+    x = torch.randn(32, 64)
+    with torch.autocast("cpu", torch.bfloat16):
+        f(x)
+        assert f.explain(x).variant == "exact"
+
+
+def test_only_the_sample_is_checked_where_that_is_asked_for() -> None:
+    """As it was before graphs were."""
+    f = built(lost_swap, exact=True, hints=())
+    f.core.settings = dataclasses.replace(f.core.settings, check="sample")
+    f(torch.zeros(9), torch.zeros(9))
+    [build] = f.core.table.builds()
+    assert build.code.verdict is None
