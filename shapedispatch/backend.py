@@ -43,8 +43,8 @@ class Effects:
 
     ``mutated`` names the arguments written, None where any may be. ``other_writes`` has a sentence for each thing
     written that is no argument. ``collectives`` are the operations that other ranks take part in. ``reads_state`` is
-    true where tensors are read that are no arguments, such as parameters. Where nothing of this could be found out,
-    ``unknown`` says why.
+    true where tensors are read that are no arguments, such as parameters. ``counts`` is true where a number is among
+    the rest that is another after each call. Where something of this could not be found out, ``unknown`` says why.
     """
 
     mutated: frozenset[str] | None = frozenset()
@@ -52,6 +52,7 @@ class Effects:
     collectives: tuple[str, ...] = ()
     reads_state: bool = False
     unknown: str = ""
+    counts: bool = False
 
     def __or__(self, other: Effects) -> Effects:
         return Effects(
@@ -60,6 +61,7 @@ class Effects:
             tuple(dict.fromkeys(self.collectives + other.collectives)),
             self.reads_state or other.reads_state,
             self.unknown or other.unknown,
+            self.counts or other.counts,
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -11,6 +12,7 @@ __all__ = [
     "NoVariantError",
     "SettingsError",
     "ShapeDispatchError",
+    "as_written",
     "four_parts",
     "in_a_line",
     "render_argument",
@@ -71,6 +73,11 @@ def in_a_line(error: BaseException) -> str:
     except Exception:  # noqa: BLE001 - the user's exception: a message about it must not raise another
         return name
     return f"{name}: {text[:300]}" if text else name
+
+
+def as_written(place: str) -> str:
+    """A place as Dynamo names it, as a person writes it: ``self.calls`` for ``L['self'].calls``."""
+    return re.sub(r"(?<!\w)[LG]\['(\w+)'\]", r"\1", place)
 
 
 def four_parts(call: str, tried: str, refused: Iterable[str] | Sequence[str], change: str) -> str:

@@ -16,8 +16,9 @@ from ..autotune.worker import Worker, shared
 from ..backend import Backend
 from ..hit import native
 from ..hit.call import HitPath
+from ..hit.fast_path import FastPath
 from ..hit.log import EventLog
-from ..hit.table import FastPath, Table
+from ..hit.table import Table
 from ..keys.identity import code_identity
 from ..keys.key import Bypass, Key
 from ..keys.tree import tensors

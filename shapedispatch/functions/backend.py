@@ -169,7 +169,7 @@ class TorchFunction(CallSigner):
         wished = point_of(request.only or "")
         if wished and (wished in points or self._might_be(wished, sizes)):
             dynamic, points = tuple(wished), (wished,)
-        return BuildRequest(self._traced, scope, fixed, leaves, sizes, dynamic, points, key[0], seen.numbers_vary)
+        return BuildRequest(self._traced, scope, fixed, leaves, sizes, dynamic, points, key, seen.numbers_vary)
 
     def _might_be(self, point: Mapping[str, int], sizes: Mapping[str, int]) -> bool:
         """Whether a point that a stored choice names is one that this decoration comes to.
@@ -256,8 +256,8 @@ class TorchFunction(CallSigner):
             or self._trace_of_build(call, memory, request)
             or trace_effects(call, memory, request.build)
         )
-        if look is None or isinstance(look, str):
-            return None if look is None else Effects(None, unknown=look)
+        if look is None or isinstance(look, Effects):
+            return look
         if look.state:
             # Plain is right in every state, but what is fastest, and what may be timed, differs between them.
             builder.candidates[0] = replace(builder.candidates[0], check=look.check())
@@ -298,9 +298,9 @@ def what_timing_may_touch(
         return None, f"it performs collectives ({effects.collectives[0]}), which other ranks may not be timing"
     if mutates is not None:
         return mutates, None
-    if effects.mutated is None:
+    if effects.mutated is None or effects.unknown:
         unknown = "what it does beside returning a value is unknown (name what it writes with mutates=)"
-        return None, f"{unknown}: {effects.unknown}"
+        return effects.mutated, f"{unknown}: {effects.unknown}"
     if effects.other_writes:
         return None, f"running it again would be seen: {effects.other_writes[0]}"
     return effects.mutated, None
@@ -308,7 +308,7 @@ def what_timing_may_touch(
 
 def why_no_builds(effects: Effects, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
     """A build is made from arguments that share no memory, and may reorder what the function does."""
-    if effects.mutated is None:
+    if effects.mutated is None or effects.unknown:
         return effects.unknown
     if effects.other_writes or effects.collectives:
         return effects.other_writes[0] if effects.other_writes else "it performs collectives"

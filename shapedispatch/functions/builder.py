@@ -10,11 +10,12 @@ from __future__ import annotations
 import types
 import weakref
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from ..errors import in_a_line
-from ..hit.table import Table
+from ..backend import Effects
+from ..errors import as_written, in_a_line
+from ..hit.table import MOST_REPLACEMENTS, Table
 from ..keys.signature import call_of
 from ..shapes.dims import point_of, variant_name
 from .compile.build import PLAIN_TYPES, Build, NoBuild, Trace
@@ -29,6 +30,9 @@ MOST_STATES = 4
 """Builds of one variant and class for different states of what a call does not carry (train and eval, say)."""
 TRACES_A_FAMILY = 4
 """How many traces for effects are remembered for calls that differ in sizes and numbers only."""
+
+STATES_A_FAMILY = 64
+"""How many states of what no call carries are looked at for such calls."""
 
 made: weakref.WeakValueDictionary[Hashable, Build | NoBuild] = weakref.WeakValueDictionary()
 """What was made last of each source, in the whole process, as long as anybody holds it; see `source_key`."""
@@ -185,19 +189,64 @@ def _content(cell: types.CellType) -> Hashable:
     return repr(value) if type(value) in PLAIN_TYPES else id(value)
 
 
-def trace_effects(call: BuildRequest, memory: Table, make: bool) -> Trace | str | None:
-    """The look that holds for this call: remembered, or (if ``make``) made; None without one."""
-    family = call.rank_signature()
-    known: tuple[Trace | str, ...] = memory.facts.effects.get(family) or ()
-    frame = call.as_seen
-    for look in known:
-        if isinstance(look, str) or not look.accepts(frame):
-            return look
-    if not make:
-        return None
-    look = _look(call, memory)
-    memory.facts.effects[family] = (look, *known)[:TRACES_A_FAMILY]
-    return look
+@dataclass(frozen=True, slots=True)
+class TracesOfFamily:
+    """What is known of what the calls of a family do: a trace for each state of what no call carries, newest first.
+
+    ``other`` is taken in every other state, and nothing is traced again: each call brings another one.
+    """
+
+    known: tuple[Trace, ...] = ()
+    other: Effects | None = None
+
+    def holding(self, frame: Mapping[str, Any]) -> Trace | Effects | None:
+        """The one that holds for this call; else what is taken in other states; else None."""
+        return next((look for look in self.known if not look.accepts(frame)), self.other)
+
+    def after(self, look: Trace | str, changed: str) -> TracesOfFamily:
+        """The same with one more; ``changed`` is why the newest did not hold."""
+        if isinstance(look, str):
+            return replace(self, other=Effects(None, unknown=look))
+        again = changed and look.effects.other_writes == self.known[0].effects.other_writes != ()
+        other = look.effects if look.effects.counts or again else None
+        return TracesOfFamily((look, *self.known)[:TRACES_A_FAMILY], other)
+
+
+def trace_effects(call: BuildRequest, memory: Table, make: bool) -> Trace | Effects | None:
+    """The look that holds for this call: remembered, or (if ``make``) made; None without one.
+
+    No look, where each call brings another state: what can be said of all of them.
+    """
+    family, frame = call.rank_signature(), call.as_seen
+    looks: TracesOfFamily = memory.facts.effects.get(family) or TracesOfFamily()
+    held = looks.holding(frame)
+    if held is not None or not make:
+        return held
+    changed = _what_changed(looks.known[0], frame) if looks.known else ""
+    if changed and (restless := _restless(call, family, memory, bool(looks.known[0].invalidated()))):
+        return replace(looks.known[0].effects, unknown=f"{restless}: {changed}")
+    looks = memory.facts.effects[family] = looks.after(_look(call, memory), changed)
+    return looks.other or looks.known[0]
+
+
+def _what_changed(look: Trace, frame: Mapping[str, Any]) -> str:
+    """Why a look does not hold any more, if that is for something that no call carries; else nothing."""
+    gone = look.invalidated() or next((failed for guard in look.guards if (failed := guard.failed())), "")
+    return gone or ("" if look.unimplied(frame) else f"{as_written(look.accepts(frame)[0])} holds no more")
+
+
+def _restless(call: BuildRequest, family: Hashable, memory: Table, replaced: bool) -> str:
+    """Counts a change of what no call carries; that there were too many to look again, if so.
+
+    At one key few are allowed, as many as there are builds for; code is replaced more often in a notebook. At others
+    more are: instances of a class may each have sizes and attributes of their own.
+    """
+    states, most = memory.facts.states, MOST_REPLACEMENTS if replaced else MOST_STATES
+    here, anywhere = (states.get(counted) or 0 for counted in (call.key, family))
+    if here + 1 >= most or anywhere >= STATES_A_FAMILY:
+        return f"what it reads beside its arguments has changed {max(here, anywhere) + 1} times"
+    states[call.key], states[family] = here + bool(memory.peek(call.key)), anywhere + 1
+    return ""
 
 
 def _look(call: BuildRequest, memory: Table) -> Trace | str:

@@ -32,8 +32,8 @@ class BuildRequest:
     """A call of ``fn`` in the making of an offer; never kept.
 
     ``scope`` are its arguments by parameter name, ``fixed`` the other local names at its entry: closure and ``self``;
-    ``points`` the hint points, ``ambient`` the key's first part. With ``numbers_vary`` a number has taken a second
-    value, and numbers are inputs of a build instead of constants.
+    ``points`` the hint points, ``key`` the call's key. With ``numbers_vary`` a number has taken a second value, and
+    numbers are inputs of a build instead of constants.
     """
 
     fn: types.FunctionType
@@ -43,8 +43,13 @@ class BuildRequest:
     sizes: Mapping[str, int]
     dynamic: tuple[str, ...]
     points: tuple[Mapping[str, int], ...]
-    ambient: Hashable
+    key: Key
     numbers_vary: bool
+
+    @property
+    def ambient(self) -> Hashable:
+        """What of the key is no argument's."""
+        return self.key[0]
 
     @functools.cached_property
     def as_seen(self) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from torch.nn import Module, Parameter
 
 from ..keys import key as keys
 from ..settings.resolve import settings
-from .table import FastPath
+from .fast_path import FastPath
 from .watchers import watchers_are_reliable
 
 __all__ = ["CudaLauncher", "cuda_launcher", "fast_path", "module", "reason"]

@@ -19,9 +19,10 @@ from typing import Any, Generic, Protocol, TypeVar
 from cachetools import LRUCache
 
 from ..records import CacheInfo, Choice
+from .fast_path import FastPath
 from .log import EventLog
 
-__all__ = ["STATES_A_KEY", "Entry", "FactMap", "Facts", "FastPath", "Held", "Table"]
+__all__ = ["MOST_REPLACEMENTS", "STATES_A_KEY", "Entry", "FactMap", "Facts", "Held", "Table"]
 
 STATES_A_KEY = 4
 """How many states of what a call does not carry (train and eval, say) are remembered for one key."""
@@ -46,31 +47,6 @@ class Held(Protocol):
 
     def release(self) -> None:
         """Let go of all that was compiled; called once, when the build leaves."""
-
-
-class FastPath(Protocol):
-    """The hit path of one dispatcher in C: ``path(args, kwargs)`` is `HitPath.call`."""
-
-    off: bool
-    """Whether every call takes the Python path."""
-
-    def __call__(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], /) -> Any:
-        """Run what the table holds for this call, or take the Python path."""
-
-    def read(self, slot_type: type, entry_type: type, /) -> None:
-        """Learn where these types keep the fields that a hit needs; raises TypeError for types without __slots__."""
-
-    def number(self, numbers: Iterator[int], /) -> None:
-        """Number hits by this iterator."""
-
-    def insert(self, node: Any, slot: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], overlap: bool, /) -> bool:
-        """Let calls like this one find the slot, if the link still describes it; whether it does."""
-
-    def remove(self, node: Any, /) -> None:
-        """Let no call find the link's slot any more."""
-
-    def clear(self) -> None:
-        """Let no call find any slot any more."""
 
 
 @dataclass(slots=True, eq=False)
@@ -111,6 +87,13 @@ class _Slot:
         self.node: Any = None  # the C path's, by which it finds this slot
 
 
+def _in_order(entry: Entry, before: tuple[Entry, ...]) -> tuple[Entry, ...]:
+    """The newest first; plain in any state behind those that are for one."""
+    if entry.check is not None or entry.choice.variant != "plain":
+        return (entry, *before)[:STATES_A_KEY]
+    return (*[one for one in before if one.check is not None][: STATES_A_KEY - 1], entry)
+
+
 class _Lru(LRUCache[Any, Any]):
     """An LRU that says what it lets go."""
 
@@ -147,6 +130,7 @@ class Facts:
     def __init__(self, table: Table) -> None:
         self.observed_sizes: FactMap[Hashable, Any] = FactMap(table)  # family of calls -> what varied in them
         self.effects: FactMap[Hashable, Any] = FactMap(table)  # family of calls, or compiled kernel -> what it does
+        self.states: FactMap[Hashable, int] = FactMap(table)  # key, or family -> looks since its state had changed
         self.constant_sizes: FactMap[Hashable, bool] = FactMap(table)  # families that cannot be traced with any size
         self.no_builds: FactMap[Hashable, Any] = FactMap(table)  # key of a build -> why there is none
         self.sound: FactMap[Hashable, bool] = FactMap(table)  # builds that gave plain's numbers
@@ -241,7 +225,7 @@ class Table:
                 slot = self._slots[key] = _Slot()
             if entry.build is not None and entry.build not in self._builds:
                 entry = replace(entry, run=None)  # builds made after it have pushed its own out already
-            slot.entries = (entry, *slot.entries)[:STATES_A_KEY]
+            slot.entries = _in_order(entry, slot.entries)
             self._settle()
             self._recency[slot] = key
         self._tell()

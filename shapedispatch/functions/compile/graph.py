@@ -20,6 +20,7 @@ from torch.nn import Module
 from torch.torch_version import TorchVersion
 
 from ...backend import Effects
+from ...errors import as_written
 
 __all__ = [
     "Uncompilable",
@@ -66,18 +67,25 @@ def _takes_a_number(node: Node) -> bool:
 # ------------------------------------------------------------------------------------------------------- what it does
 
 
-def effects_of(gm: GraphModule, arguments: Mapping[str, Any], receiver: str | None) -> Effects:
-    """What the traced call writes and reads, from the graph's inputs, AOTAutograd's metadata and Dynamo's own list."""
+def effects_of(
+    gm: GraphModule, scope: Mapping[str, Any], arguments: Mapping[str, Any], receiver: str | None
+) -> Effects:
+    """What the traced call writes and reads, from the graph's inputs, AOTAutograd's metadata and Dynamo's own list.
+
+    ``scope`` are the local names at the function's entry, of which some are ``arguments``.
+    """
     sources = [_source(node) for node in gm.graph.nodes if node.op == "placeholder"]
     written = [source for source, wrote in zip(sources, _input_writes(gm), strict=True) if wrote]
     own = {source: name for source in sources if (name := _argument_of(source, arguments, receiver))}
-    elsewhere = [f"it writes {source}" for source in written if source not in own]
+    elsewhere = [f"it writes {as_written(source)}" for source in written if source not in own]
     reads_state = any(source not in own and source.startswith(("L[", "G[")) for source in sources)
+    changes, counts = _python_side_effects(scope)
     return Effects(
         frozenset(own[source] for source in written if source in own),
-        (*elsewhere, *_python_side_effects()),
+        (*elsewhere, *changes),
         tuple(str(node.target) for node in nodes(gm) if "c10d" in str(node.target)),
         reads_state,
+        counts=counts,
     )
 
 
@@ -110,12 +118,40 @@ def _input_writes(gm: GraphModule) -> list[bool]:
     ]
 
 
-def _python_side_effects() -> tuple[str, ...]:
-    """Python objects that the call changes: attributes, lists, globals, closure cells."""
+def _python_side_effects(scope: Mapping[str, Any]) -> tuple[tuple[str, ...], bool]:
+    """Python objects that the call changes (attributes, lists, globals, closure cells), and whether one is a count."""
     effects = InstructionTranslator.current_tx().output.side_effects
-    changed = [variable.source.name for variable in effects._get_modified_vars() if variable.source is not None]
+    changes = dict(_changes(effects))
+    counts = [place for place, value in changes.items() if _is_next_number(place, value, scope)]
+    said = [f"it changes {as_written(place)}{' at each call' if place in counts else ''}" for place in changes]
     hooks = ["tensor hooks are registered"] if effects.tensor_hooks else []
-    return (*[f"it changes {name}" for name in changed], *hooks)
+    return (*said, *hooks), bool(counts)
+
+
+def _changes(effects: Any) -> Iterator[tuple[str, Any]]:
+    """Each place that is written, as Dynamo names it, with what is written there; None where that is not known."""
+    for variable in effects._get_modified_vars():
+        if variable.source is not None:
+            for name, value in effects.store_attr_mutations.get(variable, {"": None}).items():
+                yield _place(variable.source, name), value
+
+
+def _place(source: Any, name: str) -> str:
+    """Of an attribute; a cell's is its contents, which stand among the locals, and a global has its name already."""
+    if name == "cell_contents":
+        return f"L['{getattr(source, 'local_name', name)}']"
+    whole = str(source.name)
+    return whole if not name or whole == f"G['{name}']" else f"{whole}.{name}"
+
+
+def _is_next_number(place: str, written: Any, scope: Mapping[str, Any]) -> bool:
+    """Whether a whole number is written that is one more or less than what is there."""
+    names = {"G": InstructionTranslator.current_tx().f_globals, "L": scope}
+    try:
+        value, before = written.as_python_constant(), eval(place, names)
+    except (AttributeError, LookupError, NameError, NotImplementedError, SyntaxError, TypeError, ValueError):
+        return False  # it is no constant, or not to be read so
+    return type(value) is int and type(before) is int and abs(value - before) == 1
 
 
 def only_computes() -> bool:

@@ -196,7 +196,7 @@ class Session:
         self.guards = config_guards(map(called, nodes(gm)))
         compiled = self.compiled = self.compile_graph(gm, examples)
         _say_nothing_donated()
-        self.effects = effects_of(gm, self.arguments, receiver_of(self.fn))
+        self.effects = effects_of(gm, self.scope, self.arguments, receiver_of(self.fn))
         made = self.made  # not the session, which holds the arguments
 
         def run(*inputs: Any) -> Any:

@@ -1,0 +1,33 @@
+"""What the hit path in C is to the table that it answers from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Protocol
+
+__all__ = ["FastPath"]
+
+
+class FastPath(Protocol):
+    """The hit path of one dispatcher in C: ``path(args, kwargs)`` is `HitPath.call`."""
+
+    off: bool
+    """Whether every call takes the Python path."""
+
+    def __call__(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], /) -> Any:
+        """Run what the table holds for this call, or take the Python path."""
+
+    def read(self, slot_type: type, entry_type: type, /) -> None:
+        """Learn where these types keep the fields that a hit needs; raises TypeError for types without __slots__."""
+
+    def number(self, numbers: Iterator[int], /) -> None:
+        """Number hits by this iterator."""
+
+    def insert(self, node: Any, slot: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], overlap: bool, /) -> bool:
+        """Let calls like this one find the slot, if the link still describes it; whether it does."""
+
+    def remove(self, node: Any, /) -> None:
+        """Let no call find the link's slot any more."""
+
+    def clear(self) -> None:
+        """Let no call find any slot any more."""
