@@ -17,6 +17,7 @@ __all__ = [
     "in_a_line",
     "render_argument",
     "render_call",
+    "where_raised",
 ]
 
 
@@ -73,6 +74,15 @@ def in_a_line(error: BaseException) -> str:
     except Exception:  # noqa: BLE001 - the user's exception: a message about it must not raise another
         return name
     return f"{name}: {text[:300]}" if text else name
+
+
+def where_raised(error: BaseException) -> str:
+    """What an exception says, and the line that raised it."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    place = f" ({trace.tb_frame.f_code.co_filename}:{trace.tb_lineno})" if trace is not None else ""
+    return f"{in_a_line(error)}{place}"
 
 
 def as_written(place: str) -> str:

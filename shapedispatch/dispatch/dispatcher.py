@@ -14,11 +14,12 @@ from ..autotune.choose import Objective, PlainRaised
 from ..autotune.measure import Timer, timer
 from ..autotune.worker import Worker, shared
 from ..backend import Backend
+from ..errors import MissError, where_raised
 from ..hit import native
 from ..hit.call import HitPath
 from ..hit.fast_path import FastPath
 from ..hit.log import EventLog
-from ..hit.table import Table
+from ..hit.table import Entry, Table
 from ..keys.identity import code_identity
 from ..keys.key import Bypass, Key
 from ..keys.tree import tensors
@@ -31,6 +32,9 @@ from .known_choices import FROZEN_MODES, STORED_WHERE
 from .miss import decide, tuning_lock
 
 __all__ = ["Core"]
+
+MOST_FAILURES = 3
+"""After so many at one key it is not decided again: what fails may take as long as a build."""
 
 
 class Core(HitPath, Introspection):
@@ -107,19 +111,43 @@ class Core(HitPath, Introspection):
         needs_grad = torch.is_grad_enabled() and any(t.requires_grad for t in tensors((args, kwargs)))
         if not needs_grad and tuning_lock.locked():
             return self._untimed("another thread is deciding", args, kwargs)
+        failed = self.table.facts.failed.get(key) or ()
+        if len(failed) == MOST_FAILURES:
+            return self.bypass(f"deciding failed {MOST_FAILURES} times: {failed[-1]}", args, kwargs)
         entry, why = None, ""
         with tuning_lock.acquired():
             tuning_lock.note_owner()
-            ctx = self.ctx(key, args, kwargs)
             try:
-                entry = self.table.find(key, args, kwargs) or decide(ctx)
-            except PlainRaised:
-                why = "the function raised"  # on copies; now on the caller's arguments, as it would have
-            except Bypass as reason:
-                why = str(reason)
-                self.table.log.warn_bypassed(why, ctx.rendered)
+                entry, why = self._decided(key, args, kwargs)
+            except (MissError, Warning):  # what the mode asks for; a warning that its user has made an error
+                raise
+            except Exception as error:  # noqa: BLE001 - the one boundary: what fails in here is no business of the call
+                failed = (*failed, where_raised(error))
         # Here and not above: the function runs under no lock, and what it raises has no context but its own.
-        return self.bypass(why, args, kwargs) if entry is None else self.run(entry, args, kwargs)
+        if entry is not None:
+            return self.run(entry, args, kwargs)
+        if why:
+            return self.bypass(why, args, kwargs)
+        self.table.facts.failed[key] = failed
+        return self.failed("deciding", failed[-1], args, kwargs)
+
+    def _decided(self, key: Key, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Entry | None, str]:
+        """The entry for a call, or why it is a bypass."""
+        ctx = self.ctx(key, args, kwargs)
+        try:
+            return self.table.find(key, args, kwargs) or decide(ctx), ""
+        except PlainRaised:
+            return None, "the function raised"  # on copies; now on the caller's arguments, as it would have
+        except Bypass as reason:
+            self.table.log.warn_bypassed(str(reason), ctx.rendered)
+            return None, str(reason)
+
+    def failed(self, doing: str, error: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """Run plain where something of ours raised; if plain answers, count why, and tell it once."""
+        answer = self.as_written(*args, **kwargs)
+        self.table.count("bypasses", f"{doing} failed: {error}")
+        self.table.log.warn_failed(doing, error)
+        return answer
 
     def ctx(self, key: Key, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> MissContext:
         """The call with all that a decision starts from, as it is now."""

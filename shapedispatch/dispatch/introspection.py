@@ -55,7 +55,8 @@ class Introspection:
             if entry.lost() or entry.check is None or entry.check(args, kwargs):
                 return entry.choice
         why = ctx.core.kernel_store.why(ctx.key, ctx.device) if ctx.core.kernel_store is not None else ()
-        return Choice("plain", "unseen", sizes, ctx.key, new_because=ctx.new_because(), notes=why)
+        failed = [f"deciding failed: {error}" for error in ctx.core.table.facts.failed.get(ctx.key) or ()]
+        return Choice("plain", "unseen", sizes, ctx.key, new_because=ctx.new_because(), notes=(*why, *failed[-1:]))
 
     def tune(self, *args: Any, exhaustive: bool = False, **kwargs: Any) -> Choice:
         """See `decorator.Dispatcher.tune`."""

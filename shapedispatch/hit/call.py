@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import torch
 
-from ..errors import in_a_line
+from ..errors import in_a_line, where_raised
 from ..keys.key import Key, Signed
 from . import profiling
 from .table import Entry, Table
@@ -57,6 +57,10 @@ class HitPath:
         """Run plain, and count why."""
         raise NotImplementedError
 
+    def failed(self, doing: str, error: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """Run plain where something of ours raised."""
+        raise NotImplementedError
+
     def miss(self, key: Key, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Decide for a key without a choice, then run; the call is in normal form."""
         raise NotImplementedError
@@ -66,11 +70,17 @@ class HitPath:
         backend = self.backend
         if self.off:
             return self.plain(*args, **kwargs)
-        signed = backend.sign(args, kwargs)
+        error = ""
+        try:
+            signed = backend.sign(args, kwargs)
+            entry = None if isinstance(signed, str) else self.table.find(signed[0], signed[1], kwargs)
+        except Exception as raised:  # noqa: BLE001 - a key or a guard: what fails in here is no business of the call
+            error = where_raised(raised)
+        if error:
+            return self.failed("looking it up", error, args, kwargs)
         if isinstance(signed, str):
             return self.bypass(signed, args, kwargs)
         key, given, launch = signed
-        entry = self.table.find(key, given, kwargs)
         if entry is None:
             return self.miss(key, *backend.normal(args, kwargs))
         if node is not None:

@@ -85,6 +85,17 @@ class EventLog:
             change = "plain runs; `explain` has the details."
             _warn(four_parts(rendered(), "every variant but plain was refused:", reasons, change))
 
+    def warn_failed(self, doing: str, error: str) -> None:
+        """Something of ours raised, and plain has answered: once an error, and in no way that could raise."""
+        if not self._first("failed", error, _WARNED_LIMIT):
+            return
+        change = "Plain has run, and runs wherever this fails. It is a fault of shapedispatch, or of what it calls."
+        text = four_parts(self._name, f"{doing} failed for a call:", [error], change)
+        try:
+            _warn(text)
+        except UserWarning:  # its user has made warnings errors; the answer of the call is worth more
+            _log.warning(text)
+
     def _first(self, kind: str, text: str = "", most: int = _TOLD_LIMIT) -> bool:
         told = self._told[kind]
         if text in told or len(told) >= most:

@@ -130,6 +130,7 @@ class Facts:
     def __init__(self, table: Table) -> None:
         self.observed_sizes: FactMap[Hashable, Any] = FactMap(table)  # family of calls -> what varied in them
         self.effects: FactMap[Hashable, Any] = FactMap(table)  # family of calls, or compiled kernel -> what it does
+        self.failed: FactMap[Hashable, tuple[str, ...]] = FactMap(table)  # key -> what was raised while it was decided
         self.states: FactMap[Hashable, int] = FactMap(table)  # key, or family -> looks since its state had changed
         self.constant_sizes: FactMap[Hashable, bool] = FactMap(table)  # families that cannot be traced with any size
         self.no_builds: FactMap[Hashable, Any] = FactMap(table)  # key of a build -> why there is none

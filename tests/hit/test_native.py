@@ -685,7 +685,7 @@ def entry_of(dispatcher: Any) -> Entry:
 
 
 def test_the_guards_are_asked_with_the_call_on_every_hit(fast_path: str) -> None:
-    """`check` gets the call in normal form; where it fails the call is a miss, and the newer entry serves."""
+    """`check` gets the call in normal form; where it fails the call is a miss, and an entry for any state serves."""
     dispatcher, x = plain_only(lambda x, *, n=1: x * n), sized(2)
     for _ in range(3):
         dispatcher(x, n=3)
@@ -700,21 +700,29 @@ def test_the_guards_are_asked_with_the_call_on_every_hit(fast_path: str) -> None
     assert dispatcher.cache_info().misses == 2
     before = len(asked)
     dispatcher(x, n=3)
-    assert len(asked) == before  # the newer entry is asked first
+    assert len(asked) == before + 1  # which stands behind those for one state
+    assert dispatcher.cache_info().misses == 2
 
 
-def test_what_a_guard_raises_is_raised(fast_path: str) -> None:
-    """No error is hidden, on either road."""
+@pytest.mark.parametrize("error", [KeyError("a guard"), KeyboardInterrupt()])
+def test_where_a_guard_raises_plain_answers(fast_path: str, error: BaseException) -> None:
+    """On either road, counted and told; what is no Exception passes."""
     dispatcher, x = plain_only(double), sized(2)
     for _ in range(3):
         dispatcher(x)
 
     def check(args: Any, kwargs: Any) -> bool:
-        raise KeyError("a guard")
+        raise error
 
     entry_of(dispatcher).check = check
-    with pytest.raises(KeyError, match="a guard"):
-        dispatcher(x)
+    if not isinstance(error, Exception):
+        with pytest.raises(KeyboardInterrupt):
+            dispatcher(x)
+        return
+    with pytest.warns(UserWarning, match="looking it up failed for a call:\n  - KeyError: 'a guard'"):
+        assert torch.equal(dispatcher(x), double(x))
+    assert torch.equal(dispatcher(x), double(x))
+    assert dispatcher.cache_info().bypasses == 2
 
 
 def failing(error: BaseException) -> Callable[..., Any]:

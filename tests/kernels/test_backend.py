@@ -750,6 +750,23 @@ def test_a_kernel_that_cannot_run_raises_what_triton_raises(recorder: Recorder) 
         dispatched(autotuned(needs_a_block, CONFIGS[:2]), recorder, cost)[(1,)](X, 250)
 
 
+def test_where_deciding_fails_triton_launches(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever it was, Triton's own launch answers, and it is told."""
+
+    def failing(*_: Any) -> Any:
+        raise RuntimeError("an error of Triton's own")
+
+    kernel = dispatched(adds, recorder)
+    with monkeypatch.context() as patch:
+        patch.setattr(triton_builds, "compile_all", failing)
+        with pytest.warns(UserWarning, match="deciding failed for a call:"):
+            kernel[(1,)](X, Y, 60, 1, B=64)
+    assert len(recorder.launches) == 1
+    kernel[(1,)](X, Y, 60, 1, B=64)
+    assert len(recorder.launches) == 2
+    assert kernel.cache_info().bypasses == 1
+
+
 def test_configs_that_do_not_compile_are_told_and_not_tried_again(
     recorder: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -56,6 +56,10 @@ static Result ask_guards(const FastPath *path, PyObject *entry, PyObject *args, 
     Py_DECREF(check);
     int holding = verdict == NULL ? -1 : PyObject_IsTrue(verdict);
     Py_XDECREF(verdict);
+    if (holding < 0 && PyErr_ExceptionMatches(PyExc_Exception)) {
+        PyErr_Clear();      /* Python asks again, and knows what to do */
+        return MISS;
+    }
     return holding < 0 ? RAISED : holding ? HIT : MISS;
 }
 
