@@ -170,7 +170,14 @@ def source_key(
     sizes = call.leaves.sizes_at(point)
     # By addresses: whoever finds a build by them compares the globals and what is in the closures themselves.
     where = (id(call.fn.__globals__), *(_content(cell) for cell in call.fn.__closure__ or ()))
-    return (where, bare_code(call.fn.__code__), call.slot(point), sizes, how, settings)
+    return (where, bare_code(call.fn.__code__), classes_weakly(call.slot(point)), sizes, how, settings)
+
+
+def classes_weakly(part: Hashable) -> Hashable:
+    """A part of a key that keeps no class alive: one that is gone is equal to no other."""
+    if type(part) is tuple:
+        return tuple(map(classes_weakly, part))
+    return weakref.ref(part) if isinstance(part, type) else part
 
 
 def bare_code(code: types.CodeType) -> types.CodeType:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import importlib
 import types
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from torch import Tensor
 from torch._dynamo.utils import counters
 from torch._inductor.utils import fresh_cache
 
-from shapedispatch.functions.builder import bare_code
+from shapedispatch.functions.builder import bare_code, classes_weakly
 from shapedispatch.functions.compile import inductor
 from shapedispatch.functions.compile.build import same_closure
 from tests.helpers import assert_same, built
@@ -277,3 +278,53 @@ def test_an_empty_cell_is_like_no_other() -> None:
         return lambda: value
 
     assert not same_closure(close(), close())
+
+
+def class_with_a_method() -> tuple[weakref.ref[Any], ...]:
+    """A class whose decorated methods were called, an instance, what a method closes over: by weak references."""
+    held = torch.zeros(3)
+
+    class Scales(torch.nn.Module):
+        """Its weight is a parameter."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.ones(3))
+
+        @built(exact=True, hints=())
+        def forward(self, x: Tensor) -> Tensor:
+            """Reads a parameter and a closure."""
+            return x * self.weight + held
+
+        @classmethod
+        @built(hints=(), variants=[lambda cls, x: x + 1])
+        def more(cls, x: Tensor) -> Tensor:
+            """By its class."""
+            return x + 1
+
+    module, x = Scales(), torch.randn(2, 3)
+    with torch.no_grad():
+        for _ in range(3):
+            assert_same(module(x), x * module.weight + held)
+            assert_same(Scales.more(x), x + 1)
+    assert Scales.forward.choices()[0].variant == "exact"
+    return tuple(map(weakref.ref, (Scales, module, Scales.forward, held)))
+
+
+def test_a_class_dies_whose_methods_were_called() -> None:
+    """Nothing of the process's holds it, nor what its methods close over."""
+    references = class_with_a_method()
+    gc.collect()
+    assert [reference() for reference in references] == [None] * 4
+
+
+def test_classes_of_one_name_share_nothing() -> None:
+    """What a key holds of a class is that class, though it is held weakly."""
+    one, other = (type("Same", (), {}) for _ in range(2))
+    assert classes_weakly(("x", (one, 1))) == classes_weakly(("x", (one, 1)))
+    assert classes_weakly(("x", (one, 1))) != classes_weakly(("x", (other, 1)))
+    key = classes_weakly((one,))
+    hash(key)
+    del one
+    gc.collect()
+    assert key != classes_weakly((other,))

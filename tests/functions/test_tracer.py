@@ -5,6 +5,7 @@ import gc
 import threading
 import types
 import warnings
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
@@ -14,6 +15,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from shapedispatch import Variant
 from shapedispatch.functions.compile import tracer
 from shapedispatch.functions.compile.build import Trace
 from shapedispatch.functions.compile.inductor import effects_only
@@ -534,3 +536,35 @@ def test_a_key_that_a_dict_has_not_may_be_asked_for() -> None:
     for more in ({}, {"scale": torch.ones(8) * 3}, {"other": 1}):
         assert_same(f(X, **more), fn(X, **more))
         assert f.explain(X, **more).variant == "exact"
+
+
+def doubles(self: Any, x: Tensor) -> Tensor:
+    """Reads a parameter."""
+    return x * self.weight
+
+
+def looks_inside(self: Any, x: Tensor) -> Tensor:
+    """Cannot be traced past its first line."""
+    return x * float((x * self.weight).sum().item() > 0)
+
+
+@pytest.mark.filterwarnings(UNBUILT)
+@pytest.mark.parametrize("method", [doubles, looks_inside])
+@pytest.mark.parametrize("grad", [False, True])
+def test_no_weak_reference_is_left_on_a_tensor(method: Callable[..., Any], grad: bool) -> None:
+    """One that had some could not be swapped: a module's conversion may be set to do that."""
+    module = nn.Linear(4, 4)
+    other = Variant(lambda module, x: method(module, x), name="other")
+    dispatcher = built(method, hints=(), variants=[other])
+    x = torch.ones(4)
+    with torch.set_grad_enabled(grad):
+        for _ in range(2):
+            dispatcher(module, x)
+    gc.collect()
+    assert [weakref.getweakrefs(tensor) for tensor in (module.weight, module.bias, x)] == [[], [], []]
+    torch.__future__.set_swap_module_params_on_conversion(True)
+    try:
+        module.double()
+    finally:
+        torch.__future__.set_swap_module_params_on_conversion(False)
+    assert_same(dispatcher(module, x.double()), method(module, x.double()))

@@ -312,6 +312,7 @@ def compiler_config(tag: str, number_inputs: bool) -> Iterator[None]:
         skip_nnmodule_hook_guards=False,  # a hook added to a module later must be seen
         **_known(
             torch._dynamo.config,
+            invalidate_compile_context_weakrefs=True,  # a tensor that has one cannot be swapped, as module.to may do
             record_runtime_overhead=False,  # two Python calls a run, for a profiler's event
             skip_tensor_guards_with_matching_dict_tags=False,  # `p.data = ...` leaves the dict of `p` as it was
             skip_guards_on_constant_func_defaults=False,  # they may be replaced
