@@ -14,11 +14,11 @@ from ..autotune.choose import Objective, PlainRaised
 from ..autotune.measure import Timer, timer
 from ..autotune.worker import Worker, shared
 from ..backend import Backend
-from ..errors import MissError, where_raised
+from ..errors import MissError, render_call, where_raised
 from ..hit import native
 from ..hit.call import HitPath
 from ..hit.fast_path import FastPath
-from ..hit.log import EventLog
+from ..hit.log import UNDECIDED, EventLog
 from ..hit.table import Entry, Table
 from ..keys.identity import code_identity
 from ..keys.key import Bypass, Key
@@ -93,8 +93,16 @@ class Core(HitPath, Introspection):
 
     def bypass(self, reason: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Run plain, and count why."""
-        self.table.count("bypasses", reason)
+        if self.table.count("bypasses", reason) == UNDECIDED:
+            self.table.log.warn_undecided(reason, lambda: self._rendered(args, kwargs))
         return self.as_written(*args, **kwargs)
+
+    def _rendered(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
+        """A call for a message, in whatever form it is."""
+        try:
+            return render_call(self.backend.name, self.backend.arguments(*self.backend.normal(args, kwargs)))
+        except (Bypass, TypeError):
+            return self.backend.name
 
     def _untimed(self, reason: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """As `bypass` where nothing may be timed now: a kernel as written has an autotuner of its own."""

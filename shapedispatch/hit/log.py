@@ -17,7 +17,10 @@ from collections.abc import Callable, Sequence
 from ..errors import four_parts
 from ..records import Choice, Refusal, spelled
 
-__all__ = ["STORM", "EventLog"]
+__all__ = ["STORM", "UNDECIDED", "EventLog"]
+
+UNDECIDED = 10
+"""After so many calls of which none was decided, a dispatcher says that it does nothing."""
 
 STORM = 1000
 """So many bypasses for one reason are a storm: a dispatcher that mostly steps aside."""
@@ -78,6 +81,12 @@ class EventLog:
             change = "The plain function runs, as it does at every such call."
             _warn(four_parts(rendered(), "this call cannot be dispatched:", [reason], change))
 
+    def warn_undecided(self, reason: str, rendered: Callable[[], str]) -> None:
+        """Every call so far ran plain: once."""
+        if self._first("undecided"):
+            tried = f"each of its {UNDECIDED} calls so far ran plain, as if it were not decorated; the last because:"
+            _warn(four_parts(rendered(), tried, [reason], _instead(reason)))
+
     def warn_refused(self, refusals: Sequence[Refusal], rendered: Callable[[], str]) -> None:
         """Plain is all there is, and at other sizes it will be no better: once."""
         if self._first("all refused"):
@@ -102,6 +111,16 @@ class EventLog:
             return False
         told.add(text)
         return True
+
+
+def _instead(reason: str) -> str:
+    """What to decorate, where a reason keeps every call from being dispatched."""
+    if reason.startswith(("an argument", "a bound method")):
+        inner = "what it calls with tensors and plain values alone (of a layer its norms, its attention, its MLP)"
+        return f"Decorate {inner}, or give it those in place of the object."
+    if reason.startswith("a ") and " tensor" in reason[:20]:
+        return "Decorate what is called with plain tensors."
+    return "Decorate what is called where that is not so, or take the decorator off."
 
 
 def _at(choice: Choice) -> str:

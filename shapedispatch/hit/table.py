@@ -306,16 +306,18 @@ class Table:
 
     # -- counting
 
-    def count(self, name: str, reason: str | None = None) -> None:
-        """Count a miss, a bypass or a timing, with its reason."""
+    def count(self, name: str, reason: str | None = None) -> int:
+        """Count a miss, a bypass or a timing, with its reason; how many there are where no call was decided so far."""
         with self.lock:
             self._counts[name] += 1
+            undecided = 0 if self._counts["misses"] else self._counts[name]
             if reason is not None:
                 counts = self.misses_by_reason if name == "misses" else self.bypasses_by_reason
                 reason = reason if reason in counts or len(counts) < 256 else "other reasons"
                 counts[reason] += 1
         if name == "bypasses" and reason is not None:
             self.log.bypassed(reason, self.bypasses_by_reason[reason])
+        return undecided
 
     def _hits_so_far(self) -> int:
         self._readings += 1  # reading the number of hits takes one

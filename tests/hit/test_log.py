@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import warnings
 from types import SimpleNamespace
 from typing import Any
@@ -9,10 +10,11 @@ import pytest
 import torch
 import triton
 import triton.language as tl
+from torch.overrides import BaseTorchFunctionMode
 
 from shapedispatch import Variant, shapedispatch
 from shapedispatch.hit import profiling
-from shapedispatch.hit.log import STORM, EventLog
+from shapedispatch.hit.log import STORM, UNDECIDED, EventLog
 from shapedispatch.kernels.runtime import loaded
 from shapedispatch.records import Choice, Refusal, Timing
 from tests.fake_core import Backend, call, core_of
@@ -47,6 +49,71 @@ def messages(told: pytest.LogCaptureFixture) -> list[str]:
     lines = [record for record in told.records if record.name == "shapedispatch"]
     assert {record.levelno for record in lines} <= {logging.INFO, logging.WARNING}
     return [record.getMessage() for record in lines]
+
+
+# A dispatcher that does nothing
+
+
+class Cache:
+    """What no key can hold."""
+
+
+def layer(x: torch.Tensor, cache: Any = None) -> torch.Tensor:
+    """As a decoder's layer, whose calls carry an object."""
+    return x * 2
+
+
+def test_a_dispatcher_all_of_whose_calls_were_bypassed_says_so_once() -> None:
+    """With the call, the reason, and what to decorate instead."""
+    dispatcher = shapedispatch(layer, hints=(), store=False)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for _ in range(3 * UNDECIDED):
+            dispatcher(torch.ones(3), cache=Cache())
+    (said,) = (str(warning.message) for warning in caught)
+    assert "    cache = Cache\n" in said
+    assert f"each of its {UNDECIDED} calls so far ran plain" in said
+    assert "  - an argument of type Cache, which cannot be keyed by value\n" in said
+    assert "Decorate what it calls with tensors and plain values alone" in said
+    assert caught[0].filename == __file__
+
+
+def test_one_of_whose_calls_was_decided_says_nothing() -> None:
+    """It does something, and `cache_info` counts the others."""
+    dispatcher = shapedispatch(layer, hints=(), store=False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        dispatcher(torch.ones(3))
+        for _ in range(3 * UNDECIDED):
+            dispatcher(torch.ones(3), Cache())
+    assert dispatcher.cache_info().bypasses == 3 * UNDECIDED
+
+
+@pytest.mark.parametrize(
+    ("given", "change"),
+    [
+        (torch.ones(3, device="meta"), "Decorate what is called with plain tensors."),
+        (torch.ones(3).to_sparse(), "Decorate what is called with plain tensors."),
+        (Cache(), "or give it those in place of the object."),
+    ],
+)
+def test_what_to_decorate_instead_follows_the_reason(given: Any, change: str) -> None:
+    """Not the same sentence for everything."""
+    dispatcher = shapedispatch(lambda x: x, hints=(), store=False, name="follows")
+    for _ in range(UNDECIDED - 1):
+        dispatcher(given)
+    with pytest.warns(UserWarning, match=f"(?s)the last because:.*{re.escape(change)}$"):
+        dispatcher(given)
+
+
+def test_under_a_mode_it_is_said_too() -> None:
+    """Of the state around a call."""
+    dispatcher = shapedispatch(layer, hints=(), store=False)
+    with BaseTorchFunctionMode():
+        for _ in range(UNDECIDED - 1):
+            dispatcher(torch.ones(3))
+        with pytest.warns(UserWarning, match="Decorate what is called where that is not so"):
+            dispatcher(torch.ones(3))
 
 
 # The journal
@@ -146,6 +213,7 @@ def test_the_log_may_ask_the_dispatcher(told: pytest.LogCaptureFixture) -> None:
     assert seen
 
 
+@pytest.mark.filterwarnings("ignore:(?s).*each of its")
 def test_a_storm_of_bypasses_is_told(told: pytest.LogCaptureFixture) -> None:
     """Calls of a type that is never dispatched: once, after a thousand."""
 
