@@ -8,14 +8,15 @@
     mlp(x, w)                           # afterwards key, lookup, run
     print(mlp.explain(x, w))            # what runs for this call, why, what else was tried, what each cost
     mlp.prepare({"M": [16, 64]}, x, w)  # decide ahead
+    load()                              # in a fresh process: build what the store names, and nothing else
     set_mode("sealed")                  # from here on never time, never compile
 
 `shapedispatch` is the decorator, for functions and Triton kernels; what it returns has the methods of `Dispatcher`.
-`Variant` is an alternative that the user supplies. `set_mode` and `dispatchers` are for the whole process, `Store` is
-where choices are kept between processes. `Choice` (with its `Timing` and `Refusal`) and `CacheInfo` are what one is
-told. Every error is a `ShapeDispatchError`: `SettingsError` at a wrong setting, `MissError` and `NoVariantError` at a
-call; what cannot be declared is one, too, and a TypeError and ValueError. ``hotpath_available`` says whether hits are
-answered in C, ``hotpath_reason`` why not (None where they are).
+`Variant` is an alternative that the user supplies. `set_mode`, `load` and `dispatchers` are for the whole process,
+`Store` is where choices are kept between processes. `Choice` (with its `Timing` and `Refusal`) and `CacheInfo` are what
+one is told. Every error is a `ShapeDispatchError`: `SettingsError` at a wrong setting, `MissError` and `NoVariantError`
+at a call; what cannot be declared is one, too, and a TypeError and ValueError. ``hotpath_available`` says whether hits
+are answered in C, ``hotpath_reason`` why not (None where they are).
 
 Sizes are numbers of elements along an axis. Times are microseconds in names that end in ``_us``, wall-clock budgets
 milliseconds (``_ms``), memory bytes. An answer is always that of the function as written, within the tolerance that a
@@ -25,7 +26,7 @@ compiled build is allowed; what that means, and the settings, stand in README.md
 from typing import Any
 
 from .api.decorator import Dispatcher, shapedispatch
-from .api.registry import dispatchers
+from .api.registry import dispatchers, load
 from .errors import MissError, NoVariantError, SettingsError, ShapeDispatchError
 from .hit import native
 from .records import CacheInfo, Choice, Refusal, Timing, Variant
@@ -45,6 +46,7 @@ __all__ = [
     "Timing",
     "Variant",
     "dispatchers",
+    "load",
     "set_mode",
     "shapedispatch",
 ]

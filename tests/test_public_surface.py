@@ -20,6 +20,7 @@ NAMES = [
     "Store",
     "set_mode",
     "dispatchers",
+    "load",
     "ShapeDispatchError",
     "NoVariantError",
     "MissError",

@@ -490,6 +490,7 @@ def test_many_shapes_keep_to_the_bound() -> None:
     assert objects[1] < objects[0] + 2000
 
 
+@pytest.mark.filterwarnings("ignore:(?s).*each of its")
 def test_reasons_are_bounded() -> None:
     """However many kinds of objects make calls a bypass."""
     f = baking(lambda x: x)

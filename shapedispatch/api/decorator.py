@@ -75,6 +75,14 @@ class Dispatcher(Protocol):
         Without arguments the calls are made by the decorator's ``inputs``.
         """
 
+    def load(self, *args: Any, **kwargs: Any) -> list[Choice]:
+        """Build what the store or a shipped table names for this, and nothing else; the choices that are ready then.
+
+        For a process that is to be sealed from its start. Calls are made anew from the stored keys, and nothing is run.
+        What no key holds, such as a method's ``self``, is taken from the call that is given here, as in
+        ``Layer.forward.load(layer)``, or from the decorator's ``inputs``. What cannot be built is told in one warning.
+        """
+
     def variant(self, name: str) -> Callable[..., Any]:
         """That variant as a callable, for bisecting: ``"plain"``, ``"hint[M=64]"``, ``"exact"``, a supplied one's name.
 

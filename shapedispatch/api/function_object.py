@@ -14,7 +14,7 @@ from .registry import register
 __all__ = ["function_of"]
 
 _ANSWERS = (
-    "explain", "tune", "prepare", "variant", "choices", "cache_info", "cache_clear",
+    "explain", "tune", "prepare", "load", "variant", "choices", "cache_info", "cache_clear",
     "_repr_html_",  # a notebook asks the function itself
 )  # fmt: skip
 

@@ -150,6 +150,7 @@ class _KernelObject(_Asked):
         """See `decorator.Dispatcher.variant`."""
         return _Variant(self.core.variant(name))
 
+    load = property(operator.attrgetter("core.load"))
     choices = property(operator.attrgetter("core.choices"))
     cache_info = property(operator.attrgetter("core.cache_info"))
     cache_clear = property(operator.attrgetter("core.cache_clear"))

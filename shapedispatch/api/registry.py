@@ -6,9 +6,12 @@ import itertools
 import weakref
 from typing import Any
 
+from torch.nn import Module
+
+from ..records import Choice
 from ..settings import modes
 
-__all__ = ["dispatchers", "register"]
+__all__ = ["dispatchers", "load", "register"]
 
 _live: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
 _numbers = itertools.count(2)
@@ -23,6 +26,23 @@ def register(name: str, dispatcher: Any) -> Any:
 def dispatchers() -> dict[str, Any]:
     """The live dispatchers by name; the second of one name is ``name#2`` or so."""
     return dict(_live)
+
+
+def load(*targets: Any) -> list[Choice]:
+    """Build what the store or shipped tables name for these dispatchers, or for all that are live where none is given.
+
+    A module among ``targets`` gives what no key holds: it and the modules in it are the ``self`` of their methods. So
+    ``load(model)`` makes ready for ``set_mode("sealed")`` all that the model's classes and functions have stored.
+    See `Dispatcher.load`.
+    """
+    modules = [inner for target in targets if isinstance(target, Module) for inner in target.modules()]
+    named = [target for target in targets if not isinstance(target, Module)] or list(_live.values())
+    return [choice for one in named for choice in one.core.load_for([inner for inner in modules if _has(inner, one)])]
+
+
+def _has(module: Module, dispatcher: Any) -> bool:
+    """Whether the dispatcher is a method of the module's class."""
+    return any(held is dispatcher for base in type(module).__mro__ for held in vars(base).values())
 
 
 def _refresh_all() -> None:

@@ -20,10 +20,10 @@ from ..errors import ShapeDispatchError
 from ..keys.identity import Environment, environment
 from ..records import spelled
 from ..shapes.dims import DimsMismatch
+from ..store.replay import axes_of, in_words, rebuilt
 from ..store.rows import BadRow, Row, rows_from_file
 from ..store.store import Store
 from .doctor import store_in_use
-from .replay import axes_of, in_words, rebuilt
 from .sweeps import timing_json
 from .tables import words
 from .targets import UsageError

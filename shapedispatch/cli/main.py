@@ -48,7 +48,7 @@ from .tables import (
     words,
 )
 from .targets import UsageError, imported, jobs_at, points_of, target
-from .tune import run_jobs, tune, under_option
+from .tune import run_jobs, tune, under_option, warm
 
 __all__ = ["main"]
 
@@ -70,6 +70,7 @@ def main() -> None:
 
 
 main.add_command(tune)
+main.add_command(warm)
 main.add_command(store)
 
 

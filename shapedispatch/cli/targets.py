@@ -13,12 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ..dispatch.loading import call_by_inputs, call_of_kernel
 from ..errors import SettingsError, ShapeDispatchError, in_a_line
 from ..keys.key import Bypass, storable
 from ..records import Choice, spelled
 from ..store.key_text import canonical, differing, parse
+from ..store.replay import CannotReplay, made_under, rebuilt, small_random
 from ..store.rows import Row
-from .replay import CannotReplay, made_under, rebuilt, small_random
 
 __all__ = ["Job", "UsageError", "dispatchers_in", "imported", "jobs_at", "jobs_of_missed", "points_of", "target"]
 
@@ -216,7 +217,7 @@ def _call_again(core: Any, key: str, random: bool) -> Call:
     """The call of a key, made so that its key is this one; raises CannotReplay where it does not come out so."""
     backend = core.backend
     if not backend.replayable:
-        call, other = _if_the_same(backend, key, _kernels_call(core, key))
+        call, other = _if_the_same(backend, key, call_of_kernel(core, key))
     elif core.inputs is None and not random:
         raise CannotReplay(
             f"{backend.name} has no inputs=, so its calls can only be made of random numbers: say --random if they may"
@@ -224,28 +225,12 @@ def _call_again(core: Any, key: str, random: bool) -> Call:
     else:
         with made_under(key):
             if core.inputs is not None:
-                call, other = _if_the_same(backend, key, _by_inputs(core, *rebuilt(key)))
+                call, other = _if_the_same(backend, key, call_by_inputs(core, *rebuilt(key)))
             if core.inputs is None or (other and random):
                 call, other = _if_the_same(backend, key, rebuilt(key, fill=small_random))
     if other:
         raise CannotReplay(f"the call that can be made is another one: {other}")
     return call
-
-
-def _kernels_call(core: Any, key: str) -> Call:
-    """The call that ``inputs`` makes: the key holds the sizes of dims, and neither those of tensors nor the grid."""
-    backend = core.backend
-    if core.inputs is None:
-        raise CannotReplay(
-            "the key of a kernel's call does not hold its tensors' sizes: give inputs= to @shapedispatch"
-        )
-    if backend.spec.grid is None:
-        raise CannotReplay("the key of a kernel's call does not hold its grid: give grid= to @shapedispatch")
-    try:
-        args, kwargs = core.inputs(backend.sizes_in(parse(key)), None)
-        return backend.normal((None, *args), kwargs)  # type: ignore[no-any-return]
-    except Exception as error:  # noqa: BLE001 - the user's code, at the boundary; the reason is told
-        raise CannotReplay(f"inputs= made no call of its sizes: {in_a_line(error)}") from None
 
 
 def _if_the_same(backend: Any, key: str, call: Call) -> tuple[Call, str | None]:
@@ -255,13 +240,3 @@ def _if_the_same(backend: Any, key: str, call: Call) -> tuple[Call, str | None]:
     except (Bypass, TypeError) as reason:
         raise CannotReplay(f"the call cannot be made again: {reason}") from None
     return call, None if again == key else differing(parse(key), parse(again))[0]
-
-
-def _by_inputs(core: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Call:
-    """The call that the dispatcher's ``inputs`` makes at this one's sizes, like its arguments."""
-    backend = core.backend
-    try:
-        made = core.inputs(dict(backend.sizes(args, kwargs)), backend.arguments(args, kwargs))
-        return backend.normal(*made)  # type: ignore[no-any-return]
-    except Exception as error:  # noqa: BLE001 - the user's code, at the boundary; the reason is told
-        raise CannotReplay(f"inputs= made no call of it: {in_a_line(error)}") from None

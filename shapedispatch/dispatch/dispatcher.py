@@ -5,7 +5,7 @@ A miss is decided in `miss`. Deleting the table would change how long a call tak
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -29,9 +29,13 @@ from ..store.kernel_store import KernelStore, store_at
 from .context import MissContext
 from .introspection import Introspection
 from .known_choices import FROZEN_MODES, STORED_WHERE
+from .loading import load
 from .miss import decide, tuning_lock
 
 __all__ = ["Core"]
+
+MOST_RECEIVERS = 8
+"""How many instances a stored choice of a method is tried with, to be loaded."""
 
 MOST_FAILURES = 3
 """After so many at one key it is not decided again: what fails may take as long as a build."""
@@ -160,6 +164,14 @@ class Core(HitPath, Introspection):
     def ctx(self, key: Key, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> MissContext:
         """The call with all that a decision starts from, as it is now."""
         return MissContext(self, self.settings, key, args, kwargs)
+
+    def load(self, *args: Any, **kwargs: Any) -> list[Choice]:
+        """See `decorator.Dispatcher.load`."""
+        return load(self, [(args, kwargs)])
+
+    def load_for(self, receivers: Sequence[Any]) -> list[Choice]:
+        """As `load`, with one of these for the ``self`` of a method: the first that it can be built for."""
+        return load(self, [((receiver,), {}) for receiver in receivers[:MOST_RECEIVERS]])
 
     # -- what is held; `Introspection` answers the rest
 

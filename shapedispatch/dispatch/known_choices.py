@@ -53,7 +53,19 @@ def _of_store(ctx: MissContext) -> tuple[Entry | None, tuple[str, ...]]:
         why = "; ".join(found.soft_differences)
         return None, (f"{found.row.variant} was stored, and timed again: {why}",)
     entry = entry_for(ctx, stored(found))
-    return entry, () if entry else (f"{found.row.variant} was stored, and cannot be used for this call",)
+    if entry is not None:
+        return entry, ()
+    if ctx.settings.mode == "sealed" and _lacks_build(ctx, found.row.variant):
+        ctx.core.table.log.warn_not_built(found.row.variant, ctx.rendered)
+        return None, (f"{found.row.variant} was stored, and is not built: `{ctx.core.backend.name}.load()` builds it",)
+    return None, (f"{found.row.variant} was stored, and cannot be used for this call",)
+
+
+def _lacks_build(ctx: MissContext, variant: str) -> bool:
+    """Whether a variant is not offered where nothing is built: not there, or not to be told what it would be."""
+    with preserve_state(ctx.args, ctx.kwargs):
+        offer = ctx.offer(OfferRequest(variant, build=False))
+    return offer.aliases.get(variant, variant) not in [candidate.name for candidate in offer.candidates]
 
 
 def stored(found: Found) -> Choice:

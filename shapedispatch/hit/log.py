@@ -27,6 +27,7 @@ STORM = 1000
 _TOLD_LIMIT = 1024
 """How many things of one kind are told: a dispatcher that finds ever new ones must not fill the memory."""
 _WARNED_LIMIT = 256
+_REASONS_SHOWN = 8
 _PACKAGE = __name__.partition(".")[0]
 
 _log = logging.getLogger("shapedispatch")
@@ -57,6 +58,10 @@ class EventLog:
                 if self._first("refusal", f"{refusal.variant}: {reason}"):
                     _log.info("%s: %s was refused: %s", self._name, refusal.variant, reason)
 
+    def loaded(self, variant: str, number: int, count: int) -> None:
+        """The progress of a load."""
+        _log.info("%s: loading %d of %d: %s", self._name, number, count, variant)
+
     def left(self, what: str, setting: str, bound: int) -> None:
         """The least recently used choice or build left for another: told the first time."""
         if self._first("left", what):
@@ -86,6 +91,21 @@ class EventLog:
         if self._first("undecided"):
             tried = f"each of its {UNDECIDED} calls so far ran plain, as if it were not decorated; the last because:"
             _warn(four_parts(rendered(), tried, [reason], _instead(reason)))
+
+    def warn_not_loaded(self, refusals: Sequence[Refusal], count: int) -> None:
+        """What is stored and was to be built, and could not be: at each load."""
+        if refusals:
+            reasons = dict.fromkeys(f"{refusal.variant}: {'; '.join(refusal.reasons)}" for refusal in refusals)
+            change = "A sealed call of one of these runs what `on_miss` says."
+            tried = f"{len(refusals)} of {count} stored choices could not be loaded:"
+            _warn(four_parts(self._name, tried, list(reasons)[:_REASONS_SHOWN], change))
+
+    def warn_not_built(self, variant: str, rendered: Callable[[], str]) -> None:
+        """A sealed call whose stored choice is a build that is not there: once."""
+        if self._first("not built"):
+            change = f"Before the mode is set: `{self._name}.load()`, or `shapedispatch.load()` for every dispatcher."
+            tried = "what is stored for this call does not run, since the mode is sealed and nothing is built in it:"
+            _warn(four_parts(rendered(), tried, [f"{variant} is not built in this process"], change))
 
     def warn_refused(self, refusals: Sequence[Refusal], rendered: Callable[[], str]) -> None:
         """Plain is all there is, and at other sizes it will be no better: once."""

@@ -299,6 +299,13 @@ class Table:
                     entry.run = None
         build.release()
 
+    def apart(self) -> Table:
+        """Another with the same builds: what is learned there of calls is not known here."""
+        other = Table(self.maxsize, self.max_builds, self.log)
+        with self.lock:
+            other._builds.update(self._builds)
+        return other
+
     def builds(self) -> Iterator[Held]:
         """The builds held now."""
         with self.lock:

@@ -62,6 +62,16 @@ class KernelStore:
         found = self.store.get(self.kernel, text, here) if text is not None else None
         return found if isinstance(found, Found) else None
 
+    def found_here(self) -> list[Found]:
+        """What stands for each stored or shipped key, on the kinds of device that are here."""
+        rows = self.store.choices(self.kernel)
+        found: list[Found | None] = []
+        for device in (torch.device("cpu"), *([torch.device("cuda")] if torch.cuda.is_available() else [])):
+            here = self._here(device) if any(_on(row, device) for row in rows) else None
+            keys = dict.fromkeys(row.key for row in rows if here is not None and row.hard == here.hard)
+            found += [self._found(key, here) for key in keys if here is not None]
+        return [one for one in found if one is not None]
+
     def nearest(self, key: Key, device: torch.device) -> Found | None:
         """Of the rows for calls that differ in sizes and whole numbers only, the one nearest by log distance.
 
@@ -98,6 +108,11 @@ class KernelStore:
 
     def _here(self, device: torch.device) -> Environment:
         return environment(device).extended(**dict(self._identity()))
+
+
+def _on(row: Row, device: torch.device) -> bool:
+    """Whether a row may be of this kind of device: asked first, since to describe a GPU starts CUDA."""
+    return (row.hard.get("family") == "cpu") == (device.type == "cpu")
 
 
 class StoredConfigs:

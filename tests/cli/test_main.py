@@ -24,7 +24,7 @@ from tests.cli_app import APP
 pytestmark = pytest.mark.own_store
 
 ROOT = Path(__file__).parent.parent.parent
-COMMANDS = ("demo", "doctor", "tune", "show", "why", "plot", "store")
+COMMANDS = ("demo", "doctor", "tune", "warm", "show", "why", "plot", "store")
 STORE_COMMANDS = ("path", "stats", "export", "import", "prune", "clear", "why", "check")
 
 
@@ -224,6 +224,33 @@ def test_a_store_that_cannot_be_written_is_told(monkeypatch: pytest.MonkeyPatch)
     assert result.exit_code == 1
     assert "not kept: the store in" in result.stderr
     assert "mm" in result.stdout or "plain" in result.stdout
+
+
+# warm
+
+
+def test_what_is_stored_is_built(app: Any) -> None:
+    """Each row is a line; nothing is timed, and nothing decided."""
+    done("tune", "ops:mlp", "M=2,3")
+    app.mlp.cache_clear()
+    found = json.loads(done("warm", "ops:mlp", "--json"))
+    assert [choice["origin"] for choice in found["choices"]] == ["stored", "stored"]
+    assert app.mlp.choices() == []
+
+
+def test_what_cannot_be_built_is_told(app: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the reason, and exit code 1."""
+    done("tune", "ops:mlp", "M=2,3")
+    monkeypatch.setattr(app.mlp.core.backend, "offer", lambda *_: 1 / 0)
+    result = run("warm", "ops:mlp")
+    assert result.exit_code == 1
+    assert result.stderr.count("not loaded: ") == 2
+    assert "ZeroDivisionError" in result.stderr
+
+
+def test_nothing_to_build_is_an_error(app: Any) -> None:
+    """Before anything is tuned."""
+    assert "nothing that is to be built is stored for ops.mlp" in refused(1, "warm", "ops:mlp")
 
 
 # tune --missed

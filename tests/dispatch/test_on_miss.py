@@ -152,10 +152,11 @@ def test_sealed_without_a_warm_up_runs_plain(
     dispatcher = started()
     neither()
     with set_mode("sealed"):
-        assert_same(dispatcher(call(16)), waves(call(16)))
+        with pytest.warns(UserWarning, match=r"hint\[M=8\] is not built in this process"):
+            assert_same(dispatcher(call(16)), waves(call(16)))
         choice = dispatcher.explain(call(16))
         assert (choice.variant, choice.origin) == ("plain", "nearest")
-        assert "hint[M=8] was stored, and cannot be used for this call" in choice.notes
+        assert "hint[M=8] was stored, and is not built: `waves.load()` builds it" in choice.notes
     assert store.rows(kind="missed") == []
 
 

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn import Module, Parameter
 
-from shapedispatch.cli.replay import CannotReplay, axes_of, in_words, made_under, rebuilt, small_random
 from shapedispatch.keys import key as keys
 from shapedispatch.keys.key import storable
 from shapedispatch.store.key_text import canonical
+from shapedispatch.store.replay import CannotReplay, axes_of, in_words, made_under, rebuilt, small_random
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64, torch.int64, torch.int8, torch.bool)
 LAYOUTS = {
@@ -157,3 +157,13 @@ def test_the_sizes_of_a_call_by_place() -> None:
     """Axes of tensors and whole numbers."""
     assert axes_of(text_of((torch.ones(2, 3), 5, 1.5))) == {"arg0.0": 2, "arg0.1": 3, "arg1": 5}
     assert axes_of("no key") == {}
+
+
+@pytest.mark.parametrize("grad", [True, False])
+def test_modes_are_left_as_they_were(grad: bool) -> None:
+    """Inference mode sets the grad mode, too."""
+    with torch.set_grad_enabled(grad):
+        with made_under(canonical(storable(keys.key((torch.ones(2),), {})))):
+            assert torch.is_grad_enabled() is grad
+        assert torch.is_grad_enabled() is grad
+        assert not torch.is_inference_mode_enabled()

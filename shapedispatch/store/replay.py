@@ -18,7 +18,7 @@ from torch import Tensor
 from ..errors import ShapeDispatchError
 from ..keys.key import ALIGNMENT_BYTES
 from ..keys.layout import SAME, AmbientPart, TensorPart
-from ..store.key_text import Named, parse
+from .key_text import Named, parse
 
 __all__ = ["CannotReplay", "axes_of", "in_words", "made_under", "rebuilt", "small_random"]
 
@@ -95,25 +95,39 @@ def _type_name(part: Any) -> str | None:
 
 
 def rebuilt(
-    text: str, *, device: torch.device | None = None, fill: Callable[[Tensor], None] | None = None
+    text: str,
+    *,
+    device: torch.device | None = None,
+    fill: Callable[[Tensor], None] | None = None,
+    other: Callable[[int | str, CannotReplay], Any] | None = None,
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """The call of a key: tensors of its dtypes, sizes, strides, alignments and device, whose numbers ``fill`` sets.
 
-    Without ``fill`` they hold whatever memory held. ``device`` overrides the key's. Raises CannotReplay, ValueError.
+    Without ``fill`` they hold whatever memory held. ``device`` overrides the key's. An argument that cannot be made,
+    such as a method's ``self``, ``other`` gives by its position or name, and why. Raises CannotReplay, ValueError.
     """
     tensor = functools.partial(_tensor, device=device, fill=fill)
+
+    def made(place: int | str, part: Any) -> Any:
+        try:
+            return _value(part, tensor)
+        except CannotReplay as reason:
+            if other is None:
+                raise
+            return other(place, reason)
+
     args: list[Any] = []
     kwargs: dict[str, Any] = {}
     for part in _parts(text):
         if isinstance(part, tuple) and part[:1] == (SAME,):
             raise CannotReplay("the same tensor stood in two places of the call")
         if isinstance(part, tuple) and len(part) == 2 and isinstance(part[0], str):
-            kwargs[part[0]] = _value(part[1], tensor)
+            kwargs[part[0]] = made(part[0], part[1])
         elif _is_overlap(part):
             if part:
                 raise CannotReplay("tensors of the call shared memory")
         else:
-            args.append(_value(part, tensor))
+            args.append(made(len(args), part))
     return tuple(args), kwargs
 
 
@@ -192,7 +206,7 @@ def made_under(text: str) -> Iterator[None]:
     """The grad mode, inference mode and autocast of a key."""
     state = AmbientPart(*parse(text)[0])
     *casts, cached = state.autocast or (False,)
-    with contextlib.ExitStack() as modes, torch.inference_mode(state.inference_mode):
+    with torch.inference_mode(state.inference_mode), contextlib.ExitStack() as modes:  # it sets the grad mode, too
         modes.enter_context(torch.set_grad_enabled(state.grad_mode))
         for name, dtype in casts:
             modes.enter_context(torch.autocast(name, dtype=dtype, cache_enabled=cached))
