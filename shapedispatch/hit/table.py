@@ -88,8 +88,8 @@ class _Slot:
 
 
 def _in_order(entry: Entry, before: tuple[Entry, ...]) -> tuple[Entry, ...]:
-    """The newest first; plain in any state behind those that are for one."""
-    if entry.check is not None or entry.choice.variant != "plain":
+    """The newest first; plain as all that is left, in any state, behind those that are for one."""
+    if entry.check is not None or (entry.choice.variant, entry.choice.origin) != ("plain", "only"):
         return (entry, *before)[:STATES_A_KEY]
     return (*[one for one in before if one.check is not None][: STATES_A_KEY - 1], entry)
 

@@ -337,3 +337,16 @@ def test_what_is_replaced_again_and_again_is_not_made_again() -> None:
     assert table.why_not_again("build") is None
     table.hold("build", Build())
     assert "was replaced 8 times within 8 calls" in str(table.why_not_again("build"))
+
+
+@pytest.mark.parametrize(("origin", "first"), [("only", "exact"), ("timed", "plain")])
+def test_plain_as_all_that_is_left_stands_behind_what_is_for_one_state(origin: Any, first: str) -> None:
+    """What was decided for a state is of use again when that comes back; what is decided anew goes first."""
+    table = Table(4, 4)
+    table.publish("key", Entry(print, lambda args, kwargs: True, Choice("exact", "timed")))
+    table.publish("key", Entry(print, None, Choice("plain", origin)))
+    assert table.peek("key")[0].choice.variant == first
+    table.publish("key", Entry(print, None, Choice("plain", origin)))
+    found = table.find("key", (), {})
+    assert found is not None
+    assert found.choice.variant == first
