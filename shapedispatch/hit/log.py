@@ -103,7 +103,8 @@ class EventLog:
     def warn_not_built(self, variant: str, rendered: Callable[[], str]) -> None:
         """A sealed call whose stored choice is a build that is not there: once."""
         if self._first("not built"):
-            change = f"Before the mode is set: `{self._name}.load()`, or `shapedispatch.load()` for every dispatcher."
+            every = "`shapedispatch.load(model)` for all that a model's modules and its functions have stored"
+            change = f"Before the mode is set: `{self._name}.load()`, or {every}."
             tried = "what is stored for this call does not run, since the mode is sealed and nothing is built in it:"
             _warn(four_parts(rendered(), tried, [f"{variant} is not built in this process"], change))
 

@@ -87,3 +87,26 @@ def test_what_cannot_be_made_again_is_told(recorder: Recorder, store: Store, sai
     jobs, (refused,) = jobs_of_missed(kernel, store.rows(kind="missed"), random=True)
     assert jobs == []
     assert reason in refused
+
+
+def test_a_stored_config_is_loaded_before_the_mode_is_sealed(recorder: Recorder, store: Store) -> None:
+    """It is compiled and loaded, and nothing launched; the sealed call launches it."""
+    kernel_store._kernel_stores.clear()
+    process(recorder, store, inputs=made, grid=grid).tune(X, Y, 60, 1)
+    kernel = process(recorder, store, inputs=made, grid=grid)
+    recorder.launches.clear()
+    (loaded,) = kernel.load()
+    assert (loaded.variant, loaded.sizes, recorder.launches) == ("hint[n=64]", {"n": 60}, [])
+    with set_mode("sealed"):
+        kernel.core.refresh()
+        kernel(X, Y, 60, 1)
+        assert (kernel.explain(X, Y, 60, 1).variant, kernel.explain(X, Y, 60, 1).origin) == ("hint[n=64]", "stored")
+    kernel.core.refresh()
+
+
+def test_without_inputs_no_stored_config_is_loaded(recorder: Recorder, store: Store) -> None:
+    """A kernel's key holds neither its tensors' sizes nor its grid."""
+    kernel_store._kernel_stores.clear()
+    process(recorder, store)[grid_of(60)].tune(X, Y, 60, 1)
+    with pytest.warns(UserWarning, match="does not hold its tensors' sizes: give inputs="):
+        assert process(recorder, store).load() == []
