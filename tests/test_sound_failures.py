@@ -6,6 +6,7 @@ worker. Python's profiler tells of each such place, and what it raises is raised
 
 from __future__ import annotations
 
+import dataclasses
 import random
 import sys
 import threading
@@ -22,6 +23,7 @@ from torch import Tensor
 
 import shapedispatch
 from shapedispatch import MissError, set_mode
+from shapedispatch.autotune.worker import Isolation
 from shapedispatch.dispatch.dispatcher import MOST_FAILURES, Core
 from shapedispatch.dispatch.miss import tuning_lock
 from tests.fake_core import Backend, call, core_of
@@ -242,6 +244,19 @@ def test_a_miss_error_is_no_failure() -> None:
     """It is what the mode asks for."""
     with set_mode("frozen", on_miss="error"), pytest.raises(MissError):
         shapedispatch.shapedispatch(scaled, hints=(), store=False)(torch.ones(3), torch.ones(3))
+
+
+def test_an_error_of_the_worker_is_plains_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where variants are tried in another process first."""
+
+    def failing(*_: Any) -> Any:
+        raise OSError("no more processes")
+
+    monkeypatch.setattr(Isolation, "why_not", failing)
+    isolated = built(scaled, hints=(), variants=[also_scaled])
+    isolated.core.settings = dataclasses.replace(isolated.core.settings, isolate=True)
+    with pytest.warns(UserWarning, match="deciding failed for a call:\n  - OSError: no more processes"):
+        assert same(one_call(isolated), one_call(scaled))
 
 
 def test_a_key_that_cannot_be_made_is_plains_answer() -> None:
