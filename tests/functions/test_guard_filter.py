@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, NamedTuple
@@ -9,6 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from shapedispatch.functions.compile.inductor import effects_only
+from shapedispatch.functions.compile.tracer import trace
+from shapedispatch.functions.guards import guard_filter
 from shapedispatch.functions.guards.guard_filter import GuardFilter, Verdict
 from tests.helpers import assert_same, built
 
@@ -199,3 +203,83 @@ def test_what_nothing_else_can_be_is_not_asked_for() -> None:
         assert_same(f(ONE, X), X * 2)
         assert_same(f(OTHER, X), X * 2)
     assert f.cache_info().builds == 1
+
+
+# whether a call is being traced
+
+QUESTIONS = (
+    torch.compiler.is_compiling,
+    torch.compiler.is_dynamo_compiling,
+    torch.compiler.is_exporting,
+    torch._utils.is_compiling,
+    torch._dynamo.is_compiling,
+    torch.jit.is_scripting,
+    torch.jit.is_tracing,
+    torch.fx._symbolic_trace.is_fx_tracing,
+    torch.onnx.is_in_onnx_export,
+    lambda: torch.compiler._is_compiling_flag,
+)
+
+
+@pytest.mark.parametrize("asks", QUESTIONS)
+@pytest.mark.filterwarnings("ignore:`torch._utils.is_compiling")
+def test_code_that_asks_whether_it_is_compiled_is_told_what_plain_is_told(asks: Callable[[], bool]) -> None:
+    """Whatever it asks: else it would leave out in a build what it does without one."""
+    looked = trace(lambda x: x * 2 if asks() else x * 3, (torch.ones(3),), {}, effects_only, tag="test")
+    assert torch.equal(looked.call(torch.ones(3)), torch.full((3,), 3.0))
+
+
+def test_an_operator_in_python_is_told_what_plain_is_told() -> None:
+    """It runs while the graph is traced, and is not traced itself."""
+
+    @torch.compiler.allow_in_graph
+    def asking(x: Tensor) -> Tensor:
+        return x * (2 if torch.compiler.is_compiling() else 3)
+
+    looked = trace(lambda x: asking(x), (torch.ones(3),), {}, effects_only, tag="test")
+    assert torch.equal(looked.call(torch.ones(3)), torch.full((3,), 3.0))
+
+
+def test_another_thread_is_told_the_truth() -> None:
+    """One that compiles something of the user's own while a call is traced."""
+    with guard_filter.tracing_hidden(lambda: False, lambda _: None):
+        compiled = torch.compile(lambda x: x * 2 if torch.compiler.is_compiling() else x * 3, backend="eager")
+        assert torch.equal(compiled(torch.ones(3)), torch.full((3,), 2.0))
+
+
+def test_what_is_checked_where_nothing_compiles_is_checked() -> None:
+    """A check of values makes a function one that cannot be compiled, and the reason says what it asks."""
+
+    def checked(x: Tensor) -> Tensor:
+        if not torch.compiler.is_compiling() and (x < 0).any():
+            raise ValueError("negative")
+        return x.sqrt()
+
+    f = built(checked, exact=True, hints=())
+    with pytest.warns(UserWarning, match=r"it asks torch\.compiler\.is_compiling\(\)"):
+        f(torch.ones(3))
+    with pytest.raises(ValueError, match="negative"):
+        f(-torch.ones(3))
+
+
+def test_a_dispatcher_in_a_function_is_inlined() -> None:
+    """It asks the same to know whether it is to step aside, and is told the truth."""
+    inner = built(lambda x: x * 3, exact=True, hints=())
+    looked = trace(lambda x: inner(x) + 1, (torch.ones(3),), {}, effects_only, tag="test")
+    assert torch.equal(looked.call(torch.ones(3)), torch.full((3,), 4.0))
+    assert inner.cache_info().misses == 0
+
+
+def test_a_function_that_asks_whether_fx_traces_is_asked_again() -> None:
+    """Plain is told yes for a call that torch.fx makes of another function with tensors of its own."""
+    fx = torch.fx._symbolic_trace
+
+    def asking(x: Tensor) -> Tensor:
+        return x * 2 if fx.is_fx_tracing() else x * 3
+
+    looked = trace(asking, (torch.ones(3),), {}, effects_only, tag="test")
+    assert looked.check()((torch.ones(3),), {})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fx, "_is_fx_tracing_flag", True)
+        assert not looked.check()((torch.ones(3),), {})
+        assert looked.accepts({"x": torch.ones(3)}) == ("whether torch.fx or torch.onnx traces has changed",)

@@ -35,6 +35,8 @@ from ..guards.guard_filter import (
     config_guards,
     identities_guarded,
     is_of_a_class_with_values,
+    tracing_guards,
+    tracing_hidden,
 )
 from .build import GRAPH, Trace
 from .graph import aot_metadata, called, effects_of, nodes, unguarded_reads
@@ -98,6 +100,7 @@ class Session:
         self.found = TracedObjects()
         self.unsupported: list[str] = []
         self.unguarded: list[str] = []
+        self.asked: list[Callable[[], Any]] = []
         self.locals_kept: set[str] = set()
         self.state_kept = False
         self.effects: Effects | None = None
@@ -151,13 +154,18 @@ class Session:
         except _Stop:
             pass
         except Exception as error:  # noqa: BLE001 - whatever stops Dynamo or the compiler is this build's refusal
-            raise Untraceable(_reason(error)) from None
+            raise Untraceable(_reason(error) + self._told()) from None
         finally:
             # Taken before the reset, since a dying code object deletes its globals; reset in every case, since the code
             # object and its entry keep each other alive.
             entries = [(entry.code, entry.guard_manager) for entry in _debug_get_cache_entry_list(twin.__code__)]
             reset_code(twin.__code__)
         return entries
+
+    def _told(self) -> str:
+        """What a person should know of a trace that failed, if anything."""
+        names = dict.fromkeys(f"{question.__module__}.{question.__name__}()" for question in self.asked)
+        return f" (it asks {', '.join(names)}, and is told what plain is told: no)" if names else ""
 
     @contextlib.contextmanager
     def active(self) -> Iterator[None]:
@@ -179,7 +187,10 @@ class Session:
         self.filter = GuardFilter(self.arguments, receiver_of(self.fn))
         try:
             _session, maker.build_guards = self, build_guards
-            with identities_guarded(self._is_tracing, self.filter.tensors):
+            with (
+                identities_guarded(self._is_tracing, self.filter.tensors),
+                tracing_hidden(self._is_tracing, self.asked.append),
+            ):
                 yield
         finally:
             _session, maker.build_guards = None, original
@@ -193,7 +204,7 @@ class Session:
         # The code as it was before the graph was compiled, which takes seconds.
         self.code_before = traced_code(self.fn, self._seen_by_guards(), self.traced)
         self.unsupported += unguarded_reads(gm, [self.fn.__code__, *(self.traced or ())])
-        self.guards = config_guards(map(called, nodes(gm)))
+        self.guards = (*config_guards(map(called, nodes(gm))), *tracing_guards(self.asked))
         compiled = self.compiled = self.compile_graph(gm, examples)
         _say_nothing_donated()
         self.effects = effects_of(gm, self.scope, self.arguments, receiver_of(self.fn))

@@ -6,15 +6,18 @@ Those that a key implies need not be asked when a build is run.
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
-from torch._dynamo import symbolic_convert, variables
+from torch._dynamo import eval_frame, external_utils, symbolic_convert, variables
 from torch._dynamo.guards import GuardBuilder, install_guard
+from torch.fx import _symbolic_trace as symbolic_trace
 from torch.nn import Module
 from torch.torch_version import TorchVersion
 
@@ -29,6 +32,8 @@ __all__ = [
     "config_guards",
     "identities_guarded",
     "is_of_a_class_with_values",
+    "tracing_guards",
+    "tracing_hidden",
 ]
 
 _CONTAINER_GUARDS = frozenset(
@@ -169,6 +174,77 @@ def _guard(operands: Sequence[Any], keyed: Collection[str]) -> None:
     if all(isinstance(operand, _OBJECTS) for operand in operands):
         for source in sources if any(source.name not in keyed for source in sources) else ():
             install_guard(source.make_guard(GuardBuilder.ID_MATCH))
+
+
+# -------------------------------------------------------------------------------------- whether a call is being traced
+
+_HIDDEN = tuple(
+    getattr(module, name)
+    for module, name in (
+        (torch.compiler, "is_compiling"), (torch.compiler, "is_dynamo_compiling"), (torch.compiler, "is_exporting"),
+        (torch._utils, "is_compiling"), (external_utils, "is_compiling"), (eval_frame, "_is_in_optimized_module"),
+    )
+    if hasattr(module, name)
+)  # fmt: skip
+"""What Dynamo answers with yes while it traces, and plain with no."""
+_FX: Mapping[Any, Ask] = {
+    symbolic_trace.is_fx_tracing: lambda: symbolic_trace._is_fx_tracing_flag,
+    symbolic_trace.is_fx_symbolic_tracing: lambda: symbolic_trace._is_fx_tracing_flag,
+    torch.onnx.is_in_onnx_export: torch.onnx.is_in_onnx_export,
+}
+"""What Dynamo answers with no, and plain now and then with yes: no key holds it."""
+_TOLD_THE_TRUTH = ("<torch.", str(Path(torch.__file__).parent) + os.sep, str(Path(__file__).parents[2]) + os.sep)
+"""Beginnings of the names of files; the first is that of a function of torch's that is itself decorated."""
+
+
+@contextlib.contextmanager
+def tracing_hidden(tracing: Callable[[], bool], asked: Callable[[Any], None]) -> Iterator[None]:
+    """Have code be told that nothing compiles it, as plain would be, where a thread is ``tracing``.
+
+    Else what a library checks only where nothing is compiled would be left out of a build. Torch's own code is told
+    the truth, since it only asks how to be traced, and so is a dispatcher, which is inlined. ``asked`` is told what was
+    asked. Tables of Dynamo's are changed meanwhile, and the flag that it sets for code which it does not trace, an
+    operator's that is written in Python, say: all threads see that one.
+    """
+    handlers = _answers()
+    before = {question: handlers[question] for question in (*_HIDDEN, *_FX) if question in handlers}
+    handlers.update({question: _hiding(question, handler, tracing, asked) for question, handler in before.items()})
+    session = getattr(torch.compiler, _SESSION, None)
+    if session is not None:
+        setattr(torch.compiler, _SESSION, lambda: contextlib.nullcontext() if tracing() else session())
+    try:
+        yield
+    finally:
+        handlers.update(before)
+        if session is not None:
+            setattr(torch.compiler, _SESSION, session)
+
+
+_SESSION = "_compile_session_context"
+
+
+def _answers() -> dict[Any, Callable[..., Any]]:
+    """Dynamo's answers to calls of torch's functions, by the function."""
+    ask = getattr(variables.TorchInGraphFunctionVariable, "_get_handlers", None)
+    return ask() if ask is not None else {}
+
+
+def _hiding(
+    question: Any, handler: Callable[..., Any], tracing: Callable[[], bool], asked: Callable[[Any], None]
+) -> Callable[..., Any]:
+    def answer(variable: Any, tx: Any, *args: Any, **kwargs: Any) -> Any:
+        if not tracing() or tx.f_code.co_filename.startswith(_TOLD_THE_TRUTH):
+            return handler(variable, tx, *args, **kwargs)
+        asked(question)
+        return variables.ConstantVariable.create(False)
+
+    return answer
+
+
+def tracing_guards(asked: Iterable[Any]) -> tuple[ConfigGuard, ...]:
+    """On what was answered with no, where a call may meet with a yes."""
+    asks = dict.fromkeys(_FX[question] for question in asked if question in _FX)
+    return tuple(ConfigGuard("whether torch.fx or torch.onnx traces", ask, False) for ask in asks)
 
 
 # ------------------------------------------------------------------------------------------ classes that no guard sees
