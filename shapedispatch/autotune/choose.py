@@ -116,7 +116,7 @@ def _moved(timing: Timing, sign: int) -> Timing:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a run leaves: its result, the arguments it wrote, gradients, which arguments the result shares."""
+    """What a run leaves: its result, the arguments it wrote, gradients, what memory the result shares."""
 
     result: Any
     written: tuple[Tensor, ...]
@@ -199,19 +199,23 @@ class Trial:
 
 
 def _aliases(result: Any, given: Sequence[Tensor]) -> tuple[tuple[int, int, int], ...]:
-    """(which tensor of the result, which of the call, how many bytes apart) for those that share memory."""
-    placed = [
-        (i, out.device, *span(out))
-        for i, out in enumerate(tensors(result))
-        if out.layout is torch.strided and not out.is_meta
-    ]
-    spans = [(tensor.device, *span(tensor)) for tensor in given]
-    return tuple(
-        (i, j, start - first)
-        for i, device, start, end in placed
-        for j, (where, first, last) in enumerate(spans)
-        if start < last and first < end and device == where
-    )
+    """(which tensor of the result, which other, how many bytes apart) for those that share memory.
+
+    The others are the tensors of the call, and behind them those that stand before it in the result.
+    """
+    results = list(tensors(result))
+    spans = [(one.device, *span(one)) if _has_memory(one) else None for one in (*given, *results)]
+    first = len(given)
+    pairs = [(i, j, spans[first + i], spans[j]) for i in range(len(results)) for j in range(first + i)]
+    return tuple((i, j, a[1] - b[1]) for i, j, a, b in pairs if a and b and _overlap(a, b))
+
+
+def _has_memory(tensor: Tensor) -> bool:
+    return tensor.layout is torch.strided and not tensor.is_meta
+
+
+def _overlap(one: tuple[torch.device, int, int], other: tuple[torch.device, int, int]) -> bool:
+    return one[0] == other[0] and one[1] < other[2] and other[1] < one[2]
 
 
 class PlainRaised(Exception):
@@ -322,7 +326,7 @@ def _refusal(candidate: Candidate, expected: Outcome, trial: Trial, rules: Rules
 
 def _outcome_difference(expected: Outcome, actual: Outcome, tolerance: tuple[float, float] | None) -> str | None:
     if expected.aliases != actual.aliases:
-        return "its result shares other memory with the arguments than plain's does"
+        return "its result shares other memory, with the arguments or within itself, than plain's does"
     if not all(map(torch.equal, expected.random, actual.random)):
         return "it draws other random numbers than plain does, or as many as plain does not"
     return (

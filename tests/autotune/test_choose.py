@@ -158,6 +158,15 @@ def test_an_outcome_has_result_writes_and_aliases() -> None:
     assert outcome.aliases == ((0, 0, 0), (1, 1, 4))
 
 
+def test_results_that_share_memory_with_each_other_are_told_from_those_that_do_not() -> None:
+    """A write into one of them would be seen in the other, or not."""
+    twice = trial(torch.ones(4)).outcome(lambda a: (c := a + 1, c[2:]))
+    assert twice.aliases == ((1, 1, 8),)
+    decision = decide(lambda a: (c := a + 1, c[2:]), lambda a: (a + 1, a[2:] + 1), lambda a: (c := a - (-1), c[2:]))
+    assert decision.winner.name == "2"
+    assert "shares other memory" in decision.refusals[0].reasons[0]
+
+
 def test_where_writes_are_unknown_everything_is_copied() -> None:
     """And compared afterwards."""
     a, b = torch.zeros(3), torch.zeros(3)

@@ -268,6 +268,58 @@ def test_what_runs_nested_graphs_is_neither_a_view_nor_written_by_inductor() -> 
         assert inductor._is_written(target) is about_sizes
 
 
+# results that share memory: what is written into one of them counts as written into the others
+
+CUBE = torch.linspace(0, 1, 24).view(2, 3, 4)
+
+
+def test_results_that_share_memory_are_written_together() -> None:
+    """Without gradients: what another function keeps of one for its backward is refused once the other is written."""
+    f = pinned(built(lambda x: (c := x.sin(), c[:1], c.detach()), exact=True, hints=()), "exact")
+    for _ in range(3):
+        whole, part, same = f(CUBE)
+        loss = (torch.ones(4, requires_grad=True) * part).sum()
+        whole.zero_()
+        assert (whole._version, part._version, same._version) == (1, 1, 1)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            loss.backward()
+    with torch.inference_mode():
+        assert torch.equal(f(CUBE)[1], CUBE.sin()[:1])
+
+
+@pytest.mark.parametrize("write", [lambda y: y.detach().zero_(), lambda y: y.mul_(2)])
+def test_what_a_backward_needs_and_a_result_shows_is_not_written_unseen(write: Any) -> None:
+    """The result is a view of what is kept; it may be written in place itself, as plain's."""
+    f = pinned(built(lambda x: x.exp().transpose(0, 1), exact=True, hints=()), "exact")
+    x = CUBE.clone().requires_grad_()
+    for _ in range(3):
+        y = f(x)
+        assert not y._is_view()
+        write(y)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            y.sum().backward()
+    f(x).sum().backward()
+    assert_same(x.grad, x.exp().detach())
+
+
+def test_an_argument_that_a_backward_needs_is_not_written_unseen() -> None:
+    """What is kept of it is a view."""
+    f = pinned(built(torch.nn.functional.linear, exact=True, hints=()), "exact")
+    x, w = CUBE.clone().requires_grad_(), torch.ones(2, 4, requires_grad=True)
+    for _ in range(3):
+        y = f(x, w, None)
+        x.detach().zero_()
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            y.sum().backward()
+
+
+def test_an_unknown_word_for_views_of_results_is_a_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another release of torch may keep elsewhere which results it hides to be views."""
+    monkeypatch.setattr(graph, "aot_metadata", object)
+    with pytest.raises(graph.Uncompilable, match="share memory"):
+        graph.take_unsafe_views()
+
+
 def test_compiling_leaves_the_recursion_limit_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     """Inductor raises it for the whole process when it has nothing in its cache."""
     before, compile_fx = sys.getrecursionlimit(), inductor.compile_fx

@@ -32,6 +32,8 @@ __all__ = [
     "only_computes",
     "refuse_kernels",
     "refuse_unchecked",
+    "shared_outputs",
+    "take_unsafe_views",
     "unguarded_reads",
 ]
 
@@ -174,6 +176,48 @@ def aot_metadata() -> Any:
     """What AOTAutograd knows of the graph that it has compiled last in this trace, or None."""
     context = torch._guards.TracingContext.try_get()
     return context.fw_metadata if context is not None else None
+
+
+def shared_outputs(gm: GraphModule) -> tuple[tuple[int, bool, int], ...]:
+    """Which outputs of a graph of operators share memory: (which, whether with an input, with which input or output).
+
+    Behind a call's results stands what is kept for its backward. A result that is a view of an input is none of these:
+    AOTAutograd makes it of the input itself. What stands in two places may come as two tensors.
+    """
+    inputs = [node for node in gm.graph.nodes if node.op == "placeholder"]
+    (outputs,) = next(node for node in gm.graph.nodes if node.op == "output").args
+    results = getattr(aot_metadata(), "num_forward_returns", 0)
+    places = {memory: (True, i) for i, node in enumerate(inputs) if (memory := _memory(node)) is not None}
+    found = []
+    for i, node in enumerate(outputs):
+        memory = _memory(node)
+        of_input, j = places.setdefault(memory, (False, i)) if memory is not None else (False, i)
+        if i >= results and node is not inputs[j] if of_input else i != j:
+            found.append((i, of_input, j))
+    return tuple(found)
+
+
+def take_unsafe_views() -> tuple[int, ...]:
+    """Which outputs AOTAutograd would hide it of that they are views, by a view with a count of its own.
+
+    It does so no more: that is left to the caller, who may keep the count. Raises Uncompilable where this release has
+    another word for it.
+    """
+    metadata = aot_metadata()
+    try:
+        found = tuple(metadata.num_mutated_inp_runtime_indices + i for i in metadata.unsafe_view_out_indices)
+        metadata.unsafe_view_out_indices, metadata.num_unsafe_view_outputs = [], 0
+    except AttributeError:
+        raise Uncompilable("its results share memory, and this torch's compiled code cannot be told so") from None
+    return found
+
+
+def _memory(node: object) -> object:
+    """Equal for nodes whose results share memory; None where there is none."""
+    value = node.meta.get("val") if isinstance(node, Node) else None
+    if not isinstance(value, Tensor) or value.layout is not torch.strided:
+        return None
+    return value.untyped_storage()._cdata
 
 
 # ------------------------------------------------------------------------------------------------------ what it reads

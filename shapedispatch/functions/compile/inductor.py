@@ -23,7 +23,14 @@ with warnings.catch_warnings():
 
 from ...hit.call import past_wrappers
 from ...keys.key import any_autocast
-from .graph import dtypes_of_numbers, only_computes, refuse_kernels, refuse_unchecked
+from .graph import (
+    dtypes_of_numbers,
+    only_computes,
+    refuse_kernels,
+    refuse_unchecked,
+    shared_outputs,
+    take_unsafe_views,
+)
 from .graph_check import GraphCheck, Verdict
 from .operators import decompositions, table_notes
 
@@ -172,7 +179,10 @@ def _compiled(
         code.numbers |= dtypes_of_numbers(gm)
         trusted = trust and bool(kwargs.get("is_inference")) and _is_all_written(gm)
         with torch._inductor.config.patch({"size_asserts": False} if trusted else {}):
+            shared = () if kwargs.get("is_backward") else shared_outputs(gm)
             compiled = compile_fx_inner(gm, examples, **kwargs)
+        if shared:
+            _share_counts(compiled, shared)
         code.sources.append(getattr(compiled, "source_code", None) or "")
         if kwargs.get("is_inference") and callable(getattr(compiled, "current_callable", None)):
             inference.append(compiled)  # and where a release has another name for it, it keeps its wrappers
@@ -185,6 +195,36 @@ def _compiled(
     # Autocast is ambient, as the key has it: with any, AOTAutograd turns it off around the graph.
     bare = len(inference) == len(code.sources) == 1 and only_computes() and not any_autocast()
     return skip_wrappers(run, inference[0]) if bare else run
+
+
+def _share_counts(graph: Any, shared: Sequence[tuple[int, bool, int]]) -> None:
+    """Have outputs that share memory, as `shared_outputs` tells them, be seen as written where one of them is.
+
+    Autograd counts what is written into a tensor and its views, and refuses a backward that needs what was there. The
+    outputs of compiled code are tensors that count by themselves.
+    """
+    run, hidden = graph.current_callable, take_unsafe_views()
+
+    def counting(inputs: list[Any]) -> tuple[Any, ...]:
+        given = list(inputs)  # the code clears its list
+        made = list(run(inputs))
+        for i in hidden:
+            if made[i]._is_view():
+                made[i] = torch.ops.aten._unsafe_view(made[i], made[i].shape)
+        for i, of_input, j in shared:
+            made[i] = _counted_with(given[j] if of_input else made[j], made[i])
+        return tuple(made)
+
+    graph.current_callable = counting
+
+
+def _counted_with(base: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor, with the other's count of what is written; an inference tensor has none."""
+    if tensor is base or base.is_inference():
+        return tensor
+    twin = base.detach()
+    twin.data = tensor
+    return twin
 
 
 # Beside what is computed value by value or summed up: what Inductor writes itself, and products into its own memory.
