@@ -320,6 +320,19 @@ def test_an_unknown_word_for_views_of_results_is_a_refusal(monkeypatch: pytest.M
         graph.take_unsafe_views()
 
 
+def test_a_backward_runs_after_deterministic_algorithms_are_asked_for() -> None:
+    """As plain's does: what was compiled adds in one order, and operators ask when they run."""
+    f = pinned(built(lambda x: (x @ x).relu(), exact=True, hints=()), "exact")
+    x = torch.ones(2, 2, requires_grad=True)
+    y = f(x)
+    torch.use_deterministic_algorithms(True)
+    try:
+        y.sum().backward()
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert_same(x.grad, torch.full((2, 2), 4.0))
+
+
 def test_compiling_leaves_the_recursion_limit_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     """Inductor raises it for the whole process when it has nothing in its cache."""
     before, compile_fx = sys.getrecursionlimit(), inductor.compile_fx

@@ -24,6 +24,7 @@ from ...errors import as_written
 
 __all__ = [
     "Uncompilable",
+    "allow_determinism",
     "aot_metadata",
     "called",
     "dtypes_of_numbers",
@@ -210,6 +211,16 @@ def take_unsafe_views() -> tuple[int, ...]:
     except AttributeError:
         raise Uncompilable("its results share memory, and this torch's compiled code cannot be told so") from None
     return found
+
+
+def allow_determinism() -> None:
+    """Let the backward run after deterministic algorithms have been asked for, since its code is as plain's is then.
+
+    AOTAutograd lets none run that was compiled before.
+    """
+    metadata = aot_metadata()
+    if metadata is not None and getattr(metadata, "deterministic", None) is False:
+        metadata.deterministic = None
 
 
 def _memory(node: object) -> object:

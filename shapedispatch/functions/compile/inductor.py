@@ -24,6 +24,7 @@ with warnings.catch_warnings():
 from ...hit.call import past_wrappers
 from ...keys.key import any_autocast
 from .graph import (
+    allow_determinism,
     dtypes_of_numbers,
     only_computes,
     refuse_kernels,
@@ -184,6 +185,9 @@ def _compiled(
         if shared:
             _share_counts(compiled, shared)
         code.sources.append(getattr(compiled, "source_code", None) or "")
+        # An operator asks when it runs, and Inductor's own code adds in no order only by this.
+        if kwargs.get("is_backward") and code.sources[-1] and "atomic_add" not in code.sources[-1]:
+            allow_determinism()
         if kwargs.get("is_inference") and callable(getattr(compiled, "current_callable", None)):
             inference.append(compiled)  # and where a release has another name for it, it keeps its wrappers
         return compiled
