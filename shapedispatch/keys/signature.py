@@ -7,10 +7,13 @@ parameters follow as keywords in the order of the signature.
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
+import itertools
 import types
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from operator import is_
 from typing import Any
 
 __all__ = ["Signature", "argument_names", "call_of", "frame_locals", "python_function", "receiver_of", "with_code"]
@@ -27,6 +30,9 @@ class Signature:
     bare: bool
     receiver: bool
     signature: inspect.Signature | None
+    fn: Callable[..., Any] | None = None
+    """Whose defaults may be replaced, or changed in place: ``now`` holds them, and the signature with them."""
+    now: list[Any] = field(default_factory=list, compare=False)
 
     @classmethod
     def of(cls, fn: Callable[..., Any], receiver: bool = False) -> Signature:
@@ -43,7 +49,8 @@ class Signature:
         parameters = signature.parameters.values()
         positional = [p.name for p in parameters if p.kind in _POSITIONAL]
         bare = len(positional) == len(parameters)
-        return cls(tuple(signature.parameters), len(positional), bare, receiver, signature)
+        now = [_defaults(fn), signature]
+        return cls(tuple(signature.parameters), len(positional), bare, receiver, signature, fn, now)
 
     def normal(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The call in normal form; raises TypeError for a call that the function itself would refuse."""
@@ -51,9 +58,18 @@ class Signature:
             return args, {}
         if self.signature is None:
             return args, dict(kwargs)
-        bound = self.signature.bind(*args, **kwargs)
+        bound = self._with_its_defaults().bind(*args, **kwargs)
         bound.apply_defaults()
         return bound.args, bound.kwargs
+
+    def _with_its_defaults(self) -> inspect.Signature:
+        """The signature with the defaults that the function has now."""
+        before, signature = self.now
+        defaults = _defaults(self.fn)
+        if len(before) != len(defaults) or not all(map(is_, before, defaults)):
+            signature = Signature.of(self.fn).signature or signature  # type: ignore[arg-type]  # one that has a signature
+            self.now[:] = defaults, signature
+        return signature  # type: ignore[no-any-return]  # an inspect.Signature
 
     def arguments(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """The arguments of a call in normal form by parameter name; ``*args`` as a tuple, ``**kwargs`` merged."""
@@ -65,6 +81,14 @@ class Signature:
             if parameter.kind is inspect.Parameter.VAR_KEYWORD:
                 found.update(found.pop(parameter.name, {}))
         return found
+
+
+def _defaults(fn: object) -> tuple[Any, ...]:
+    """What a function fills in for arguments that are left out, one object after the other."""
+    if isinstance(fn, functools.partial):
+        return (*_defaults(fn.func), *fn.args, *itertools.chain(*fn.keywords.items()))
+    named = getattr(fn, "__kwdefaults__", None) or {}
+    return (getattr(fn, "__defaults__", None), *itertools.chain(*named.items()))
 
 
 def with_code(fn: types.FunctionType, code: types.CodeType) -> types.FunctionType:

@@ -108,3 +108,21 @@ def test_a_copy_keeps_defaults_globals_and_closure() -> None:
 
     copy = with_code(fn, fn.__code__)
     assert copy(1) == fn(1) == (1, 2, 3, bound, MIXED)
+
+
+def test_defaults_are_those_that_the_function_has_now() -> None:
+    """Replaced, changed in place, and those of a partial: plain would fill in the same."""
+
+    def fn(x: int, y: int = 1, *, z: int = 2) -> None: ...
+
+    signature = Signature.of(fn)
+    assert signature.normal((0,), {}) == ((0, 1), {"z": 2})
+    fn.__defaults__ = (3,)
+    assert signature.normal((0,), {}) == ((0, 3), {"z": 2})
+    assert fn.__kwdefaults__ is not None
+    fn.__kwdefaults__["z"] = 4
+    assert signature.normal((0,), {}) == ((0, 3), {"z": 4})
+    bound = functools.partial(fn, y=5)
+    signature = Signature.of(bound)
+    bound.keywords["y"] = 6
+    assert signature.normal((0,), {}) == ((0,), {"y": 6, "z": 4})
