@@ -222,7 +222,8 @@ def test_the_last_value_of_a_class_that_becomes_code_is_seen() -> None:
 def test_a_changed_value_of_a_class_is_let_pass() -> None:
     """Values have guards of their own; a counter would have everything built anew at each call."""
     base, derived = classes()
-    guard = CodeGuard(code, [], [derived])  # type: ignore[arg-type]
+    base.value = 0  # type: ignore[attr-defined]
+    guard = CodeGuard(code, [], [derived], names={"value", "method"})  # type: ignore[arg-type]
     check = guard.fast_check()
     for count in range(3):
         base.value = count  # type: ignore[attr-defined]
@@ -232,6 +233,20 @@ def test_a_changed_value_of_a_class_is_let_pass() -> None:
     assert guard.failed() is None
     base.method = code  # type: ignore[attr-defined]
     assert not check()
+
+
+@pytest.mark.parametrize("names", [{"value"}, None])
+def test_a_value_that_is_put_before_another_is_seen(names: set[str] | None) -> None:
+    """The guard on it looks where it was found first."""
+    base, derived = classes()
+    base.value = 0  # type: ignore[attr-defined]
+    guard = CodeGuard(code, [], [derived], names)  # type: ignore[arg-type]
+    check = guard.fast_check()
+    derived.value = 0  # type: ignore[attr-defined]
+    assert not check()
+    assert str(guard.failed()).endswith(".value has been replaced")
+    del derived.value  # type: ignore[attr-defined]
+    assert check()
 
 
 def test_what_is_put_back_stands_again(monkeypatch: pytest.MonkeyPatch) -> None:

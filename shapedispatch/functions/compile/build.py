@@ -22,6 +22,7 @@ from ...hit.call import all_hold
 from ...keys.signature import frame_locals, with_code
 from ..guards.code_guard import CodeGuard
 from ..guards.guard import Guard
+from ..guards.object_guard import PlaceGuard, holds_and
 
 if TYPE_CHECKING:  # Inductor takes seconds to import, which is for the first build to pay
     from .inductor import Code
@@ -46,6 +47,8 @@ class Trace:
     """All of Dynamo's; ``unimplied`` asks those that a key does not imply, of the ``locals`` that they read."""
     unimplied: Callable[[Mapping[str, Any]], bool]
     locals: frozenset[str]
+    place_guards: tuple[PlaceGuard, ...] = ()
+    """On what Dynamo's guards leave out of the objects that they look at."""
 
     def accepts(self, scope: Mapping[str, Any]) -> tuple[str, ...]:
         """Why this may not serve a call, by all of its guards; empty where it may.
@@ -55,6 +58,9 @@ class Trace:
         for guard in (self.code_guard, *self.guards):
             if failed := guard.failed():
                 return (failed,)
+        names = {"G": self.function.__globals__, "L": scope}
+        if changed := next((guard.what for guard in self.place_guards if not guard.holds(names)), None):
+            return (f"{changed} has changed",)
         verdict = self.dynamo_guards.check_verbose(scope)
         return () if verdict.result else tuple(_readable(part) for part in verdict.verbose_code_parts)
 
@@ -76,8 +82,8 @@ class Trace:
     def check(self) -> Callable[[tuple[Any, ...], Mapping[str, Any]], bool]:
         """The guards on what no key holds, as a function of the call, for every hit."""
         checks = (self.code_guard.fast_check(), *(guard.check for guard in self.guards))
-        frame = functools.partial(frame_locals, self.function) if self.locals else None
-        return all_hold(checks, self.unimplied, frame)
+        frame = functools.partial(frame_locals, self.function) if self.locals or self.place_guards else None
+        return all_hold(checks, holds_and(self.place_guards, self.function.__globals__, self.unimplied), frame)
 
 
 def _readable(part: str) -> str:

@@ -35,9 +35,11 @@ from ..guards.guard_filter import (
     config_guards,
     identities_guarded,
     is_of_a_class_with_values,
+    keys_guarded,
     tracing_guards,
     tracing_hidden,
 )
+from ..guards.object_guard import place_guards, registration_guards
 from .build import GRAPH, Trace
 from .graph import aot_metadata, called, effects_of, nodes, unguarded_reads
 
@@ -114,6 +116,8 @@ class Session:
         code_guard = traced_code(self.fn, self.found, self.traced)
         # In this order: what another thread replaces after this look is seen by the guard.
         guards: tuple[Guard, ...] = (self.code_before, *self.guards)
+        if not all(guard.holds(self._names()) for guard in self.place_guards):
+            raise Replaced("while it was compiled, an object was changed")
         for guard in guards:
             if (changed := guard.failed()) is not None:
                 raise Replaced(f"while it was compiled, {changed}")
@@ -130,6 +134,7 @@ class Session:
             dynamo_guards=self.managers[0],
             unimplied=manager.root.check,
             locals=frozenset(self.locals_kept),
+            place_guards=self.place_guards,
         )
 
     def _raise_if_unguarded(self) -> None:
@@ -190,6 +195,7 @@ class Session:
             with (
                 identities_guarded(self._is_tracing, self.filter.tensors),
                 tracing_hidden(self._is_tracing, self.asked.append),
+                keys_guarded(self._is_tracing),
             ):
                 yield
         finally:
@@ -202,9 +208,12 @@ class Session:
         """As Dynamo's backend: the graph, compiled, which is not run yet."""
         self.traced = _followed()
         # The code as it was before the graph was compiled, which takes seconds.
-        self.code_before = traced_code(self.fn, self._seen_by_guards(), self.traced)
+        seen, objects = self._seen_by_guards()
+        self.code_before = traced_code(self.fn, seen, self.traced)
         self.unsupported += unguarded_reads(gm, [self.fn.__code__, *(self.traced or ())])
-        self.guards = (*config_guards(map(called, nodes(gm))), *tracing_guards(self.asked))
+        settings = config_guards(map(called, nodes(gm)))
+        self.guards = (*settings, *tracing_guards(self.asked), *registration_guards(seen.classes))
+        self.place_guards = place_guards(objects, self.traced, self._names())
         compiled = self.compiled = self.compile_graph(gm, examples)
         _say_nothing_donated()
         self.effects = effects_of(gm, self.scope, self.arguments, receiver_of(self.fn))
@@ -217,17 +226,21 @@ class Session:
 
         return run
 
-    def _seen_by_guards(self) -> TracedObjects:
+    def _seen_by_guards(self) -> tuple[TracedObjects, dict[str, Any]]:
         """What the guards look at that Dynamo has noted, by their names: expressions over globals and locals.
 
         A name that cannot be read yet is left out.
         """
-        found = TracedObjects()
+        found, objects = TracedObjects(), dict[str, Any]()
         context = torch._guards.TracingContext.try_get()
         for guard in context.guards_context.dynamo_guards if context is not None else ():
             with contextlib.suppress(AttributeError, LookupError, NameError, SyntaxError, TypeError, ValueError):
-                found.add(eval(str(guard.name), {"G": self.fn.__globals__, "L": self.scope}))
-        return found
+                objects[guard.name] = value = eval(str(guard.name), self._names())
+                found.add(value)
+        return found, objects
+
+    def _names(self) -> dict[str, Any]:
+        return {"G": self.fn.__globals__, "L": self.scope}
 
     def keeps(self, guard: Any) -> bool:
         """As Dynamo's filter of guards: whether to ask one on each call, since an equal key does not imply it."""

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from ...hit import native
 
-__all__ = ["CodeGuard", "TracedObjects", "code_on", "mutable_bases", "traced_code"]
+__all__ = ["CodeGuard", "TracedObjects", "code_on", "is_of_torch", "mutable_bases", "names_in", "traced_code"]
 
 _IMMUTABLE = 1 << 8
 """Python's flag of classes whose attributes cannot be set."""
@@ -57,7 +57,12 @@ class CodeGuard:
         watched = list(classes)
         self._own = _own_of(watched, names)  # first: what changes after it is looked into
         self._classes = [
-            _Class(weakref.ref(cls, lambda _: dead.append(_CLASS_GONE)), names, _as_parts(code_on(cls, names)))
+            _Class(
+                weakref.ref(cls, lambda _: dead.append(_CLASS_GONE)),
+                names,
+                _as_parts(code_on(cls, names)),
+                _places(cls, names),
+            )
             for cls in watched
         ]
         self._objects = [
@@ -136,11 +141,12 @@ _CLASS_GONE = "a class that it uses is gone"
 
 @dataclass(frozen=True, slots=True)
 class _Class:
-    """A watched class: the code that Python found on it and its bases."""
+    """A watched class: the code that Python found on it and its bases, and where it found each name."""
 
     reference: weakref.ref[type]
     names: Collection[str] | None
     code: Mapping[str, _Parts]
+    places: Mapping[str, object]
 
     def failed(self) -> str | None:
         """What is other code now, for a person."""
@@ -149,6 +155,8 @@ class _Class:
             return _CLASS_GONE
         now = _as_parts(code_on(cls, self.names))
         odd = [name for name in {**self.code, **now} if not _are(now.get(name, ()), self.code.get(name, ()))]
+        places = _places(cls, self.names)
+        odd += [name for name in {**self.places, **places} if places.get(name) is not self.places.get(name)]
         return f"{cls.__qualname__}.{odd[0]} has been replaced" if odd else None
 
 
@@ -165,7 +173,7 @@ class _Own:
     @classmethod
     def of(cls, base: type, used: Collection[str] | None) -> _Own:
         """As it is now."""
-        torchs = _is_torchs(base)
+        torchs = is_of_torch(base)
         names, objects = _read(base, torchs, used)
         return cls(weakref.ref(base), torchs, used, names, tuple(objects))
 
@@ -192,7 +200,7 @@ def _read(base: type, torchs: bool, used: Collection[str] | None) -> tuple[tuple
     """
     held, order = _names_on(base), _order(base)
     if not torchs:
-        code = (_parts(value) for value in [*held.values()] if _is_code(value))
+        code = (_parts(value) for value in [*held.values()] if _is_code(value) or issubclass(base, type))
         return tuple(held), chain(map(weakref.ref, order), *code, (_MISSING,))
     if used is None or not issubclass(base, Tensor):
         return tuple(held), chain((order,), held.values())
@@ -247,11 +255,22 @@ def mutable_bases(cls: type) -> list[type]:
 
 
 def code_on(cls: type, names: Collection[str] | None) -> dict[str, Any]:
-    """The functions, classes and descriptors that Python finds on a class and its bases, by name."""
+    """The functions, classes and descriptors that Python finds on a class and its bases, by name.
+
+    Of a class of classes everything is code: Dynamo has no guard on what a class finds there.
+    """
     found: dict[str, Any] = {}
     for base in reversed(mutable_bases(cls)):
         found.update((name, held) for name, held in list(_names_on(base).items()) if _matters(name, base, names))
-    return {name: held for name, held in found.items() if _is_code(held)}
+    return {name: held for name, held in found.items() if _is_code(held) or issubclass(cls, type)}
+
+
+def _places(cls: type, names: Collection[str] | None) -> dict[str, object]:
+    """The class on which each name is found: what stands there is guarded, what is put before it is not."""
+    found: dict[str, object] = {}
+    for base in reversed(mutable_bases(cls)):
+        found |= dict.fromkeys((name for name in list(_names_on(base)) if names is None or name in names), base)
+    return {name: weakref.ref(base) for name, base in found.items()}
 
 
 def _is_code(held: Any) -> bool:
@@ -259,12 +278,13 @@ def _is_code(held: Any) -> bool:
 
 
 def _matters(name: str, base: type, names: Collection[str] | None) -> bool:
-    if names is None or not _is_torchs(base):
+    if names is None or not is_of_torch(base):
         return True
     return name in names or (name.startswith("__") and not issubclass(base, Tensor))
 
 
-def _is_torchs(base: type) -> bool:
+def is_of_torch(base: type) -> bool:
+    """Whether torch itself has made the class."""
     module = _names_on(base).get("__module__")
     return isinstance(module, str) and module.partition(".")[0] == "torch"
 
@@ -303,7 +323,7 @@ def traced_code(fn: types.FunctionType, found: TracedObjects, traced: Collection
 
     ``traced`` is the code that Dynamo followed, None where it does not tell: then all that may have been is watched.
     """
-    names = None if traced is None else _BY_DYNAMO.union(*map(_names_in, traced))
+    names = None if traced is None else names_in(traced)
     classes = _closed((Tensor, *found.classes), names)
     methods = [one for cls in classes for held in code_on(cls, names).values() for one in _functions_in(held)]
     reached = _reached([fn, *found.functions, *methods])
@@ -311,7 +331,12 @@ def traced_code(fn: types.FunctionType, found: TracedObjects, traced: Collection
     return CodeGuard(fn, functions, classes, names, found.compared)
 
 
-def _names_in(code: types.CodeType) -> set[str]:
+def names_in(traced: Iterable[types.CodeType]) -> frozenset[str]:
+    """What attributes the code that Dynamo has followed may name."""
+    return _BY_DYNAMO.union(*map(_names_of, traced))
+
+
+def _names_of(code: types.CodeType) -> set[str]:
     """What attributes its code may name: as Python compiled them, and as text for `getattr`."""
     return {*code.co_names, *_texts_in(code.co_consts)}
 

@@ -6,6 +6,7 @@ Those that a key implies need not be asked when a build is run.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -32,6 +33,7 @@ __all__ = [
     "config_guards",
     "identities_guarded",
     "is_of_a_class_with_values",
+    "keys_guarded",
     "tracing_guards",
     "tracing_hidden",
 ]
@@ -245,6 +247,31 @@ def tracing_guards(asked: Iterable[Any]) -> tuple[ConfigGuard, ...]:
     """On what was answered with no, where a call may meet with a yes."""
     asks = dict.fromkeys(_FX[question] for question in asked if question in _FX)
     return tuple(ConfigGuard("whether torch.fx or torch.onnx traces", ask, False) for ask in asks)
+
+
+# ------------------------------------------------------------------------------------------ the keys of a dict
+
+
+@contextlib.contextmanager
+def keys_guarded(tracing: Callable[[], bool]) -> Iterator[None]:
+    """Have the keys of a dict guarded that was made a list of, in a thread that is ``tracing``.
+
+    Dynamo notes that their order matters, and guards how many there are.
+    """
+    original = GuardBuilder.SEQUENCE_LENGTH
+
+    @functools.wraps(original)
+    def length(builder: Any, guard: Any) -> None:
+        original(builder, guard)
+        counted = builder.get(guard) if tracing() and guard.create_fn is length else None
+        if isinstance(counted, dict) and builder.requires_key_order_guarding(guard.originating_source):
+            builder.guard_on_dict_keys_and_order(counted, guard)
+
+    GuardBuilder.SEQUENCE_LENGTH = length  # type: ignore[method-assign]  # put back below
+    try:
+        yield
+    finally:
+        GuardBuilder.SEQUENCE_LENGTH = original  # type: ignore[method-assign]
 
 
 # ------------------------------------------------------------------------------------------ classes that no guard sees

@@ -1,0 +1,130 @@
+"""What Dynamo takes from objects and guards not: an order, what is not on an object yet, what counts as which class.
+
+An object is known by its place, as Dynamo's guards name it, and is read there at each call: of a method that many
+instances share, each has its own. None is held.
+"""
+
+from __future__ import annotations
+
+import abc
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from types import CodeType
+from typing import Any
+
+from torch.nn import Module
+
+from .code_guard import code_on, is_of_torch, names_in
+from .guard import Guard
+
+__all__ = ["PlaceGuard", "holds_and", "place_guards", "registration_guards"]
+
+_CONSTANTS = (int, float, complex, bool, str, bytes, type(None))
+
+
+class PlaceGuard:
+    """What is read of the object at a place: the same as at first. ``scope`` has the globals as G, the locals as L."""
+
+    def __init__(self, what: str, place: str, read: Callable[[Any], Any], scope: dict[str, Any]) -> None:
+        self.what, self.read = what, read
+        self._place = compile(place, "<a guard>", "eval")
+        self._then = self._now(scope)
+
+    def holds(self, scope: dict[str, Any]) -> bool:
+        """Whether it is as it was; what cannot be read there is not."""
+        try:
+            return bool(self._now(scope) == self._then)
+        except (AttributeError, LookupError, TypeError):
+            return False
+
+    def _now(self, scope: dict[str, Any]) -> Any:
+        return self.read(eval(self._place, scope))
+
+
+def place_guards(
+    objects: Mapping[str, Any], traced: Iterable[CodeType] | None, scope: dict[str, Any]
+) -> tuple[PlaceGuard, ...]:
+    """On ``objects`` by their places; ``traced`` is the code that Dynamo followed, None where it does not tell."""
+    names = None if traced is None else names_in(traced)
+    return tuple(
+        PlaceGuard(f"{what} ({place})", place, read, scope)
+        for place, one in objects.items()
+        for what, read in _readings(one, names)
+    )
+
+
+def _readings(one: Any, names: frozenset[str] | None) -> Iterator[tuple[str, Callable[[Any], Any]]]:
+    """What to read of an object, for a person and as a function."""
+    if isinstance(one, OrderedDict) and len(one) > 1:  # beside the order of the dict in it, which Dynamo's guard reads
+        yield "the order of an OrderedDict", _items
+    if _answers_for_itself(type(one)) and hasattr(one, "__dict__"):
+        yield "what is set on an object", lambda now: {name for name in vars(now) if names is None or name in names}
+
+
+def _items(now: Any) -> list[Any]:
+    """In their order; without values that others guard, and that are not to be held here."""
+    return [(name, held if type(held) in _CONSTANTS else None) for name, held in now.items()]
+
+
+def _answers_for_itself(cls: type) -> bool:
+    """Whether its ``__getattr__`` answers for what is not set; a module's does for what no one sets."""
+    answer = None if is_of_torch(cls) else code_on(cls, None).get("__getattr__")
+    return answer is not None and answer is not Module.__getattr__
+
+
+def holds_and(
+    guards: Sequence[PlaceGuard], names: dict[str, Any], others: Callable[[Mapping[str, Any]], bool]
+) -> Callable[[Mapping[str, Any]], bool]:
+    """Whether all hold of the local names that are given, and what the others ask."""
+
+    def holds(scope: Mapping[str, Any]) -> bool:
+        both = {"G": names, "L": scope}
+        return others(scope) and all(guard.holds(both) for guard in guards)
+
+    return holds if guards else others
+
+
+# ------------------------------------------------------------------------------------------------ abstract classes
+
+
+def registration_guards(classes: Iterable[type]) -> tuple[Guard, ...]:
+    """On what counts as an instance of an abstract class, which may be said of any class at any time."""
+    abstract = [cls for cls in classes if isinstance(cls, abc.ABCMeta)]
+    return (_Registrations(abstract),) if abstract else ()
+
+
+class _Registrations:
+    """Looked through only where any class has been registered as anything since."""
+
+    def __init__(self, classes: Iterable[type]) -> None:
+        self._classes = [weakref.ref(cls) for cls in classes]
+        self._token = abc.get_cache_token()
+        self._then = self._now()
+
+    def _now(self) -> list[frozenset[Any]]:
+        return [_registered(reference()) for reference in self._classes]
+
+    def failed(self) -> str | None:
+        return None if self.check() else "a class has been registered as another"
+
+    def check(self) -> bool:
+        token = abc.get_cache_token()
+        if token == self._token:
+            return True
+        if self._now() != self._then:
+            return False
+        self._token = token
+        return True
+
+
+_dump: Callable[[type], tuple[Any, ...]] = vars(abc)["_get_dump"]
+"""Of an abstract class: first, weak references to what is registered."""
+
+
+def _registered(cls: type | None) -> frozenset[Any]:
+    """As this class or as one below it."""
+    if cls is None:
+        return frozenset()
+    own = frozenset(_dump(cls)[0]) if isinstance(cls, abc.ABCMeta) else frozenset()
+    return own.union(*map(_registered, type.__subclasses__(cls)))
