@@ -53,6 +53,7 @@ PRIVATE = {
     "functions/guards/guard_filter.py": "Dynamo's guards, and settings that it takes for constant",
     "functions/request.py": "an integer's dispatch keys tell a tensor that compiled code can take",
     "hit/call.py": "grad mode is set without an object around it",
+    "hit/checkpoint.py": "the saved-tensor hooks of a checkpoint, which are taken off while a call is decided",
     "hit/native.py": "what the C module is handed at its start",
     "kernels/runtime/compile.py": "whether Triton compiles in the background",
     "kernels/runtime/launch.py": "the current stream without an object around it",

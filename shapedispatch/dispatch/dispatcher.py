@@ -41,6 +41,12 @@ MOST_FAILURES = 3
 """After so many at one key it is not decided again: what fails may take as long as a build."""
 
 
+class _Failure(str):
+    """What failed while a call was decided; told once, if plain then answers."""
+
+    __slots__ = ()
+
+
 class Core(HitPath, Introspection):
     """What stands behind one dispatcher; the answers to its user's questions are `Introspection`'s."""
 
@@ -118,41 +124,44 @@ class Core(HitPath, Introspection):
         at_once = self.backend.at_once(args, kwargs, self.table)
         if at_once is not None:
             return at_once(*args, **kwargs)
-        if tuning_lock.owned():
-            return self._untimed("another call of this thread is being decided", args, kwargs)
-        needs_grad = torch.is_grad_enabled() and any(t.requires_grad for t in tensors((args, kwargs)))
-        if not needs_grad and tuning_lock.locked():
-            return self._untimed("another thread is deciding", args, kwargs)
+        why = _why_undecided(args, kwargs)
+        if why is not None:
+            return self._untimed(why, args, kwargs)
+        entry = self._settled(key, args, kwargs)
+        # Here and not under the lock: the function runs under none, and what it raises has no context but its own.
+        if isinstance(entry, _Failure):
+            return self.failed("deciding", entry, args, kwargs)
+        return self.bypass(entry, args, kwargs) if isinstance(entry, str) else self.run(entry, args, kwargs)
+
+    def decided(self, key: Key, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Entry | str:
+        """As `miss` decides, without running it; or why plain runs."""
+        return _why_undecided(args, kwargs) or self._settled(key, args, kwargs)
+
+    def _settled(self, key: Key, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Entry | str:
         failed = self.table.facts.failed.get(key) or ()
         if len(failed) == MOST_FAILURES:
-            return self.bypass(f"deciding failed {MOST_FAILURES} times: {failed[-1]}", args, kwargs)
-        entry, why = None, ""
+            return f"deciding failed {MOST_FAILURES} times: {failed[-1]}"
         with tuning_lock.acquired():
             tuning_lock.note_owner()
             try:
-                entry, why = self._decided(key, args, kwargs)
+                return self._decided(key, args, kwargs)
             except (MissError, Warning):  # what the mode asks for; a warning that its user has made an error
                 raise
             except Exception as error:  # noqa: BLE001 - the one boundary: what fails in here is no business of the call
-                failed = (*failed, where_raised(error))
-        # Here and not above: the function runs under no lock, and what it raises has no context but its own.
-        if entry is not None:
-            return self.run(entry, args, kwargs)
-        if why:
-            return self.bypass(why, args, kwargs)
-        self.table.facts.failed[key] = failed
-        return self.failed("deciding", failed[-1], args, kwargs)
+                failure = _Failure(where_raised(error))
+        self.table.facts.failed[key] = (*failed, failure)
+        return failure
 
-    def _decided(self, key: Key, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Entry | None, str]:
+    def _decided(self, key: Key, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Entry | str:
         """The entry for a call, or why it is a bypass."""
         ctx = self.ctx(key, args, kwargs)
         try:
-            return self.table.find(key, args, kwargs) or decide(ctx), ""
+            return self.table.find(key, args, kwargs) or decide(ctx)
         except PlainRaised:
-            return None, "the function raised"  # on copies; now on the caller's arguments, as it would have
+            return "the function raised"  # on copies; now on the caller's arguments, as it would have
         except Bypass as reason:
             self.table.log.warn_bypassed(str(reason), ctx.rendered)
-            return None, str(reason)
+            return str(reason)
 
     def failed(self, doing: str, error: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Run plain where something of ours raised; if plain answers, count why, and tell it once."""
@@ -189,6 +198,14 @@ class Core(HitPath, Introspection):
 
     def _repr_html_(self) -> str:
         return choices_html(self.backend.name, self.choices())
+
+
+def _why_undecided(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
+    """Why nothing can be decided now; a call that needs gradients waits for what another thread decides."""
+    if tuning_lock.owned():
+        return "another call of this thread is being decided"
+    needs_grad = torch.is_grad_enabled() and any(t.requires_grad for t in tensors((args, kwargs)))
+    return "another thread is deciding" if not needs_grad and tuning_lock.locked() else None
 
 
 def _of_its_mode(choice: Choice) -> bool:

@@ -13,8 +13,10 @@ from typing import Any, Protocol
 import torch
 
 from ..errors import in_a_line, where_raised
-from ..keys.key import Key, Signed
+from ..keys.checkpoint import CHECKPOINTS, checkpoint_of
+from ..keys.key import Key, Signed, saved_tensor_hooks
 from . import profiling
+from .checkpoint import run_in_checkpoint
 from .table import Entry, Table
 
 __all__ = ["HitPath", "Signer", "all_hold", "past_wrappers", "stand_in"]
@@ -65,15 +67,22 @@ class HitPath:
         """Decide for a key without a choice, then run; the call is in normal form."""
         raise NotImplementedError
 
+    def decided(self, key: Key, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Entry | str:
+        """Decide for a key without a choice, as at a miss, without running it; or why plain runs."""
+        raise NotImplementedError
+
     def call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], node: Any = None) -> Any:
         """Off, sign, find, insert, run. With a ``node`` the C path has asked, see `Table.insert`."""
         backend = self.backend
-        if self.off:
+        hooks = saved_tensor_hooks(True)
+        if self.off and (hooks is None or checkpoint_of(hooks) is None):
             return self.plain(*args, **kwargs)
         error = ""
         try:
             signed = backend.sign(args, kwargs)
-            entry = None if isinstance(signed, str) else self.table.find(signed[0], signed[1], kwargs)
+            entry = None
+            if not isinstance(signed, str) and (hooks is None or signed[2] is not None):
+                entry = self.table.find(signed[0], signed[1], kwargs)
         except Exception as raised:  # noqa: BLE001 - a key or a guard: what fails in here is no business of the call
             error = where_raised(raised)
         if error:
@@ -81,6 +90,8 @@ class HitPath:
         if isinstance(signed, str):
             return self.bypass(signed, args, kwargs)
         key, given, launch = signed
+        if hooks is not None and launch is None:
+            return run_in_checkpoint(self, hooks, key, *backend.normal(args, kwargs))
         if entry is None:
             return self.miss(key, *backend.normal(args, kwargs))
         if node is not None:
@@ -101,8 +112,8 @@ class HitPath:
             run = profiling.labelled(f"{self.backend.name}: {entry.choice.variant}", run)
         try:
             return run(*args, **kwargs)
-        except Exception:  # the boundary where a build is judged; the reason is kept there
-            if not retry:
+        except Exception as error:  # the boundary where a build is judged; the reason is kept there
+            if not retry or type(error).__module__ == CHECKPOINTS:  # which stops a call that has saved enough
                 raise
             return self.fallback(*args, **kwargs)
 

@@ -192,7 +192,7 @@ def _state() -> dict[str, Any]:
             (keys._dispatch_modes,),
             (keys._functorch_level,),
             (keys._tracing,),
-            (keys._saved_tensor_hooks, True),
+            (keys.saved_tensor_hooks, True),
             (keys._anomaly,),
         ),
         "hook_tables": (

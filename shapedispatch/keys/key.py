@@ -24,6 +24,7 @@ from torch.nn import Module, Parameter
 from torch.nn.modules import module as nn_module
 from torch.utils._device import DeviceContext
 
+from .checkpoint import checkpoint_of
 from .layout import SAME, Key
 from .tree import overlap, tensors
 
@@ -37,6 +38,7 @@ __all__ = [
     "any_autocast",
     "describe",
     "key",
+    "saved_tensor_hooks",
     "storable",
     "why_ambient",
     "why_tensor",
@@ -62,7 +64,7 @@ _function_modes = torch._C._len_torch_function_stack
 _dispatch_modes = torch._C._len_torch_dispatch_stack
 _functorch_level = torch._C._functorch.peek_interpreter_stack
 _tracing = torch._C._get_tracing_state
-_saved_tensor_hooks = torch._C._autograd._top_saved_tensors_default_hooks
+saved_tensor_hooks: Callable[[bool], Any] = torch._C._autograd._top_saved_tensors_default_hooks
 _grad_mode = torch.is_grad_enabled
 _inference_mode = torch.is_inference_mode_enabled
 any_autocast = torch._C._is_any_autocast_enabled
@@ -93,7 +95,7 @@ def ambient() -> Key:
         or _tracing() is not None
         or _compiler._is_compiling_flag
         or forward_ad._current_level >= 0
-        or _saved_tensor_hooks(True) is not None
+        or saved_tensor_hooks(True) is not None
         or _anomaly()
         or _forward_pre_hooks
         or _forward_hooks
@@ -145,8 +147,8 @@ def why_ambient() -> str | None:
         return "a TorchDispatchMode is active and must see every operation"
     if forward_ad._current_level >= 0:
         return "forward-mode AD is active: compiled code would drop tangents"
-    if _saved_tensor_hooks(True) is not None:
-        return "saved-tensor hooks are active (torch.utils.checkpoint, save_on_cpu) and must see what plain saves"
+    if (hooks := saved_tensor_hooks(True)) is not None and checkpoint_of(hooks) is None:
+        return "saved-tensor hooks are active (save_on_cpu, say) and must see what plain saves"
     if _anomaly():
         return "anomaly detection is active and must see the gradient of every operation"
     if any(_HOOK_TABLES):
