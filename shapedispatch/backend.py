@@ -31,6 +31,7 @@ __all__ = [
     "Search",
     "TrialRequest",
     "TunedConfigs",
+    "Verdicts",
 ]
 
 Call = tuple[tuple[Any, ...], Mapping[str, Any]]
@@ -80,6 +81,8 @@ class Candidate:
     """Of a hint's build: the hint."""
     supplied: bool = False
     """Whether a user wrote it: then nothing is known of what it writes."""
+    judged: bool = False
+    """Whether its numbers have been judged by its graph, on other values than the call's, too."""
     digits: int = 53
     """The binary digits of its coarsest arithmetic, where that is known: its numbers are no finer."""
 
@@ -174,6 +177,16 @@ class TunedConfigs(Protocol):
         """Keep what a search has found; returns what stands: another process's if it was first, and not ``instead``."""
 
 
+class Verdicts(Protocol):
+    """What processes have found of the numbers of builds, which are known by their code."""
+
+    def look_up(self, code: str) -> tuple[str, int] | None:
+        """What is wrong with a build (empty: nothing) and the digits of its arithmetic; None where nobody looked."""
+
+    def keep(self, code: str, wrong: str, digits: int) -> None:
+        """Keep what was found."""
+
+
 @dataclass(frozen=True, slots=True)
 class OfferRequest:
     """What an offer is asked for: every variant, or ``only`` plain and the one of that name.
@@ -184,7 +197,7 @@ class OfferRequest:
     ``tuned_configs`` are those of all processes, where they are kept. With ``alone`` the one that is asked for comes
     without plain. ``untimed(offer)`` says why nothing of an offer would be timed, if so: then nothing is searched; nor
     without ``search``, when the offer is made of what has been found. The numbers of a build are checked by its graph
-    in ``room`` bytes, or not at all where that is None.
+    in ``room`` bytes, or not at all where that is None; ``verdicts`` are those of all processes, where they are kept.
     """
 
     only: str | None = None
@@ -197,6 +210,7 @@ class OfferRequest:
     untimed: Callable[[Offer], str | None] | None = None
     search: bool = True
     room: int | None = None
+    verdicts: Verdicts | None = None
 
     def wants(self, variant: str) -> bool:
         """Whether a variant is asked for."""

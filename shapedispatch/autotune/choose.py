@@ -152,6 +152,25 @@ class Trial:
             return None
         return f"copies for timing would take {needed} bytes, and {allowed} are allowed (copy_limit={limit:g})"
 
+    def may_be_copied(self, limit: float) -> bool:
+        """Whether copies of all its tensors, written or not, are within a share of the free memory."""
+        try:
+            return bytes_to_copy(self.args, self.kwargs, None, self.names) <= int(limit * free_memory(self.device))
+        except TypeError:
+            return False
+
+    def permuted(self) -> Trial:
+        """The same call on copies whose floats are in another order; raises TypeError for what cannot be copied."""
+        args, kwargs = copy_call(self.args, self.kwargs, None, self.names)
+        generator = torch.Generator().manual_seed(0)
+        for tensor in tensors((args, kwargs)):
+            expanded = any(size > 1 and not stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+            if tensor.is_floating_point() and not expanded:
+                places = torch.randperm(tensor.numel(), generator=generator).to(tensor.device)
+                with torch.no_grad(), torch.inference_mode(tensor.is_inference()):
+                    tensor.copy_(tensor.reshape(-1)[places].view(tensor.shape))
+        return replace(self, args=args, kwargs=kwargs)
+
     def hooked(self) -> str | None:
         """Why a backward of this call would be noticed, or None."""
         hooks = ("_backward_hooks", "_post_accumulate_grad_hooks")
@@ -225,6 +244,7 @@ class PlainRaised(Exception):
 @dataclass(frozen=True, slots=True)
 class Rules:
     """How a choice is made. ``tolerance`` is (rtol, atol), False to check no numbers, else the dtype's own.
+    With ``permute`` a candidate that no graph vouches for is checked on the call's floats in another order, too.
 
     ``budget_ms`` is wall time for all timing of one choice; a later candidate wins only by more than ``margin`` (a
     share) and beyond the noise. ``timer`` times one callable. ``objective`` says what is best.
@@ -235,6 +255,7 @@ class Rules:
     margin: float = 0.02
     tolerance: tuple[float, float] | bool | str | None = None
     objective: Objective = "time"
+    permute: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,7 +276,11 @@ def choose(candidates: Sequence[Candidate], trial: Trial, rules: Rules) -> Decis
     if not others:
         return Decision(plain, (), ())
     expected = _expected(plain, trial)
-    judged = [(candidate, _refusal(candidate, expected, trial, rules)) for candidate in others]
+    other = _permuted(plain, others, trial, rules)
+    judged = [
+        (candidate, _refusal(candidate, expected, trial, rules) or _refusal_of_another(candidate, other, rules))
+        for candidate in others
+    ]
     refusals = [Refusal(candidate.name, (reason,)) for candidate, reason in judged if reason]
     right = [plain, *(candidate for candidate, reason in judged if not reason)]
     if len(right) == 1:
@@ -312,6 +337,28 @@ def _expected(plain: Candidate, trial: Trial) -> Outcome:
         return trial.outcome(plain.run)
     except Exception as error:  # the boundary where a candidate is judged; the reason is kept
         raise PlainRaised(_raised(error)) from error
+
+
+def _permuted(
+    plain: Candidate, others: Sequence[Candidate], trial: Trial, rules: Rules
+) -> tuple[Trial, Outcome] | None:
+    """The call with its floats in another order, and what plain makes of it; None where nothing is to be seen by it."""
+    if not rules.permute or all(candidate.judged for candidate in others):
+        return None
+    try:
+        other = trial.permuted()
+        return other, other.outcome(plain.run)
+    except Exception:  # noqa: BLE001 - plain takes no such values, so that no candidate need
+        return None
+
+
+def _refusal_of_another(candidate: Candidate, other: tuple[Trial, Outcome] | None, rules: Rules) -> str | None:
+    """As `_refusal`, for the call with other values."""
+    if other is None or candidate.judged:
+        return None
+    trial, expected = other
+    reason = _refusal(candidate, expected, trial, rules)
+    return reason and f"{reason}, with the call's values in another order"
 
 
 def _refusal(candidate: Candidate, expected: Outcome, trial: Trial, rules: Rules) -> str | None:

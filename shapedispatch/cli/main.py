@@ -122,7 +122,7 @@ def _print_findings(found: Sequence[Finding]) -> None:
 @click.argument("kernel", required=False)
 @click.option("--variant", help="Only where this variant was chosen.")
 @click.option("--device", help="Only of devices that have this in their names: cpu, cuda, 9.0.")
-@click.option("--kind", type=click.Choice(("choice", "hint", "missed")), help="Only rows of this kind.")
+@click.option("--kind", type=click.Choice(("choice", "hint", "missed", "verdict")), help="Only rows of this kind.")
 @click.option(
     "--sort", "by", type=click.Choice(("kernel", "call", "variant", "device", "time", "gain")), default="kernel"
 )

@@ -27,7 +27,7 @@ from .targets import target
 
 __all__ = ["FILE", "store"]
 
-KINDS = ("choice", "hint", "missed")
+KINDS = ("choice", "hint", "missed", "verdict")
 FILE = click.Path(dir_okay=False, path_type=Path)
 FILE_THAT_IS_THERE = click.Path(exists=True, dir_okay=False, path_type=Path)
 OF_A_KERNEL = ("code", "candidates", "objective")
@@ -167,7 +167,7 @@ def check(context: click.Context, file: Path, name: str, wants_json: bool) -> No
     """
     dispatcher = target(name)
     kernel = dispatcher.core.backend.name
-    rows = [row for row in rows_in(file) if row.kernel == kernel and row.kind != "missed"]
+    rows = [row for row in rows_in(file) if row.kernel == kernel and row.kind in ("choice", "hint")]
     identity = dispatcher.core.identity()
     changed = list(dict.fromkeys(sentence for row in rows for sentence in differences(_own(row), identity)))
     if wants_json:

@@ -78,7 +78,9 @@ class MissContext:
     def offer(self, request: OfferRequest) -> Offer:
         """What may run the call."""
         if self.settings.check is None:
-            request = replace(request, room=int(self.settings.copy_limit * free_memory(self.device)))
+            room = int(self.settings.copy_limit * free_memory(self.device))
+            stored = self.core.kernel_store.verdicts(self.device) if self.core.kernel_store is not None else None
+            request = replace(request, room=room, verdicts=stored)
         return self.core.backend.offer(self.args, self.kwargs, self.key, self.core.table, request)
 
     def trial(self, offer: Offer) -> Trial:
@@ -117,7 +119,8 @@ class MissContext:
         """How a choice is made."""
         settings = self.settings
         timer = self.core.timer_for(trial.device, settings.regime)
-        return Rules(timer, settings.budget_ms, settings.margin, settings.check, self.core.objective)
+        permute = settings.check is None and trial.may_be_copied(settings.copy_limit)
+        return Rules(timer, settings.budget_ms, settings.margin, settings.check, self.core.objective, permute)
 
     def _all_tensors(self) -> itertools.chain[torch.Tensor]:
         modules = [value for value in (*self.args, *self.kwargs.values()) if isinstance(value, torch.nn.Module)]

@@ -225,7 +225,7 @@ class TorchFunction(CallSigner):
             if reasons:
                 builder.refuse(name, *reasons)
                 return
-            verdict = self._builder.verdict(build, call, builder.request.room)
+            verdict = self._builder.verdict(build, call, builder.request)
             if verdict.wrong:
                 memory.facts.no_builds[slot] = NoBuild(verdict.wrong)
                 builder.fail(name, verdict.wrong)
@@ -239,6 +239,7 @@ class TorchFunction(CallSigner):
                     slot,
                     build.route,
                     point=point or None,
+                    judged=not verdict.unjudged,
                     digits=verdict.digits,
                 )
             )

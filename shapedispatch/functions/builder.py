@@ -13,7 +13,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from ..backend import Effects
+from ..backend import Effects, OfferRequest
 from ..errors import as_written, in_a_line
 from ..hit.table import MOST_REPLACEMENTS, Table
 from ..keys.signature import call_of
@@ -22,7 +22,7 @@ from .compile.build import PLAIN_TYPES, Build, NoBuild, Trace
 from .request import BuildRequest
 
 if TYPE_CHECKING:
-    from .compile.graph_check import Verdict
+    from .compile.graph_check import GraphCheck, Verdict
 
 __all__ = ["Builder", "made", "trace_effects"]
 
@@ -114,16 +114,17 @@ class Builder:
             return NoBuild(same_as=name, code=twin.code)
         return build
 
-    def verdict(self, build: Build, call: BuildRequest, room: int | None) -> Verdict:
-        """Whether its numbers are right, found out once; ``room`` is in bytes, None where nothing is to be run."""
+    def verdict(self, build: Build, call: BuildRequest, request: OfferRequest) -> Verdict:
+        """Whether its numbers are right, found out once, and where there is a store, once for all processes."""
         from .compile.graph_check import Verdict
 
         code = build.code
-        if code.verdict is None and code.check is not None and room is not None:
-            inputs = build.graph_inputs(*call_of(call.fn, {**call.scope, **call.fixed}))
-            unseen = Verdict(unjudged="what its graph is called with cannot be seen")
-            code.verdict = unseen if inputs is None else code.check.verdict(inputs, room)
+        if code.verdict is None and code.check is not None and request.room is not None:
+            known = request.verdicts.look_up(build.identity()) if request.verdicts is not None else None
+            code.verdict = Verdict(*known) if known is not None else _judged(build, call, code.check, request.room)
             code.check = None
+            if request.verdicts is not None and known is None and not code.verdict.unjudged:
+                request.verdicts.keep(build.identity(), code.verdict.wrong, code.verdict.digits)
         return code.verdict or Verdict(unjudged="its graph has not been run")
 
     def _options(self, call: BuildRequest, point: Mapping[str, int]) -> Mapping[str, Any]:
@@ -136,6 +137,16 @@ class Builder:
         if not call.on_gpu():
             return {}
         return {"max_autotune_gemm": True} if point else {"max_autotune": True}
+
+
+def _judged(build: Build, call: BuildRequest, check: GraphCheck, room: int) -> Verdict:
+    """What the check of its graph says, on what the graph is called with in this call."""
+    from .compile.graph_check import Verdict
+
+    inputs = build.graph_inputs(*call_of(call.fn, {**call.scope, **call.fixed}))
+    if inputs is None:
+        return Verdict(unjudged="what its graph is called with cannot be seen")
+    return check.verdict(inputs, room)
 
 
 def _stands(build: Build, call: BuildRequest, point: Mapping[str, int]) -> bool:

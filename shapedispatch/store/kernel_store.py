@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import hashlib
 import json
 import math
 import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -25,7 +27,7 @@ from .key_text import canonical, leaves, parse
 from .rows import BadRow, Kind
 from .store import Found, Missing, Row, Store
 
-__all__ = ["KernelStore", "StoredConfigs", "store_at"]
+__all__ = ["KernelStore", "StoredConfigs", "StoredVerdicts", "store_at"]
 
 _MOST_CONFIGS = 16
 """How many of a row's configs are looked at."""
@@ -95,6 +97,10 @@ class KernelStore:
         """What processes have found for the hints of this kernel on this kind of device, as it stands now."""
         return StoredConfigs(self.store, self.kernel, self._here(device))
 
+    def verdicts(self, device: torch.device) -> StoredVerdicts:
+        """What processes have found of the numbers of builds on this kind of device."""
+        return StoredVerdicts(self.store, self.kernel, self._here(device))
+
     def missed(self, key: Key, device: torch.device) -> None:
         """Note a key that was met where nothing may be timed."""
         text = _text(key)
@@ -113,6 +119,36 @@ class KernelStore:
 def _on(row: Row, device: torch.device) -> bool:
     """Whether a row may be of this kind of device: asked first, since to describe a GPU starts CUDA."""
     return (row.hard.get("family") == "cpu") == (device.type == "cpu")
+
+
+@dataclass(frozen=True, slots=True)
+class StoredVerdicts:
+    """What checks of builds have found; see `backend.Verdicts`. A build is known by its code."""
+
+    store: Store
+    kernel: str
+    here: Environment
+
+    def look_up(self, code: str) -> tuple[str, int] | None:
+        """See `backend.Verdicts`: what was found under other conditions is to be found anew."""
+        found = self.store.get(self.kernel, _build_text(code), self.here, kind="verdict")
+        if isinstance(found, Missing) or found.soft_differences:
+            return None
+        told: Any = json.loads(found.row.config or "null")
+        well = isinstance(told, list) and len(told) == 2 and isinstance(told[0], str) and isinstance(told[1], int)
+        return (told[0], told[1]) if well else None
+
+    def keep(self, code: str, wrong: str, digits: int) -> None:
+        """See `backend.Verdicts`."""
+        variant = "wrong" if wrong else "right"
+        nothing = Choice(variant, "only")
+        row = _row(self.kernel, _build_text(code), self.here, variant, [wrong, digits], nothing, "verdict")
+        if row is not None:
+            self.store.put(row, instead=True)
+
+
+def _build_text(code: str) -> str:
+    return canonical(("build", hashlib.sha256(code.encode()).hexdigest()))
 
 
 class StoredConfigs:

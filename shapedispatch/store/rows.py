@@ -35,7 +35,7 @@ _NAME_LIMIT = 1024
 _TIMINGS_LIMIT = 1024
 _PARTS_LIMIT = 64
 
-Kind = Literal["choice", "hint", "missed"]
+Kind = Literal["choice", "hint", "missed", "verdict"]
 
 
 class BadRow(ValueError):
@@ -44,8 +44,10 @@ class BadRow(ValueError):
 
 @dataclass(frozen=True)
 class Row:
-    """A choice (``choice``), the config that won at a hint point (``hint``), or a key met without one (``missed``).
+    """What one process has found, for the others, of a kernel and a key.
 
+    That is a choice (``choice``), the config that won at a hint point (``hint``), a key met without a choice
+    (``missed``), or what the check of a build's numbers said (``verdict``).
     ``kernel`` is the dispatcher's qualified name, ``key`` the canonical text of the key, ``variant`` the winner's name,
     ``config`` its configuration as JSON text or None. ``hard`` and ``soft`` are the parts of the ``Environment`` it was
     made in. ``checksum`` is SHA-256 over everything else; ``Row.make`` fills it and ``key_sha256`` in.

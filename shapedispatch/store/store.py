@@ -197,7 +197,7 @@ class Store:
     def merge(self, path: str | Path) -> Merged:
         """Take in the choices and hints of an exported file; rows that are already here stay as they are."""
         rows, refused = _read_file(Path(path))
-        wanted = [row for row in rows if row.kind != "missed"]
+        wanted = [row for row in rows if row.kind in ("choice", "hint")]
         new = [row for row in wanted if self._disk.read(row.identity) is None]
         taken = sum(self._disk.adopt(row, any_soft=True) == row for row in new)  # but what another process has put
         return Merged(taken, len(wanted) - taken, refused)
@@ -218,7 +218,7 @@ class Store:
             rows, refused = [], (str(error),)
         if refused:
             self._disk.note(f"the shipped file {file} was not read in full: {refused[0]}")
-        return [row for row in rows if row.kind != "missed"]
+        return [row for row in rows if row.kind in ("choice", "hint")]
 
 
 def _absolute(path: Path, *, explicit: bool) -> Path:

@@ -160,3 +160,25 @@ def test_a_turn_is_one_threads(in_thread: Callable[[Callable[[], Any]], Any]) ->
             assert tuning_lock.owned()
     assert not tuning_lock.owned()
     assert not tuning_lock.locked()
+
+
+def test_a_supplied_variant_is_tried_on_other_values_too() -> None:
+    """One that is right for rising values only is not chosen where the first call's happen to rise."""
+    last = built(lambda x: x.max(), hints=(), variants=[lambda x: x[-1].clone()])
+    last(torch.arange(100.0))
+    [refusal] = last.explain(torch.arange(100.0)).refusals
+    assert "in another order" in refusal.reasons[0]
+    assert float(last(torch.tensor([3.0, 2.0, 1.0]))) == 3.0
+
+
+def test_what_plain_does_not_take_in_another_order_is_not_held_against_a_variant() -> None:
+    """The call itself is all that there is to see then."""
+
+    def rising(x: torch.Tensor) -> torch.Tensor:
+        if bool((x.diff() < 0).any()):
+            raise ValueError("falling")
+        return x.max()
+
+    last = built(rising, hints=(), mutates=(), variants=[lambda x: x[-1].clone()])
+    last(torch.arange(100.0))
+    assert last.explain(torch.arange(100.0)).variant != "plain"

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from shapedispatch.functions import builder
 from shapedispatch.functions.compile.graph_check import GraphCheck, distinct
 from tests.helpers import built
 
@@ -210,3 +211,30 @@ def test_only_the_sample_is_checked_where_that_is_asked_for() -> None:
     f(torch.zeros(9), torch.zeros(9))
     [build] = f.core.table.builds()
     assert build.code.verdict is None
+
+
+def test_a_second_process_does_not_repeat_a_check(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was found is kept in the store, by the code that was made."""
+    asked: list[Any] = []
+    verdict = GraphCheck.verdict
+    monkeypatch.setattr(GraphCheck, "verdict", lambda self, *given: asked.append(given) or verdict(self, *given))
+    for x in (torch.randn(9), torch.randn(9), torch.randn(10)):
+        builder.made.clear()
+        f = built(lambda x: torch.sin(x) * 5.5, exact=True, hints=(), store=tmp_path / "store")
+        f(x)
+        assert f.explain(x).variant == "exact"
+    assert [tuple(given[0][0].shape) for given in asked] == [(9,), (10,)]
+
+
+def test_what_a_build_was_refused_for_is_kept(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A wrong build is not run again to see it."""
+    asked: list[Any] = []
+    verdict = GraphCheck.verdict
+    monkeypatch.setattr(GraphCheck, "verdict", lambda self, *given: asked.append(given) or verdict(self, *given))
+    for _ in range(2):
+        builder.made.clear()
+        f = built(lost_swap, exact=True, hints=(), store=tmp_path / "store")
+        f.core.settings = dataclasses.replace(f.core.settings, pick="exact")  # which is no choice that is stored
+        with pytest.warns(UserWarning, match="all different"):
+            f(torch.zeros(9), torch.zeros(9))
+    assert len(asked) == 1

@@ -38,8 +38,8 @@ class Verdict:
     """
 
     wrong: str = ""
-    unjudged: str = ""
     digits: int = 53
+    unjudged: str = ""
 
 
 @dataclass(slots=True)
