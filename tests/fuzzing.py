@@ -825,8 +825,11 @@ def mismatch(plain: Observed, other: Observed, exact: bool = True) -> str | None
     )
 
 
-def unlike(one: Any, other: Any, exact: bool, place: str) -> str | None:
-    """How two values differ: in type, structure, or what can be seen of a tensor."""
+def unlike(one: Any, other: Any, exact: bool | float, place: str) -> str | None:
+    """How two values differ: in type, structure, or what can be seen of a tensor.
+
+    ``exact`` is True for bit by bit, False for within rounding of the dtype, a number for within that at least.
+    """
     if type(one) is not type(other):
         return f"{place}: {type(one).__name__} and {type(other).__name__}"
     if isinstance(one, Tensor):
@@ -843,7 +846,7 @@ def unlike(one: Any, other: Any, exact: bool, place: str) -> str | None:
     return None if repr(one) == repr(other) else f"{place}: {one!r} and {other!r}"
 
 
-def _unlike_tensors(one: Tensor, other: Tensor, exact: bool, place: str) -> str | None:
+def _unlike_tensors(one: Tensor, other: Tensor, exact: bool | float, place: str) -> str | None:
     for name in ("dtype", "shape", "device", "layout", "requires_grad", "is_leaf"):
         if getattr(one, name) != getattr(other, name):
             return f"{place}.{name}: {getattr(one, name)} and {getattr(other, name)}"
@@ -856,11 +859,18 @@ def _unlike_tensors(one: Tensor, other: Tensor, exact: bool, place: str) -> str 
     a, b = (torch.view_as_real(t.resolve_conj()) if t.is_complex() else t for t in (one.detach(), other.detach()))
     if not a.is_floating_point():
         same = torch.equal(a, b)
-    elif exact:
+    elif exact is True:
         same = torch.equal(a, b) or torch.equal(a.nan_to_num(77.0), b.nan_to_num(77.0))
     else:
-        same = torch.allclose(a, b, rtol=4e-2 if a.dtype.itemsize < 4 else 1e-4, atol=1e-4, equal_nan=True)
+        same = _within_rounding(a, b, max(exact, 4e-2 if a.dtype.itemsize < 4 else 1e-4))
     return None if same else f"{place}: {a.flatten()[:8].tolist()} and {b.flatten()[:8].tolist()}"
+
+
+def _within_rounding(a: Tensor, b: Tensor, rtol: float) -> bool:
+    """Relative to each value and to the root mean square of all, as a build is allowed."""
+    finite = a.double().nan_to_num(0.0, 0.0, 0.0)
+    scale = float(finite.square().mean().sqrt()) if a.numel() else 0.0
+    return torch.allclose(a, b, rtol=rtol, atol=max(1e-4, rtol * scale), equal_nan=True)
 
 
 # ------------------------------------------------------------------------------------------------------------- the loop

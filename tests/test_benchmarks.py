@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
+import os
 import re
 import sys
 from collections.abc import Callable, Iterator
@@ -250,6 +251,28 @@ def test_the_fuzz_adds_up_its_slices(script: Load) -> None:
     assert (both["calls"], both["hits"], both["road"], both["rate_below"]) == (200, 120, "C", 3 / 200)
     dead = fuzz.added(both, {"deaths": 1, "exceptions": 0, "notes": ["it said"]})
     assert (dead["deaths"], dead["rate_below"], dead["notes"]) == (1, None, ["it said"])
+
+
+def test_the_soak_sees_a_wrong_answer_a_written_argument_and_a_death(script: Load, tmp_path: Path) -> None:
+    """Of one call both ways, and of a child that ends badly."""
+    soak, soaked = script("soak"), script("soaked")
+    run = soak.Soak(1, tmp_path)
+    make = lambda rng: ((soaked.tensor(rng, 3),), {})  # noqa: E731
+    spec = soak.Spec(1, grad=False, inference=False, autocast=False)
+    for name, other in {"right": lambda x: x * 2, "wrong": lambda x: x * 2.1, "writes": lambda x: x.mul_(2)}.items():
+        run.call(soaked.Subject(name, lambda x: x + x, other, make), spec)
+    assert dict(run.tally.differences) == {"wrong": 1, "writes": 1}
+    run.subjects = [soaked.Subject("dies", lambda x: x, lambda x: os._exit(1), make)]
+    run.pools = {"dies": [spec]}
+    run.on_fork()
+    assert run.tally.differences["fork"] == 1
+
+
+def test_the_growth_of_memory_is_a_fitted_line(script: Load) -> None:
+    """In megabytes an hour; of two points nothing is said."""
+    slope = script("soak").slope
+    assert slope([(0.0, 100.0), (1800.0, 101.0), (3600.0, 102.0)]) == pytest.approx(2.0)
+    assert slope([(0.0, 1.0), (1.0, 2.0)]) is None
 
 
 def test_the_cost_of_a_key_is_less_an_empty_call(script: Load) -> None:
