@@ -1,45 +1,59 @@
 """How many generated calls, decorated against plain, until the first difference? The long run of the soundness fuzz.
 
-    python benchmarks/fuzz.py --calls 1000000 --seed 1 --out benchmarks/results/fuzz-cpu-c-road.json
+    python benchmarks/fuzz.py --calls 10000000 --jobs 16
 
-Runs in slices, each in a process of its own, so that a death is counted and not the end. Writes after each slice. Which
+Runs in slices, each in a process of its own, so that a death is counted and not the end; as many at a time as there
+are jobs. Writes as slices end. With `--seconds` no slice begins after so long, and those that run come to an end. Which
 path was taken, Python or C, stands in the result: SHAPEDISPATCH_HOTPATH=false takes the one in Python.
+
+Most calls are of functions under builds that know nothing but the key (`tests/fuzzing.py`); of a hundred one is of a
+module that changes between calls, and two of builds that were compiled (`tests/fuzzing_modules.py`).
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
+import os
 import subprocess
 import sys
 import time
 import warnings
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import Any
 
 from common import CONSOLE, ROOT, banner, options, slug, write
 
 CALLS, SMALL_CALLS = 1_000_000, 2_000
-SLICE = 50_000
+SLICE = 200_000
+MODULES, BUILDS = 0.01, 0.02
+"""Which share of a slice are calls of modules, and of compiled builds."""
+HUNG_S = 1800
+"""A slice that takes longer has hung."""
 COUNTED = ("calls", "hits", "misses", "bypasses", "raised_by_both", "mismatches", "exceptions", "deaths")
 BAD = ("mismatches", "exceptions", "deaths")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the slices, print, write; or be one of them. Returns the exit code: 1 where anything was found."""
-    chosen = options(__doc__, arguments, devices=("cpu",), more=own_options)
+    chosen = options(__doc__, arguments, devices=("cpu", "cuda"), more=own_options)
     if chosen.slice:
-        print(json.dumps(run_slice(chosen.slice, chosen.seed)))
+        print(json.dumps(run_slice(chosen.slice, chosen.seed, chosen.until)))
         return 0
-    ran_on = banner("cpu")
+    ran_on = banner(chosen.device)
     calls = chosen.calls or (SMALL_CALLS if chosen.small else CALLS)
     found: dict[str, Any] = {"seed": chosen.seed, "asked": calls, **dict.fromkeys(COUNTED, 0), "notes": []}
-    started = time.monotonic()
-    for number in range(-(-calls // SLICE)):
-        one = in_a_process(min(SLICE, calls - number * SLICE), chosen.seed * 1_000_003 + number)
-        found = added(found, one) | {"seconds": round(time.monotonic() - started, 1)}
-        CONSOLE.print(", ".join(f"{found[name]} {name.replace('_', ' ')}" for name in COUNTED), highlight=False)
-        write(__file__, found, ran_on, chosen, part=slug(f"{found.get('road', 'no')} road"))
+    started, until = time.monotonic(), time.time() + chosen.seconds
+    with ThreadPoolExecutor(chosen.jobs) as pool:
+        running = [pool.submit(in_a_process, *one, until, chosen.device) for one in slices(calls, chosen)]
+        for ended in as_completed(running):
+            found = added(found, ended.result()) | paced(time.monotonic() - started, chosen.jobs)
+            found["calls_per_second"] = round(found["calls"] / max(found["seconds"], 0.1))
+            CONSOLE.print(", ".join(f"{found[name]} {name.replace('_', ' ')}" for name in COUNTED), highlight=False)
+            CONSOLE.print(f"{found['seconds']} s, {found['calls_per_second']} calls a second", highlight=False)
+            write(__file__, found, ran_on, chosen, part=slug(f"{found.get('road', 'no')} road"))
     return int(any(found[name] for name in BAD))
 
 
@@ -47,40 +61,66 @@ def own_options(parser: argparse.ArgumentParser) -> None:
     """What this script takes besides what all take."""
     parser.add_argument("--calls", type=int, help=f"how many (default: {CALLS}, small {SMALL_CALLS})")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--jobs", type=int, default=1, help="how many processes at a time")
+    parser.add_argument("--seconds", type=float, default=math.inf, help="begin nothing after so long")
     parser.add_argument("--slice", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--until", type=float, default=math.inf, help=argparse.SUPPRESS)
 
 
-def run_slice(calls: int, seed: int) -> dict[str, Any]:
+def slices(calls: int, chosen: argparse.Namespace) -> list[tuple[int, int]]:
+    """How many calls each slice makes, and its seed; short enough that all jobs end at about the same time."""
+    size = max(1, min(SLICE, -(-calls // (4 * chosen.jobs))))
+    return [(min(size, calls - number * size), chosen.seed * 1_000_003 + number) for number in range(-(-calls // size))]
+
+
+def paced(seconds: float, jobs: int) -> dict[str, Any]:
+    """How long it has taken."""
+    return {"seconds": round(seconds, 1), "jobs": jobs}
+
+
+def run_slice(calls: int, seed: int, until: float) -> dict[str, Any]:
     """Fuzz in this process; what it found."""
     import torch
 
     from shapedispatch import __version__
     from shapedispatch.hit import native
     from tests.fuzzing import fuzz
+    from tests.fuzzing_modules import fuzz_builds, fuzz_modules
 
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
-    tally = fuzz(calls, seed)
+    built, of_modules = int(calls * BUILDS), int(calls * MODULES)
+    tallies = [fuzz(calls - built - of_modules, seed, batch=min(4000, max(100, calls // 20)), states=4, until=until)]
+    if built >= 100 and time.time() < until:
+        tallies += [fuzz_modules(of_modules, seed, until=until), fuzz_builds(built, seed)]
+    notes = [note for tally in tallies for note in tally.mismatches[:10]]
+    sums = {name: sum(getattr(tally, name) for tally in tallies) for name in ("calls", "hits", "misses", "bypasses")}
     return {
         "road": "Python" if native.reason() else "C",
         "shapedispatch": __version__,
-        "calls": tally.calls,
-        "hits": tally.hits,
-        "misses": tally.misses,
-        "bypasses": tally.bypasses,
-        "raised_by_both": tally.raised,
-        "mismatches": len(tally.mismatches),
-        "notes": tally.mismatches[:10],
+        **sums,
+        "raised_by_both": sum(tally.raised for tally in tallies),
+        "mismatches": sum(len(tally.mismatches) for tally in tallies),
+        "notes": [f"slice of seed {seed}: {note}" for note in notes],
     }
 
 
-def in_a_process(calls: int, seed: int) -> dict[str, Any]:
+def in_a_process(calls: int, seed: int, until: float, device: str) -> dict[str, Any]:
     """The same in a process of its own; one that dies is a death, one that raises an exception of the harness."""
-    command = [sys.executable, __file__, "--slice", str(calls), "--seed", str(seed)]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
+    if time.time() > until:
+        return {}
+    command = [sys.executable, __file__, "--slice", str(calls), "--seed", str(seed), "--until", str(until)]
+    around = {**os.environ, "FUZZ_DEVICE": device, "TORCHINDUCTOR_COMPILE_THREADS": "1", "OMP_NUM_THREADS": "1"}
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, cwd=ROOT, env=around, check=False, timeout=HUNG_S
+        )
+    except subprocess.TimeoutExpired:
+        return {"deaths": 1, "notes": [f"slice of seed {seed}: it did not end in {HUNG_S} s"]}
     if done.returncode == 0:
         return json.loads(done.stdout.splitlines()[-1])
-    return {"deaths": int(done.returncode < 0), "exceptions": int(done.returncode > 0), "notes": [done.stderr[-2000:]]}
+    note = f"slice of seed {seed} ended with {done.returncode}: {done.stderr[-2000:]}"
+    return {"deaths": int(done.returncode < 0), "exceptions": int(done.returncode > 0), "notes": [note]}
 
 
 def added(found: Mapping[str, Any], one: Mapping[str, Any]) -> dict[str, Any]:

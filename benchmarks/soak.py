@@ -168,10 +168,17 @@ def seen(fn: Callable[..., Any], subject: Any, spec: Spec, copied: bool) -> Seen
     ]
     leaves = [*given, *(p for module in modules for p in module.parameters())]
     # Without their strides, which a variant may have others of (README).
-    gradients = [one.contiguous() if hasattr(one, "contiguous") else one for one in fuzzing._gradients(out, leaves)]
+    gradients = [without_strides(one) for one in fuzzing._gradients(out, leaves)]
     state = [dict(module.state_dict()) for module in modules]
     plain_args = [value for value in args if not isinstance(value, torch.nn.Module)]
     return Seen(error, result, [plain_args, kwargs], state, aliases, gradients, drawn)
+
+
+def without_strides(gradient: Any) -> Any:
+    """A copy in the usual layout."""
+    import torch
+
+    return gradient.clone(memory_format=torch.contiguous_format) if isinstance(gradient, torch.Tensor) else gradient
 
 
 def difference(plain: Seen, other: Seen, rtol: float) -> str | None:

@@ -17,9 +17,12 @@ import copy
 import ctypes
 import dataclasses
 import functools
+import math
+import os
 import random
+import time
 from collections import namedtuple
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
@@ -40,6 +43,9 @@ from shapedispatch.settings.resolve import settings
 from shapedispatch.shapes.dims import Declaration
 
 Call = tuple[tuple[Any, ...], dict[str, Any]]
+
+DEVICE = os.environ.get("FUZZ_DEVICE", "cpu")
+"""Where generated tensors live: ``cpu`` or ``cuda``."""
 
 
 # ------------------------------------------------------------------------------------------------- stopwatch and builds
@@ -68,10 +74,20 @@ def last_wins(device: torch.device, regime: str) -> LastIsFastest:
 def raw(address: int, sizes: Sequence[int], strides: Sequence[int], dtype: torch.dtype) -> Tensor:
     """The memory at an address, read with this layout."""
     if 0 in sizes:
-        return torch.empty_strided(sizes, strides, dtype=dtype, device="cpu")
+        return torch.empty_strided(sizes, strides, dtype=dtype, device=DEVICE)
     count = 1 + sum((size - 1) * stride for size, stride in zip(sizes, strides, strict=True))
-    memory = (ctypes.c_char * (count * dtype.itemsize)).from_address(address)
-    return torch.frombuffer(memory, dtype=dtype).as_strided(sizes, strides)
+    if DEVICE == "cuda":
+        memory = torch.as_tensor(_OnTheGPU(address, count * dtype.itemsize), device=DEVICE)
+        return memory.view(dtype).as_strided(sizes, strides)
+    bytes_there = (ctypes.c_char * (count * dtype.itemsize)).from_address(address)
+    return torch.frombuffer(bytes_there, dtype=dtype).as_strided(sizes, strides)
+
+
+class _OnTheGPU:
+    """Bytes at an address of the GPU, as torch takes them without a copy."""
+
+    def __init__(self, address: int, count: int) -> None:
+        self.__cuda_array_interface__ = {"shape": (count,), "typestr": "|u1", "data": (address, False), "version": 2}
 
 
 @dataclass(frozen=True)
@@ -253,7 +269,7 @@ def ambient_state() -> dict[str, Any]:
     return {
         "grad": torch.is_grad_enabled(),
         "inference": torch.is_inference_mode_enabled(),
-        "autocast": torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None,
+        "autocast": torch.get_autocast_dtype(DEVICE) if torch.is_autocast_enabled(DEVICE) else None,
         "cast cache": torch.is_autocast_cache_enabled(),
         "deterministic": ("warn" if warn else "error") if strict else None,
         "default dtype": torch.get_default_dtype(),
@@ -279,7 +295,7 @@ def within(state: Mapping[str, Any]) -> Iterator[None]:
         if (wanted["autocast"], wanted["cast cache"]) != (now["autocast"], now["cast cache"]):
             cast = wanted["autocast"]
             caching = wanted["cast cache"]
-            stack.enter_context(torch.autocast("cpu", cast, cast is not None, cache_enabled=caching))
+            stack.enter_context(torch.autocast(DEVICE, cast, cast is not None, cache_enabled=caching))
         if wanted["deterministic"] != now["deterministic"]:
             stack.callback(_set_deterministic, now["deterministic"])
             _set_deterministic(wanted["deterministic"])
@@ -357,18 +373,44 @@ def _dense(sizes: Sequence[int]) -> tuple[int, ...]:
     return tuple(reversed(strides))
 
 
+ROWS = 39
+"""How many rows of numbers there are: a third of them with special values."""
+
+
 @functools.cache
-def _row(dtype: torch.dtype, shift: int) -> Tensor:
-    with torch.inference_mode(False), torch._C.DisableTorchFunction():
-        whole = (torch.arange(1024, dtype=torch.float64, device="cpu") * 7 + shift) % 13
+def _row(dtype: torch.dtype, number: int) -> Tensor:
+    with torch.inference_mode(False), torch.no_grad(), torch._C.DisableTorchFunction():
+        whole = (torch.arange(1024, dtype=torch.float64, device=DEVICE) * 7 + number) % 13
         if dtype.is_floating_point or dtype.is_complex:
-            return ((whole - 4) / 4).to(dtype)
+            row = ((whole - 4) / 4).to(dtype)
+            return _special(row, number) if number % 3 == 2 else row
         return (whole > 6) if dtype is torch.bool else whole.to(dtype)
 
 
+def _special(row: Tensor, number: int) -> Tensor:
+    """The row with nan, infinities, zeros of both signs, denormals and the extremes at every third place."""
+    info = torch.finfo(row.dtype)
+    values = [
+        float("nan"),
+        float("inf"),
+        -float("inf"),
+        -0.0,
+        0.0,
+        info.tiny / 4,
+        info.tiny,
+        info.max,
+        info.min,
+        info.eps,
+    ]
+    places = torch.arange(number % 3, len(row), 3, device=row.device)
+    chosen = torch.tensor(values, dtype=torch.float64, device=row.device)[(places // 3 * 7 + number) % len(values)]
+    row[places] = chosen.to(row.dtype)
+    return row
+
+
 def _numbers(count: int, dtype: torch.dtype, values: int) -> Tensor:
-    """A fresh row of small numbers that differ with ``values``."""
-    return _row(dtype, values % 13)[:count].clone()
+    """A fresh row of numbers that differ with ``values``."""
+    return _row(dtype, values % ROWS)[:count].clone()
 
 
 # ------------------------------------------------------------------------------------------------------------ functions
@@ -376,13 +418,17 @@ def _numbers(count: int, dtype: torch.dtype, values: int) -> Tensor:
 
 @dataclass(frozen=True)
 class Function:
-    """A function to fuzz. ``takes`` names what its arguments are made by; ``writes`` which of them it writes."""
+    """A function to fuzz. ``takes`` names what its arguments are made by; ``writes`` which of them it writes.
+
+    ``draws``: it takes random numbers, which are compared at all of its calls.
+    """
 
     fn: Callable[..., Any]
     takes: tuple[str, ...]
     writes: tuple[str, ...] = ()
     dtypes: tuple[torch.dtype, ...] = DTYPES
     keywords: tuple[str, ...] = ()
+    draws: bool = False
 
     @property
     def name(self) -> str:
@@ -502,17 +548,17 @@ def normalised(x):
     return torch.softmax(x, -1), x.mean()
 
 
-@fuzzed("tensor", "number", dtypes=FLOATS)
+@fuzzed("tensor", "number", dtypes=FLOATS, draws=True)
 def noisy(x, n):
     return x + torch.rand(x.shape, dtype=x.dtype) * n
 
 
-@fuzzed("tensor", dtypes=FLOATS)
+@fuzzed("tensor", dtypes=FLOATS, draws=True)
 def dropped(x):
     return torch.nn.functional.dropout(x, 0.5)
 
 
-@fuzzed("tensor")
+@fuzzed("tensor", draws=True)
 def random_number(x):
     return x, random.random()
 
@@ -598,7 +644,7 @@ def state_seen(x):
         torch.are_deterministic_algorithms_enabled(),
         torch.get_float32_matmul_precision(),
         torch.get_num_threads(),
-        torch.is_autocast_enabled("cpu") and torch.is_autocast_cache_enabled(),
+        torch.is_autocast_enabled(DEVICE) and torch.is_autocast_cache_enabled(),
         x.requires_grad,
         x.is_leaf,
         type(x).__name__,
@@ -613,6 +659,63 @@ def layout_seen(x):
 @fuzzed("tensor", "sliced")
 def indexed(x, where):
     return x[where] if x.dim() else x
+
+
+@fuzzed("tensor")
+def shared(x):
+    y = x + x
+    return y, y[:1] if y.dim() else y.view(()), y.reshape(-1)
+
+
+@fuzzed("tensor")
+def parts(x):
+    return [*x.unbind(0), x[:1], x[-1:]] if x.dim() else [x]
+
+
+@fuzzed("tensor", "window", writes=("x",))
+def through_a_window(x, y):
+    x.add_(1)
+    return y * 2, x
+
+
+@fuzzed("tensor", "window", writes=("y",), dtypes=FLOATS)
+def of_a_window(x, y):
+    y.mul_(-1)
+    return x.sum(), y
+
+
+@fuzzed("tensor", dtypes=FLOATS)
+def steep(x):
+    return torch.log(x), torch.sqrt(x), torch.exp(x), 1 / x, torch.sign(x)
+
+
+@fuzzed("tensor", "like", dtypes=FLOATS)
+def ordered(x, y):
+    return torch.maximum(x, y), torch.fmin(x, y), torch.where(x < y, x, y), x == y
+
+
+@fuzzed("tensor", "number", dtypes=FLOATS[:2])
+def modulo(x, n):
+    return x % n, torch.fmod(x, 3), x // 2
+
+
+@fuzzed("tensor", "like", dtypes=FLOATS)
+def rounded(x, y):
+    return x.round(), torch.nan_to_num(y), torch.copysign(x, y), x.clamp(-0.5, 0.5)
+
+
+@fuzzed("matrix", "matrix", "matrix", dtypes=FLOATS)
+def layers(x, w, v):
+    return torch.relu(x @ w) @ v + x, (w @ v).sum()
+
+
+@fuzzed("matrix", "matrix", writes=("x",), dtypes=FLOATS)
+def region(x, w):
+    with torch.autocast(DEVICE, torch.bfloat16):
+        y = x @ w
+    with torch.no_grad():
+        x.mul_(0.5)
+    return y
 
 
 # ---------------------------------------------------------------------------------------------------------------- calls
@@ -640,12 +743,16 @@ class Made:
 
 def make_call(function: Function, spec: int) -> Made:
     """The call that an integer stands for."""
-    rng = random.Random(spec ^ 0x5EED)
+    return Made(function, spec, make_state(random.Random(spec ^ 0x5EED), 0.4))
+
+
+def make_state(rng: random.Random, chance: float) -> dict[str, Any]:
+    """The defaults, or with this chance another state in one respect or two."""
     state = dict(DEFAULTS)
-    if rng.random() < 0.4:
+    if rng.random() < chance:
         for name in rng.sample(sorted(AMBIENT), rng.choice((1, 1, 2))):
             state[name] = rng.choice(AMBIENT[name])
-    return Made(function, spec, state)
+    return state
 
 
 class _Maker:
@@ -684,6 +791,19 @@ class _Maker:
     def _overlapping(self, t: Tensor) -> Tensor:
         with torch.no_grad(), torch._C.DisableTorchFunction(), torch.inference_mode(t.is_inference()):
             return t.detach()[...]
+
+    def a_window(self) -> Tensor:
+        """Some of the first tensor's memory in another place or order; or a tensor of its own."""
+        t, roll = self.made[-1], self.rng.random()
+        if t.requires_grad or not t.dim() or roll < 0.2:
+            return self._tensor(self.sizes, self.dtype)
+        with torch.no_grad(), torch._C.DisableTorchFunction(), torch.inference_mode(t.is_inference()):
+            base = t.detach()
+            if roll < 0.4:
+                return base[1:]
+            if roll < 0.6:
+                return base[:-1]
+            return base.transpose(0, -1) if roll < 0.8 else base[::2]
 
     def a_other(self) -> Tensor:
         sizes = self.sizes[self.rng.randrange(len(self.sizes) + 1) :]
@@ -761,28 +881,40 @@ class Observed:
     versions: list[int]
     aliases: list[tuple[int, int, int]]
     identities: list[tuple[int, int]]
+    together: list[tuple[int, int, int, bool]]
     gradients: list[Any]
-    generator: Tensor
-    python: Any
+    generators: tuple[Any, ...]
 
 
-_GENERATORS = (torch.get_rng_state(), random.getstate())
+@functools.cache
+def _known_generators() -> tuple[Any, ...]:
+    return _generators()
 
 
-def observe(fn: Callable[..., Any], made: Made, values: int) -> Observed:
-    """Run the call by ``fn`` from a known state of the generators, and look at everything that it leaves."""
+def _generators() -> tuple[Any, ...]:
+    """The states of Python's, of torch's, and where there is one of the GPU's."""
+    return (random.getstate(), torch.get_rng_state(), *([torch.cuda.get_rng_state()] if DEVICE == "cuda" else []))
+
+
+def _set_generators(states: tuple[Any, ...]) -> None:
+    for put, state in zip((random.setstate, torch.set_rng_state, torch.cuda.set_rng_state), states, strict=False):
+        put(state)
+
+
+def observe(fn: Callable[..., Any], made: Made, values: int, draws: bool = True) -> Observed:
+    """Run the call by ``fn``, with ``draws`` from known states of the generators; look at everything that it leaves."""
     with within(made.state):
         args, kwargs = made.fresh(values)
         given = list(tensors_in((args, kwargs)))
         before = [0 if t.is_inference() else t._version for t in given]
-        torch.set_rng_state(_GENERATORS[0])
-        random.setstate(_GENERATORS[1])
+        if draws:
+            _set_generators(_known_generators())
         error, result = None, None
         try:
             result = fn(*args, **kwargs)
         except Exception as raised:  # noqa: BLE001 - its class is what is compared
             error = type(raised)
-        generator, python = torch.get_rng_state(), random.getstate()
+        generators = _generators() if draws else ()
     after = [0 if t.is_inference() else t._version for t in given]
     versions = [int(new > old) for old, new in zip(before, after, strict=True)]
     out = list(tensors_in(result))
@@ -790,7 +922,29 @@ def observe(fn: Callable[..., Any], made: Made, values: int) -> Observed:
     aliases = [(i, j, out[i].data_ptr() - given[j].data_ptr()) for i, j in pairs if _share(out[i], given[j])]
     identities = [(i, j) for i, j in pairs if out[i] is given[j]]
     gradients = _gradients(out, given)
-    return Observed(error, result, (args, kwargs), versions, aliases, identities, gradients, generator, python)
+    together = _together(out, {i for i, *_ in aliases}) if len(out) > 1 else []
+    return Observed(error, result, (args, kwargs), versions, aliases, identities, together, gradients, generators)
+
+
+def _together(out: Sequence[Tensor], known: Collection[int]) -> list[tuple[int, int, int, bool]]:
+    """Which results share memory with which, at what distance, and whether a write to one is counted for the other.
+
+    The last is left out of what shares memory with an argument: a `Baked` build's memory has counters of its own.
+    """
+    placed = [(i, t) for i, t in enumerate(out[:6]) if t.device.type != "meta"]
+    pairs = [(a, b) for n, a in enumerate(placed) for b in placed[:n] if _meet(a[1], b[1])]
+    return [
+        (i, j, one.data_ptr() - other.data_ptr(), i not in known and j not in known and _counts_for(one, other))
+        for (i, one), (j, other) in pairs
+    ]
+
+
+def _counts_for(one: Tensor, other: Tensor) -> bool:
+    if one.is_inference() or other.is_inference():
+        return False
+    before = other._version
+    torch.autograd.graph.increment_version(one)
+    return other._version != before
 
 
 def _share(one: Tensor, other: Tensor) -> bool:
@@ -805,19 +959,21 @@ def _gradients(out: Sequence[Tensor], given: Sequence[Tensor]) -> list[Any]:
         return []
     try:
         return list(torch.autograd.grad(roots, leaves, [torch.ones_like(t) for t in roots], allow_unused=True))
-    except NotImplementedError as error:  # torch sums no half complex numbers, say
+    except RuntimeError as error:  # torch sums no half complex numbers, say, and divides none by rounding down
         return [type(error).__name__]
 
 
-def mismatch(plain: Observed, other: Observed, exact: bool = True) -> str | None:
+def mismatch(plain: Observed, other: Observed, exact: bool | float = True) -> str | None:
     """The first difference between what two calls leave behind, or None. ``exact``: values must agree bit by bit."""
     if plain.error is not other.error:
         return f"plain raised {plain.error}, and the dispatcher {other.error}"
-    for name in ("versions", "aliases", "identities", "python"):
+    for name in ("versions", "aliases", "identities", "together"):
         if getattr(plain, name) != getattr(other, name):
             return f"{name}: {getattr(plain, name)} and {getattr(other, name)}"
-    if not torch.equal(plain.generator, other.generator):
-        return "the generator stands elsewhere"
+    if plain.generators:
+        (python, *rest), (other_python, *other_rest) = plain.generators, other.generators
+        if python != other_python or not all(map(torch.equal, rest, other_rest)):
+            return "a generator stands elsewhere"
     return (
         unlike(plain.result, other.result, exact, "result")
         or unlike(plain.arguments, other.arguments, exact, "arguments")
@@ -860,10 +1016,24 @@ def _unlike_tensors(one: Tensor, other: Tensor, exact: bool | float, place: str)
     if not a.is_floating_point():
         same = torch.equal(a, b)
     elif exact is True:
-        same = torch.equal(a, b) or torch.equal(a.nan_to_num(77.0), b.nan_to_num(77.0))
+        same = _same_bits(a, b) or _same_but_nans(a, b)
     else:
         same = _within_rounding(a, b, max(exact, 4e-2 if a.dtype.itemsize < 4 else 1e-4))
     return None if same else f"{place}: {a.flatten()[:8].tolist()} and {b.flatten()[:8].tolist()}"
+
+
+_BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+def _same_bits(a: Tensor, b: Tensor) -> bool:
+    whole = _BITS[a.dtype.itemsize]
+    return torch.equal(a.view(whole), b.view(whole))
+
+
+def _same_but_nans(a: Tensor, b: Tensor) -> bool:
+    """Whether they are equal where neither is nan, zeros by their sign; the sign of a nan says nothing."""
+    a, b = (t.masked_fill(t.isnan(), 0.0) for t in (a, b)) if torch.equal(a.isnan(), b.isnan()) else (a, b)
+    return _same_bits(a, b)
 
 
 def _within_rounding(a: Tensor, b: Tensor, rtol: float) -> bool:
@@ -887,34 +1057,48 @@ class Tally:
     mismatches: list[str] = dataclasses.field(default_factory=list)
     raised: int = 0
 
+    def count(self, dispatcher: Any) -> None:
+        """Add what became of a dispatcher's calls."""
+        info = dispatcher.cache_info()
+        self.hits, self.misses, self.bypasses = (
+            self.hits + info.hits,
+            self.misses + info.misses,
+            self.bypasses + info.bypasses,
+        )
 
-def fuzz(calls: int, seed: int, specs_each: int = 30, batch: int = 1000) -> Tally:
-    """Compare this many generated calls of all functions, decorated, with plain.
 
-    Calls are drawn from a pool of specs, so that most are hits on a key that another call has made.
+def fuzz(
+    calls: int, seed: int, specs_each: int = 30, batch: int = 1000, states: int = 1, until: float = math.inf
+) -> Tally:
+    """Compare this many generated calls of all functions, decorated, with plain; no batch begins after ``until``.
+
+    Calls are drawn from a pool of specs, each in so many states, so that most are hits on a key that another call has
+    made, and the state flips between hits. Generators are compared where one draws, else at every eighth call.
     """
     rng = random.Random(seed)
     tally = Tally()
     functions = list(FUNCTIONS.values())
-    while tally.calls < calls:
-        function = functions[tally.calls // batch % len(functions)]
-        dispatcher = baking(function.fn, function.writes, maxsize=rng.choice((16, 4096, 4096, 4096)))
-        pool = [rng.getrandbits(32) for _ in range(specs_each)]
+    first = rng.randrange(len(functions))
+    while tally.calls < calls and time.time() < until:
+        function = functions[(first + tally.calls // batch) % len(functions)]
+        few = rng.random() < 0.125  # so many leave at once: mostly misses
+        dispatcher = baking(function.fn, function.writes, maxsize=48 if few else 4096)
+        flips = [make_state(rng, 1.0) for _ in range(states - 1)]
+        specs = [make_call(function, rng.getrandbits(32)) for _ in range(specs_each // 2 if few else specs_each)]
+        pool = [dataclasses.replace(made, state=state) for made in specs for state in (made.state, *flips)]
         for _ in range(min(batch, calls - tally.calls)):
-            compare(dispatcher, make_call(function, rng.choice(pool)), rng.getrandbits(16), tally)
-        info = dispatcher.cache_info()
-        tally.hits, tally.misses, tally.bypasses = (
-            tally.hits + info.hits,
-            tally.misses + info.misses,
-            tally.bypasses + info.bypasses,
-        )
+            values = rng.getrandbits(16)
+            compare(dispatcher, rng.choice(pool), values, tally, draws=function.draws or values % 8 == 0)
+        tally.count(dispatcher)
     return tally
 
 
-def compare(dispatcher: Any, made: Made, values: int, tally: Tally, exact: bool = True) -> None:
+def compare(
+    dispatcher: Any, made: Made, values: int, tally: Tally, exact: bool | float = True, draws: bool = True
+) -> None:
     """One generated call by plain and by the dispatcher, from the same state on equal arguments."""
-    plain = observe(made.function.fn, made, values)
-    found = mismatch(plain, observe(dispatcher, made, values), exact)
+    plain = observe(made.function.fn, made, values, draws)
+    found = mismatch(plain, observe(dispatcher, made, values, draws), exact)
     tally.calls += 1
     tally.raised += plain.error is not None
     if found:

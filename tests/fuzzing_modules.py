@@ -1,0 +1,257 @@
+"""Generated calls of modules and of compiled builds: what a hit must notice besides its arguments.
+
+Two modules of equal state are called in turn: one runs its `forward` as written, the other the dispatched one. Between
+calls both change alike: training or not, a parameter written, replaced or frozen, a buffer written, an attribute set.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from shapedispatch import Variant, shapedispatch
+from tests import fuzzing
+from tests.fuzzing import DEFAULTS, FUNCTIONS, Tally, fuzz_built, last_wins, make_tensor, unlike, within
+
+BUILT = ("same_or_not", "write_then_read", "in_place", "transposed", "scale", "noisy", "configured", "made", "layers")
+"""The functions that builds are compiled of."""
+
+
+class Fuzzed(nn.Module):
+    """What all of them have: an attribute that may change."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = 2.0
+
+    def forward(self, x: Tensor) -> Any:
+        """See the subclasses."""
+        raise NotImplementedError
+
+
+class Dense(Fuzzed):
+    """Parameters of a module within."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Any:
+        """Values that need gradients."""
+        return torch.relu(self.inner(x)) * self.scale
+
+
+class Averaging(Fuzzed):
+    """In training a call writes buffers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.BatchNorm1d(4)
+
+    def forward(self, x: Tensor) -> Any:
+        """By the values of the batch, or by the buffers."""
+        return self.inner(x) + self.scale
+
+
+class Dropping(Fuzzed):
+    """In training a call draws random numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(4))
+        self.inner = nn.Dropout(0.4)
+
+    def forward(self, x: Tensor) -> Any:
+        """Less of it in training."""
+        return self.inner(x) * self.weight
+
+
+class Counting(Fuzzed):
+    """A call writes a buffer, and reads a view of another."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("seen", torch.zeros(()))
+        self.register_buffer("table", torch.arange(8.0))
+
+    def forward(self, x: Tensor) -> Any:
+        """With views of a buffer as a result."""
+        self.seen.add_(1)
+        return x * self.table[4:], self.table[:2], self.seen + 0
+
+
+class Chosen(Fuzzed):
+    """Which module runs depends on an attribute and on training."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.ModuleList([nn.Linear(4, 4, bias=False), nn.LayerNorm(4)])
+
+    def forward(self, x: Tensor) -> Any:
+        """One of two, or both."""
+        if self.training:
+            x = self.inner[0](x)
+        return self.inner[1](x) if self.scale > 1.0 else x
+
+
+MODULES = (Dense, Averaging, Dropping, Counting, Chosen)
+STATES: tuple[dict[str, Any], ...] = (
+    {},
+    {"grad": False},
+    {"autocast": torch.bfloat16},
+    {"inference": True},
+    {"default dtype": torch.float64},
+)
+
+
+class Twins:
+    """Two modules of equal state and their changes; ``said`` is the decorator's."""
+
+    def __init__(self, kind: type[Fuzzed], rng: random.Random, said: Mapping[str, Any]) -> None:
+        own = type(kind.__name__, (kind,), {})
+        self.dispatcher: Any = shapedispatch(kind.forward, hints=(), store=False, **said)
+        self.dispatcher.core.timer_for = last_wins
+        own.forward = self.dispatcher
+        self.plain, self.other = kind().to(fuzzing.DEVICE), own().to(fuzzing.DEVICE)
+        self.other.load_state_dict(self.plain.state_dict())
+        self.rng = rng
+
+    def both(self, do: Callable[[Any], object]) -> None:
+        """The same change to each."""
+        do(self.plain)
+        do(self.other)
+
+    def train(self) -> None:
+        """Training or not."""
+        mode = self.rng.random() < 0.5
+        self.both(lambda module: module.train(mode))
+
+    def attribute(self) -> None:
+        """A number that the code reads."""
+        scale = self.rng.choice((1.0, 2.0))
+        self.both(lambda module: setattr(module, "scale", scale))
+
+    def write(self) -> None:
+        """Each parameter and buffer of floats is written in place."""
+        by = self.rng.choice((0.5, 0.9, 1.1, -1.0))
+        with torch.no_grad():
+            self.both(
+                lambda module: [t.mul_(by) for t in (*module.parameters(), *module.buffers()) if t.is_floating_point()]
+            )
+
+    def freeze(self) -> None:
+        """Parameters that need a gradient, or none."""
+        needed = self.rng.random() < 0.5
+        self.both(lambda module: module.requires_grad_(needed))
+
+    def replace(self) -> None:
+        """Each parameter is another object, with other values."""
+
+        def renewed(module: nn.Module) -> None:
+            for inner in module.modules():
+                for name, one in list(inner.named_parameters(recurse=False)):
+                    setattr(inner, name, nn.Parameter(one.detach() + 0.25, requires_grad=one.requires_grad))
+
+        self.both(renewed)
+
+    def buffers(self) -> None:
+        """Each buffer is another object."""
+
+        def renewed(module: nn.Module) -> None:
+            for inner in module.modules():
+                for name, one in list(inner.named_buffers(recurse=False)):
+                    setattr(inner, name, one.clone())
+
+        self.both(renewed)
+
+    def compare(self, spec: int, state: Mapping[str, Any], tally: Tally) -> None:
+        """One call of each."""
+        with within({**DEFAULTS, **state}):
+            plain, other = (self._seen(module, spec) for module in (self.plain, self.other))
+        rough = 4e-2 if state.get("autocast") else False
+        found = next(
+            filter(None, (unlike(*pair, rough, str(i)) for i, pair in enumerate(zip(plain, other, strict=True)))), None
+        )
+        tally.calls += 1
+        tally.raised += plain[0] is not None
+        if found:
+            tally.mismatches.append(f"{type(self.plain).__name__}, spec {spec}, state {state}: {found}")
+
+    def _seen(self, module: nn.Module, spec: int) -> tuple[Any, ...]:
+        """What a call leaves: what it raised, its result, gradients, what it wrote, the generator."""
+        rng = random.Random(spec)
+        sizes, layout = (rng.choice((2, 3, 5)), 4), rng.choice(("dense", "transposed", "misaligned"))
+        with torch._C.DisableTorchFunction(), torch.inference_mode(False):
+            x = make_tensor(sizes, torch.float32, layout, 3 * rng.randrange(13) + (rng.random() < 0.5))
+            x.requires_grad_(rng.random() < 0.4)
+        torch.manual_seed(spec)
+        error, result = None, None
+        try:
+            result = module(x)
+        except Exception as raised:  # noqa: BLE001 - its class is what is compared
+            error = type(raised).__name__
+        leaves = [t for t in (x, *module.parameters()) if t.requires_grad]
+        gradients = (
+            [] if torch.is_inference_mode_enabled() else fuzzing._gradients(list(fuzzing.tensors_in(result)), leaves)
+        )
+        gradients = [t.clone(memory_format=torch.contiguous_format) if isinstance(t, Tensor) else t for t in gradients]
+        return error, result, gradients, x, dict(module.state_dict()), torch.get_rng_state()
+
+
+def fuzz_modules(calls: int, seed: int, batch: int = 500, until: float = math.inf) -> Tally:
+    """Modules with a supplied variant: every change may come before any call."""
+    rng, tally = random.Random(seed), Tally()
+    while tally.calls < calls and time.time() < until:
+        kind = MODULES[(seed + tally.calls // batch) % len(MODULES)]
+        plain = kind.forward
+        again = Variant(lambda module, x, plain=plain: plain(module, x), name="again")
+        twins = Twins(kind, rng, {"variants": [again], "maxsize": rng.choice((4, 64, 64))})
+        changes = (twins.train, twins.attribute, twins.write, twins.freeze, twins.replace, twins.buffers)
+        _run(
+            twins,
+            changes,
+            0.02,
+            STATES,
+            [rng.getrandbits(32) for _ in range(4)],
+            min(batch, calls - tally.calls),
+            tally,
+        )
+    return tally
+
+
+def fuzz_builds(calls: int, seed: int) -> Tally:
+    """Compiled builds, of one function and of one module, few of each: what is compared is mostly hits."""
+    rng, tally = random.Random(seed), Tally()
+    function = FUNCTIONS[BUILT[seed % len(BUILT)]]
+    dispatcher = shapedispatch(function.fn, hints=(), exact=True, store=False)
+    dispatcher.core.timer_for = last_wins
+    found = fuzz_built(function, dispatcher, calls // 2, seed, specs=3)
+    twins = Twins(MODULES[seed % len(MODULES)], rng, {"exact": True})
+    change = rng.choice((twins.train, twins.attribute, twins.freeze))
+    _run(twins, (change, twins.write), 0.05, STATES[:2], [rng.getrandbits(32)], calls - calls // 2, tally)
+    tally.calls, tally.raised = tally.calls + found.calls, tally.raised + found.raised
+    tally.mismatches += found.mismatches
+    tally.count(dispatcher)
+    return tally
+
+
+def _run(
+    twins: Twins,
+    changes: Sequence[Callable[[], object]],
+    chance: float,
+    states: Sequence[Mapping[str, Any]],
+    specs: Sequence[int],
+    calls: int,
+    tally: Tally,
+) -> None:
+    for _ in range(calls):
+        if twins.rng.random() < chance:
+            twins.rng.choice(changes)()
+        twins.compare(twins.rng.choice(specs), twins.rng.choice(states), tally)
+    tally.count(twins.dispatcher)
