@@ -568,3 +568,22 @@ def test_no_weak_reference_is_left_on_a_tensor(method: Callable[..., Any], grad:
     finally:
         torch.__future__.set_swap_module_params_on_conversion(False)
     assert_same(dispatcher(module, x.double()), method(module, x.double()))
+
+
+def test_what_a_trace_was_made_with_is_collected() -> None:
+    """Fake tensors, the environment of their sizes, Dynamo's notes and wrapper: traces again and again hold no more."""
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+    def held() -> tuple[int, ...]:
+        gc.collect()
+        environments = sum(type(one) is ShapeEnv for one in gc.get_objects())
+        notes = getattr(torch._dynamo.utils.get_metrics_context(), "_edits", ())
+        return environments, len(notes), len(getattr(torch._dynamo.eval_frame, "cached_backends", ()))
+
+    x = torch.ones(3, 4)
+    torch._dynamo.mark_dynamic(x, 0)
+    looked_at(scaled_by_entry, x)
+    before = held()
+    for _ in range(3):
+        looked_at(scaled_by_entry, x)
+    assert all(map(int.__le__, held(), before))

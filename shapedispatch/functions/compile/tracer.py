@@ -23,6 +23,7 @@ import torch._dynamo
 import torch._functorch.config
 import torch.compiler.config
 from torch._dynamo import guards as dynamo_guards
+from torch._dynamo import utils as dynamo_utils
 
 from ...backend import Effects
 from ...keys.signature import argument_names, frame_locals, receiver_of, with_code
@@ -106,6 +107,7 @@ class Session:
         self.locals_kept: set[str] = set()
         self.state_kept = False
         self.effects: Effects | None = None
+        self.shape_env: Any = None
 
     def trace(self, tag: str, number_inputs: bool) -> Trace:
         """What came of it; raises Untraceable, and Replaced, too."""
@@ -165,12 +167,31 @@ class Session:
             # object and its entry keep each other alive.
             entries = [(entry.code, entry.guard_manager) for entry in _debug_get_cache_entry_list(twin.__code__)]
             reset_code(twin.__code__)
+            self._let_go()
         return entries
 
     def _told(self) -> str:
         """What a person should know of a trace that failed, if anything."""
         names = dict.fromkeys(f"{question.__module__}.{question.__name__}()" for question in self.asked)
         return f" (it asks {', '.join(names)}, and is told what plain is told: no)" if names else ""
+
+    def _let_go(self) -> None:
+        """Let the trace's fake tensors be collected, and what Dynamo notes of each trace for its own messages.
+
+        A fake tensor holds the environment of its sizes by a reference that the collector does not see, and what was
+        computed for an environment is in caches without a bound, which nobody can ask again. Dynamo also keeps each
+        wrapper that `torch.compile` makes of `_backend`.
+        """
+        if self.shape_env is not None:
+            kept = [getattr(self.shape_env, name, None) for name in ("tracked_fakes", "fake_tensor_cache")]
+            for clear in (*(held.clear for held in kept if held), *_cache_clears(type(self.shape_env))):
+                clear()
+        noted = dynamo_utils.get_metrics_context()
+        if not noted.in_progress():
+            getattr(noted, "_edits", []).clear()
+        backends = getattr(torch._dynamo.eval_frame, "cached_backends", {})
+        for one in [one for one, backend in backends.items() if getattr(backend, "compiler_fn", None) is _backend]:
+            backends.pop(one, None)
 
     @contextlib.contextmanager
     def active(self) -> Iterator[None]:
@@ -207,6 +228,7 @@ class Session:
     def compile(self, gm: torch.fx.GraphModule, examples: Sequence[Any]) -> Callable[..., Any]:
         """As Dynamo's backend: the graph, compiled, which is not run yet."""
         self.traced = _followed()
+        self.shape_env = getattr(getattr(torch._guards.TracingContext.try_get(), "fake_mode", None), "shape_env", None)
         # The code as it was before the graph was compiled, which takes seconds.
         seen, objects = self._seen_by_guards()
         self.code_before = traced_code(self.fn, seen, self.traced)
@@ -271,6 +293,11 @@ def _backend(gm: torch.fx.GraphModule, examples: Sequence[Any], **_: Any) -> Cal
 def _filter_guards(guards: Sequence[Any]) -> list[bool]:
     assert _session is not None
     return [_session.keeps(guard) for guard in guards]
+
+
+def _cache_clears(kind: type) -> list[Callable[[], object]]:
+    """What empties the caches of a class's methods."""
+    return [method.cache_clear for method in vars(kind).values() if hasattr(method, "cache_clear")]
 
 
 def _followed() -> list[types.CodeType] | None:
