@@ -111,7 +111,8 @@ class Offer:
 
     ``written`` names the arguments that plain writes, None where that is unknown. ``untimed`` says why nothing may
     be run for timing, if so. ``notes`` are for a person. ``aliases`` name, for a variant that is the same code as
-    another, that other. ``failures`` are those refusals that are no matter of this call's sizes. ``reproducible`` says
+    another, that other. ``failures`` are those refusals that are no matter of this call's sizes, ``faults`` those in
+    which what the user wrote is at fault. ``reproducible`` says
     that where plain is all that is offered, the reasons would hold in another process too. A ``search`` is to be made
     first, if there is one: then only plain is offered.
     """
@@ -123,6 +124,7 @@ class Offer:
     notes: tuple[str, ...] = ()
     aliases: Mapping[str, str] = field(default_factory=dict)
     failures: tuple[Refusal, ...] = ()
+    faults: tuple[Refusal, ...] = ()
     reproducible: bool = False
     search: Search | None = None
 
@@ -234,6 +236,7 @@ class OfferBuilder:
     notes: list[str] = field(default_factory=list)
     aliases: dict[str, str] = field(default_factory=dict)
     failures: list[Refusal] = field(default_factory=list)
+    faults: list[Refusal] = field(default_factory=list)
     reproducible: bool = True
     """Whether another process would refuse the same."""
 
@@ -263,9 +266,10 @@ class OfferBuilder:
         name = str(variant.name)
         if not self.request.wants(name):
             return
-        reason = _why_not_supplied(variant, *call)
+        reason, at_fault = _why_not_supplied(variant, *call)
         if reason:  # first: what would try the variant elsewhere is not asked about one that is not to run
             self.refuse(name, reason)
+            self.faults += self.refusals[-1:] if at_fault else ()
         elif self.allows(name, trial):
             self.candidates.append(Candidate(name, run, route="the function that was supplied", supplied=True))
 
@@ -281,20 +285,21 @@ class OfferBuilder:
             tuple(self.notes),
             self.aliases,
             tuple(self.failures),
+            tuple(self.faults),
             self.reproducible and bool(self.refusals) and not (self.failures or untimed),
             search,
         )
 
 
-def _why_not_supplied(variant: Variant, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
-    """What a supplied variant's ``when`` says of the call."""
+def _why_not_supplied(variant: Variant, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[str | None, bool]:
+    """What a supplied variant's ``when`` says of the call, and whether it is itself at fault."""
     try:
         answer = variant.when(*args, **kwargs) if variant.when is not None else None
     except Exception as error:  # noqa: BLE001 - a candidate is judged here, and the reason kept
-        return f"its `when` raised {in_a_line(error)}"
+        return f"its `when` raised {in_a_line(error)}", True
     if answer is None or isinstance(answer, str):
-        return answer
-    return f"its `when` answered with a {type(answer).__name__}: allowed is a sentence why not, or None"
+        return answer, False
+    return f"its `when` answered with a {type(answer).__name__}: allowed is a sentence why not, or None", True
 
 
 class Backend(Signer, Protocol):

@@ -131,8 +131,8 @@ class Introspection:
                 return candidate
         call = render_call(self._backend.name, self._backend.arguments(args, kwargs))
         refused = [f"{r.variant}: {'; '.join(r.reasons)}" for r in offer.refusals]
-        names = ", ".join([*(candidate.name for candidate in offer.candidates), *offer.aliases])
-        change = f"variants that can run this call: {names}"
+        names = [*(candidate.name for candidate in offer.candidates), *offer.aliases]
+        change = f"variants that can run this call: {', '.join(names)}"
         raise NoVariantError(four_parts(call, f"variant {name!r} was asked for", refused, change))
 
 

@@ -17,6 +17,7 @@ from ..backend import Call, Offer, OfferRequest
 from ..hit.table import Entry
 from ..keys.key import Bypass, Key
 from ..records import Refusal
+from ..settings.resolve import settings
 from ..shapes.dims import DimsMismatch
 from .context import MissContext
 from .known_choices import FROZEN_MODES, look_up, persist, share_in_bucket
@@ -76,6 +77,8 @@ def decide(ctx: MissContext, retune: bool = False, exhaustive: bool = False) -> 
         raise Bypass(str(misfit)) from None
     new_because = ctx.new_because()
     ctx.core.table.count("misses", ", ".join(new_because) or "the first call")
+    if ctx.settings.nearly_named and not new_because:
+        ctx.core.table.log.warn_sections(settings().meant_for(ctx.core.backend.name))
     if capturing(ctx.device):
         return ctx.offer(OfferRequest(build=False)).nearest(ctx.sizes(), "a CUDA graph is being captured")
     entry, reproducible, unused = _entry(ctx, sizes, retune, exhaustive)
@@ -131,9 +134,21 @@ def _chosen(ctx: MissContext, request: OfferRequest) -> tuple[Entry, bool]:
             offer, entry = _decided(ctx, lambda: ctx.offer(replace(request, search=False)))
     if len(offer.candidates) == 1 and offer.failures:
         ctx.core.table.log.warn_refused(offer.failures, ctx.rendered)
+    _warn_of_mistakes(offer, entry, ctx)
     timed, alone = entry.choice.origin == "timed", len(offer.candidates) == 1
     entry = entry.changed(refusals=tuple(dict.fromkeys((*entry.choice.refusals, *earlier))))
     return entry, timed or (alone and offer.reproducible and entry.choice.origin == "only")
+
+
+def _warn_of_mistakes(offer: Offer, entry: Entry, ctx: MissContext) -> None:
+    """Supplied variants that are wrong or raise, and a forced variant that there is not: once each."""
+    supplied = {candidate.name for candidate in offer.candidates if candidate.supplied}
+    wrong = [refusal for refusal in entry.choice.refusals if refusal.variant in supplied]
+    for refusal in (*offer.faults, *wrong):
+        ctx.core.table.log.warn_supplied(refusal, ctx.rendered)
+    pick, names = ctx.settings.pick, [*(candidate.name for candidate in offer.candidates), *offer.aliases]
+    if pick is not None and pick not in {*names, *(refusal.variant for refusal in offer.refusals)}:
+        ctx.core.table.log.warn_pick(pick, ctx.settings.origin["pick"], names, ctx.rendered)
 
 
 def _decided(ctx: MissContext, offered: Callable[[], Offer], at: Call | None = None) -> tuple[Offer, Entry]:

@@ -126,6 +126,31 @@ class EventLog:
         except UserWarning:  # its user has made warnings errors; the answer of the call is worth more
             _log.warning(text)
 
+    def warn_supplied(self, refusal: Refusal, rendered: Callable[[], str]) -> None:
+        """What the user wrote raises, or gives other results than plain: once a variant."""
+        if self._first("supplied", refusal.variant, _WARNED_LIMIT):
+            tried = (
+                f"the supplied variant {refusal.variant} was refused, at this call and silently at later ones like it:"
+            )
+            change = "The others run. Mend it or leave it out; for calls that it is not meant for, give it a `when`."
+            _warn(four_parts(rendered(), tried, refusal.reasons, change))
+
+    def warn_pick(self, pick: str, origin: str, names: Sequence[str], rendered: Callable[[], str]) -> None:
+        """The setting `pick` names a variant that there is not: once a name."""
+        if self._first("pick", pick, _WARNED_LIMIT):
+            reasons = [f"it has no variant of that name: {', '.join(names)}"]
+            change = "The fastest runs, as if nothing were picked. Write one of these names, or leave the setting out."
+            _warn(
+                four_parts(
+                    rendered(), f"the setting pick={pick!r} ({origin}) forces no variant of this call:", reasons, change
+                )
+            )
+
+    def warn_sections(self, sentences: Sequence[str]) -> None:
+        """Sections of the settings file that were meant for this one, and are not."""
+        for sentence in sentences:
+            _warn(sentence)
+
     def _first(self, kind: str, text: str = "", most: int = _TOLD_LIMIT) -> bool:
         told = self._told[kind]
         if text in told or len(told) >= most:

@@ -54,6 +54,8 @@ class Resolved:
     pick: str | None
     hotpath: bool
     origin: Mapping[str, str]
+    nearly_named: bool = False
+    """Whether a section of the file has nearly the kernel's name, and none has it."""
 
     @contextlib.contextmanager
     def naming(self, name: str) -> Iterator[None]:
@@ -90,6 +92,8 @@ class Settings:
         """
         for name in {*decorator, *(override or {})} - TABLE.keys():
             raise KeyError(f"{name} is not a setting")
+        if kernel in self.kernels:
+            _matched.add(kernel)
         layers = {  # the weakest first, each with its name in ``origin``
             "built-in": {name: setting.built_in for name, setting in TABLE.items()},
             _place(self.path, "defaults"): self.defaults,
@@ -101,11 +105,26 @@ class Settings:
         values = {name: value for layer in layers.values() for name, value in layer.items()}
         origin = {name: said for said, layer in layers.items() for name in layer}
         named = {name: f"{origin[name]} {TABLE[name].variable}" for name in self.environment}
-        return Resolved(**values, origin=MappingProxyType({**origin, **named}))
+        near = bool(self._near(kernel))
+        return Resolved(**values, origin=MappingProxyType({**origin, **named}), nearly_named=near)
 
     def sections_unmatched(self, names: Collection[str]) -> tuple[str, ...]:
         """The kernels' sections that match none of the dispatchers' names, in the file's order."""
         return tuple(section for section in self.kernels if section not in names)
+
+    def _near(self, kernel: str) -> list[str]:
+        return [one for one in self.kernels if kernel not in self.kernels and _seems_to_name(one, kernel)]
+
+    def meant_for(self, kernel: str) -> tuple[str, ...]:
+        """Sections that no dispatcher has asked for, and that seem to be this one's: a sentence each, each once."""
+        found = [section for section in self._near(kernel) if section not in _matched]
+        _matched.update(found)
+        here = self.path.name if self.path else ""
+        return tuple(
+            f"{here}, {_bracketed(self.path, _kernel_section(section))} names no dispatcher and has no effect. "
+            f"Did you mean {_bracketed(self.path, _kernel_section(kernel))}?"
+            for section in found
+        )
 
 
 # Reading.
@@ -254,6 +273,13 @@ def _kernel_section(kernel: str) -> str:
     return f'kernels."{kernel}"'
 
 
+def _seems_to_name(section: str, kernel: str) -> bool:
+    """Whether it is the name without its module, or nearly a name of the same module."""
+    (module, _, name), (own_module, _, own) = section.rpartition("."), kernel.rpartition(".")
+    same = module == own_module and bool(difflib.get_close_matches(name, [own], cutoff=0.6))
+    return same or kernel.endswith(f".{section}")
+
+
 def _bracketed(path: Path | None, section: str | None) -> str:
     return f"[tool.shapedispatch.{section}]" if path and path.name == PROJECT_FILE else f"[{section}]"
 
@@ -266,6 +292,8 @@ def _place(path: Path | None, section: str) -> str:
 
 _lock = threading.Lock()
 _loaded: Settings | None = None
+_matched: set[str] = set()
+"""The kernels' sections that a dispatcher has asked for, or that were told."""
 
 
 def settings() -> Settings:
@@ -282,3 +310,4 @@ def reset() -> None:
     global _loaded
     with _lock:
         _loaded = None
+        _matched.clear()

@@ -1,16 +1,20 @@
 from __future__ import annotations
 
 import threading
+import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from shapedispatch import Variant, shapedispatch
 from shapedispatch.dispatch import miss
 from shapedispatch.dispatch.miss import tuning_lock
 from shapedispatch.functions import builder
 from shapedispatch.keys.key import ambient
+from shapedispatch.settings import resolve
 from tests.fake_core import Backend, call, core_of
 from tests.helpers import Ladder, assert_same, built, no_time
 
@@ -38,7 +42,8 @@ def test_a_pinned_variant_is_taken_untimed(backend: Backend) -> None:
         call(core, 3)
         assert (core.explain(3).variant, core.explain(3).origin) == ("other", "pinned")
     core = core_of(backend, pick="nonsense")
-    call(core, 3)
+    with pytest.warns(UserWarning, match="nonsense"):
+        call(core, 3)
     assert core.explain(3).origin == "timed"
 
 
@@ -182,3 +187,66 @@ def test_what_plain_does_not_take_in_another_order_is_not_held_against_a_variant
     last = built(rising, hints=(), mutates=(), variants=[lambda x: x[-1].clone()])
     last(torch.arange(100.0))
     assert last.explain(torch.arange(100.0)).variant != "plain"
+
+
+# what the user has got wrong is told
+
+
+def boom(x: torch.Tensor) -> str | None:
+    """A condition that cannot answer."""
+    raise KeyError("boom")
+
+
+@pytest.mark.parametrize(
+    ("variant", "reason"),
+    [
+        (Variant(lambda x: x * 3, name="mine"), "the result differs"),
+        (Variant(lambda x, y: x * 2, name="mine"), "TypeError"),
+        (Variant(lambda x: x + x, name="mine", when=boom), "its `when` raised KeyError"),
+        (Variant(lambda x: x + x, name="mine", when=lambda x: False), "answered with a bool"),
+    ],
+)
+def test_a_supplied_variant_that_is_wrong_is_told_once(variant: Variant, reason: str) -> None:
+    """With the reason, however many shapes it is wrong at; plain answers."""
+    f = shapedispatch(lambda x: x * 2, hints=(), variants=[variant], store=False)
+    with pytest.warns(UserWarning, match="the supplied variant mine was refused") as told:
+        assert_same(f(torch.ones(3)), torch.full((3,), 2.0))
+    assert reason in str(told[0].message)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert_same(f(torch.ones(4)), torch.full((4,), 2.0))
+
+
+def test_a_variant_that_does_not_serve_a_call_is_no_mistake() -> None:
+    """Its `when` says why not, in a sentence: nothing is told."""
+    mine = Variant(lambda x: x + x, name="mine", when=lambda x: "not today")
+    f = shapedispatch(lambda x: x * 2, hints=(), variants=[mine], store=False)
+    f(torch.ones(3))
+    assert f.explain(torch.ones(3)).refusals[0].reasons == ("not today",)
+
+
+def test_a_forced_variant_that_there_is_not_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the names that there are, and where the setting was made."""
+    monkeypatch.setenv("SHAPEDISPATCH_PICK", "nosuch")
+    resolve.reset()
+    f = shapedispatch(lambda x: x * 2, hints=(), variants=[Variant(lambda x: x + x, name="mine")], store=False)
+    with pytest.warns(UserWarning, match=r"pick='nosuch' \(environment SHAPEDISPATCH_PICK\)") as told:
+        f(torch.ones(3))
+    assert "plain, mine" in str(told[0].message)
+    f(torch.ones(4))
+
+
+def test_a_section_that_was_meant_for_a_dispatcher_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One with a typo, and one without the module; not one of another module, nor one that is another's."""
+    names = ("ops.mlq", "mlp", "other.mlp_", "ops.attend", "ops.mlr")
+    sections = "".join(f'[kernels."{name}"]\nmaxsize = 5\n' for name in names)
+    (tmp_path / "shapedispatch.toml").write_text(sections)
+    monkeypatch.chdir(tmp_path)
+    resolve.reset()
+    shapedispatch(lambda x: x, hints=(), store=False, name="ops.mlr")
+    f = shapedispatch(lambda x: x * 2, hints=(), store=False, name="ops.mlp")
+    with pytest.warns(UserWarning, match="names no dispatcher") as told:
+        f(torch.ones(3))
+    assert [str(one.message).split('"')[1] for one in told] == ["ops.mlq", "mlp"]
+    assert all('Did you mean [kernels."ops.mlp"]?' in str(one.message) for one in told)
+    f(torch.ones(4))
