@@ -23,7 +23,7 @@ from operator import attrgetter
 from ..records import Timing
 from .measure import Call, Clock, Timer
 
-__all__ = ["CONFIDENCE", "BenchResult", "ahead", "error_us", "interleaved_bench"]
+__all__ = ["CONFIDENCE", "BenchResult", "ahead", "error_us", "interleaved_bench", "undecided"]
 
 # A candidate leaves when its best sample is this much above the leader's median: at first, and with more evidence.
 FAR_BEHIND, BEHIND = 1.5, 1.15
@@ -34,6 +34,10 @@ SAMPLES_A_ROUND = 3
 # enough finds a difference: at 4, the same kernel under two names kept its first name in 99.9 % of simulations.
 CONFIDENCE = 4.0
 ENOUGH = 6  # samples of each, to go by the least
+FEW = 3  # with fewer than this nothing is certain, with fewer than `ENOUGH` only what hardly scatters
+STEADY = 0.1  # what hardly scatters: half the distance between the quartiles, as a share of the median
+MATTERS = 1.5  # a ratio of medians that is worth another look where noise explains it
+EXTRA_ROUNDS, EXTRA_TIME = 20, 4  # for another look: the latter as a multiple of the budget
 # What a single sample is presumed to be off by, relative to its value; it fades with the number of samples. Without
 # it three samples that agree by chance would settle everything.
 PRIOR = 0.05
@@ -66,6 +70,20 @@ def ahead(a: Timing, b: Timing, margin: float) -> bool:
     return b.median_us - a.median_us > _noise_us(a, b) or _never_as_fast(b, a)
 
 
+def undecided(a: Timing, b: Timing) -> str | None:
+    """Why two timings do not say which of the two is faster, though it would matter; or None.
+
+    Equal ones need no decision: what is as fast as the other may win.
+    """
+    fast, slow = sorted((a, b), key=_median)
+    if not math.isfinite(slow.median_us) or slow.median_us <= MATTERS * fast.median_us:
+        return None
+    for one in (fast, slow):
+        if one.repeats < FEW or (one.repeats < ENOUGH and one.spread_us > STEADY * one.median_us):
+            return f"{one.variant} has {one.repeats} samples, too few for how much they scatter"
+    return None if ahead(fast, slow, 0.0) else f"{fast.variant} and {slow.variant} scatter by more than they differ"
+
+
 def interleaved_bench(
     candidates: Sequence[tuple[str, Call]],
     timer: Timer,
@@ -81,9 +99,10 @@ def interleaved_bench(
 ) -> BenchResult:
     """Time the candidates against each other, as long as that can change who wins. Their names must differ.
 
-    ``budget_ms`` is wall time; from ``rounds_tie`` on a tie is judged by the medians alone. There is no untimed call
-    if ``warmed``. A candidate that raises is out, with its exception in ``failures``; what is no ``Exception`` (an
-    interrupt) passes through. With a single candidate left there is nothing to compare: no timings, unless ``alone``.
+    ``budget_ms`` is wall time, and up to four times as much where little would else be certain; from ``rounds_tie``
+    on a tie is judged by the medians alone. There is no untimed call if ``warmed``. A candidate that raises is out,
+    with its exception in ``failures``; what is no ``Exception`` (an interrupt) passes through. With a single candidate
+    left there is nothing to compare: no timings, unless ``alone``.
     """
     deadline_ns = clock_ns() + budget_ms * 1e6
     bench = _Bench([_Candidate(name, fn) for name, fn in candidates], timer, lambda: clock_ns() < deadline_ns)
@@ -103,6 +122,7 @@ def interleaved_bench(
         batch = _batch(deadline_ns - clock_ns(), pass_ns, max(1, rounds_tie - number))
         bench.each(partial(bench.sample, count=batch), number, bounded=True)
         bench.drop(FAR_BEHIND if number < ROUNDS_OF_LITTLE_EVIDENCE else BEHIND)
+    bench.resample_doubtful(EXTRA_TIME * budget_ms, clock_ns)
     return BenchResult(bench.timings(), bench.failures)
 
 
@@ -190,6 +210,18 @@ class _Bench:
         if not candidate.samples or _is_behind(candidate, leader, BEHIND):
             candidate.samples = [*before, *candidate.samples]
 
+    def resample_doubtful(self, for_ms: float, clock_ns: Clock) -> None:
+        """Sample the leader, and those of which it is not certain that they are behind, for so long."""
+        limit_ns = clock_ns() + for_ms * 1e6
+        for _ in range(EXTRA_ROUNDS):
+            left = [one for one in self.candidates if one.name not in self.failures]
+            first = min(left, key=lambda one: one.timing().median_us, default=None)
+            doubtful = [one for one in left if first is not None and _doubtful(first.timing(), one.timing())]
+            for candidate in (first, *doubtful) if first is not None and doubtful else ():
+                if clock_ns() + candidate.timing().median_us * 1e3 > limit_ns:
+                    return
+                self.attempt(candidate, partial(self.sample, count=1))
+
     def leader(self) -> Timing | None:
         """Of those that are running."""
         return min((candidate.timing() for candidate in self.running), key=_median, default=None)
@@ -221,6 +253,12 @@ _median = attrgetter("median_us")
 def _is_behind(candidate: _Candidate, leader: Timing, factor: float) -> bool:
     best_us = min(candidate.samples, default=math.inf)
     return best_us > factor * leader.median_us and ahead(leader, candidate.timing(), 0.0)
+
+
+def _doubtful(fast: Timing, slow: Timing) -> bool:
+    """Whether more samples are worth their time: all of few may have been in one slow spell of the machine."""
+    apart = slow.median_us > MATTERS * fast.median_us
+    return apart and (min(fast.repeats, slow.repeats) < ENOUGH or undecided(fast, slow) is not None)
 
 
 def _never_as_fast(slow: Timing, fast: Timing) -> bool:

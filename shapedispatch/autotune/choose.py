@@ -19,7 +19,7 @@ from ..backend import Candidate
 from ..errors import in_a_line
 from ..keys.tree import device_of, span, tensors
 from ..records import Refusal, Timing
-from .benchmark import CONFIDENCE, BenchResult, ahead, error_us, interleaved_bench
+from .benchmark import CONFIDENCE, BenchResult, ahead, error_us, interleaved_bench, undecided
 from .compare import difference, tolerance_of
 from .measure import Timer, free_memory, peak_bytes, recorded_bytes
 from .preserve_state import bytes_to_copy, copy_call, generators, preserve_state
@@ -260,11 +260,12 @@ class Rules:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """The winner with every timing and every refusal."""
+    """The winner with every timing and every refusal; ``undecided`` says why another may be faster, if so."""
 
     winner: Candidate
     timings: tuple[Timing, ...]
     refusals: tuple[Refusal, ...]
+    undecided: str | None = None
 
 
 def choose(candidates: Sequence[Candidate], trial: Trial, rules: Rules) -> Decision:
@@ -290,7 +291,7 @@ def choose(candidates: Sequence[Candidate], trial: Trial, rules: Rules) -> Decis
     refusals += [Refusal(name, (_raised(error),)) for name, error in timed.failures.items()]
     timings = tuple(replace(timing, bytes=held.get(timing.variant)) for timing in timed.timings)
     winner, late = _confirmed(right, timings, expected, trial, rules)
-    return Decision(winner, timings, (*refusals, *late))
+    return Decision(winner, timings, (*refusals, *late), _undecided(winner, timings, rules))
 
 
 def _timed(right: Sequence[Candidate], trial: Trial, rules: Rules) -> tuple[BenchResult, dict[str, int | None]]:
@@ -308,6 +309,14 @@ def _timed(right: Sequence[Candidate], trial: Trial, rules: Rules) -> tuple[Benc
     running = [(name, run) for name, run in runs.items() if name in held]
     timed = interleaved_bench(running, rules.timer, budget_ms=rules.budget_ms, margin=rules.margin, warmed=True)
     return BenchResult(timed.timings, {**failures, **timed.failures}), held
+
+
+def _undecided(winner: Candidate, timings: Sequence[Timing], rules: Rules) -> str | None:
+    """Why the times do not bear out who has won, where times decide."""
+    won = next((timing for timing in timings if timing.variant == winner.name), None)
+    if won is None or rules.objective != "time":
+        return None
+    return next(filter(None, (undecided(won, timing) for timing in timings if timing is not won)), None)
 
 
 def _confirmed(

@@ -26,6 +26,10 @@ from .on_miss import without_timing
 __all__ = ["TuningLock", "decide", "tuning_lock"]
 
 
+_UNDECIDED = "undecided, and not stored: "
+"""How the note begins that says why another process is to time the call again."""
+
+
 class TuningLock:
     """A lock that knows which thread holds it."""
 
@@ -135,7 +139,10 @@ def _chosen(ctx: MissContext, request: OfferRequest) -> tuple[Entry, bool]:
     if len(offer.candidates) == 1 and offer.failures:
         ctx.core.table.log.warn_refused(offer.failures, ctx.rendered)
     _warn_of_mistakes(offer, entry, ctx)
-    timed, alone = entry.choice.origin == "timed", len(offer.candidates) == 1
+    if ctx.device.type == "cpu":
+        ctx.core.table.log.warn_waiting(entry.choice.timings, torch.get_num_threads())
+    undecided = any(note.startswith(_UNDECIDED) for note in entry.choice.notes)
+    timed, alone = entry.choice.origin == "timed" and not undecided, len(offer.candidates) == 1
     entry = entry.changed(refusals=tuple(dict.fromkeys((*entry.choice.refusals, *earlier))))
     return entry, timed or (alone and offer.reproducible and entry.choice.origin == "only")
 
@@ -172,7 +179,8 @@ def _winner(offer: Offer, ctx: MissContext) -> Entry:
         return offer.nearest(ctx.sizes(), untimed)
     decision = choose(offer.candidates, trial, ctx.rules(trial))
     ctx.core.table.count("timings")
-    return decision.winner.wins("timed", offer, decision.timings, decision.refusals)
+    notes = () if decision.undecided is None else (f"{_UNDECIDED}{decision.undecided}",)
+    return decision.winner.wins("timed", offer, decision.timings, decision.refusals, notes)
 
 
 def _key_after(ctx: MissContext) -> Key:

@@ -9,13 +9,14 @@ user should know of, is a WARNING. Nothing is told on a hit.
 from __future__ import annotations
 
 import logging
+import os
 import sys
 import warnings
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 
 from ..errors import four_parts
-from ..records import Choice, Refusal, spelled
+from ..records import Choice, Refusal, Timing, spelled
 
 __all__ = ["STORM", "UNDECIDED", "EventLog"]
 
@@ -28,6 +29,8 @@ _TOLD_LIMIT = 1024
 """How many things of one kind are told: a dispatcher that finds ever new ones must not fill the memory."""
 _WARNED_LIMIT = 256
 _REASONS_SHOWN = 8
+_WAITING = 100
+"""How many times its best sample the median is where threads are waited for."""
 _PACKAGE = __name__.partition(".")[0]
 
 _log = logging.getLogger("shapedispatch")
@@ -144,6 +147,17 @@ class EventLog:
                 four_parts(
                     rendered(), f"the setting pick={pick!r} ({origin}) forces no variant of this call:", reasons, change
                 )
+            )
+
+    def warn_waiting(self, timings: Sequence[Timing], threads: int) -> None:
+        """A variant mostly takes a hundred times as long as at its best: its threads wait for processors. Once."""
+        slow = [one for one in timings if one.least_us and one.median_us > _WAITING * one.least_us]
+        if slow and self._first("waiting"):
+            one, cores = slow[0], len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+            _warn(
+                f"{self._name}: {one.variant} mostly takes {one.median_us:.3g} us, at its best {one.least_us:.3g} us: "
+                f"its {threads} threads wait for processors that others use ({cores} may be used by this process). "
+                "Start fewer processes or threads: set OMP_NUM_THREADS, or call torch.set_num_threads, and tune again."
             )
 
     def warn_sections(self, sentences: Sequence[str]) -> None:

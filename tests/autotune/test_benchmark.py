@@ -12,7 +12,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shapedispatch.autotune.benchmark import BenchResult, ahead, interleaved_bench
+from shapedispatch.autotune.benchmark import BenchResult, ahead, interleaved_bench, undecided
 from shapedispatch.records import Timing
 
 CPU = torch.device("cpu")
@@ -156,10 +156,10 @@ def test_no_candidates() -> None:
 
 
 def test_one_far_behind_leaves_early_and_keeps_its_timing() -> None:
-    """At twice the leader's time it is sampled in one round, and once more before the others end."""
+    """At twice the leader's time it is sampled in one round, once more before the others end, and once for six."""
     watch = Cranked(a=noisy(10, 0.001, 1), b=noisy(10, 0.001, 2), far=repeat(20.0))
     found = watch.run(rounds_min=8)
-    assert [count for name, count in watch.log if name == "far"] == [1, 3, 1]
+    assert [count for name, count in watch.log if name == "far"] == [1, 3, 1, 1]
     assert watch.log[-1] == ("far", 1)
     assert found.timings[2] == Timing("far", 20, 0, 5)
     assert watch.count("a") > 20
@@ -252,10 +252,10 @@ def test_it_ends_when_the_leader_is_ahead() -> None:
 
 
 def test_it_ends_when_everyone_else_has_left() -> None:
-    """Nobody is left to compare with, however many rounds were meant to be the fewest."""
+    """Nobody is left to compare with, however many rounds were meant to be the fewest; six samples it has."""
     watch = Cranked(a=repeat(10.0), b=repeat(100.0))
     watch.run()
-    assert watch.count("a") == 4
+    assert watch.count("a") == 6
 
 
 def test_a_close_race_goes_on_to_the_last_round() -> None:
@@ -494,3 +494,40 @@ def test_few_samples_are_not_gone_by_their_least() -> None:
     assert not ahead(dataclasses.replace(fast, repeats=5), slow, 0.03)
     assert not ahead(fast, dataclasses.replace(slow, least_us=12.5), 0.03)
     assert not ahead(fast, dataclasses.replace(slow, least_us=None), 0.03)
+
+
+# What is not certain.
+
+
+def test_a_slow_spell_at_the_start_does_not_decide() -> None:
+    """Three samples of one candidate in it are not the last word: there is time for more, and they are equal."""
+    spell = [*repeat(2.5e4, 3), *repeat(100.0, 200)]
+    found = Cranked(plain=spell, other=repeat(100.0)).run(budget_ms=20)
+    plain = found.timings[0]
+    assert plain.repeats >= 6
+    assert undecided(*found.timings) is None
+    assert plain.median_us == 100.0
+
+
+def test_too_few_samples_are_no_decision() -> None:
+    """Where one run takes longer than all the time there is."""
+    found = Cranked(plain=repeat(3e6), other=repeat(1e6)).run(budget_ms=50)
+    assert "samples, too few" in str(undecided(*found.timings))
+
+
+@pytest.mark.parametrize(
+    ("plain", "other", "why"),
+    [
+        (Timing("plain", 254.0, 1.0, 2), Timing("other", 1.0, 0.0, 40), "plain has 2 samples"),
+        (Timing("plain", 254.0, 90.0, 5), Timing("other", 1.0, 0.0, 40), "plain has 5 samples"),
+        (Timing("plain", 254.0, 200.0, 8), Timing("other", 1.0, 0.0, 40), "scatter by more than they differ"),
+        (Timing("plain", 254.0, 9.0, 3), Timing("other", 1.0, 0.0, 40), None),
+        (Timing("plain", 254.0, 60.0, 40), Timing("other", 1.0, 0.5, 40), None),
+        (Timing("plain", 1.1, 0.5, 2), Timing("other", 1.0, 0.5, 2), None),
+        (Timing("plain", math.inf, 0.0, 0), Timing("other", 1.0, 0.5, 20), None),
+    ],
+)
+def test_what_is_decided(plain: Timing, other: Timing, why: str | None) -> None:
+    """By the number of samples and their spread, in either order; a small difference needs no decision."""
+    for pair in ((plain, other), (other, plain)):
+        assert (why in str(undecided(*pair))) if why else undecided(*pair) is None

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import threading
 import warnings
 from collections.abc import Callable
@@ -14,6 +15,7 @@ from shapedispatch.dispatch import miss
 from shapedispatch.dispatch.miss import tuning_lock
 from shapedispatch.functions import builder
 from shapedispatch.keys.key import ambient
+from shapedispatch.records import Timing
 from shapedispatch.settings import resolve
 from tests.fake_core import Backend, call, core_of
 from tests.helpers import Ladder, assert_same, built, no_time
@@ -250,3 +252,38 @@ def test_a_section_that_was_meant_for_a_dispatcher_is_told(tmp_path: Path, monke
     assert [str(one.message).split('"')[1] for one in told] == ["ops.mlq", "mlp"]
     assert all('Did you mean [kernels."ops.mlp"]?' in str(one.message) for one in told)
     f(torch.ones(4))
+
+
+class TwoSpells:
+    """A stopwatch to which plain takes three times as long, in runs that are longer than all the time there is."""
+
+    def __init__(self) -> None:
+        self.met: list[Callable[[], object]] = []
+
+    def samples_us(self, fn: Callable[[], object], count: int) -> list[float]:
+        """One sample, whatever was asked for."""
+        self.met += [fn] if not any(fn is met for met in self.met) else []
+        return [3e9 if fn is self.met[0] else 1e9]
+
+
+def test_what_is_not_decided_is_not_stored(tmp_path: Path) -> None:
+    """A note says why, the winner runs, and another process times again."""
+    mine = Variant(lambda x: x + x, name="mine")
+    f = shapedispatch(lambda x: x * 2, hints=(), variants=[mine], store=tmp_path)
+    f.core.timer_for = lambda *_: TwoSpells()
+    f.core.settings = dataclasses.replace(f.core.settings, budget_ms=0.001)
+    f(torch.ones(3))
+    choice = f.explain(torch.ones(3))
+    assert (choice.variant, choice.origin) == ("mine", "timed")
+    assert choice.notes[0].startswith("undecided, and not stored: ")
+    assert f.core.kernel_store.find(choice.key, torch.device("cpu")) is None
+
+
+def test_waiting_threads_are_told_once() -> None:
+    """A variant whose median is far above its best sample; with what to do."""
+    f = shapedispatch(lambda x: x * 2, hints=(), store=False)
+    slow = [Timing("exact", 1e5, 10.0, 20, least_us=100.0)]
+    with pytest.warns(UserWarning, match="OMP_NUM_THREADS"):
+        f.core.table.log.warn_waiting(slow, 8)
+    f.core.table.log.warn_waiting(slow, 8)
+    f.core.table.log.warn_waiting([Timing("exact", 1e3, 10.0, 20, least_us=100.0)], 8)
