@@ -48,11 +48,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen = options(__doc__, arguments, devices=("cpu",), more=own_options)
     seconds = chosen.seconds or (SMALL_SECONDS if chosen.small else SECONDS)
     # Read when the library and Inductor are first imported; workers that compile would not survive a fork.
-    os.environ |= {
-        "SHAPEDISPATCH_MAX_BUILDS": "3",
-        "SHAPEDISPATCH_BUDGET_MS": "5",
-        "TORCHINDUCTOR_COMPILE_THREADS": "1",
-    }
+    small = {"MAXSIZE": "16", "MAX_BUILDS": "3", "BUDGET_MS": "5"}  # so that tables are full soon, and choices leave
+    os.environ |= {f"SHAPEDISPATCH_{name}": value for name, value in small.items()}
+    os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
     import torch
 
     torch.set_num_threads(1)
