@@ -73,7 +73,10 @@ def export(file: Path, kernel: str | None, kinds: tuple[Any, ...], place: Path |
     if kernel is not None and kernel not in names and len(names) > 1:
         raise Failed(f"{kernel} is in the names of {', '.join(names)}: an export is of one kernel, or of all")
     count = kept.export(file, kinds=kinds or ("choice", "hint"), kernel=names[0] if kernel is not None else None)
-    click.echo(f"{count} rows written to {file}")
+    among = ": --kernel NAME writes those of one" if kernel is None and len(names) > 1 else ""
+    click.echo(
+        f"{count} rows of {len(names)} kernels written to {file}{among}" if among else f"{count} rows written to {file}"
+    )
 
 
 @store.command("import")

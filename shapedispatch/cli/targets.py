@@ -18,7 +18,7 @@ from ..errors import SettingsError, ShapeDispatchError, in_a_line
 from ..keys.key import Bypass, storable
 from ..records import Choice, spelled
 from ..store.key_text import canonical, differing, parse
-from ..store.replay import CannotReplay, made_under, rebuilt, small_random
+from ..store.replay import CannotReplay, laid_out_like, made_under, rebuilt, small_random
 from ..store.rows import Row
 
 __all__ = ["Job", "UsageError", "dispatchers_in", "imported", "jobs_at", "jobs_of_missed", "points_of", "target"]
@@ -225,7 +225,10 @@ def _call_again(core: Any, key: str, random: bool) -> Call:
     else:
         with made_under(key):
             if core.inputs is not None:
-                call, other = _if_the_same(backend, key, call_by_inputs(core, *rebuilt(key)))
+                like = rebuilt(key, other=lambda place, reason: None)
+                call, other = _if_the_same(backend, key, call_by_inputs(core, *like))
+                if other:  # in its layout, perhaps, of which inputs= may know nothing
+                    call, other = _if_the_same(backend, key, laid_out_like(call, like))
             if core.inputs is None or (other and random):
                 call, other = _if_the_same(backend, key, rebuilt(key, fill=small_random))
     if other:

@@ -105,6 +105,8 @@ class Settings:
         values = {name: value for layer in layers.values() for name, value in layer.items()}
         origin = {name: said for said, layer in layers.items() for name in layer}
         named = {name: f"{origin[name]} {TABLE[name].variable}" for name in self.environment}
+        if origin["store"] != "decorator" and hasattr(decorator.get("store"), "elsewhere"):
+            values["store"] = decorator["store"].elsewhere(values["store"])
         near = bool(self._near(kernel))
         return Resolved(**values, origin=MappingProxyType({**origin, **named}), nearly_named=near)
 

@@ -20,7 +20,7 @@ from ..keys.key import ALIGNMENT_BYTES
 from ..keys.layout import SAME, AmbientPart, TensorPart
 from .key_text import Named, parse
 
-__all__ = ["CannotReplay", "axes_of", "in_words", "made_under", "rebuilt", "small_random"]
+__all__ = ["CannotReplay", "axes_of", "in_words", "laid_out_like", "made_under", "rebuilt", "small_random"]
 
 _TENSORS = ("torch.Tensor", "torch.nn.parameter.Parameter")
 _STORED_STATE = len(AmbientPart._fields) - 1
@@ -129,6 +129,25 @@ def rebuilt(
         else:
             args.append(made(len(args), part))
     return tuple(args), kwargs
+
+
+def laid_out_like(made: Any, like: Any) -> Any:
+    """What ``inputs`` has made, its tensors in the layout of another call's where they have its sizes and dtype."""
+    if isinstance(made, Tensor) and isinstance(like, Tensor):
+        if (made.shape, made.dtype) != (like.shape, like.dtype):
+            return made
+        once = tuple(slice(None, 1) if stride == 0 else slice(None) for stride in like.stride())
+        try:
+            with torch.no_grad(), torch.inference_mode(like.is_inference()):
+                like.detach()[once].copy_(made[once])
+        except RuntimeError:  # its places share memory in a way that cannot be written
+            return made
+        return like
+    if type(made) in (list, tuple) and isinstance(like, (list, tuple)) and len(made) == len(like):
+        return type(made)(laid_out_like(*pair) for pair in zip(made, like, strict=True))
+    if type(made) is dict and isinstance(like, dict) and made.keys() == like.keys():
+        return {name: laid_out_like(value, like[name]) for name, value in made.items()}
+    return made
 
 
 def _is_overlap(part: Any) -> bool:

@@ -70,6 +70,7 @@ class Store:
         self._disk = Disk(_absolute(place, explicit=path is not None), readonly=readonly)
         self._shipped_files = tuple(Path(file) for file in shipped)
         self._counts: Counter[str] = Counter()
+        self._elsewhere: dict[Any, Store] = {}
 
     def __repr__(self) -> str:
         return f"Store({str(self.path)!r}, {self._disk.form})"
@@ -88,6 +89,15 @@ class Store:
     def trouble(self) -> tuple[str, ...]:
         """A sentence for each thing that went wrong so far."""
         return self._disk.trouble
+
+    def elsewhere(self, place: Any) -> Any:
+        """What a setting means that names another place for this Store: its shipped files are read there, too."""
+        if place is False or not self._shipped_files:
+            return place
+        if place not in self._elsewhere:
+            path = None if place is True else place
+            self._elsewhere[place] = Store(path, shipped=self._shipped_files, readonly=self.readonly)
+        return self._elsewhere[place]
 
     def close(self) -> None:
         """Close the files; the next operation opens them again."""

@@ -268,13 +268,24 @@ def miss(app: Any) -> None:
 
 
 def test_missed_calls_are_made_by_inputs(app: Any) -> None:
-    """The call whose key comes out the same is tuned and no longer missed; the other is told."""
+    """In the layout of each call; they are tuned and no longer missed."""
     miss(app)
     done("store", "export", "missed.json", "--kind", "missed")
     result = run("tune", "ops:mlp", "--missed", "missed.json")
     assert result.exit_code == 0
+    assert "not tuned" not in result.stderr
+    assert [row["kind"] for row in rows("mlp")].count("choice") == 2
+
+
+def test_a_missed_call_that_inputs_does_not_make_is_told(app: Any) -> None:
+    """One of another dtype than its tensors."""
+    with set_mode("frozen"):
+        app.mlp(torch.randn(5, 4).double(), torch.randn(4, 2).double())
+        app.mlp(torch.randn(5, 4), torch.randn(4, 2))
+    done("store", "export", "missed.json", "--kind", "missed")
+    result = run("tune", "ops:mlp", "--missed", "missed.json")
+    assert result.exit_code == 0
     assert "1 of 2 missed calls not tuned: the call that can be made is another one" in result.stderr
-    assert [row["kind"] for row in rows("mlp")].count("choice") == 1
     assert len(rows("mlp", "--kind", "missed")) == 1
 
 
@@ -297,6 +308,17 @@ def test_a_method_cannot_be_made_of_its_key(app: Any) -> None:
     result = run("tune", "ops:Layer.forward", "--missed", "missed.json", "--random")
     assert result.exit_code == 1
     assert "an argument of type Layer cannot be made of a key" in result.stderr
+
+
+def test_a_missed_call_of_a_method_is_made_by_inputs(app: Any) -> None:
+    """Which makes the object, too; of a view with gaps as well."""
+    with set_mode("frozen"):
+        app.Scaled().forward(torch.randn(3))
+        app.Scaled().forward(torch.randn(10)[::2])
+    done("store", "export", "missed.json", "--kind", "missed")
+    result = run("tune", "ops:Scaled.forward", "--missed", "missed.json")
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert [row["kind"] for row in rows("forward")] == ["choice"] * 2
 
 
 @pytest.mark.parametrize(
@@ -438,6 +460,7 @@ def test_one_kernel_can_be_exported(tuned: Any) -> None:
     """By part of its name, if that names one."""
     done("tune", "ops:scale", "--missed", _missed_of(tuned), "--random")
     assert "1 rows" in done("store", "export", "one.json", "--kernel", "scale")
+    assert "3 rows of 2 kernels" in done("store", "export", "all.json")
     assert "is of one kernel" in refused(1, "store", "export", "one.json", "--kernel", "ops")
 
 
@@ -645,7 +668,8 @@ def test_settings_that_a_module_meets_are_no_fault_of_the_module(monkeypatch: py
 
 
 def test_where_nobody_watches_there_is_no_bar(app: Any) -> None:
-    """Not even an empty line."""
+    """Not even an empty line, once the mistake in one of the variants is told."""
+    run("tune", "ops:mlp", "M=2")
     assert run("tune", "ops:mlp", "M=2").stderr == ""
 
 

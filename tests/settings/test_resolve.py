@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from shapedispatch.errors import SettingsError
 from shapedispatch.settings import resolve
 from shapedispatch.settings.resolve import TABLE, Resolved, Settings, load
+from shapedispatch.store.store import Store
 
 NAMES = (
     "hints static exact buckets maxsize max_builds mode on_miss store budget_ms margin check copy_limit isolate "
@@ -465,3 +466,15 @@ def test_reading_warns_of_nothing_else(tmp_path: Path) -> None:
         written(tmp_path, "[defaults]\nexact = true")
         found_from(tmp_path)
     assert caught == []
+
+
+def test_a_store_elsewhere_keeps_the_shipped_files(tmp_path: Path) -> None:
+    """The environment names another folder; what is shipped beside the code is not dropped. ``false`` is no store."""
+    shipped = Store(tmp_path / "a", shipped=[tmp_path / "table.json"])
+    read_there = lambda value: load(environ={"SHAPEDISPATCH_STORE": value}, start=tmp_path)  # noqa: E731
+    found = read_there(str(tmp_path / "b")).resolve("ops.mlp", {"store": shipped}).store
+    assert found.path == tmp_path / "b"
+    assert found._shipped_files == (tmp_path / "table.json",)
+    assert read_there("false").resolve("ops.mlp", {"store": shipped}).store is False
+    assert load(environ={}, start=tmp_path).resolve("ops.mlp", {"store": shipped}).store is shipped
+    assert read_there(str(tmp_path / "b")).resolve("ops.mlp", {"store": Store()}).store == str(tmp_path / "b")

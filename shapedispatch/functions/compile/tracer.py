@@ -184,7 +184,8 @@ class Session:
         """
         if self.shape_env is not None:
             kept = [getattr(self.shape_env, name, None) for name in ("tracked_fakes", "fake_tensor_cache")]
-            for clear in (*(held.clear for held in kept if held), *_cache_clears(type(self.shape_env))):
+            methods = vars(type(self.shape_env)).values()
+            for clear in (*(one.clear for one in kept if one), *(getattr(one, "cache_clear", list) for one in methods)):
                 clear()
         noted = dynamo_utils.get_metrics_context()
         if not noted.in_progress():
@@ -293,11 +294,6 @@ def _backend(gm: torch.fx.GraphModule, examples: Sequence[Any], **_: Any) -> Cal
 def _filter_guards(guards: Sequence[Any]) -> list[bool]:
     assert _session is not None
     return [_session.keeps(guard) for guard in guards]
-
-
-def _cache_clears(kind: type) -> list[Callable[[], object]]:
-    """What empties the caches of a class's methods."""
-    return [method.cache_clear for method in vars(kind).values() if hasattr(method, "cache_clear")]
 
 
 def _followed() -> list[types.CodeType] | None:
