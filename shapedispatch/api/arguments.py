@@ -126,8 +126,8 @@ class DecoratorArguments:
 
 
 def given(**arguments: Any) -> dict[str, Any]:
-    """Those that were not left out."""
-    return {name: value for name, value in arguments.items() if value is not UNSET}
+    """Those that were not left out; None means that, too."""
+    return {name: value for name, value in arguments.items() if value is not UNSET and value is not None}
 
 
 def checked_settings(said: Mapping[str, Any], names: Sequence[str], parameters: tuple[str, ...]) -> dict[str, Any]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -17,6 +19,7 @@ from ..keys.key import Bypass, Key, describe
 from ..records import Choice, Refusal
 from ..shapes.dims import DimsMismatch, did_you_mean, every_point
 from .context import MissContext
+from .known_choices import stored_choice
 from .miss import decide, tuning_lock
 
 __all__ = ["Introspection"]
@@ -43,10 +46,21 @@ class Introspection:
         self._case = ctx
         self._inputs = inputs
 
+    def _normal(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The call in normal form; where a method was asked through an instance, the TypeError says how to ask."""
+        try:
+            return self._backend.normal(args, kwargs)
+        except TypeError as error:
+            name = self._backend.name
+            if next(iter(inspect.signature(self._backend.plain).parameters), None) != "self":
+                raise
+            how = f"ask the class, with the instance first, as in {name}.explain(instance, ...)"
+            raise TypeError(f"{error}. Of a method, {how}") from None
+
     def explain(self, *args: Any, **kwargs: Any) -> Choice:
         """See `decorator.Dispatcher.explain`."""
         try:
-            args, kwargs = self._backend.normal(args, kwargs)
+            args, kwargs = self._normal(args, kwargs)
             ctx = self._case(self._backend.key(args, kwargs), args, kwargs)
             sizes = ctx.sizes()
         except (Bypass, DimsMismatch) as reason:
@@ -54,13 +68,15 @@ class Introspection:
         for entry in ctx.core.table.peek(ctx.key):
             if entry.lost() or entry.check is None or entry.check(args, kwargs):
                 return entry.choice
+        if (known := stored_choice(ctx)) is not None:
+            return replace(known, sizes=sizes, key=ctx.key)
         why = ctx.core.kernel_store.why(ctx.key, ctx.device) if ctx.core.kernel_store is not None else ()
         failed = [f"deciding failed: {error}" for error in ctx.core.table.facts.failed.get(ctx.key) or ()]
         return Choice("plain", "unseen", sizes, ctx.key, new_because=ctx.new_because(), notes=(*why, *failed[-1:]))
 
     def tune(self, *args: Any, exhaustive: bool = False, **kwargs: Any) -> Choice:
         """See `decorator.Dispatcher.tune`."""
-        args, kwargs = self._backend.normal(args, kwargs)
+        args, kwargs = self._normal(args, kwargs)
         try:
             key = self._backend.key(args, kwargs)
             with tuning_lock.acquired():
@@ -82,7 +98,7 @@ class Introspection:
     def _call_at(self, point: Mapping[str, int], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Call:
         if not args and not kwargs and self._inputs is not None:
             return self._inputs(point, None)  # type: ignore[no-any-return]  # the user's own function
-        args, kwargs = self._backend.normal(args, kwargs)
+        args, kwargs = self._normal(args, kwargs)
         dims = self._backend.sizes(args, kwargs)
         for name in point:
             if name not in dims:
@@ -95,7 +111,7 @@ class Introspection:
 
         @functools.wraps(self._backend.plain)
         def run(*args: Any, **kwargs: Any) -> Any:
-            args, kwargs = self._backend.normal(args, kwargs)
+            args, kwargs = self._normal(args, kwargs)
             try:
                 key = self._backend.key(args, kwargs)
             except Bypass as reason:

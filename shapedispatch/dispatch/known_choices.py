@@ -6,6 +6,7 @@ A choice names a variant. Before it runs here, the variant is offered anew and j
 from __future__ import annotations
 
 from collections.abc import Hashable
+from dataclasses import replace
 
 from ..autotune.choose import Rules, refusal
 from ..autotune.measure import HostTimer
@@ -16,7 +17,16 @@ from ..records import Choice, spelled
 from ..store.store import Found
 from .context import MissContext
 
-__all__ = ["FROZEN_MODES", "STORED_WHERE", "entry_for", "look_up", "persist", "share_in_bucket", "stored"]
+__all__ = [
+    "FROZEN_MODES",
+    "STORED_WHERE",
+    "entry_for",
+    "look_up",
+    "persist",
+    "share_in_bucket",
+    "stored",
+    "stored_choice",
+]
 
 FROZEN_MODES = ("frozen", "sealed")
 """Modes in which a call never times anything."""
@@ -66,6 +76,17 @@ def _lacks_build(ctx: MissContext, variant: str) -> bool:
     with preserve_state(ctx.args, ctx.kwargs):
         offer = ctx.offer(OfferRequest(variant, build=False))
     return offer.aliases.get(variant, variant) not in [candidate.name for candidate in offer.candidates]
+
+
+def stored_choice(ctx: MissContext) -> Choice | None:
+    """What the stored row for a call would have run, if a call came now and the variant is found to be right."""
+    found = ctx.core.kernel_store.find(ctx.key, ctx.device) if ctx.core.kernel_store is not None else None
+    if found is None or ctx.settings.pick is not None:
+        return None
+    if found.soft_differences and ctx.settings.mode not in FROZEN_MODES:
+        return None
+    choice = stored(found)
+    return replace(choice, notes=(*choice.notes, "nothing is built in this process yet: the first call does that"))
 
 
 def stored(found: Found) -> Choice:

@@ -154,7 +154,10 @@ def _warn_of_mistakes(offer: Offer, entry: Entry, ctx: MissContext) -> None:
     for refusal in (*offer.faults, *wrong):
         ctx.core.table.log.warn_supplied(refusal, ctx.rendered)
     pick, names = ctx.settings.pick, [*(candidate.name for candidate in offer.candidates), *offer.aliases]
-    if pick is not None and pick not in {*names, *(refusal.variant for refusal in offer.refusals)}:
+    known = {*names, *(refusal.variant for refusal in offer.refusals)}
+    # A hint or an exact build may be left out of a call without a word; another hint is a mistake where one is known.
+    might_be = pick == "exact" or (str(pick).startswith("hint[") and not any(one.startswith("hint[") for one in known))
+    if pick is not None and pick not in known and not might_be:
         ctx.core.table.log.warn_pick(pick, ctx.settings.origin["pick"], names, ctx.rendered)
 
 

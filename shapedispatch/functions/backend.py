@@ -279,7 +279,8 @@ def _lack(builder: OfferBuilder, variant: str, build: NoBuild) -> None:
     """Leave a variant out that has no build of its own."""
     if build.same_as:
         builder.aliases[variant] = build.same_as
-        builder.notes.append(f"{variant} is the same code as {build.same_as}")
+        if variant != build.same_as:  # where its own build left, and another class has one of this name
+            builder.notes.append(f"{variant} is the same code as {build.same_as}")
     elif build.transient:
         builder.put_off(variant, build.reason)
     else:

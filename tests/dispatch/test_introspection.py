@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
-from shapedispatch import NoVariantError
+from shapedispatch import NoVariantError, shapedispatch
 from shapedispatch.dispatch import introspection
 from shapedispatch.errors import DeclarationError
 from shapedispatch.records import Refusal
@@ -115,3 +117,28 @@ def test_a_symbolic_call_is_explained_and_never_dispatched() -> None:
         assert f.explain(x).origin == "bypass"
         assert hash(f.explain(x).key) is not None
     assert f.cache_info().misses == 0
+
+
+class Doubling:
+    """Something with a method."""
+
+    @shapedispatch(hints=(), store=False)
+    def double(self, x: torch.Tensor) -> torch.Tensor:
+        """Twice."""
+        return x * 2
+
+
+def test_a_method_asked_through_an_instance_says_how() -> None:
+    """Python does not hand the instance on to what is found on a method."""
+    thing = Doubling()
+    for ask in (thing.double.explain, thing.double.tune):  # type: ignore[attr-defined]
+        with pytest.raises(TypeError, match=r"Of a method, ask the class.*Doubling\.double\.explain\(instance, "):
+            ask(torch.ones(3))
+    with pytest.raises(TypeError, match="missing a required argument: 'x'$"):
+        shapedispatch(lambda x: x, hints=(), store=False).explain()
+
+
+def test_none_means_left_out() -> None:
+    """Of options that a wrapper hands on."""
+    f: Any = shapedispatch(lambda x: x * 2, hints=(), store=False, static=None, exact=None, maxsize=None, buckets=None)
+    assert f.core.settings.maxsize == 4096
