@@ -113,6 +113,8 @@ def compiler(options: Mapping[str, Any], code: Code) -> Compile:
 
     def compile_graph(gm: torch.fx.GraphModule, examples: Sequence[Any]) -> Run:
         refuse_unchecked(gm, examples)
+        devices = {example.device.type for example in examples if isinstance(example, torch.Tensor)}
+        code.notes = tuple(note for device in sorted(devices) for note in table_notes(device))
         written = torch.fx.GraphModule(gm, copy.deepcopy(gm.graph))  # Inductor changes the one that it is given
         with _modules_kept(code), _autotuning_quiet(), _recursion_limit_kept():
             run = _compiled(gm, examples, patches, code, "size_asserts" not in options)
@@ -166,8 +168,6 @@ def _compiled(
     out of a graph without a backward that calls no operator, whose result may have other sizes than it said.
     """
     code.sources.clear()
-    devices = {example.device.type for example in examples if isinstance(example, torch.Tensor)}
-    code.notes = tuple(note for device in sorted(devices) for note in table_notes(device))
     inference: list[Any] = []  # graphs without a backward; one that has one is in two parts
     trusted = False
 
@@ -180,14 +180,7 @@ def _compiled(
         code.numbers |= dtypes_of_numbers(gm)
         trusted = trust and bool(kwargs.get("is_inference")) and _is_all_written(gm)
         with torch._inductor.config.patch({"size_asserts": False} if trusted else {}):
-            shared = () if kwargs.get("is_backward") else shared_outputs(gm)
-            compiled = compile_fx_inner(gm, examples, **kwargs)
-        if shared:
-            _share_counts(compiled, shared)
-        code.sources.append(getattr(compiled, "source_code", None) or "")
-        # An operator asks when it runs, and Inductor's own code adds in no order only by this.
-        if kwargs.get("is_backward") and code.sources[-1] and "atomic_add" not in code.sources[-1]:
-            allow_determinism()
+            compiled = _one_graph(gm, examples, code, kwargs)
         if kwargs.get("is_inference") and callable(getattr(compiled, "current_callable", None)):
             inference.append(compiled)  # and where a release has another name for it, it keeps its wrappers
         return compiled
@@ -199,6 +192,20 @@ def _compiled(
     # Autocast is ambient, as the key has it: with any, AOTAutograd turns it off around the graph.
     bare = len(inference) == len(code.sources) == 1 and only_computes() and not any_autocast()
     return skip_wrappers(run, inference[0]) if bare else run
+
+
+def _one_graph(gm: torch.fx.GraphModule, examples: Sequence[Any], code: Code, kwargs: Mapping[str, Any]) -> Any:
+    """The code of a forward, or of a backward."""
+    backward = bool(kwargs.get("is_backward"))
+    shared = () if backward else shared_outputs(gm)
+    compiled = compile_fx_inner(gm, examples, **kwargs)
+    if shared:
+        _share_counts(compiled, shared)
+    code.sources.append(getattr(compiled, "source_code", None) or "")
+    # An operator asks when it runs, and Inductor's own code adds in no order only by this.
+    if backward and code.sources[-1] and "atomic_add" not in code.sources[-1]:
+        allow_determinism()
+    return compiled
 
 
 def _share_counts(graph: Any, shared: Sequence[tuple[int, bool, int]]) -> None:
