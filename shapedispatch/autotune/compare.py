@@ -2,9 +2,9 @@
 
 Where double precision says what is right (`inaccuracy`), a candidate may err by `FACTOR` times the largest of: what
 plain errs by at that place, what plain errs by at 99 of 100 places of such a magnitude, and `ULPS` units in the last
-place. A few places beyond that are excused where plain itself moves as far when all that it computes is moved by its
-rounding: a sum that cancels, a comparison that is nearly a tie. Else (`difference`) two results may differ by what is
-usual for their dtype.
+place. Of a few places beyond that, the worst that plain does at such a magnitude counts; or they are excused, where
+plain itself moves as far when all that it computes is moved by its rounding: a sum that cancels, a comparison that is
+nearly a tie. Else (`difference`) two results may differ by what is usual for their dtype.
 """
 
 from __future__ import annotations
@@ -195,7 +195,10 @@ def inaccuracy(
     if not bool(bad.any()):
         return None
     if int(bad.sum()) <= max(_SHARE * bad.numel(), _FEW if bad.numel() <= _FEW else 0):
-        bad = bad & ~_excused(plain, actual, moved())
+        if right is not None:
+            bad = _beyond(plain, actual, right, share=1.0)
+        if bool(bad.any()):
+            bad = bad & ~_excused(plain, actual, moved())
         if not bool(bad.any()):
             return None
     first = bad.reshape(-1).nonzero()[0, 0]
@@ -206,14 +209,14 @@ def inaccuracy(
     )
 
 
-def _beyond(plain: Tensor, actual: Tensor, right: Tensor) -> Tensor:
-    """Where the candidate errs by more than it may."""
+def _beyond(plain: Tensor, actual: Tensor, right: Tensor, share: float = 0.99) -> Tensor:
+    """Where the candidate errs by more than it may, beside what plain errs by at this share of such places."""
     p, a = plain.double(), actual.double()
     info = torch.finfo(plain.dtype)
     r = torch.where(right.abs() > info.max, right.to(plain.dtype).double(), right)
     own, theirs = _distance(p, r), _distance(a, r)
     ulp = (r.abs() * info.eps).clamp(min=info.tiny).nan_to_num(info.tiny, info.tiny, info.tiny)
-    allowed = FACTOR * torch.maximum(torch.maximum(own, _usual(own, r)), ULPS * ulp)
+    allowed = FACTOR * torch.maximum(torch.maximum(own, _usual(own, r, share)), ULPS * ulp)
     same = (p == a) | (p.isnan() & a.isnan())
     return ~same & (theirs > allowed)
 
@@ -225,8 +228,8 @@ def _distance(one: Tensor, right: Tensor) -> Tensor:
     return torch.where(same, 0.0, torch.where(numbers, (one - right).abs(), math.inf))
 
 
-def _usual(own: Tensor, right: Tensor) -> Tensor:
-    """What plain errs by at 99 of 100 places of about the same magnitude as each."""
+def _usual(own: Tensor, right: Tensor, share: float) -> Tensor:
+    """What plain errs by, at most, at this share of the places of about the same magnitude as each."""
     flat, sizes = own.reshape(-1), torch.frexp(right.reshape(-1).nan_to_num(0, 0, 0))[1]
     step = max(1, flat.numel() // _SAMPLE)
     some, exponents = flat[::step], sizes[::step]
@@ -235,7 +238,7 @@ def _usual(own: Tensor, right: Tensor) -> Tensor:
     usual = torch.zeros_like(flat)
     for exponent in exponents.unique().tolist():
         near = some[(exponents - exponent).abs() <= 1]
-        usual[sizes == exponent] = torch.quantile(near, 0.99) if near.numel() > _FEW else near.max()
+        usual[sizes == exponent] = torch.quantile(near, share) if near.numel() > _FEW else near.max()
     return usual.reshape(own.shape)
 
 
@@ -247,7 +250,8 @@ def _excused(plain: Tensor, actual: Tensor, moved: Sequence[Tensor]) -> Tensor:
             continue
         if plain.is_floating_point():
             swing = _distance(other.double(), plain.double())
-            excused |= _distance(actual.double(), plain.double()) <= FACTOR * swing
+            near = _distance(actual.double(), plain.double()) <= FACTOR * swing
+            excused |= near & (actual.isfinite() == plain.isfinite())  # no number stands for one, however unsteady
         else:
             excused |= other != plain
     return excused

@@ -10,8 +10,9 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import Tensor
 
-from shapedispatch.autotune.compare import TOLERANCES, difference
+from shapedispatch.autotune.compare import TOLERANCES, difference, inaccuracy
 
 Pair = collections.namedtuple("Pair", "a b")
 
@@ -204,3 +205,67 @@ def test_the_tolerance_holds_in_every_container() -> None:
     for one, other in zip(structure(x), structure(x + 0.05), strict=True):
         assert difference(one, other) is not None
         assert difference(one, other, (0.1, 0.1)) is None
+
+
+# where doubles say what is right
+
+RIGHT = torch.linspace(1, 2, 1000, dtype=torch.float64)
+PLAIN = RIGHT.float()
+
+
+def judged(plain: Tensor, actual: Tensor, right: Tensor | None, *moved: Tensor) -> str | None:
+    """What `inaccuracy` says, with these results of plain's for inputs that are moved."""
+    return inaccuracy(plain, actual, right, lambda: moved, "the result")
+
+
+def test_rounding_is_no_inaccuracy() -> None:
+    """A few units in the last place, whatever plain's luck."""
+    assert judged(PLAIN, PLAIN * (1 + 4e-7), RIGHT) is None
+    told = judged(PLAIN, PLAIN * (1 + 4e-6), RIGHT)
+    assert told is not None
+    assert "1000 of 1000" in told
+
+
+def test_a_candidate_may_err_as_plain_does_elsewhere() -> None:
+    """At 99 of 100 places of such a magnitude, but not of another."""
+    rough = PLAIN * (1 + 1e-4 * torch.linspace(-1, 1, 1000))
+    assert judged(rough, PLAIN * (1 + 2e-4), RIGHT) is None
+    apart = torch.cat([rough, PLAIN / 4096]), torch.cat([RIGHT, RIGHT / 4096])
+    assert judged(apart[0], torch.cat([rough, PLAIN / 4096 * (1 + 2e-4)]), apart[1]) is not None
+
+
+def test_a_few_places_may_err_as_plain_does_at_its_worst() -> None:
+    """Fewer than one in a hundred."""
+    plain, one, many = PLAIN.clone(), PLAIN.clone(), PLAIN.clone()
+    plain[3] *= 1.001
+    one[500] *= 1.002
+    many[400:420] *= 1.002
+    assert judged(plain, one, RIGHT) is None
+    assert judged(plain, many, RIGHT) is not None
+
+
+def test_no_number_is_never_excused() -> None:
+    """Nor a number where plain has none."""
+    some = PLAIN.clone()
+    some[5] = float("nan")
+    assert judged(PLAIN, some, RIGHT, some) is not None
+    right = RIGHT.clone()
+    right[5] = float("nan")
+    assert judged(some, PLAIN, right) is not None
+    assert judged(some, some.clone(), right) is None
+
+
+def test_an_infinity_beyond_the_dtype_is_right() -> None:
+    """Doubles go further."""
+    right = torch.tensor([1e39], dtype=torch.float64)
+    infinite = torch.tensor([float("inf")])
+    assert judged(infinite, infinite.clone(), right) is None
+    assert judged(infinite, torch.tensor([3e38]), right) is not None
+
+
+def test_a_near_tie_is_excused() -> None:
+    """Where plain decides otherwise with its inputs moved by their rounding."""
+    plain, other = torch.arange(500), torch.arange(500)
+    other[7] = 99
+    assert judged(plain, other, None, plain) is not None
+    assert judged(plain, other, None, plain, other) is None

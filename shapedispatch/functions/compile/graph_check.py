@@ -24,6 +24,8 @@ __all__ = ["GraphCheck", "Verdict"]
 
 SECONDS, TIMES_PLAIN = 0.05, 10
 """How long a run in double precision may take: so long, or so many times what plain takes, whichever is longer."""
+COPIES = 4
+"""How many copies of the inputs there are at a time."""
 MOVES = 3
 """How often plain is run with all that it computes moved by its rounding, where a result needs an excuse."""
 
@@ -63,28 +65,40 @@ class GraphCheck:
         for given in inputs:
             if isinstance(given, Tensor) and (type(given) not in _PLAIN or given.layout is not torch.strided):
                 raise NotJudged("it takes tensors that are not plain")
+        if COPIES * sum(_span(given) * given.element_size() for given in inputs if isinstance(given, Tensor)) > room:
+            raise NotJudged("copies of what it is given would take more memory than copies may")
         values = [_flat(given) if isinstance(given, Tensor) else None for given in inputs]
-        wrong, kept, digits = self._compared(inputs, values, room)
+        seconds = max(SECONDS, TIMES_PLAIN * self._plain_seconds(inputs, values))
+        wrong, kept, digits = self._compared(inputs, values, room, seconds)
         if not wrong:
             generator = torch.Generator().manual_seed(0)
             drawn = [
                 distinct(value, generator) if value is not None and i not in kept else value
                 for i, value in enumerate(values)
             ]
-            wrong, _, digits = self._compared(inputs, drawn, room)
+            wrong, _, digits = self._compared(inputs, drawn, room, seconds)
             wrong = wrong and f"{wrong}, on values that are all different"
         return Verdict(wrong, digits=digits)
 
+    def _plain_seconds(self, inputs: Sequence[Any], values: Sequence[Tensor | None]) -> float:
+        """How long plain takes, once."""
+        states, given = _generator_states(inputs), _copies(inputs, values)
+        begun = self.clock()
+        results = _outcome(self.graph, given)
+        if any(one.device.type == "cuda" for one in results):
+            torch.cuda.synchronize()
+        _restore(states)
+        return self.clock() - begun
+
     def _compared(
-        self, inputs: Sequence[Any], values: Sequence[Tensor | None], room: int
+        self, inputs: Sequence[Any], values: Sequence[Tensor | None], room: int, seconds: float
     ) -> tuple[str, Collection[int], int]:
         """What is wrong with one set of values, which inputs must keep the caller's, and the digits that were met."""
         states = _generator_states(inputs)
         begun = self.clock()
 
-        def stop(plain_seconds: float) -> str | None:
-            over = self.clock() - begun > max(SECONDS, TIMES_PLAIN * plain_seconds)
-            return "a run in double precision would take too long" if over else None
+        def stop() -> str | None:
+            return "a run in double precision would take too long" if self.clock() - begun > seconds else None
 
         shadow = Shadow(stop, room)
         given = _copies(inputs, values)

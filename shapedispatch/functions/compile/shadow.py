@@ -8,7 +8,6 @@ as it rounds plain's. Whose values reach an index, a size or a check of values i
 from __future__ import annotations
 
 import struct
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -54,16 +53,15 @@ class _Memory:
 class Shadow(TorchDispatchMode):
     """Runs what is called inside twice; asked afterwards for the `doubles` of a result.
 
-    ``stop(plain_seconds)`` is asked after each operator and says why to stop, if so; ``room`` is how many bytes the
-    doubles may take.
+    ``stop()`` is asked after each operator and says why to stop, if so; ``room`` is how many bytes the doubles may
+    take.
     """
 
-    def __init__(self, stop: Callable[[float], str | None], room: int) -> None:
+    def __init__(self, stop: Callable[[], str | None], room: int) -> None:
         super().__init__()
         self._stop, self._room = stop, room
         self._memories: dict[int, _Memory] = {}
         self._bytes = self._count = 0
-        self._plain_seconds = 0.0
         self.kept: set[int] = set()
         """The inputs whose values reach an index, a size or a check of values."""
         self.digits = 53
@@ -96,15 +94,13 @@ class Shadow(TorchDispatchMode):
         writes = func._schema.is_mutable
         # What is written in place is doubled first: what has no doubles yet must be read before plain writes it.
         doubled = self._doubled(func, args, kwargs, given) if writes else None
-        begun = time.perf_counter()
         result = func(*args, **kwargs)
-        if given and given[0].device.type == "cuda":
-            torch.cuda.synchronize(given[0].device)
-        self._plain_seconds += time.perf_counter() - begun
         if not writes:
             doubled = self._doubled(func, args, kwargs, given)
         self._note(_tensors(result), doubled, sources, given if writes else ())
-        why = self._stop(self._plain_seconds)
+        if given and given[0].device.type == "cuda":
+            torch.cuda.synchronize(given[0].device)  # else all would have been asked for before the first is done
+        why = self._stop()
         if why:
             raise NotJudged(why)
         return result
