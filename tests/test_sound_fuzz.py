@@ -37,7 +37,7 @@ def _silent_and_put_back() -> Iterator[None]:
 @pytest.mark.parametrize("calls", [3000, pytest.param(CALLS, marks=pytest.mark.soak)])
 def test_generated_calls_are_answered_as_plain_does(calls: int) -> None:
     """Values, structure, strides, aliasing, gradients, what is written, generators and errors, call by call."""
-    tally = fuzz(calls, SEED)
+    tally = fuzz(calls, SEED, batch=calls // 30)  # thirty functions at least
     assert tally.mismatches == []
     assert tally.calls == calls
     # Not vacuous: most calls are hits, some bypass, some raise, every function has had its turn or more.
@@ -87,9 +87,10 @@ def test_supplied_variants_answer_as_plain_does(name: str) -> None:
 
 
 def test_the_fuzz_sees_a_key_that_is_too_coarse(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without strides in the key a thousand calls suffice to show it."""
+    """Without strides in the key some thousand calls suffice to show it."""
     from shapedispatch.keys import key as keys
 
     whole = keys._tensor
     monkeypatch.setattr(keys, "_tensor", lambda t: whole(t)[:3] + whole(t)[4:])
-    assert fuzz(3000, SEED, batch=100).mismatches
+    monkeypatch.delitem(FUNCTIONS, "region")  # whose build would write past a tensor of other strides
+    assert fuzz(9000, SEED, batch=100).mismatches

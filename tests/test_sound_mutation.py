@@ -302,6 +302,7 @@ KILLERS: list[Callable[[], None]] = [
     test_key.test_a_module_argument_counts_by_its_type,
     test_key.test_an_empty_or_complex_parameter_is_dispatched,
     test_key.test_nothing_speaks_against_an_ordinary_state,
+    test_key.test_nothing_speaks_against_a_checkpoint,
     test_key.test_the_device_that_casts_is_keyed,
     test_key.test_filling_of_fresh_memory_is_keyed,
     test_layout.test_differences_name_the_part_that_differs,

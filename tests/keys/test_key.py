@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from shapedispatch.keys import key as keys
 from shapedispatch.keys import tree
@@ -144,6 +145,18 @@ def test_nothing_speaks_against_an_ordinary_state() -> None:
     assert keys.why_ambient() is None
     with torch.device("cpu"):
         assert keys.why_ambient() is None
+
+
+def test_nothing_speaks_against_a_checkpoint() -> None:
+    """Whose hooks ask for the same call again."""
+    found: list[str | None] = []
+
+    def called(x: torch.Tensor) -> torch.Tensor:
+        found.append(keys.why_ambient())
+        return x.sin()
+
+    checkpoint(called, torch.ones(2, requires_grad=True), use_reentrant=False).sum().backward()
+    assert found == [None, None]
 
 
 # -------------------------------------------------------------------------------------------------------------- overlap
