@@ -141,9 +141,10 @@ class Builder:
 
 def _judged(build: Build, call: BuildRequest, check: GraphCheck, room: int) -> Verdict:
     """What the check of its graph says, on what the graph is called with in this call."""
-    from .compile.graph_check import Verdict
+    from .compile.graph_check import Verdict, state_kept
 
-    inputs = build.graph_inputs(*call_of(call.fn, {**call.scope, **call.fixed}))
+    with state_kept():
+        inputs = build.graph_inputs(*call_of(call.fn, {**call.scope, **call.fixed}))
     if inputs is None:
         return Verdict(unjudged="what its graph is called with cannot be seen")
     return check.verdict(inputs, room)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from shapedispatch.functions import builder
+from shapedispatch.functions.compile import graph_check
 from shapedispatch.functions.compile.graph_check import GraphCheck, distinct
 from tests.helpers import built
 
@@ -239,3 +240,47 @@ def test_what_a_build_was_refused_for_is_kept(tmp_path: Any, monkeypatch: pytest
         with pytest.warns(UserWarning, match="all different"):
             f(torch.zeros(9), torch.zeros(9))
     assert len(asked) == 1
+
+
+def test_a_check_that_is_given_up_leaves_no_state(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A graph that turns gradients off turns them on at its end, which a raise in the middle would pass over."""
+    monkeypatch.setattr(graph_check, "SECONDS", -1.0)
+    monkeypatch.setattr(graph_check, "TIMES_PLAIN", 0)
+
+    def fn(x: Tensor) -> Tensor:
+        with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+            y = x @ x
+        return y.float() + x
+
+    f = built(fn, exact=True, hints=())
+    x = torch.randn(4, 4, requires_grad=True)
+    f(x)
+    assert torch.is_grad_enabled()
+    assert not torch.is_autocast_enabled("cpu")
+    assert torch.autocast_increment_nesting() == 1
+    torch.autocast_decrement_nesting()
+    [build] = f.core.table.builds()
+    assert "too long" in build.code.verdict.unjudged
+
+
+def test_code_that_raises_leaves_no_state() -> None:
+    """Which its graph would have put back at its end."""
+
+    def compiled(x: Tensor) -> Tensor:
+        torch.set_grad_enabled(False)
+        torch.set_autocast_enabled("cpu", True)
+        torch.autocast_increment_nesting()
+        raise ValueError("no")
+
+    assert "ValueError" in verdict(torch.sin, compiled, torch.ones(9)).wrong
+    assert torch.is_grad_enabled()
+    assert not torch.is_autocast_enabled("cpu")
+    assert torch.autocast_increment_nesting() == 1
+    torch.autocast_decrement_nesting()
+
+
+def test_a_transform_is_not_run_beside_doubles() -> None:
+    """What vmap enters it leaves at its end."""
+    f = built(lambda x: torch.func.vmap(torch.sin)(x) * 2, exact=True, hints=())
+    f(torch.randn(4, 4))
+    assert all(build.code.check is None and build.code.verdict is None for build in f.core.table.builds())

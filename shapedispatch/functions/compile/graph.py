@@ -29,6 +29,7 @@ __all__ = [
     "called",
     "dtypes_of_numbers",
     "effects_of",
+    "is_transformed",
     "nodes",
     "only_computes",
     "refuse_kernels",
@@ -49,6 +50,11 @@ def nodes(gm: GraphModule) -> Iterator[Node]:
 def called(node: Node) -> str:
     """The name of what a node calls, without the underscore of what writes in place."""
     return str(getattr(node.target, "__name__", node.target)).removesuffix("_")
+
+
+def is_transformed(gm: GraphModule) -> bool:
+    """Whether it enters a transform of torch.func while it runs, which it would not leave where it raises."""
+    return any("_functorch" in str(getattr(node.target, "__module__", "")) for node in nodes(gm))
 
 
 def dtypes_of_numbers(gm: GraphModule) -> set[torch.dtype]:

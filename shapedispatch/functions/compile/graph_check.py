@@ -7,6 +7,7 @@ function itself is not run.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -20,7 +21,7 @@ from ...autotune.compare import inaccuracy
 from ...errors import in_a_line
 from .shadow import NotJudged, Shadow
 
-__all__ = ["GraphCheck", "Verdict"]
+__all__ = ["GraphCheck", "Verdict", "state_kept"]
 
 SECONDS, TIMES_PLAIN = 0.05, 10
 """How long a run in double precision may take: so long, or so many times what plain takes, whichever is longer."""
@@ -55,7 +56,8 @@ class GraphCheck:
     def verdict(self, inputs: Sequence[Any], room: int) -> Verdict:
         """Run both on copies of these inputs of the graph; ``room`` is how many bytes a run may take for them."""
         try:
-            return self._verdict(inputs, room)
+            with state_kept():
+                return self._verdict(inputs, room)
         except NotJudged as reason:
             return Verdict(unjudged=str(reason))
         except Exception as error:  # noqa: BLE001 - a candidate is judged here, and the reason kept
@@ -177,6 +179,30 @@ def _seed(output: Tensor) -> Tensor:
     count = output.numel()
     steps = torch.arange(1, count + 1, dtype=torch.float64, device=output.device).mul_(0.6180339887498949).remainder_(1)
     return (steps + 0.5).reshape(output.shape).to(output.dtype)
+
+
+@contextlib.contextmanager
+def state_kept() -> Iterator[None]:
+    """Put back what a graph sets while it runs, and leaves set where it raises: grad mode, autocast."""
+    before = torch.is_grad_enabled()
+    casts = [
+        (device, torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)) for device in ("cpu", "cuda")
+    ]
+    cached, depth = torch.is_autocast_cache_enabled(), torch.autocast_increment_nesting()
+    torch.autocast_decrement_nesting()
+    try:
+        yield
+    finally:
+        torch.set_grad_enabled(before)
+        for device, enabled, dtype in casts:
+            torch.set_autocast_enabled(device, enabled)
+            torch.set_autocast_dtype(device, dtype)
+        torch.set_autocast_cache_enabled(cached)
+        while torch.autocast_increment_nesting() > depth:
+            torch.autocast_decrement_nesting()
+            torch.autocast_decrement_nesting()
+        if torch.autocast_decrement_nesting() == 0:
+            torch.clear_autocast_cache()
 
 
 _States = Sequence[tuple[Callable[[Tensor], object], Tensor]]

@@ -37,7 +37,7 @@ _SWEEP = 64
 
 
 class NotJudged(Exception):
-    """The run was stopped, or cannot be followed; the message is why."""
+    """What is right is not known; the message is why."""
 
 
 @dataclass(slots=True)
@@ -62,6 +62,8 @@ class Shadow(TorchDispatchMode):
         self._stop, self._room = stop, room
         self._memories: dict[int, _Memory] = {}
         self._bytes = self._count = 0
+        self.given_up = ""
+        """Why nothing is doubled any more."""
         self.kept: set[int] = set()
         """The inputs whose values reach an index, a size or a check of values."""
         self.digits = 53
@@ -74,7 +76,12 @@ class Shadow(TorchDispatchMode):
                 self._memory(given).inputs = frozenset((i,))
 
     def doubles(self, tensor: Tensor) -> Tensor | None:
-        """The tensor in double precision, as the operators would have made it; None of whole numbers and booleans."""
+        """The tensor in double precision, as the operators would have made it; None of whole numbers and booleans.
+
+        Raises NotJudged where that is not known.
+        """
+        if self.given_up:
+            raise NotJudged(self.given_up)
         if tensor.dtype is torch.float64:
             return tensor
         if tensor.dtype not in _NARROW:
@@ -86,24 +93,47 @@ class Shadow(TorchDispatchMode):
         return memory.doubles.as_strided(tensor.size(), tensor.stride(), tensor.storage_offset())
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run the operator, and beside it on the doubles, as long as that has not been given up.
+
+        Nothing is raised here but what plain raises: a graph may be in the middle of what it must undo at its end.
+        """
         kwargs = kwargs or {}
-        given = _tensors((args, kwargs))
-        if any(_is_strange(tensor) for tensor in given):
-            raise NotJudged("it has tensors that are not plain")
-        sources = self._sources(func, given)
-        writes = func._schema.is_mutable
-        # What is written in place is doubled first: what has no doubles yet must be read before plain writes it.
-        doubled = self._doubled(func, args, kwargs, given) if writes else None
+        doubled, sources = self._before(func, args, kwargs) if not self.given_up else (None, frozenset())
         result = func(*args, **kwargs)
-        if not writes:
-            doubled = self._doubled(func, args, kwargs, given)
-        self._note(_tensors(result), doubled, sources, given if writes else ())
-        if given and given[0].device.type == "cuda":
-            torch.cuda.synchronize(given[0].device)  # else all would have been asked for before the first is done
-        why = self._stop()
-        if why:
-            raise NotJudged(why)
+        if not self.given_up:
+            self._after(func, args, kwargs, result, doubled, sources)
         return result
+
+    def _before(self, func: Any, args: Any, kwargs: Any) -> tuple[list[Tensor] | None, frozenset[int]]:
+        """What is written in place is doubled first: what has no doubles yet must be read before plain writes it."""
+        given = _tensors((args, kwargs))
+        try:
+            if any(_is_strange(tensor) for tensor in given):
+                raise NotJudged("it has tensors that are not plain")
+            sources = self._sources(func, given)
+            return (self._doubled(func, args, kwargs, given) if func._schema.is_mutable else None), sources
+        except NotJudged as reason:
+            self._give_up(str(reason))
+            return None, frozenset()
+
+    def _after(
+        self, func: Any, args: Any, kwargs: Any, result: Any, doubled: list[Tensor] | None, sources: frozenset[int]
+    ) -> None:
+        given, writes = _tensors((args, kwargs)), func._schema.is_mutable
+        try:
+            if not writes:
+                doubled = self._doubled(func, args, kwargs, given)
+            self._note(_tensors(result), doubled, sources, given if writes else ())
+            if given and given[0].device.type == "cuda":
+                torch.cuda.synchronize(given[0].device)  # else all would have been asked for before the first is done
+            self._give_up(self._stop() or "")
+        except NotJudged as reason:
+            self._give_up(str(reason))
+
+    def _give_up(self, reason: str) -> None:
+        if reason:
+            self.given_up = reason
+            self._memories.clear()
 
     # -- the doubles
 
