@@ -154,13 +154,14 @@ def shapedispatch(
 
     Used bare or with arguments, above a function, method, lambda, partial or builtin, or above a ``triton.jit`` kernel
     with or without ``triton.autotune`` and ``triton.heuristics``. What comes back has the methods of `Dispatcher`: of a
-    function a real function, of a kernel an object that is launched as before. What is left out of the arguments the
-    settings decide, then the default named in ``help(shapedispatch)``, which says what each argument means.
+    function a real function, of a kernel an object that is launched as before. What is left out of the arguments, or
+    None, the settings decide, then the default named in ``help(shapedispatch)``, which says what each argument means.
     """
     if unknown:
         raise DeclarationError(unknown_argument(unknown, list(inspect.signature(shapedispatch).parameters)[1:-1]))
     kernel = given(configs=configs, grid=grid)
     overrides = given(hints=hints, static=static, exact=exact, buckets=buckets, maxsize=maxsize, store=store)
+    variants, objective = () if variants is None else variants, "time" if objective is None else objective
     said = DecoratorArguments(dims, variants, inputs, mutates, objective, name, options, kernel, overrides)
     return functools.partial(_dispatcher, said) if fn is None else _dispatcher(said, fn)
 

@@ -142,3 +142,5 @@ def test_none_means_left_out() -> None:
     """Of options that a wrapper hands on."""
     f: Any = shapedispatch(lambda x: x * 2, hints=(), store=False, static=None, exact=None, maxsize=None, buckets=None)
     assert f.core.settings.maxsize == 4096
+    g: Any = shapedispatch(lambda x: x * 2, hints=(), store=False, variants=None, objective=None)
+    assert g.core.objective == "time"
