@@ -147,7 +147,10 @@ def _settings() -> list[Finding]:
     except SettingsError as error:
         return [Finding("settings", "bad", str(error), "mend what it names")]
     if found.left_out:
-        return [Finding("settings", "bad", found.left_out, "the whole file is left out: mend what it names")]
+        what = (
+            "the whole file is" if found.path is None else "that line is" if "\n" not in found.left_out else "they are"
+        )
+        return [Finding("settings", "bad", found.left_out, f"{what} left out: mend what it names"), *_sections(found)]
     said = ", ".join(sorted(found.environment))
     environment = f"; the environment sets {said}" if said else ""
     return [Finding("settings", "ok", f"{found.path or 'no file'}{environment}"), *_sections(found)]

@@ -14,8 +14,8 @@ import os
 import threading
 import tomllib
 import warnings
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -70,7 +70,10 @@ class Resolved:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What one file and one environment say; ``left_out`` is the reason why a file that was found is not used."""
+    """What one file and one environment say.
+
+    ``left_out`` is why lines of a file that was found are not used, or (where ``path`` is None) why the file is not.
+    """
 
     path: Path | None = None
     environment: Mapping[str, Any] = field(default_factory=dict)
@@ -139,22 +142,32 @@ def load(
 ) -> Settings:
     """Read the environment, and the file at ``path``, or named by the environment, or found upward from ``start``.
 
-    Raises SettingsError for what is not allowed in the environment or in a file that was named. A bad file that
-    was only found is one UserWarning, and is left out.
+    Raises SettingsError for what is not allowed in the environment or in a file that was named. What is
+    wrong in a file that was only found is one UserWarning: its line is left out; of what is no TOML, the whole file.
     """
     environ = os.environ if environ is None else environ
     environment = MappingProxyType(dict(_read_environment(environ)))
     named = path or environ.get(FILE_VARIABLE)
     if named:
-        return _read_file(Path(named).expanduser(), environment)
+        return _read_file(Path(named).expanduser(), environment, _raised)
     found = _find(start)
-    if found is None:
-        return Settings(environment=environment)
+    return Settings(environment=environment) if found is None else _read_what_is_right(found, environment)
+
+
+def _read_what_is_right(path: Path, environment: Mapping[str, Any]) -> Settings:
+    """What a file that was found says, without what is wrong in it; and one warning of that."""
+    wrong: list[str] = []
+    what = "The file is"
     try:
-        return _read_file(found, environment)
+        read = _read_file(path, environment, lambda error: wrong.append(str(error)))
+        what = "This line is" if len(wrong) == 1 else "These lines are"
     except SettingsError as error:
-        warnings.warn(f"{error}\nThe file is left out.", UserWarning, stacklevel=2)
-        return Settings(environment=environment, left_out=str(error))
+        wrong, read = [str(error)], Settings(environment=environment)
+    if not wrong:
+        return read
+    rest = "" if read.path is None else "; the rest of the file holds"
+    warnings.warn("\n".join([*wrong, f"{what} left out{rest}."]), UserWarning, stacklevel=3)
+    return replace(read, left_out="\n".join(wrong))
 
 
 def _read_environment(environ: Mapping[str, str]) -> Iterator[tuple[str, Any]]:
@@ -205,7 +218,15 @@ def _project_file_is_ours(path: Path) -> bool:
         return False
 
 
-def _read_file(path: Path, environment: Mapping[str, Any]) -> Settings:
+Tell = Callable[[SettingsError], None]
+"""What is done with something that is wrong: it is raised, or noted and left out."""
+
+
+def _raised(error: SettingsError) -> None:
+    raise error
+
+
+def _read_file(path: Path, environment: Mapping[str, Any], tell: Tell) -> Settings:
     try:
         document: Any = tomllib.loads(path.read_text("utf-8"))
     except OSError as error:
@@ -217,29 +238,47 @@ def _read_file(path: Path, environment: Mapping[str, Any]) -> Settings:
     top = _mapping(path, None, document)
     for name in top.keys() - {"defaults", "kernels"}:
         text = _unknown(str(path), "section", name, ["defaults", "kernels"])
-        raise SettingsError(text + (". A setting for all kernels belongs under [defaults]" if name in TABLE else ""))
-    defaults = _read_section(path, "defaults", top.get("defaults", {}))
-    sections = _mapping(path, "kernels", top.get("kernels", {}))
-    kernels = {name: _read_section(path, _kernel_section(name), values) for name, values in sections.items()}
+        hint = ". A setting for all kernels belongs under [defaults]" if name in TABLE else ""
+        tell(SettingsError(text + hint))
+    defaults = _read_section(path, "defaults", top.get("defaults", {}), tell)
+    sections = _table_at(path, "kernels", top.get("kernels", {}), tell)
+    kernels = {name: _read_section(path, _kernel_section(name), values, tell) for name, values in sections.items()}
     return Settings(path, environment, defaults, MappingProxyType(kernels))
 
 
-def _read_section(path: Path, section: str, found: Any) -> Mapping[str, Any]:
+def _read_section(path: Path, section: str, found: Any, tell: Tell) -> Mapping[str, Any]:
     """The settings of one section, each in its one form; a relative path starts at the file's folder."""
     where = f"{path}, {_bracketed(path, section)}"
-    allowed = [name for name, setting in TABLE.items() if setting.per_kernel or section == "defaults"]
     values: dict[str, Any] = {}
-    for name, value in _mapping(path, section, found).items():
-        if name in TABLE and name not in allowed:
-            raise SettingsError(f"{where}: {name} belongs to the process, not to a kernel. Put it under [defaults]")
-        if name not in TABLE:
-            quotes = '. A name with dots needs quotes, such as [kernels."package.module.function"]'
-            dotted = section != "defaults" and isinstance(value, Mapping)
-            raise SettingsError(_unknown(where, "setting", name, allowed) + (quotes if dotted else ""))
-        values[name] = _cleaned(TABLE[name], value, f"{where}, {name}")
+    for name, value in _table_at(path, section, found, tell).items():
+        try:
+            values[name] = _cleaned(_allowed(name, value, section, where), value, f"{where}, {name}")
+        except SettingsError as error:
+            tell(error)
     if isinstance(values.get("store"), str):
         values["store"] = str(path.absolute().parent / Path(values["store"]).expanduser())
     return MappingProxyType(values)
+
+
+def _allowed(name: str, value: Any, section: str, where: str) -> Setting:
+    """The setting of that name, if the section may have it; raises SettingsError."""
+    allowed = [name for name, setting in TABLE.items() if setting.per_kernel or section == "defaults"]
+    if name in TABLE and name not in allowed:
+        raise SettingsError(f"{where}: {name} belongs to the process, not to a kernel. Put it under [defaults]")
+    if name not in TABLE:
+        quotes = '. A name with dots needs quotes, such as [kernels."package.module.function"]'
+        dotted = section != "defaults" and isinstance(value, Mapping)
+        raise SettingsError(_unknown(where, "setting", name, allowed) + (quotes if dotted else ""))
+    return TABLE[name]
+
+
+def _table_at(path: Path, section: str, found: Any, tell: Tell) -> Mapping[str, Any]:
+    """A section, or none where it is no table."""
+    try:
+        return _mapping(path, section, found)
+    except SettingsError as error:
+        tell(error)
+        return {}
 
 
 def _mapping(path: Path, section: str | None, found: Any) -> Mapping[str, Any]:

@@ -144,12 +144,13 @@ def test_wrong_settings_are_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_settings_file_that_is_left_out_is_a_finding() -> None:
-    """It was only a warning when it was found."""
-    Path("shapedispatch.toml").write_text("nonsense = 1")
-    resolve.reset()
-    with pytest.warns(UserWarning, match="left out"):
-        resolve.settings()
-    assert of("settings").advice == "the whole file is left out: mend what it names"
+    """It was only a warning when it was found; so was a line of it."""
+    for text, what in (("nonsense", "the whole file is"), ("nonsense = 1", "that line is")):
+        Path("shapedispatch.toml").write_text(text)
+        resolve.reset()
+        with pytest.warns(UserWarning, match="left out"):
+            resolve.settings()
+        assert of("settings").advice == f"{what} left out: mend what it names"
 
 
 def test_a_section_that_matches_nothing_is_told() -> None:

@@ -350,14 +350,51 @@ def test_the_search_goes_upward_past_other_projects_files(tmp_path: Path) -> Non
 
 
 def test_a_bad_file_that_was_found_is_one_warning(tmp_path: Path) -> None:
-    """The warning says what the error would, and the file is left out."""
-    written(tmp_path, "[defaults]\nmode = 'fast'")
-    with pytest.warns(UserWarning, match=r"mode: found .fast.(?s:.*)left out") as caught:
+    """What is no TOML is left out as a whole."""
+    written(tmp_path, "[defaults]\nmode = fast")
+    with pytest.warns(UserWarning, match=r"is no TOML: (?s:.*)\nThe file is left out\.$") as caught:
         found = found_from(tmp_path)
     assert len(caught) == 1
     assert found.path is None
     assert found.left_out is not None
     assert found.resolve("k").mode == "tune"
+
+
+WITH_TYPOS = """
+kernel = 1
+[defaults]
+mode = "fast"
+maxsise = 3
+margin = 0.5
+[kernels."a.f"]
+static = 1
+exact = true
+"""
+
+
+def test_a_typo_in_a_file_that_was_found_leaves_out_its_line(tmp_path: Path) -> None:
+    """The rest holds, and one warning names every line, with what was meant."""
+    path = written(tmp_path, WITH_TYPOS)
+    with pytest.warns(UserWarning, match="left out") as caught:
+        found = found_from(tmp_path)
+    (warning,) = caught
+    said = str(warning.message)
+    for part in ("section kernel. Did you mean kernels?", "mode: found 'fast'", "maxsise. Did you mean maxsize?"):
+        assert part in said
+    assert said.endswith(
+        "static: found 1; allowed is a list of dim names\nThese lines are left out; the rest of the file holds."
+    )
+    assert (found.path, found.left_out) == (path, said.rpartition("\n")[0])
+    resolved = found.resolve("a.f")
+    assert (resolved.margin, resolved.exact, resolved.mode, resolved.static) == (0.5, True, "tune", ())
+
+
+def test_a_section_that_is_no_table_is_left_out(tmp_path: Path) -> None:
+    """As one line is, where the file was only found."""
+    written(tmp_path, "[defaults]\nexact = true\n[kernels]\n'a.f' = 1")
+    with pytest.warns(UserWarning, match=r"found 1; allowed is a table (?s:.*)\nThis line is left out; the rest"):
+        found = found_from(tmp_path)
+    assert found.resolve("a.f").exact is True
 
 
 @pytest.mark.parametrize("text", ["[tool.shapedispatch]\nmode = ", "[tool]\nshapedispatch = 1"])
