@@ -133,9 +133,19 @@ class _KernelObject(_Asked):
 
     def _called(self, node: Any, grid: None, /, *args: Any, **kwargs: Any) -> Any:
         if self.core.backend.spec.grid is None:
-            # Called by another kernel under the interpreter; or wrongly, and Triton says how.
-            return self.__wrapped__(*args, **kwargs)
+            return self._without_grid(*args, **kwargs)
         return self._launched(node, grid, *args, **kwargs)
+
+    def _without_grid(self, *args: Any, **kwargs: Any) -> Any:
+        """Called by another kernel under the interpreter; or wrongly: plain's error, in our words."""
+        try:
+            return self.__wrapped__(*args, **kwargs)
+        except (RuntimeError, TypeError) as error:
+            backend = self.core.backend
+            said = "" if backend.wrapped.interpreted else backend.why_no_call(None, args, kwargs)
+            if not said or type(error) not in (RuntimeError, TypeError):
+                raise
+            raise type(error)(said) from error
 
     def _launched(self, node: Any, /, *call: Any, **kwargs: Any) -> Any:
         """A call that begins with its grid, with a ``node`` where C has asked: see `Table.insert`."""

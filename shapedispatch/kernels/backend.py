@@ -9,7 +9,7 @@ constants; with ``exact``, one more build has all dims so.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Hashable, Mapping
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from typing import Any
 
 from torch import Tensor
@@ -21,7 +21,7 @@ from ..keys.identity import candidates_identity, code_identity
 from ..keys.key import Bypass, Key, Signed, describe
 from ..shapes.buckets import Rule, bucket_of
 from ..shapes.dims import DimsMismatch, hint_points
-from .call import ConfigMismatch, KernelCall
+from .call import ConfigMismatch, KernelCall, why_unbound
 from .key_schema import CPU, KeySchema
 from .offer import KernelOfferBuilder, Wanted
 from .runtime.compile import compiling_elsewhere
@@ -60,10 +60,11 @@ class TritonKernel:
             lambda: self.key_schema.configs_of(self.key_schema.ready().on_this_device()),
             self._names,
             spec.grid,
+            self.why_no_call,
         )
         # Without an autotuner below, what the decorator's configs fill in is missing from the call as it is written.
         alone = wrapped.tuning is None and spec.configs is not None and not wrapped.unsupported
-        self.plain = self.first if alone else AsWritten(wrapped.original, self._names, spec.grid)
+        self.plain = self.first if alone else AsWritten(wrapped.original, self._names, spec.grid, self.why_no_call)
         if wrapped.unsupported:
             self.first = self.plain
         self.named = wrapped.kernel.fn
@@ -94,8 +95,25 @@ class TritonKernel:
             return args, dict(kwargs)
         if self._why_never:
             raise Bypass(self._why_never)
-        raw, options = self.key_schema.ready().bind(*args[1:], **kwargs)
+        try:
+            raw, options = self.key_schema.ready().bind(*args[1:], **kwargs)
+        except (TypeError, RuntimeError) as error:  # the second where there is no GPU
+            if said := self.why_no_call((), args[1:], kwargs):
+                raise TypeError(said) from error
+            raise
         return (CallForm(args[0] if args else None, len(args) - 1, tuple(kwargs)), *raw), options
+
+    def why_no_call(self, grid: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
+        """The text of an error about a call that has no grid, or does not fit the parameters; nothing where it does."""
+        if self._why_never:
+            return ""
+        reasons = why_unbound(self.key_schema.parameters, self.key_schema.filled(), args, kwargs)
+        if grid is None:
+            reasons = ["it has no grid", *reasons]
+        call = render_call(self.name, {"grid": grid, **dict(zip(self._names, args, strict=False)), **kwargs})
+        tried = f"this is no call of the kernel, whose parameters are {', '.join(self._names)}:"
+        change = "Write kernel[grid](...), or give grid= to shapedispatch; and each parameter once."
+        return four_parts(call, tried, reasons, change) if reasons else ""
 
     def key(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Key:
         """The key of a call; raises key.Bypass."""
@@ -189,6 +207,9 @@ class TritonKernel:
             raise Bypass("the caller has an AsyncCompileMode open: what is compiled belongs to it")
         call = self._call(args, kwargs)
         configs = self.key_schema.configs_of(call.device)
+        pointers = [name for name in self.spec.hinted if isinstance(call.value(name), Tensor)]
+        if pointers:
+            raise Bypass(f"hints name {', '.join(pointers)}, a tensor here: they are for parameters that are integers")
         conflicts = {name for config in configs for name in call.conflicts(config)}
         if conflicts:
             raise Bypass(f"{', '.join(sorted(conflicts))} is given by the call and by a config")

@@ -9,12 +9,13 @@ from typing import Any, TypeVar
 
 from ..errors import in_a_line
 from ..keys.key import Bypass, Key
+from ..shapes.dims import did_you_mean
 from .observed_reads import Reads, Unreadable
 from .runtime.wrappers import WrappedKernel
 from .specialize import ABSENT, Parameter
 from .variants import CallForm, ResolvedConfig
 
-__all__ = ["ConfigMismatch", "KernelCall"]
+__all__ = ["ConfigMismatch", "KernelCall", "why_unbound"]
 
 Answer = TypeVar("Answer")
 
@@ -114,6 +115,29 @@ class KernelCall:
     def present(self) -> dict[str, Any]:
         """The arguments that are not left to configs or heuristics."""
         return {name: value for name, value in zip(self.names, self.raw, strict=True) if value is not ABSENT}
+
+
+def why_unbound(
+    parameters: Sequence[Parameter], supplied: Collection[str], args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> list[str]:
+    """Why a call does not bind, a sentence each; of keywords that name no parameter only where one is missing.
+
+    Else they are options of Triton's, and which there are a driver decides.
+    """
+    names = [parameter.name for parameter in parameters]
+    places = [parameter.name for parameter in parameters if not parameter.keyword_only]
+    given = {*places[: len(args)], *kwargs}
+    many = (
+        [f"{len(args)} arguments are given by position, and it takes {len(places)}"] if len(args) > len(places) else []
+    )
+    twice = [f"{name} is given twice" for name in places[: len(args)] if name in kwargs]
+    missing = [
+        f"{parameter.name} is missing" + ("" if not parameter.constexpr else ": neither the call nor a config gives it")
+        for parameter in parameters
+        if parameter.name not in {*given, *supplied} and parameter.default is inspect.Parameter.empty
+    ]
+    unknown = [f"it has no parameter {name!r}. {did_you_mean(name, names)}" for name in kwargs if name not in names]
+    return [*many, *twice, *missing, *(unknown if missing else [])]
 
 
 def _place(config: Any, configs: Sequence[Any]) -> int | None:

@@ -79,6 +79,12 @@ class KeySchema:
         given = {name for config in configs for name in config.all_kwargs()}
         return frozenset((given | {name for name, _ in self._wrapped.heuristics}) & set(self.names))
 
+    def filled(self) -> frozenset[str]:
+        """What configs and heuristics fill in, without asking for a device: any constant, where one must be asked."""
+        if callable(self.declared):
+            return self._supplied(()) | {parameter.name for parameter in self.parameters if parameter.constexpr}
+        return self._supplied(self.declared)
+
     def configs_of(self, device: int) -> tuple[Any, ...]:
         """The configs to choose from on a device."""
         if device not in self._configs:

@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import DeclarationError
+from ..keys.key import Bypass
 from ..records import Variant
 from ..settings.resolve import Resolved
 from ..shapes.dims import Hints, check_hints, check_static, dynamic_dims
 from .runtime.wrappers import WrappedKernel
+from .specialize import parameters_of
 
 __all__ = ["KernelSpec", "spec_of"]
 
@@ -33,6 +35,11 @@ class KernelSpec:
     grid: Callable[..., Any] | tuple[Any, ...] | None = None
     mutates: tuple[str, ...] | None = None
     inputs: Callable[..., Any] | None = None
+
+    @property
+    def hinted(self) -> tuple[str, ...]:
+        """The dims that hints name."""
+        return dynamic_dims(self.hints, ())
 
     @property
     def dynamic(self) -> tuple[str, ...]:
@@ -59,12 +66,42 @@ def spec_of(
     named = _dims(wrapped, dims, parameters)
     with settings.naming("hints"):
         hints = check_hints(settings.hints, parameters)
+        hinted = _hinted(hints, wrapped)
     with settings.naming("static"):
         static = check_static(settings.static, parameters, hints)
+    every, checked = tuple(dict.fromkeys((*named, *hinted, *static))), _configs(configs)
+    _check_names(checked if configs is not None else wrapped.tuning.configs if wrapped.tuning else (), wrapped)
+    return KernelSpec(every, hints, static, settings.exact, variants, checked, _grid(grid), mutates, inputs)
+
+
+def _constants(wrapped: WrappedKernel) -> list[str]:
+    """The parameters that are ``tl.constexpr``."""
+    try:
+        return [parameter.name for parameter in parameters_of(wrapped.kernel) if parameter.constexpr]
+    except Bypass:  # no call of it is dispatched
+        return []
+
+
+def _hinted(hints: Hints, wrapped: WrappedKernel) -> tuple[str, ...]:
+    """The parameters that hints name: integers that a call brings."""
     points = [hints] if isinstance(hints, Mapping) else [point for point in hints if isinstance(point, Mapping)]
-    hinted = [name for point in points for name in point]
-    every = tuple(dict.fromkeys((*named, *hinted, *static)))
-    return KernelSpec(every, hints, static, settings.exact, variants, _configs(configs), _grid(grid), mutates, inputs)
+    names = tuple(dict.fromkeys(name for point in points for name in point))
+    for name in set(names).intersection(_constants(wrapped)):
+        raise DeclarationError(
+            f"hints name {name}, which is a tl.constexpr: a constant of every build already. Hints are for parameters "
+            "that are integers of the call; values of a constexpr to choose from are configs"
+        )
+    return names
+
+
+def _check_names(configs: Any, wrapped: WrappedKernel) -> None:
+    """Raises DeclarationError where a config nearly names a constant that it does not give; others may be options."""
+    filled = {name for name, _ in wrapped.heuristics}
+    for config in () if callable(configs) else configs:
+        lacking = [name for name in _constants(wrapped) if name not in filled | config.all_kwargs().keys()]
+        for name in config.kwargs.keys() - set(wrapped.kernel.arg_names):
+            for meant in difflib.get_close_matches(name, lacking, n=1):
+                raise DeclarationError(f"{config}: the kernel has no parameter {name!r}. Did you mean {meant!r}?")
 
 
 def _dims(wrapped: WrappedKernel, dims: Any, parameters: Collection[str]) -> tuple[str, ...]:

@@ -9,15 +9,30 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from torch import Tensor
 
+from ..shapes.dims import did_you_mean
 from .runtime.launch import TritonLauncher
 from .runtime.wrappers import Tuning, WrappedKernel
 from .specialize import ABSENT
 
-__all__ = ["AsWritten", "CallForm", "Direct", "FirstConfig", "ResolvedConfig", "Run", "Supplied", "TritonsOwn"]
+__all__ = [
+    "AsWritten",
+    "CallForm",
+    "Direct",
+    "FirstConfig",
+    "ResolvedConfig",
+    "Run",
+    "Supplied",
+    "TritonsOwn",
+    "WhyNoCall",
+]
+
+
+WhyNoCall: TypeAlias = Callable[[Any, Sequence[Any], Mapping[str, Any]], str]
+"""Why a kernel does not take a call, given as its grid, its arguments and its keywords; nothing where it may."""
 
 
 class CallForm(NamedTuple):
@@ -55,7 +70,13 @@ class ResolvedConfig:
             if self.grid is None:
                 raise TypeError("a kernel needs a grid: call kernel[grid](...), or give grid= to shapedispatch")
             return self.grid
-        return grid(self.arguments(raw)) if callable(grid) else grid  # type: ignore[no-any-return]  # the user's own
+        if not callable(grid):
+            return grid  # type: ignore[no-any-return]  # the user's own
+        try:
+            return grid(self.arguments(raw))  # type: ignore[no-any-return]
+        except KeyError as error:
+            _note_what_was_meant(error, self.names)
+            raise
 
     def before(self, grid: Any, raw: tuple[Any, ...]) -> None:
         """What a config asks for before every launch."""
@@ -177,12 +198,18 @@ class TritonsOwn(Run):
 
 
 class AsWritten:
-    """Triton's own call of what stood below the decorator, its tuning included; ``grid`` is the decorator's."""
+    """Triton's own call of what stood below the decorator, its tuning included; ``grid`` is the decorator's.
 
-    def __init__(self, original: Any, names: Sequence[str], grid: Any) -> None:
+    ``why_no_call`` says of a call, as its grid, its arguments and its keywords, why the kernel does not take it.
+    """
+
+    def __init__(
+        self, original: Any, names: Sequence[str], grid: Any, why_no_call: WhyNoCall = lambda *call: ""
+    ) -> None:
         self._original = original
         self._names = names
         self._grid = grid
+        self._why_no_call = why_no_call
 
     def launch(self, grid: Any, values: tuple[Any, ...], raw: tuple[Any, ...], options: Mapping[str, Any]) -> Any:
         """See `Run.launch`."""
@@ -197,31 +224,47 @@ class AsWritten:
         return self.called(where.grid, args[: where.by_position], {name: known[name] for name in where.by_name})
 
     def called(self, grid: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """The call as the caller wrote it."""
-        return self._original.run(*args, grid=self._grid if grid is None else grid, warmup=False, **kwargs)
+        """The call as the caller wrote it; where Triton does not take it, the TypeError says why in our words."""
+        sized = self._grid if grid is None else grid
+        try:
+            return self._run(sized, args, kwargs)
+        except (TypeError, RuntimeError, AssertionError) as error:  # the second where there is no GPU to ask
+            if said := self._why_no_call(sized, args, kwargs):
+                raise TypeError(said) from error
+            raise
+        except KeyError as error:
+            if callable(sized):
+                _note_what_was_meant(error, self._names)
+            raise
+
+    def _run(self, grid: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        return self._original.run(*args, grid=grid, warmup=False, **kwargs)
 
 
 class FirstConfig(AsWritten):
     """Triton's own launch with the first config that pruning leaves: it may compile, and never times."""
 
     def __init__(
-        self, wrapped: WrappedKernel, configs: Callable[[], Sequence[Any]], names: Sequence[str], grid: Any
+        self,
+        wrapped: WrappedKernel,
+        configs: Callable[[], Sequence[Any]],
+        names: Sequence[str],
+        grid: Any,
+        why_no_call: WhyNoCall,
     ) -> None:
-        super().__init__(wrapped.kernel, names, grid)
+        super().__init__(wrapped.kernel, names, grid, why_no_call)
         self._wrapped = wrapped
         self._configs = configs
 
-    def called(self, grid: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """See `AsWritten.called`."""
+    def _run(self, grid: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         positional = dict(zip(self._names, args, strict=False))
         left = self._wrapped.pruned(self._configs(), positional, kwargs)
         config = left[0] if left else None
-        sized = self._grid if grid is None else grid
         if config is not None and config.all_kwargs().keys() & (positional.keys() | kwargs.keys()):
-            return self._wrapped.original.run(*args, grid=sized, warmup=False, **kwargs)  # which refuses it
+            return self._wrapped.original.run(*args, grid=grid, warmup=False, **kwargs)  # which refuses it
         if config is not None and config.pre_hook is not None:
-            config.pre_hook({**positional, **kwargs, "grid": sized, "warmup": False, **config.all_kwargs()})
-        return super().called(grid, args, self._wrapped.keywords(positional, kwargs, config))
+            config.pre_hook({**positional, **kwargs, "grid": grid, "warmup": False, **config.all_kwargs()})
+        return super()._run(grid, args, self._wrapped.keywords(positional, kwargs, config))
 
 
 class Supplied(Run):
@@ -235,6 +278,13 @@ class Supplied(Run):
         """See `Run.launch`."""
         given = zip(self.resolved.names, raw, strict=True)
         return self._fn(**{name: value for name, value in given if value is not ABSENT})
+
+
+def _note_what_was_meant(error: KeyError, names: Sequence[str]) -> None:
+    """A grid has read what the kernel does not have."""
+    asked = error.args[0] if error.args else None
+    if isinstance(asked, str) and asked not in names:
+        error.add_note(f"The kernel has no parameter {asked!r}. {did_you_mean(asked, names)}")
 
 
 def _values(raw: Iterable[Any]) -> tuple[Any, ...]:

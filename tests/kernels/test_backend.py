@@ -623,8 +623,8 @@ def test_a_grid_of_the_call_wins_over_the_decorators(recorder: Recorder) -> None
 
 
 def test_a_kernel_without_a_grid_says_how_to_call_it(recorder: Recorder) -> None:
-    """Triton's own error, as for the kernel itself."""
-    with pytest.raises(RuntimeError, match="Cannot call @triton.jit'd outside of the scope of a kernel"):
+    """With an error of the kind of Triton's own, which is its cause."""
+    with pytest.raises(RuntimeError, match="it has no grid"):
         dispatched(adds, recorder)(X, Y, 60, 1, B=16)
 
 
@@ -878,7 +878,8 @@ def test_what_cannot_be_keyed_goes_to_triton(recorder: Recorder, call: Any, reas
         try:
             answers.append(call(either))
         except (TypeError, ValueError, KeyError) as error:
-            answers.append((type(error), str(error)))
+            cause = error.__cause__ or error  # what does not bind is told in our words
+            answers.append((type(error), str(cause)))
 
     assert answers[0] == answers[1]
     assert any(reason in counted for counted in kernel.cache_info().bypasses_by_reason)
@@ -970,7 +971,7 @@ def test_the_decorators_configs_stand_in_where_nothing_is_dispatched(recorder: R
 
     assert [launched.constants["B"] for launched in recorder.launches] == [64, 64]
     assert recorder.launches[-1].arguments[0] is X
-    with pytest.raises(TypeError, match="required positional argument: 'step'"):
+    with pytest.raises(TypeError, match="step is missing"):
         kernel[(1,)](X, Y, 60)
 
 
