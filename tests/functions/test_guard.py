@@ -10,7 +10,9 @@ from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.checkpoint import checkpoint
 
+from shapedispatch import shapedispatch
 from shapedispatch.functions.compile.graph import called, nodes
+from shapedispatch.functions.guards.guard import in_words, only_where
 from shapedispatch.functions.guards.guard_filter import ConfigGuard, config_guards
 from tests.functions.test_graph import captured
 from tests.helpers import assert_same, built
@@ -101,3 +103,50 @@ def test_an_autocast_in_a_checkpoint_casts_to_what_is_the_default_now() -> None:
         for _ in range(2):
             assert f(X).dtype == dtype
     assert f.cache_info().builds == 2
+
+
+# Guards on sizes, in words.
+
+M, N = "L['x'].size()[0]", "L['x'].size()[1]"
+
+
+@pytest.mark.parametrize(
+    ("guard", "words"),
+    [
+        (f"{N}*{M} > 4096", "x's size 1 times x's size 0 is over 4096"),
+        (f"({M} % 2) == 0", "x's size 0 is a multiple of 2"),
+        (f"Ne(Mod({M}, 8), 0)", "x's size 0 is not a multiple of 8"),
+        (f"({M} % 8) == 3", "x's size 0 modulo 8 is 3"),
+        (f"4 <= {M}", "x's size 0 is at least 4"),
+        (f"2 <= {M} and {M} <= 9", "x's size 0 is at least 2 and x's size 0 is at most 9"),
+        (f"Eq({M}, L['xs'][0].size()[1])", "x's size 0 is xs[0]'s size 1"),
+        (f"({M} + 1)*L['n'] < {N}", "(x's size 0 plus 1) times n is under x's size 1"),
+        (f"{M}//2 != -1", "x's size 0 divided (rounded down) by 2 is not -1"),
+        (f"L['x'].stride()[0] >= Max(1, {N})", "x's stride 0 is at least the larger of 1 and x's size 1"),
+        (f"L['x'].storage_offset() < {M}", "x's offset is under x's size 0"),
+        ("L['self'].calls == 3", ""),
+        (f"unknown({M}) == 3", ""),
+        (f"not {M} == 3", ""),
+        (f"{M} =", ""),
+    ],
+)
+def test_guards_on_sizes_in_words(guard: str, words: str) -> None:
+    """What there are no words for is left as it is."""
+    assert in_words(guard) == words
+
+
+def test_what_has_no_words_is_told_as_it_is() -> None:
+    """By the names of the arguments, behind one sentence for the sizes."""
+    told = only_where((f"{M} > 2", "L['self'].calls == 3", f"{N} < 9"))
+    assert told == ("it is right only where x's size 0 is over 2 and x's size 1 is under 9", "self.calls == 3")
+
+
+def test_a_refusal_for_a_guard_on_sizes_is_a_sentence() -> None:
+    """Without Dynamo's names."""
+
+    def halves(x: Tensor) -> Tensor:
+        return x.sin() if x.shape[0] % 2 == 0 else x
+
+    f = shapedispatch(halves, dims={"x": "M K"}, hints={"M": (64,)}, store=False)
+    (reason, *_) = f.tune(torch.ones(7, 3)).refusals[0].reasons
+    assert reason.startswith("it is right only where x's size 0 is a multiple of 2")

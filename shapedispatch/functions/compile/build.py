@@ -21,7 +21,7 @@ from ...backend import Effects
 from ...hit.call import all_hold
 from ...keys.signature import frame_locals, with_code
 from ..guards.code_guard import CodeGuard
-from ..guards.guard import Guard
+from ..guards.guard import Guard, only_where
 from ..guards.object_guard import PlaceGuard, holds_and
 
 if TYPE_CHECKING:  # Inductor takes seconds to import, which is for the first build to pay
@@ -62,7 +62,7 @@ class Trace:
         if changed := next((guard.what for guard in self.place_guards if not guard.holds(names)), None):
             return (f"{changed} has changed",)
         verdict = self.dynamo_guards.check_verbose(scope)
-        return () if verdict.result else tuple(_readable(part) for part in verdict.verbose_code_parts)
+        return () if verdict.result else only_where(tuple(_readable(part) for part in verdict.verbose_code_parts))
 
     def invalidated(self) -> str | None:
         """Why no call is accepted again, if so: its code was replaced, or a guard's object by identity is no more."""
