@@ -7,7 +7,18 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-__all__ = ["CacheInfo", "Choice", "Origin", "Refusal", "Timing", "Variant", "choices_html", "compared", "spelled"]
+__all__ = [
+    "CacheInfo",
+    "Choice",
+    "Choices",
+    "Origin",
+    "Refusal",
+    "Timing",
+    "Variant",
+    "choices_html",
+    "compared",
+    "spelled",
+]
 
 Origin = Literal["timed", "stored", "shipped", "only", "nearest", "bucket", "unseen", "bypass", "pinned"]
 
@@ -93,6 +104,23 @@ class Choice:
         lines = [f"runs: {self.route}", *refused, *self.notes]
         table = _html_table(("", "variant", "µs a call", "±", "× the best"), rows) if rows else ""
         return f"<b>{html.escape(_title(self))}</b>{table}<br>{'<br>'.join(map(html.escape, lines))}"
+
+
+class Choices(list[Choice]):
+    """A list of choices that shows as a line each: variant, origin, sizes, and what each variant takes."""
+
+    def __str__(self) -> str:
+        return "\n".join(map(_in_a_line, self)) or "nothing is chosen yet"
+
+    __repr__ = __str__
+
+
+def _in_a_line(choice: Choice) -> str:
+    times = [
+        f"{timing.variant} {timing.median_us:.2f} us" + (f" ({ratio:.2f} x)" if ratio > 1 else "")
+        for timing, ratio, _ in compared(sorted(choice.timings, key=lambda one: one.median_us), choice.variant)
+    ]
+    return f"{_title(choice)}{': ' if times else ''}{', '.join(times)}"
 
 
 def compared(timings: Sequence[Timing], chosen: str) -> Iterator[tuple[Timing, float, bool]]:

@@ -6,6 +6,7 @@ import pickle
 import pytest
 
 from shapedispatch import CacheInfo, Choice, Refusal, Timing, Variant
+from shapedispatch.records import Choices
 
 CHOICE = Choice(
     "exact",
@@ -38,6 +39,16 @@ def test_a_choice_is_a_small_table() -> None:
 def test_a_choice_of_which_nothing_is_known_is_short() -> None:
     """Two lines."""
     assert str(Choice("plain", "unseen")).splitlines() == ["plain (unseen)", "  runs: the function as written"]
+
+
+def test_a_list_of_choices_is_a_line_each() -> None:
+    """With what a table has at its top, and the times, the best first; it is a list all the same."""
+    choices = Choices([CHOICE, Choice("plain", "unseen")])
+    lines = ["exact (timed) at M=4, K=8: exact 10.00 us, plain 20.00 us (2.00 x)", "plain (unseen)"]
+    assert str(choices).splitlines() == repr(choices).splitlines() == lines
+    assert str(Choices()) == "nothing is chosen yet"
+    assert choices == [CHOICE, Choice("plain", "unseen")]
+    assert pickle.loads(pickle.dumps(choices)) == choices
 
 
 def test_a_timing_of_nought_divides_nothing() -> None:

@@ -17,6 +17,7 @@ from typing import Any
 
 from ..kernels import c_launch
 from ..kernels.runtime.wrappers import WrappedKernel
+from ..records import Choices
 from ..shapes.dims import every_point
 
 __all__ = ["kernel_object"]
@@ -78,7 +79,7 @@ class _Asked:
         if core.inputs is None or args or kwargs:
             return core.prepare(sizes, grid, *args, **kwargs)
         made = [core.inputs(point, None) for point in every_point(sizes)]
-        return [core.tune(grid, *made_args, **made_kwargs) for made_args, made_kwargs in made]
+        return Choices(core.tune(grid, *made_args, **made_kwargs) for made_args, made_kwargs in made)
 
 
 class _GridBound(_Asked, functools.partial[Any]):
@@ -166,6 +167,10 @@ class _KernelObject(_Asked):
     cache_clear = property(operator.attrgetter("core.cache_clear"))
     _repr_html_ = property(operator.attrgetter("core._repr_html_"))
     __wrapped__ = property(operator.attrgetter("core.backend.wrapped.original"))
+
+    def __str__(self) -> str:
+        """As Triton shows it, and what was chosen."""
+        return f"{self!r}, dispatched:\n{self.choices()}"
 
     # -- a kernel is a function of the process: its copy is itself, and a pickle leads to it by name
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch.nn import Module
 
-from ..records import Choice
+from ..records import Choice, Choices
 from ..settings import modes
 
 __all__ = ["dispatchers", "load", "register"]
@@ -37,7 +37,8 @@ def load(*targets: Any) -> list[Choice]:
     """
     modules = [inner for target in targets if isinstance(target, Module) for inner in target.modules()]
     named = [target for target in targets if not isinstance(target, Module)] or list(_live.values())
-    return [choice for one in named for choice in one.core.load_for([inner for inner in modules if _has(inner, one)])]
+    loaded = (one.core.load_for([inner for inner in modules if _has(inner, one)]) for one in named)
+    return Choices(choice for choices in loaded for choice in choices)
 
 
 def _has(module: Module, dispatcher: Any) -> bool:

@@ -23,7 +23,7 @@ from ..hit.table import Entry, Table
 from ..keys.identity import code_identity
 from ..keys.key import Bypass, Key
 from ..keys.tree import tensors
-from ..records import CacheInfo, Choice, choices_html
+from ..records import CacheInfo, Choice, Choices, choices_html
 from ..settings.resolve import Resolved
 from ..store.kernel_store import KernelStore, store_at
 from .context import MissContext
@@ -186,7 +186,7 @@ class Core(HitPath, Introspection):
 
     def choices(self) -> list[Choice]:
         """See `decorator.Dispatcher.choices`."""
-        return [entry.choice for _, entry in self.table.entries()]
+        return Choices(entry.choice for _, entry in self.table.entries())
 
     def cache_info(self) -> CacheInfo:
         """See `decorator.Dispatcher.cache_info`."""

@@ -16,7 +16,7 @@ from ..autotune.preserve_state import preserve_state
 from ..backend import ALL, Backend, Candidate, Offer
 from ..errors import DeclarationError, NoVariantError, four_parts, render_call
 from ..keys.key import Bypass, Key, describe
-from ..records import Choice, Refusal
+from ..records import Choice, Choices, Refusal
 from ..shapes.dims import DimsMismatch, did_you_mean, every_point
 from .context import MissContext
 from .known_choices import stored_choice
@@ -89,7 +89,7 @@ class Introspection:
 
     def prepare(self, sizes: Any = (), *args: Any, **kwargs: Any) -> list[Choice]:
         """See `decorator.Dispatcher.prepare`."""
-        chosen = []
+        chosen = Choices()
         for point in every_point(sizes):  # one call after the other: all at once may be more than fits in memory
             call_args, call_kwargs = self._call_at(point, args, kwargs)
             chosen.append(self.tune(*call_args, **call_kwargs))

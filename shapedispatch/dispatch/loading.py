@@ -16,7 +16,7 @@ from ..backend import Candidate, OfferRequest
 from ..errors import in_a_line
 from ..hit.table import Table
 from ..keys.key import Bypass, storable
-from ..records import Choice, Refusal
+from ..records import Choice, Choices, Refusal
 from ..store.key_text import canonical, differing, parse
 from ..store.replay import CannotReplay, made_under, rebuilt
 from ..store.store import Found
@@ -40,7 +40,7 @@ def load(core: Any, likes: Sequence[Call] = (NOTHING,)) -> list[Choice]:
     Each of ``likes`` gives in its turn the arguments that no key holds, by position or name: a method's ``self``, say.
     """
     found = to_load(core)
-    loaded: list[Choice] = []
+    loaded = Choices()
     refused: list[Refusal] = []
     for number, one in enumerate(found, 1):
         try:

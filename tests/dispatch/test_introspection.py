@@ -144,3 +144,12 @@ def test_none_means_left_out() -> None:
     assert f.core.settings.maxsize == 4096
     g: Any = shapedispatch(lambda x: x * 2, hints=(), store=False, variants=None, objective=None)
     assert g.core.objective == "time"
+
+
+def test_lists_of_choices_are_read_as_lines() -> None:
+    """Those of `choices`, `prepare` and `load`; nobody need know the fields of a record."""
+    f: Any = shapedispatch(lambda x: x * 2, dims={"x": "M"}, hints=(), store=False)
+    assert repr(f.choices()) == repr(f.load()) == "nothing is chosen yet"
+    prepared = f.prepare({"M": [3, 4]}, torch.ones(2))
+    assert str(prepared) == "plain (only) at M=3\nplain (only) at M=4"
+    assert str(f.choices()) == str(prepared)

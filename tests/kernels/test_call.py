@@ -104,6 +104,13 @@ def test_hints_for_a_constant_are_an_error_at_decoration() -> None:
         shapedispatch(adds, hints={"BLOCK": (16, 32)}, store=False)
 
 
+def test_a_kernel_shows_what_was_chosen(recorder: Recorder) -> None:
+    """Where it is printed; its repr is Triton's."""
+    kernel = dispatched(adds, recorder)
+    kernel[(1,)](X, Y, 60, 1, BLOCK=16)
+    assert str(kernel).splitlines() == [f"{kernel!r}, dispatched:", "plain (only)"]
+
+
 def test_hints_for_a_pointer_are_told_at_the_call(recorder: Recorder) -> None:
     """That it is one is not known before: plain runs, with one warning."""
     kernel = dispatched(adds, recorder, hints={"x": (16, 32)})
