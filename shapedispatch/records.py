@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 __all__ = [
+    "CHOSEN_AT",
+    "STORED_NEAR",
     "CacheInfo",
     "Choice",
     "Choices",
@@ -21,6 +23,10 @@ __all__ = [
 ]
 
 Origin = Literal["timed", "stored", "shipped", "only", "nearest", "bucket", "unseen", "bypass", "pinned"]
+
+
+CHOSEN_AT, STORED_NEAR = "chosen at ", "stored for the call nearest to this one"
+"""How the note begins of what was taken over from another call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +168,13 @@ class CacheInfo:
 
 def _title(choice: Choice) -> str:
     sizes = spelled(choice.sizes)
-    return f"{choice.variant} ({choice.origin}){' at ' + sizes if sizes else ''}"
+    return f"{choice.variant} ({_how(choice)}){' at ' + sizes if sizes else ''}"
+
+
+def _how(choice: Choice) -> str:
+    """The origin for a person: where nothing is near, plain is not the nearest of anything."""
+    taken = any(note.startswith((CHOSEN_AT, STORED_NEAR)) for note in choice.notes)
+    return choice.origin if choice.origin != "nearest" or choice.variant != "plain" or taken else "not timed"
 
 
 def spelled(sizes: Mapping[str, int]) -> str:
@@ -186,7 +198,7 @@ def _choice_cells(choice: Choice) -> tuple[str, ...]:
     time, plain = times.get(choice.variant), times.get("plain")
     shown = "" if time is None else f"{time:.2f}"
     gain = f"{plain / time:.2f} ×" if plain and time else ""
-    return (spelled(choice.sizes), choice.variant, choice.origin, shown, gain)
+    return (spelled(choice.sizes), choice.variant, _how(choice), shown, gain)
 
 
 def _html_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

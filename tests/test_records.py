@@ -41,6 +41,14 @@ def test_a_choice_of_which_nothing_is_known_is_short() -> None:
     assert str(Choice("plain", "unseen")).splitlines() == ["plain (unseen)", "  runs: the function as written"]
 
 
+def test_plain_is_not_shown_as_the_nearest_of_nothing() -> None:
+    """Where it was taken over from the nearest call, it is."""
+    assert str(Choice("plain", "nearest", notes=("not timed: the mode is frozen",))).startswith("plain (not timed)\n")
+    for note in ("chosen at M=16", "stored for the call nearest to this one"):
+        assert str(Choice("plain", "nearest", notes=(note,))).startswith("plain (nearest)\n")
+    assert str(Choice("hint[M=8]", "nearest")).startswith("hint[M=8] (nearest)\n")
+
+
 def test_a_list_of_choices_is_a_line_each() -> None:
     """With what a table has at its top, and the times, the best first; it is a list all the same."""
     choices = Choices([CHOICE, Choice("plain", "unseen")])

@@ -85,8 +85,10 @@ def stored_choice(ctx: MissContext) -> Choice | None:
         return None
     if found.soft_differences and ctx.settings.mode not in FROZEN_MODES:
         return None
-    choice = stored(found)
-    return replace(choice, notes=(*choice.notes, "nothing is built in this process yet: the first call does that"))
+    choice, then = stored(found), "the first call does that"
+    if ctx.settings.mode == "sealed":
+        then = f"the mode is sealed, and without `{ctx.core.backend.name}.load()` what `on_miss` says would run"
+    return replace(choice, notes=(*choice.notes, f"nothing is built in this process yet: {then}"))
 
 
 def stored(found: Found) -> Choice:

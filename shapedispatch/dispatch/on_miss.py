@@ -8,7 +8,7 @@ from ..autotune.preserve_state import preserve_state
 from ..backend import OfferRequest
 from ..errors import MissError, four_parts
 from ..hit.table import Entry
-from ..records import Choice, spelled
+from ..records import CHOSEN_AT, STORED_NEAR, Choice, spelled
 from ..shapes.dims import distance
 from .context import MissContext
 from .known_choices import entry_for, stored
@@ -42,7 +42,7 @@ def _nearest_choice(ctx: MissContext, sizes: Mapping[str, int], why: str) -> Ent
     for choice in [*near, *([here] if here is not None and here.variant != "exact" else [])]:
         entry = entry_for(ctx, choice)
         if entry is not None:
-            where = f"chosen at {spelled(choice.sizes)}" if choice.sizes else "stored for the call nearest to this one"
+            where = f"{CHOSEN_AT}{spelled(choice.sizes)}" if choice.sizes else STORED_NEAR
             notes = (where, *choice.notes, f"not timed: {why}")
             return entry.changed(origin="nearest", timings=(), notes=notes)
     return None
@@ -72,8 +72,18 @@ def _nearest_known(ctx: MissContext, sizes: Mapping[str, int]) -> Choice | None:
 
 
 def _missing(ctx: MissContext, sizes: Mapping[str, int], unused: Sequence[str]) -> str:
-    near = _nearest_known(ctx, sizes)
-    look_up = f"the nearest known is {near.variant} at {spelled(near.sizes)}" if near else "no shape is known"
     change = f"Before the mode is set: `{ctx.core.backend.name}.tune(...)` with this call, or `prepare` with its sizes."
-    tried = f"no choice is known for this call, and the mode is {ctx.settings.mode}:"
-    return four_parts(ctx.rendered(), tried, [look_up, *unused], change)
+    what = "what is stored for this call is not used" if unused else "no choice is known for this call"
+    tried = f"{what}, and the mode is {ctx.settings.mode}:"
+    return four_parts(ctx.rendered(), tried, unused or [_what_is_near(ctx, sizes)], change)
+
+
+def _what_is_near(ctx: MissContext, sizes: Mapping[str, int]) -> str:
+    """What is known of other calls: in this process, else in the store."""
+    near = _nearest_known(ctx, sizes)
+    if near is not None:
+        return f"the nearest known is {near.variant} at {spelled(near.sizes)}"
+    found = ctx.core.kernel_store.nearest(ctx.key, ctx.device) if ctx.core.kernel_store is not None else None
+    return (
+        "no shape is known" if found is None else f"the nearest is {found.row.variant}, {found.origin} for other sizes"
+    )

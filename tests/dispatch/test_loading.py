@@ -99,8 +99,12 @@ def test_an_error_on_a_miss_names_the_remedy(store: Store) -> None:
     decided(waves, store, x)
     with set_mode("sealed", on_miss="error"), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        with pytest.raises(shapedispatch.MissError, match=r"not built: `.*waves.load\(\)` builds it"):
-            made(waves, store)(x)
+        fresh = made(waves, store)
+        assert "without `" in fresh.explain(x).notes[-1]
+        with pytest.raises(shapedispatch.MissError, match=r"not built: `.*waves.load\(\)` builds it") as raised:
+            fresh(x)
+    assert "what is stored for this call is not used, and the mode is sealed:" in str(raised.value)
+    assert "known" not in str(raised.value)
 
 
 def test_nothing_is_built_twice_and_nothing_run(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

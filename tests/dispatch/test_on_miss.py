@@ -203,6 +203,16 @@ def test_on_miss_error(started: Callable[..., Any], mode: str, store: Store) -> 
 
 
 @pytest.mark.usefixtures("tuned")
+def test_an_error_names_what_is_stored_for_other_sizes(started: Callable[..., Any]) -> None:
+    """In a process that has met no call yet, it said that no shape is known."""
+    with (
+        set_mode("frozen", on_miss="error"),
+        pytest.raises(MissError, match=r"- the nearest is hint\[M=8\], stored for"),
+    ):
+        started()(call(20))
+
+
+@pytest.mark.usefixtures("tuned")
 def test_another_on_miss_is_heard(started: Callable[..., Any]) -> None:
     """What one decided is not kept for the other."""
     dispatcher = started()
