@@ -7,9 +7,12 @@ share whose globals are the same dict: generated code and guards read names from
 
 from __future__ import annotations
 
+import contextlib
+import time
 import types
 import weakref
-from collections.abc import Hashable, Mapping, Sequence
+from collections import deque
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -37,6 +40,24 @@ STATES_A_FAMILY = 64
 made: weakref.WeakValueDictionary[Hashable, Build | NoBuild] = weakref.WeakValueDictionary()
 """What was made last of each source, in the whole process, as long as anybody holds it; see `source_key`."""
 
+LONG_S = 2.0
+"""A build that is likely to take longer is told before it starts."""
+_took_s: deque[float] = deque(maxlen=8)
+"""How long the last builds of this process took."""
+
+
+@contextlib.contextmanager
+def _announced(variant: str, memory: Table) -> Iterator[None]:
+    """Around a build: told before, if it is the first, for which the compiler is loaded, or earlier ones took long."""
+    longest = max(_took_s, default=None)
+    if longest is None or longest > LONG_S:
+        memory.log.building(variant, longest)
+    started = time.monotonic()
+    try:
+        yield
+    finally:
+        _took_s.append(time.monotonic() - started)
+
 
 @dataclass(frozen=True, slots=True)
 class Builder:
@@ -59,7 +80,8 @@ class Builder:
                 why = memory.why_not_again(slot) if make else "it is not built, and nothing is built in this mode"
                 if why:
                     return slot, NoBuild(why, transient=True)
-                build = self._made(call, point, memory)
+                with _announced(variant_name(point) if point else "exact", memory):
+                    build = self._made(call, point, memory)
                 if isinstance(build, NoBuild):
                     memory.facts.no_builds[slot] = build
                 else:

@@ -61,6 +61,11 @@ class EventLog:
                 if self._first("refusal", f"{refusal.variant}: {reason}"):
                     _log.info("%s: %s was refused: %s", self._name, refusal.variant, reason)
 
+    def building(self, variant: str, longest_s: float | None) -> None:
+        """A build begins that may take seconds: ``longest_s`` is what one took lately, None before the first."""
+        why = "the first one loads the compiler" if longest_s is None else f"the last ones took up to {longest_s:.1f} s"
+        _log.info("%s: building %s, which may take seconds: %s", self._name, variant, why)
+
     def loaded(self, variant: str, number: int, count: int) -> None:
         """The progress of a load."""
         _log.info("%s: loading %d of %d: %s", self._name, number, count, variant)

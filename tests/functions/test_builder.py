@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import gc
 import importlib
+import logging
 import types
 import weakref
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,9 +18,10 @@ from torch import Tensor
 from torch._dynamo.utils import counters
 from torch._inductor.utils import fresh_cache
 
+from shapedispatch.functions import builder
 from shapedispatch.functions.builder import bare_code, classes_weakly
 from shapedispatch.functions.compile import inductor
-from shapedispatch.functions.compile.build import same_closure
+from shapedispatch.functions.compile.build import NoBuild, same_closure
 from tests.helpers import assert_same, built
 
 PARTITIONS = 10
@@ -328,3 +331,26 @@ def test_classes_of_one_name_share_nothing() -> None:
     del one
     gc.collect()
     assert key != classes_weakly((other,))
+
+
+@pytest.mark.parametrize(
+    ("before", "told"), [([], "the first one loads the compiler"), ([0.1, 3.4], "up to 3.4 s"), ([0.1], "")]
+)
+def test_a_long_build_is_told_before_it_starts(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, before: list[float], told: str
+) -> None:
+    """After it nobody needs to be told; how long it took is what the next one is judged by."""
+    caplog.set_level(logging.INFO, "shapedispatch")
+    said: list[str] = []
+
+    def noted(*_: Any) -> NoBuild:
+        said.append(caplog.text)
+        return NoBuild("not here")
+
+    monkeypatch.setattr(builder, "_took_s", deque(before, 8))
+    monkeypatch.setattr(builder.Builder, "_made", noted)
+    with pytest.warns(UserWarning, match="exact: not here"):
+        partition()(*tensors())
+    assert ("building exact, which may take seconds" in said[0]) is bool(told)
+    assert told in said[0]
+    assert len(builder._took_s) == len(before) + 1
