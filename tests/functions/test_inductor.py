@@ -58,6 +58,35 @@ def test_clearing_leaves_nothing_behind(gradient: bool) -> None:
     assert generated_modules() <= modules
 
 
+def kept_by_inductor() -> list[set[Any]]:
+    """What it notes of each compilation, beside its modules, as far as this release does."""
+    from torch._inductor import codecache
+    from torch.compiler._cache import CacheArtifactManager
+
+    classes = getattr(codecache.FxGraphCachePickler, "_pickleable_type_cache", {})
+    kernels = codecache.CppPythonBindingsCodeCache
+    return [
+        {one.key for kind in CacheArtifactManager._new_cache_artifacts.values() for one in kind},
+        {one.key for one in CacheArtifactManager._seen_artifacts},
+        set(kernels.cache),
+        {name for name in sys.modules if name.endswith(f".{kernels.entry_function}")},
+        set(getattr(kernels, "_loaded_module_names", ())),
+        {kind for kind in classes if issubclass(kind, torch.fx.GraphModule)},
+        set(codecache.PyCodeCache.linemaps),
+    ]
+
+
+def test_inductor_keeps_nothing_else_of_a_build_either() -> None:
+    """No copies of its files for export, no kernels and how they were compiled, no lines, no classes of graphs."""
+    before = kept_by_inductor()
+    f = pinned(built(lambda x: torch.relu(x) * 2.125, exact=True, hints=()), "exact")
+    f(X)
+    assert_same(f(X), torch.relu(X) * 2.125)
+    f.cache_clear()
+    gc.collect()
+    assert [now - then for now, then in zip(kept_by_inductor(), before, strict=True)] == [set()] * len(before)
+
+
 def test_a_build_that_is_evicted_leaves_nothing_behind() -> None:
     """The least recently used build beyond ``max_builds`` is let go; its choice stays, and is built again unasked."""
     os.environ["SHAPEDISPATCH_MAX_BUILDS"] = "2"

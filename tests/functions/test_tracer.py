@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import collections
+import contextvars
 import gc
 import threading
 import types
@@ -14,9 +15,11 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental import symbolic_shapes
 
 from shapedispatch import Variant
-from shapedispatch.functions.compile import tracer
+from shapedispatch.functions.compile import graph, tracer
 from shapedispatch.functions.compile.build import Trace
 from shapedispatch.functions.compile.inductor import effects_only
 from shapedispatch.functions.compile.tracer import Untraceable, trace
@@ -587,3 +590,46 @@ def test_what_a_trace_was_made_with_is_collected() -> None:
     for _ in range(3):
         looked_at(scaled_by_entry, x)
     assert all(map(int.__le__, held(), before))
+
+
+def rectified(x: Tensor) -> Tensor:
+    """Guarded by what torch is, and what its function is."""
+    return torch.relu(x) * 2
+
+
+def test_no_guard_of_a_trace_is_held_by_what_it_looks_at() -> None:
+    """Modules and functions live as long as the process: neither has a finalizer that holds what Dynamo made."""
+    from torch._dynamo.guards import CheckFunctionManager
+
+    def held() -> tuple[int, int]:
+        gc.collect()
+        finalizers: Any = weakref.finalize
+        return len(finalizers._registry), sum(type(one) is CheckFunctionManager for one in gc.get_objects())
+
+    looked_at(rectified, X)
+    before = held()
+    looked_at(rectified, X)
+    assert held() == before
+
+
+def test_a_trace_leaves_no_variable_in_the_context_and_no_note_of_its_frame() -> None:
+    """Each setting that torch changes for a while has a variable of its own; each frame is noted for a log at exit."""
+
+    def held() -> tuple[int, int]:
+        return len(contextvars.copy_context()), len(torch._dynamo.eval_frame.dynamo_tls.traced_frame_infos)
+
+    looked_at(rectified, X)
+    before = held()
+    looked_at(rectified, X)
+    assert held() == before
+
+
+def test_what_is_remembered_of_fake_tensors_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Results of operators on them, beyond some number, and what was found of symbolic sizes."""
+    monkeypatch.setattr(graph, "FAKE_RESULTS", 3)
+    x = torch.ones(6, 4)
+    torch._dynamo.mark_dynamic(x, 0)
+    looked_at(scaled_by_entry, x)
+    assert len(FakeTensorMode.cache) <= 3
+    evaluated = getattr(symbolic_shapes, "_maybe_evaluate_static_worker", None)
+    assert evaluated is None or evaluated.cache_info().currsize == 0

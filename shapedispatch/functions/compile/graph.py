@@ -7,6 +7,7 @@ torch's private names say of a graph is read here and nowhere else.
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import CodeType
 from typing import Any
@@ -15,6 +16,7 @@ import torch
 import torch._dynamo
 from torch import Tensor
 from torch._dynamo.symbolic_convert import InstructionTranslator
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import GraphModule, Node
 from torch.nn import Module
 from torch.torch_version import TorchVersion
@@ -25,15 +27,16 @@ from ...errors import as_written
 __all__ = [
     "Uncompilable",
     "allow_determinism",
-    "aot_metadata",
     "called",
     "dtypes_of_numbers",
     "effects_of",
+    "forget_fakes",
     "is_transformed",
     "nodes",
     "only_computes",
     "refuse_kernels",
     "refuse_unchecked",
+    "say_nothing_donated",
     "shared_outputs",
     "take_unsafe_views",
     "unguarded_reads",
@@ -185,6 +188,13 @@ def aot_metadata() -> Any:
     return context.fw_metadata if context is not None else None
 
 
+def say_nothing_donated() -> None:
+    """AOTAutograd leaves None where its backward, at retain_graph=True, asks for an empty list of donated buffers."""
+    metadata = aot_metadata()
+    if metadata is not None and getattr(metadata, "bw_donated_idxs", []) is None:
+        metadata.bw_donated_idxs = []
+
+
 def shared_outputs(gm: GraphModule) -> tuple[tuple[int, bool, int], ...]:
     """Which outputs of a graph of operators share memory: (which, whether with an input, with which input or output).
 
@@ -309,3 +319,27 @@ def refuse_kernels(gm: GraphModule) -> None:
 def _is_by_a_tensor(division: Node) -> bool:
     divisor = division.args[1] if len(division.args) > 1 else None
     return isinstance(divisor, Node) and isinstance(divisor.meta.get("val"), Tensor)
+
+
+FAKE_RESULTS = 1000
+"""How many results of operators on fake tensors torch may keep: it has no bound, and each is a kilobyte."""
+
+
+def forget_fakes(environment: Any) -> None:
+    """Let the fake tensors of a trace be collected, with the ``environment`` of their sizes, if they had one.
+
+    A fake tensor holds that by a reference that the collector does not see, and what was computed for it is in caches
+    without a bound, which nobody can ask again.
+    """
+    cache = FakeTensorMode.cache
+    if len(cache) > FAKE_RESULTS:
+        cache.clear()
+    if environment is None:
+        return
+    for name in ("tracked_fakes", "fake_tensor_cache"):
+        if kept := getattr(environment, name, None):
+            kept.clear()
+    kind = type(environment)
+    evaluated = getattr(sys.modules[kind.__module__], "_maybe_evaluate_static_worker", None)
+    for method in (evaluated, *vars(kind).values()):
+        getattr(method, "cache_clear", list)()

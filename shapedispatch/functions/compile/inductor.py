@@ -18,8 +18,9 @@ import torch
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # of torch about torch, and no business of the call that comes first
-    from torch._inductor.codecache import PyCodeCache
+    from torch._inductor.codecache import CppPythonBindingsCodeCache, FxGraphCachePickler, PyCodeCache
     from torch._inductor.compile_fx import compile_fx, compile_fx_inner
+    from torch.compiler._cache import CacheArtifactManager
 
 from ...hit.call import past_wrappers
 from ...keys.key import any_autocast
@@ -93,6 +94,8 @@ def _forget(modules: list[Any]) -> None:
             # A copy of the dict, not a list of its items: making a list may collect garbage, and that end up here.
             for name in [name for name, value in table.copy().items() if value is module]:
                 table.pop(name, None)
+        if not any(other.__file__ == module.__file__ for other in list(PyCodeCache.modules)):
+            getattr(PyCodeCache, "linemaps", {}).pop(module.__file__, None)
     modules.clear()
 
 
@@ -117,7 +120,7 @@ def compiler(options: Mapping[str, Any], code: Code) -> Compile:
         devices = {example.device.type for example in examples if isinstance(example, torch.Tensor)}
         code.notes = tuple(note for device in sorted(devices) for note in table_notes(device))
         written = torch.fx.GraphModule(gm, copy.deepcopy(gm.graph))  # Inductor changes the one that it is given
-        with _modules_kept(code), _autotuning_quiet(), _recursion_limit_kept():
+        with _kept_by_inductor(code), _autotuning_quiet(), _recursion_limit_kept():
             run = _compiled(gm, examples, patches, code, "size_asserts" not in options)
             if run is None:
                 run = _compiled(gm, examples, patches, code, trust=False)
@@ -129,13 +132,27 @@ def compiler(options: Mapping[str, Any], code: Code) -> Compile:
 
 
 @contextlib.contextmanager
-def _modules_kept(code: Code) -> Iterator[None]:
-    """Note the modules that are generated inside."""
-    before = set(map(id, PyCodeCache.modules))
+def _kept_by_inductor(code: Code) -> Iterator[None]:
+    """Note the modules that are generated inside, and have Inductor keep nothing else of what it compiles.
+
+    It keeps a copy of each file of its cache, in case that `torch.compiler.save_cache_artifacts` asks for them, how
+    each kernel for a CPU was compiled, which the generated module has loaded, and the class of each graph.
+    """
+    loaded = CppPythonBindingsCodeCache
+    modules, kernels = set(map(id, PyCodeCache.modules)), set(loaded.cache)
     try:
-        yield
+        with CacheArtifactManager.with_fresh_cache():
+            yield
     finally:
-        code.modules += [module for module in PyCodeCache.modules if id(module) not in before]
+        code.modules += [module for module in PyCodeCache.modules if id(module) not in modules]
+        for key in [key for key in loaded.cache.copy() if key not in kernels]:
+            loaded.cache.pop(key, None)
+            name = f"{key}.{loaded.entry_function}"
+            sys.modules.pop(name, None)
+            getattr(loaded, "_loaded_module_names", set()).discard(name)
+        asked: dict[type, bool] = getattr(FxGraphCachePickler, "_pickleable_type_cache", {})
+        for kind in [kind for kind in asked.copy() if issubclass(kind, torch.fx.GraphModule)]:
+            asked.pop(kind, None)
 
 
 @contextlib.contextmanager

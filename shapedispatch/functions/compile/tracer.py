@@ -9,6 +9,7 @@ stops before anything is run. A function that reads more of an argument than a k
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import logging
 import os
 import re
@@ -24,6 +25,7 @@ import torch._functorch.config
 import torch.compiler.config
 from torch._dynamo import guards as dynamo_guards
 from torch._dynamo import utils as dynamo_utils
+from torch._dynamo.eval_frame import dynamo_tls
 
 from ...backend import Effects
 from ...keys.signature import argument_names, frame_locals, receiver_of, with_code
@@ -34,6 +36,7 @@ from ..guards.guard_filter import (
     GuardFilter,
     Verdict,
     config_guards,
+    finalizers_left_out,
     identities_guarded,
     is_of_a_class_with_values,
     keys_guarded,
@@ -42,7 +45,7 @@ from ..guards.guard_filter import (
 )
 from ..guards.object_guard import place_guards, registration_guards
 from .build import GRAPH, Trace
-from .graph import aot_metadata, called, effects_of, nodes, unguarded_reads
+from .graph import called, effects_of, forget_fakes, nodes, say_nothing_donated, unguarded_reads
 
 __all__ = ["GraphCompiler", "Replaced", "Untraceable", "trace"]
 
@@ -75,10 +78,16 @@ def trace(
     ``tag`` goes into Inductor's cache keys: one hint's artifact is else served for every hint. With ``number_inputs``
     the numbers of the call become inputs of the build instead of constants.
     """
+
+    def once() -> Trace:
+        # In a context of its own: each setting that is changed for a while leaves a variable there for good.
+        session = Session(fn, args, kwargs, compile_graph)
+        return contextvars.copy_context().run(session.trace, tag, number_inputs)
+
     for _ in range(TRIES - 1):
         with contextlib.suppress(Replaced):
-            return Session(fn, args, kwargs, compile_graph).trace(tag, number_inputs)
-    return Session(fn, args, kwargs, compile_graph).trace(tag, number_inputs)
+            return once()
+    return once()
 
 
 TRIES = 3
@@ -155,6 +164,7 @@ class Session:
 
         twin = _fresh_copy(self.fn)
         compiled = torch.compile(twin, fullgraph=True, backend=_backend, options={"guard_filter_fn": _filter_guards})
+        noted = len(dynamo_tls.traced_frame_infos)
         try:
             with compiler_config(tag, number_inputs), self.active():
                 compiled(*self.args, **self.kwargs)
@@ -167,6 +177,7 @@ class Session:
             # object and its entry keep each other alive.
             entries = [(entry.code, entry.guard_manager) for entry in _debug_get_cache_entry_list(twin.__code__)]
             reset_code(twin.__code__)
+            del dynamo_tls.traced_frame_infos[noted:]
             self._let_go()
         return entries
 
@@ -176,17 +187,11 @@ class Session:
         return f" (it asks {', '.join(names)}, and is told what plain is told: no)" if names else ""
 
     def _let_go(self) -> None:
-        """Let the trace's fake tensors be collected, and what Dynamo notes of each trace for its own messages.
+        """Let the trace be collected, and what Dynamo notes of each trace for its own messages.
 
-        A fake tensor holds the environment of its sizes by a reference that the collector does not see, and what was
-        computed for an environment is in caches without a bound, which nobody can ask again. Dynamo also keeps each
-        wrapper that `torch.compile` makes of `_backend`.
+        Dynamo also keeps each wrapper that `torch.compile` makes of `_backend`.
         """
-        if self.shape_env is not None:
-            kept = [getattr(self.shape_env, name, None) for name in ("tracked_fakes", "fake_tensor_cache")]
-            methods = vars(type(self.shape_env)).values()
-            for clear in (*(one.clear for one in kept if one), *(getattr(one, "cache_clear", list) for one in methods)):
-                clear()
+        forget_fakes(self.shape_env)
         noted = dynamo_utils.get_metrics_context()
         if not noted.in_progress():
             getattr(noted, "_edits", []).clear()
@@ -218,6 +223,7 @@ class Session:
                 identities_guarded(self._is_tracing, self.filter.tensors),
                 tracing_hidden(self._is_tracing, self.asked.append),
                 keys_guarded(self._is_tracing),
+                finalizers_left_out(self._is_tracing),
             ):
                 yield
         finally:
@@ -238,7 +244,7 @@ class Session:
         self.guards = (*settings, *tracing_guards(self.asked), *registration_guards(seen.classes))
         self.place_guards = place_guards(objects, self.traced, self._names())
         compiled = self.compiled = self.compile_graph(gm, examples)
-        _say_nothing_donated()
+        say_nothing_donated()
         self.effects = effects_of(gm, self.scope, self.arguments, receiver_of(self.fn))
         made = self.made  # not the session, which holds the arguments
 
@@ -330,13 +336,6 @@ def _in_torch(fn: types.FunctionType) -> bool:
 
 
 _TORCH = os.path.join(os.path.dirname(torch.__file__), "")  # noqa: PTH118, PTH120 - texts, as code objects have them
-
-
-def _say_nothing_donated() -> None:
-    """AOTAutograd leaves None where its backward, at retain_graph=True, asks for an empty list of donated buffers."""
-    metadata = aot_metadata()
-    if metadata is not None and getattr(metadata, "bw_donated_idxs", []) is None:
-        metadata.bw_donated_idxs = []
 
 
 def _reason(error: Exception) -> str:

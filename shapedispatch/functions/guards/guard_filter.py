@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -17,7 +18,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 from torch._dynamo import eval_frame, external_utils, symbolic_convert, variables
-from torch._dynamo.guards import GuardBuilder, install_guard
+from torch._dynamo.guards import CheckFunctionManager, GuardBuilder, install_guard
 from torch.fx import _symbolic_trace as symbolic_trace
 from torch.nn import Module
 from torch.torch_version import TorchVersion
@@ -31,6 +32,7 @@ __all__ = [
     "GuardFilter",
     "Verdict",
     "config_guards",
+    "finalizers_left_out",
     "identities_guarded",
     "is_of_a_class_with_values",
     "keys_guarded",
@@ -148,6 +150,30 @@ def identities_guarded(tracing: Callable[[], bool], keyed: Collection[str]) -> I
         yield
     finally:
         handlers.update(before)
+
+
+@contextlib.contextmanager
+def finalizers_left_out(tracing: Callable[[], bool]) -> Iterator[None]:
+    """Have no object that is guarded by what it is hold the guards until it dies, in a thread that is ``tracing``.
+
+    Dynamo would take the code out of its own cache then, where a trace no longer is; that the objects live is asked by
+    the guard on the code. Most of them (modules, their functions) die with the process.
+    """
+    maker: Any = CheckFunctionManager
+    original = maker.id_ref
+
+    def id_ref(checks: Any, value: object, *name: Any) -> Any:
+        if not tracing():
+            return original(checks, value, *name)
+        with contextlib.suppress(TypeError):  # of what nothing refers to weakly
+            checks._weakrefs.setdefault(id(value), weakref.ref(value))
+        return id(value)
+
+    try:
+        maker.id_ref = id_ref
+        yield
+    finally:
+        maker.id_ref = original
 
 
 def _guarding(handler: Handler, tracing: Callable[[], bool], keyed: Collection[str]) -> Handler:
