@@ -6,6 +6,10 @@ Some fifty functions, methods and modules (`soaked.py`) are called in one proces
 autocast, from several threads, in forked children; tables are small, so that choices leave; they are cleared, the mode
 is set to others, modules and globals change, choices are stored and read back. Each call is compared with the function
 as written: result, aliasing, what was written, gradients, random numbers, errors. Ends with 1 where anything differs.
+
+Memory is what the process holds once malloc has given back what is free (``rss_mb``), and the objects that Python holds
+(``python_blocks``); how much either grows is fitted to the second half. Python never unloads a shared library, and each
+kernel that Inductor compiles for a CPU is one (``libraries``): that part grows with the builds, and only on a CPU.
 """
 
 from __future__ import annotations
@@ -13,6 +17,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import copy
+import ctypes
 import gc
 import os
 import random
@@ -74,6 +79,7 @@ def told(found: Mapping[str, Any]) -> str:
     """The state of a run in a line."""
     slope = found["slope_mb_per_hour"]
     memory = f"{found['rss_mb'][-1][1]:.1f} MB" + (f", {slope:+.2f} MB an hour" if slope is not None else "")
+    memory += f", {found['python_blocks'][-1][1]:,} blocks, {found['libraries'][-1][1]} libraries"
     return f"{found['seconds']:.0f} s, {found['calls']:,} calls, {found['differences']} differences, {memory}"
 
 
@@ -208,6 +214,8 @@ class Soak:
         self.tally = Tally()
         self.mode: Any = None
         self.memory: list[tuple[float, float]] = []
+        self.blocks: list[tuple[float, int]] = []
+        self.libraries: list[tuple[float, int]] = []
 
     def run(self, seconds: float) -> Iterator[dict[str, Any]]:
         """Until the time is over; gives what was found, now and then and at the end."""
@@ -329,11 +337,20 @@ class Soak:
 
     # -- what is found
 
+    def slope(self, points: Sequence[tuple[float, float]]) -> float | None:
+        """Of all but the first half, in which caches fill up."""
+        return slope([point for point in points if point[0] > points[-1][0] / 2])
+
     def look(self, seconds: float) -> None:
-        """Note how much memory the process holds."""
+        """Note how much memory the process holds, without what is freed already."""
         gc.collect()
-        pages = int(Path("/proc/self/statm").read_text().split()[1])
-        self.memory.append((round(seconds, 1), round(pages * os.sysconf("SC_PAGE_SIZE") / 2**20, 2)))
+        if trim := getattr(ctypes.CDLL(None), "malloc_trim", None):  # glibc's
+            trim(0)
+        at, pages = round(seconds, 1), int(Path("/proc/self/statm").read_text().split()[1])
+        self.memory.append((at, round(pages * os.sysconf("SC_PAGE_SIZE") / 2**20, 2)))
+        self.blocks.append((at, sys.getallocatedblocks()))
+        files = {line.split()[-1] for line in Path("/proc/self/maps").read_text().splitlines() if ".so" in line}
+        self.libraries.append((at, len(files)))
 
     def found(self, seconds: float) -> dict[str, Any]:
         """All of it, for the result."""
@@ -349,8 +366,11 @@ class Soak:
             "notes": self.tally.notes,
             "events": dict(self.tally.events),
             "since_each_was_cleared": sums,
-            "slope_mb_per_hour": slope([point for point in self.memory if point[0] > seconds / 4]),
+            "slope_mb_per_hour": self.slope(self.memory),
+            "slope_blocks_per_hour": self.slope(self.blocks),
             "rss_mb": self.memory,
+            "python_blocks": self.blocks,
+            "libraries": self.libraries,
             "calls_by_function": dict(self.tally.calls),
         }
 
