@@ -633,3 +633,17 @@ def test_what_is_remembered_of_fake_tensors_is_bounded(monkeypatch: pytest.Monke
     assert len(FakeTensorMode.cache) <= 3
     evaluated = getattr(symbolic_shapes, "_maybe_evaluate_static_worker", None)
     assert evaluated is None or evaluated.cache_info().currsize == 0
+
+
+def test_what_is_remembered_of_a_trace_for_its_effects_holds_no_graph() -> None:
+    """It is kept for each of hundreds of families of calls, and is never run."""
+
+    def graphs() -> int:
+        gc.collect()
+        return sum(type(one) is torch.fx.Graph for one in gc.get_objects())
+
+    looked_at(rectified, X)
+    before = graphs()
+    look = looked_at(rectified, X.double())
+    assert graphs() <= before
+    assert not look.accepts({"x": X.double()})

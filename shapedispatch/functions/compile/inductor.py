@@ -292,13 +292,21 @@ def _is_about_sizes(target: Any) -> bool:
 
 
 def effects_only(gm: torch.fx.GraphModule, examples: Sequence[Any]) -> Run:
-    """Trace through autograd without compiling anything: for a function's effects alone."""
+    """Trace through autograd without compiling anything: for a function's effects alone, which hold no graph.
+
+    What is learned of calls is remembered for hundreds of families, and is never run.
+    """
     from torch._dynamo.backends.common import aot_autograd
 
     def keep(graph: torch.fx.GraphModule, _: Sequence[Any]) -> Run:
         return graph.forward
 
-    return aot_autograd(fw_compiler=keep, bw_compiler=keep)(gm, examples)
+    aot_autograd(fw_compiler=keep, bw_compiler=keep)(gm, examples)
+    return _not_run
+
+
+def _not_run(*_: Any) -> Any:
+    raise AssertionError("a trace for effects alone is not run")
 
 
 def _only_views(gm: torch.fx.GraphModule) -> bool:
