@@ -148,7 +148,7 @@ def sound(store: Store) -> Iterator[None]:
 def rows_or_fail(store: Store, kernel: str | None = None, kind: str | None = None) -> list[Row]:
     """The rows of the kernels that have ``kernel`` in their names; a sentence where there is none."""
     with sound(store):
-        rows = [row for row in store.rows() if kind is None or row.kind == kind]
+        rows = store.rows(kind=kind)  # type: ignore[arg-type]  # one of the words that the command takes
     found = [row for row in rows if kernel is None or kernel in row.kernel]
     if not rows:
         raise Failed(f"nothing is stored in {store.path}" + (f" of kind {kind}" if kind else ""))

@@ -124,8 +124,9 @@ class Store:
         return [*self.rows(kernel, "choice"), *shipped]
 
     def rows(self, kernel: str | None = None, kind: Kind | None = None) -> list[Row]:
-        """The user's own rows, sorted; those in shipped files are not among them."""
-        return sorted(self._disk.rows(kernel, kind), key=lambda row: (row.kernel, row.kind, row.key, row.identity))
+        """The user's own rows, sorted; not those in shipped files, nor verdicts where they are not asked for."""
+        rows = [row for row in self._disk.rows(kernel, kind) if row.kind != "verdict" or kind == "verdict"]
+        return sorted(rows, key=lambda row: (row.kernel, row.kind, row.key, row.identity))
 
     def why(self, kernel: str, key: str, environment: Environment | None = None) -> tuple[str, ...]:
         """Why a key is found, found with differences, or not found: sentences, with the nearest stored key's."""
