@@ -11,7 +11,7 @@ from torch import Tensor
 
 from shapedispatch import shapedispatch
 
-__all__ = ["Ladder", "assert_same", "built", "no_time", "pinned"]
+__all__ = ["Ladder", "as_written", "assert_same", "built", "no_time", "pinned"]
 
 
 class Ladder:
@@ -32,6 +32,14 @@ class Ladder:
 def no_time(*_: Any) -> Any:
     """A maker of stopwatches for tests in which nothing may be timed."""
     raise AssertionError("something was timed")
+
+
+def as_written(gm: torch.fx.GraphModule, examples: Sequence[Any]) -> Callable[..., Any]:
+    """A graph compiler that leaves the graph as it is, to be run."""
+    from shapedispatch.functions.compile.inductor import effects_only
+
+    effects_only(gm, examples)
+    return gm.forward
 
 
 def built(fn: Callable[..., Any] | None = None, /, **given: Any) -> Any:

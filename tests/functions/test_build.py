@@ -7,15 +7,15 @@ import torch
 from torch import Tensor, nn
 
 from shapedispatch.functions.compile.build import Trace
-from shapedispatch.functions.compile.inductor import effects_only
 from shapedispatch.functions.compile.tracer import trace
+from tests.helpers import as_written
 
 X = torch.linspace(-1, 1, 32).reshape(4, 8)
 
 
 def traced(fn: Any, *args: Any) -> Trace:
     """What stands for a function's class of calls; its code runs the graph as traced."""
-    return trace(fn, args, {}, effects_only, tag="test")
+    return trace(fn, args, {}, as_written, tag="test")
 
 
 def doubled(x: Tensor) -> Tensor:
@@ -84,7 +84,7 @@ def test_the_guards_on_sizes_can_be_read() -> None:
     def halves(x: Tensor) -> Tensor:
         return x * 2 if x.shape[0] % 2 == 0 else x
 
-    found = trace(halves, (fake,), {}, effects_only, tag="test")
+    found = trace(halves, (fake,), {}, as_written, tag="test")
     assert any("size()[0] % 2" in guard for guard in found.shape_guards())
     assert traced(doubled, X).shape_guards() == []
 

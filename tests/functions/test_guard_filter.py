@@ -10,11 +10,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from shapedispatch.functions.compile.inductor import effects_only
 from shapedispatch.functions.compile.tracer import trace
 from shapedispatch.functions.guards import guard_filter
 from shapedispatch.functions.guards.guard_filter import GuardFilter, Verdict
-from tests.helpers import assert_same, built
+from tests.helpers import as_written, assert_same, built
 
 
 @dataclass
@@ -225,7 +224,7 @@ QUESTIONS = (
 @pytest.mark.filterwarnings("ignore:`torch._utils.is_compiling")
 def test_code_that_asks_whether_it_is_compiled_is_told_what_plain_is_told(asks: Callable[[], bool]) -> None:
     """Whatever it asks: else it would leave out in a build what it does without one."""
-    looked = trace(lambda x: x * 2 if asks() else x * 3, (torch.ones(3),), {}, effects_only, tag="test")
+    looked = trace(lambda x: x * 2 if asks() else x * 3, (torch.ones(3),), {}, as_written, tag="test")
     assert torch.equal(looked.call(torch.ones(3)), torch.full((3,), 3.0))
 
 
@@ -236,7 +235,7 @@ def test_an_operator_in_python_is_told_what_plain_is_told() -> None:
     def asking(x: Tensor) -> Tensor:
         return x * (2 if torch.compiler.is_compiling() else 3)
 
-    looked = trace(lambda x: asking(x), (torch.ones(3),), {}, effects_only, tag="test")
+    looked = trace(lambda x: asking(x), (torch.ones(3),), {}, as_written, tag="test")
     assert torch.equal(looked.call(torch.ones(3)), torch.full((3,), 3.0))
 
 
@@ -265,7 +264,7 @@ def test_what_is_checked_where_nothing_compiles_is_checked() -> None:
 def test_a_dispatcher_in_a_function_is_inlined() -> None:
     """It asks the same to know whether it is to step aside, and is told the truth."""
     inner = built(lambda x: x * 3, exact=True, hints=())
-    looked = trace(lambda x: inner(x) + 1, (torch.ones(3),), {}, effects_only, tag="test")
+    looked = trace(lambda x: inner(x) + 1, (torch.ones(3),), {}, as_written, tag="test")
     assert torch.equal(looked.call(torch.ones(3)), torch.full((3,), 4.0))
     assert inner.cache_info().misses == 0
 
@@ -277,7 +276,7 @@ def test_a_function_that_asks_whether_fx_traces_is_asked_again() -> None:
     def asking(x: Tensor) -> Tensor:
         return x * 2 if fx.is_fx_tracing() else x * 3
 
-    looked = trace(asking, (torch.ones(3),), {}, effects_only, tag="test")
+    looked = trace(asking, (torch.ones(3),), {}, as_written, tag="test")
     assert looked.check()((torch.ones(3),), {})
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(fx, "_is_fx_tracing_flag", True)
