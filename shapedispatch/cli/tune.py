@@ -106,12 +106,7 @@ def warm(name: str, wants_json: bool) -> None:
     if not jobs:
         raise Failed(f"nothing that is to be built is stored for {kernel} on this machine")
     found = run_jobs(jobs, None, "loading")
-    if wants_json:
-        as_json(sweep_json(kernel, found.choices, words(here())))
-    elif found.choices:
-        screen().print(choices_table(kernel, found.choices))
-    for failure in found.failures:
-        click.echo(f"not loaded: {failure}", err=True)
+    _show(kernel, found, wants_json, "loaded")
     click.get_current_context().exit(INTERRUPTED if found.interrupted else 1 if found.failures else 0)
 
 
@@ -148,14 +143,18 @@ def _do(job: Job, found: Outcome, under: str | None) -> None:
         found.failures.append(f"{job.label}: {error if isinstance(error, UsageError) else in_a_line(error)}")
 
 
-def _report(dispatcher: Any, found: Outcome, wants_json: bool) -> None:
-    kernel = dispatcher.core.backend.name
+def _show(kernel: str, found: Outcome, wants_json: bool, done: str) -> None:
+    """What was found, as a table or JSON, and what could not be ``done``."""
     if wants_json:
         as_json(sweep_json(kernel, found.choices, words(here())))
     elif found.choices:
         screen().print(choices_table(kernel, found.choices))
     for failure in found.failures:
-        click.echo(f"not tuned: {failure}", err=True)
+        click.echo(f"not {done}: {failure}", err=True)
+
+
+def _report(dispatcher: Any, found: Outcome, wants_json: bool) -> None:
+    _show(dispatcher.core.backend.name, found, wants_json, "tuned")
     persist = _not_kept(dispatcher) if found.choices else None
     if persist:
         click.echo(f"not kept: {persist}", err=True)

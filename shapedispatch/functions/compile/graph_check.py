@@ -147,15 +147,11 @@ def _first_wrong(
     for i, (p, a, r) in enumerate(zip(plain, actual, right, strict=True)):
         if p.shape != a.shape or p.dtype != a.dtype:
             return f"tensor {i} is {tuple(a.shape)} {a.dtype} where the graph has {tuple(p.shape)} {p.dtype}"
-        if p.numel() and not _equal(p, a):
+        if p.numel() and not torch.equal(p, a):
             found = inaccuracy(p, a, r, lambda i=i: moved(i), f"tensor {i} of the graph's")  # type: ignore[misc]
             if found:
                 return found
     return None
-
-
-def _equal(one: Tensor, other: Tensor) -> bool:
-    return bool(torch.equal(one, other))
 
 
 # ------------------------------------------------------------------------------------------------------------- one run

@@ -27,7 +27,7 @@ _VALUES_MATTER = frozenset((
     "binomial", "histc", "bincount", "binary_cross_entropy", "binary_cross_entropy_backward", "_assert_async",
     "_assert_scalar", "repeat_interleave", "_unique2", "unique_consecutive", "unique_dim", "linalg_cholesky_ex",
     "_linalg_check_errors", "linalg_eigh", "searchsorted", "bucketize", "grid_sampler_2d", "grid_sampler_3d",
-    "_standard_gamma", "_sample_dirichlet", "normal", "segment_reduce", "equal", "allclose",
+    "_standard_gamma", "_sample_dirichlet", "normal", "segment_reduce", "equal", "allclose", "_ctc_loss",
 ))
 # fmt: on
 """Operators that look at values: they raise at some, or take them for sizes or places."""
