@@ -1,12 +1,12 @@
-"""Is any build refused that is as good as plain? Every operator of torch's own database, decorated, in four ways.
+"""Is any build refused that is as good as plain? Every operator of torch's own database, decorated, in eight ways.
 
-Each operator's sample calls run decorated in float32, bfloat16 and float16, and in float32 under autocast. Where the
-build is refused for its numbers, this script runs the build, plain and the operator in float64 itself, on the sample
-and on other values, and compares the largest and the mean error. It shares no code with the check that has refused. A
-refusal is *false* where the build errs by no more than plain does.
+Each operator's first sample runs decorated in float32, bfloat16 and float16, and in float32 under autocast, with and
+without gradients. Where the build is refused for its numbers, this script runs the build, plain and the operator in
+float64 itself, forward and backward, on the sample and on other values, and compares the largest and the mean error. It
+shares no code with the check that has refused. A refusal is *false* where the build errs by no more than plain does.
 
-`python benchmarks/false_refusals.py --jobs 16 --json FILE`; `--only softmax` shows one operator. Torch's database needs
-the package expecttest.
+`python benchmarks/false_refusals.py --jobs 16`; `--only softmax` shows one operator. Torch's database needs the package
+expecttest.
 """
 
 from __future__ import annotations
@@ -20,53 +20,86 @@ import sys
 import tempfile
 import time
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
 import torch
+from common import banner, options, write
 from torch import Tensor
 
-WAYS = ("float32", "bfloat16", "float16", "autocast")
-SAMPLES = 1
-"""Sample calls of each operator and way."""
 NUMBERS = ("where plain has", "differs in", "has nan", "other memory")
 """What the reasons of refusals for numbers hold."""
 
 
-def asked(only: Sequence[str]) -> list[tuple[Any, str]]:
-    """Every operator in every way that it runs in on the CPU."""
+@dataclass(frozen=True)
+class Way:
+    """How an operator is called: the dtype of its sample, or ``autocast``; whether gradients are asked for."""
+
+    kind: str
+    grad: bool
+    device: str
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """What the sample is made in."""
+        return torch.float32 if self.kind == "autocast" else getattr(torch, self.kind)  # type: ignore[no-any-return]
+
+    def around(self) -> AbstractContextManager[Any]:
+        """What the calls run in."""
+        return torch.autocast(self.device, torch.bfloat16) if self.kind == "autocast" else nullcontext()
+
+    def serves(self, op: Any) -> bool:
+        """Whether the operator can be called so."""
+        known = op.supported_backward_dtypes(self.device) if self.grad else op.supported_dtypes(self.device)
+        return self.dtype in known and (op.supports_autograd or not self.grad)
+
+    def __str__(self) -> str:
+        return self.kind + (" with gradients" if self.grad else "")
+
+
+def asked(only: Sequence[str], device: str) -> list[tuple[Any, Way]]:
+    """Every operator in every way that it runs in on the device."""
     from torch.testing._internal.common_methods_invocations import op_db
 
-    found = []
-    for op, way in itertools.product(op_db, WAYS):
-        if dtype_of(way) in op.supported_dtypes("cpu") and (not only or op.name in only):
-            found.append((op, way))
-    return found
+    kinds = ("float32", "bfloat16", "float16", "autocast")
+    ways = [Way(kind, grad, device) for grad in (False, True) for kind in kinds]
+    chosen = [op for op in op_db if not only or op.name in only]
+    return [(op, way) for op, way in itertools.product(chosen, ways) if way.serves(op)]
 
 
-def dtype_of(way: str) -> torch.dtype:
-    """What the samples are made in."""
-    return torch.float32 if way == "autocast" else getattr(torch, way)  # type: ignore[no-any-return]
-
-
-def around(way: str) -> AbstractContextManager[Any]:
-    """What the calls run in."""
-    return torch.autocast("cpu", torch.bfloat16) if way == "autocast" else nullcontext()
-
-
-def floats(value: Any) -> list[Tensor]:
-    """The floating-point tensors of a result, in order."""
+def tensors(value: Any) -> list[Tensor]:
+    """The floating-point tensors of a call or a result, in order."""
     leaves = torch.utils._pytree.tree_leaves(value)
-    return [leaf.detach() for leaf in leaves if isinstance(leaf, Tensor) and leaf.is_floating_point()]
+    return [leaf for leaf in leaves if isinstance(leaf, Tensor) and leaf.is_floating_point()]
 
 
 def changed(value: Any, fn: Callable[[Tensor], Tensor]) -> Any:
-    """The arguments with each floating-point tensor put through ``fn``, others copied."""
-    return torch.utils._pytree.tree_map_only(
-        Tensor, lambda t: fn(t.detach()) if t.is_floating_point() else t.detach().clone(), value
-    )
+    """The arguments with each floating-point tensor put through ``fn``, others copied; with gradients as before."""
+
+    def of(leaf: Tensor) -> Tensor:
+        new = fn(leaf.detach()) if leaf.is_floating_point() else leaf.detach().clone()
+        return new.requires_grad_(leaf.requires_grad)
+
+    return torch.utils._pytree.tree_map_only(Tensor, of, value)
+
+
+def answers(fn: Callable[..., Any], call: Any, way: Way, cotangents: int) -> list[Tensor]:
+    """What the call gives: its results, and the gradients of its inputs for random cotangents."""
+    with torch.set_grad_enabled(way.grad):
+        results = tensors(fn(*call[0], **call[1]))
+    differentiable = [result for result in results if result.requires_grad]
+    inputs = [tensor for tensor in tensors(call) if tensor.requires_grad]
+    found = [result.detach() for result in results]
+    if differentiable and inputs:
+        torch.manual_seed(cotangents)
+        given = [torch.rand(one.shape, device=one.device, dtype=torch.bfloat16).to(one.dtype) for one in differentiable]
+        found += [
+            one for one in torch.autograd.grad(differentiable, inputs, given, allow_unused=True) if one is not None
+        ]
+    return found
 
 
 def errors(results: Sequence[Tensor], right: Sequence[Tensor]) -> tuple[float, float]:
@@ -84,73 +117,73 @@ def errors(results: Sequence[Tensor], right: Sequence[Tensor]) -> tuple[float, f
     return largest, total / max(count, 1)
 
 
-def compared(op: Any, build: Callable[..., Any], way: str, args: Any, kwargs: Any) -> Iterator[tuple[float, ...]]:
+def compared(op: Any, build: Callable[..., Any], way: Way, call: Any) -> Iterator[tuple[float, ...]]:
     """The errors of the build and of plain, on the sample and on other values of its scale."""
-    torch.manual_seed(3)
-    for spread in (0.0, 0.3):
-        given = changed((args, kwargs), lambda t, s=spread: t * (1 + s * torch.rand_like(t)))  # type: ignore[misc]
-        with torch.no_grad():
-            wide = changed(given, Tensor.double)
-            right = floats(op.op(*wide[0], **wide[1]))
-            with around(way):
-                plain, again = changed(given, Tensor.clone), changed(given, Tensor.clone)
-                yield (*errors(floats(build(*again[0])), right), *errors(floats(op.op(*plain[0], **plain[1])), right))
+    for seed, spread in enumerate((0.0, 0.3)):
+        torch.manual_seed(seed)
+        given = changed(call, lambda t, s=spread: t * (1 + s * torch.rand_like(t)))  # type: ignore[misc]
+        right = answers(op.op, changed(given, Tensor.double), way, seed)
+        with way.around():
+            by_build = answers(build, changed(given, Tensor.clone), way, seed)
+            by_plain = answers(op.op, changed(given, Tensor.clone), way, seed)
+        yield (*errors(by_build, right), *errors(by_plain, right))
 
 
-def refusals(op: Any, way: str) -> Iterator[dict[str, Any]]:
-    """What is refused for its numbers, and whether it is worse than plain."""
+def asked_of(op: Any, way: Way) -> dict[str, Any]:
+    """Whether a build was refused for its numbers, and whether it is worse than plain."""
     from shapedispatch import shapedispatch
 
     torch.manual_seed(0)
-    for sample in itertools.islice(op.sample_inputs("cpu", dtype_of(way), requires_grad=False), SAMPLES):
-        kwargs = sample.kwargs
-        f = shapedispatch(lambda *args, kw=kwargs: op.op(*args, **kw), exact=True, hints=(), store=False, mutates=())
-        args = (sample.input, *sample.args)
-        with around(way), torch.no_grad():
-            f(*args)
-            choices = f.choices()
-        reasons = [
-            reason for choice in choices for r in choice.refusals if r.variant == "exact" for reason in r.reasons
-        ]
-        told = next((reason for reason in reasons if any(part in reason for part in NUMBERS)), None)
-        builds = list(f.core.table.builds())
-        yield {"built": bool(builds), "refused": told}
-        if told and builds:
-            found = list(compared(op, builds[0].run, way, args, kwargs))
-            worse = any(b > p for one in found for b, p in ((one[0], one[2]), (one[1], one[3])))
-            yield {"operator": op.name, "way": way, "reason": told, "errors": found, "false": not worse}
+    sample = next(iter(op.sample_inputs(way.device, way.dtype, requires_grad=way.grad)))
+    call = ((sample.input, *sample.args), sample.kwargs)
+
+    def asked(*args: Any, **kwargs: Any) -> Any:
+        return op.op(*args, **kwargs)
+
+    f = shapedispatch(asked, exact=True, hints=(), store=False, mutates=())
+    with way.around(), torch.set_grad_enabled(way.grad):
+        f(*call[0], **call[1])
+    choices = f.choices()
+    reasons = [reason for choice in choices for r in choice.refusals if r.variant == "exact" for reason in r.reasons]
+    told = next((reason for reason in reasons if any(part in reason for part in NUMBERS)), None)
+    builds = list(f.core.table.builds())
+    found: dict[str, Any] = {"operator": op.name, "way": str(way), "built": bool(builds), "refused": told}
+    if told and builds:
+        found["errors"] = list(compared(op, builds[0].run, way, call))
+        found["false"] = not any(b > p for e in found["errors"] for b, p in ((e[0], e[2]), (e[1], e[3])))
+    return found
 
 
-def work(part: str, only: Sequence[str], skip: int) -> None:
+def work(part: str, chosen: argparse.Namespace) -> None:
     """Ask every n-th operator, a line of JSON each."""
     index, count = map(int, part.split("/"))
-    for number, (op, way) in list(enumerate(asked(only)[index::count]))[skip:]:
-        lines: list[dict[str, Any]] = []
+    for number, (op, way) in list(enumerate(asked(chosen.only, chosen.device)[index::count]))[chosen.skip :]:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                lines = list(refusals(op, way))
+                found = asked_of(op, way)
         except Exception as error:  # noqa: BLE001 - a sample that does not run has nothing to show
-            lines = [{"failed": f"{op.name} {way}: {type(error).__name__}"}]
+            found = {"operator": op.name, "way": str(way), "failed": f"{type(error).__name__}: {error}"[:200]}
         torch._dynamo.reset()
-        print(json.dumps({"number": number, "lines": lines}), flush=True)
+        print(json.dumps(found | {"number": number}), flush=True)
 
 
-def gathered(jobs: int, only: Sequence[str], until: float) -> list[dict[str, Any]]:
+def gathered(chosen: argparse.Namespace) -> list[dict[str, Any]]:
     """What all processes tell; one that ends is started again after the operator that ended it."""
-    files = [tempfile.TemporaryFile("w+") for _ in range(jobs)]  # noqa: SIM115 - they outlive this line
+    files = [tempfile.TemporaryFile("w+") for _ in range(chosen.jobs)]  # noqa: SIM115 - they outlive this line
     running: dict[int, subprocess.Popen[Any]] = {}
+    until = time.monotonic() + chosen.seconds
 
     def start(i: int, skip: int) -> None:
-        command = [sys.executable, __file__, "--part", f"{i}/{jobs}", "--skip", str(skip)]
-        command += [part for name in only for part in ("--only", name)]
+        command = [sys.executable, __file__, "--part", f"{i}/{chosen.jobs}", "--skip", str(skip)]
+        command += ["--device", chosen.device, *(part for name in chosen.only for part in ("--only", name))]
         running[i] = subprocess.Popen(command, stdout=files[i], stderr=subprocess.DEVNULL)
 
     def told(i: int) -> list[dict[str, Any]]:
         files[i].seek(0)
         return [json.loads(line) for line in files[i] if line.startswith("{") and line.endswith("\n")]
 
-    for i in range(jobs):
+    for i in range(chosen.jobs):
         start(i, 0)
     while running and time.monotonic() < until:
         time.sleep(1)
@@ -161,42 +194,47 @@ def gathered(jobs: int, only: Sequence[str], until: float) -> list[dict[str, Any
                     start(i, told(i)[-1]["number"] + 2 if told(i) else 1)
     for process in running.values():
         process.kill()
-    return [line for i in range(jobs) for one in told(i) for line in one["lines"]]
+    return [line for i in range(chosen.jobs) for line in told(i)]
 
 
-def main() -> None:
-    """Ask all, write the list."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("--only", action="append", default=[])
+def own_options(parser: argparse.ArgumentParser) -> None:
+    """What this script takes besides what all take."""
+    parser.add_argument("--jobs", type=int, default=2, help="how many processes at a time")
+    parser.add_argument("--only", action="append", default=[], help="ask this operator alone")
     parser.add_argument("--seconds", type=float, default=math.inf, help="ask no more after so many")
-    parser.add_argument("--json", type=Path)
     parser.add_argument("--part", help=argparse.SUPPRESS)
     parser.add_argument("--skip", type=int, default=0, help=argparse.SUPPRESS)
-    chosen = parser.parse_args()
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Ask all, print, write. Returns the exit code: 1 where a refusal is false."""
+    chosen = options(__doc__, arguments, devices=("cpu", "cuda"), more=own_options)
     torch.set_num_threads(1)
     if chosen.part:
-        work(chosen.part, chosen.only, chosen.skip)
-        return
+        work(chosen.part, chosen)
+        return 0
+    chosen.only = chosen.only or (["softmax", "exp"] if chosen.small else [])
+    ran_on = banner(chosen.device)
     begun = time.monotonic()
-    lines = gathered(chosen.jobs, chosen.only, begun + chosen.seconds)
-    listed = sorted((line for line in lines if "operator" in line), key=lambda line: (line["operator"], line["way"]))
-    document = {
-        "torch": torch.__version__,
-        "command": " ".join(["python", "benchmarks/false_refusals.py", *sys.argv[1:]]),
+    lines = gathered(chosen)
+    refused = sorted((one for one in lines if "errors" in one), key=lambda one: (one["operator"], one["way"]))
+    found = {
         "seconds": round(time.monotonic() - begun),
-        "operators_and_ways": len(asked(chosen.only)),
-        "calls": sum("built" in line for line in lines),
-        "built": sum(bool(line.get("built")) for line in lines),
-        "refused": len(listed),
-        "false": sum(line["false"] for line in listed),
-        "refusals": listed,
+        "jobs": chosen.jobs,
+        "asked": len(asked(chosen.only, chosen.device)),
+        "answered": len(lines),
+        "built": sum(one.get("built", False) for one in lines),
+        "failed": dict(Counter(one["failed"].split(":")[0] for one in lines if "failed" in one)),
+        "refused": len(refused),
+        "false": sum(one["false"] for one in refused),
+        "refusals": refused,
     }
-    text = json.dumps(document, indent=1)
-    if chosen.json:
-        chosen.json.write_text(text + "\n", "utf-8")
-    print(json.dumps({name: value for name, value in document.items() if name != "refusals"}, indent=1))
+    for one in refused:
+        print(f"{'FALSE' if one['false'] else 'worse'}  {one['operator']}, {one['way']}: {one['refused']}")
+    print({name: value for name, value in found.items() if name != "refusals"})
+    write(__file__, found, ran_on, chosen)
+    return int(bool(found["false"]))
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
