@@ -30,6 +30,8 @@ import torch
 from common import banner, options, write
 from torch import Tensor
 
+UNDETERMINED = ("empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided")
+"""Operators whose values are whatever the memory held: plain is not equal to itself."""
 NUMBERS = ("where plain has", "differs in", "has nan", "other memory")
 """What the reasons of refusals for numbers hold."""
 
@@ -66,7 +68,7 @@ def asked(only: Sequence[str], device: str) -> list[tuple[Any, Way]]:
 
     kinds = ("float32", "bfloat16", "float16", "autocast")
     ways = [Way(kind, grad, device) for grad in (False, True) for kind in kinds]
-    chosen = [op for op in op_db if not only or op.name in only]
+    chosen = [op for op in op_db if (op.name in only if only else op.name not in UNDETERMINED)]
     return [(op, way) for op, way in itertools.product(chosen, ways) if way.serves(op)]
 
 

@@ -20,7 +20,7 @@ from ..errors import in_a_line
 from ..keys.tree import device_of, span, tensors
 from ..records import Refusal, Timing
 from .benchmark import CONFIDENCE, BenchResult, ahead, error_us, interleaved_bench, undecided
-from .compare import difference, tolerance_of
+from .compare import autocast_digits, difference, distinct_like, tolerance_of
 from .measure import Timer, free_memory, peak_bytes, recorded_bytes
 from .preserve_state import bytes_to_copy, copy_call, generators, preserve_state
 
@@ -185,7 +185,7 @@ class Trial:
             args, kwargs = self._fresh()
             given = list(tensors((args, kwargs)))
             result = run(*args, **kwargs)
-            gradients = self._backward(result, args, kwargs) if self.grad else ()
+            gradients = self._backward(result, args, kwargs, distinct_like) if self.grad else ()
             if self.device.type == "cuda":
                 torch.cuda.synchronize(self.device)  # an error of the device belongs to the run that made it
             random = generators(self.device)
@@ -197,7 +197,7 @@ class Trial:
         run = getattr(run, "run_on_copies", run)  # a kernel has a way past hooks that a user has set, as above
         args, kwargs = self._fresh()
         if self.grad:
-            return lambda: self._backward(run(*args, **kwargs), args, kwargs)
+            return lambda: self._backward(run(*args, **kwargs), args, kwargs, torch.ones_like)
         return lambda: run(*args, **kwargs)
 
     def _fresh(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -207,14 +207,15 @@ class Trial:
         modules = [value for value in (*self.args, *self.kwargs.values()) if isinstance(value, Module)]
         return [p for module in modules for p in module.parameters() if p.requires_grad]
 
-    def _backward(self, result: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Tensor | None, ...]:
+    def _backward(
+        self, result: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], seed: Callable[[Tensor], Tensor]
+    ) -> tuple[Tensor | None, ...]:
         outputs = [t for t in tensors(result) if t.requires_grad and t.grad_fn is not None]
         leaves = [*(t for t in tensors((args, kwargs)) if t.requires_grad), *self._parameters()]
         if not outputs or not leaves:
             return ()
         # Not backward(): that would add to .grad of the module's parameters.
-        seeds = [torch.ones_like(t) for t in outputs]
-        return torch.autograd.grad(outputs, leaves, seeds, allow_unused=True)
+        return torch.autograd.grad(outputs, leaves, [seed(t) for t in outputs], allow_unused=True)
 
 
 def _aliases(result: Any, given: Sequence[Tensor]) -> tuple[tuple[int, int, int], ...]:
@@ -374,7 +375,11 @@ def _refusal(candidate: Candidate, expected: Outcome, trial: Trial, rules: Rules
     """Why the candidate's numbers disqualify it, or None."""
     try:
         actual = trial.outcome(candidate.run)
-        told = rules.tolerance if isinstance(rules.tolerance, tuple) else tolerance_of(candidate.digits)
+        told = (
+            rules.tolerance
+            if isinstance(rules.tolerance, tuple)
+            else tolerance_of(min(candidate.digits, autocast_digits()))
+        )
         return None if rules.tolerance is False else _outcome_difference(expected, actual, told)
     except Exception as error:  # noqa: BLE001 - the boundary where a candidate is judged; the reason is kept
         return _raised(error)

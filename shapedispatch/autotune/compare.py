@@ -17,7 +17,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["FACTOR", "TOLERANCES", "ULPS", "difference", "inaccuracy", "tolerance_of"]
+from ..keys.key import any_autocast
+
+__all__ = [
+    "FACTOR",
+    "TOLERANCES",
+    "ULPS",
+    "autocast_digits",
+    "difference",
+    "distinct_like",
+    "inaccuracy",
+    "tolerance_of",
+]
 
 TOLERANCES: Mapping[torch.dtype, tuple[float, float]] = {
     torch.float64: (1e-7, 1e-7),
@@ -47,6 +58,23 @@ _OPAQUE = {
     if hasattr(torch, name)
 }
 """Dtypes that torch does no arithmetic in, where it has them: equal or wrong."""
+
+
+def autocast_digits() -> int:
+    """The binary digits of what operators are cast to now: inside of one, where no graph shows the casts, too."""
+    if not any_autocast():
+        return 53
+    dtypes = {torch.get_autocast_dtype(name) for name in ("cpu", "cuda") if torch.is_autocast_enabled(name)}
+    return min((digits for digits, dtype in _BY_DIGITS.items() if dtype in dtypes), default=53)
+
+
+@torch.no_grad()
+def distinct_like(t: Tensor) -> Tensor:
+    """Values that differ, the first of them 1, as what a gradient starts from.
+
+    From ones a softmax's or a normalisation's is zero, and nothing but rounding would be compared.
+    """
+    return torch.arange(t.numel(), dtype=torch.float32, device=t.device).cos_().to(t.dtype).view(t.shape)
 
 
 def tolerance_of(digits: int) -> tuple[float, float] | None:

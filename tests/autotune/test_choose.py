@@ -218,6 +218,31 @@ def test_a_result_without_a_backward_is_fine(fn: Any) -> None:
     assert a.grad is None
 
 
+def test_gradients_that_are_zero_but_for_rounding_are_not_what_is_compared() -> None:
+    """From ones, of all that sums to one: another way to write it rounds otherwise."""
+    a = torch.linspace(-3, 3, 65).requires_grad_()
+
+    def other(a: Tensor) -> Tensor:
+        raised = (a - a.detach().max()).exp()
+        return raised / raised.sum()
+
+    decision = decide(lambda a: a.softmax(0), other, args=(a,), grad=True)
+    assert decision.refusals == ()
+
+
+def test_under_autocast_numbers_are_as_coarse_as_what_it_casts_to() -> None:
+    """Also where the result is in single precision, and where plain casts inside of an operator."""
+    a = torch.linspace(-1, 1, 64).view(8, 8)
+
+    def finer(a: Tensor) -> Tensor:
+        with torch.autocast("cpu", enabled=False):
+            return a @ a
+
+    with torch.autocast("cpu", torch.bfloat16):
+        assert decide(lambda a: (a @ a).float(), finer, args=(a,)).refusals == ()
+        assert decide(lambda a: (a @ a).float(), lambda a: finer(a) * 1.2, args=(a,)).refusals
+
+
 def test_a_repeated_run_uses_one_set_of_copies() -> None:
     """Made once, since copying is no part of the time."""
     a = torch.zeros(3)
