@@ -90,7 +90,8 @@ class Candidate:
         """The entry that runs this for a choice made before."""
         retry = self.build is not None and offer.written is not None and not offer.written
         choice = replace(choice, route=self.route, config=self.config)
-        return Entry(self.run, self.check, choice, self.build, retry)
+        any_state = self.name == "plain" and (self.check is not None or choice.origin == "only")
+        return Entry(self.run, self.check, choice, self.build, retry, any_state)
 
     def wins(
         self,

@@ -65,9 +65,12 @@ class Introspection:
             sizes = ctx.sizes()
         except (Bypass, DimsMismatch) as reason:
             return Choice("plain", "bypass", key=safe_key(args, kwargs), notes=(str(reason),))
-        for entry in ctx.core.table.peek(ctx.key):
-            if entry.lost() or entry.check is None or entry.check(args, kwargs):
+        entries = ctx.core.table.peek(ctx.key)
+        for entry in entries:
+            if entry.lost() or entry.check is None or getattr(entry.check, "look", entry.check)(args, kwargs):
                 return entry.choice
+        if (other := next((entry for entry in entries if entry.any_state), None)) is not None:
+            return replace(other.choice, notes=(*other.choice.notes, _OTHER_STATE))
         if (known := stored_choice(ctx)) is not None:
             return replace(known, sizes=sizes, key=ctx.key)
         why = ctx.core.kernel_store.why(ctx.key, ctx.device) if ctx.core.kernel_store is not None else ()
@@ -150,6 +153,9 @@ class Introspection:
         names = [*(candidate.name for candidate in offer.candidates), *offer.aliases]
         change = f"variants that can run this call: {', '.join(names)}"
         raise NoVariantError(four_parts(call, f"variant {name!r} was asked for", refused, change))
+
+
+_OTHER_STATE = "chosen in another state than the present one; what is best in this one is looked at within some calls"
 
 
 def safe_key(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Key:

@@ -91,7 +91,7 @@ def decide(ctx: MissContext, retune: bool = False, exhaustive: bool = False) -> 
         entry = persist(entry, ctx, instead=retune or bool(unused))
     notes = (*entry.choice.notes, *unused)
     entry = entry.changed(sizes=sizes, key=ctx.key, new_because=new_because, notes=notes)
-    ctx.core.table.publish(ctx.key, entry)
+    ctx.core.table.publish(ctx.key, entry, (ctx.args, ctx.kwargs))
     ctx.core.table.log.decided(entry.choice)
     share_in_bucket(entry.choice, ctx)
     return entry

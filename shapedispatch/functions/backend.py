@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ..backend import ALL, Candidate, Effects, Offer, OfferBuilder, OfferRequest
+from ..hit.call import NowAndThen
 from ..hit.table import Table
 from ..keys.identity import candidates_identity, code_identity
 from ..keys.key import CallSigner, Key
@@ -261,7 +262,7 @@ class TorchFunction(CallSigner):
             return look
         if look.state:
             # Plain is right in every state, but what is fastest, and what may be timed, differs between them.
-            builder.candidates[0] = replace(builder.candidates[0], check=look.check())
+            builder.candidates[0] = replace(builder.candidates[0], check=NowAndThen(look.check()))
         return look.effects
 
     def _trace_of_build(self, call: BuildRequest, memory: Table, request: OfferRequest) -> Trace | None:

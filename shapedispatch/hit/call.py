@@ -6,6 +6,7 @@ what stands behind a dispatcher knows `HitPath.bypass` and `HitPath.miss`.
 
 from __future__ import annotations
 
+import random
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
@@ -19,7 +20,10 @@ from . import profiling
 from .checkpoint import run_in_checkpoint
 from .table import Entry, Table
 
-__all__ = ["HitPath", "Signer", "all_hold", "past_wrappers", "stand_in"]
+__all__ = ["HitPath", "NowAndThen", "Signer", "all_hold", "past_wrappers", "stand_in"]
+
+BETWEEN_LOOKS = 64
+"""Hits on what is right in every state, on average, for each that looks whether the state is still the one."""
 
 Run = Callable[..., Any]
 
@@ -154,6 +158,32 @@ def all_hold(
         return unimplied(nothing if frame is None else frame(args, kwargs))
 
     return check
+
+
+class NowAndThen:
+    """The guards of what is right in every state: asked of one hit in `BETWEEN_LOOKS`, at random.
+
+    Where they do not hold, another variant may be better now. They are asked once more then, by whoever would decide
+    again: the path in C hands such a call to Python. ``look`` asks them always.
+    """
+
+    __slots__ = ("_doubted", "_gaps", "_left", "look")
+
+    def __init__(self, look: Callable[[tuple[Any, ...], Mapping[str, Any]], bool]) -> None:
+        self.look = look
+        self._gaps = random.Random(0)  # not at every n-th: calls that come in turns would be seen one alone
+        self._left, self._doubted = 0, False
+
+    def __call__(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+        """Whether what was chosen may run this call without deciding again."""
+        if self._left > 0:
+            self._left -= 1
+            return True
+        holds = self.look(args, kwargs)
+        if holds or self._doubted:
+            self._left = self._gaps.randint(0, 2 * BETWEEN_LOOKS)
+        self._doubted = not holds and not self._doubted
+        return holds
 
 
 def past_wrappers(whole: Run, first: Run, found: Sequence[Run | None]) -> Run:

@@ -63,6 +63,8 @@ class Entry:
     build: Hashable | None = None
     retry: bool = False
     """Whether plain may answer where ``run`` raises: it is a build, and writes nothing."""
+    any_state: bool = False
+    """Whether it is right in every state: ``check`` is asked now and then, to see whether another should be chosen."""
 
     def lost(self) -> bool:
         """Whether the build has left: the choice stands, and what it needs must be built again."""
@@ -88,10 +90,12 @@ class _Slot:
 
 
 def _in_order(entry: Entry, before: tuple[Entry, ...]) -> tuple[Entry, ...]:
-    """The newest first; plain as all that is left, in any state, behind those that are for one."""
-    if entry.check is not None or (entry.choice.variant, entry.choice.origin) != ("plain", "only"):
+    """The newest first; what is right in any state behind those that are for one."""
+    if entry.check is None and not entry.any_state:
         return (entry, *before)[:STATES_A_KEY]
-    return (*[one for one in before if one.check is not None][: STATES_A_KEY - 1], entry)
+    left = [one for one in (entry, *before) if one.check is None][:1]
+    guarded = (one for one in (entry, *before) if one.check is not None)
+    return (*sorted(guarded, key=lambda one: one.any_state)[: STATES_A_KEY - len(left)], *left)
 
 
 class _Lru(LRUCache[Any, Any]):
@@ -218,15 +222,19 @@ class Table:
 
     # -- choices
 
-    def publish(self, key: Hashable, entry: Entry) -> None:
-        """Remember an entry as the newest of its key."""
+    def publish(
+        self, key: Hashable, entry: Entry, call: tuple[tuple[Any, ...], Mapping[str, Any]] | None = None
+    ) -> None:
+        """Remember an entry as the newest of its key, instead of those whose guards the ``call`` passes too."""
+        before = self.peek(key) if entry.any_state and call is not None else ()
+        replaced = [one for one in before if one.check is not None and not one.any_state and one.check(*call or ())]
         with self.lock:
             slot = self._slots.get(key)
             if slot is None:
                 slot = self._slots[key] = _Slot()
             if entry.build is not None and entry.build not in self._builds:
                 entry = replace(entry, run=None)  # builds made after it have pushed its own out already
-            slot.entries = _in_order(entry, slot.entries)
+            slot.entries = _in_order(entry, tuple(one for one in slot.entries if one not in replaced))
             self._settle()
             self._recency[slot] = key
         self._tell()

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from shapedispatch import Variant, shapedispatch
 from shapedispatch.functions.builder import MOST_STATES, STATES_A_FAMILY
 from shapedispatch.functions.compile import tracer
+from shapedispatch.hit import call
 from shapedispatch.hit.table import MOST_REPLACEMENTS
 
 pytestmark = pytest.mark.filterwarnings(r"ignore:(?s).*every variant but plain was refused")
@@ -32,6 +33,12 @@ def traces(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     monkeypatch.setattr(tracer, "trace", counted)
     return made
+
+
+@pytest.fixture
+def every_call_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each hit of plain asks whether the state is the one that it was chosen in, not one in many."""
+    monkeypatch.setattr(call, "BETWEEN_LOOKS", 0)
 
 
 def looked_at(fn: Callable[..., Any]) -> Any:
@@ -188,6 +195,7 @@ def test_what_is_no_constant_is_looked_at_once(traces: list[str]) -> None:
     assert [answer[0].item() for answer in answers] == [(turn + 1) / 2 for turn in range(CALLS)]
 
 
+@pytest.mark.usefixtures("every_call_looks")
 def test_what_others_change_at_each_call_is_looked_at_a_few_times(traces: list[str]) -> None:
     """As often as there may be builds for the states; the answers follow the state."""
     dispatcher, answers = called("scaled", lambda module, turn: setattr(module, "scale", turn))
@@ -196,6 +204,7 @@ def test_what_others_change_at_each_call_is_looked_at_a_few_times(traces: list[s
     assert dispatcher.cache_info().hits == CALLS - MOST_STATES - 1
 
 
+@pytest.mark.usefixtures("every_call_looks")
 def test_code_that_others_replace_at_each_call_is_looked_at_a_few_times(traces: list[str]) -> None:
     """A notebook replaces code more often than a state has values; a loop does so for ever."""
 
@@ -207,6 +216,7 @@ def test_code_that_others_replace_at_each_call_is_looked_at_a_few_times(traces: 
     assert [answer[0].item() for answer in answers] == [turn + 1 for turn in range(CALLS)]
 
 
+@pytest.mark.usefixtures("every_call_looks")
 def test_states_that_were_known_are_still_known() -> None:
     """What stands for every other state stands behind the entries of those that were decided."""
     dispatcher, _ = called("scaled", lambda module, turn: setattr(module, "scale", turn))
@@ -215,6 +225,16 @@ def test_states_that_were_known_are_still_known() -> None:
     assert [refusal.variant for refusal in dispatcher.explain(module, torch.ones(3)).refusals] == ["other"]
     module.scale = CALLS + 1
     assert "hint and exact builds" in [r.variant for r in dispatcher.explain(module, torch.ones(3)).refusals]
+
+
+def test_what_plain_reads_is_not_asked_of_each_call(traces: list[str]) -> None:
+    """Plain is right in every state: where nothing changes but values, most hits ask nothing."""
+    dispatcher, answers = called("scaled", lambda module, turn: setattr(module, "scale", turn))
+    assert [answer[0].item() for answer in answers] == list(range(CALLS))
+    assert dispatcher.cache_info().misses < MOST_STATES
+    module = Counts()
+    module.scale = CALLS + 1
+    assert "chosen in another state" in dispatcher.explain(module, torch.ones(3)).notes[-1]
 
 
 def test_instances_with_sizes_of_their_own_are_each_looked_at(traces: list[str]) -> None:
@@ -242,6 +262,7 @@ def test_it_is_said_once_and_the_attribute_named(method: str, named: str) -> Non
     assert f"it changes {named}" in said[0]
 
 
+@pytest.mark.usefixtures("every_call_looks")
 def test_an_attribute_that_others_change_is_named() -> None:
     """With what no longer holds."""
     with warnings.catch_warnings(record=True) as caught:

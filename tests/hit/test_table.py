@@ -339,14 +339,29 @@ def test_what_is_replaced_again_and_again_is_not_made_again() -> None:
     assert "was replaced 8 times within 8 calls" in str(table.why_not_again("build"))
 
 
-@pytest.mark.parametrize(("origin", "first"), [("only", "exact"), ("timed", "plain")])
-def test_plain_as_all_that_is_left_stands_behind_what_is_for_one_state(origin: Any, first: str) -> None:
+@pytest.mark.parametrize(("any_state", "first"), [(True, "exact"), (False, "plain")])
+def test_what_is_right_in_any_state_stands_behind_what_is_for_one(any_state: bool, first: str) -> None:
     """What was decided for a state is of use again when that comes back; what is decided anew goes first."""
     table = Table(4, 4)
     table.publish("key", Entry(print, lambda args, kwargs: True, Choice("exact", "timed")))
-    table.publish("key", Entry(print, None, Choice("plain", origin)))
-    assert table.peek("key")[0].choice.variant == first
-    table.publish("key", Entry(print, None, Choice("plain", origin)))
-    found = table.find("key", (), {})
-    assert found is not None
-    assert found.choice.variant == first
+    for _ in range(2):
+        table.publish("key", Entry(print, None, Choice("plain", "only"), any_state=any_state))
+        found = table.find("key", (), {})
+        assert found is not None
+        assert found.choice.variant == first
+
+
+def test_what_is_right_in_any_state_replaces_what_was_chosen_in_this_one() -> None:
+    """Else what was decided anew would never run; what was chosen in other states stays."""
+    table, state = Table(8, 8), ["train"]
+
+    def check(wanted: str) -> Callable[..., bool]:
+        return lambda args, kwargs: state == [wanted]
+
+    for name in ("train", "eval"):
+        table.publish("k", entry(name, check(name)))
+    plain = Entry(print, lambda args, kwargs: True, Choice("plain", "timed"), any_state=True)
+    table.publish("k", plain, ((), {}))
+    assert [held.choice.variant for held in table.peek("k")] == ["eval", "plain"]
+    state[0] = "eval"
+    assert found(table, "k") == "eval"
