@@ -13,7 +13,6 @@ hand-cranked one.
 from __future__ import annotations
 
 import math
-import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,7 +22,18 @@ from operator import attrgetter
 from ..records import Timing
 from .measure import Call, Clock, Timer
 
-__all__ = ["CONFIDENCE", "BenchResult", "ahead", "error_us", "interleaved_bench", "undecided"]
+__all__ = [
+    "CONFIDENCE",
+    "BenchResult",
+    "ahead",
+    "error_us",
+    "how_far_behind",
+    "interleaved_bench",
+    "is_behind",
+    "is_decided",
+    "timing_of",
+    "undecided",
+]
 
 # A candidate leaves when its best sample is this much above the leader's median: at first, and with more evidence.
 FAR_BEHIND, BEHIND = 1.5, 1.15
@@ -84,6 +94,49 @@ def undecided(a: Timing, b: Timing) -> str | None:
     return None if ahead(fast, slow, 0.0) else f"{fast.variant} and {slow.variant} scatter by more than they differ"
 
 
+def is_decided(timings: Sequence[Timing], margin: float, patient: bool) -> bool:
+    """True if more samples would not change which is the fastest, or not by anything that matters.
+
+    A tie is proved only while ``patient``; afterwards medians within the margin are taken for one.
+    """
+    if not timings:
+        return True
+    leader, *others = sorted(timings, key=_median)
+    tie_us = leader.median_us * margin
+    return all(
+        ahead(leader, other, 0.0)
+        or _noise_us(leader, other) < tie_us / 2
+        or (not patient and other.median_us - leader.median_us <= tie_us)
+        for other in others
+    )
+
+
+def how_far_behind(rounds: int) -> float:
+    """How much above the leader's median the best sample is of what leaves after so many rounds: less with evidence."""
+    return FAR_BEHIND if rounds < ROUNDS_OF_LITTLE_EVIDENCE else BEHIND
+
+
+def is_behind(timing: Timing, leader: Timing, factor: float) -> bool:
+    """Whether one is clearly behind: beyond noise, and with the best it has shown (a slow spell is no reason)."""
+    least_us = timing.median_us if timing.least_us is None else timing.least_us
+    return least_us > factor * leader.median_us and ahead(leader, timing, 0.0)
+
+
+def timing_of(name: str, samples_us: Sequence[float]) -> Timing:
+    """Samples in microseconds as a timing; infinite where there is none."""
+    if len(samples_us) < 2:  # quartiles need two
+        return Timing(name, next(iter(samples_us), math.inf), 0.0, len(samples_us))
+    ordered = sorted(samples_us)
+    low, middle, high = (_quantile(ordered, quarters) for quarters in (1, 2, 3))
+    return Timing(name, middle, (high - low) / 2, len(ordered), least_us=ordered[0])
+
+
+def _quantile(ordered: Sequence[float], quarters: int) -> float:
+    """As the inclusive method of `statistics.quantiles`, which takes too long for a call that is being learnt from."""
+    place, rest = divmod((len(ordered) - 1) * quarters, 4)
+    return ordered[place] if not rest else (ordered[place] * (4 - rest) + ordered[place + 1] * rest) / 4
+
+
 def interleaved_bench(
     candidates: Sequence[tuple[str, Call]],
     timer: Timer,
@@ -121,7 +174,7 @@ def interleaved_bench(
             least = number + rounds_min
         batch = _batch(deadline_ns - clock_ns(), pass_ns, max(1, rounds_tie - number))
         bench.each(partial(bench.sample, count=batch), number, bounded=True)
-        bench.drop(FAR_BEHIND if number < ROUNDS_OF_LITTLE_EVIDENCE else BEHIND)
+        bench.drop(how_far_behind(number))
     bench.resample_doubtful(EXTRA_TIME * budget_ms, clock_ns)
     return BenchResult(bench.timings(), bench.failures)
 
@@ -143,10 +196,7 @@ class _Candidate:
     resampled: bool = False  # after it had left
 
     def timing(self) -> Timing:
-        if len(self.samples) < 2:  # quartiles need two
-            return Timing(self.name, next(iter(self.samples), math.inf), 0.0, len(self.samples))
-        low, middle, high = statistics.quantiles(self.samples, n=4, method="inclusive")
-        return Timing(self.name, middle, (high - low) / 2, len(self.samples), least_us=min(self.samples))
+        return timing_of(self.name, self.samples)
 
 
 class _Bench:
@@ -183,10 +233,10 @@ class _Bench:
         candidate.samples += [time_us for time_us in times_us if 0 < time_us < math.inf]
 
     def drop(self, factor: float) -> None:
-        """Those clearly behind leave: beyond noise, and with the best they have shown (a slow spell is no reason)."""
+        """Those clearly behind leave."""
         leader = self.leader()
         if leader is not None:
-            behind = [candidate for candidate in self.running if _is_behind(candidate, leader, factor)]
+            behind = [candidate for candidate in self.running if is_behind(candidate.timing(), leader, factor)]
             self.running = [candidate for candidate in self.running if candidate not in behind]
             self.away += [candidate for candidate in behind if not candidate.resampled]
 
@@ -199,7 +249,7 @@ class _Bench:
         if leader is None:
             return False
         tried = [one for one in away if self.in_time() and self.attempt(one, partial(self.resample, leader))]
-        back = [candidate for candidate in tried if not _is_behind(candidate, leader, BEHIND)]
+        back = [candidate for candidate in tried if not is_behind(candidate.timing(), leader, BEHIND)]
         self.running += back
         return bool(back)
 
@@ -207,7 +257,7 @@ class _Bench:
         """One more sample, which stands alone if it is not behind."""
         before, candidate.samples, candidate.resampled = candidate.samples, [], True
         self.sample(candidate, 1)
-        if not candidate.samples or _is_behind(candidate, leader, BEHIND):
+        if not candidate.samples or is_behind(candidate.timing(), leader, BEHIND):
             candidate.samples = [*before, *candidate.samples]
 
     def resample_doubtful(self, for_ms: float, clock_ns: Clock) -> None:
@@ -227,20 +277,8 @@ class _Bench:
         return min((candidate.timing() for candidate in self.running), key=_median, default=None)
 
     def decided(self, margin: float, patient: bool) -> bool:
-        """True if more samples would not change who wins, or not by anything that matters.
-
-        A tie is proved only while ``patient``; afterwards medians within the margin are taken for one.
-        """
-        if not self.running:
-            return True
-        leader, *others = sorted((candidate.timing() for candidate in self.running), key=_median)
-        tie_us = leader.median_us * margin
-        return all(
-            ahead(leader, other, 0.0)
-            or _noise_us(leader, other) < tie_us / 2
-            or (not patient and other.median_us - leader.median_us <= tie_us)
-            for other in others
-        )
+        """Whether more samples would not change who wins."""
+        return is_decided([candidate.timing() for candidate in self.running], margin, patient)
 
     def timings(self) -> tuple[Timing, ...]:
         """One for each that did not fail."""
@@ -248,11 +286,6 @@ class _Bench:
 
 
 _median = attrgetter("median_us")
-
-
-def _is_behind(candidate: _Candidate, leader: Timing, factor: float) -> bool:
-    best_us = min(candidate.samples, default=math.inf)
-    return best_us > factor * leader.median_us and ahead(leader, candidate.timing(), 0.0)
 
 
 def _doubtful(fast: Timing, slow: Timing) -> bool:

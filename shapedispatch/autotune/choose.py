@@ -7,32 +7,29 @@ timing. Every rule keeps ties with the earlier variant, so that repeated choices
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import torch
-from torch import Tensor
-from torch.nn import Module
 
 from ..backend import Candidate
 from ..errors import in_a_line
-from ..keys.tree import device_of, span, tensors
 from ..records import Refusal, Timing
 from .benchmark import CONFIDENCE, BenchResult, ahead, error_us, interleaved_bench, undecided
-from .compare import autocast_digits, difference, distinct_like, tolerance_of
-from .measure import Timer, free_memory, peak_bytes, recorded_bytes
-from .preserve_state import bytes_to_copy, copy_call, generators, preserve_state
+from .compare import autocast_digits, difference, tolerance_of
+from .measure import Timer, peak_bytes, recorded_bytes
+from .preserve_state import preserve_state
+from .trial import Outcome, Trial
 
 __all__ = [
     "Decision",
     "Objective",
-    "Outcome",
     "PlainRaised",
     "Rules",
-    "Trial",
     "best",
     "check_objective",
+    "checked",
     "choose",
     "refusal",
 ]
@@ -114,130 +111,6 @@ def _moved(timing: Timing, sign: int) -> Timing:
     return replace(timing, median_us=max(0.0, timing.median_us + sign * CONFIDENCE / math.sqrt(2) * error_us(timing)))
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What a run leaves: its result, the arguments it wrote, gradients, what memory the result shares."""
-
-    result: Any
-    written: tuple[Tensor, ...]
-    gradients: tuple[Tensor | None, ...]
-    aliases: tuple[tuple[int, int, int], ...]
-    random: tuple[Any, ...]
-    """The states of the generators after it, as `preserve_state.generators` has them."""
-
-
-@dataclass(frozen=True, slots=True)
-class Trial:
-    """A call with what is known of its effects. ``written`` are names of arguments, None where that is unknown.
-
-    With ``grad`` a run is forward and backward; gradients go nowhere but into the outcome.
-    """
-
-    args: tuple[Any, ...]
-    kwargs: Mapping[str, Any]
-    names: Sequence[str]
-    written: Collection[str] | None
-    grad: bool
-
-    @property
-    def device(self) -> torch.device:
-        """Where the call runs."""
-        return device_of(tensors((self.args, self.kwargs)))
-
-    def memory_refusal(self, limit: float) -> str | None:
-        """Why the copies that timing needs are too large, or None; ``limit`` is a share of the free memory."""
-        needed = bytes_to_copy(self.args, self.kwargs, self.written, self.names)
-        allowed = int(limit * free_memory(self.device))
-        if needed <= allowed:
-            return None
-        return f"copies for timing would take {needed} bytes, and {allowed} are allowed (copy_limit={limit:g})"
-
-    def may_be_copied(self, limit: float) -> bool:
-        """Whether copies of all its tensors, written or not, are within a share of the free memory."""
-        try:
-            return bytes_to_copy(self.args, self.kwargs, None, self.names) <= int(limit * free_memory(self.device))
-        except TypeError:
-            return False
-
-    def permuted(self) -> Trial:
-        """The same call on copies whose floats are in another order; raises TypeError for what cannot be copied."""
-        args, kwargs = copy_call(self.args, self.kwargs, None, self.names)
-        generator = torch.Generator().manual_seed(0)
-        for tensor in tensors((args, kwargs)):
-            expanded = any(size > 1 and not stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
-            if tensor.is_floating_point() and not expanded:
-                places = torch.randperm(tensor.numel(), generator=generator).to(tensor.device)
-                with torch.no_grad(), torch.inference_mode(tensor.is_inference()):
-                    tensor.copy_(tensor.reshape(-1)[places].view(tensor.shape))
-        return replace(self, args=args, kwargs=kwargs)
-
-    def hooked(self) -> str | None:
-        """Why a backward of this call would be noticed, or None."""
-        hooks = ("_backward_hooks", "_post_accumulate_grad_hooks")
-        if self.grad and any(getattr(parameter, name, None) for parameter in self._parameters() for name in hooks):
-            return "a parameter has gradient hooks, which a timed backward would run"
-        return None
-
-    def outcome(self, run: Callable[..., Any]) -> Outcome:
-        """Run once on fresh copies, with the random numbers that a real run would draw."""
-        run = getattr(run, "run_once_on_copies", run)
-        with preserve_state(self.args, self.kwargs):
-            args, kwargs = self._fresh()
-            given = list(tensors((args, kwargs)))
-            result = run(*args, **kwargs)
-            gradients = self._backward(result, args, kwargs, distinct_like) if self.grad else ()
-            if self.device.type == "cuda":
-                torch.cuda.synchronize(self.device)  # an error of the device belongs to the run that made it
-            random = generators(self.device)
-        written = tuple(given) if self.written is None or self.written else ()
-        return Outcome(result, written, gradients, _aliases(result, given), random)
-
-    def repeated(self, run: Callable[..., Any]) -> Callable[[], object]:
-        """A callable without arguments that runs on one set of copies, again and again."""
-        run = getattr(run, "run_on_copies", run)  # a kernel has a way past hooks that a user has set, as above
-        args, kwargs = self._fresh()
-        if self.grad:
-            return lambda: self._backward(run(*args, **kwargs), args, kwargs, torch.ones_like)
-        return lambda: run(*args, **kwargs)
-
-    def _fresh(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        return copy_call(self.args, self.kwargs, self.written, self.names, grad=self.grad)
-
-    def _parameters(self) -> list[Tensor]:
-        modules = [value for value in (*self.args, *self.kwargs.values()) if isinstance(value, Module)]
-        return [p for module in modules for p in module.parameters() if p.requires_grad]
-
-    def _backward(
-        self, result: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], seed: Callable[[Tensor], Tensor]
-    ) -> tuple[Tensor | None, ...]:
-        outputs = [t for t in tensors(result) if t.requires_grad and t.grad_fn is not None]
-        leaves = [*(t for t in tensors((args, kwargs)) if t.requires_grad), *self._parameters()]
-        if not outputs or not leaves:
-            return ()
-        # Not backward(): that would add to .grad of the module's parameters.
-        return torch.autograd.grad(outputs, leaves, [seed(t) for t in outputs], allow_unused=True)
-
-
-def _aliases(result: Any, given: Sequence[Tensor]) -> tuple[tuple[int, int, int], ...]:
-    """(which tensor of the result, which other, how many bytes apart) for those that share memory.
-
-    The others are the tensors of the call, and behind them those that stand before it in the result.
-    """
-    results = list(tensors(result))
-    spans = [(one.device, *span(one)) if _has_memory(one) else None for one in (*given, *results)]
-    first = len(given)
-    pairs = [(i, j, spans[first + i], spans[j]) for i in range(len(results)) for j in range(first + i)]
-    return tuple((i, j, a[1] - b[1]) for i, j, a, b in pairs if a and b and _overlap(a, b))
-
-
-def _has_memory(tensor: Tensor) -> bool:
-    return tensor.layout is torch.strided and not tensor.is_meta
-
-
-def _overlap(one: tuple[torch.device, int, int], other: tuple[torch.device, int, int]) -> bool:
-    return one[0] == other[0] and one[1] < other[2] and other[1] < one[2]
-
-
 class PlainRaised(Exception):
     """The function raises at this call: there is nothing to choose, and its error, the cause of this, is the answer."""
 
@@ -274,25 +147,35 @@ def choose(candidates: Sequence[Candidate], trial: Trial, rules: Rules) -> Decis
 
     Raises PlainRaised where plain raises on the copies.
     """
+    right, refusals, expected = checked(candidates, trial, rules)
+    if len(right) == 1 or expected is None:
+        return Decision(right[0], (), refusals)
+    with preserve_state(trial.args, trial.kwargs):  # the winner is run again after it, from the same random numbers
+        timed, held = _timed(right, trial, rules)
+    raised = [Refusal(name, (_raised(error),)) for name, error in timed.failures.items()]
+    timings = tuple(replace(timing, bytes=held.get(timing.variant)) for timing in timed.timings)
+    winner, late = _confirmed(right, timings, expected, trial, rules)
+    return Decision(winner, timings, (*refusals, *raised, *late), _undecided(winner, timings, rules))
+
+
+def checked(
+    candidates: Sequence[Candidate], trial: Trial, rules: Rules
+) -> tuple[list[Candidate], tuple[Refusal, ...], Outcome | None]:
+    """Those that give plain's numbers, plain first; why the others do not; and what plain's run left, if it was run.
+
+    Raises PlainRaised where plain raises on the copies.
+    """
     plain, *others = candidates
     if not others:
-        return Decision(plain, (), ())
+        return [plain], (), None
     expected = _expected(plain, trial)
     other = _permuted(plain, others, trial, rules)
     judged = [
         (candidate, _refusal(candidate, expected, trial, rules) or _refusal_of_another(candidate, other, rules))
         for candidate in others
     ]
-    refusals = [Refusal(candidate.name, (reason,)) for candidate, reason in judged if reason]
     right = [plain, *(candidate for candidate, reason in judged if not reason)]
-    if len(right) == 1:
-        return Decision(plain, (), tuple(refusals))
-    with preserve_state(trial.args, trial.kwargs):  # the winner is run again after it, from the same random numbers
-        timed, held = _timed(right, trial, rules)
-    refusals += [Refusal(name, (_raised(error),)) for name, error in timed.failures.items()]
-    timings = tuple(replace(timing, bytes=held.get(timing.variant)) for timing in timed.timings)
-    winner, late = _confirmed(right, timings, expected, trial, rules)
-    return Decision(winner, timings, (*refusals, *late), _undecided(winner, timings, rules))
+    return right, tuple(Refusal(candidate.name, (reason,)) for candidate, reason in judged if reason), expected
 
 
 def _timed(right: Sequence[Candidate], trial: Trial, rules: Rules) -> tuple[BenchResult, dict[str, int | None]]:

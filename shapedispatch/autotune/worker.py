@@ -25,7 +25,7 @@ import torch
 
 from ..backend import TrialRequest
 from ..errors import in_a_line
-from ..hit.table import Facts
+from ..hit.facts import Facts
 from ..keys.key import Key
 from ..keys.tree import device_of, tensors
 from .measure import free_memory

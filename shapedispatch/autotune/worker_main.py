@@ -24,7 +24,7 @@ from ..backend import OfferRequest
 from ..errors import in_a_line
 from ..keys.tree import tensors
 from ..settings.modes import set_mode
-from .choose import Trial
+from .trial import Trial
 
 __all__ = ["SPOILT", "attribute", "main"]
 

@@ -12,8 +12,9 @@ from typing import Any, Protocol
 
 import torch
 
-from ..autotune.choose import Objective, Rules, Trial
+from ..autotune.choose import Objective, Rules
 from ..autotune.measure import Timer, free_memory
+from ..autotune.trial import Trial
 from ..autotune.worker import Isolation, Worker, address
 from ..backend import Backend, Offer, OfferRequest, TrialRequest
 from ..errors import render_call

@@ -22,7 +22,7 @@ from .table import Entry, Table
 
 __all__ = ["HitPath", "NowAndThen", "Signer", "all_hold", "past_wrappers", "stand_in"]
 
-BETWEEN_LOOKS = 64
+HITS_PER_CHECK = 64
 """Hits on what is right in every state, on average, for each that looks whether the state is still the one."""
 
 Run = Callable[..., Any]
@@ -161,7 +161,7 @@ def all_hold(
 
 
 class NowAndThen:
-    """The guards of what is right in every state: asked of one hit in `BETWEEN_LOOKS`, at random.
+    """The guards of what is right in every state: asked of one hit in `HITS_PER_CHECK`, at random.
 
     Where they do not hold, another variant may be better now. They are asked once more then, by whoever would decide
     again: the path in C hands such a call to Python. ``look`` asks them always.
@@ -181,7 +181,7 @@ class NowAndThen:
             return True
         holds = self.look(args, kwargs)
         if holds or self._doubted:
-            self._left = self._gaps.randint(0, 2 * BETWEEN_LOOKS)
+            self._left = self._gaps.randint(0, 2 * HITS_PER_CHECK)
         self._doubted = not holds and not self._doubted
         return holds
 

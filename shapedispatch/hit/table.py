@@ -14,24 +14,19 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Protocol
 
 from cachetools import LRUCache
 
 from ..records import CacheInfo, Choice
+from .facts import Facts
 from .fast_path import FastPath
 from .log import EventLog
 
-__all__ = ["MOST_REPLACEMENTS", "STATES_A_KEY", "Entry", "FactMap", "Facts", "Held", "Table"]
+__all__ = ["MOST_REPLACEMENTS", "STATES_A_KEY", "Entry", "Held", "Table"]
 
 STATES_A_KEY = 4
 """How many states of what a call does not carry (train and eval, say) are remembered for one key."""
-
-FACTS = 1024
-"""How many facts of one kind are remembered; one that is lost is learned again."""
-
-_K = TypeVar("_K", bound=Hashable)
-_V = TypeVar("_V")
 
 WITHIN = 2
 """A build that leaves twice within so many times ``maxsize`` calls is not made again. At 1, shapes in turn that are one
@@ -65,10 +60,17 @@ class Entry:
     """Whether plain may answer where ``run`` raises: it is a build, and writes nothing."""
     any_state: bool = False
     """Whether it is right in every state: ``check`` is asked now and then, to see whether another should be chosen."""
+    others: tuple[Hashable, ...] = ()
+    """Further builds that ``run`` may run, while it is being learned which is the best."""
 
     def lost(self) -> bool:
         """Whether the build has left: the choice stands, and what it needs must be built again."""
         return self.run is None
+
+    @property
+    def builds(self) -> tuple[Hashable, ...]:
+        """The keys of all builds that it needs."""
+        return self.others if self.build is None else (self.build, *self.others)
 
     def changed(self, **changes: Any) -> Entry:
         """This with its choice changed."""
@@ -109,42 +111,6 @@ class _Lru(LRUCache[Any, Any]):
         key, value = super().popitem()
         self._leaving(key, value)
         return key, value
-
-
-class FactMap(Generic[_K, _V]):
-    """Facts of one kind: immutable things that hold no tensor, of which the least recently used is forgotten."""
-
-    def __init__(self, table: Table, bound: int = FACTS) -> None:
-        self._table = table
-        self._known: LRUCache[_K, _V] = LRUCache(bound)
-
-    def get(self, key: _K) -> _V | None:
-        """What is known of this, or None."""
-        with self._table.lock:
-            return self._known.get(key)
-
-    def __setitem__(self, key: _K, value: _V) -> None:
-        with self._table.lock:
-            self._known[key] = value
-
-
-class Facts:
-    """What is learned of the calls of one dispatcher: a map for each kind, so that many of one push out no other."""
-
-    def __init__(self, table: Table) -> None:
-        self.observed_sizes: FactMap[Hashable, Any] = FactMap(table)  # family of calls -> what varied in them
-        self.effects: FactMap[Hashable, Any] = FactMap(table)  # family of calls, or compiled kernel -> what it does
-        self.failed: FactMap[Hashable, tuple[str, ...]] = FactMap(table)  # key -> what was raised while it was decided
-        self.states: FactMap[Hashable, int] = FactMap(table)  # key, or family -> looks since its state had changed
-        self.constant_sizes: FactMap[Hashable, bool] = FactMap(table)  # families that cannot be traced with any size
-        self.no_builds: FactMap[Hashable, Any] = FactMap(table)  # key of a build -> why there is none
-        self.sound: FactMap[Hashable, bool] = FactMap(table)  # builds that gave plain's numbers
-        self.buckets: FactMap[Hashable, Choice] = FactMap(table)  # bucket -> what was chosen for a call in it
-        self.survived: FactMap[tuple[str, Hashable], str] = FactMap(table)  # variant, key -> "", or what a worker said
-        self.deadly: FactMap[str, str] = FactMap(table)  # variant -> how it ended the worker that tried it
-        self.first_config: FactMap[Hashable, int | None] = FactMap(table)  # class of calls -> the first that runs
-        self.tuned_for_hint: FactMap[Hashable, Any] = FactMap(table)  # class of calls, hint -> configs, best first
-        self.tuned_here: FactMap[Hashable, Any] = FactMap(table)  # key -> configs, best first
 
 
 class Table:
@@ -197,8 +163,8 @@ class Table:
         recent = sorted((slot for slot in self._recency if slot.used > self._settled), key=operator.attrgetter("used"))
         for slot in recent:
             self._recency[slot]
-            for entry in slot.entries:
-                self._builds.get(entry.build)
+            for key in [key for entry in slot.entries for key in entry.builds]:
+                self._builds.get(key)
         if recent:
             self._settled = recent[-1].used
 
@@ -232,12 +198,19 @@ class Table:
             slot = self._slots.get(key)
             if slot is None:
                 slot = self._slots[key] = _Slot()
-            if entry.build is not None and entry.build not in self._builds:
+            if any(build not in self._builds for build in entry.builds):
                 entry = replace(entry, run=None)  # builds made after it have pushed its own out already
             slot.entries = _in_order(entry, tuple(one for one in slot.entries if one not in replaced))
             self._settle()
             self._recency[slot] = key
         self._tell()
+
+    def replace(self, key: Hashable, entry: Entry, settled: Entry) -> None:
+        """Let ``settled`` stand where an entry stands that was learning, if it still does."""
+        with self.lock:
+            slot = self._slots.get(key)
+            if slot is not None and entry in slot.entries:
+                slot.entries = tuple(settled if one is entry else one for one in slot.entries)
 
     def _evicted(self, slot: _Slot, key: Hashable) -> None:
         self._slots.pop(key, None)
@@ -303,7 +276,7 @@ class Table:
         """Entries that ran the build keep their choice and lose what they ran."""
         for slot in self._slots.values():
             for entry in slot.entries:
-                if entry.build == key:
+                if key in entry.builds:
                     entry.run = None
         build.release()
 

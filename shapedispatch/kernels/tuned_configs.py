@@ -14,7 +14,7 @@ from operator import attrgetter
 from typing import Any, NamedTuple
 
 from ..backend import Call, Offer
-from ..hit.table import FactMap
+from ..hit.facts import FactMap
 from ..keys.key import Key
 from ..records import Choice
 from ..shapes.dims import distance, variant_name

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from shapedispatch import Timing, Variant, shapedispatch
-from shapedispatch.autotune.choose import PlainRaised, Rules, Trial, best, check_objective, choose
+from shapedispatch.autotune.choose import PlainRaised, Rules, best, check_objective, choose
 from shapedispatch.autotune.measure import free_memory
+from shapedispatch.autotune.trial import Trial
 from shapedispatch.backend import Candidate
 from shapedispatch.errors import DeclarationError
 from shapedispatch.records import Refusal

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from shapedispatch import Variant, shapedispatch
-from shapedispatch.autotune.choose import Rules, Trial, choose
+from shapedispatch.autotune.choose import Rules, choose
+from shapedispatch.autotune.trial import Trial
 from shapedispatch.backend import Candidate, Offer
 from shapedispatch.hit.table import Table
 from shapedispatch.records import Refusal

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 import shapedispatch
 from shapedispatch import Store, set_mode
-from shapedispatch.autotune.choose import Trial
+from shapedispatch.autotune.trial import Trial
 from tests.helpers import assert_same, built, no_time
 
 

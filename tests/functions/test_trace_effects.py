@@ -38,7 +38,7 @@ def traces(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 @pytest.fixture
 def every_call_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each hit of plain asks whether the state is the one that it was chosen in, not one in many."""
-    monkeypatch.setattr(call, "BETWEEN_LOOKS", 0)
+    monkeypatch.setattr(call, "HITS_PER_CHECK", 0)
 
 
 def looked_at(fn: Callable[..., Any]) -> Any:

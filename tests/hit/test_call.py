@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shapedispatch.hit.call import BETWEEN_LOOKS, NowAndThen
+from shapedispatch.hit.call import HITS_PER_CHECK, NowAndThen
 
 
 class Look:
@@ -23,7 +23,7 @@ def test_guards_of_what_is_right_in_every_state_are_asked_now_and_then() -> None
     check = NowAndThen(look)
     assert check((), {})
     assert look.asked == 1
-    for _ in range(100 * BETWEEN_LOOKS):
+    for _ in range(100 * HITS_PER_CHECK):
         assert check((), {})
     assert 70 <= look.asked <= 140
 
@@ -32,10 +32,10 @@ def test_looks_do_not_keep_step_with_calls_that_come_in_turns() -> None:
     """Of two states in turn, each is looked at."""
     seen = set[int]()
     turn = [0]
-    check = NowAndThen(lambda args, kwargs: bool(seen.add(turn[0] % BETWEEN_LOOKS) or True))
-    for turn[0] in range(100 * BETWEEN_LOOKS):
+    check = NowAndThen(lambda args, kwargs: bool(seen.add(turn[0] % HITS_PER_CHECK) or True))
+    for turn[0] in range(100 * HITS_PER_CHECK):
         check((), {})
-    assert len(seen) > BETWEEN_LOOKS / 2
+    assert len(seen) > HITS_PER_CHECK / 2
 
 
 def test_guards_that_do_not_hold_are_asked_twice_and_no_more() -> None:

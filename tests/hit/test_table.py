@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shapedispatch.dispatch.miss import tuning_lock
-from shapedispatch.hit.table import FACTS, MOST_REPLACEMENTS, STATES_A_KEY, Entry, Table
+from shapedispatch.hit.facts import FACTS
+from shapedispatch.hit.table import MOST_REPLACEMENTS, STATES_A_KEY, Entry, Table
 from shapedispatch.records import Choice
 
 

@@ -1,0 +1,130 @@
+"""Which candidate the next real call of a key runs, while it is being learned which is the best.
+
+Each call runs one candidate, once. In rounds all that are still running get a call each, in an order that turns from
+round to round; what is clearly behind leaves, also after a single sample; ties are the earlier candidate's. What the
+samples cost beyond the best known candidate is bounded: where it is used up, calls run that one until there is time for
+another sample.
+
+Nothing here runs or times anything: costs are told, so that all of the policy is tested without a clock.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from ..records import Timing
+from .benchmark import how_far_behind, is_behind, is_decided
+
+__all__ = ["Contestant", "OnlineContest"]
+
+SHARE, FREE_US = 0.03, 5_000.0
+"""What learning may cost at a key beyond the best candidate: a share of the time spent there, and so much at first."""
+FAR = 3.0
+"""How much above the leader's cost that of a candidate is which leaves after one sample."""
+ROUNDS_MIN, ROUNDS_TIE, ROUNDS_MAX = 4, 11, 40
+"""Rounds before anything is settled; after which near ties are; after which all is."""
+
+
+class Contestant:
+    """What is asked of a candidate's samples: what it costs, as a timing in microseconds a call."""
+
+    name: str
+
+    def cost(self) -> Timing:
+        """Of no samples: an infinite one."""
+        raise NotImplementedError
+
+
+@dataclass(slots=True, eq=False)
+class OnlineContest:
+    """The candidates of one key, first plain; ``best`` gives the winner among timings, or None where there is none."""
+
+    contestants: Sequence[Contestant]
+    margin: float
+    best: Callable[[Sequence[Timing]], Timing | None]
+    rounds: int = 0
+    over: bool = False
+    """Whether no call need be a sample any more."""
+    _running: list[Contestant] = field(default_factory=list)
+    _turns: deque[Contestant] = field(default_factory=deque)
+    _spent_us: float = 0.0
+    _lost_us: float = 0.0
+    """Beyond what the best known candidate would have cost."""
+
+    def __post_init__(self) -> None:
+        self._running = list(self.contestants)
+        self._turns.extend(self._running)
+
+    def next_sample(self) -> Contestant | None:
+        """Whose sample the next call is; None where it runs the leader without being one."""
+        if self.over or not self._turns:
+            return None
+        return self._turns[0] if self._affordable() else None
+
+    def leader(self) -> Contestant:
+        """What is best as far as it is known; the first where nothing is."""
+        won = self.best([contestant.cost() for contestant in self.contestants])
+        return next((c for c in self.contestants if won is not None and c.name == won.variant), self.contestants[0])
+
+    def sampled(self, contestant: Contestant, took_us: float) -> None:
+        """A call was a sample, or meant to be one: where its time made no sense it counts as taken all the same."""
+        known_us = min((one.cost().median_us for one in self._running), default=math.inf)
+        self.ran(took_us)
+        if math.isfinite(took_us) and math.isfinite(known_us):
+            self._lost_us += max(0.0, took_us - known_us)
+        if self._turns and self._turns[0] is contestant:
+            self._turns.popleft()
+        if not self._turns:
+            self._end_round()
+
+    def ran(self, took_us: float) -> None:
+        """A call took so long."""
+        if math.isfinite(took_us):
+            self._spent_us += max(0.0, took_us)
+
+    def failed(self, contestant: Contestant) -> None:
+        """A candidate raised: it is out."""
+        self._leave([contestant])
+        if not self._turns and not self.over:
+            self._end_round()
+
+    def _affordable(self) -> bool:
+        """Whether the next sample is likely to be within what learning may cost."""
+        first, *others = (one.cost().median_us for one in [self._turns[0], *self._running])
+        extra_us = max(0.0, first - min(others)) if math.isfinite(first) else 0.0
+        return self._lost_us + extra_us <= FREE_US + SHARE * self._spent_us
+
+    def _end_round(self) -> None:
+        self.rounds += 1
+        costs = {one: one.cost() for one in self._running}
+        leader = min(costs.values(), key=lambda cost: cost.median_us)
+        if math.isfinite(leader.median_us):
+            factor = how_far_behind(self.rounds - 1)
+            self._leave([one for one, cost in costs.items() if _out(cost, leader, factor)])
+        left = [costs[one] for one in self._running]
+        patient = self.rounds < ROUNDS_TIE
+        self.over = len(left) < 2 or self.rounds >= ROUNDS_MAX
+        self.over |= self.rounds >= ROUNDS_MIN and is_decided(left, self.margin, patient)
+        if not self.over:
+            self._turns.extend(reversed(self._running) if self.rounds % 2 else self._running)
+
+    def _leave(self, leaving: Sequence[Contestant]) -> None:
+        for one in leaving:
+            if one in self._running:
+                self._running.remove(one)
+        self._turns = deque(one for one in self._turns if one in self._running)
+        self.over |= len(self._running) < 2
+
+    def costs(self) -> Iterator[Timing]:
+        """What is known of each candidate that has a sample."""
+        return (cost for one in self.contestants if (cost := one.cost()).repeats)
+
+
+def _out(cost: Timing, leader: Timing, factor: float) -> bool:
+    """Whether one leaves: far behind at once, since it is not run again on a user's call to be sure; else with two."""
+    if not math.isfinite(cost.median_us):
+        return False
+    return cost.median_us > FAR * leader.median_us or (cost.repeats > 1 and is_behind(cost, leader, factor))

@@ -1,0 +1,216 @@
+"""Real calls as samples: each runs once, on the caller's own arguments, and what it took is noted.
+
+On a GPU what a call costs depends on the program around it. Where the stream has work left when the call comes, its
+time is that of the device, between two events that are read when a later call finds them completed; nothing waits.
+Where the stream is dry, the events show the gaps between launches too: the call costs the host's time or, where the
+caller waits for it, the time from its first launch to its last result. So each sample notes whether the stream was dry,
+and a candidate's cost is mixed by the shares of such calls.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+
+from ..records import Timing
+from .benchmark import timing_of
+from .measure import Clock
+from .online import Contestant
+
+__all__ = ["Figures", "HostSampler", "Sampler", "Shares", "StreamSampler", "sampler"]
+
+KEPT = 64
+"""The newest samples of each kind that a candidate keeps."""
+SHARE_OF_ONE = 0.05
+"""What one call adds to a share: some twenty calls are remembered."""
+SLIGHT = 0.1
+"""A share below which what it weighs need not be known."""
+
+
+@dataclass(slots=True)
+class Shares:
+    """Which part of the calls found the stream dry, and which part of those was waited for; decayed."""
+
+    dry: float = 0.5
+    waited: float = 0.0
+
+    def saw(self, dry: bool, waited: bool) -> None:
+        """One call more."""
+        self.dry += SHARE_OF_ONE * (dry - self.dry)
+        if dry:
+            self.waited += SHARE_OF_ONE * (waited - self.waited)
+
+    def weights(self, regime: str) -> tuple[float, float, float]:
+        """What the device's, the host's and the caller's waiting time weigh."""
+        if regime != "auto":
+            return float(regime in ("device", "stream")), float(regime == "host"), float(regime == "sync")
+        weights = (1 - self.dry, self.dry * (1 - self.waited), self.dry * self.waited)
+        return tuple(weight if weight >= SLIGHT else 0.0 for weight in weights)  # type: ignore[return-value]  # three
+
+
+@dataclass(slots=True, eq=False)
+class Figures(Contestant):
+    """The samples of one candidate at one key, in microseconds a call."""
+
+    name: str
+    regime: str
+    shares: Shares | None
+    """None where the host is all there is."""
+    warm: bool = False
+    """Whether it has run before: a first call is no sample."""
+    host_us: deque[float] = field(default_factory=lambda: deque(maxlen=KEPT))
+    device_us: deque[float] = field(default_factory=lambda: deque(maxlen=KEPT))
+    """Of calls that found work on the stream."""
+    latency_us: deque[float] = field(default_factory=lambda: deque(maxlen=KEPT))
+    """Of calls that found none."""
+    _on_host: Timing | None = None
+
+    def took(self, samples: deque[float], took_us: float) -> None:
+        """Keep a sample that makes sense, unless it is of a first call."""
+        if self.warm and 0 < took_us < math.inf:
+            samples.append(took_us)
+            self._on_host = None
+        self.warm = True
+
+    def cost(self) -> Timing:
+        """What a call of it costs here, as far as it is known."""
+        host = self._on_host = self._on_host or timing_of(self.name, self.host_us)
+        if self.shares is None:
+            return host
+        alone = timing_of(self.name, self.latency_us)
+        device = timing_of(self.name, self.device_us) if self.device_us else alone
+        held_back = device if host.median_us < device.median_us < math.inf and self.device_us else host
+        waited = alone if self.latency_us else device
+        return _mixed(self.name, tuple(zip(self.shares.weights(self.regime), (device, held_back, waited), strict=True)))
+
+
+def _mixed(name: str, parts: tuple[tuple[float, Timing], ...]) -> Timing:
+    """One timing of several, by their weights; as uncertain as the least known of them."""
+    parts = tuple((weight, part) for weight, part in parts if weight)
+    whole = sum(weight for weight, _ in parts)
+    if not parts or any(not part.repeats for _, part in parts):
+        return Timing(name, math.inf, 0.0, 0)
+    median = sum(weight * part.median_us for weight, part in parts) / whole
+    spread = math.hypot(*(weight * part.spread_us for weight, part in parts)) / whole
+    least = sum(weight * (part.least_us or part.median_us) for weight, part in parts) / whole
+    return Timing(name, median, spread, min(part.repeats for _, part in parts), least_us=least)
+
+
+class Sampler(Protocol):
+    """Whatever can make a sample of a real call."""
+
+    def run(self, figures: Figures, run: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """Run once, and note what it took; what it raises passes through."""
+
+    def took_us(self, figures: Figures) -> float:
+        """What the last call took, as far as it is known at once."""
+
+
+class HostSampler:
+    """Samples of calls that are over when they return."""
+
+    def __init__(self, clock_ns: Clock = time.perf_counter_ns) -> None:
+        self.clock_ns = clock_ns
+
+    def run(self, figures: Figures, run: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """See `Sampler.run`."""
+        started_ns = self.clock_ns()
+        result = run(*args, **kwargs)
+        figures.took(figures.host_us, (self.clock_ns() - started_ns) / 1e3)
+        return result
+
+    def took_us(self, figures: Figures) -> float:
+        """See `Sampler.took_us`."""
+        return figures.host_us[-1] if figures.host_us else math.nan
+
+
+@dataclass(slots=True)
+class _Pending:
+    """A call whose events were not completed yet."""
+
+    figures: Figures
+    start: Any
+    end: Any
+    dry: bool
+    started_ns: int
+
+
+class StreamSampler:
+    """Samples of calls that leave work on the current stream of a device; events are pooled and never waited for."""
+
+    def __init__(
+        self,
+        shares: Shares,
+        clock_ns: Clock = time.perf_counter_ns,
+        stream: Callable[[], Any] = torch.cuda.current_stream,
+        event: Callable[[], Any] = lambda: torch.cuda.Event(enable_timing=True),
+    ) -> None:
+        self.shares, self.clock_ns = shares, clock_ns
+        self.stream, self.event = stream, event
+        self._pool: list[Any] = []
+        self._pending: deque[_Pending] = deque(maxlen=KEPT)
+        self._last: tuple[int, float] | None = None
+        """When the last call that found the stream dry began, and how long it took the device, in microseconds."""
+
+    def run(self, figures: Figures, run: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """See `Sampler.run`."""
+        self._collect()
+        stream = self.stream()
+        dry = stream.query()
+        started_ns = self.clock_ns()
+        self.shares.saw(dry, dry and self._was_waited_for(started_ns))
+        start, end = self._event(), self._event()
+        warm = figures.warm
+        start.record(stream)
+        started_ns = self.clock_ns()
+        result = run(*args, **kwargs)
+        figures.took(figures.host_us, (self.clock_ns() - started_ns) / 1e3)
+        end.record(stream)
+        if warm:
+            self._pending.append(_Pending(figures, start, end, dry, started_ns))
+        return result
+
+    def took_us(self, figures: Figures) -> float:
+        """See `Sampler.took_us`."""
+        cost = figures.cost().median_us
+        return cost if math.isfinite(cost) else (figures.host_us[-1] if figures.host_us else math.nan)
+
+    def _event(self) -> Any:
+        return self._pool.pop() if self._pool else self.event()
+
+    def _collect(self) -> None:
+        """Read the events that have completed."""
+        while self._pending and self._pending[0].end.query():
+            one = self._pending.popleft()
+            took_us = one.start.elapsed_time(one.end) * 1e3
+            self._last = (one.started_ns, took_us) if one.dry else None
+            one.figures.took(one.figures.latency_us if one.dry else one.figures.device_us, took_us)
+            self._pool += (one.start, one.end)
+
+    def _was_waited_for(self, now_ns: int) -> bool:
+        """Whether this call comes as soon as the last one was done: then its caller most likely waited for it."""
+        if self._last is None:
+            return False
+        started_ns, took_us = self._last
+        since_us = (now_ns - started_ns) / 1e3
+        return took_us <= since_us <= 1.25 * took_us + SOON_US
+
+
+SOON_US = 30.0
+"""How long after its work is done a call returns to a caller that waits."""
+
+_shares: dict[int, Shares] = {}
+
+
+def sampler(device: torch.device, regime: str) -> tuple[Sampler, Shares | None]:
+    """What makes samples of calls on this device; the shares are those of all calls there."""
+    if device.type != "cuda":
+        return HostSampler(), None
+    shares = _shares.setdefault(device.index or 0, Shares())
+    return StreamSampler(shares), shares

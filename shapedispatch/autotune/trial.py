@@ -1,0 +1,142 @@
+"""A call that is run on copies, once or again and again: what a run leaves, and that it leaves no trace."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import Module
+
+from ..keys.tree import device_of, span, tensors
+from .compare import distinct_like
+from .measure import free_memory
+from .preserve_state import bytes_to_copy, copy_call, generators, preserve_state
+
+__all__ = ["Outcome", "Trial"]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a run leaves: its result, the arguments it wrote, gradients, what memory the result shares."""
+
+    result: Any
+    written: tuple[Tensor, ...]
+    gradients: tuple[Tensor | None, ...]
+    aliases: tuple[tuple[int, int, int], ...]
+    random: tuple[Any, ...]
+    """The states of the generators after it, as `preserve_state.generators` has them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """A call with what is known of its effects. ``written`` are names of arguments, None where that is unknown.
+
+    With ``grad`` a run is forward and backward; gradients go nowhere but into the outcome.
+    """
+
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    names: Sequence[str]
+    written: Collection[str] | None
+    grad: bool
+
+    @property
+    def device(self) -> torch.device:
+        """Where the call runs."""
+        return device_of(tensors((self.args, self.kwargs)))
+
+    def memory_refusal(self, limit: float) -> str | None:
+        """Why the copies that timing needs are too large, or None; ``limit`` is a share of the free memory."""
+        needed = bytes_to_copy(self.args, self.kwargs, self.written, self.names)
+        allowed = int(limit * free_memory(self.device))
+        if needed <= allowed:
+            return None
+        return f"copies for timing would take {needed} bytes, and {allowed} are allowed (copy_limit={limit:g})"
+
+    def may_be_copied(self, limit: float) -> bool:
+        """Whether copies of all its tensors, written or not, are within a share of the free memory."""
+        try:
+            return bytes_to_copy(self.args, self.kwargs, None, self.names) <= int(limit * free_memory(self.device))
+        except TypeError:
+            return False
+
+    def permuted(self) -> Trial:
+        """The same call on copies whose floats are in another order; raises TypeError for what cannot be copied."""
+        args, kwargs = copy_call(self.args, self.kwargs, None, self.names)
+        generator = torch.Generator().manual_seed(0)
+        for tensor in tensors((args, kwargs)):
+            expanded = any(size > 1 and not stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+            if tensor.is_floating_point() and not expanded:
+                places = torch.randperm(tensor.numel(), generator=generator).to(tensor.device)
+                with torch.no_grad(), torch.inference_mode(tensor.is_inference()):
+                    tensor.copy_(tensor.reshape(-1)[places].view(tensor.shape))
+        return replace(self, args=args, kwargs=kwargs)
+
+    def hooked(self) -> str | None:
+        """Why a backward of this call would be noticed, or None."""
+        hooks = ("_backward_hooks", "_post_accumulate_grad_hooks")
+        if self.grad and any(getattr(parameter, name, None) for parameter in self._parameters() for name in hooks):
+            return "a parameter has gradient hooks, which a timed backward would run"
+        return None
+
+    def outcome(self, run: Callable[..., Any]) -> Outcome:
+        """Run once on fresh copies, with the random numbers that a real run would draw."""
+        run = getattr(run, "run_once_on_copies", run)
+        with preserve_state(self.args, self.kwargs):
+            args, kwargs = self._fresh()
+            given = list(tensors((args, kwargs)))
+            result = run(*args, **kwargs)
+            gradients = self._backward(result, args, kwargs, distinct_like) if self.grad else ()
+            if self.device.type == "cuda":
+                torch.cuda.synchronize(self.device)  # an error of the device belongs to the run that made it
+            random = generators(self.device)
+        written = tuple(given) if self.written is None or self.written else ()
+        return Outcome(result, written, gradients, _aliases(result, given), random)
+
+    def repeated(self, run: Callable[..., Any]) -> Callable[[], object]:
+        """A callable without arguments that runs on one set of copies, again and again."""
+        run = getattr(run, "run_on_copies", run)  # a kernel has a way past hooks that a user has set, as above
+        args, kwargs = self._fresh()
+        if self.grad:
+            return lambda: self._backward(run(*args, **kwargs), args, kwargs, torch.ones_like)
+        return lambda: run(*args, **kwargs)
+
+    def _fresh(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        return copy_call(self.args, self.kwargs, self.written, self.names, grad=self.grad)
+
+    def _parameters(self) -> list[Tensor]:
+        modules = [value for value in (*self.args, *self.kwargs.values()) if isinstance(value, Module)]
+        return [p for module in modules for p in module.parameters() if p.requires_grad]
+
+    def _backward(
+        self, result: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], seed: Callable[[Tensor], Tensor]
+    ) -> tuple[Tensor | None, ...]:
+        outputs = [t for t in tensors(result) if t.requires_grad and t.grad_fn is not None]
+        leaves = [*(t for t in tensors((args, kwargs)) if t.requires_grad), *self._parameters()]
+        if not outputs or not leaves:
+            return ()
+        # Not backward(): that would add to .grad of the module's parameters.
+        return torch.autograd.grad(outputs, leaves, [seed(t) for t in outputs], allow_unused=True)
+
+
+def _aliases(result: Any, given: Sequence[Tensor]) -> tuple[tuple[int, int, int], ...]:
+    """(which tensor of the result, which other, how many bytes apart) for those that share memory.
+
+    The others are the tensors of the call, and behind them those that stand before it in the result.
+    """
+    results = list(tensors(result))
+    spans = [(one.device, *span(one)) if _has_memory(one) else None for one in (*given, *results)]
+    first = len(given)
+    pairs = [(i, j, spans[first + i], spans[j]) for i in range(len(results)) for j in range(first + i)]
+    return tuple((i, j, a[1] - b[1]) for i, j, a, b in pairs if a and b and _overlap(a, b))
+
+
+def _has_memory(tensor: Tensor) -> bool:
+    return tensor.layout is torch.strided and not tensor.is_meta
+
+
+def _overlap(one: tuple[torch.device, int, int], other: tuple[torch.device, int, int]) -> bool:
+    return one[0] == other[0] and one[1] < other[2] and other[1] < one[2]
