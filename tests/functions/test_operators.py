@@ -67,6 +67,18 @@ def test_angles_of_any_size_come_out_as_plain_has_them() -> None:
     assert torch.equal(f(large, w), wrapped(large, w))
 
 
+def test_a_product_with_a_whole_nought_is_computed() -> None:
+    """Of what is no number it is none, of an infinity neither; and of a negative number it is -0.0."""
+
+    def noughts(x: Tensor) -> tuple[Tensor, ...]:
+        return x * 0, 0 * x, torch.mul(x, 0), x * False, (x + 1).mul_(0), x * 0 * 1.0
+
+    f = pinned(built(noughts, exact=True, hints=()), "exact")
+    f(torch.linspace(0.1, 0.9, len(SPECIAL)))
+    assert f.explain(SPECIAL).variant == "exact"
+    assert all(map(exactly_equal, f(SPECIAL), noughts(SPECIAL)))
+
+
 @pytest.mark.parametrize(
     "call",
     [

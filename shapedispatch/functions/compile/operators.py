@@ -208,6 +208,8 @@ class _Table:
 
         def decompose(*args: Any, **kwargs: Any) -> Any:
             right = usual
+            if operator in _PRODUCTS and (floats := _zeros_as_floats(args)) is not None:
+                return operator(*floats, **kwargs)
             if self.depth == 0:
                 device, dtypes = _kind_of_call(args, kwargs)
                 if is_faulty(operator, device, dtypes):
@@ -218,6 +220,21 @@ class _Table:
                 return right(*args, **kwargs)
 
         return decompose
+
+
+_PRODUCTS = (_aten.mul.Tensor, _aten.mul.Scalar)
+
+
+def _zeros_as_floats(args: tuple[Any, ...]) -> tuple[Any, ...] | None:
+    """The factors with a whole 0 as 0.0, where it has a float to be multiplied with; None where there is none.
+
+    The compiler takes any product with a whole 0 for 0: also that of a nan, of an infinity, and of -1, which is -0.0.
+    """
+    whole = [type(factor) in (int, bool) and factor == 0 for factor in args]
+    of_floats = any(isinstance(one, Tensor) and (one.is_floating_point() or one.is_complex()) for one in args)
+    if not any(whole) or not of_floats:
+        return None
+    return tuple(0.0 if is_zero else factor for factor, is_zero in zip(args, whole, strict=True))
 
 
 def _numbers(operator: Operator, args: tuple[Any, ...]) -> tuple[int, ...]:
@@ -246,7 +263,7 @@ def decompositions(options: Mapping[str, Any]) -> dict[Operator, Decomposition]:
     table = _Table(usual)
     named = {name for releases in _tables().values() for known in releases.values() for name in known}
     faulty = [operator for name in named if (operator := _operator_of(name)) is not None]
-    return {operator: table.entry(operator) for operator in (*usual, *faulty)}
+    return {operator: table.entry(operator) for operator in (*usual, *faulty, *_PRODUCTS)}
 
 
 def _operator_of(name: str) -> Operator | None:
