@@ -1006,7 +1006,8 @@ def _unlike_tensors(one: Tensor, other: Tensor, exact: bool | float, place: str)
     for name in ("dtype", "shape", "device", "layout", "requires_grad", "is_leaf"):
         if getattr(one, name) != getattr(other, name):
             return f"{place}.{name}: {getattr(one, name)} and {getattr(other, name)}"
-    if one.layout is torch.strided and one.stride() != other.stride():
+    free = exact is not True and place.startswith("gradients")  # in which layout a build gives them (README)
+    if one.layout is torch.strided and one.stride() != other.stride() and not free:
         return f"{place}.stride: {one.stride()} and {other.stride()}"
     if one.is_inference() != other.is_inference():
         return f"{place} is an inference tensor: {one.is_inference()} and {other.is_inference()}"
@@ -1037,7 +1038,13 @@ def _same_but_nans(a: Tensor, b: Tensor) -> bool:
 
 
 def _within_rounding(a: Tensor, b: Tensor, rtol: float) -> bool:
-    """Relative to each value and to the root mean square of all, as a build is allowed."""
+    """Relative to each value and to the root mean square of all, as a build is allowed.
+
+    What overflows depends on the order in which a sum is taken: an infinity, or none, may stand for a very large value.
+    """
+    most = torch.finfo(a.dtype).max / 8
+    overflowed = ~(a.abs() < most) & ~(b.abs() < most)
+    a, b = a.masked_fill(overflowed, 0.0), b.masked_fill(overflowed, 0.0)
     finite = a.double().nan_to_num(0.0, 0.0, 0.0)
     scale = float(finite.square().mean().sqrt()) if a.numel() else 0.0
     return torch.allclose(a, b, rtol=rtol, atol=max(1e-4, rtol * scale), equal_nan=True)
