@@ -22,7 +22,7 @@ __all__ = [
     "spelled",
 ]
 
-Origin = Literal["timed", "stored", "shipped", "only", "nearest", "bucket", "unseen", "bypass", "pinned"]
+Origin = Literal["timed", "learning", "stored", "shipped", "only", "nearest", "bucket", "unseen", "bypass", "pinned"]
 
 
 CHOSEN_AT, STORED_NEAR = "chosen at ", "stored for the call nearest to this one"

@@ -24,6 +24,8 @@ from .measure import Call, Clock, Timer
 
 __all__ = [
     "CONFIDENCE",
+    "ENOUGH",
+    "FEW",
     "BenchResult",
     "ahead",
     "error_us",

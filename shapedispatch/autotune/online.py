@@ -1,9 +1,9 @@
 """Which candidate the next real call of a key runs, while it is being learned which is the best.
 
 Each call runs one candidate, once. In rounds all that are still running get a call each, in an order that turns from
-round to round; what is clearly behind leaves, also after a single sample; ties are the earlier candidate's. What the
-samples cost beyond the best known candidate is bounded: where it is used up, calls run that one until there is time for
-another sample.
+round to round; what is clearly behind leaves, after a single sample where it is far; ties are the earlier candidate's.
+What the samples cost beyond the best known candidate is bounded: where it is used up, calls run that one until there is
+time for another sample.
 
 Nothing here runs or times anything: costs are told, so that all of the policy is tested without a clock.
 """
@@ -16,15 +16,15 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from ..records import Timing
-from .benchmark import how_far_behind, is_behind, is_decided
+from .benchmark import ENOUGH, FEW, how_far_behind, is_behind, is_decided
 
-__all__ = ["Contestant", "OnlineContest"]
+__all__ = ["FAR", "Contestant", "OnlineContest"]
 
 SHARE, FREE_US = 0.03, 5_000.0
 """What learning may cost at a key beyond the best candidate: a share of the time spent there, and so much at first."""
-FAR = 3.0
+FAR = 10.0
 """How much above the leader's cost that of a candidate is which leaves after one sample."""
-ROUNDS_MIN, ROUNDS_TIE, ROUNDS_MAX = 4, 11, 40
+ROUNDS_MIN, ROUNDS_TIE, ROUNDS_MAX = ENOUGH, 11, 40
 """Rounds before anything is settled; after which near ties are; after which all is."""
 
 
@@ -106,8 +106,8 @@ class OnlineContest:
             self._leave([one for one, cost in costs.items() if _out(cost, leader, factor)])
         left = [costs[one] for one in self._running]
         patient = self.rounds < ROUNDS_TIE
-        self.over = len(left) < 2 or self.rounds >= ROUNDS_MAX
-        self.over |= self.rounds >= ROUNDS_MIN and is_decided(left, self.margin, patient)
+        decided = self.rounds >= ROUNDS_MIN and is_decided(left, self.margin, patient)
+        self.over = decided or not left or self.rounds >= ROUNDS_MAX
         if not self.over:
             self._turns.extend(reversed(self._running) if self.rounds % 2 else self._running)
 
@@ -116,7 +116,6 @@ class OnlineContest:
             if one in self._running:
                 self._running.remove(one)
         self._turns = deque(one for one in self._turns if one in self._running)
-        self.over |= len(self._running) < 2
 
     def costs(self) -> Iterator[Timing]:
         """What is known of each candidate that has a sample."""
@@ -124,7 +123,7 @@ class OnlineContest:
 
 
 def _out(cost: Timing, leader: Timing, factor: float) -> bool:
-    """Whether one leaves: far behind at once, since it is not run again on a user's call to be sure; else with two."""
+    """Whether one leaves: at once where it is far behind, since it would run on a user's call; else after a few."""
     if not math.isfinite(cost.median_us):
         return False
-    return cost.median_us > FAR * leader.median_us or (cost.repeats > 1 and is_behind(cost, leader, factor))
+    return cost.median_us > FAR * leader.median_us or (cost.repeats >= FEW and is_behind(cost, leader, factor))

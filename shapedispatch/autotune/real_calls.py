@@ -85,7 +85,9 @@ class Figures(Contestant):
             return host
         alone = timing_of(self.name, self.latency_us)
         device = timing_of(self.name, self.device_us) if self.device_us else alone
-        held_back = device if host.median_us < device.median_us < math.inf and self.device_us else host
+        held_back = host
+        if self.regime == "auto" and self.device_us and device.median_us > host.median_us:
+            held_back = device  # no host can launch faster than the device works
         waited = alone if self.latency_us else device
         return _mixed(self.name, tuple(zip(self.shares.weights(self.regime), (device, held_back, waited), strict=True)))
 

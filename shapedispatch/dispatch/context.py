@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import torch
 
 from ..autotune.choose import Objective, Rules
-from ..autotune.measure import Timer, free_memory
+from ..autotune.measure import HostTimer, Timer, free_memory
 from ..autotune.trial import Trial
 from ..autotune.worker import Isolation, Worker, address
 from ..backend import Backend, Offer, OfferRequest, TrialRequest
@@ -40,6 +40,8 @@ class DispatcherParts(Protocol):
     objective: Objective
     timer_for: Callable[[torch.device, str], Timer]
     worker: Callable[[], Worker]
+    frozen: bool
+    """Whether nothing may be timed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,10 +118,14 @@ class MissContext:
         """As `why_untimed`, before there is a trial."""
         return self.why_untimed(offer, self.trial(offer))
 
-    def rules(self, trial: Trial) -> Rules:
+    def judging(self, trial: Trial) -> Rules:
+        """How numbers are judged: nothing is timed, and the maker of timers, whose may take memory, is not asked."""
+        return self.rules(trial, HostTimer())
+
+    def rules(self, trial: Trial, timer: Timer | None = None) -> Rules:
         """How a choice is made."""
         settings = self.settings
-        timer = self.core.timer_for(trial.device, settings.regime)
+        timer = timer or self.core.timer_for(trial.device, settings.regime)
         permute = settings.check is None and trial.may_be_copied(settings.copy_limit)
         return Rules(timer, settings.budget_ms, settings.margin, settings.check, self.core.objective, permute)
 

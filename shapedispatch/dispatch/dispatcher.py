@@ -186,7 +186,7 @@ class Core(HitPath, Introspection):
 
     def choices(self) -> list[Choice]:
         """See `decorator.Dispatcher.choices`."""
-        return Choices(entry.choice for _, entry in self.table.entries())
+        return Choices(entry.now() for _, entry in self.table.entries())
 
     def cache_info(self) -> CacheInfo:
         """See `decorator.Dispatcher.cache_info`."""

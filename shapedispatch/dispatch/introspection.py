@@ -68,7 +68,7 @@ class Introspection:
         entries = ctx.core.table.peek(ctx.key)
         for entry in entries:
             if entry.lost() or entry.check is None or getattr(entry.check, "look", entry.check)(args, kwargs):
-                return entry.choice
+                return entry.now()
         if (other := next((entry for entry in entries if entry.any_state), None)) is not None:
             return replace(other.choice, notes=(*other.choice.notes, _OTHER_STATE))
         if (known := stored_choice(ctx)) is not None:

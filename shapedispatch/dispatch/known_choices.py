@@ -5,14 +5,15 @@ A choice names a variant. Before it runs here, the variant is offered anew and j
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import replace
 
 from ..autotune.choose import Rules, refusal
 from ..autotune.measure import HostTimer
 from ..autotune.preserve_state import preserve_state
 from ..backend import Candidate, Offer, OfferRequest
-from ..hit.table import Entry
+from ..hit.table import Entry, Table
+from ..keys.key import Key
 from ..records import Choice, spelled
 from ..store.store import Found
 from .context import MissContext
@@ -21,6 +22,7 @@ __all__ = [
     "FROZEN_MODES",
     "STORED_WHERE",
     "entry_for",
+    "keeper",
     "look_up",
     "persist",
     "share_in_bucket",
@@ -41,7 +43,8 @@ def look_up(ctx: MissContext) -> tuple[Entry | None, tuple[str, ...]]:
 
     A variant that is forced by a setting is none of these, and has no need to be timed.
     """
-    lost = next((entry.choice for entry in ctx.core.table.peek(ctx.key) if entry.lost()), None)
+    entries = ctx.core.table.peek(ctx.key)
+    lost = next((one.choice for one in entries if one.lost() and one.choice.origin != "learning"), None)
     if lost is not None:
         return entry_for(ctx, lost), ()
     if ctx.settings.pick is not None:
@@ -108,15 +111,31 @@ def persist(entry: Entry, ctx: MissContext, instead: bool) -> Entry:
     return entry_for(ctx, stored(Found(row, "stored"))) or entry
 
 
+def keeper(ctx: MissContext) -> Callable[[Key, Choice], None]:
+    """What remembers a choice for a key that is decided later, in the store and for its bucket, without the call."""
+    core, device, bucket = ctx.core, ctx.device, _bucket(ctx)
+
+    def keep(key: Key, choice: Choice) -> None:
+        if core.kernel_store is not None:
+            core.kernel_store.keep(key, device, choice, False)
+        _share(choice, bucket, core.table)
+
+    return keep
+
+
 # -- the bucket
 
 
 def share_in_bucket(choice: Choice, ctx: MissContext) -> None:
     """Let the other calls of this one's bucket know its choice, if that says anything of them."""
-    bucket = _bucket(ctx) if choice.origin in ("timed", "stored", "shipped") else None
+    if choice.origin in ("timed", "stored", "shipped"):
+        _share(choice, _bucket(ctx), ctx.core.table)
+
+
+def _share(choice: Choice, bucket: Hashable | None, table: Table) -> None:
     if bucket is not None:
         notes = (f"chosen at {spelled(choice.sizes)}, in the same bucket",)
-        ctx.core.table.facts.buckets[bucket] = Choice(choice.variant, "bucket", config=choice.config, notes=notes)
+        table.facts.buckets[bucket] = Choice(choice.variant, "bucket", config=choice.config, notes=notes)
 
 
 def _of_bucket(ctx: MissContext) -> Entry | None:

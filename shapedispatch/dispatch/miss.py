@@ -21,6 +21,7 @@ from ..settings.resolve import settings
 from ..shapes.dims import DimsMismatch
 from .context import MissContext
 from .known_choices import FROZEN_MODES, look_up, persist, share_in_bucket
+from .learning import learn, why_not_online
 from .on_miss import without_timing
 
 __all__ = ["TuningLock", "decide", "tuning_lock"]
@@ -92,7 +93,8 @@ def decide(ctx: MissContext, retune: bool = False, exhaustive: bool = False) -> 
     notes = (*entry.choice.notes, *unused)
     entry = entry.changed(sizes=sizes, key=ctx.key, new_because=new_because, notes=notes)
     ctx.core.table.publish(ctx.key, entry, (ctx.args, ctx.kwargs))
-    ctx.core.table.log.decided(entry.choice)
+    if entry.choice.origin != "learning":
+        ctx.core.table.log.decided(entry.choice)
     share_in_bucket(entry.choice, ctx)
     return entry
 
@@ -111,6 +113,8 @@ def _entry(
         entry = without_timing(ctx, sizes, unused)
     if entry is not None:
         return entry, False, unused
+    if retune or exhaustive:
+        ctx = replace(ctx, settings=replace(ctx.settings, judge="contest"))
     tuned_configs = (
         ctx.core.kernel_store.tuned_configs(ctx.device)
         if ctx.core.kernel_store is not None and ctx.core.backend.searches
@@ -180,6 +184,8 @@ def _winner(offer: Offer, ctx: MissContext) -> Entry:
     untimed = ctx.why_untimed(offer, trial)
     if untimed:
         return offer.nearest(ctx.sizes(), untimed)
+    if ctx.settings.judge == "online" and why_not_online(ctx, trial) is None:
+        return learn(offer, trial, ctx)
     decision = choose(offer.candidates, trial, ctx.rules(trial))
     ctx.core.table.count("timings")
     notes = () if decision.undecided is None else (f"{_UNDECIDED}{decision.undecided}",)

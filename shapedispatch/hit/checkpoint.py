@@ -76,7 +76,7 @@ def _decided(path: Path, key: Key, args: tuple[Any, ...], kwargs: Mapping[str, A
     if isinstance(entry, str):
         path.table.count("bypasses", entry)
         return Entry(path.as_written, None, Choice("plain", "bypass", notes=(entry,)))
-    return replace(entry)
+    return replace(entry) if entry.learner is None else entry.learner.pinned(entry.choice)
 
 
 @contextlib.contextmanager

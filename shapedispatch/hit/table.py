@@ -44,6 +44,16 @@ class Held(Protocol):
         """Let go of all that was compiled; called once, when the build leaves."""
 
 
+class Learner(Protocol):
+    """What runs while it is being learned which variant is best."""
+
+    def choice(self, begun: Choice) -> Choice:
+        """What stands now, of the choice with which it began."""
+
+    def pinned(self, begun: Choice) -> Entry:
+        """The entry of what is best as far as it is known, which no sample changes."""
+
+
 @dataclass(slots=True, eq=False)
 class Entry:
     """What a hit needs: what to run, and what to ask first. ``check`` is None where the key says it all.
@@ -62,6 +72,8 @@ class Entry:
     """Whether it is right in every state: ``check`` is asked now and then, to see whether another should be chosen."""
     others: tuple[Hashable, ...] = ()
     """Further builds that ``run`` may run, while it is being learned which is the best."""
+    learner: Learner | None = None
+    """What ``run`` is meanwhile."""
 
     def lost(self) -> bool:
         """Whether the build has left: the choice stands, and what it needs must be built again."""
@@ -71,6 +83,10 @@ class Entry:
     def builds(self) -> tuple[Hashable, ...]:
         """The keys of all builds that it needs."""
         return self.others if self.build is None else (self.build, *self.others)
+
+    def now(self) -> Choice:
+        """The choice; of one that is being learned, as it stands."""
+        return self.choice if self.learner is None else self.learner.choice(self.choice)
 
     def changed(self, **changes: Any) -> Entry:
         """This with its choice changed."""

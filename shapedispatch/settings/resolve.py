@@ -50,6 +50,7 @@ class Resolved:
     check: Any
     copy_limit: float
     isolate: bool
+    judge: str
     regime: str
     pick: str | None
     hotpath: bool

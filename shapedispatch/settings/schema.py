@@ -120,7 +120,8 @@ TABLE: Mapping[str, Setting] = MappingProxyType(
             Setting("check", None, _tolerance, '"sample", false, or [rtol, atol] of two numbers of at least 0'),
             Setting("copy_limit", 0.1, _SHARE, "a share from 0 to 1"),
             Setting("isolate", False, _flag, _FLAG),
-            _choice("regime", "stream", "graph"),
+            _choice("judge", "contest", "online"),
+            _choice("regime", "stream", "graph", "auto", "device", "host", "sync"),
             Setting("pick", None, _text, "the name of a variant", words=True),
             # The C module is loaded for the process or not at all.
             Setting("hotpath", True, _flag, _FLAG, per_kernel=False),

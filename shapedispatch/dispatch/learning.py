@@ -1,0 +1,164 @@
+"""A key whose choice is being learned from its own calls: each runs one candidate, once, until the best is known.
+
+The candidates have been found right before. No call waits: where another thread is noting a sample, or nothing may be
+sampled now, the best known candidate runs.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from ..autotune.benchmark import undecided
+from ..autotune.choose import best, checked
+from ..autotune.online import FAR, OnlineContest
+from ..autotune.real_calls import Figures, Sampler, sampler
+from ..autotune.trial import Trial
+from ..backend import Candidate, Offer
+from ..errors import in_a_line
+from ..hit.table import Entry
+from ..keys.key import Key
+from ..records import Choice, Refusal, Timing
+from .context import DispatcherParts, MissContext
+from .known_choices import keeper
+
+__all__ = ["Learning", "learn", "why_not_online"]
+
+
+def why_not_online(ctx: MissContext, trial: Trial) -> str | None:
+    """Why the calls themselves cannot show which variant is best, or None."""
+    if ctx.core.backend.searches:
+        return "it is a kernel"
+    if trial.grad:
+        return "its backward runs apart from the call"
+    if ctx.core.objective != "time" or ctx.settings.regime == "graph":
+        return "what is asked for is not the time of a call"
+    return None
+
+
+def learn(offer: Offer, trial: Trial, ctx: MissContext) -> Entry:
+    """The entry that learns among those of the offer that are right; plain's, where no other is."""
+    right, refusals, _ = checked(offer.candidates, trial, ctx.judging(trial))
+    if len(right) == 1:
+        return right[0].wins("timed", offer, (), refusals)
+    takes, shares = sampler(ctx.device, ctx.settings.regime)
+    figures = [Figures(one.name, ctx.settings.regime, shares, warm=True) for one in right]
+    contest = OnlineContest(figures, ctx.settings.margin, _best(ctx.settings.margin))
+    key = ctx.core.backend.key(ctx.args, ctx.kwargs)  # the offer may have shown that it holds more
+    core = ctx.core
+    learning = Learning(
+        tuple(right), offer, contest, takes, lambda: core.frozen, _Settled(core, key, keeper(ctx)), list(refusals)
+    )
+    choice = Choice("plain", "learning", refusals=(*offer.refusals, *refusals), notes=offer.notes)
+    builds = tuple(one.build for one in right if one.build is not None)
+    return Entry(learning, _all_checks(right), choice, others=builds, learner=learning)
+
+
+def _best(margin: float) -> Callable[[Sequence[Timing]], Timing | None]:
+    return lambda timings: best(timings, margin, "time")[0]
+
+
+def _all_checks(candidates: Sequence[Candidate]) -> Callable[[tuple[Any, ...], Mapping[str, Any]], bool] | None:
+    """The guards of all builds: where one does not hold, the state is another, which is learned of its own."""
+    checks = [one.check for one in candidates if one.build is not None and one.check is not None]
+    if not checks:
+        return None
+    return lambda args, kwargs: all(check(args, kwargs) for check in checks)
+
+
+@dataclass(slots=True, eq=False)
+class Learning:
+    """What a key runs meanwhile; ``done(self)`` is called once, when its contest is over."""
+
+    candidates: tuple[Candidate, ...]
+    offer: Offer
+    contest: OnlineContest
+    sampler: Sampler
+    paused: Callable[[], bool]
+    done: Callable[[Learning], None]
+    refusals: list[Refusal] = field(default_factory=list)
+    _noting: threading.Lock = field(default_factory=threading.Lock)
+
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
+        """Run the call once: as a sample, or by the best candidate known."""
+        if self.paused() or not self._noting.acquire(blocking=False):
+            return self.leader().run(*args, **kwargs)
+        try:
+            figures = self.contest.next_sample()
+            if not isinstance(figures, Figures):
+                return self._unsampled(args, kwargs)
+            return self._sampled(figures, args, kwargs)
+        finally:
+            self._noting.release()
+
+    def _unsampled(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        leader = self.contest.leader()
+        self.contest.ran(leader.cost().median_us)
+        return self._named(leader.name).run(*args, **kwargs)
+
+    def _sampled(self, figures: Figures, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        candidate = self._named(figures.name)
+        try:
+            answer = self.sampler.run(figures, candidate.run, args, kwargs)
+        except Exception as error:  # the boundary where a candidate is judged; the reason is kept
+            if candidate.build is None:  # plain's own error, or a user's variant that may have written
+                raise
+            self.refusals.append(Refusal(candidate.name, (f"it raised {in_a_line(error)}",)))
+            self.contest.failed(figures)
+            answer = self.candidates[0].run(*args, **kwargs)
+        else:
+            self.contest.sampled(figures, self.sampler.took_us(figures))
+        if self.contest.over:
+            self.done(self)
+        return answer
+
+    def _named(self, name: str) -> Candidate:
+        return next(candidate for candidate in self.candidates if candidate.name == name)
+
+    def leader(self) -> Candidate:
+        """The best candidate as far as it is known."""
+        return self._named(self.contest.leader().name)
+
+    def choice(self, begun: Choice) -> Choice:
+        """What stands now, of the choice with which it began."""
+        refused = tuple(dict.fromkeys((*begun.refusals, *self.refusals)))
+        timings = tuple(self.contest.costs())
+        return replace(begun, variant=self.leader().name, timings=timings, refusals=refused)
+
+    def pinned(self, begun: Choice) -> Entry:
+        """The entry of what is best as far as it is known."""
+        return self.leader().entry(self.choice(begun), self.offer)
+
+
+@dataclass(frozen=True, slots=True)
+class _Settled:
+    """What becomes of a key that has been learned: it holds no call."""
+
+    core: DispatcherParts
+    key: Key
+    keep: Callable[[Key, Choice], None]
+
+    def __call__(self, learning: Learning) -> None:
+        table = self.core.table
+        entry = next((one for one in table.peek(self.key) if one.run is learning), None)
+        if entry is None:  # it has left, or was decided otherwise
+            return
+        table.replace(self.key, entry, self.entry(learning, entry.choice))
+
+    def entry(self, learning: Learning, begun: Choice) -> Entry:
+        """The winner's entry, remembered in the store too, unless the samples do not bear it out."""
+        choice = replace(learning.choice(begun), origin="timed")
+        won = next((timing for timing in choice.timings if timing.variant == choice.variant), None)
+        others = [timing for timing in choice.timings if timing is not won]
+        near = [other for other in others if won is not None and other.median_us <= FAR * won.median_us]
+        doubts = (undecided(won, other) for other in near) if won is not None else ()
+        doubt = next(filter(None, doubts), None)
+        self.core.table.count("timings")
+        self.core.table.log.decided(choice)
+        if doubt is None:
+            self.keep(self.key, choice)
+        else:
+            choice = replace(choice, notes=(*choice.notes, f"undecided, and not stored: {doubt}"))
+        return learning.leader().entry(choice, learning.offer)

@@ -1,0 +1,140 @@
+"""Which candidate the next real call runs, told what each call took; nothing is run and no clock is asked."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shapedispatch.autotune.benchmark import timing_of
+from shapedispatch.autotune.choose import best
+from shapedispatch.autotune.online import FREE_US, ROUNDS_MAX, SHARE, Contestant, OnlineContest
+from shapedispatch.records import Timing
+
+
+@dataclass(eq=False)
+class Told(Contestant):
+    """A candidate whose calls take what the test says."""
+
+    name: str
+    us: float
+    scatter: float = 0.0
+    samples: list[float] = field(default_factory=list)
+
+    def cost(self) -> Timing:
+        """Of the samples so far."""
+        return timing_of(self.name, self.samples)
+
+
+def contest(candidates: Sequence[Told], margin: float = 0.02) -> OnlineContest:
+    """A contest for the least time."""
+    return OnlineContest(candidates, margin, lambda timings: best(timings, margin, "time")[0])
+
+
+def play(candidates: Sequence[Told], calls: int, seed: int = 0) -> tuple[OnlineContest, list[str], float]:
+    """Calls until there are so many: the contest, who ran in each, and what all took."""
+    rng, played, total = random.Random(seed), contest(candidates), 0.0
+    ran: list[str] = []
+    for _ in range(calls):
+        sample = played.next_sample()
+        one = sample or played.leader()
+        assert isinstance(one, Told)
+        took = one.us * (1 + one.scatter * abs(rng.gauss(0, 1)))
+        if sample is not None:
+            one.samples.append(took)
+            played.sampled(one, took)
+        else:
+            played.ran(took)
+        ran.append(one.name)
+        total += took
+    return played, ran, total
+
+
+def test_each_candidate_is_sampled_and_the_fastest_is_the_leader() -> None:
+    """Whatever its place."""
+    played, ran, _ = play([Told("plain", 100), Told("a", 60), Told("b", 80)], 60)
+    assert played.over
+    assert played.leader().name == "a"
+    assert set(ran[:3]) == {"plain", "a", "b"}
+    assert set(ran[40:]) == {"a"}
+
+
+def test_rounds_reverse_their_order() -> None:
+    """What comes first has no advantage over what comes last."""
+    _, ran, _ = play([Told("plain", 100), Told("a", 101), Told("b", 102)], 9)
+    assert ran == ["plain", "a", "b", "b", "a", "plain", "plain", "a", "b"]
+
+
+def test_ties_are_the_earlier_candidates() -> None:
+    """Equal ones in any noise."""
+    for seed in range(20):
+        played, _, _ = play([Told("plain", 100, 0.05), Told("same", 100, 0.05)], 200, seed)
+        assert (played.over, played.leader().name) == (True, "plain")
+
+
+def test_what_is_far_behind_is_run_once() -> None:
+    """It is not run again on a call of the user to be sure."""
+    _, ran, _ = play([Told("plain", 50), Told("far", 5000)], 100)
+    assert ran.count("far") == 1
+
+
+@pytest.mark.parametrize(("slower", "most"), [(2, 1.05), (10, 1.08)])
+def test_a_thousand_calls_cost_hardly_more_than_those_of_the_best(slower: float, most: float) -> None:
+    """What learning may cost, at fifty microseconds a call."""
+    for seed in range(20):
+        candidates = [Told("plain", 50 * slower, 0.1), Told("a", 50, 0.1), Told("b", 75, 0.1)]
+        _, _, total = play(candidates, 1000, seed)
+        _, _, ideal = play([Told("a", 50, 0.1)], 1000, seed)
+        assert total <= most * ideal
+
+
+def test_samples_stop_where_they_have_cost_too_much() -> None:
+    """Calls run the best known candidate until there is time for another sample."""
+    played, ran, _ = play([Told("plain", 10_000), Told("slow", 40_000)], 12)
+    assert ran.count("slow") < 3
+    assert not played.over
+
+
+def test_one_that_raised_runs_no_more() -> None:
+    """The others go on."""
+    candidates = [Told("plain", 100), Told("raises", 1), Told("a", 50)]
+    played = contest(candidates)
+    assert played.next_sample() is candidates[0]
+    candidates[0].samples.append(100)
+    played.sampled(candidates[0], 100)
+    assert played.next_sample() is candidates[1]
+    played.failed(candidates[1])
+    ran = set()
+    while (one := played.next_sample()) is not None:
+        assert isinstance(one, Told)
+        one.samples.append(one.us)
+        played.sampled(one, one.us)
+        ran.add(one.name)
+    assert ran == {"plain", "a"}
+    assert (played.over, played.leader().name) == (True, "a")
+
+
+def test_samples_that_make_no_sense_end_rounds_too() -> None:
+    """A clock that stands still decides nothing, and the contest ends all the same."""
+    candidates = [Told("plain", 100), Told("a", 50)]
+    played = contest(candidates)
+    for _ in range(2 * ROUNDS_MAX):
+        one = played.next_sample()
+        assert one is not None
+        played.sampled(one, float("nan"))
+    assert (played.over, played.next_sample(), played.leader().name) == (True, None, "plain")
+
+
+@given(
+    st.lists(st.floats(1.0, 1e5), min_size=2, max_size=5),
+    st.integers(0, 1000),
+)
+def test_what_samples_cost_is_bounded(times: list[float], seed: int) -> None:
+    """By a share of the time spent and a little at first, and the last sample of each candidate."""
+    played, _, total = play([Told(str(i), us, 0.1) for i, us in enumerate(times)], 300, seed)
+    fastest = min(times)
+    assert played._lost_us <= FREE_US + SHARE * total + 3 * sum(1.5 * us - fastest for us in times if us > fastest) + 1

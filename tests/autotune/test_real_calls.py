@@ -1,0 +1,182 @@
+"""What a real call took, by a clock and a stream that the test moves."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+
+from shapedispatch.autotune.real_calls import Figures, HostSampler, Shares, StreamSampler, sampler
+
+
+class Device:
+    """A host and one stream with a queue, in microseconds: the work of a call begins when what is before it is done."""
+
+    def __init__(self) -> None:
+        self.now_us = 0.0
+        self.done_us = 0.0
+        self.events = 0
+
+    def clock_ns(self) -> int:
+        """The host's time."""
+        return int(self.now_us * 1e3)
+
+    def stream(self) -> Device:
+        """The stream is the device itself."""
+        return self
+
+    def query(self) -> bool:
+        """Whether nothing is left to do."""
+        return self.done_us <= self.now_us
+
+    def event(self) -> Event:
+        """A new event."""
+        self.events += 1
+        return Event(self)
+
+    def launches(self, host_us: float, device_us: float) -> Any:
+        """A call that takes the host so long, and leaves so much work."""
+
+        def call() -> str:
+            self.now_us += host_us
+            self.done_us = max(self.done_us, self.now_us) + device_us
+            return "answer"
+
+        return call
+
+
+class Event:
+    """A place in the queue."""
+
+    def __init__(self, device: Device) -> None:
+        self.device, self.at_us = device, math.inf
+
+    def record(self, stream: Device) -> None:
+        """Behind what is in the queue."""
+        self.at_us = max(stream.done_us, stream.now_us)
+
+    def query(self) -> bool:
+        """Whether the queue has come so far."""
+        return self.at_us <= self.device.now_us
+
+    def elapsed_time(self, other: Event) -> float:
+        """Milliseconds from this one to the other."""
+        return (other.at_us - self.at_us) / 1e3
+
+
+def on(device: Device, regime: str = "auto") -> tuple[StreamSampler, Figures]:
+    """A sampler of the device and the figures of one candidate, which has run before."""
+    shares = Shares()
+    takes = StreamSampler(shares, device.clock_ns, device.stream, device.event)
+    return takes, Figures("plain", regime, shares, warm=True)
+
+
+def test_a_first_call_is_no_sample() -> None:
+    """It loads and allocates."""
+    now = [0]
+
+    def call() -> None:
+        now[0] += 7_000
+
+    figures, takes = Figures("plain", "auto", None), HostSampler(lambda: now[0])
+    takes.run(figures, call, (), {})
+    assert figures.cost().repeats == 0
+    takes.run(figures, call, (), {})
+    assert (figures.cost().median_us, figures.cost().repeats, takes.took_us(figures)) == (7.0, 1, 7.0)
+
+
+def test_what_the_call_gives_and_raises_passes_through() -> None:
+    """A sample is a call."""
+    takes, figures = HostSampler(), Figures("plain", "auto", None)
+    assert takes.run(figures, lambda x, y: x + y, (1,), {"y": 2}) == 3
+    with pytest.raises(ZeroDivisionError):
+        takes.run(figures, lambda: 1 / 0, (), {})
+
+
+@pytest.mark.parametrize("step", [0, -5])
+def test_a_clock_that_makes_no_sense_gives_no_sample(step: int) -> None:
+    """It stands still, or runs backward."""
+    now = [0]
+
+    def clock() -> int:
+        now[0] += step
+        return now[0]
+
+    takes, figures = HostSampler(clock), Figures("plain", "auto", None, warm=True)
+    takes.run(figures, lambda: None, (), {})
+    assert figures.cost().repeats == 0
+
+
+def test_a_queue_that_is_kept_full_is_judged_by_the_devices_time() -> None:
+    """Whatever the host takes meanwhile."""
+    device = Device()
+    takes, figures = on(device)
+    for _ in range(80):
+        takes.run(figures, device.launches(5, 50), (), {})
+    device.now_us = device.done_us
+    for _ in range(40):
+        takes.run(figures, device.launches(5, 50), (), {})
+    assert figures.cost().median_us == pytest.approx(50, rel=0.2)
+
+
+def test_a_program_that_the_host_holds_back_is_judged_by_the_hosts_time() -> None:
+    """The device has long been done when the next call comes."""
+    device = Device()
+    takes, figures = on(device)
+    for _ in range(100):
+        takes.run(figures, device.launches(40, 4), (), {})
+        device.now_us += 200
+    assert figures.cost().median_us == pytest.approx(40, rel=0.1)
+
+
+def test_a_caller_who_waits_pays_from_the_first_launch_to_the_last_result() -> None:
+    """Neither the host's time nor the device's alone."""
+    device = Device()
+    takes, figures = on(device)
+    for _ in range(200):
+        takes.run(figures, device.launches(40, 300), (), {})
+        device.now_us = device.done_us + 10
+    assert takes.shares.waited > 0.9
+    assert figures.cost().median_us == pytest.approx(340, rel=0.1)
+
+
+@pytest.mark.parametrize(("regime", "us"), [("device", 300), ("host", 40), ("sync", 340)])
+def test_a_regime_that_is_set_is_what_counts(regime: str, us: float) -> None:
+    """Where calls of its kind were seen."""
+    device = Device()
+    takes, figures = on(device, regime)
+    for turn in range(60):
+        takes.run(figures, device.launches(40, 300), (), {})
+        if turn % 2:
+            device.now_us = device.done_us + 10
+    takes.run(figures, device.launches(40, 300), (), {})
+    assert figures.cost().median_us == pytest.approx(us, rel=0.05)
+
+
+def test_events_are_used_again() -> None:
+    """As many as calls are in flight."""
+    device = Device()
+    takes, figures = on(device)
+    for _ in range(100):
+        takes.run(figures, device.launches(10, 5), (), {})
+        device.now_us = device.done_us
+    assert device.events == 2
+
+
+def test_nothing_is_waited_for() -> None:
+    """What has not completed is read later, or never."""
+    device = Device()
+    takes, figures = on(device)
+    for _ in range(10):
+        takes.run(figures, device.launches(5, 1000), (), {})
+    assert device.now_us == 50
+    assert not figures.device_us
+
+
+def test_the_host_is_all_there_is_on_a_cpu() -> None:
+    """There are no shares."""
+    takes, shares = sampler(torch.device("cpu"), "auto")
+    assert isinstance(takes, HostSampler)
+    assert shares is None

@@ -1,0 +1,245 @@
+"""Choices that are learned from the calls themselves."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+import shapedispatch as package
+from shapedispatch import Store, Variant, shapedispatch
+from shapedispatch.autotune import real_calls
+from tests.helpers import built
+
+
+class Clock:
+    """Nanoseconds that pass only where a variant says so."""
+
+    def __init__(self) -> None:
+        self.now = 0
+
+    def __call__(self) -> int:
+        """Its time."""
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """The clock of all real calls, which are samples."""
+    made = Clock()
+    monkeypatch.setenv("SHAPEDISPATCH_JUDGE", "online")
+    monkeypatch.setattr(real_calls, "sampler", lambda device, regime: (real_calls.HostSampler(made), None))
+    monkeypatch.setattr("shapedispatch.dispatch.learning.sampler", real_calls.sampler)
+    return made
+
+
+def taking(clock: Clock, us: float, fn: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, which takes so long."""
+
+    def timed(x: Tensor) -> Any:
+        clock.now += int(us * 1e3)
+        return fn(x)
+
+    timed.__name__ = fn.__name__
+    return timed
+
+
+def twice(x: Tensor) -> Tensor:
+    """Plain."""
+    return x * 2
+
+
+def added(x: Tensor) -> Tensor:
+    """The same."""
+    return x + x
+
+
+def dispatched(clock: Clock, plain_us: float, other_us: float, **given: Any) -> Any:
+    """Plain and one variant that take so long."""
+    given = {"store": False, "mutates": (), **given}  # by their look they write: the clock's time
+    variant = Variant(taking(clock, other_us, added), name="other")
+    return shapedispatch(taking(clock, plain_us, twice), name="twice", hints=(), variants=[variant], **given)
+
+
+X = torch.arange(4.0)
+
+
+def test_calls_are_samples_until_the_best_is_known(clock: Clock) -> None:
+    """Then it is what runs."""
+    f = dispatched(clock, 100, 50)
+    f(X)
+    assert f.explain(X).origin == "learning"
+    for _ in range(40):
+        assert torch.equal(f(X), X * 2)
+    choice = f.explain(X)
+    assert (choice.variant, choice.origin) == ("other", "timed")
+    assert {timing.variant: timing.median_us for timing in choice.timings} == {"plain": 100, "other": 50}
+    assert f.cache_info().timings == 1
+    assert f.cache_info().misses == 1
+
+
+def test_each_call_runs_once(clock: Clock) -> None:
+    """While it is learned from, too: on the caller's own arguments."""
+    ran: list[int] = []
+
+    def noting(x: Tensor) -> Tensor:
+        ran.append(x.data_ptr())
+        return x * 2
+
+    variant = Variant(taking(clock, 50, added), name="other")
+    f = shapedispatch(taking(clock, 60, noting), hints=(), variants=[variant], mutates=(), store=False)
+    f(X)
+    ran.clear()
+    for _ in range(60):
+        clock.now += 1000
+        f(X)
+    assert 0 < len(ran) < 60
+    assert set(ran) == {X.data_ptr()}
+
+
+def test_a_wrong_variant_answers_no_call(clock: Clock) -> None:
+    """Numbers come before speed."""
+    wrong = Variant(taking(clock, 1, torch.neg), name="wrong")
+    f = shapedispatch(taking(clock, 100, twice), hints=(), variants=[wrong], mutates=(), store=False)
+    with pytest.warns(UserWarning, match="wrong"):
+        f(X)
+    for _ in range(40):
+        assert torch.equal(f(X), X * 2)
+    assert f.explain(X).variant == "plain"
+
+
+def test_a_build_is_learned_of_too_and_its_state_is_asked(clock: Clock) -> None:
+    """What was sampled in one state says nothing of another."""
+
+    class Scaled(nn.Module):
+        scale = 2
+
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.sin(x) * self.scale
+
+    one = Scaled()
+    f = built(Scaled.forward, exact=True, hints=(), store=False)
+    with torch.no_grad():
+        f(one, X)
+        assert f.explain(one, X).origin == "learning"
+        one.scale = 3
+        assert torch.allclose(f(one, X), torch.sin(X) * 3)
+
+
+def test_a_build_that_has_left_is_not_run(clock: Clock) -> None:
+    """The key is decided anew."""
+    f = built(lambda x: torch.cos(x) * 2, exact=True, hints=(), store=False)
+    f(X)
+    assert f.explain(X).origin == "learning"
+    table = f.core.table
+    for build in range(table.max_builds):
+        table.hold(build, Released())
+    assert torch.allclose(f(X), torch.cos(X) * 2)
+
+
+class Released:
+    """A build that holds nothing."""
+
+    def release(self) -> None:
+        """There is nothing to let go."""
+
+
+def test_one_that_raises_is_out_and_plain_answers(clock: Clock) -> None:
+    """A build; the reason is kept."""
+    f = built(lambda x: torch.cos(x) * 2, exact=True, hints=(), store=False)
+    f(X)
+    [entry] = f.core.table.peek(f.core.backend.key((X,), {}))
+    learning = entry.learner
+
+    def raises(x: Tensor) -> Tensor:
+        raise RuntimeError("out of order")
+
+    plain, exact = learning.candidates
+    learning.candidates = (plain, type(exact)(exact.name, raises, build=exact.build))
+    for _ in range(40):
+        clock.now += 1000
+        assert torch.allclose(f(X), torch.cos(X) * 2)
+    assert f.explain(X).variant == "plain"
+    assert "out of order" in str(f.explain(X).refusals)
+
+
+def test_what_was_learned_is_stored(clock: Clock, tmp_path: Path) -> None:
+    """Another process need not learn it again."""
+    first = dispatched(clock, 100, 50, store=Store(tmp_path))
+    for _ in range(40):
+        first(X)
+    assert first.explain(X).origin == "timed"
+    second = dispatched(clock, 100, 50, store=Store(tmp_path))
+    second(X)
+    assert (second.explain(X).variant, second.explain(X).origin) == ("other", "stored")
+
+
+def test_a_frozen_mode_samples_nothing(clock: Clock) -> None:
+    """What is best so far runs."""
+    f = dispatched(clock, 100, 50)
+    for _ in range(4):
+        f(X)
+    with package.set_mode("frozen"):
+        before = f.explain(X).timings
+        for _ in range(40):
+            f(X)
+        assert f.explain(X).timings == before
+        assert f.explain(X).origin == "learning"
+
+
+def test_a_checkpoint_recomputes_what_its_forward_ran(clock: Clock) -> None:
+    """Samples switch between variants, which a checkpoint must not see."""
+    f = dispatched(clock, 100, 50)
+    with torch.no_grad():
+        f(X)
+    x = X.clone().requires_grad_()
+    y = checkpoint(lambda x: f(x).sin(), x, use_reentrant=False)
+    y.sum().backward()
+    assert torch.allclose(x.grad, 2 * torch.cos(2 * X))
+
+
+def test_calls_that_need_gradients_are_judged_as_before(clock: Clock) -> None:
+    """Their backward runs apart from the call."""
+    f = dispatched(clock, 100, 50)
+    x = X.clone().requires_grad_()
+    f(x)
+    assert f.explain(x).origin == "timed"
+
+
+def test_asked_to_tune_it_decides_at_once(clock: Clock) -> None:
+    """`tune` and `prepare` are for before the calls."""
+    f = dispatched(clock, 100, 50)
+    assert f.tune(X).origin == "timed"
+
+
+def test_threads_run_each_call_once(clock: Clock) -> None:
+    """Who finds another thread noting a sample runs the best known."""
+    f = dispatched(clock, 100, 50)
+    f(X)
+    wrong: list[int] = []
+
+    def work() -> None:
+        wrong.extend(turn for turn in range(200) if not torch.equal(f(X), X * 2))
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+    assert f.explain(X).origin == "timed"
+
+
+def test_a_call_that_is_cleared_away_meanwhile_is_answered(clock: Clock) -> None:
+    """Nobody waits for what its contest comes to."""
+    f = dispatched(clock, 100, 50)
+    for turn in range(60):
+        if turn % 3 == 0:
+            f.cache_clear()
+        assert torch.equal(f(X), X * 2)
