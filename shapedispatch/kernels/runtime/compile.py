@@ -33,7 +33,7 @@ def compile_all(kernel: Any, variants: Sequence[Mapping[str, Any]], device: int)
     """
     with _workers(len(variants)):
         started = [_or_error(lambda v=variant: _started(kernel, v, device)) for variant in variants]
-    made = [one if isinstance(one, Exception) else _or_error(lambda one=one: _finished(kernel, one)) for one in started]
+        made = _all_finished(kernel, started)
     return [
         _or_error(lambda v=variant: compile_one(kernel, v, device)) if isinstance(one, SystemError) else one
         for variant, one in zip(variants, made, strict=True)
@@ -101,6 +101,20 @@ def _finished(kernel: Any, started: Any) -> Any:
     except Exception:
         forget(kernel, started)  # else Triton would answer the next call with the failed future
         raise
+
+
+def _all_finished(kernel: Any, started: Sequence[Any]) -> list[Any]:
+    """Each compiled kernel, or the exception that stands in its place.
+
+    Each future is asked once, and before the mode ends, which asks again: from Triton 3.9 on a future gives its error
+    to the first who asks and to no other. Equal variants have one future.
+    """
+    ends: dict[int, Any] = {}
+    for one in started:
+        if id(one) not in ends:
+            failed = isinstance(one, Exception)
+            ends[id(one)] = one if failed else _or_error(lambda one=one: _finished(kernel, one))
+    return [ends[id(one)] for one in started]
 
 
 def _or_error(make: Callable[..., Any], *args: Any) -> Any:
