@@ -310,7 +310,7 @@ def test_what_is_rare_or_a_bypass_is_left_to_python(enter: Callable[[], Any]) ->
     assert pack(x) is not None
 
 
-@pytest.mark.filterwarnings("ignore:.*torch.jit.trace:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:.*torch.jit.trace")  # of one category up to torch 2.13, of another in 2.15
 def test_a_call_inside_a_transform_or_a_trace_is_left_to_python() -> None:
     """Neither the tracer's nor vmap's tensors are packed."""
     seen: list[Any] = []
