@@ -246,7 +246,7 @@ _MOUNTS = Path("/proc/self/mountinfo")
 # counts as remote: the form for network file systems is slower and always safe.
 _LOCAL = frozenset(
     {"ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "bcachefs", "jfs", "reiserfs", "nilfs2", "tmpfs", "ramfs"}
-    | {"rootfs", "overlay", "aufs", "fuse.fuse-overlayfs", "erofs", "squashfs", "iso9660"}
+    | {"rootfs", "devtmpfs", "overlay", "aufs", "fuse.fuse-overlayfs", "erofs", "squashfs", "iso9660"}
     | {"ntfs", "ntfs3", "vfat", "exfat", "fuseblk"}
 )
 

@@ -288,6 +288,22 @@ def test_the_file_system_is_the_innermost_latest_mount(
     assert on_network(Path(path)) is expected
 
 
+CHROOT = """
+42 27 0:21 / /proc rw,relatime - proc proc rw
+44 27 0:6 / /dev rw,relatime - devtmpfs devtmpfs rw,size=12334492k,mode=755
+"""
+
+
+@pytest.mark.parametrize("path", ["/", "/root/.cache/shapedispatch", "/dev/shm/store"])
+def test_in_a_changed_root_the_place_counts_as_local(
+    path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its mount table names no root; and where /dev/shm was not mounted again, it lies in the kernel's own /dev."""
+    (tmp_path / "mountinfo").write_text(CHROOT)
+    monkeypatch.setattr(store_folder, "_MOUNTS", tmp_path / "mountinfo")
+    assert on_network(Path(path)) is False
+
+
 def test_where_mounts_cannot_be_read_the_place_counts_as_local(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As on systems without /proc."""
     monkeypatch.setattr(store_folder, "_MOUNTS", tmp_path / "none")
