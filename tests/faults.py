@@ -60,7 +60,11 @@ class Faults:
         class Connection(sqlite3.Connection):
             def __init__(self, *args: Any, **kwargs: Any) -> None:
                 super().__init__(*args, **kwargs)
-                faults.statement()
+                try:
+                    faults.statement()
+                except BaseException:
+                    self.close()  # as where SQLite cannot open: from 3.13 on Python warns of one that was left open
+                    raise
 
             def execute(self, *args: Any) -> sqlite3.Cursor:
                 faults.statement()

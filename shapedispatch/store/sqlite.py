@@ -63,18 +63,24 @@ _PLACE = {
 _SHORT_READ = sqlite3.SQLITE_IOERR | (2 << 8)  # a file that ends too early: content, reported as a fault of the place
 
 
-@contextlib.contextmanager
-def _judged() -> Iterator[None]:
-    """SQLite's errors as the two kinds that matter: Damaged for wrong content, OSError for the place."""
-    try:
-        yield
-    except UnicodeError as error:  # SQLite quotes a damaged name in its message, and Python cannot read the message
-        raise Damaged(f"SQLite: a text that is not UTF-8 ({error})") from error
-    except sqlite3.Error as error:
-        code = getattr(error, "sqlite_errorcode", None)  # absent where Python itself refuses, as for text not UTF-8
-        if code is not None and code & 0xFF in _PLACE and code != _SHORT_READ:
-            raise OSError(f"SQLite: {error} ({getattr(error, 'sqlite_errorname', 'unnamed')})") from error
-        raise Damaged(f"SQLite: {error}") from error
+class _Judged:
+    """SQLite's errors as the two kinds that matter: Damaged for wrong content, OSError for the place.
+
+    A class, since a generator that raises another error than it was given leaves the first in a cycle with its own
+    frame (from Python 3.12 on): a store that met damage would stay open until the garbage collector finds it.
+    """
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, UnicodeError):  # SQLite quotes a damaged name in its message, and Python cannot read it
+            raise Damaged(f"SQLite: a text that is not UTF-8 ({error})") from error
+        if isinstance(error, sqlite3.Error):
+            code = getattr(error, "sqlite_errorcode", None)  # absent where Python itself refuses, as text not UTF-8
+            if code is not None and code & 0xFF in _PLACE and code != _SHORT_READ:
+                raise OSError(f"SQLite: {error} ({getattr(error, 'sqlite_errorname', 'unnamed')})") from error
+            raise Damaged(f"SQLite: {error}") from error
 
 
 class Database:
@@ -107,7 +113,7 @@ class Database:
         with contextlib.suppress(FileExistsError):
             self.folder.create(self.name)
         size = self._judge_files()
-        with _judged():
+        with _Judged():
             self._connect("mode=rw")
             self._make_tables()
         self._check(size)
@@ -119,7 +125,7 @@ class Database:
         self.name = name
         size = self._judge_files()
         # In a folder that cannot be written SQLite cannot share the log's index and must be told that nobody writes.
-        with _judged():
+        with _Judged():
             self._connect("mode=ro" if os.access(self.folder.path, os.W_OK) else "mode=ro&immutable=1")
             if not self._run("SELECT 1 FROM sqlite_master LIMIT 1"):
                 raise FileNotFoundError(f"the store in {self.folder.path} is still being made")
@@ -162,7 +168,7 @@ class Database:
 
     def _check(self, size: int) -> None:
         """Damaged unless tables are those made here, with no view or trigger beside them, and a small file is sound."""
-        with _judged():
+        with _Judged():
             # Large values in the list of tables would be somebody else's: no need to look at many.
             found = {(kind, name, sql) for kind, name, sql in self._run("SELECT type, name, sql FROM sqlite_master")}
             if found != _EXPECTED:
@@ -187,7 +193,7 @@ class Database:
 
     def read(self, identity: str) -> object:
         """The entry's content, or None; whatever lies there is returned, to be judged by the caller."""
-        with _judged():
+        with _Judged():
             found = self._run("SELECT body FROM entries WHERE identity = ?", identity)
         return found[0][0] if found else None
 
@@ -202,7 +208,7 @@ class Database:
 
         ``drop`` names an entry to remove in the same transaction.
         """
-        with _judged(), self._transaction():
+        with _Judged(), self._transaction():
             if drop is not None:
                 self._run("DELETE FROM entries WHERE identity = ?", drop)
             found = self._run("SELECT body FROM entries WHERE identity = ?", identity)
@@ -220,12 +226,12 @@ class Database:
         wanted = {name: value for name, value in (("kernel", kernel), ("kind", kind)) if value is not None}
         if wanted:
             query += " WHERE " + " AND ".join(f"{name} = ?" for name in wanted)
-        with _judged():
+        with _Judged():
             return [body for (body,) in self._run(query, *wanted.values())]
 
     def remove(self, identities: Iterable[object]) -> None:
         """Remove these entries."""
-        with _judged(), self._transaction():
+        with _Judged(), self._transaction():
             for identity in identities:
                 self._run("DELETE FROM entries WHERE identity = ?", identity)
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import random
 import shutil
 import sqlite3
 import tempfile
 import warnings
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -228,7 +230,7 @@ def test_damage_is_told_from_a_fault_of_the_place(code: int | None, kind: type[E
     error = sqlite3.DatabaseError("what SQLite says")
     if code is not None:
         error.sqlite_errorcode = code
-    with pytest.raises(kind, match="what SQLite says"), sqlite._judged():
+    with pytest.raises(kind, match="what SQLite says"), sqlite._Judged():
         raise error
 
 
@@ -294,6 +296,23 @@ def test_the_number_of_files_set_aside_is_bounded(folder: Path) -> None:
     assert len(names) == sqlite.DAMAGED_LIMIT
     Store(folder).clear()
     assert [file.name for file in folder.iterdir()] == ["lock"]
+
+
+def test_a_store_that_met_damage_is_closed_when_it_is_dropped(folder: Path) -> None:
+    """At once: the error that it met holds none of the frames that hold the store."""
+    filled(folder, ROWS)
+    for file in folder.glob("*.sqlite3"):
+        file.write_bytes(b"damaged" * 1000)
+    gc.disable()
+    try:
+        store = Store(folder)
+        with pytest.warns(RuntimeWarning, match="was damaged"):
+            store.rows()
+        met = weakref.ref(store._disk)
+        del store
+        assert met() is None
+    finally:
+        gc.enable()
 
 
 def test_another_process_follows_to_the_new_file(folder: Path) -> None:
