@@ -216,7 +216,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         work(chosen.part, chosen)
         return 0
     chosen.only = chosen.only or (["softmax", "exp"] if chosen.small else [])
-    ran_on = banner(chosen.device)
+    where = banner(chosen.device)
     begun = time.monotonic()
     lines = gathered(chosen)
     refused = sorted((one for one in lines if "errors" in one), key=lambda one: (one["operator"], one["way"]))
@@ -234,7 +234,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for one in refused:
         print(f"{'FALSE' if one['false'] else 'worse'}  {one['operator']}, {one['way']}: {one['refused']}")
     print({name: value for name, value in found.items() if name != "refusals"})
-    write(__file__, found, ran_on, chosen)
+    write(__file__, found, where, chosen)
     return int(bool(found["false"]))
 
 
