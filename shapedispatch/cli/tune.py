@@ -13,7 +13,7 @@ from typing import Any
 import click
 import torch
 
-from ..dispatch.loading import load_one, to_load
+from ..dispatch.loading import load_one, stored_here, to_load
 from ..errors import in_a_line
 from ..records import Choice
 from ..store.kernel_store import store_at
@@ -103,8 +103,10 @@ def warm(name: str, wants_json: bool) -> None:
         Job(f"{one.row.variant} of {in_words(one.row.key)}", functools.partial(load_one, core, one))
         for one in to_load(core)
     ]
-    if not jobs:
+    if not jobs and not stored_here(core):
         raise Failed(f"nothing that is to be built is stored for {kernel} on this machine")
+    if not jobs:
+        click.echo(f"nothing is to be built for {kernel}: it is best as written wherever it was tuned", err=wants_json)
     found = run_jobs(jobs, None, "loading")
     _show(kernel, found, wants_json, "loaded")
     click.get_current_context().exit(INTERRUPTED if found.interrupted else 1 if found.failures else 0)

@@ -24,7 +24,7 @@ from .context import MissContext
 from .known_choices import stored
 from .miss import tuning_lock
 
-__all__ = ["call_by_inputs", "call_of_kernel", "load", "load_one", "to_load"]
+__all__ = ["call_by_inputs", "call_of_kernel", "load", "load_one", "stored_here", "to_load"]
 
 Call = tuple[tuple[Any, ...], Mapping[str, Any]]
 NOTHING: Call = ((), {})
@@ -54,8 +54,12 @@ def load(core: Any, likes: Sequence[Call] = (NOTHING,)) -> list[Choice]:
 
 def to_load(core: Any) -> list[Found]:
     """What is stored here for this dispatcher, but for a function's plain, which is there."""
-    found = core.kernel_store.found_here() if core.kernel_store is not None else []
-    return [one for one in found if core.backend.searches or one.row.variant != "plain"]
+    return [one for one in stored_here(core) if core.backend.searches or one.row.variant != "plain"]
+
+
+def stored_here(core: Any) -> list[Found]:
+    """What is stored for this dispatcher on a machine like this one."""
+    return core.kernel_store.found_here() if core.kernel_store is not None else []
 
 
 def load_one(core: Any, found: Found, likes: Sequence[Call] = (NOTHING,)) -> Choice:

@@ -248,6 +248,15 @@ def test_what_cannot_be_built_is_told(app: Any, monkeypatch: pytest.MonkeyPatch)
     assert "ZeroDivisionError" in result.stderr
 
 
+def test_where_plain_won_everywhere_nothing_is_to_be_built(monkeypatch: pytest.MonkeyPatch) -> None:
+    """That is a sentence and no error; with ``--json`` the sentence is no part of the output."""
+    monkeypatch.setenv("SHAPEDISPATCH_MARGIN", "0.99")  # nothing wins against plain
+    with imported(monkeypatch):
+        done("tune", "ops:mlp", "M=2,3")
+        assert "nothing is to be built for ops.mlp: it is best as written" in done("warm", "ops:mlp")
+        assert json.loads(done("warm", "ops:mlp", "--json"))["choices"] == []
+
+
 def test_nothing_to_build_is_an_error(app: Any) -> None:
     """Before anything is tuned."""
     assert "nothing that is to be built is stored for ops.mlp" in refused(1, "warm", "ops:mlp")
