@@ -3,17 +3,20 @@
 #   make demo     run the demo: the runtime size × variant tables and a plot, on the GPU if there is one
 #   make test     lint, type checks, tests           make soak     the long runs of the tests that take minutes
 #   make bench    run all benchmarks: in full on a GPU, else with small sizes, to see that they run
+#   make matrix   the tests in each virtual environment here (.venv, .venv-*), and README's table of versions
+#   make venv     the virtual environment alone; VENV=.venv-oldest CONSTRAINTS=constraints-oldest.txt: another one
 #   make lint     ruff and mypy alone          make format   let ruff lay the code out
-#   make clean    remove everything made here, the virtual environment too
+#   make clean    remove everything made here, the virtual environments too
 #
-# PYTHON=... picks the interpreter, ARGS=... is handed on to the demo, to pytest or to the benchmarks.
+# PYTHON=... picks the interpreter, ARGS=... is handed on to the demo, to pytest, to the benchmarks or to the matrix.
 
 .DELETE_ON_ERROR:
-.PHONY: demo test pytest soak lint format bench clean
+.PHONY: demo test pytest soak lint format bench matrix venv clean
 
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+CONSTRAINTS := constraints.txt
 ARGS ?=
 
 demo: $(STAMP)
@@ -40,14 +43,19 @@ format: $(STAMP)
 bench: $(STAMP)
 	$(BIN)/python benchmarks/everything.py $(ARGS)
 
+matrix: $(STAMP)
+	$(BIN)/python benchmarks/matrix.py $(ARGS); status=$$?; $(BIN)/python benchmarks/plots.py; exit $$status
+
+venv: $(STAMP)
+
 clean:
-	rm -rf $(VENV) build dist *.egg-info .pytest_cache .hypothesis .mypy_cache .ruff_cache
+	rm -rf $(VENV) .venv-* build dist *.egg-info .pytest_cache .hypothesis .mypy_cache .ruff_cache
 	find shapedispatch tests benchmarks -name __pycache__ -prune -exec rm -rf {} +
 	rm -f shapedispatch/hit/*.so
 
 # torch is asked for by its pin before anything that depends on it, so that no other requirement picks its version
 # (or, where both builds are offered, the other build). The venv is laid anew: a half-made one is never repaired.
-$(STAMP): pyproject.toml constraints.txt $(wildcard shapedispatch/hit/csrc/*.[ch])
+$(STAMP): pyproject.toml $(CONSTRAINTS) $(wildcard shapedispatch/hit/csrc/*.[ch])
 	@python="$(PYTHON)"; \
 	for candidate in python3 python3.11 python3.12 python3.13 python3.14; do \
 		[ -n "$$python" ] && break; \
@@ -56,6 +64,6 @@ $(STAMP): pyproject.toml constraints.txt $(wildcard shapedispatch/hit/csrc/*.[ch
 	[ -n "$$python" ] || { echo "no Python >= 3.11 with venv was found; say which: make PYTHON=/path/to/python3" >&2; exit 1; }; \
 	echo "making $(VENV) with $$("$$python" --version) ($$python)"; \
 	rm -rf $(VENV) && "$$python" -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[plot,dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c $(CONSTRAINTS) torch
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c $(CONSTRAINTS) -e '.[plot,dev]'
 	@touch $@

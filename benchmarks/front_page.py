@@ -5,6 +5,7 @@ A result that is not recorded is left out; no number is written by hand.
 
 from __future__ import annotations
 
+import json
 import statistics
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,7 +15,7 @@ from benchmarks.answers.calls import AUTOTUNE, BARE, GIVEN, JIT
 from benchmarks.answers.choices import lessons_of, workloads_started
 from benchmarks.answers.pictures import OURS, median
 from benchmarks.answers.soundness import FUZZED
-from benchmarks.documents import Result, markdown, newest, results_of
+from benchmarks.documents import RESULTS, Document, Result, markdown, newest, results_of
 
 COMPILE, MULTI_KERNEL, HELION = "torch.compile", "multi_kernel_hints", "Helion"
 
@@ -245,6 +246,25 @@ def fuzz(folder: Path | None) -> str:
     )
 
 
+def versions(folder: Path | None) -> str:
+    """The runs of the test suite by versions, the newest torch first; names of tests where some failed."""
+    path = (folder or RESULTS) / "matrix.json"
+    cells = json.loads(path.read_text("utf-8"))["cells"] if path.exists() else []
+    if not cells:
+        return "No full run is recorded yet.\n"
+    columns = ("torch", "Triton", "Python", "device", "passed", "failed", "skipped", "run on", "at commit")
+    return markdown(columns, [suite_of(cell) for cell in reversed(cells)]) + "\n"
+
+
+def suite_of(cell: Document) -> tuple[str, ...]:
+    """A row: what it was run with, what became of it, when."""
+    names = "".join(f" `{name.rpartition('::')[2]}`" for name in cell["failures"])
+    failed = f"{cell['failed']}{names and ':'}{names}"
+    counts = (f"{cell['passed']:,}", failed, f"{cell['skipped']:,}")
+    where = (cell["torch"], cell["triton"], cell["python"], cell["device"].removeprefix("NVIDIA "))
+    return (*where, *counts, cell["date"][:10], cell["commit"][:12])
+
+
 def picture(folder: Path | None) -> str:
     """One sweep: how far each fixed variant is off, and what is chosen."""
     result = newest("hint_matrix", folder)
@@ -261,5 +281,6 @@ PARTS: dict[str, Callable[[Path | None], str]] = {
     "comparison": comparison,
     "fuzz": fuzz,
     "picture": picture,
+    "versions": versions,
 }
 """By the names in the page's markers."""
