@@ -115,25 +115,24 @@ def suite(python: str | Path, pytest: Sequence[str | Path], *, workers: int, lim
         report = Path(folder) / "report.xml"
         told = ["-q", "-p", "no:cacheprovider", "-o", "junit_family=xunit1", f"--junit-xml={report}"]
         spread = ["-n", str(workers), "--dist", "loadfile"] if workers else []
-        ran = run(python, "-m", "pytest", *told, *spread, *pytest, limit=limit, fails=True)
+        ran = run(python, "-m", "pytest", *told, *spread, *pytest, limit=limit, shown=True)
         if ran.returncode not in (0, 1):  # interrupted, no test found: no run to count
-            last = (ran.stdout + ran.stderr).strip().split("\n")[-9:]
-            raise DidNotRun("\n".join([f"pytest ended with {ran.returncode}", *last]))
+            raise DidNotRun(f"pytest ended with {ran.returncode}")
         return outcomes(report)
 
 
 def run(
-    python: str | Path, *arguments: str | Path, limit: float = 600.0, fails: bool = False
+    python: str | Path, *arguments: str | Path, limit: float = 600.0, shown: bool = False
 ) -> subprocess.CompletedProcess[str]:
-    """The interpreter with these arguments in this checkout. Where it ends badly: DidNotRun, unless ``fails``."""
+    """The interpreter with these arguments in this checkout; where it ends badly DidNotRun, unless it was ``shown``."""
     environ = {**os.environ, "PYTHONPATH": str(ROOT), "COMMIT": COMMIT}
     try:
         ran = subprocess.run(
-            [python, *arguments], cwd=ROOT, env=environ, capture_output=True, text=True, timeout=limit, check=False
+            [python, *arguments], cwd=ROOT, env=environ, capture_output=not shown, text=True, timeout=limit, check=False
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise DidNotRun(str(error)) from None
-    if ran.returncode and not fails:
+    if ran.returncode and not shown:
         raise DidNotRun((ran.stderr or ran.stdout).strip().rpartition("\n")[2])
     return ran
 

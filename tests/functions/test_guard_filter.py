@@ -279,6 +279,9 @@ def test_a_function_that_asks_whether_fx_traces_is_asked_again() -> None:
     looked = trace(asking, (torch.ones(3),), {}, as_written, tag="test")
     assert looked.check()((torch.ones(3),), {})
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fx, "_is_fx_tracing_flag", True)
+        if hasattr(fx, "_is_fx_tracing_tls"):  # from torch 2.14 on
+            patch.setattr(fx._is_fx_tracing_tls, "flag", True, raising=False)
+        else:
+            patch.setattr(fx, "_is_fx_tracing_flag", True)
         assert not looked.check()((torch.ones(3),), {})
         assert looked.accepts({"x": torch.ones(3)}) == ("whether torch.fx or torch.onnx traces has changed",)

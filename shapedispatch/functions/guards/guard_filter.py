@@ -215,9 +215,17 @@ _HIDDEN = tuple(
     if hasattr(module, name)
 )  # fmt: skip
 """What Dynamo answers with yes while it traces, and plain with no."""
+
+
+def _fx_traces() -> bool:
+    """Whether torch.fx does: torch 2.14 keeps that for each thread, and those before it in one flag for all."""
+    ask = getattr(symbolic_trace, "_get_is_fx_tracing", None)
+    return bool(symbolic_trace._is_fx_tracing_flag if ask is None else ask())
+
+
 _FX: Mapping[Any, Ask] = {
-    symbolic_trace.is_fx_tracing: lambda: symbolic_trace._is_fx_tracing_flag,
-    symbolic_trace.is_fx_symbolic_tracing: lambda: symbolic_trace._is_fx_tracing_flag,
+    symbolic_trace.is_fx_tracing: _fx_traces,
+    symbolic_trace.is_fx_symbolic_tracing: _fx_traces,
     torch.onnx.is_in_onnx_export: torch.onnx.is_in_onnx_export,
 }
 """What Dynamo answers with no, and plain now and then with yes: no key holds it."""
