@@ -180,6 +180,9 @@ class EventLog:
 
 def _instead(reason: str) -> str:
     """What to decorate, where a reason keeps every call from being dispatched."""
+    if "has a launch of its own" in reason:
+        lost = "So no launch is quicker than before, and configs are chosen as they were."
+        return f"{lost} Put triton.autotune in its place, or take the decorator off."
     if reason.startswith(("an argument", "a bound method")):
         inner = "what it calls with tensors and plain values alone (of a layer its norms, its attention, its MLP)"
         return f"Decorate {inner}, or give it those in place of the object."

@@ -55,13 +55,7 @@ class TritonKernel:
         self.dims = spec.dims
         self.key_schema = KeySchema(wrapped, spec.dims, spec.configs, spec.grid)
         self._names = self.key_schema.names
-        self.first: AsWritten = FirstConfig(
-            wrapped,
-            lambda: self.key_schema.configs_of(self.key_schema.ready().on_this_device()),
-            self._names,
-            spec.grid,
-            self.why_no_call,
-        )
+        self.first: AsWritten = FirstConfig(wrapped, self._first_config, self._names, spec.grid, self.why_no_call)
         # Without an autotuner below, what the decorator's configs fill in is missing from the call as it is written.
         alone = wrapped.tuning is None and spec.configs is not None and not wrapped.unsupported
         self.plain = self.first if alone else AsWritten(wrapped.original, self._names, spec.grid, self.why_no_call)
@@ -124,11 +118,31 @@ class TritonKernel:
 
     def _scouted(self, call: KernelCall) -> Specializer:
         """The key after heuristics, grid and pruning have been seen at work, on one config."""
+        left = self._left(call)
         configs = self.key_schema.configs_of(call.device)
-        left = call.pruned(configs)
         with contextlib.suppress(ConfigMismatch):
             call.resolve(configs[left[0]] if left else None)
         return self.key_schema.extend(configs)
+
+    def _left(self, call: KernelCall) -> list[int]:
+        """The places of the configs that may run a call: the one that the autotuner's cache names, then all that
+        pruning leaves."""
+        left = call.pruned(self.key_schema.written_for(call.device))
+        cached = call.cached() if self.spec.configs is None else None
+        if cached is None or not left:
+            return left
+        if call.conflicts(cached) or not self.key_schema.supplied_by((cached,)) <= set(call.supplied):
+            raise Bypass("the autotuner's cache names a config that gives what the call gives, or other configs do not")
+        place = self.key_schema.adopt(call.device, cached)
+        return left if place is None else list(dict.fromkeys([place, *left]))
+
+    def _first_config(self, positional: Mapping[str, Any], given: Mapping[str, Any]) -> Any:
+        """The config that comes first for a call of these arguments; None without configs."""
+        cached = self.wrapped.cached(positional, given) if self.spec.configs is None else None
+        if cached is not None:
+            return cached
+        configs = self.key_schema.written_for(self.key_schema.ready().on_this_device())
+        return next(iter(self.wrapped.pruned(configs, positional, given)), None)
 
     def identity(self) -> Mapping[str, str]:
         """What a stored choice depends on besides the key and the machine: the code, the candidates."""
@@ -206,11 +220,10 @@ class TritonKernel:
         if not self.wrapped.interpreted and compiling_elsewhere():
             raise Bypass("the caller has an AsyncCompileMode open: what is compiled belongs to it")
         call = self._call(args, kwargs)
-        configs = self.key_schema.configs_of(call.device)
         pointers = [name for name in self.spec.hinted if isinstance(call.value(name), Tensor)]
         if pointers:
             raise Bypass(f"hints name {', '.join(pointers)}, a tensor here: they are for parameters that are integers")
-        conflicts = {name for config in configs for name in call.conflicts(config)}
+        conflicts = {name for config in self.key_schema.written_for(call.device) for name in call.conflicts(config)}
         if conflicts:
             raise Bypass(f"{', '.join(sorted(conflicts))} is given by the call and by a config")
         keys = self._scouted(call)
@@ -218,7 +231,7 @@ class TritonKernel:
         for place, device in keys.far(call.key).items():
             if device == CPU:  # pinned or not, among those of a device
                 raise Bypass(f"{self._names[place]} lies on the CPU, and Triton's own launch looks at such addresses")
-        left = call.pruned(configs)
+        left, configs = self._left(call), self.key_schema.configs_of(call.device)
         if configs and not left:
             raise Bypass("prune_configs_by leaves no config for this call")
         return KernelOfferBuilder(

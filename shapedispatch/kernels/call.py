@@ -95,6 +95,10 @@ class KernelCall:
         left = self._asked("prune_configs_by", self.wrapped.pruned, configs, self.positional, self.given, self.reads)
         return [place for place in (_place(config, configs) for config in left) if place is not None]
 
+    def cached(self) -> Any:
+        """The config that the autotuner below has for this call in its own cache, if any."""
+        return self._asked("the autotuner's cache", self.wrapped.cached, self.positional, self.given, self.reads)
+
     def _asked(self, what: str, fn: Callable[..., Answer], *args: Any) -> Answer:
         """What a function of the user's answers, while it is watched."""
         try:

@@ -18,6 +18,9 @@ __all__ = ["CPU", "KeySchema"]
 CPU = -1
 """The device of a tensor on the host, and of an interpreted kernel."""
 
+MOST_ADOPTED = 64
+"""Configs of a cache's that a kernel takes up on one device; every place stays what it is."""
+
 
 class KeySchema:
     """The key function of one kernel. ``dims`` are keyed by value; ``configs`` and ``grid`` are the decorator's.
@@ -44,6 +47,7 @@ class KeySchema:
         self.declared = configs if configs is not None else below
         self._grid = grid
         self._configs: dict[int, tuple[Any, ...]] = {}
+        self._adopted: dict[int, tuple[Any, ...]] = {}
         self._first: Specializer | None = None
         self.renewed: Callable[[Specializer], None] = lambda keys: None
         """Called with the key whenever it becomes known, or another."""
@@ -52,7 +56,7 @@ class KeySchema:
         """The key of this kernel as far as it is known: enough to bind a call."""
         if self._first is None:
             on_this_device = (lambda: CPU) if self._wrapped.interpreted else current_device()
-            self._first = self._key_function(on_this_device, self._supplied(self.configs_of(on_this_device())))
+            self._first = self._key_function(on_this_device, self.supplied_by(self.configs_of(on_this_device())))
         return self.keys or self._first
 
     def _observed(self, supplied: Collection[str]) -> dict[str, frozenset[str]]:
@@ -74,7 +78,7 @@ class KeySchema:
         pruning = (tuning.early_config_prune, tuning.perf_model) if tuning is not None else ()
         yield from (fn for fn in (self._grid, *pruning) if callable(fn))
 
-    def _supplied(self, configs: Iterable[Any]) -> frozenset[str]:
+    def supplied_by(self, configs: Iterable[Any]) -> frozenset[str]:
         """The parameters that configs and heuristics fill in."""
         given = {name for config in configs for name in config.all_kwargs()}
         return frozenset((given | {name for name, _ in self._wrapped.heuristics}) & set(self.names))
@@ -82,11 +86,26 @@ class KeySchema:
     def filled(self) -> frozenset[str]:
         """What configs and heuristics fill in, without asking for a device: any constant, where one must be asked."""
         if callable(self.declared):
-            return self._supplied(()) | {parameter.name for parameter in self.parameters if parameter.constexpr}
-        return self._supplied(self.declared)
+            return self.supplied_by(()) | {parameter.name for parameter in self.parameters if parameter.constexpr}
+        return self.supplied_by(self.declared)
 
     def configs_of(self, device: int) -> tuple[Any, ...]:
-        """The configs to choose from on a device."""
+        """The configs to choose from on a device: those that were written, then those that a cache has named."""
+        return (*self.written_for(device), *self._adopted.get(device, ()))
+
+    def adopt(self, device: int, config: Any) -> int | None:
+        """The place of a config that the autotuner's own cache names; None where it has named too many others."""
+        known = self.configs_of(device)
+        place = next((place for place, other in enumerate(known) if other is config or other == config), len(known))
+        if place == len(known):
+            adopted = self._adopted.get(device, ())
+            if len(adopted) == MOST_ADOPTED:
+                return None
+            self._adopted[device] = (*adopted, config)
+        return place
+
+    def written_for(self, device: int) -> tuple[Any, ...]:
+        """The configs that were written for a device."""
         if device not in self._configs:
             configs = self.declared
             if callable(configs):
@@ -97,7 +116,7 @@ class KeySchema:
     def extend(self, configs: Iterable[Any]) -> Specializer:
         """The key, in a new layout where more has been read, or is filled in, than it knew of."""
         old = self.ready()
-        supplied = frozenset(old.supplied) | self._supplied(configs)
+        supplied = frozenset(old.supplied) | self.supplied_by(configs)
         if (self._observed(supplied), self.reads.form, supplied) != (old.observed, old.form, old.supplied):
             old = self._key_function(old.on_this_device, supplied)
         if self.keys is not old:

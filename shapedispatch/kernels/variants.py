@@ -242,24 +242,26 @@ class AsWritten:
 
 
 class FirstConfig(AsWritten):
-    """Triton's own launch with the first config that pruning leaves: it may compile, and never times."""
+    """Triton's own launch with the config that comes first for a call: it may compile, and never times.
+
+    ``first`` gives that config, or None, of the arguments by position under their names and of the keywords.
+    """
 
     def __init__(
         self,
         wrapped: WrappedKernel,
-        configs: Callable[[], Sequence[Any]],
+        first: Callable[[Mapping[str, Any], Mapping[str, Any]], Any],
         names: Sequence[str],
         grid: Any,
         why_no_call: WhyNoCall,
     ) -> None:
         super().__init__(wrapped.kernel, names, grid, why_no_call)
         self._wrapped = wrapped
-        self._configs = configs
+        self._first = first
 
     def _run(self, grid: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         positional = dict(zip(self._names, args, strict=False))
-        left = self._wrapped.pruned(self._configs(), positional, kwargs)
-        config = left[0] if left else None
+        config = self._first(positional, kwargs)
         if config is not None and config.all_kwargs().keys() & (positional.keys() | kwargs.keys()):
             return self._wrapped.original.run(*args, grid=grid, warmup=False, **kwargs)  # which refuses it
         if config is not None and config.pre_hook is not None:

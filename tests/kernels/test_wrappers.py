@@ -145,7 +145,7 @@ def test_a_wrapper_with_a_launch_of_its_own_is_kept() -> None:
 
     assert wrapped.original is mine
     assert wrapped.kernel is bare
-    assert wrapped.unsupported == ("Mine above the kernel has a launch of its own",)
+    assert wrapped.unsupported == ("Mine has a launch of its own: it overrides run",)
 
 
 def test_autotune_twice_is_strange() -> None:

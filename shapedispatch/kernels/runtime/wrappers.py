@@ -1,17 +1,19 @@
 """What stands below the decorator, taken over: a kernel bare or under ``triton.autotune`` and ``triton.heuristics``.
 
-Nothing is refused. A wrapper whose ``run`` is not Triton's own is kept as it is and named in ``unsupported``: every
-call then goes through it. Attributes of Triton's objects are read here and nowhere else, each with a default for a
-Triton that has lost it.
+Nothing is refused. A wrapper whose launch is not Triton's own (`subclasses`) is kept as it is and named in
+``unsupported``: every call then goes through it. Attributes of Triton's objects are read here and there and nowhere
+else, each with a default for a Triton that has lost it.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import Any, Protocol, TypeAlias
+
+from .subclasses import ask_cache, cache_key, is_for_lists, may_be_cached, own_launch, why_own_launch
 
 __all__ = ["Heuristics", "Layer", "Tuning", "View", "WrappedKernel", "config_text", "is_kernel", "unwrap"]
 
@@ -48,7 +50,10 @@ class Heuristics:
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    """One ``triton.autotune``. ``pre_hook`` and ``post_hook`` are the user's; they run around timed launches only."""
+    """One ``triton.autotune``. ``pre_hook`` and ``post_hook`` are the user's; they run around timed launches only.
+
+    ``tuner`` is the object, whose cache can be asked.
+    """
 
     configs: tuple[Any, ...]
     key: tuple[str, ...] = ()
@@ -59,6 +64,7 @@ class Tuning:
     restore_value: tuple[str, ...] = ()
     pre_hook: Callable[..., Any] | None = None
     post_hook: Callable[..., Any] | None = None
+    tuner: Any = field(default=None, compare=False, repr=False)
 
 
 Layer: TypeAlias = Heuristics | Tuning
@@ -130,6 +136,19 @@ class WrappedKernel:
         cost = {id(config): model(**view.unpacked(model, arguments), **config.all_kwargs()) for config in left}
         return sorted(left, key=lambda config: cost[id(config)])[:most]
 
+    def cached(self, positional: Mapping[str, Any], given: Mapping[str, Any], view: View = AS_THEY_ARE) -> Any:
+        """The config that the autotuner's own cache names for this call, if any: its own call takes it untimed."""
+        tuner = self.tuning.tuner if self.tuning is not None else None
+        if tuner is None or not may_be_cached(tuner):
+            return None
+        given = self._above_tuning(positional, given, view)
+        arguments = {name: value for name, value in {**positional, **given}.items() if name in tuner.arg_names}
+        key = cache_key(tuner, arguments, view.mapping(arguments))
+        if key is None:
+            return None
+        pruning = tuner.early_config_prune
+        return ask_cache(tuner, key, view.mapping(positional), view.unpacked(pruning, given) if pruning else given)
+
     def _above_tuning(self, positional: Mapping[str, Any], given: Mapping[str, Any], view: View) -> dict[str, Any]:
         """The keywords as they reach ``triton.autotune``: heuristics that lie above it have been evaluated."""
         outer = tuple(takewhile(lambda layer: isinstance(layer, Heuristics), self.layers))
@@ -158,9 +177,13 @@ def unwrap(kernel: Any) -> WrappedKernel:
             break
         layers.append(layer)
         inner = inner.fn
+    bottom = _bottom(inner)
+    why = None if _is_interpreted(bottom) else why_own_launch(bottom, _jit_function())
+    if why is not None:
+        unsupported.append(why)
     if sum(isinstance(layer, Tuning) for layer in layers) > 1:
         unsupported.append("triton.autotune twice over one kernel, which Triton's own call refuses")
-    return WrappedKernel(kernel, _bottom(inner), tuple(layers), _is_interpreted(_bottom(inner)), tuple(unsupported))
+    return WrappedKernel(kernel, bottom, tuple(layers), _is_interpreted(bottom), tuple(unsupported))
 
 
 def config_text(config: Any) -> str:
@@ -171,9 +194,13 @@ def config_text(config: Any) -> str:
 
 
 def _is_bottom(fn: Any) -> bool:
+    return isinstance(fn, _jit_function()) or _is_interpreted(fn)
+
+
+def _jit_function() -> Any:
     from triton.runtime.jit import JITFunction
 
-    return isinstance(fn, JITFunction) or _is_interpreted(fn)
+    return JITFunction
 
 
 def _is_interpreted(fn: Any) -> bool:
@@ -192,13 +219,15 @@ def _layer(wrapper: Any, unsupported: list[str]) -> Layer | None:
     from triton.runtime.autotuner import Autotuner
     from triton.runtime.autotuner import Heuristics as TritonHeuristics
 
-    run = getattr(type(wrapper), "run", None)
-    if isinstance(wrapper, Autotuner) and run is Autotuner.run:
-        return _tuning(wrapper)
-    if isinstance(wrapper, TritonHeuristics) and run is TritonHeuristics.run:
-        return Heuristics(dict(wrapper.values))
-    unsupported.append(f"{type(wrapper).__name__} above the kernel has a launch of its own")
-    return None
+    base = next((base for base in (Autotuner, TritonHeuristics) if isinstance(wrapper, base)), None)
+    if base is None:
+        unsupported.append(own_launch(wrapper))
+        return None
+    why = why_own_launch(wrapper, base)
+    if why is not None:
+        unsupported.append(why)
+        return None
+    return _tuning(wrapper) if base is Autotuner else Heuristics(dict(wrapper.values))
 
 
 def _tuning(tuner: Any) -> Tuning:
@@ -212,9 +241,11 @@ def _tuning(tuner: Any) -> Tuning:
         restore_value=tuple(getattr(tuner, "restore_value", None) or ()),
         pre_hook=_hook_of_user(tuner, "pre_hook"),
         post_hook=_hook_of_user(tuner, "post_hook"),
+        tuner=tuner,
     )
 
 
 def _hook_of_user(tuner: Any, name: str) -> Callable[..., Any] | None:
-    """A hook that the user gave: without one, Triton puts its own there, which does what the two lists say."""
-    return getattr(tuner, name, None) if getattr(tuner, f"user_defined_{name}", False) else None
+    """A hook that the user gave, or a subclass's ``__init__``; Triton's own does what the two lists say."""
+    hook, given = getattr(tuner, name, None), getattr(tuner, f"user_defined_{name}", False)
+    return hook if given or not is_for_lists(tuner, hook) else None
