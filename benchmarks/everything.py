@@ -33,6 +33,7 @@ SCRIPTS: dict[str, list[str]] = {
     "tuning_stall": [],
     "warm_start": [],
     "lessons": [],
+    "models": [],
     "library": [],
     "store_kill": [],
     "fuzz": ["--calls", "100000"],

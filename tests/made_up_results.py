@@ -177,6 +177,32 @@ def lessons() -> dict[str, Any]:
     return {"batched_eigenvalues": [row, {**row, "objective": "memory"}], "wide_access": [alone], **kept}
 
 
+def models() -> dict[str, Any]:
+    """Two calls, of which one contender was not at the second; another is not there."""
+    eager, ours, compiled = "eager", "shapedispatch, the three places", "torch.compile, the whole model"
+    stall = {"sum_s": 0.5, "worst_s": 0.4, "at": "decode 1 × 1", "calls": 2}
+    place = {"calls a forward": 5, "times": {eager: time(9.0), ours: time(7.0)}}
+    return {
+        "program": "benchmarks/llama.py",
+        "parameters": 1_000_000,
+        "dtype": "torch.float32",
+        "rounds": 3,
+        "tolerance": "at most twice",
+        "contenders": [eager, compiled, ours],
+        "left_out": {"shapedispatch, the whole model": "it is a module"},
+        "not_reached": {compiled: ["train 2 × 9"]},
+        "stalls": {eager: stall, ours: stall},
+        "peak_bytes": {eager: {"decode 1 × 1": 2**20}},
+        "times": {
+            "decode 1 × 1": {eager: time(100.0), compiled: time(90.0), ours: time(80.0)},
+            "train 2 × 9": {eager: time(300.0), ours: time(240.0)},
+        },
+        "ratios": {"decode 1 × 1": {compiled: 0.9, ours: 0.8}, "train 2 × 9": {ours: 0.8}},
+        "means": {"decode": {compiled: 0.9, ours: 0.8}, "train": {ours: 0.8}, "all": {ours: 0.8}},
+        "places": {"decode 1 × 1": {"MLP.forward": place}},
+    }
+
+
 def library() -> dict[str, Any]:
     """Two kernels, one of them called."""
     called = {"ops.a._softmax_kernel": {"hits": 13, "misses": 2, "bypasses": 0}}
@@ -210,6 +236,7 @@ RESULTS = {
     "tuning_stall": tuning_stall,
     "warm_start": warm_start,
     "lessons": lessons,
+    "models": models,
     "library": library,
     "store_kill": store_kill,
     "fuzz": fuzz,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import importlib
 import json
 import os
@@ -342,3 +343,104 @@ def test_what_a_script_writes_is_what_its_answer_reads(script: Load, tmp_path: P
     assert str(tmp_path) not in text
     assert script("fuzz").COUNTED == soundness.FUZZED
     assert set(script("store_kill").BAD) < set(soundness.KILLED)
+
+
+# The model.
+
+
+@pytest.fixture
+def programs(script: Load, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The model's contenders, of which none builds anything, over nothing that was stored."""
+    monkeypatch.setenv("SHAPEDISPATCH_HINTS", "[]")
+    monkeypatch.setenv("SHAPEDISPATCH_STORE", "false")
+    return script("programs")
+
+
+def test_a_model_is_measured_from_its_options_to_its_paragraph(
+    script: Load, programs: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Times, first calls, places, and what the dispatchers chose; a contender that is not there costs no other."""
+    models, ours = script("models"), f"shapedispatch, {programs.PLACES}"
+    monkeypatch.setattr(models, "prepare_compilers", lambda folder: None)
+    broken = {**programs.ways(), "broken": (None, lambda model: model.nothing)}
+    monkeypatch.setattr(programs, "ways", lambda: broken)
+    called = ["--small", "--device", "cpu", "--rounds", "2", "--contender", ours, "--contender", "broken"]
+    models.main([*called, "--json", str(tmp_path / "models-cpu.json")])
+    found = json.loads((tmp_path / "models-cpu.json").read_text())
+    assert found["left_out"]["broken"].startswith("AttributeError")
+    assert set(found["times"]) == {str(call) for call in programs.SMALL.calls}
+    assert all(set(row) == {"eager", ours} for row in found["times"].values())
+    assert set(found["dispatched"][ours]) == {*programs.Own.places}
+    text = plots.paragraphs("models", tmp_path)
+    assert "| `MLP.forward` | 2 |" in text
+    assert f"| {ours} / eager |" in text
+
+
+def test_contenders_share_weights_and_no_code(programs: ModuleType) -> None:
+    """What one compiles or counts is no other's, and all have the same answers to find."""
+    program = programs.Own(programs.SMALL, "cpu")
+    module, model = program.twin("one")
+    other, again = program.twin("another")
+    assert module.MLP.forward.__code__ is not other.MLP.forward.__code__
+    pairs = zip(model.parameters(), again.parameters(), strict=True)
+    assert all(one is not two and one.data_ptr() == two.data_ptr() for one, two in pairs)
+
+
+def test_the_model_decodes_what_it_prefills(programs: ModuleType) -> None:
+    """Token by token over a cache, the last logits are those of all tokens at once."""
+    program = programs.Own(programs.SMALL, "cpu", torch.float64)
+    model, config = program.model, programs.SMALL.config
+    tokens = torch.randint(config.vocabulary, (2, 5))
+    cache = sys.modules[type(model).__module__].Cache(config, 2, 8, next(model.parameters()))
+    with torch.no_grad():
+        for place in range(5):
+            found = model(tokens[:, place : place + 1], torch.tensor([place]), cache)
+        torch.testing.assert_close(found, model(tokens, torch.arange(5), last=True))
+
+
+def test_two_tokens_are_decoded_as_one_and_one(programs: ModuleType) -> None:
+    """Each sees those before it and itself, in every group of heads."""
+    program = programs.Own(programs.SMALL, "cpu", torch.float64)
+    model, config = program.model, programs.SMALL.config
+    tokens = torch.randint(config.vocabulary, (2, 4))
+    cache = sys.modules[type(model).__module__].Cache(config, 2, 8, next(model.parameters()))
+    with torch.no_grad():
+        model(tokens[:, :2], torch.arange(2), cache)
+        found = model(tokens[:, 2:], torch.arange(2, 4), cache)
+        torch.testing.assert_close(found, model(tokens, torch.arange(4))[:, 2:])
+
+
+@pytest.mark.parametrize("kind", ["decode", "prefill", "train"])
+def test_a_wrong_answer_is_not_timed(script: Load, programs: ModuleType, kind: str) -> None:
+    """Of any kind of call, by a thousandth; the right one passes."""
+    models, program = script("models"), programs.Own(programs.SMALL, "cpu")
+    call = next(call for call in programs.SMALL.calls if call.kind == kind)
+    module, model = program.twin("one")
+    contender = programs.Contender("one", module, model, model, FOLDER)
+    judge = models.Judge(program, dataclasses.replace(programs.SMALL, calls=(call,)))
+    judge.errors("right", models.Step(program, contender, call))
+    contender.run = lambda **told: model(**told) * 1.001
+    with pytest.raises(AssertionError, match=f"wrong, {call}"):
+        judge.errors("wrong", models.Step(program, contender, call))
+
+
+def test_a_contender_that_takes_too_long_is_named(script: Load, programs: ModuleType) -> None:
+    """At the calls that it was not started at; eager is always there."""
+    models, program = script("models"), programs.Own(programs.SMALL, "cpu")
+    made, _ = programs.contenders(program, ["eager", f"shapedispatch, {programs.PLACES}"], FOLDER)
+    found, judge = models.Found({}, {}), models.Judge(program, programs.SMALL)
+    steps = models.first_calls(program, made, judge, found, models.Clock(0.0))
+    assert found.not_reached == {f"shapedispatch, {programs.PLACES}": [str(call) for call in programs.SMALL.calls]}
+    assert all(set(ready) == {"eager"} for ready in steps.values())
+
+
+def test_means_are_of_contenders_that_were_at_all_calls(script: Load) -> None:
+    """By kind and of all; one that was not reached is not flattered by what it has left out."""
+    models, common = script("models"), script("common")
+
+    def row(**us: float) -> dict[str, Any]:
+        return {name: common.Measured(one, 0.0, 1, each_us=[one]) for name, one in us.items()}
+
+    found = models.Found({}, {})
+    found.times = {"decode 1 × 1": row(eager=4.0, a=1.0, b=2.0), "decode 4 × 1": row(eager=4.0, a=4.0)}
+    assert models.means(found) == {"decode": {"a": pytest.approx(0.5)}, "all": {"a": pytest.approx(0.5)}}

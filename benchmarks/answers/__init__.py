@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from benchmarks.documents import Result
 
-from . import builds, calls, choices, soundness
+from . import builds, calls, choices, models, soundness
 from .pictures import Pictures
 
 
@@ -31,6 +31,7 @@ ANSWERS: Mapping[str, Answer] = {
     "tuning_stall": Answer(choices.tell_tuning_stall, choices.draw_tuning_stall),
     "warm_start": Answer(choices.tell_warm_start, choices.draw_warm_start),
     "lessons": Answer(choices.tell_lessons, choices.draw_lessons),
+    "models": Answer(models.tell_models, models.draw_models),
     "library": Answer(soundness.tell_library, soundness.draw_library),
     "store_kill": Answer(soundness.tell_store_kill, soundness.draw_store_kill),
     "fuzz": Answer(soundness.tell_fuzz, soundness.draw_fuzz),
