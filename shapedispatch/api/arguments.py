@@ -11,8 +11,6 @@ from pathlib import Path
 from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import Any
 
-import torch
-
 from ..autotune.choose import Objective, check_objective
 from ..errors import DeclarationError
 from ..records import Variant
@@ -46,10 +44,6 @@ def refuse_twice(target: Any) -> None:
 
 def refuse_what_is_no_function(target: Any) -> None:
     """Everything that can be decorated is a function of some kind; the rest is told what to write: DeclarationError."""
-    if isinstance(target, torch.nn.Module):
-        raise DeclarationError(
-            f"{type(target).__name__} is a module instance: decorate its forward, in the class, with @shapedispatch"
-        )
     if hasattr(target, "_torchdynamo_orig_callable"):
         raise DeclarationError("a compiled function: decorate the function as written, without torch.compile")
     if inspect.iscoroutinefunction(target) or inspect.isgeneratorfunction(target) or inspect.isasyncgenfunction(target):

@@ -7,30 +7,25 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
+from torch.nn import Module
+
 from ..dispatch.dispatcher import Core
 from ..errors import DeclarationError
-from ..functions.backend import FunctionSpec, TorchFunction
 from ..kernels.runtime.wrappers import is_kernel, unwrap
-from ..keys.signature import Signature
 from ..records import CacheInfo, Choice
-from ..settings import modes
-from ..settings.resolve import Resolved, settings
-from ..shapes.dims import Declaration, check_hints, check_static
 from .arguments import (
     UNSET,
     DecoratorArguments,
-    annotations_of,
     checked_mutates,
-    checked_options,
     checked_settings,
     checked_variants,
     given,
     qualified_name,
     refuse_twice,
-    refuse_what_is_no_function,
     unknown_argument,
 )
-from .function_object import function_of
+from .function_object import function_dispatcher, settings_of
+from .module_object import dispatched_module
 from .registry import register
 
 __all__ = ["Dispatcher", "shapedispatch"]
@@ -39,10 +34,11 @@ __all__ = ["Dispatcher", "shapedispatch"]
 class Dispatcher(Protocol):
     """What `shapedispatch` returns: called like the thing it decorates, and asked by these methods.
 
-    Of a function it is a real function (a method in a class, too). Of a Triton kernel it is an object that is launched
-    as kernels are, ``d[grid](...)``, or like a function where the decorator has ``grid=``; ``d[grid]`` has `explain`,
-    `tune` and `prepare`, too. Arguments are those of a call, in any of its forms; every method but the call itself
-    leaves them as they are. In a notebook it shows its choices as a table.
+    Of a function it is a real function (a method in a class, too). Of a module it is the module's ``forward``. Of a
+    Triton kernel it is an object that is launched as kernels are, ``d[grid](...)``, or like a function where the
+    decorator has ``grid=``; ``d[grid]`` has `explain`, `tune` and `prepare`, too. Arguments are those of a call, in any
+    of its forms; every method but the call itself leaves them as they are. In a notebook it shows its choices as a
+    table.
     """
 
     __name__: str
@@ -154,8 +150,10 @@ def shapedispatch(
 
     Used bare or with arguments, above a function, method, lambda, partial or builtin, or above a ``triton.jit`` kernel
     with or without ``triton.autotune`` and ``triton.heuristics``. What comes back has the methods of `Dispatcher`: of a
-    function a real function, of a kernel an object that is launched as before. What is left out of the arguments, or
-    None, the settings decide, then the default named in ``help(shapedispatch)``, which says what each argument means.
+    function a real function, of a kernel an object that is launched as before. A module comes back itself, its calls
+    dispatched; where its ``forward`` has no key or is no graph, its children are dispatched in its place. What is left
+    out of the arguments, or None, the settings decide, then the default named in ``help(shapedispatch)``, which says
+    what each argument means.
     """
     if unknown:
         raise DeclarationError(unknown_argument(unknown, list(inspect.signature(shapedispatch).parameters)[1:-1]))
@@ -170,22 +168,10 @@ shapedispatch.__doc__ = f"{shapedispatch.__doc__}{_ARGUMENTS}"
 
 
 def _dispatcher(said: DecoratorArguments, target: Any) -> Any:
+    if isinstance(target, Module):
+        return dispatched_module(target, said)
     refuse_twice(target)
-    return _kernel_dispatcher(target, said) if is_kernel(target) else _function_dispatcher(target, said)
-
-
-def _function_dispatcher(target: Any, said: DecoratorArguments) -> Any:
-    """A function's dispatcher: a function."""
-    if said.kernel:
-        raise DeclarationError("configs= and grid= are for Triton kernels")
-    refuse_what_is_no_function(target)
-    label = said.name or qualified_name(target)
-    signature = Signature.of(target)
-    declaration = Declaration.parse(said.dims, signature.names, annotations_of(target))
-    decorator = checked_settings(said.settings, declaration.names, signature.names)
-    resolve = functools.partial(_resolve, label, decorator)
-    spec = _spec(resolve(), declaration, signature.names, said)
-    return function_of(Core(TorchFunction(target, label, spec), resolve, said.inputs, objective=said.objective), target)
+    return _kernel_dispatcher(target, said) if is_kernel(target) else function_dispatcher(target, said)
 
 
 def _kernel_dispatcher(target: Any, said: DecoratorArguments) -> Any:
@@ -199,36 +185,8 @@ def _kernel_dispatcher(target: Any, said: DecoratorArguments) -> Any:
     label = said.name or qualified_name(wrapped.kernel.fn)
     parameters = tuple(wrapped.kernel.arg_names)
     mutates = checked_mutates(said.mutates, parameters)
-    resolve = functools.partial(_resolve, label, checked_settings(said.settings, parameters, parameters))
+    resolve = functools.partial(settings_of, label, checked_settings(said.settings, parameters, parameters))
     told = {"dims": said.dims, "inputs": said.inputs, "mutates": mutates, **said.kernel}
     spec = spec_of(wrapped, resolve(), variants=variants, **told)
     core = Core(TritonKernel(wrapped, label, spec), resolve, said.inputs, objective=said.objective)
     return register(label, kernel_object(core))
-
-
-def _resolve(label: str, decorator: Mapping[str, Any]) -> Resolved:
-    return settings().resolve(label, decorator, override=modes.current())
-
-
-def _spec(
-    resolved: Resolved, declaration: Declaration, parameters: tuple[str, ...], said: DecoratorArguments
-) -> FunctionSpec:
-    with resolved.naming("hints"):
-        hints = check_hints(resolved.hints, declaration.names, parameters)
-    with resolved.naming("static"):
-        static = check_static(resolved.static, declaration.names, hints, parameters)
-    return FunctionSpec(
-        declaration,
-        hints,
-        # With a tuple of hints the dynamic dims are the declared ones; where none is declared, the axes seen to vary.
-        bare=not declaration.names and not _names_dims(hints),
-        static=static,
-        exact=resolved.exact,
-        variants=checked_variants(said.variants),
-        mutates=checked_mutates(said.mutates, parameters),
-        options=checked_options(said.options),
-    )
-
-
-def _names_dims(hints: Any) -> bool:
-    return isinstance(hints, Mapping) or any(isinstance(point, Mapping) for point in hints)

@@ -6,7 +6,7 @@ It is made for one decision or one question, of the dispatcher's state at that m
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -21,6 +21,7 @@ from ..errors import render_call
 from ..hit.table import Table
 from ..keys.key import Key
 from ..keys.tree import device_of, leaves, tensors
+from ..records import Refusal
 from ..settings.resolve import Resolved
 from ..store.kernel_store import KernelStore
 
@@ -42,6 +43,9 @@ class DispatcherParts(Protocol):
     worker: Callable[[], Worker]
     frozen: bool
     """Whether nothing may be timed."""
+
+    def only_plain(self, failures: Sequence[Refusal], ctx: MissContext) -> None:
+        """Told where plain is all there is, for reasons that are no matter of the call's sizes."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,8 +22,9 @@ from ..hit.log import UNDECIDED, EventLog
 from ..hit.table import Entry, Table
 from ..keys.identity import code_identity
 from ..keys.key import Bypass, Key
+from ..keys.layout import OF_ARGUMENTS
 from ..keys.tree import tensors
-from ..records import CacheInfo, Choice, Choices, choices_html
+from ..records import CacheInfo, Choice, Choices, Refusal, choices_html
 from ..settings.resolve import Resolved
 from ..store.kernel_store import KernelStore, store_at
 from .context import MissContext
@@ -36,6 +37,9 @@ __all__ = ["Core"]
 
 MOST_RECEIVERS = 8
 """How many instances a stored choice of a method is tried with, to be loaded."""
+
+HandOn = Callable[[Any], str]
+"""Has the children of a module dispatched in its place, wherever it is; given one that was called, says which."""
 
 MOST_FAILURES = 3
 """After so many at one key it is not decided again: what fails may take as long as a build."""
@@ -69,6 +73,7 @@ class Core(HitPath, Introspection):
         self.objective = objective
         self.worker: Callable[[], Worker] = shared
         self.fast_path: FastPath | None = None
+        self.hand_on: HandOn | None = None
         self.settings = resolve()
         self.table = Table(self.settings.maxsize, self.settings.max_builds, EventLog(backend.name))
         store = store_at(self.settings.store)
@@ -82,7 +87,7 @@ class Core(HitPath, Introspection):
         before, self.settings = self.settings, self._resolve()
         if (self.settings.mode, self.settings.on_miss) != (before.mode, before.on_miss):
             self.table.forget(_of_its_mode)
-        self.off = self.settings.mode == "off"
+        self.off = self.retired or self.settings.mode == "off"
         self.frozen = self.settings.mode in FROZEN_MODES
         if self.fast_path is not None:
             self.fast_path.off = self.off
@@ -103,9 +108,28 @@ class Core(HitPath, Introspection):
 
     def bypass(self, reason: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Run plain, and count why."""
+        if self.hand_on is not None and reason.startswith(OF_ARGUMENTS) and not self.retired:
+            self._leave_to_children(reason, args)
+            self.retired = True
+            self.table.clear()
+            self.refresh()
         if self.table.count("bypasses", reason) == UNDECIDED:
             self.table.log.warn_undecided(reason, lambda: self._rendered(args, kwargs))
         return self.as_written(*args, **kwargs)
+
+    def only_plain(self, failures: Sequence[Refusal], ctx: MissContext) -> None:
+        """Plain is all there is for a call, for these reasons, which are no matter of its sizes."""
+        if self.hand_on is None:
+            self.table.log.warn_refused(failures, ctx.rendered)
+        elif not self.handed_on:
+            self._leave_to_children(failures[0].reasons[0], ctx.args)
+
+    def _leave_to_children(self, reason: str, args: tuple[Any, ...]) -> None:
+        """Have them dispatched, before plain runs, and tell it once; another thread may do the same."""
+        if self.hand_on is not None and not self.handed_on:
+            found = self.hand_on(args[0])
+            self.handed_on = f"{self.backend.name} is not dispatched as a whole: {reason}. In its place: {found}"
+            self.table.log.handed_on(self.handed_on)
 
     def _rendered(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
         """A call for a message, in whatever form it is."""
@@ -176,7 +200,7 @@ class Core(HitPath, Introspection):
 
     def load(self, *args: Any, **kwargs: Any) -> list[Choice]:
         """See `decorator.Dispatcher.load`."""
-        return load(self, [(args, kwargs)])
+        return load(self, [(args if self.with_receiver is None else self.with_receiver(args), kwargs)])
 
     def load_for(self, receivers: Sequence[Any]) -> list[Choice]:
         """As `load`, with one of these for the ``self`` of a method: the first that it can be built for."""

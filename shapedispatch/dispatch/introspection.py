@@ -36,6 +36,13 @@ class Introspection:
     ``inputs`` is the decorator's: it makes a call of given sizes.
     """
 
+    with_receiver: Callable[[tuple[Any, ...]], tuple[Any, ...]] | None = None
+    """Puts the instance in front of the arguments, where its method was handed over and not the class's."""
+    handed_on: str = ""
+    """What is dispatched in place of a module's forward, and why; else empty."""
+    retired: bool = False
+    """Whether it is so for every call."""
+
     def __init__(
         self,
         backend: Backend,
@@ -48,6 +55,8 @@ class Introspection:
 
     def _normal(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The call in normal form; where a method was asked through an instance, the TypeError says how to ask."""
+        if self.with_receiver is not None:
+            args = self.with_receiver(args)
         try:
             return self._backend.normal(args, kwargs)
         except TypeError as error:
@@ -59,6 +68,12 @@ class Introspection:
 
     def explain(self, *args: Any, **kwargs: Any) -> Choice:
         """See `decorator.Dispatcher.explain`."""
+        if self.retired:
+            return Choice("plain", "bypass", key=safe_key(args, kwargs), notes=(self.handed_on,))
+        choice = self._explained(args, kwargs)
+        return replace(choice, notes=(*choice.notes, self.handed_on)) if self.handed_on else choice
+
+    def _explained(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Choice:
         try:
             args, kwargs = self._normal(args, kwargs)
             ctx = self._case(self._backend.key(args, kwargs), args, kwargs)

@@ -141,7 +141,7 @@ def _chosen(ctx: MissContext, request: OfferRequest) -> tuple[Entry, bool]:
             earlier = entry.choice.refusals
             offer, entry = _decided(ctx, lambda: ctx.offer(replace(request, search=False)))
     if len(offer.candidates) == 1 and offer.failures:
-        ctx.core.table.log.warn_refused(offer.failures, ctx.rendered)
+        ctx.core.only_plain(offer.failures, ctx)
     _warn_of_mistakes(offer, entry, ctx)
     if ctx.device.type == "cpu":
         ctx.core.table.log.warn_waiting(entry.choice.timings, torch.get_num_threads())

@@ -2,8 +2,8 @@
 
 That is `logging`, under the logger ``shapedispatch``, and a warning for what its user is to change.
 
-A decision and a refusal are INFO, so is the first choice and the first build that leave; a storm of bypasses, which a
-user should know of, is a WARNING. Nothing is told on a hit.
+A decision and a refusal are INFO, so is the first choice and the first build that leave. What a user should know of is
+a WARNING: a storm of bypasses, and a module that is not dispatched as a whole. Nothing is told on a hit.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 
 from ..errors import four_parts
+from ..keys.layout import OF_ARGUMENTS
 from ..records import Choice, Refusal, Timing, spelled
 
 __all__ = ["STORM", "UNDECIDED", "EventLog"]
@@ -85,6 +86,11 @@ class EventLog:
         """A call ran plain, the ``count``-th for this reason."""
         if count == STORM and self._first("storm", reason):
             _log.warning("%s: %d calls were not dispatched and ran plain: %s", self._name, count, reason)
+
+    def handed_on(self, sentence: str) -> None:
+        """A module's children are dispatched in its place: told once, to whoever has handed over the whole of it."""
+        if self._first("handed on"):
+            _log.warning("%s", sentence)
 
     # -- warnings; ``rendered`` shows the call, and is asked only where something is said of it
 
@@ -183,7 +189,7 @@ def _instead(reason: str) -> str:
     if "has a launch of its own" in reason:
         lost = "So no launch is quicker than before, and configs are chosen as they were."
         return f"{lost} Put triton.autotune in its place, or take the decorator off."
-    if reason.startswith(("an argument", "a bound method")):
+    if reason.startswith(OF_ARGUMENTS):
         inner = "what it calls with tensors and plain values alone (of a layer its norms, its attention, its MLP)"
         return f"Decorate {inner}, or give it those in place of the object."
     if reason.startswith("a ") and " tensor" in reason[:20]:

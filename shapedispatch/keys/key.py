@@ -302,6 +302,8 @@ def _describe_instance(value: Any) -> Key:
         if not all(hasattr(value, name) for name in names):
             raise Bypass(f"an argument of type {kind.__name__} with a field that has no value")
         return (kind, *[describe(getattr(value, name)) for name in names], *_beside(value, names))
+    if isinstance(value, torch.fx.Proxy):
+        raise Bypass("the call is being traced by torch.fx")
     raise Bypass(f"an argument of type {kind.__name__}, which cannot be keyed by value")
 
 

@@ -10,9 +10,12 @@ import itertools
 from collections.abc import Hashable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
-__all__ = ["SAME", "AmbientPart", "Key", "TensorPart", "differences"]
+__all__ = ["OF_ARGUMENTS", "SAME", "AmbientPart", "Key", "TensorPart", "differences"]
 
 Key: TypeAlias = tuple[Any, ...]  # of hashable things; mypy takes a type for none, although it hashes
+
+OF_ARGUMENTS = ("an argument", "a bound method")
+"""How a reason for having no key begins that is about what is among the arguments, and not about a tensor of them."""
 
 SAME = "the same tensor"  # no name of a keyword, beside which it stands in a key
 

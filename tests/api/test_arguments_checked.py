@@ -51,7 +51,6 @@ class Callme:
 @pytest.mark.parametrize(
     ("target", "advice"),
     [
-        (nn.Linear(2, 2), "decorate its forward"),
         (nn.Linear, "is no function"),
         (generator, "generator"),
         (coroutine, "coroutine"),

@@ -18,8 +18,8 @@ from torch import Tensor, nn
 
 import shapedispatch as package
 from shapedispatch import Variant, dispatchers, shapedispatch
-from shapedispatch.api import decorator
 from shapedispatch.errors import DeclarationError, SettingsError
+from shapedispatch.settings import resolve
 from tests.helpers import assert_same, built
 
 DIMS = {"x": "M K", "w": "K N"}
@@ -422,7 +422,7 @@ def test_who_wins(monkeypatch: pytest.MonkeyPatch) -> None:
     assert unbuilt(product, name="tests.another").cache_info().maxsize == 11
     assert unbuilt(product).core.settings.margin == 0.5
     monkeypatch.setenv("SHAPEDISPATCH_MAXSIZE", "44")
-    decorator.settings.__globals__["reset"]()
+    resolve.reset()
     assert unbuilt(product, name="tests.wins", maxsize=33).cache_info().maxsize == 44
 
 
