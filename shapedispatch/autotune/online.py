@@ -45,6 +45,8 @@ class OnlineContest:
     contestants: Sequence[Contestant]
     margin: float
     best: Callable[[Sequence[Timing]], Timing | None]
+    order: Sequence[str] = ()
+    """The names of those that are likely to be fast, first."""
     rounds: int = 0
     over: bool = False
     """Whether no call need be a sample any more."""
@@ -55,7 +57,8 @@ class OnlineContest:
     """Beyond what the best known candidate would have cost."""
 
     def __post_init__(self) -> None:
-        self._running = list(self.contestants)
+        places = {name: place for place, name in enumerate(self.order)}
+        self._running = sorted(self.contestants, key=lambda one: places.get(one.name, len(places)))
         self._turns.extend(self._running)
 
     def next_sample(self) -> Contestant | None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..autotune.benchmark import undecided
-from ..autotune.choose import best, checked
+from ..autotune.choose import Rules, best, checked, refusal
 from ..autotune.online import FAR, OnlineContest
 from ..autotune.real_calls import Figures, Sampler, sampler
 from ..autotune.trial import Trial
@@ -23,6 +23,7 @@ from ..keys.key import Key
 from ..records import Choice, Refusal, Timing
 from .context import DispatcherParts, MissContext
 from .known_choices import keeper
+from .neighbours import Neighbours
 
 __all__ = ["Learning", "learn", "why_not_online"]
 
@@ -39,21 +40,40 @@ def why_not_online(ctx: MissContext, trial: Trial) -> str | None:
 
 
 def learn(offer: Offer, trial: Trial, ctx: MissContext) -> Entry:
-    """The entry that learns among those of the offer that are right; plain's, where no other is."""
-    right, refusals, _ = checked(offer.candidates, trial, ctx.judging(trial))
+    """The entry that learns among those of the offer that are right; plain's, where no other is.
+
+    What won at sizes on both sides of these runs at once, and what was far behind at the nearest is left out.
+    """
+    near, rules = Neighbours.of(ctx), ctx.judging(trial)
+    entry = _as_on_both_sides(offer, trial, near, rules)
+    if entry is not None:
+        return entry
+    plain, *others = offer.candidates
+    far = near.far_behind()
+    right, wrong, _ = checked([plain, *(one for one in others if one.name not in far)], trial, rules)
+    refusals = (*wrong, *(Refusal(one.name, (far[one.name],)) for one in others if one.name in far))
     if len(right) == 1:
         return right[0].wins("timed", offer, (), refusals)
     takes, shares = sampler(ctx.device, ctx.settings.regime)
     figures = [Figures(one.name, ctx.settings.regime, shares, warm=True) for one in right]
-    contest = OnlineContest(figures, ctx.settings.margin, _best(ctx.settings.margin))
-    key = ctx.core.backend.key(ctx.args, ctx.kwargs)  # the offer may have shown that it holds more
-    core = ctx.core
+    contest = OnlineContest(figures, ctx.settings.margin, _best(ctx.settings.margin), near.order())
+    core, key = ctx.core, ctx.core.backend.key(ctx.args, ctx.kwargs)  # the offer may have shown that it holds more
     learning = Learning(
         tuple(right), offer, contest, takes, lambda: core.frozen, _Settled(core, key, keeper(ctx)), list(refusals)
     )
     choice = Choice("plain", "learning", refusals=(*offer.refusals, *refusals), notes=offer.notes)
     builds = tuple(one.build for one in right if one.build is not None)
     return Entry(learning, _all_checks(right), choice, others=builds, learner=learning)
+
+
+def _as_on_both_sides(offer: Offer, trial: Trial, near: Neighbours, rules: Rules) -> Entry | None:
+    """The entry of what won at sizes on both sides, where it may run this call and is right."""
+    variant, where = near.agreed() or ("", "")
+    plain = offer.candidates[0]
+    winner = next((one for one in offer.candidates if one.name == variant), None)
+    if winner is None or (winner is not plain and refusal(winner, plain, trial, rules) is not None):
+        return None
+    return winner.wins("nearest", offer, notes=(where,))
 
 
 def _best(margin: float) -> Callable[[Sequence[Timing]], Timing | None]:

@@ -69,6 +69,19 @@ def test_rounds_reverse_their_order() -> None:
     assert ran == ["plain", "a", "b", "b", "a", "plain", "plain", "a", "b"]
 
 
+def test_what_is_likely_to_be_fast_is_sampled_first() -> None:
+    """And ties stay the earlier candidate's."""
+    candidates = [Told("plain", 100), Told("a", 100), Told("b", 100)]
+    played = OnlineContest(candidates, 0.02, lambda timings: best(timings, 0.02, "time")[0], ["b", "plain"])
+    ran = []
+    while (one := played.next_sample()) is not None:
+        candidates[candidates.index(one)].samples.append(100)  # type: ignore[arg-type]  # one of these
+        played.sampled(one, 100)
+        ran.append(one.name)
+    assert ran[:3] == ["b", "plain", "a"]
+    assert played.leader().name == "plain"
+
+
 def test_ties_are_the_earlier_candidates() -> None:
     """Equal ones in any noise."""
     for seed in range(20):

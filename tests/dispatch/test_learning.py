@@ -243,3 +243,72 @@ def test_a_call_that_is_cleared_away_meanwhile_is_answered(clock: Clock) -> None
         if turn % 3 == 0:
             f.cache_clear()
         assert torch.equal(f(X), X * 2)
+
+
+def sized(clock: Clock, other_us: Callable[[int], float]) -> Any:
+    """Plain takes 100 microseconds at any size, and the other what the test says."""
+
+    def plain(x: Tensor) -> Tensor:
+        clock.now += 100_000
+        return x * 2
+
+    def other(x: Tensor) -> Tensor:
+        clock.now += int(other_us(len(x)) * 1e3)
+        return x + x
+
+    return shapedispatch(plain, hints=(), variants=[Variant(other, name="other")], mutates=(), store=False)
+
+
+def learned(f: Any, size: int) -> Any:
+    """The choice for a size after enough calls of it."""
+    for _ in range(40):
+        f(torch.ones(size))
+    return f.explain(torch.ones(size))
+
+
+def test_a_size_between_two_that_agree_is_settled_at_once(clock: Clock) -> None:
+    """With what won there, and where that was."""
+    f = sized(clock, lambda size: 50)
+    assert [learned(f, size).variant for size in (64, 96)] == ["other", "other"]
+    f(torch.ones(80))
+    choice = f.explain(torch.ones(80))
+    assert (choice.variant, choice.origin, choice.timings) == ("other", "nearest", ())
+    assert any("on both sides" in note for note in choice.notes)
+
+
+def test_a_size_between_two_that_do_not_agree_is_learned(clock: Clock) -> None:
+    """Somewhere between them the winner changes."""
+    f = sized(clock, lambda size: 70 if size < 80 else 140)
+    assert [learned(f, size).variant for size in (64, 96)] == ["other", "plain"]
+    f(torch.ones(72))
+    assert f.explain(torch.ones(72)).origin == "learning"
+    assert learned(f, 72).variant == "other"
+
+
+def test_what_agrees_far_away_settles_nothing(clock: Clock) -> None:
+    """Only sizes within a factor of two are neighbours."""
+    f = sized(clock, lambda size: 50)
+    for size in (8, 1024):
+        learned(f, size)
+    f(torch.ones(96))
+    assert f.explain(torch.ones(96)).origin == "learning"
+
+
+def test_calls_of_another_dtype_are_no_neighbours(clock: Clock) -> None:
+    """They differ in more than sizes."""
+    f = sized(clock, lambda size: 50)
+    for size in (64, 96):
+        learned(f, size)
+    x = torch.ones(80, dtype=torch.float64)
+    f(x)
+    assert f.explain(x).origin == "learning"
+
+
+def test_what_was_far_behind_nearby_is_left_out(clock: Clock) -> None:
+    """Without a sample; where it was said."""
+    f = sized(clock, lambda size: 200)
+    learned(f, 64)
+    f(torch.ones(96))
+    choice = f.explain(torch.ones(96))
+    assert (choice.variant, choice.origin) == ("plain", "timed")
+    assert "2.0 x plain at x.0=64" in str(choice.refusals)
