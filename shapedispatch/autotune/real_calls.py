@@ -215,4 +215,4 @@ def sampler(device: torch.device, regime: str) -> tuple[Sampler, Shares | None]:
     if device.type != "cuda":
         return HostSampler(), None
     shares = _shares.setdefault(device.index or 0, Shares())
-    return StreamSampler(shares), shares
+    return StreamSampler(shares, stream=lambda: torch.cuda.current_stream(device)), shares

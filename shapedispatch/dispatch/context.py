@@ -25,10 +25,15 @@ from ..records import Refusal
 from ..settings.resolve import Resolved
 from ..store.kernel_store import KernelStore
 
-__all__ = ["DispatcherParts", "MissContext"]
+__all__ = ["DispatcherParts", "MissContext", "capturing"]
 
 _NEAREST_AMONG = 16
 """How many of the newest keys a new one is compared with, to say what is new about it."""
+
+
+def capturing(device: torch.device) -> bool:
+    """Whether what is launched now becomes part of a CUDA graph: nothing may be waited for, allocated or timed."""
+    return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
 
 
 class DispatcherParts(Protocol):

@@ -21,7 +21,7 @@ from ..errors import in_a_line
 from ..hit.table import Entry
 from ..keys.key import Key
 from ..records import Choice, Refusal, Timing
-from .context import DispatcherParts, MissContext
+from .context import DispatcherParts, MissContext, capturing
 from .known_choices import keeper
 from .neighbours import Neighbours
 
@@ -58,9 +58,12 @@ def learn(offer: Offer, trial: Trial, ctx: MissContext) -> Entry:
     figures = [Figures(one.name, ctx.settings.regime, shares, warm=True) for one in right]
     contest = OnlineContest(figures, ctx.settings.margin, _best(ctx.settings.margin), near.order())
     core, key = ctx.core, ctx.core.backend.key(ctx.args, ctx.kwargs)  # the offer may have shown that it holds more
-    learning = Learning(
-        tuple(right), offer, contest, takes, lambda: core.frozen, _Settled(core, key, keeper(ctx)), list(refusals)
-    )
+    device, done = ctx.device, _Settled(core, key, keeper(ctx))
+
+    def paused() -> bool:
+        return core.frozen or capturing(device)
+
+    learning = Learning(tuple(right), offer, contest, takes, paused, done, list(refusals))
     choice = Choice("plain", "learning", refusals=(*offer.refusals, *refusals), notes=offer.notes)
     builds = tuple(one.build for one in right if one.build is not None)
     return Entry(learning, _all_checks(right), choice, others=builds, learner=learning)
@@ -123,11 +126,12 @@ class Learning:
         try:
             answer = self.sampler.run(figures, candidate.run, args, kwargs)
         except Exception as error:  # the boundary where a candidate is judged; the reason is kept
-            if candidate.build is None:  # plain's own error, or a user's variant that may have written
+            written = self.offer.written
+            if candidate.build is None or written is None or written:  # plain's own, or it may have written something
                 raise
+            answer = self.candidates[0].run(*args, **kwargs)  # if it raises too, that is the answer
             self.refusals.append(Refusal(candidate.name, (f"it raised {in_a_line(error)}",)))
             self.contest.failed(figures)
-            answer = self.candidates[0].run(*args, **kwargs)
         else:
             self.contest.sampled(figures, self.sampler.took_us(figures))
         if self.contest.over:

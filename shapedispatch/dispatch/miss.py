@@ -19,7 +19,7 @@ from ..keys.key import Bypass, Key
 from ..records import Refusal
 from ..settings.resolve import settings
 from ..shapes.dims import DimsMismatch
-from .context import MissContext
+from .context import MissContext, capturing
 from .known_choices import FROZEN_MODES, look_up, persist, share_in_bucket
 from .learning import learn, why_not_online
 from .on_miss import without_timing
@@ -97,11 +97,6 @@ def decide(ctx: MissContext, retune: bool = False, exhaustive: bool = False) -> 
         ctx.core.table.log.decided(entry.choice)
     share_in_bucket(entry.choice, ctx)
     return entry
-
-
-def capturing(device: torch.device) -> bool:
-    """Whether what is launched now becomes part of a CUDA graph: nothing may be waited for, allocated or timed."""
-    return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
 
 
 def _entry(

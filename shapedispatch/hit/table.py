@@ -214,18 +214,22 @@ class Table:
             slot = self._slots.get(key)
             if slot is None:
                 slot = self._slots[key] = _Slot()
-            if any(build not in self._builds for build in entry.builds):
-                entry = replace(entry, run=None)  # builds made after it have pushed its own out already
+            entry = self._with_its_builds(entry)
             slot.entries = _in_order(entry, tuple(one for one in slot.entries if one not in replaced))
             self._settle()
             self._recency[slot] = key
         self._tell()
+
+    def _with_its_builds(self, entry: Entry) -> Entry:
+        """The entry, lost where builds made after its own have pushed that out already."""
+        return entry if all(build in self._builds for build in entry.builds) else replace(entry, run=None)
 
     def replace(self, key: Hashable, entry: Entry, settled: Entry) -> None:
         """Let ``settled`` stand where an entry stands that was learning, if it still does."""
         with self.lock:
             slot = self._slots.get(key)
             if slot is not None and entry in slot.entries:
+                settled = self._with_its_builds(settled)
                 slot.entries = tuple(settled if one is entry else one for one in slot.entries)
 
     def _evicted(self, slot: _Slot, key: Hashable) -> None:

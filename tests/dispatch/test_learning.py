@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ from torch.utils.checkpoint import checkpoint
 import shapedispatch as package
 from shapedispatch import Store, Variant, shapedispatch
 from shapedispatch.autotune import real_calls
+from shapedispatch.hit.table import Entry, Table
+from shapedispatch.records import Choice
 from tests.helpers import built
 
 
@@ -167,6 +170,37 @@ def test_one_that_raises_is_out_and_plain_answers(clock: Clock) -> None:
         assert torch.allclose(f(X), torch.cos(X) * 2)
     assert f.explain(X).variant == "plain"
     assert "out of order" in str(f.explain(X).refusals)
+
+
+def test_an_error_that_is_plains_too_is_the_answer(clock: Clock) -> None:
+    """And no reason against a build."""
+    fails = [False]
+
+    def plain(x: Tensor) -> Tensor:
+        clock.now += 1000
+        if fails[0]:
+            raise ValueError("plain")
+        return x * 2
+
+    f = built(lambda x: torch.cos(x) * 2, exact=True, hints=(), store=False)
+    f(X)
+    [entry] = f.core.table.peek(f.core.backend.key((X,), {}))
+    learning = entry.learner
+    learning.candidates = tuple(replace(one, run=plain) for one in learning.candidates)
+    fails[0] = True
+    for _ in range(4):
+        with pytest.raises(ValueError, match="plain"):
+            f(X)
+    assert learning.refusals == []
+
+
+def test_a_build_that_left_as_the_contest_ended_does_not_run(clock: Clock) -> None:
+    """The entry of the winner is lost, and made again."""
+    table = Table(4, 4)
+    entry = Entry(print, None, Choice("plain", "learning"))
+    table.publish("key", entry)
+    table.replace("key", entry, Entry(print, None, Choice("exact", "timed"), build="gone"))
+    assert [one.lost() for one in table.peek("key")] == [True]
 
 
 def test_what_was_learned_is_stored(clock: Clock, tmp_path: Path) -> None:
