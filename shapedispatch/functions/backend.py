@@ -22,6 +22,7 @@ from ..shapes.dims import (
     dynamic_dims,
     hint_points,
     point_of,
+    restricted,
     round_up_pow2,
     two_nearest,
     variant_name,
@@ -165,12 +166,25 @@ class TorchFunction(CallSigner):
         spec = self.spec
         varying = tuple(axis for axis in seen.axes if axis not in spec.static)
         dynamic = varying if spec.bare else dynamic_dims(spec.hints, spec.declaration.names, spec.static)
-        points = hint_points(spec.hints, dynamic)
         sizes = leaves.sizes()
+        dynamic, points = self._above_one(dynamic, hint_points(spec.hints, dynamic), sizes)
         wished = point_of(request.only or "")
         if wished and (wished in points or self._might_be(wished, sizes)):
             dynamic, points = tuple(wished), (wished,)
         return BuildRequest(self._traced, scope, fixed, leaves, sizes, dynamic, points, key, seen.numbers_vary)
+
+    def _above_one(
+        self, dynamic: tuple[str, ...], points: tuple[Mapping[str, int], ...], sizes: Mapping[str, int]
+    ) -> tuple[tuple[str, ...], tuple[Mapping[str, int], ...]]:
+        """The dynamic dims and points of this call: a size of 0 or 1 is a constant to the compiler, and so of a class.
+
+        Where no dim is left the hints keep their dims, to be refused by name; bare, all sizes are constants.
+        """
+        rest = tuple(name for name in dynamic if sizes.get(name, 2) > 1)  # there may be no such tensor in the call
+        if rest:
+            return rest, restricted(points, rest)
+        only_ones = self.spec.bare and all(sizes[name] == 1 for name in dynamic)
+        return ((), ()) if only_ones else (dynamic, points)
 
     def _might_be(self, point: Mapping[str, int], sizes: Mapping[str, int]) -> bool:
         """Whether a point that a stored choice names is one that this decoration comes to.
@@ -216,7 +230,7 @@ class TorchFunction(CallSigner):
         if not builder.request.wants(name):
             return
         if point and call.has_specialized_size():
-            builder.refuse(name, "sizes 0 and 1 are constants to the compiler and never take a hint's build")
+            builder.refuse(name, "sizes 0 and 1 are constants to the compiler, and no other dim is dynamic")
         elif builder.allows(name):
             slot, build = self._builder.find(call, point, memory, make=builder.request.build)
             if isinstance(build, NoBuild):

@@ -30,6 +30,7 @@ __all__ = [
     "every_point",
     "hint_points",
     "point_of",
+    "restricted",
     "round_up_pow2",
     "two_nearest",
     "variant_name",
@@ -300,6 +301,12 @@ def hint_points(hints: Hints, dynamic: Sequence[str]) -> tuple[dict[str, int], .
         for hint in hints
         if dynamic or isinstance(hint, Mapping)
     )
+
+
+def restricted(points: Iterable[Point], names: Collection[str]) -> tuple[dict[str, int], ...]:
+    """The points with these dims alone, each once; one that has none of them is no point."""
+    kept = ({name: size for name, size in point.items() if name in names} for point in points)
+    return _unique(point for point in kept if point)
 
 
 def variant_name(point: Point) -> str:

@@ -132,6 +132,67 @@ def test_one_compile_a_build_and_the_argument_that_caused_it() -> None:
     assert f.cache_info().misses_by_reason == {"the first call": 1, "strides of w": 1, "sizes of x": 1}
 
 
+# sizes 0 and 1
+
+
+@pytest.mark.parametrize("one", [0, 1])
+def test_a_size_of_one_leaves_the_other_dims_their_hints(one: int) -> None:
+    """It is a constant of a class of its own; both classes' builds are right, and neither serves the other's calls."""
+
+    def scaled(x: Tensor, y: Tensor) -> Tensor:
+        return torch.relu(x) * 2 + y
+
+    f = built(scaled, dims={"x": "B T C", "y": "B T C"}, hints={"B": (16,), "T": (32,)})
+    for batch, time in ((4, 5), (4, one), (9, one), (9, 7), (300, one)):
+        x, y = torch.randn(batch, time, 8), torch.randn(batch, time, 8)
+        assert_same(f(x, y), scaled(x, y))
+        assert f.explain(x, y).variant == ("hint[B=16]" if time == one else "hint[B=16,T=32]")
+    assert f.cache_info().builds == 2
+
+
+def test_hints_that_differ_in_a_size_of_one_alone_are_one() -> None:
+    """A product of hints has fewer points where a dim is a constant; a list of points, too."""
+    x = torch.randn(1, 6)
+    for hints in ({"M": (16, 32), "N": (8,)}, [{"M": 16, "N": 8}, {"M": 32, "N": 8}]):
+        f = built(lambda x: torch.relu(x) * 2, dims={"x": "M N"}, hints=hints)
+        assert_same(f(x), torch.relu(x) * 2)
+        assert f.explain(x).variant == "hint[N=8]"
+        assert [timing.variant for timing in f.explain(x).timings] == ["plain", "hint[N=8]"]
+
+
+def test_one_row_is_no_row_of_many() -> None:
+    """What broadcasts at size 1 does so in its own class only."""
+    f = built(lambda x, y: torch.relu(x + y) * y, dims={"x": "M N", "y": "K N"}, hints={"M": (16,), "K": (16,)})
+    for m, k in ((4, 4), (4, 1), (1, 4), (1, 1), (6, 6), (6, 1), (1, 6)):
+        x, y = torch.randn(m, 8), torch.randn(k, 8)
+        assert_same(f(x, y), torch.relu(x + y) * y)
+
+
+def test_bare_dims_of_one_alone_are_an_exact_build() -> None:
+    """Where all that varies has size 1 all sizes are constants; with no element there is nothing to build for."""
+
+    @built
+    def f(x: Tensor) -> Tensor:
+        return torch.relu(x) + 1
+
+    chosen = []
+    for size in (3, 4, 1, 0, 1):
+        x = torch.randn(size, 8)
+        assert_same(f(x), torch.relu(x) + 1)
+        chosen.append(f.explain(x).variant)
+    assert chosen == ["exact", "hint[x.0=64]", "exact", "plain", "exact"]
+
+
+def test_gradients_of_one_token_come_from_a_hints_build() -> None:
+    """As those of many."""
+    f = built(lambda x, w: torch.relu(x @ w), dims={"x": "B T K", "w": "K N"}, hints={"B": (16,), "T": (16,)})
+    for batch in (4, 9):
+        x, w = torch.randn(batch, 1, 8, requires_grad=True), torch.randn(8, 3, requires_grad=True)
+        got = torch.autograd.grad(f(x, w).sum(), (x, w))
+        assert_same(got, torch.autograd.grad(torch.relu(x @ w).sum(), (x, w)))
+        assert f.explain(x, w).variant == "hint[B=16]"
+
+
 # bare
 
 
