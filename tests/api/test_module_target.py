@@ -374,11 +374,12 @@ def test_it_trains_in_data_parallel() -> None:
 @pytest.mark.parametrize("first", [True, False], ids=["dispatched, then sharded", "sharded, then dispatched"])
 def test_it_trains_sharded(first: bool) -> None:
     """By `fully_shard`, which gives instances a class of their own, too."""
+    from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
     model, plain = Model(), Model()
     plain.load_state_dict(model.state_dict())
-    mesh = torch.distributed.device_mesh.init_device_mesh("cpu", (1,))
+    mesh = init_device_mesh("cpu", (1,))
     if first:
         unbuilt(model)
     for layer in model.layers:
