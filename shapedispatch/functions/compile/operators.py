@@ -159,7 +159,7 @@ RIGHT: Mapping[str, Mapping[Operator, Decomposition]] = {
         _aten.minimum.default: _minimum,
     },
 }
-"""What compiled code gets right, and fuses: tried with the values that the tables are made with."""
+"""What is right as a formula, and fuses; ``operator_faults.py --mended`` says what compiled code still makes of it."""
 
 # -------------------------------------------------------------------------------------------------- called as by plain
 
