@@ -23,7 +23,7 @@ __all__ = ["FAR", "Contestant", "OnlineContest"]
 SHARE, FREE_US = 0.03, 5_000.0
 """What learning may cost at a key beyond the best candidate: a share of the time spent there, and so much at first."""
 FAR = 10.0
-"""How much above the leader's cost that of a candidate is which leaves after one sample."""
+"""How much above the leader's cost that of a candidate is which leaves after one sample, if that was dear."""
 ROUNDS_MIN, ROUNDS_TIE, ROUNDS_MAX = ENOUGH, 11, 40
 """Rounds before anything is settled; after which near ties are; after which all is."""
 
@@ -42,7 +42,7 @@ class Contestant:
 class OnlineContest:
     """The candidates of one key, first plain; ``best`` gives the winner among timings, or None where there is none."""
 
-    contestants: Sequence[Contestant]
+    contestants: list[Contestant]
     margin: float
     best: Callable[[Sequence[Timing]], Timing | None]
     order: Sequence[str] = ()
@@ -65,7 +65,7 @@ class OnlineContest:
         """Whose sample the next call is; None where it runs the leader without being one."""
         if self.over or not self._turns:
             return None
-        return self._turns[0] if self._affordable() else None
+        return self._turns[0] if self._affordable(self._turns[0]) else None
 
     def leader(self) -> Contestant:
         """What is best as far as it is known; the first where nothing is."""
@@ -89,30 +89,43 @@ class OnlineContest:
             self._spent_us += max(0.0, took_us)
 
     def failed(self, contestant: Contestant) -> None:
-        """A candidate raised: it is out."""
+        """A candidate raised: it is out, whatever it has shown."""
+        self.contestants.remove(contestant)
         self._leave([contestant])
         if not self._turns and not self.over:
             self._end_round()
 
-    def _affordable(self) -> bool:
-        """Whether the next sample is likely to be within what learning may cost."""
-        first, *others = (one.cost().median_us for one in [self._turns[0], *self._running])
-        extra_us = max(0.0, first - min(others)) if math.isfinite(first) else 0.0
+    def _affordable(self, one: Contestant) -> bool:
+        """Whether another sample of it is likely to be within what learning may cost."""
+        known_us, best_us = one.cost().median_us, min(other.cost().median_us for other in self._running)
+        extra_us = max(0.0, known_us - best_us) if math.isfinite(known_us) else 0.0
         return self._lost_us + extra_us <= FREE_US + SHARE * self._spent_us
 
     def _end_round(self) -> None:
         self.rounds += 1
+        self.over = not self._running
+        if self.over:
+            return
         costs = {one: one.cost() for one in self._running}
         leader = min(costs.values(), key=lambda cost: cost.median_us)
         if math.isfinite(leader.median_us):
             factor = how_far_behind(self.rounds - 1)
-            self._leave([one for one, cost in costs.items() if _out(cost, leader, factor)])
+            self._leave([one for one, cost in costs.items() if self._is_out(one, cost, leader, factor)])
         left = [costs[one] for one in self._running]
         patient = self.rounds < ROUNDS_TIE
         decided = self.rounds >= ROUNDS_MIN and is_decided(left, self.margin, patient)
-        self.over = decided or not left or self.rounds >= ROUNDS_MAX
+        self.over = decided or self.rounds >= ROUNDS_MAX
         if not self.over:
             self._turns.extend(reversed(self._running) if self.rounds % 2 else self._running)
+
+    def _is_out(self, one: Contestant, cost: Timing, leader: Timing, factor: float) -> bool:
+        """Whether one leaves: after a few samples, or at once where another would cost too much.
+
+        A single one may have been in a slow spell of the machine.
+        """
+        if not math.isfinite(cost.median_us) or cost.repeats < FEW:
+            return cost.median_us > FAR * leader.median_us and not self._affordable(one) and cost.repeats > 0
+        return is_behind(cost, leader, factor)
 
     def _leave(self, leaving: Sequence[Contestant]) -> None:
         for one in leaving:
@@ -123,10 +136,3 @@ class OnlineContest:
     def costs(self) -> Iterator[Timing]:
         """What is known of each candidate that has a sample."""
         return (cost for one in self.contestants if (cost := one.cost()).repeats)
-
-
-def _out(cost: Timing, leader: Timing, factor: float) -> bool:
-    """Whether one leaves: at once where it is far behind, since it would run on a user's call; else after a few."""
-    if not math.isfinite(cost.median_us):
-        return False
-    return cost.median_us > FAR * leader.median_us or (cost.repeats >= FEW and is_behind(cost, leader, factor))

@@ -13,7 +13,7 @@ from typing import Any
 
 from ..autotune.benchmark import undecided
 from ..autotune.choose import Rules, best, checked, refusal
-from ..autotune.online import FAR, OnlineContest
+from ..autotune.online import FAR, Contestant, OnlineContest
 from ..autotune.real_calls import Figures, Sampler, sampler
 from ..autotune.trial import Trial
 from ..backend import Candidate, Offer
@@ -55,7 +55,7 @@ def learn(offer: Offer, trial: Trial, ctx: MissContext) -> Entry:
     if len(right) == 1:
         return right[0].wins("timed", offer, (), refusals)
     takes, shares = sampler(ctx.device, ctx.settings.regime)
-    figures = [Figures(one.name, ctx.settings.regime, shares, warm=True) for one in right]
+    figures: list[Contestant] = [Figures(one.name, ctx.settings.regime, shares, warm=True) for one in right]
     contest = OnlineContest(figures, ctx.settings.margin, _best(ctx.settings.margin), near.order())
     core, key = ctx.core, ctx.core.backend.key(ctx.args, ctx.kwargs)  # the offer may have shown that it holds more
     device, done = ctx.device, _Settled(core, key, keeper(ctx))

@@ -32,7 +32,7 @@ class Told(Contestant):
 
 def contest(candidates: Sequence[Told], margin: float = 0.02) -> OnlineContest:
     """A contest for the least time."""
-    return OnlineContest(candidates, margin, lambda timings: best(timings, margin, "time")[0])
+    return OnlineContest(list(candidates), margin, lambda timings: best(timings, margin, "time")[0])
 
 
 def play(candidates: Sequence[Told], calls: int, seed: int = 0) -> tuple[OnlineContest, list[str], float]:
@@ -72,7 +72,7 @@ def test_rounds_reverse_their_order() -> None:
 def test_what_is_likely_to_be_fast_is_sampled_first() -> None:
     """And ties stay the earlier candidate's."""
     candidates = [Told("plain", 100), Told("a", 100), Told("b", 100)]
-    played = OnlineContest(candidates, 0.02, lambda timings: best(timings, 0.02, "time")[0], ["b", "plain"])
+    played = OnlineContest(list(candidates), 0.02, lambda timings: best(timings, 0.02, "time")[0], ["b", "plain"])
     ran = []
     while (one := played.next_sample()) is not None:
         candidates[candidates.index(one)].samples.append(100)  # type: ignore[arg-type]  # one of these
@@ -129,6 +129,33 @@ def test_one_that_raised_runs_no_more() -> None:
         ran.add(one.name)
     assert ran == {"plain", "a"}
     assert (played.over, played.leader().name) == (True, "a")
+
+
+def test_where_all_that_still_run_have_raised_the_first_is_left() -> None:
+    """Plain, though it had left as slower; what raised does not lead by what it has shown."""
+    candidates = [Told("plain", 1000), Told("a", 10)]
+    played = contest(candidates)
+    while len(played._running) > 1:
+        one = played.next_sample()
+        assert isinstance(one, Told)
+        one.samples.append(one.us)
+        played.sampled(one, one.us)
+    assert played.leader().name == "a"
+    played.failed(candidates[1])
+    assert (played.over, played.next_sample(), played.leader().name) == (True, None, "plain")
+
+
+def test_one_slow_spell_does_not_end_a_candidate() -> None:
+    """Of something short: another sample costs little."""
+    candidates = [Told("plain", 13), Told("a", 10)]
+    played, turns = contest(candidates), 0
+    while (one := played.next_sample()) is not None:
+        assert isinstance(one, Told)
+        took = 1000.0 if turns == 1 else one.us
+        one.samples.append(took)
+        played.sampled(one, took)
+        turns += 1
+    assert played.leader().name == "a"
 
 
 def test_samples_that_make_no_sense_end_rounds_too() -> None:

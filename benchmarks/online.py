@@ -1,0 +1,227 @@
+"""What does learning from the calls themselves cost, and is what it keeps the best in the loop that it ran in?
+
+With `judge = "online"`: the stall of the slowest sampling call at a new shape where three candidates are built already;
+what a thousand calls at a key cost beside a thousand of the best candidate; what twenty thousand calls at sizes drawn
+at random cost; and the regret of what is kept, in a free-running loop, one behind a queue that is kept full, and one
+that waits after each call, against all candidates timed at length in that very loop. On a CPU the loops are one.
+Bars: stall at most 100 µs over plain; 1.05 (no candidate beyond twice the best) or 1.08 for a thousand calls; 1.05 at
+random sizes; regret with a median of at most 0.5 % and a 99th percentile of at most 5 %.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from common import CONSOLE, banner, options, print_table, rotated, verdict, write
+from regret import candidates, dispatcher, shapes
+from tuning_stall import arguments_of
+from tuning_stall import dispatcher as three_candidates
+from workloads import load
+
+WORKLOADS = (
+    "layer_norm", "softmax", "relu_matmul", "rope", "xsa_expand", "xsa_unsqueeze", "partitions", "combo_dynamic",
+    "linear_library",
+)  # fmt: skip
+SMALL_WORKLOADS = ("softmax",)
+SHAPES, SMALL_SHAPES = 6, 2
+CALLS, SMALL_CALLS = 1000, 200
+NEW_SIZES, SMALL_NEW_SIZES = 20, 4
+RANDOM_SIZES, RANDOM_CALLS = 1000, 20_000
+SMALL_RANDOM = (20, 400)
+LEAST_US = 50.0
+STALL_BAR_US, NEAR_BAR, FAR_BAR, RANDOM_BAR, MEDIAN_BAR, TAIL_BAR = 100.0, 1.05, 1.08, 1.05, 0.005, 0.05
+NOTHING_US = 0.3
+LOOPS = ("free", "full", "waited")
+ROUNDS = 7
+
+Call = Callable[[], Any]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run, print, write."""
+    os.environ["SHAPEDISPATCH_STORE"] = "false"  # nothing is read from earlier runs
+    os.environ["SHAPEDISPATCH_JUDGE"] = "online"
+    os.environ["SHAPEDISPATCH_REGIME"] = "auto"
+    chosen = options(__doc__, arguments, more=own_options)
+    where = banner(chosen.device)
+    found: dict[str, Any] = {}
+    with torch.no_grad():
+        for part in chosen.part or ("stall", "keys", "random"):
+            found |= {part: PARTS[part](chosen)}
+            write(__file__, found, where, chosen)
+    return 0
+
+
+def own_options(parser: argparse.ArgumentParser) -> None:
+    """What this script takes besides what all take."""
+    parser.add_argument("--part", action="append", choices=tuple(PARTS), help="one part alone")
+
+
+# -- the loops
+
+
+def loop(name: str, call: Call, calls: int, device: str) -> float:
+    """Microseconds of so many calls in a kind of loop, with all that they leave to the device."""
+    wait(device)
+    if name == "full" and device == "cuda":
+        torch.cuda._sleep(int(2e9 * min(0.5, calls * 40e-6)))  # the host gets ahead meanwhile
+        start = torch.cuda.Event(enable_timing=True)
+        end = torch.cuda.Event(enable_timing=True)
+        start.record()
+        for _ in range(calls):
+            call()
+        end.record()
+        end.synchronize()
+        return start.elapsed_time(end) * 1e3
+    started = time.perf_counter_ns()
+    for _ in range(calls):
+        call()
+        if name == "waited":
+            wait(device)
+    wait(device)
+    return (time.perf_counter_ns() - started) / 1e3
+
+
+def wait(device: str) -> None:
+    """For the device, where there is one."""
+    if device == "cuda":
+        torch.cuda.synchronize()
+
+
+def oracle(calls: Mapping[str, Call], name: str, number: int, device: str) -> dict[str, float]:
+    """The median microseconds a call of each candidate in such a loop, in turn over rounds."""
+    times: dict[str, list[float]] = {one: [] for one in calls}
+    for index in range(ROUNDS):
+        for one in rotated(calls, index):
+            times[one].append(loop(name, calls[one], number, device) / number)
+    return {one: statistics.median(found) for one, found in times.items()}
+
+
+# -- the parts
+
+
+def stall(chosen: argparse.Namespace) -> dict[str, Any]:
+    """At shapes never seen: the slowest call after the first, which checks numbers, over plain's median; the first."""
+    dispatched = three_candidates(chosen.device)
+    over, checking = [], []
+    for index in range(SMALL_NEW_SIZES if chosen.small else NEW_SIZES):
+        args = arguments_of(64 + 16 * index, chosen.device)
+        plain = statistics.median(waited(dispatched.__wrapped__, args, chosen.device) for _ in range(30))
+        checking.append(waited(dispatched, args, chosen.device) - plain)
+        over.append(max(waited(dispatched, args, chosen.device) for _ in range(60)) - plain)
+        torch.testing.assert_close(dispatched(*args), dispatched.__wrapped__(*args))
+    CONSOLE.print(f"slowest sampling call over plain in µs: {verdict(statistics.median(over), STALL_BAR_US)}")
+    return {"slowest_over_plain_us": over, "checking_call_over_plain_us": checking, "bar_us": STALL_BAR_US}
+
+
+def waited(fn: Callable[..., Any], args: tuple[Any, ...], device: str) -> float:
+    """Microseconds of one call, waited for."""
+    return loop("waited", lambda: fn(*args), 1, device)
+
+
+def keys(chosen: argparse.Namespace) -> dict[str, Any]:
+    """Each workload at some shapes in each loop: what learning cost, and what was kept."""
+    rows = []
+    for name in SMALL_WORKLOADS if chosen.small else WORKLOADS:
+        rows += [row for kind in kinds(chosen.device) for row in of_workload(name, kind, chosen)]
+    for kind in kinds(chosen.device):
+        show(kind, [row for row in rows if row["loop"] == kind])
+    return {"rows": rows, "bars": {"near": NEAR_BAR, "far": FAR_BAR, "median": MEDIAN_BAR, "p99": TAIL_BAR}}
+
+
+def kinds(device: str) -> tuple[str, ...]:
+    """On a CPU a call is over when it returns."""
+    return LOOPS if device == "cuda" else LOOPS[:1]
+
+
+def of_workload(name: str, kind: str, chosen: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """A row for each shape at which there is something to choose."""
+    workload = load(name)
+    dispatched = dispatcher(workload)
+    found = shapes(workload, chosen)
+    count = SMALL_SHAPES if chosen.small else SHAPES
+    for sizes in found[:: max(1, len(found) // count)][:count]:
+        args = workload.inputs(sizes, device=chosen.device)
+        workload.check(dispatched, args)  # builds, and checks their numbers
+        number = SMALL_CALLS if chosen.small else CALLS
+        took = loop(kind, lambda args=args: dispatched(*args), number, chosen.device)  # type: ignore[misc]
+        choice = dispatched.explain(*args)
+        calls = candidates(dispatched, args, [timing.variant for timing in choice.timings])
+        if len(calls) < 2 or choice.variant not in calls:
+            continue
+        times = oracle(calls, kind, 20 if chosen.small else 200, chosen.device)
+        best = min(times, key=lambda one: times[one])
+        yield {
+            "workload": name, "loop": kind, "sizes": dict(sizes), "chosen": choice.variant, "origin": choice.origin,
+            "best": best, "times_us": times, "regret": times[choice.variant] / times[best] - 1,
+            "lost_us": times[choice.variant] - times[best], "cost": took / (number * times[best]),
+            "far": max(times.values()) > 2 * times[best],
+            "seen": {timing.variant: timing.median_us for timing in choice.timings},
+        }  # fmt: skip
+
+
+def show(kind: str, rows: Sequence[Mapping[str, Any]]) -> None:
+    """The kept ones' regret, and what learning cost where a call takes long enough."""
+    regrets = sorted(row["regret"] if row["lost_us"] > NOTHING_US else 0.0 for row in rows)
+    if not regrets:
+        return
+    lines = [("median regret", statistics.median(regrets), MEDIAN_BAR)]
+    lines += [("99th percentile of regret", regrets[min(len(regrets) - 1, int(0.99 * len(regrets)))], TAIL_BAR)]
+    for far, bar in ((False, NEAR_BAR), (True, FAR_BAR)):
+        costs = [row["cost"] for row in rows if row["far"] is far and min(row["times_us"].values()) >= LEAST_US]
+        lines += [("worst cost of learning", max(costs), bar)] if costs else []
+    table = [(name, f"{value:.3f}", verdict(value, bar)) for name, value, bar in lines]
+    print_table(f"{kind}: {len(rows)} keys", ("", "", ""), table)
+
+
+def at_random(chosen: argparse.Namespace) -> dict[str, Any]:
+    """Calls at sizes drawn at random, over as many of plain and of the winner, in rounds of the same calls."""
+    count, number = SMALL_RANDOM if chosen.small else (RANDOM_SIZES, RANDOM_CALLS)
+    dispatched, rng = three_candidates(chosen.device), random.Random(0)
+    sizes = rng.sample(range(64, 8192), count)
+    calls = [arguments_of(rng.choice(sizes), chosen.device) for _ in range(min(number, 64))]
+    order = [rng.choice(sizes) for _ in range(number)]
+    given = {size: arguments_of(size, chosen.device) for size in sizes}
+    learned = timed(dispatched, [given[size] for size in order], chosen.device)
+    offered = {name: dispatched.variant(name) for name in ("plain", "other_words", "hint[M=256]")}
+    again = {name: timed(fn, [given[size] for size in order], chosen.device) for name, fn in offered.items()}
+    best = min(again.values())
+    CONSOLE.print(f"random sizes over the best candidate alone: {verdict(learned / best, RANDOM_BAR)}")
+    origins = [choice.origin for choice in dispatched.choices()]
+    kept = {origin: origins.count(origin) for origin in sorted(set(origins))}
+    return {
+        "sizes": count,
+        "calls": number,
+        "learned_us": learned,
+        "alone_us": again,
+        "origins": kept,
+        "seen": len(calls),
+    }
+
+
+def timed(fn: Callable[..., Any], calls: Sequence[tuple[Any, ...]], device: str) -> float:
+    """Microseconds of these calls one after the other."""
+    wait(device)
+    started = time.perf_counter_ns()
+    for args in calls:
+        fn(*args)
+    wait(device)
+    return (time.perf_counter_ns() - started) / 1e3
+
+
+PARTS: Mapping[str, Callable[[argparse.Namespace], dict[str, Any]]] = {
+    "stall": stall,
+    "keys": keys,
+    "random": at_random,
+}
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
