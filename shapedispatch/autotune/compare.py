@@ -68,7 +68,6 @@ def autocast_digits() -> int:
     return min((digits for digits, dtype in _BY_DIGITS.items() if dtype in dtypes), default=53)
 
 
-@torch.no_grad()
 def distinct_like(t: Tensor) -> Tensor:
     """Values that differ, the first of them 1, as what a gradient starts from.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -71,8 +72,9 @@ class Trial:
             expanded = any(size > 1 and not stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
             if tensor.is_floating_point() and not expanded:
                 places = torch.randperm(tensor.numel(), generator=generator).to(tensor.device)
-                with torch.no_grad(), torch.inference_mode(tensor.is_inference()):
-                    tensor.copy_(tensor.reshape(-1)[places].view(tensor.shape))
+                with torch.inference_mode() if tensor.is_inference() else nullcontext():
+                    bare = tensor.detach()
+                    bare.copy_(bare.reshape(-1)[places].view(tensor.shape))
         return replace(self, args=args, kwargs=kwargs)
 
     def hooked(self) -> str | None:
