@@ -2,6 +2,18 @@
 
 from __future__ import annotations
 
+import inspect
+from typing import Any
+
+from click.testing import CliRunner
+
+
+def runner(**given: Any) -> CliRunner:
+    """One that keeps output and errors apart, as click does by itself from 8.2 on."""
+    apart = {"mix_stderr": False} if "mix_stderr" in inspect.signature(CliRunner).parameters else {}
+    return CliRunner(**apart, **given)
+
+
 APP = """
 import torch
 from shapedispatch import Variant, shapedispatch

@@ -13,10 +13,10 @@ from typing import NamedTuple
 
 import pytest
 import torch
-from click.testing import CliRunner
 
 from shapedispatch import shapedispatch
 from shapedispatch.cli.main import main
+from tests.cli_app import runner
 
 README = Path(__file__).parent.parent / "README.md"
 NEEDS_A_GPU = "<!-- needs a GPU -->"
@@ -117,7 +117,7 @@ def test_the_commands_work_as_printed(tmp_path: Path, monkeypatch: pytest.Monkey
     assert {words[1] for words in commands} == {*main.commands, "store"}
     for words in commands:
         assert words[0] == "shapedispatch"
-        result = CliRunner().invoke(main, words[1:])
+        result = runner().invoke(main, words[1:])
         assert result.exit_code == 0, (words, result.output, result.exception)
         assert result.stdout.strip()
     sys.modules.pop("ops", None)

@@ -101,6 +101,7 @@ def screen(*, err: bool = False) -> Console:
 def progress() -> Progress:
     """A bar with the time left, on the standard error, so that the output can be piped."""
     out = screen(err=True)
+    out.quiet = not out.is_terminal  # older releases of rich end a bar with an empty line, disabled or not
     return Progress(
         SpinnerColumn(),
         TextColumn("{task.description}", markup=False),

@@ -12,14 +12,14 @@ from typing import Any
 
 import pytest
 import torch
-from click.testing import CliRunner, Result
+from click.testing import Result
 
 import shapedispatch
 from shapedispatch import set_mode
 from shapedispatch.cli import tune
 from shapedispatch.cli.main import main
 from shapedispatch.records import Choice
-from tests.cli_app import APP
+from tests.cli_app import APP, runner
 
 pytestmark = pytest.mark.own_store
 
@@ -48,7 +48,7 @@ def app(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 def run(*arguments: object) -> Result:
     """The command with these arguments."""
-    return CliRunner().invoke(main, [str(argument) for argument in arguments])
+    return runner().invoke(main, [str(argument) for argument in arguments])
 
 
 def done(*arguments: object) -> str:
@@ -366,7 +366,7 @@ def test_choices_are_shown_by_name_and_size(tuned: Any) -> None:
 @pytest.mark.parametrize("encoding", ["ascii", "cp932", "latin-1"])
 def test_a_terminal_without_a_letter_is_shown_the_others(tuned: Any, encoding: str) -> None:
     """Units have a µ, frames have lines."""
-    result = CliRunner(charset=encoding).invoke(main, ["show"])
+    result = runner(charset=encoding).invoke(main, ["show"])
     assert result.exit_code == 0, result.exception
     assert "plain" in result.stdout
 
@@ -487,7 +487,7 @@ def test_the_store_forgets_when_told(tuned: Any) -> None:
     assert done("store", "prune", "--unlike-here", "--device", "cuda") == "2 rows removed\n"
     done("tune", "ops:mlp", "M=9")
     assert done("store", "prune", "--kernel", "ops.mlp") == "1 rows removed\n"
-    assert CliRunner().invoke(main, ["store", "clear"], input="n\n").exit_code == 1
+    assert runner().invoke(main, ["store", "clear"], input="n\n").exit_code == 1
     assert "is empty" in done("store", "clear", "--yes")
 
 
