@@ -299,6 +299,8 @@ def test_while_something_watches_launches_are_pythons(
     seen = []
     with monkeypatch.context() as patched:
         patched.setattr(type(kernel), "_launched", lambda self, *args, **kwargs: seen.append(args))
+        if isinstance(holder, type):  # where pytest 8 took a patch back, the instance has the class's value as its own
+            vars(knobs.runtime).pop(name, None)
         patched.setattr(holder, name, value, raising=False)  # chains have their list on the instance alone
         kernel(X, Y, 60)
     assert len(seen) == 1
