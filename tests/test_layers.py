@@ -18,6 +18,7 @@ PLACES = [
     "records",
     "shapes",
     "settings",
+    "private",
     "keys",
     "hit",
     "backend",
@@ -58,8 +59,7 @@ PRIVATE = {
     "kernels/runtime/compile.py": "whether Triton compiles in the background",
     "kernels/runtime/launch.py": "the current stream without an object around it",
     "kernels/runtime/mutation_analysis.py": "Triton's own reader of a kernel's intermediate code",
-    "keys/identity.py": "what this torch was built with",
-    "keys/key.py": "ambient state, modes and hooks that no public function tells",
+    "keys/key.py": "tensors of transforms, which no public function tells",
 }
 
 # Words of this project's first months for what the field has a name for.

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from torch.nn import Module
 
+from .. import private
 from ..dispatch.dispatcher import Core
 from ..errors import DeclarationError
 from ..kernels.runtime.wrappers import is_kernel, unwrap
@@ -168,6 +169,7 @@ shapedispatch.__doc__ = f"{shapedispatch.__doc__}{_ARGUMENTS}"
 
 
 def _dispatcher(said: DecoratorArguments, target: Any) -> Any:
+    private.tell()
     if isinstance(target, Module):
         return dispatched_module(target, said)
     refuse_twice(target)

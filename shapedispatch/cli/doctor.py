@@ -21,6 +21,7 @@ import torch
 from ..api.registry import dispatchers
 from ..errors import SettingsError
 from ..hit import native
+from ..private import FEATURES, release, why_off
 from ..settings.resolve import Settings, settings
 from ..store.folder import Folder, Refused
 from ..store.kernel_store import store_at
@@ -58,9 +59,18 @@ def _python() -> list[Finding]:
 
 
 def _torch() -> list[Finding]:
-    old = _release(torch.__version__) < OLDEST_TORCH
+    old = release(torch.__version__) < OLDEST_TORCH
     advice = f"install torch {_dotted(OLDEST_TORCH)} or later: private names that are used here differ" if old else ""
-    return [Finding("torch", "bad" if old else "ok", torch.__version__, advice)]
+    return [Finding("torch", "bad" if old else "ok", torch.__version__, advice), *_off()]
+
+
+def _off() -> list[Finding]:
+    """What of this package does without, on this torch and this Triton."""
+    try:
+        why = {feature.off: why_off(name) for name, feature in FEATURES.items() if feature.library in sys.modules}
+    except SettingsError:
+        return []  # told below
+    return [Finding("private names", "note", reason, off) for off, reason in why.items() if reason is not None]
 
 
 def _triton() -> list[Finding]:
@@ -68,7 +78,7 @@ def _triton() -> list[Finding]:
         advice = "kernels cannot be dispatched and GPU builds cannot be made: pip install triton, on Linux"
         return [Finding("Triton", "bad" if torch.cuda.is_available() else "note", "not installed", advice)]
     version = _installed("triton")
-    old = _release(version) < OLDEST_TRITON
+    old = release(version) < OLDEST_TRITON
     advice = f"install {_dotted(OLDEST_TRITON)} or later" if old else ""
     return [Finding("Triton", "bad" if old else "ok", version, advice)]
 
@@ -176,11 +186,6 @@ def _installed(package: str) -> str:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
         return "of unknown version"
-
-
-def _release(version: str) -> tuple[int, ...]:
-    numbers = version.split("+")[0].split(".")[:2]
-    return tuple(int(number) if number.isdecimal() else 0 for number in numbers)
 
 
 def _dotted(release: tuple[int, ...]) -> str:

@@ -21,6 +21,7 @@ from ..errors import render_call
 from ..hit.table import Table
 from ..keys.key import Key
 from ..keys.tree import device_of, leaves, tensors
+from ..private import why_off
 from ..records import Refusal
 from ..settings.resolve import Resolved
 from ..store.kernel_store import KernelStore
@@ -104,8 +105,8 @@ class MissContext:
 
     def why_untimed(self, offer: Offer, trial: Trial) -> str | None:
         """Why nothing may be run to see what it gives and costs, or None."""
-        if offer.untimed:
-            return offer.untimed
+        if reason := offer.untimed or why_off("timing"):
+            return reason
         named = self.core.backend.arguments(self.args, self.kwargs)
         for name in offer.written or ():
             if any(isinstance(leaf, torch.nn.Module) for leaf in leaves(named.get(name))):

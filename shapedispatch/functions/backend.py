@@ -14,6 +14,7 @@ from ..keys.key import CallSigner, Key
 from ..keys.layout import differences
 from ..keys.signature import Signature, call_of, frame_locals, python_function, receiver_of
 from ..keys.tree import overlap
+from ..private import why_off
 from ..records import Variant
 from ..shapes.buckets import Rule
 from ..shapes.dims import (
@@ -149,7 +150,9 @@ class TorchFunction(CallSigner):
         if unsafe is None:
             self._offer_builds(call, memory, builder)
         else:
-            builder.fail("hint and exact builds", unsafe)
+            # Of what is off for all the log is told once, and no dispatcher warns of it.
+            lacks = builder.refuse if why_off("builds") else builder.fail
+            lacks("hint and exact builds", unsafe)
         for variant in self.spec.variants:
             builder.supply(variant, variant.fn, (args, kwargs))
         return builder.offer(written, untimed)

@@ -20,6 +20,7 @@ from ..backend import Effects, OfferRequest
 from ..errors import as_written, in_a_line
 from ..hit.table import MOST_REPLACEMENTS, Table
 from ..keys.signature import call_of
+from ..private import why_off
 from ..shapes.dims import point_of, variant_name
 from .compile.build import PLAIN_TYPES, Build, NoBuild, Trace
 from .request import BuildRequest
@@ -92,6 +93,8 @@ class Builder:
 
     def _made(self, call: BuildRequest, point: Mapping[str, int], memory: Table) -> Build | NoBuild:
         """Shared with a function of the same source, or made."""
+        if why := why_off("builds"):
+            return NoBuild(why)
         from .compile.inductor import settings_identity
 
         frame = call.frame(point)
@@ -307,6 +310,8 @@ def _look(call: BuildRequest, memory: Table) -> Trace | str:
 
 def _traced(call: BuildRequest, point: Mapping[str, int] | None) -> Trace | str:
     """A look at the frame of a point, or why there is none; the frame is its own: a trace may leave marks on it."""
+    if why := why_off("builds"):
+        return why
     try:
         from .compile.inductor import effects_only
         from .compile.tracer import Untraceable, trace

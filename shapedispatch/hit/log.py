@@ -13,7 +13,7 @@ import os
 import sys
 import warnings
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from ..errors import four_parts
 from ..keys.layout import OF_ARGUMENTS
@@ -201,9 +201,14 @@ def _at(choice: Choice) -> str:
     return f" at {spelled(choice.sizes)}" if choice.sizes else ""
 
 
+def _is_ours(names: Mapping[str, object]) -> bool:
+    return str(names.get("__name__")).partition(".")[0] == _PACKAGE
+
+
 def _warn(text: str) -> None:
     """Warn at the line outside of this package that made the call."""
-    frame, level = sys._getframe(1), 2
-    while frame.f_back is not None and str(frame.f_globals.get("__name__")).partition(".")[0] == _PACKAGE:
+    ask, level = getattr(sys, "_getframe", None), 2
+    frame = ask(1) if ask is not None else None  # without it the warning is at the line that called this
+    while frame is not None and frame.f_back is not None and _is_ours(frame.f_globals):
         frame, level = frame.f_back, level + 1
     warnings.warn(text, stacklevel=level)

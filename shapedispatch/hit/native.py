@@ -21,6 +21,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 from torch.nn import Module, Parameter
 
+from .. import private
 from ..keys import key as keys
 from ..settings.resolve import settings
 from .fast_path import FastPath
@@ -97,7 +98,7 @@ def reason() -> str | None:
     """Why hits do not take the C path, or None."""
     if not settings().resolve("").hotpath:
         return f"the setting hotpath is false ({settings().resolve('').origin['hotpath']})"
-    return _loaded()[1]
+    return private.why_off("hits in C") or _loaded()[1]
 
 
 def __getattr__(name: str) -> Any:
@@ -122,6 +123,7 @@ def bind(module: Any) -> str | None:
     """Give the C module what it needs of torch; why it cannot be used, or None."""
     try:
         module.bind(_names())
+        samples = _samples()
     except (AttributeError, TypeError, ValueError) as error:
         return f"torch {torch.__version__} is not as the C module needs it: {error}"
     odd = torch.empty_strided((1, 3), (7, 2), dtype=torch.float16, device="cpu")
@@ -130,7 +132,7 @@ def bind(module: Any) -> str | None:
         return f"torch {torch.__version__} does not show a tensor's sizes and strides as they are"
     if not _tells_dtypes(module):
         return f"torch {torch.__version__} has dtypes that the C module cannot tell from each other"
-    module.calibrate(_samples())
+    module.calibrate(samples)
     use_watchers(module)
     return None
 

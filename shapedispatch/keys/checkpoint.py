@@ -6,9 +6,14 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
+from ..private import missing
+
 __all__ = ["CHECKPOINTS", "checkpoint_of"]
 
 CHECKPOINTS = "torch.utils.checkpoint"
+
+_MAY_BE_TAKEN_OFF = not missing("checkpoints")
+"""Whether hooks can be taken off while a call is decided: if not, those of a checkpoint are as any others."""
 
 
 def checkpoint_of(hooks: tuple[Callable[..., Any], Callable[..., Any]]) -> tuple[Any, bool] | None:
@@ -18,7 +23,7 @@ def checkpoint_of(hooks: tuple[Callable[..., Any], Callable[..., Any]]) -> tuple
     what its hooks close over; where a release has another name for that, its hooks are any hooks.
     """
     pack = inspect.unwrap(hooks[0])
-    if getattr(pack, "__module__", None) != CHECKPOINTS or not inspect.isfunction(pack):
+    if not _MAY_BE_TAKEN_OFF or getattr(pack, "__module__", None) != CHECKPOINTS or not inspect.isfunction(pack):
         return None
     closure = dict(zip(pack.__code__.co_freevars, pack.__closure__ or (), strict=True))
     if "target_frame_ref" in closure:

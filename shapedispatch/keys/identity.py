@@ -319,9 +319,7 @@ def _driver() -> str:
     for path in _DRIVER_FILES:
         if lines := _lines(path):
             return lines[0].partition(":")[2].strip() or lines[0]
-    # Private, and the only public way is a library of NVIDIA's; without it the driver is no part of the identity.
-    version = getattr(torch._C, "_cuda_getDriverVersion", None)
-    return f"for CUDA {version()}" if version is not None else "unknown"
+    return "unknown"  # no release of torch tells it, and the only public way is a library of NVIDIA's
 
 
 _CPUINFO = Path("/proc/cpuinfo")

@@ -22,8 +22,8 @@ from torch import Tensor
 from torch.autograd import forward_ad
 from torch.nn import Module, Parameter
 from torch.nn.modules import module as nn_module
-from torch.utils._device import DeviceContext
 
+from ..private import find, missing
 from .checkpoint import checkpoint_of
 from .layout import SAME, Key
 from .tree import overlap, tensors
@@ -59,29 +59,32 @@ class Bypass(Exception):
 
 # ---------------------------------------------------------------------------------------------- the state around a call
 
-# Bound once: a hit pays for each attribute it looks up. All of these exist in torch 2.11 to 2.14.
-_function_modes = torch._C._len_torch_function_stack
-_dispatch_modes = torch._C._len_torch_dispatch_stack
-_functorch_level = torch._C._functorch.peek_interpreter_stack
-_tracing = torch._C._get_tracing_state
-saved_tensor_hooks: Callable[[bool], Any] = torch._C._autograd._top_saved_tensors_default_hooks
+# Bound once: a hit pays for each attribute it looks up. Where one is lost, the slow look says so at every call.
+LOST = missing("calls")
+_function_modes = (lambda: 1) if LOST else find("torch._C._len_torch_function_stack")
+_function_mode = find("torch._C._get_function_stack_at")
+_dispatch_modes = find("torch._C._len_torch_dispatch_stack")
+_functorch_level = find("torch._C._functorch.peek_interpreter_stack")
+_tracing = find("torch._C._get_tracing_state")
+saved_tensor_hooks: Callable[[bool], Any] = find("torch._C._autograd._top_saved_tensors_default_hooks")
 _grad_mode = torch.is_grad_enabled
 _inference_mode = torch.is_inference_mode_enabled
-any_autocast = torch._C._is_any_autocast_enabled
-_deterministic = torch._C._get_deterministic_algorithms
+any_autocast = find("torch._C._is_any_autocast_enabled")
+_deterministic = find("torch._C._get_deterministic_algorithms")
 _default_dtype = torch.get_default_dtype
 # Backend by backend: the older question for one word raises where `torch.backends.*.fp32_precision` has been set.
-_precision = torch._C._get_fp32_precision_getter
+_precision = find("torch._C._get_fp32_precision_getter")
 _threads = torch.get_num_threads
 _anomaly = torch.is_anomaly_enabled
 _compiler = torch.compiler
 _HOOK_TABLES: tuple[Mapping[int, Any], ...] = tuple(
     table for name, table in vars(nn_module).items() if name.startswith("_global_") and isinstance(table, dict)
 )
-_forward_pre_hooks = nn_module._global_forward_pre_hooks
-_forward_hooks = nn_module._global_forward_hooks
-_backward_pre_hooks = nn_module._global_backward_pre_hooks
-_backward_hooks = nn_module._global_backward_hooks
+_forward_pre_hooks = find("torch.nn.modules.module._global_forward_pre_hooks", {})
+_forward_hooks = find("torch.nn.modules.module._global_forward_hooks", {})
+_backward_pre_hooks = find("torch.nn.modules.module._global_backward_pre_hooks", {})
+_backward_hooks = find("torch.nn.modules.module._global_backward_hooks", {})
+_DeviceContext = find("torch.utils._device.DeviceContext", None)  # the mode of `torch.set_default_device`
 _AUTOCAST_DEVICES = ("cpu", "cuda", "xpu", "hpu", "mps", "mtia", "ipu", "xla", "maia")
 
 
@@ -132,11 +135,13 @@ def _default_device() -> torch.device | None:
     reason = why_ambient()
     if reason:
         raise Bypass(reason)
-    return torch._C._get_function_stack_at(0).device if _function_modes() else None
+    return _function_mode(0).device if _function_modes() else None
 
 
 def why_ambient() -> str | None:
     """Why no call can be dispatched in the present state, or None."""
+    if LOST:
+        return f"torch {torch.__version__} has no {', '.join(LOST)}, and does not tell the state around a call"
     if _compiler._is_compiling_flag:
         return "the call is being traced by torch.compile or torch.export"
     if _tracing() is not None:
@@ -153,7 +158,7 @@ def why_ambient() -> str | None:
         return "anomaly detection is active and must see the gradient of every operation"
     if any(_HOOK_TABLES):
         return "global module hooks are registered and must run"
-    if _function_modes() and not (_function_modes() == 1 and type(torch._C._get_function_stack_at(0)) is DeviceContext):
+    if _function_modes() and not (_function_modes() == 1 and type(_function_mode(0)) is _DeviceContext):
         return "a TorchFunctionMode is active and must see every function"
     return None
 
@@ -242,10 +247,6 @@ def _dict(values: Mapping[Any, Any]) -> Key:
     return (dict, *[(describe(name), describe(value)) for name, value in values.items()])
 
 
-def _slice(value: slice) -> Key:
-    return (slice, describe(value.start), describe(value.stop), describe(value.step))
-
-
 def _builtin(value: BuiltinFunctionType) -> Key:
     if not isinstance(value.__self__, (ModuleType, type, type(None))):
         raise Bypass(f"a bound method of type {type(value.__self__).__name__}, which cannot be keyed by value")
@@ -269,7 +270,7 @@ _DESCRIBE: dict[type, Callable[[Any], Key]] = {
     torch.memory_format: _by_value,
     torch.Size: lambda value: (torch.Size, tuple(value)),
     range: lambda value: (range, value.start, value.stop, value.step),
-    slice: _slice,
+    slice: lambda value: (slice, describe(value.start), describe(value.stop), describe(value.step)),
     list: _sequence,
     tuple: _sequence,
     dict: _dict,
@@ -292,8 +293,7 @@ def _describe_instance(value: Any) -> Key:
     if isinstance(value, Tensor):
         raise Bypass(why_tensor(value) or "a tensor")
     if isinstance(value, enum.Enum):
-        # Flags that are not members have no name.
-        name: str | None = value.name
+        name: str | None = value.name  # flags that are not members have none
         return (kind, name if name is not None else describe(value.value))
     if isinstance(value, tuple) and hasattr(kind, "_fields"):
         return (*_sequence(value), *_beside(value, ()))

@@ -54,6 +54,7 @@ class Resolved:
     regime: str
     pick: str | None
     hotpath: bool
+    trust_newer: bool
     origin: Mapping[str, str]
     nearly_named: bool = False
     """Whether a section of the file has nearly the kernel's name, and none has it."""

@@ -125,6 +125,7 @@ TABLE: Mapping[str, Setting] = MappingProxyType(
             Setting("pick", None, _text, "the name of a variant", words=True),
             # The C module is loaded for the process or not at all.
             Setting("hotpath", True, _flag, _FLAG, per_kernel=False),
+            Setting("trust_newer", False, _flag, _FLAG, per_kernel=False),
         )
     }
 )

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from shapedispatch.functions.compile.build import Trace
 from shapedispatch.functions.compile.tracer import Untraceable, trace
+from shapedispatch.functions.guards import object_guard
 from shapedispatch.functions.guards.guard_filter import CLASSES_ARE_WATCHED
 from tests.helpers import as_written
 
@@ -198,6 +199,16 @@ def test_what_is_registered_elsewhere_changes_nothing() -> None:
         return
     abc.ABCMeta("Other", (), {}).register(type("Own", (), {}))  # type: ignore[attr-defined]  # an abstract class has it
     assert found.check()((X,), {})
+
+
+def test_where_python_does_not_tell_what_is_registered_any_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without its private name for that, what is registered anywhere invalidates what was traced before."""
+    monkeypatch.setattr(object_guard, "_dump", None)
+    (guard,) = object_guard.registration_guards([abc.ABCMeta("Abstract", (), {})])
+    assert guard.check()
+
+    abc.ABCMeta("Other", (), {}).register(type("Own", (), {}))  # type: ignore[attr-defined]  # an abstract class has it
+    assert guard.failed() == "a class has been registered as another"
 
 
 def test_another_attribute_changes_nothing() -> None:

@@ -13,7 +13,7 @@ import triton.language as tl
 from torch.overrides import BaseTorchFunctionMode
 
 from shapedispatch import Variant, shapedispatch
-from shapedispatch.hit import profiling
+from shapedispatch.hit import log, profiling
 from shapedispatch.hit.log import STORM, UNDECIDED, EventLog
 from shapedispatch.kernels.runtime import loaded
 from shapedispatch.records import Choice, Refusal, Timing
@@ -76,6 +76,16 @@ def test_a_dispatcher_all_of_whose_calls_were_bypassed_says_so_once() -> None:
     assert "  - an argument of type Cache, which cannot be keyed by value\n" in said
     assert "Decorate what it calls with tensors and plain values alone" in said
     assert caught[0].filename == __file__
+
+
+def test_a_python_that_shows_no_frames_is_warned_in_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At a line of this package then."""
+    monkeypatch.setattr(log, "sys", object())
+    dispatcher = shapedispatch(layer, hints=(), store=False)
+    for _ in range(UNDECIDED - 1):
+        dispatcher(torch.ones(3), cache=Cache())
+    with pytest.warns(UserWarning, match="each of its 10 calls so far ran plain"):
+        dispatcher(torch.ones(3), cache=Cache())
 
 
 def test_one_of_whose_calls_was_decided_says_nothing() -> None:

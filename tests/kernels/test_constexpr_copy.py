@@ -13,6 +13,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from shapedispatch.kernels.runtime.constexpr_copy import static_copy
+from shapedispatch.kernels.runtime.loaded import Builds
 
 OFFSET = tl.constexpr(2)
 
@@ -129,3 +130,17 @@ def test_a_replaced_source_is_kept() -> None:
     kernel._unsafe_update_src(loops.src.replace("tl.store(out, total)", "tl.store(out, total + 1)"))
 
     assert static_copy(kernel, ["K"]).src == kernel.src
+
+
+def test_a_replaced_source_that_a_copy_cannot_have_is_a_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a Triton without the private name for it: of the builds with constants, and of no other."""
+    kernel = static_copy(loops, [])
+    kernel._unsafe_update_src(loops.src.replace("tl.store(out, total)", "tl.store(out, total + 1)"))
+    owner = next(cls for cls in type(kernel).__mro__ if "_unsafe_update_src" in vars(cls))
+    monkeypatch.delattr(owner, "_unsafe_update_src")
+
+    with pytest.raises(LookupError, match="its source was replaced"):
+        static_copy(kernel, ["K"])
+    (refused,) = Builds(kernel, kernel.arg_names).compiled([{}], ["K"], 0)
+    assert isinstance(refused, LookupError)
+    assert static_copy(loops, ["K"]).src == loops.src

@@ -20,7 +20,7 @@ from shapedispatch.store.store import Store
 
 NAMES = (
     "hints static exact buckets maxsize max_builds mode on_miss store budget_ms margin check copy_limit isolate "
-    "regime pick hotpath"
+    "judge regime pick hotpath trust_newer"
 )
 
 
@@ -83,6 +83,7 @@ GOOD = {
     "regime": ['"stream"', '"graph"'],
     "pick": ['"hint[M=64]"'],
     "hotpath": ["false"],
+    "trust_newer": ["true"],
 }
 
 BAD = {
@@ -103,6 +104,7 @@ BAD = {
     "regime": ['"eager"'],
     "pick": ['""', "1"],
     "hotpath": ["1"],
+    "trust_newer": ["1"],
 }
 
 

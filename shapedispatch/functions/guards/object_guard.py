@@ -112,19 +112,19 @@ class _Registrations:
         token = abc.get_cache_token()
         if token == self._token:
             return True
-        if self._now() != self._then:
+        if _dump is None or self._now() != self._then:  # without that, any class may be one of these
             return False
         self._token = token
         return True
 
 
-_dump: Callable[[type], tuple[Any, ...]] = vars(abc)["_get_dump"]
+_dump: Callable[[type], tuple[Any, ...]] | None = vars(abc).get("_get_dump")
 """Of an abstract class: first, weak references to what is registered."""
 
 
 def _registered(cls: type | None) -> frozenset[Any]:
     """As this class or as one below it."""
-    if cls is None:
+    if cls is None or _dump is None:
         return frozenset()
     own = frozenset(_dump(cls)[0]) if isinstance(cls, abc.ABCMeta) else frozenset()
     return own.union(*map(_registered, type.__subclasses__(cls)))

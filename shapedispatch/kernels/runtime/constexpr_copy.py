@@ -17,7 +17,10 @@ __all__ = ["static_copy"]
 
 
 def static_copy(kernel: Any, names: Collection[str]) -> Any:
-    """``kernel`` (a ``triton.jit`` function) with the parameters ``names`` as constexprs."""
+    """``kernel`` (a ``triton.jit`` function) with the parameters ``names`` as constexprs.
+
+    Raises LookupError for one whose source was replaced, on a Triton that cannot be told of it.
+    """
     import triton.language as tl
 
     function = _copied(kernel.fn)
@@ -28,6 +31,8 @@ def static_copy(kernel: Any, names: Collection[str]) -> Any:
     if registered is not None:
         _registry()[name] = registered  # the copy must not be found by the kernel's name
     if copy.src != kernel.src:  # the author has replaced the source of the kernel after it was jitted
+        if not hasattr(copy, "_unsafe_update_src"):
+            raise LookupError("its source was replaced, and this Triton does not let a copy's be")
         copy._unsafe_update_src(kernel.src)
     return copy
 

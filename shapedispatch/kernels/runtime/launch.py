@@ -23,6 +23,7 @@ from typing import Any
 import torch
 
 from ...hit import profiling
+from ...private import why_off
 
 __all__ = [
     "TritonLauncher",
@@ -99,6 +100,8 @@ def why_not_direct(compiled: Any, names: list[str]) -> list[str]:
     if target != "cuda":
         return [f"for {target} devices Triton's own launch is used"]
     known = {*dir(type(compiled)), *vars(compiled)}  # not hasattr: asking for `run` loads the module
+    if why := why_off("direct launches"):
+        return [why]
     missing = [name for name in ("run", "function", "packed_metadata") if name not in known]
     if missing:
         return [f"this Triton's compiled kernels have no {' and no '.join(missing)}"]

@@ -75,7 +75,10 @@ class Builds:
 
         Without ``make`` nothing is compiled or loaded: there is what was loaded already.
         """
-        function = self.function(static)
+        try:
+            function = self.function(static)
+        except LookupError as error:
+            return [error] * len(variants)
         if make:
             return compile_all(function, variants, device)
         held = [compiled_already(function, variant, device) for variant in variants]
