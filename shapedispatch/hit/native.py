@@ -158,7 +158,7 @@ def _tells_dtypes(module: Any) -> bool:
 
 
 def _names() -> dict[str, Any]:
-    """All that C takes, in the order of `taken` in csrc/torch_bind.c, which refuses any other number of names."""
+    """All that C takes, in the order of `taken` in csrc/torch_api.c, which refuses any other number of names."""
     return _types() | _state() | {"exchange": Tensor.__dlpack_c_exchange_api__}  # type: ignore[attr-defined]  # new
 
 

@@ -1,11 +1,12 @@
-"""Whether this Python tells a watcher of every change of an object's attributes, found out by trying.
+"""Whether this Python tells of every change of a dict and of an object's attributes, found out by trying.
 
-A dict tells of what is done to it. Whether what is done to an object's attributes comes by its dict is for the
-interpreter: 3.13.0 stores a value past it. Where one way is not told, none is relied on.
+From 3.12 on a watcher is told; before, a dict has a version. Whether what is done to an object's attributes comes by
+its dict is for the interpreter: 3.13.0 stores a value past it. Where one way is not told, none is relied on.
 """
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from types import FunctionType, ModuleType
 from typing import Any
@@ -20,9 +21,11 @@ TURNS = 100
 
 
 def watchers_are_reliable(changed: Changed) -> bool:
-    """Of an object with few and with many attributes and of a module, by each way that Python has."""
+    """Of an object with few and with many attributes and of a module, and of dicts, by each way that Python has."""
     owners = (_Few(), _Many(), ModuleType("owner"))
-    return all(_is_watched(changed, owner, way, there) for owner in owners for way, there in _WAYS)
+    return all(_is_watched(changed, owner, way, there) for owner in owners for way, there in _WAYS) and all(
+        _is_seen(changed, kind, way) for kind in (dict, OrderedDict) for way in _WAYS_OF_DICTS
+    )
 
 
 class _Few:
@@ -54,6 +57,14 @@ def _is_watched(changed: Changed, owner: Any, way: FunctionType, there: bool) ->
         if changed(names) == before:
             return False
     return True
+
+
+def _is_seen(changed: Changed, kind: Callable[..., dict[str, Any]], way: Callable[[dict[str, Any]], object]) -> bool:
+    """Whether a way is told that changes a dict with an item of its own, ``it``."""
+    held = kind(it=None)
+    before = changed(held)
+    way(held)
+    return changed(held) != before
 
 
 def _stores(owner: Any, turn: int) -> None:
@@ -90,4 +101,16 @@ _WAYS: tuple[tuple[Any, bool], ...] = (
     (_unsets, True),
     (_stores_a_global, True),
     (_stores_a_global, False),
+)
+
+_WAYS_OF_DICTS: tuple[Callable[[dict[str, Any]], object], ...] = (
+    lambda held: held.__setitem__("it", 1),
+    lambda held: held.__setitem__("more", 1),
+    lambda held: held.__delitem__("it"),
+    lambda held: held.pop("it"),
+    lambda held: held.popitem(),
+    lambda held: held.setdefault("more", 1),
+    lambda held: held.update(it=1),
+    lambda held: held.__ior__({"more": 1}),
+    lambda held: held.clear(),
 )

@@ -23,7 +23,7 @@ from shapedispatch.functions.compile import graph, tracer
 from shapedispatch.functions.compile.build import Trace
 from shapedispatch.functions.compile.inductor import effects_only
 from shapedispatch.functions.compile.tracer import Untraceable, trace
-from shapedispatch.functions.guards import guard_filter
+from shapedispatch.functions.guards import guard_filter, instance_guards
 from tests.helpers import assert_same, built
 
 X = torch.linspace(-1, 1, 32).reshape(4, 8)
@@ -344,7 +344,7 @@ def test_a_bound_method_is_keyed_by_its_arguments() -> None:
 
 def test_what_another_thread_compiles_meanwhile_is_not_taken_for_ours(monkeypatch: pytest.MonkeyPatch) -> None:
     """The user's own torch.compile in another thread leaves its guards out of the build being made."""
-    maker = tracer.dynamo_guards.CheckFunctionManager
+    maker = instance_guards.CheckFunctionManager
     monkeypatch.setattr(maker, "build_guards", lambda self: ("builder", threading.current_thread().name))
     compilation, session = types.SimpleNamespace(_weakrefs={}), tracer.Session(lambda: None, (), {}, effects_only)
     with session.active():

@@ -18,13 +18,15 @@ from typing import TYPE_CHECKING, Any, Self
 import torch
 
 from ...backend import Effects
+from ...hit import native
 from ...hit.call import all_hold
 from ...keys.signature import frame_locals, with_code
 from ..guards.code_guard import CodeGuard
 from ..guards.guard import Guard, only_where
 from ..guards.object_guard import PlaceGuard, holds_and
 
-if TYPE_CHECKING:  # Inductor takes seconds to import, which is for the first build to pay
+if TYPE_CHECKING:  # Dynamo and Inductor take seconds to import, which is for the first build to pay
+    from ..guards.instance_guards import InstanceGuards
     from .inductor import Code
 
 __all__ = ["GRAPH", "PLAIN_TYPES", "Build", "NoBuild", "Trace", "same_closure"]
@@ -49,6 +51,8 @@ class Trace:
     locals: frozenset[str]
     place_guards: tuple[PlaceGuard, ...] = ()
     """On what Dynamo's guards leave out of the objects that they look at."""
+    instance_guards: InstanceGuards | None = None
+    """Of those that a key does not imply, what they read of a method's instance; None where that is not known."""
 
     def accepts(self, scope: Mapping[str, Any]) -> tuple[str, ...]:
         """Why this may not serve a call, by all of its guards; empty where it may.
@@ -80,10 +84,20 @@ class Trace:
         return sorted(_readable(line) for line in lines if "size()" in line or "stride()" in line)
 
     def check(self) -> Callable[[tuple[Any, ...], Mapping[str, Any]], bool]:
-        """The guards on what no key holds, as a function of the call, for every hit."""
+        """The guards on what no key holds, as a function of the call, for every hit: in C where that is in use."""
         checks = (self.code_guard.fast_check(), *(guard.check for guard in self.guards))
         frame = functools.partial(frame_locals, self.function) if self.locals or self.place_guards else None
-        return all_hold(checks, holds_and(self.place_guards, self.function.__globals__, self.unimplied), frame)
+        unimplied = holds_and(self.place_guards, self.function.__globals__, self.unimplied)
+        hold = all_hold(checks, unimplied, frame)
+        own = self.instance_guards
+        if native.in_use is None or (frame is not None and (own is None or self.place_guards)):
+            return hold
+        in_c: Callable[[tuple[Any, ...], Mapping[str, Any]], bool] = (
+            native.in_use.GuardSet(checks, unimplied)
+            if own is None or frame is None
+            else native.in_use.GuardSet(checks, own.others, hold, own.tree, own.place, own.state)
+        )
+        return in_c
 
 
 def _readable(part: str) -> str:

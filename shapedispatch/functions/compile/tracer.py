@@ -23,7 +23,6 @@ import torch
 import torch._dynamo
 import torch._functorch.config
 import torch.compiler.config
-from torch._dynamo import guards as dynamo_guards
 from torch._dynamo import utils as dynamo_utils
 from torch._dynamo.eval_frame import dynamo_tls
 
@@ -43,6 +42,7 @@ from ..guards.guard_filter import (
     tracing_guards,
     tracing_hidden,
 )
+from ..guards.instance_guards import instance_guards, managers_kept
 from ..guards.object_guard import place_guards, registration_guards
 from .build import GRAPH, Trace
 from .graph import called, effects_of, forget_fakes, nodes, say_nothing_donated, unguarded_reads
@@ -146,6 +146,7 @@ class Session:
             unimplied=manager.root.check,
             locals=frozenset(self.locals_kept),
             place_guards=self.place_guards,
+            instance_guards=instance_guards(manager.root, self.managers[1].root, self.fn.__code__),
         )
 
     def _raise_if_unguarded(self) -> None:
@@ -201,25 +202,13 @@ class Session:
 
     @contextlib.contextmanager
     def active(self) -> Iterator[None]:
-        """Have Dynamo's hooks ask this session.
-
-        Kept are both guard managers that Dynamo makes when guards are filtered: all guards, then the rest.
-        """
+        """Have Dynamo's hooks ask this session."""
         global _session
-        maker: Any = dynamo_guards.CheckFunctionManager
-        original = maker.build_guards
-
-        def build_guards(checks: Any, *args: Any, **kwargs: Any) -> Any:
-            built = original(checks, *args, **kwargs)
-            if self._is_tracing():
-                self.managers.append(built[1])
-                self.found.compared.extend(one for ref in checks._weakrefs.values() if (one := ref()) is not None)
-            return built
-
         self.filter = GuardFilter(self.arguments, receiver_of(self.fn))
         try:
-            _session, maker.build_guards = self, build_guards
+            _session = self
             with (
+                managers_kept(self._is_tracing, self.managers, self.found.compared),
                 identities_guarded(self._is_tracing, self.filter.tensors),
                 tracing_hidden(self._is_tracing, self.asked.append),
                 keys_guarded(self._is_tracing),
@@ -227,7 +216,7 @@ class Session:
             ):
                 yield
         finally:
-            _session, maker.build_guards = None, original
+            _session = None
 
     def _is_tracing(self) -> bool:
         return self.thread == threading.get_ident()
@@ -362,6 +351,7 @@ def compiler_config(tag: str, number_inputs: bool) -> Iterator[None]:
             record_runtime_overhead=False,  # two Python calls a run, for a profiler's event
             skip_tensor_guards_with_matching_dict_tags=False,  # `p.data = ...` leaves the dict of `p` as it was
             skip_guards_on_constant_func_defaults=False,  # they may be replaced
+            use_lamba_guard_for_object_aliasing=False,  # which is Python, asked last
             assume_dunder_attributes_remain_unchanged=False,  # so may what is in a closure
         ),
     )

@@ -174,13 +174,9 @@ static int note_tensor(CallSignature *sig, const PyObject *tensor, const View *v
     return 1;
 }
 
-/* DLPack shows integers of less than eight bits as those of eight: for these torch is asked. */
 static int push_dtype(CallSignature *sig, PyObject *tensor, Dtype dtype)
 {
-    enum { SIGNED, UNSIGNED };
-    if (dtype.bits > 8 || (dtype.code != SIGNED && dtype.code != UNSIGNED))
-        return 1;
-    return push_answer(sig, torch.dtype_of->get(tensor, torch.dtype_of->closure));
+    return !has_small_dtype(dtype) || push_answer(sig, torch.dtype_of->get(tensor, torch.dtype_of->closure));
 }
 
 static int sign_tensor(CallSignature *sig, PyObject *tensor)

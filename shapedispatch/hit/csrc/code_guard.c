@@ -1,4 +1,4 @@
-/* Whether classes and functions are as they were: asked at each hit of a build that was made of their code. */
+/* Whether what a build was made of is as it was: classes and functions, and with them all of its guards as one. */
 
 /* A function as it was, by a weak reference. Keyword defaults may change in place, so they are a copy. */
 typedef struct {
@@ -182,4 +182,215 @@ static PyTypeObject CodeGuardType = {
     .tp_traverse = code_guard_traverse,
     .tp_vectorcall_offset = offsetof(CodeGuard, vectorcall),
     .tp_call = PyVectorcall_Call,
+};
+
+/* ------------------------------------------------------------------------------------------- all guards of one build */
+
+enum { RECORD_BITS = 6, MOST_RECORDS = 1024, LONGEST_WAIT = 256, STATES_BEFORE_ANOTHER = 16 };
+
+typedef struct {
+    PyObject_HEAD
+    vectorcallfunc vectorcall;
+    PyObject *checks;                   /* a tuple: each asked without arguments */
+    PyObject *others;                   /* asked with no local names: all guards but those on the instance */
+    PyObject *all;                      /* all(args, kwargs); NULL where checks and others are all */
+    PyObject *tree;                     /* what guards read of the instance; NULL where they read none */
+    PyObject *new_state;                /* new_state() is a question: whether the dispatcher's state is as it is now */
+    PyObject *state;                    /* that of all records, or NULL */
+    PyObject *nothing;                  /* an empty dict */
+    Py_ssize_t place;                   /* of the instance among the arguments */
+    int strange;                        /* calls in another state than that, since it was made */
+    unsigned states;                    /* how many were made */
+    int count;                          /* of records: what the guards said of an instance */
+    unsigned asked;                     /* how often all were asked */
+    Record *records[1 << RECORD_BITS];
+} GuardSet;
+
+static Record **records_near(GuardSet *set, const PyObject *instance)
+{
+    return &set->records[(uint64_t)(uintptr_t)instance * 0x9E3779B97F4A7C15u >> (64 - RECORD_BITS)];
+}
+
+/* Where an instance is gone, another may have its address. */
+static Record *find_record(GuardSet *set, const PyObject *instance)
+{
+    Record *record = *records_near(set, instance);
+    while (record != NULL && (record->address != instance || is_gone(record->instance)))
+        record = record->next;
+    return record;
+}
+
+/* Those at this address, those that are gone with NULL, or all. */
+static void drop_records(GuardSet *set, const PyObject *instance, int all)
+{
+    for (int i = 0; i < 1 << RECORD_BITS; i++)
+        for (Record **place = &set->records[i]; *place != NULL;) {
+            Record *record = *place;
+            if (all || (instance == NULL ? is_gone(record->instance) : record->address == instance)) {
+                *place = record->next;
+                set->count--;
+                free_record(record);
+            } else
+                place = &record->next;
+        }
+}
+
+static void insert_record(GuardSet *set, Record *record)
+{
+    drop_records(set, record->address, 0);
+    Record **place = records_near(set, record->address);
+    record->next = *place;
+    *place = record;
+    set->count++;
+}
+
+/* Another state is taken for the usual one only after some calls in it. */
+static int is_usual_state(GuardSet *set)
+{
+    int usual = set->state == NULL ? 0 : is_true(PyObject_CallNoArgs(set->state));
+    if (usual < 1) {
+        PyErr_Clear();
+        if (set->state != NULL && ++set->strange < STATES_BEFORE_ANOTHER)
+            return 0;
+        drop_records(set, NULL, 1);
+        set->strange = 0;
+        set->states++;
+        Py_XSETREF(set->state, PyObject_CallNoArgs(set->new_state));
+        PyErr_Clear();
+    }
+    return set->state != NULL;
+}
+
+static int ask_all(GuardSet *set, PyObject *args, PyObject *kwargs)
+{
+    PyObject *call[] = {args, kwargs};
+    set->asked++;
+    return is_true(PyObject_Vectorcall(set->all, call, 2, NULL));
+}
+
+/* An instance that changes from call to call is recorded less and less often. */
+static int is_to_wait(Record *before)
+{
+    if (before == NULL || before->wait == 0)
+        return 0;
+    if (before->idle > 0)
+        return --before->idle > 0;
+    before->idle = before->wait;        /* it was looked at, and did not hold */
+    before->wait = before->wait < LONGEST_WAIT ? 2 * before->wait : LONGEST_WAIT;
+    return 1;
+}
+
+/* The record is made before and must hold afterwards: then the guards were asked of what is in it. */
+static int ask_and_record(GuardSet *set, PyObject *args, PyObject *kwargs, Record *before)
+{
+    if (is_to_wait(before))
+        return ask_all(set, args, kwargs);
+    if (before == NULL)
+        drop_records(set, NULL, 0);
+    int wait = before == NULL ? 0 : before->wait == 0 ? 1 : before->wait;
+    PyObject *instance = PyTuple_GET_ITEM(args, set->place);
+    Record *record = set->count < MOST_RECORDS || before != NULL ? record_of(instance, set->tree) : NULL;
+    unsigned state = set->states;
+    int verdict = ask_all(set, args, kwargs);
+    if (record == NULL)
+        return verdict;
+    record->verdict = verdict;
+    record->wait = wait;
+    if (verdict >= 0 && state == set->states && (!record->complete || record_holds(record)))
+        insert_record(set, record);
+    else
+        free_record(record);
+    return verdict;
+}
+
+/* Guards that do not read the instance have held when it is looked at: a verdict on all is one on the instance. */
+static int guards_hold(GuardSet *set, PyObject *args, PyObject *kwargs)
+{
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(set->checks); i++) {
+        int holds = is_true(PyObject_CallNoArgs(PyTuple_GET_ITEM(set->checks, i)));
+        if (holds != 1)
+            return holds;
+    }
+    int hold = is_true(PyObject_CallOneArg(set->others, set->nothing));
+    if (hold != 1 || set->tree == NULL)
+        return hold;
+    if (!changes.relied_on || !PyTuple_CheckExact(args) || PyTuple_GET_SIZE(args) <= set->place
+        || !PyType_SUPPORTS_WEAKREFS(Py_TYPE(PyTuple_GET_ITEM(args, set->place))) || !is_usual_state(set))
+        return ask_all(set, args, kwargs);
+    Record *record = find_record(set, PyTuple_GET_ITEM(args, set->place));
+    if (record == NULL || record->idle > 0 || !record_holds(record))
+        return ask_and_record(set, args, kwargs, record);
+    record->wait = 0;
+    return record->verdict;
+}
+
+static PyObject *guard_set_vectorcall(PyObject *self, PyObject *const *call, size_t flags, PyObject *names)
+{
+    GuardSet *set = (GuardSet *)self;
+    if (PyVectorcall_NARGS(flags) != 2 || names != NULL)
+        return PyErr_Format(PyExc_TypeError, "guards take the arguments of a call as a tuple and a dict");
+    if (set->checks == NULL)            /* the collector has cleared it */
+        Py_RETURN_FALSE;
+    int hold = guards_hold(set, call[0], call[1]);
+    return hold < 0 ? NULL : PyBool_FromLong(hold);
+}
+
+static int guard_set_traverse(PyObject *self, visitproc visit, void *arg)
+{
+    return visit_references(REFERENCES((GuardSet *)self, checks, nothing), visit, arg);
+}
+
+static int guard_set_clear(PyObject *self)
+{
+    drop_records((GuardSet *)self, NULL, 1);
+    clear_references(REFERENCES((GuardSet *)self, checks, nothing));
+    return 0;
+}
+
+static PyObject *guard_set_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"checks", "others", "all", "tree", "place", "new_state", NULL};
+    PyObject *checks, *others, *all = NULL, *tree = NULL, *new_state = NULL;
+    Py_ssize_t place = 0;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!O|OOnO", names, &PyTuple_Type, &checks, &others, &all, &tree,
+            &place, &new_state))
+        return NULL;
+    if (tree != NULL && (new_state == NULL || place < 0 || !is_tree(tree)))
+        return PyErr_Occurred() ? NULL : PyErr_Format(PyExc_TypeError, "this is no tree, or new_state is missing");
+    GuardSet *set = (GuardSet *)type->tp_alloc(type, 0);
+    if (set == NULL || (set->nothing = PyDict_New()) == NULL) {
+        Py_XDECREF(set);
+        return NULL;
+    }
+    set->vectorcall = guard_set_vectorcall;
+    set->checks = Py_NewRef(checks);
+    set->others = Py_NewRef(others);
+    set->all = Py_XNewRef(all);
+    set->tree = Py_XNewRef(tree);
+    set->place = place;
+    set->new_state = Py_XNewRef(new_state);
+    return (PyObject *)set;
+}
+
+static PyMemberDef guard_set_members[] = {
+    {"records", Py_T_INT, offsetof(GuardSet, count), Py_READONLY, "of how many instances a verdict is remembered"},
+    {"asked", Py_T_UINT, offsetof(GuardSet, asked), Py_READONLY, "how often all guards were asked"},
+    {NULL, 0, 0, 0, NULL},
+};
+
+static PyTypeObject GuardSetType = {
+    PyVarObject_HEAD_INIT(NULL, 0)
+    .tp_name = "shapedispatch.hit._native.GuardSet",
+    .tp_doc = "GuardSet(checks, others, all=None, tree=None, place=0, new_state=None)\n--\n\n"
+              "Called as check(args, kwargs): whether all guards of a build hold. Those that read args[place] are\n"
+              "asked again only where something of what the tree names has changed.",
+    .tp_basicsize = sizeof(GuardSet),
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL,
+    .tp_new = guard_set_new,
+    .tp_dealloc = clear_and_free,
+    .tp_traverse = guard_set_traverse,
+    .tp_clear = guard_set_clear,
+    .tp_vectorcall_offset = offsetof(GuardSet, vectorcall),
+    .tp_call = PyVectorcall_Call,
+    .tp_members = guard_set_members,
 };

@@ -33,8 +33,8 @@
 #include "call_signature.c"
 #include "signature_cache.c"
 #include "function_call.c"
+#include "instance_record.c"
 #include "code_guard.c"
-#include "torch_bind.c"
 #include "hook_watch.c"
 #include "kernel_signature.c"
 #include "cuda_launch.c"
@@ -107,6 +107,7 @@ static int intern_names(void)
         {"value", &torch.value},
         {"_called", &torch.called},
         {"_launched", &torch.launched},
+        {"__getattribute__", &torch.getattribute},
     };
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if ((*names[i].place = PyUnicode_InternFromString(names[i].text)) == NULL)
@@ -123,7 +124,7 @@ PyMODINIT_FUNC PyInit__native(void)
     if (sizeof(void *) != sizeof(uint64_t))
         return PyErr_Format(PyExc_ImportError, "shapedispatch's C path is written for 64-bit processors");
     PyTypeObject *types[] = {&FastPathType, &CacheNodeType, &CudaLauncherType, &KeySchemaType, &CodeGuardType,
-        &GridBoundType, &KernelObjectType, &KernelFastPathType};
+        &GuardSetType, &GridBoundType, &KernelObjectType, &KernelFastPathType};
     PyObject *module = intern_names() ? PyModule_Create(&definition) : NULL;
     for (size_t i = 0; module != NULL && i < sizeof types / sizeof *types; i++)
         if (PyModule_AddType(module, types[i]) < 0)     /* which readies it */

@@ -26,6 +26,13 @@ static int keyset_of(PyObject *tensor, uint64_t *keyset)
     return 1;
 }
 
+/* DLPack shows integers of less than eight bits as those of eight: for these torch is asked. */
+static int has_small_dtype(Dtype dtype)
+{
+    enum { SIGNED, UNSIGNED };
+    return dtype.bits <= 8 && (dtype.code == SIGNED || dtype.code == UNSIGNED);
+}
+
 static int flag_of(PyGetSetDef *attribute, PyObject *tensor, int *flag)
 {
     PyObject *answer = attribute->get(tensor, attribute->closure);
@@ -261,6 +268,47 @@ static uint64_t end_of(const View *view, uint64_t start)
     for (int i = 0; i < view->ndim; i++)
         last += (uint64_t)((view->sizes[i] - 1) * view->strides[i]);
     return elements_of(view) == 0 ? start : start + (last + 1) * bytes;
+}
+
+/* ----------------------------------------------------------------------------------------- what may change in place */
+
+/* All of a tensor that guards ask for: an assignment to `data`, or an operation in place, may change it. */
+typedef struct {
+    PyTypeObject *type;
+    PyObject *names;                    /* its dict: a tensor has one only where somebody has set an attribute */
+    uint64_t keyset;
+    int requires_grad;
+    PyObject *small;                    /* its dtype, where DLPack shows several as one; dtypes live for ever */
+    View view;
+} Metadata;
+
+/* 0 where torch does not show it. It owns nothing. */
+static int metadata_of(PyObject *tensor, Metadata *now)
+{
+    now->type = Py_TYPE(tensor);
+    now->names = instance_dict(tensor);
+    now->small = NULL;
+    if ((now->type != torch.tensor && now->type != torch.parameter) || !keyset_of(tensor, &now->keyset)
+        || !flag_of(torch.requires_grad, tensor, &now->requires_grad) || !view_of(tensor, now->keyset, &now->view, 1)
+        || (now->view.ndim != 0 && now->view.strides == NULL))
+        return 0;
+    if (has_small_dtype(now->view.dtype)) {
+        now->small = torch.dtype_of->get(tensor, torch.dtype_of->closure);
+        Py_XDECREF(now->small);
+        return now->small != NULL;
+    }
+    return 1;
+}
+
+/* `numbers` are the sizes and then the strides that it had: where `then` has them may be gone. */
+static int same_metadata(const Metadata *now, const Metadata *then, const int64_t *numbers)
+{
+    int32_t ndim = now->view.ndim;
+    return now->type == then->type && now->names == then->names && now->keyset == then->keyset
+        && now->requires_grad == then->requires_grad && now->small == then->small && ndim == then->view.ndim
+        && memcmp(&now->view.dtype, &then->view.dtype, sizeof now->view.dtype) == 0
+        && memcmp(&now->view.device, &then->view.device, sizeof now->view.device) == 0
+        && same_numbers(now->view.sizes, numbers, ndim) && same_numbers(now->view.strides, numbers + ndim, ndim);
 }
 
 PyDoc_STRVAR(asks_shim_doc, "asks_shim()\n--\n\n"

@@ -1,0 +1,232 @@
+"""What Dynamo's guards read of a method's instance, as a tree that C can follow, and the guards that are left without.
+
+A hit need not ask the former again while nothing of what they read has changed, which C sees for each instance
+(`hit/csrc/instance_record.c`). Dynamo's guards are a tree themselves: whatever in it is not known here, of this or a
+later release, means that they are asked at each hit.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import functools
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import CodeType
+from typing import Any, TypeAlias
+
+import torch
+from torch._C._dynamo.guards import TensorGuards
+from torch._dynamo.guards import CheckFunctionManager, GuardBuilder
+
+__all__ = ["InstanceGuards", "Tree", "dispatcher_state", "instance_guards", "managers_kept"]
+
+Tree: TypeAlias = tuple[str, tuple[tuple[str, Any, "Tree"], ...]]
+"""What is read of a value beside its type and which it is, see `_READ`; and the ways on: kind, key, what is there."""
+
+_ACCESSORS = {
+    "GetGenericDict": "d",
+    "DictGetItem": "k",
+    "ListGetItem": "l",
+    "TupleGetItem": "t",
+    "GetAttr": "a",
+    "GenericGetAttr": "a",
+    "Code": "c",
+    "Type": "T",
+    "TypeDict": "D",
+    "TypeMRO": "M",
+}
+_NTH_ITEM = "i"
+_READ = {
+    "DICT_CONTAINS": "k",
+    "DICT_LENGTH": "k",
+    "DIMENSION_DYNAMIC_MARKING_GUARD": "t",
+    "DYNAMIC_INDICES": "t",
+    "EQUALS_MATCH": "=",
+    "LENGTH_CHECK": "#",
+    "TENSOR_MATCH": "t",
+}
+"""Guards on a value itself, with what they read: a dict's keys, a tensor's metadata, its length, all of it."""
+_OF_ONE_VALUE = _READ.keys() | {"FALSE_MATCH", "ID_MATCH", "NONE_MATCH", "NOT_NONE", "TRUE_MATCH", "TYPE_MATCH"}
+_OF_SEVERAL = frozenset({"NO_TENSOR_ALIASING", "OBJECT_ALIASING"})
+"""Which values are one object."""
+_OF_NO_LOCAL = frozenset({"DEFAULT_DEVICE", "DUAL_LEVEL_MATCH", "GLOBAL_STATE", "TORCH_FUNCTION_MODE_STACK"})
+"""Guards at the root that read no local name."""
+
+
+class _Unknown(Exception):
+    """Something that is not known here."""
+
+
+def dispatcher_state() -> Callable[[], bool]:
+    """A question: whether operators are dispatched as they are now.
+
+    Guards on tensors ask it, and no key holds it: in the code of a custom operator, say, autograd is left out.
+    """
+    sample = torch.empty(0)
+    maker: Any = TensorGuards  # what the stubs say of it is not so
+    return functools.partial(maker(sample, dynamic_dims_sizes=[[None]], dynamic_dims_strides=[[None]]).check, sample)
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceGuards:
+    """What guards read of the instance, and the guards that read no local name."""
+
+    place: int
+    """Of the instance among a call's positional arguments."""
+    tree: Tree
+    others: Callable[[Mapping[str, Any]], bool]
+    state: Callable[[], Callable[[], bool]] = dispatcher_state
+
+
+def instance_guards(root: Any, others: Any, code: CodeType) -> InstanceGuards | None:
+    """Of Dynamo's root manager, if its guards read one argument; None where they read more, or what C cannot look at.
+
+    ``others`` is the root of the guards that read no local name; ``code``, the function's, says which argument it is.
+    """
+    try:
+        below = list(_below(root))
+        names = [_name(key) for (way, key), _ in below if way == "FrameLocals"]
+        arguments = code.co_varnames[: code.co_argcount]
+        if len(names) != 1 or names[0] not in arguments or root.get_epilogue_lambda_guards():
+            return None
+        if not _kinds(root) <= _OF_NO_LOCAL or not _is_all_but_locals(root, others):
+            return None
+        own = next(manager for (way, _), manager in below if way == "FrameLocals")
+        return InstanceGuards(arguments.index(names[0]), _tree(own), others.check)
+    except (_Unknown, AttributeError):
+        return None
+
+
+@contextlib.contextmanager
+def managers_kept(tracing: Callable[[], bool], kept: list[Any], compared: list[Any]) -> Iterator[None]:
+    """Keep the managers of guards that Dynamo makes in a thread that is ``tracing``, and what they compare by identity.
+
+    Where guards are filtered it makes two: of all, then of those that are left. The others of `instance_guards` are
+    made between them.
+    """
+    maker: Any = CheckFunctionManager
+    original = maker.build_guards
+
+    def build_guards(checks: Any, *args: Any, **kwargs: Any) -> Any:
+        if not tracing():
+            return original(checks, *args, **kwargs)
+        if not kept and args:
+            args[0].extend(_on_shadows(args[0]))
+        elif kept:
+            without_locals = [guard for guard in args[0] if re.search(r"\bL\[", guard.name) is None]
+            kept.append(original(checks, without_locals, *args[1:], **kwargs)[1])
+        built = original(checks, *args, **kwargs)
+        kept.append(built[1])
+        compared.extend(one for reference in checks._weakrefs.values() if (one := reference()) is not None)
+        return built
+
+    try:
+        maker.build_guards = build_guards
+        yield
+    finally:
+        maker.build_guards = original
+
+
+def _on_shadows(guards: Iterable[Any]) -> Iterator[Any]:
+    """Guards on what would be found before a module's parameters, buffers and submodules: an attribute of its own.
+
+    Dynamo reads those where a module's `__getattr__` finds them, and does not guard that it is asked.
+    """
+    for module, name in dict.fromkeys(pair for guard in guards for pair in _registered(guard.originating_source)):
+        yield module.make_guard(functools.partial(GuardBuilder.NOT_PRESENT_IN_GENERIC_DICT, attr=name))
+
+
+def _registered(source: Any) -> Iterator[tuple[Any, str]]:
+    """What a source reads on its way from a module's dicts: the module's source, and the name."""
+    while source is not None:
+        base = getattr(source, "base", None)
+        held = getattr(base, "base", None)
+        if getattr(base, "member", None) in ("_buffers", "_modules", "_parameters"):
+            name = getattr(source, "index", None)
+            if isinstance(name, str) and held is not None:
+                yield held, name
+        source = base
+
+
+def _is_all_but_locals(root: Any, others: Any) -> bool:
+    """Whether these are the same guards on the same values, but for those on local names."""
+    below = [pair for pair in _below(root) if pair[0][0] != "FrameLocals"]
+    return _texts(root) == _texts(others) and _are_the_same(below, list(_below(others)))
+
+
+def _are_the_same(some: Sequence[tuple[Any, Any]], others: Sequence[tuple[Any, Any]]) -> bool:
+    """Of managers by their accessors, in any order."""
+    by_accessor = dict(others)
+    return (
+        len(some) == len(others) == len(by_accessor)
+        and not any(_is_of_dict_items(manager) for _, manager in (*some, *others))
+        and all(
+            accessor in by_accessor
+            and _texts(manager) == _texts(by_accessor[accessor])
+            and _are_the_same(list(_below(manager)), list(_below(by_accessor[accessor])))
+            for accessor, manager in some
+        )
+    )
+
+
+def _texts(manager: Any) -> list[tuple[str, list[str]]]:
+    """The guards on a value itself, with what they say that they ask."""
+    return sorted((type(guard).__name__, guard.verbose_code_parts()) for guard in manager.get_leaf_guards())
+
+
+def _tree(manager: Any) -> Tree:
+    kinds = _kinds(manager)
+    if not kinds <= _OF_ONE_VALUE | _OF_SEVERAL:
+        raise _Unknown
+    branches = [(_ACCESSORS.get(way, ""), _key(way, key), _tree(inner)) for (way, key), inner in _below(manager)]
+    branches += [(_NTH_ITEM, place, _tree(value)) for place, value in _values(manager)]
+    if not all(way for way, _, _ in branches):
+        raise _Unknown
+    return "".join(sorted({_READ[kind] for kind in kinds & _READ.keys()})), tuple(branches)
+
+
+def _kinds(manager: Any) -> set[str]:
+    """Of the guards on a value itself."""
+    return {type(guard).__name__ for guard in manager.get_leaf_guards()}
+
+
+def _below(manager: Any) -> Iterator[tuple[tuple[str, str], Any]]:
+    """Managers of what is read from a value, each by its accessor: ``DictGetItem``, ``'weight'``."""
+    for accessor, inner in zip(manager.get_accessors(), manager.get_child_managers(), strict=True):
+        named = re.fullmatch(r"(\w+?)(?:Guard)?Accessor(?:\((.*)\))?", accessor.repr(), re.DOTALL)
+        if named is None:
+            raise _Unknown
+        yield (named[1], named[2] or ""), inner
+
+
+def _values(manager: Any) -> Iterator[tuple[int, Any]]:
+    """Managers of a dict's values by their places in its order; its keys are as they were while the dict is."""
+    pairs = manager.get_key_value_managers() if _is_of_dict_items(manager) else {}
+    for place, (_, value) in pairs.items():
+        if value is not None:
+            yield place, value
+
+
+def _is_of_dict_items(manager: Any) -> bool:
+    return hasattr(manager, "get_key_value_managers")
+
+
+def _key(way: str, key: str) -> Any:
+    """What an accessor says in brackets: a constant, or an attribute's name."""
+    if way in ("GetAttr", "GenericGetAttr"):
+        return key
+    try:
+        value = ast.literal_eval(key) if key else None
+    except (SyntaxError, ValueError):
+        raise _Unknown from None
+    if type(value) not in (str, int, type(None)):
+        raise _Unknown
+    return value
+
+
+def _name(key: str) -> str | None:
+    """The local name that an accessor reads."""
+    named = re.match(r"key='(\w+)'", key)
+    return named[1] if named is not None else None

@@ -1,0 +1,414 @@
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import parametrize
+
+from shapedispatch.functions.compile.build import Trace
+from shapedispatch.functions.compile.tracer import trace
+from shapedispatch.functions.guards.instance_guards import dispatcher_state, instance_guards
+from shapedispatch.hit import native
+from tests.helpers import as_written, assert_same
+from tests.paths import NO_COMPILER, c_module
+
+pytestmark = pytest.mark.skipif(NO_COMPILER is not None, reason=NO_COMPILER or "")
+
+X = torch.linspace(-1, 1, 12).reshape(4, 3)
+
+
+@pytest.fixture(autouse=True)
+def in_c(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Guards are asked in C."""
+    monkeypatch.setattr(native, "in_use", c_module())
+
+
+class Settings:
+    """Says how often."""
+
+    def __init__(self) -> None:
+        self.repeats = 2
+
+
+class Norm(nn.Module):
+    """Has a parameter and a float."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.full((3,), 2.0))
+        self.eps = 0.25
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Scales."""
+        return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.eps) * self.weight
+
+
+class Half(nn.Module):
+    """Two levels of modules."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = Norm()
+        self.linear = nn.Linear(3, 3, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """One after the other."""
+        return self.linear(self.norm(x))
+
+
+class Model(nn.Module):
+    """Everything that guards are made on and that C can look at."""
+
+    scale = 2.0
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.one = Half()
+        self.halves = nn.ModuleList([Half(), Half()])
+        self.tied = nn.Linear(3, 3, bias=False)
+        self.tied.weight = self.one.linear.weight
+        self.register_buffer("mask", torch.tensor([1.0, 0.0, 1.0]))
+        self.shifts = [0.5, 1.5]
+        self.pair = (2, 3.0)
+        self.table = {"bias": 1.0}
+        self.settings = Settings()
+        self.act = torch.relu
+        self.extra: Any = None
+
+    def bent(self, x: Tensor) -> Tensor:
+        """A method."""
+        return self.act(x) * self.scale
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Reads all of it."""
+        x = self.tied(self.one(x))
+        for half in self.halves:
+            x = half(x)
+        x = self.bent(x * self.mask + self.shifts[0] * self.pair[1]) + self.table["bias"]
+        if self.training:
+            x = x * 10
+        if self.extra is not None:
+            x = x + 100
+        return x * self.settings.repeats
+
+
+def traced(model: nn.Module, x: Tensor = X) -> Trace:
+    """A trace of its ``forward``, whose graph is run as it is."""
+    return trace(type(model).forward, (model, x), {}, as_written, tag="test")  # type: ignore[arg-type]  # a function
+
+
+@pytest.fixture(scope="module")
+def made() -> tuple[Model, Trace]:
+    """A model and its trace; tests take copies of the model."""
+    model = Model().eval()
+    return model, traced(model)
+
+
+def doubled(value: Any) -> Any:
+    """Another parameter."""
+    return nn.Parameter(value.detach() * 2)
+
+
+def hooked(name: str, at: str) -> Callable[[Model], object]:
+    """A hook of one kind at a module."""
+
+    def add(model: Model) -> None:
+        module = model.get_submodule(at)
+        if "backward" in name:
+            getattr(module, name)(lambda *given: None)
+        elif "pre" in name:
+            getattr(module, name)(lambda module, args: (args[0] + 1,))
+        else:
+            getattr(module, name)(lambda module, args, result: result + 1)
+
+    return add
+
+
+HOOKS = (
+    "register_forward_hook",
+    "register_forward_pre_hook",
+    "register_full_backward_hook",
+    "register_full_backward_pre_hook",
+)
+CHANGES: dict[str, Callable[[Model], object]] = {
+    "train": lambda model: model.train(),
+    "train, of a submodule": lambda model: setattr(model, "training", True),
+    "a parameter": lambda model: setattr(model.one.norm, "weight", doubled(model.one.norm.weight)),
+    "a parameter of another dtype": lambda model: setattr(
+        model.halves[1].norm, "weight", nn.Parameter(torch.ones(3, dtype=torch.float64))
+    ),
+    "a parameter's data": lambda model: setattr(model.one.norm.weight, "data", torch.zeros(3)),
+    "a parameter's data, of another size": lambda model: setattr(model.one.norm.weight, "data", torch.ones(1)),
+    "a parameter's data, of other strides": lambda model: setattr(
+        model.halves[0].linear.weight, "data", torch.arange(9.0).reshape(3, 3).T
+    ),
+    "requires_grad": lambda model: model.halves[0].norm.weight.requires_grad_(False),
+    "to": lambda model: model.one.norm.to(torch.float64),
+    "load_state_dict, assigning": lambda model: model.load_state_dict(
+        {name: value * 2 for name, value in model.state_dict().items()}, assign=True
+    ),
+    "load_state_dict": lambda model: model.load_state_dict(
+        {name: value * 2 for name, value in model.state_dict().items()}
+    ),
+    "a submodule added": lambda model: setattr(model, "extra", nn.Identity()),
+    "a submodule replaced": lambda model: setattr(model.one, "linear", nn.Linear(3, 3)),
+    "a submodule replaced by another kind": lambda model: setattr(model.halves[1], "norm", nn.Identity()),
+    "a submodule shadowed": lambda model: object.__setattr__(model.halves[1], "norm", nn.Identity()),
+    "a submodule appended": lambda model: model.halves.append(Half()),
+    "a submodule deleted": lambda model: model.halves.__delitem__(1),
+    "a float": lambda model: setattr(model.halves[0].norm, "eps", 9.0),
+    "a list, in place": lambda model: model.shifts.__setitem__(0, 7.5),
+    "a list, longer": lambda model: model.shifts.append(7.5),
+    "a tuple": lambda model: setattr(model, "pair", (2, 4.0)),
+    "a dict, in place": lambda model: model.table.update(bias=5.0),
+    "an object's attribute": lambda model: setattr(model.settings, "repeats", 3),
+    "a function": lambda model: setattr(model, "act", torch.tanh),
+    "a method, of the instance": lambda model: setattr(model, "bent", lambda x: x),
+    "forward, of a submodule": lambda model: setattr(model.one.norm, "forward", lambda x: x),
+    "a parametrization": lambda model: parametrize.register_parametrization(model.one.linear, "weight", nn.Softplus()),
+    "a parameter shadowed": lambda model: model.one.norm.__dict__.update(weight=torch.zeros(3)),
+    "a buffer shadowed": lambda model: vars(model).update(mask=torch.zeros(3)),
+    "an untied weight": lambda model: setattr(model.tied, "weight", nn.Parameter(torch.eye(3))),
+    "a tied weight": lambda model: setattr(model.halves[0].norm, "weight", model.halves[1].norm.weight),
+    "swap_tensors": lambda model: torch.utils.swap_tensors(model.one.norm.weight, nn.Parameter(torch.ones(1))),
+    "a buffer": lambda model: setattr(model, "mask", torch.zeros(3)),
+    "a buffer, of another dtype": lambda model: setattr(model, "mask", torch.ones(3, dtype=torch.int64)),
+    "a class": lambda model: setattr(model.one.norm, "__class__", nn.Identity),
+    "a dict of attributes": lambda model: setattr(model.settings, "__dict__", {"repeats": 5}),
+    "a mark": lambda model: torch._dynamo.mark_dynamic(model.one.linear.weight, 0),
+    **{f"{hook} at {at}": hooked(hook, at) for hook in HOOKS for at in ("one", "one.norm", "halves.1.linear")},
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_what_changed_between_two_hits_is_seen(made: tuple[Model, Trace], change: Callable[[Model], object]) -> None:
+    """The guards hold where all of them asked anew do, and where they hold the answer is plain's."""
+    model, build = copy.deepcopy(made[0]), made[1]
+    check = build.check()
+    assert [check((model, X), {}) for _ in range(3)] == [True] * 3
+    assert check.asked == 1
+    change(model)
+    holds = check((model, X), {})
+    assert holds == asked_anew(build, model)
+    if holds:
+        assert_same(build.call(model, X), model.forward(X))
+    assert check((model, X), {}) == holds
+
+
+def asked_anew(build: Trace, model: nn.Module) -> bool:
+    """All guards of a build, in Python."""
+    in_use, native.in_use = native.in_use, None
+    try:
+        return build.check()((model, X), {})
+    finally:
+        native.in_use = in_use
+
+
+def test_most_changes_end_a_build(made: tuple[Model, Trace]) -> None:
+    """What these tests compare with is not blind itself: all but what replaces values alone."""
+    kept = []
+    for name, change in CHANGES.items():
+        model = copy.deepcopy(made[0])
+        change(model)
+        if asked_anew(made[1], model):
+            kept.append(name)
+    assert kept == ["a parameter", "a parameter's data", "load_state_dict", "a tied weight", "a buffer"]
+
+
+def test_what_a_class_holds_is_seen(made: tuple[Model, Trace]) -> None:
+    """Its values, its methods, and those of its bases and submodules' classes; undone, all holds again."""
+    model, build = copy.deepcopy(made[0]), made[1]
+    check = build.check()
+    assert check((model, X), {})
+    for cls, name, value in [
+        (Model, "scale", 3.0),
+        (Model, "bent", lambda self, x: x),
+        (Model, "norm", 1),
+        (Norm, "forward", lambda self, x: x),
+        (Norm, "weight", 1),
+        (Norm, "eps", property(lambda self: 1.0)),
+    ]:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(cls, name, value, raising=False)
+            holds = check((model, X), {})
+            assert holds == asked_anew(build, model)
+            assert not holds
+        assert check((model, X), {})
+
+
+def test_each_instance_is_looked_at_by_itself(made: tuple[Model, Trace]) -> None:
+    """Of many that share a build one may have changed."""
+    models, build = [copy.deepcopy(made[0]) for _ in range(5)], made[1]
+    check = build.check()
+    assert all(check((model, X), {}) for model in models * 3)
+    assert (check.asked, check.records) == (5, 5)
+    models[3].one.norm.eps = 7.0
+    assert [check((model, X), {}) for model in models] == [True, True, True, False, True]
+    assert check.asked == 6
+
+
+def test_a_module_that_is_an_argument_is_remembered_too() -> None:
+    """Of a function, at any place."""
+
+    def apply(x: Tensor, module: nn.Module) -> Tensor:
+        return module(x) * 2
+
+    norm = Norm()
+    build = trace(apply, (X, norm), {}, as_written, tag="test")  # type: ignore[arg-type]  # a function
+    check = build.check()
+    assert [check((X, norm), {}) for _ in range(3)] == [True] * 3
+    assert check.asked == 1
+    norm.eps = 5.0
+    assert not check((X, norm), {})
+
+
+def test_guards_on_two_modules_are_asked_at_each_call() -> None:
+    """One is looked at."""
+
+    def apply(x: Tensor, one: nn.Module, other: nn.Module) -> Tensor:
+        return one(x) * other(x)
+
+    build = trace(apply, (X, Norm(), Norm()), {}, as_written, tag="test")  # type: ignore[arg-type]  # a function
+    assert build.instance_guards is None
+
+
+class Closed(nn.Module):
+    """Reads what neither the call nor it carries."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Reads a global, and whether it is trained."""
+        return x * FACTORS["one"] * FACTORS["other"] + self.training
+
+
+FACTORS = {"one": 2.0, "other": 3.0}
+
+
+def test_globals_are_asked_at_each_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are no part of the instance."""
+    module = Closed()
+    build = traced(module)
+    check = build.check()
+    assert [check((module, X), {}) for _ in range(2)] == [True] * 2
+    assert check.asked == 1
+    monkeypatch.setitem(FACTORS, "one", 4.0)
+    assert not check((module, X), {})
+    assert check.asked == 1
+
+
+def test_grad_mode_is_asked_at_each_call(made: tuple[Model, Trace]) -> None:
+    """As all of the state that Dynamo guards."""
+    model, build = made
+    check = build.check()
+    assert [check((model, X), {}) for _ in range(2)] == [True] * 2
+    with torch.no_grad():
+        assert not check((model, X), {})
+
+
+def test_the_dispatcher_s_state_is_asked_at_each_call(made: tuple[Model, Trace]) -> None:
+    """In the code of an operator, guards on tensors fail, and what was remembered outside does not count."""
+    model, build = made
+    check = build.check()
+    assert [check((model, X), {}) for _ in range(2)] == [True] * 2
+    with torch._C._AutoDispatchBelowAutograd():
+        assert not check((model, X), {})
+        assert not asked_anew(build, model)
+    assert check((model, X), {})
+    assert check.asked == 2
+
+
+def test_the_state_is_the_dispatcher_s() -> None:
+    """Of the thread that asks."""
+    state = dispatcher_state()
+    assert state()
+    with torch._C._AutoDispatchBelowAutograd():
+        assert not state()
+        assert dispatcher_state()()
+    assert state()
+
+
+class Manager:
+    """A manager of guards as Dynamo's are asked about."""
+
+    def __init__(self, leaves: tuple[str, ...] = (), **below: Any) -> None:
+        self.leaves, self.below = leaves, below
+        self.check = lambda names: True
+
+    def get_leaf_guards(self) -> list[Any]:
+        """Of classes by these names."""
+        return [type(name, (), {"verbose_code_parts": lambda self: []})() for name in self.leaves]
+
+    def get_accessors(self) -> list[Any]:
+        """As their texts."""
+        return [Accessor(name.replace("__", "(", 1) + ")" * ("__" in name)) for name in self.below]
+
+    def get_child_managers(self) -> list[Any]:
+        """In their order."""
+        return list(self.below.values())
+
+    def get_epilogue_lambda_guards(self) -> list[Any]:
+        """None."""
+        return []
+
+
+class Accessor:
+    """Says what it reads."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def repr(self) -> str:
+        """As Dynamo's do."""
+        return self.text
+
+
+ITEM = "DictGetItemGuardAccessor__'weight'"
+LOCAL = "FrameLocalsGuardAccessor__key='x', framelocals_idx=0"
+
+
+@pytest.mark.parametrize(
+    ("own", "known"),
+    [
+        (Manager(("TYPE_MATCH",)), True),
+        (Manager(GetGenericDictGuardAccessor=Manager(**{ITEM: Manager(("TENSOR_MATCH",))})), True),
+        (Manager(("LAMBDA_GUARD",)), False),
+        (Manager(("NO_HASATTR",)), False),
+        (Manager(GradGuardAccessor=Manager()), False),
+        (Manager(**{"DictGetItemGuardAccessor__<object>": Manager()}), False),
+        (Manager(**{"DictGetItemGuardAccessor__(1, 2)": Manager()}), False),
+        (Manager(**{"not an accessor": Manager()}), False),
+    ],
+)
+def test_what_is_not_known_is_asked_at_each_call(own: Any, known: bool) -> None:
+    """Of this and later releases: a kind of guard, a way to a value, a key."""
+    root = Manager(("GLOBAL_STATE",), **{LOCAL: own})
+    assert (instance_guards(root, Manager(("GLOBAL_STATE",)), (lambda x: x).__code__) is not None) == known
+
+
+@pytest.mark.parametrize(
+    ("root", "others"),
+    [
+        (Manager(), Manager()),
+        (Manager(**{LOCAL: Manager(), LOCAL.replace("'x'", "'y'"): Manager()}), Manager()),
+        (Manager(**{LOCAL.replace("'x'", "'z'"): Manager()}), Manager()),
+        (Manager(("LAMBDA_GUARD",), **{LOCAL: Manager()}), Manager(("LAMBDA_GUARD",))),
+        (Manager(("GLOBAL_STATE",), **{LOCAL: Manager()}), Manager()),
+        (Manager(**{LOCAL: Manager(), "GlobalsGuardAccessor": Manager(("ID_MATCH",))}), Manager()),
+        (
+            Manager(**{LOCAL: Manager(), "GlobalsGuardAccessor": Manager(("ID_MATCH",))}),
+            Manager(GlobalsGuardAccessor=Manager(("TYPE_MATCH",))),
+        ),
+        (
+            Manager(**{LOCAL: Manager(), "GlobalsGuardAccessor": Manager(("NO_TENSOR_ALIASING",))}),
+            Manager(GlobalsGuardAccessor=Manager()),
+        ),
+        (Manager(**{LOCAL: Manager()}), object()),
+    ],
+)
+def test_guards_that_cannot_be_told_apart_are_asked_at_each_call(root: Any, others: Any) -> None:
+    """There must be one argument, and the other guards must be all others."""
+    assert instance_guards(root, others, (lambda x, y: x).__code__) is None
