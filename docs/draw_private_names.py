@@ -46,6 +46,7 @@ OWNERS = {
     "_assert_scalar": "torch.ops.aten._assert_scalar",
     "_backward_hooks": "torch.Tensor._backward_hooks",
     "_base": "torch.Tensor._base",
+    "_buffers": "torch.nn.Module._buffers",
     "_call_impl": "torch.nn.Module._call_impl",
     "_cdata": "torch.UntypedStorage._cdata",
     "hit/native.py: _cdata": "torch.Tensor._cdata",
@@ -121,6 +122,7 @@ C_NAMES = {
 """Words of the C code to CPython's names."""
 
 WITHOUT = {
+    "torch.nn.Module._buffers": "A name that shadows what a module registers is not guarded.",
     "torch.nn.Module._call_impl": "The guard on a module's code looks at one function more.",
     "torch.nn.Module._wrapped_call_impl": "The guard on a module's code looks at one function more.",
     "torch.compiler._compile_session_context": "Code that is not traced, and asks, is told that it is being compiled.",

@@ -65,12 +65,14 @@ _STATE = (
     *_HOOKS,
 )
 _DYNAMO = (
+    "torch._C._dynamo.guards.TensorGuards",
     "torch._dynamo.config.patch",
     "torch._dynamo.eval_frame.dynamo_tls.traced_frame_infos",
     "torch._dynamo.external_utils",
     "torch._dynamo.guards.CheckFunctionManager.build_guards",
     "torch._dynamo.guards.CheckFunctionManager.id_ref",
     "torch._dynamo.guards.GuardBuilder.ID_MATCH",
+    "torch._dynamo.guards.GuardBuilder.NOT_PRESENT_IN_GENERIC_DICT",
     "torch._dynamo.guards.GuardBuilder.SEQUENCE_LENGTH",
     "torch._dynamo.guards.install_guard",
     "torch._dynamo.mark_dynamic",

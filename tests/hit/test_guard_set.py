@@ -94,7 +94,7 @@ PARAMETER = nn.Parameter(torch.ones(3))
         (Node(), LEAF),
         (nn.Linear(2, 2), of_attribute("_parameters", under("k", "weight"))),
     ],
-    ids=str,
+    ids=lambda value: type(value).__name__,
 )
 def test_what_cannot_change_unseen_is_remembered(value: Any, tree: Any) -> None:
     """Constants, dicts, lists of constants, code, tensors, and objects with all of these."""
@@ -161,7 +161,7 @@ class OwnDict(dict[str, int]):
         (iter([1]), under("l", 0)),
         (set(), ("=", ())),
     ],
-    ids=str,
+    ids=lambda value: type(value).__name__,
 )
 def test_what_may_change_unseen_is_left_to_the_guards(value: Any, tree: Any) -> None:
     """They are asked at each call."""
