@@ -421,6 +421,7 @@ ARGUMENTS: Mapping[str, tuple[Callable[[], Any], str]] = {
     "freed, with a large offset": (lambda: _freed(8000), "freed"),
     **({"named": (_named, "named dimensions")} if hasattr(Tensor, "has_names") else {}),
     "in a list": (lambda: [torch.ones(2, device="meta")], "meta"),
+    "proxy": (lambda: torch.fx.Proxy(torch.fx.Graph().placeholder("x")), "traced by torch.fx"),
     "object": (Unknown, "Unknown"),
     "set": (lambda: {1}, "set"),
     "function": (lambda: torch.nn.functional.relu, "function"),
