@@ -20,6 +20,7 @@ from benchmarks.documents import RESULTS, Document, Result, markdown, newest, re
 COMPILE, MULTI_KERNEL, HELION = "torch.compile", "multi_kernel_hints", "Helion"
 
 Sayings = Iterator[tuple[str, str]]
+NAMED = 5  # at most so many of the tests that failed; the result file has all
 
 
 def part(name: str, folder: Path | None = None) -> str:
@@ -258,11 +259,13 @@ def versions(folder: Path | None) -> str:
 
 def suite_of(cell: Document) -> tuple[str, ...]:
     """A row: what it was run with, what became of it, when."""
-    names = "".join(f" `{name.rpartition('::')[2]}`" for name in cell["failures"])
-    failed = f"{cell['failed']}{names and ':'}{names}"
+    names = [f"`{name.rpartition('::')[2]}`" for name in cell["failures"]]
+    shown = ", ".join([*names[:NAMED], *(["..."] if len(names) > NAMED else [])])
+    failed = f"{cell['failed']}{shown and f': {shown}'}"
     counts = (f"{cell['passed']:,}", failed, f"{cell['skipped']:,}")
     where = (cell["torch"], cell["triton"], cell["python"], cell["device"].removeprefix("NVIDIA "))
-    return (*where, *counts, cell["date"][:10], cell["commit"][:12])
+    again = f"; what failed again at {cell['again']['commit'][:12]}" if "again" in cell else ""
+    return (*where, *counts, cell["date"][:10], cell["commit"][:12] + again)
 
 
 def picture(folder: Path | None) -> str:

@@ -4,6 +4,7 @@
     python benchmarks/matrix.py --python .venv/bin/python --python /usr/bin/python3.13
     python benchmarks/matrix.py --python python3 --workers 16 --json cell.json     # on another machine
     python benchmarks/matrix.py --merge cell.json                # and its row put among the others here
+    python benchmarks/matrix.py --again                          # what failed, once that is mended
 
 An interpreter needs torch, what `pyproject.toml` asks for and its extra `dev`, and setuptools to build the hit path in
 C in this checkout; nothing is installed in it. A row is named by its versions (the patch of each left out) and device:
@@ -65,7 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for python in pythons:
         CONSOLE.rule(str(python), align="left")
         try:
-            new.append(cell(python, chosen))
+            new.append(cell(python, chosen, cells if chosen.again else []))
         except DidNotRun as error:
             CONSOLE.print(f"not run: {error}", highlight=False, markup=False)
             continue
@@ -79,6 +80,7 @@ def options(arguments: Sequence[str] | None) -> argparse.Namespace:
     """The interpreters, what to merge, where to write."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--python", action="append", default=[], metavar="PATH", help="an interpreter; may be repeated")
+    parser.add_argument("--again", action="store_true", help="only what failed, where a row is there and names some")
     parser.add_argument("--merge", action="append", default=[], type=Path, metavar="FILE", help="rows made elsewhere")
     parser.add_argument("--workers", type=int, default=2, help="processes of pytest-xdist; 0: none")
     parser.add_argument("--limit", type=float, default=SECONDS, metavar="SECONDS", help="at most, each interpreter")
@@ -95,19 +97,32 @@ def environments(folder: Path) -> list[Path]:
 # --- one interpreter ---
 
 
-def cell(python: str | Path, chosen: argparse.Namespace) -> Cell:
-    """The row of an interpreter: what it is, and what became of the tests in it."""
+def cell(python: str | Path, chosen: argparse.Namespace, known: Sequence[Cell] = ()) -> Cell:
+    """The row of an interpreter: what it is, and what became of the tests in it.
+
+    Where a row of these versions is ``known``, what failed then is run again, and the row changed by it.
+    """
+    facts = facts_of(python)
+    CONSOLE.print(", ".join(f"{name} {value}" for name, value in facts.items()), highlight=False, markup=False)
+    before = next((one for one in known if name_of(one) == name_of(facts) and one["failures"]), None)
+    tests = ["-m", MARKED] if before is None else before["failures"]
+    started = time.monotonic()
+    found = suite(python, tests, workers=chosen.workers, limit=chosen.limit)
+    if before is None:
+        return facts | found | {"seconds": round(time.monotonic() - started)}
+    sums = {kind: before[kind] + found[kind] for kind in ("passed", "skipped")}
+    return {**before, **found, **sums, "again": {name: facts[name] for name in ("date", "commit")}}
+
+
+def facts_of(python: str | Path) -> Cell:
+    """What an interpreter is, with the hit path in C built for it."""
     run(python, "-c", BUILD, "--quiet", "build_ext", "--inplace")
     try:
         facts = json.loads(run(python, "-c", FACTS).stdout.strip().rpartition("\n")[2])
     except ValueError:
         raise DidNotRun("it could not say what it is") from None
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-    found = {name: facts[name] for name in KEPT if name in facts} | {"date": now}
-    CONSOLE.print(", ".join(f"{name} {value}" for name, value in found.items()), highlight=False, markup=False)
-    started = time.monotonic()
-    found |= suite(python, ["-m", MARKED], workers=chosen.workers, limit=chosen.limit)
-    return found | {"seconds": round(time.monotonic() - started)}
+    return {name: facts[name] for name in KEPT if name in facts} | {"date": now}
 
 
 def suite(python: str | Path, pytest: Sequence[str | Path], *, workers: int, limit: float) -> dict[str, Any]:

@@ -90,12 +90,34 @@ def test_a_row_made_elsewhere_is_merged_into_the_file(matrix: Any, tmp_path: Pat
     assert [cell["torch"] for cell in matrix.read(path)] == ["2.11.0", "2.13.0+cpu"]
 
 
+def test_only_what_failed_is_run_again(matrix: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The row keeps its counts and its date, and says that; one of other versions is run in full."""
+    asked: list[Any] = []
+    facts = {**CELL, "date": "2026-02-02T00:00:00+00:00", "commit": "later"}
+
+    def suite(python: str, tests: Any, **given: Any) -> dict[str, Any]:
+        asked.append(tests)
+        return {"passed": 1, "failed": 1, "skipped": 0, "failures": ["b"]}
+
+    monkeypatch.setattr(matrix, "facts_of", lambda python: dict(facts))
+    monkeypatch.setattr(matrix, "suite", suite)
+    chosen = matrix.options(["--again"])
+    failed = {**CELL, "failed": 2, "failures": ["a", "b"]}
+    now = matrix.cell("python", chosen, [failed])
+    assert now == {
+        **CELL, "passed": 3001, "failed": 1, "failures": ["b"], "again": {"date": facts["date"], "commit": "later"}
+    }  # fmt: skip
+    assert matrix.merged([failed], [now]) == [now]
+    matrix.cell("python", chosen, [{**failed, "torch": "2.11.0"}])
+    assert asked == [["a", "b"], ["-m", matrix.MARKED]]
+
+
 def test_an_interpreter_that_cannot_run_costs_no_other(
     matrix: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its reason is told, the exit code says that not all is well, and no row is written for it."""
 
-    def cell(python: str, chosen: Any) -> dict[str, Any]:
+    def cell(python: str, *given: Any) -> dict[str, Any]:
         if python == "none":
             raise matrix.DidNotRun("it has no torch")
         return CELL
@@ -127,6 +149,12 @@ def test_the_front_page_has_a_row_for_each_run(tmp_path: Path) -> None:
         "| 2.15.0 | 3.7.1 | 3.11.7 | CPU | 3,000 | 1: `test_x[a]` | 40 | 2026-01-02 | 0123456789ab |",
         "| 2.13.0+cpu | 3.7.1 | 3.11.7 | CPU | 3,000 | 0 | 40 | 2026-01-02 | 0123456789ab |",
     ]
+    again = {**CELL, "again": {"date": "2026-02-02T00:00:00+00:00", "commit": "abcdef"}}
+    (tmp_path / "matrix.json").write_text(json.dumps({"cells": [again]}))
+    assert "| 2026-01-02 | 0123456789ab; what failed again at abcdef |" in front_page.versions(tmp_path)
+    many = {**CELL, "failed": 9, "failures": [f"tests/test_x.py::test_{n}" for n in range(9)]}
+    (tmp_path / "matrix.json").write_text(json.dumps({"cells": [many]}))
+    assert "| 9: `test_0`, `test_1`, `test_2`, `test_3`, `test_4`, ... |" in front_page.versions(tmp_path)
 
 
 PINS = re.compile(r"^([\w.-]+)==(\S+)$", re.MULTILINE)
