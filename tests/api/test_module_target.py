@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from shapedispatch import dispatchers, load, set_mode, shapedispatch
+from shapedispatch.api import registry
 from shapedispatch.errors import DeclarationError
 from tests.helpers import assert_same
 
@@ -419,8 +420,9 @@ def test_a_dropped_module_is_asked_for() -> None:
         forward.explain(X)
 
 
-def test_a_module_gives_its_dispatchers_what_no_key_holds() -> None:
+def test_a_module_gives_its_dispatchers_what_no_key_holds(monkeypatch: pytest.MonkeyPatch) -> None:
     """`load(model)` finds the modules of each."""
+    monkeypatch.setattr(registry, "_live", weakref.WeakValueDictionary())  # without those of other tests
     assert load(unbuilt(Scaled())) == []
 
 
