@@ -55,6 +55,24 @@ class Node:
         vars(self).update(given)
 
 
+class Shown:
+    """Has a class that says what its attributes are."""
+
+    known = 1
+    several: tuple[Any, ...] = ([],)
+
+    def __init__(self) -> None:
+        self.own = 1
+
+    def method(self) -> None:
+        """Does nothing."""
+
+    @property
+    def x(self) -> int:
+        """One."""
+        return 1
+
+
 def is_remembered(tree: Any, instance: Any) -> bool:
     """Whether the guards are asked once for two calls."""
     guards = guard_set(tree)
@@ -90,6 +108,8 @@ PARAMETER = nn.Parameter(torch.ones(3))
         (torch.ones(2, 3), LEAF),
         (Node(x=1), of_attribute("x")),
         (Node(x=1), under("a", "x", ("=", ()))),
+        (Shown(), under("a", "known", ("=", ()))),
+        (Shown(), under("a", "method")),
         (Node, LEAF),
         (Node(), LEAF),
         (nn.Linear(2, 2), of_attribute("_parameters", under("k", "weight"))),
@@ -108,15 +128,6 @@ class Slotted:
 
     def __init__(self) -> None:
         self.x = 1
-
-
-class Shown:
-    """Says what its attribute is."""
-
-    @property
-    def x(self) -> int:
-        """One."""
-        return 1
 
 
 class Answering:
@@ -147,6 +158,8 @@ class OwnDict(dict[str, int]):
         (collections.OrderedDict(a=1, b=2), under("k", "a")),
         (Slotted(), under("a", "x")),
         (Shown(), under("a", "x")),
+        (Shown(), under("a", "method", ("=", ()))),
+        (Shown(), under("a", "several", ("=", ()))),
         (Answering(), under("a", "x")),
         (Node(), under("a", "missing")),
         ({}, under("k", "missing")),
@@ -212,6 +225,17 @@ def changes() -> dict[str, Change]:
         "another dict": (1, LEAF, lambda node: setattr(node, "__dict__", dict(vars(node)))),
         "another class": (1, LEAF, lambda node: setattr(node, "__class__", type("Other", (Node,), {}))),
         "a class's attribute": (1, LEAF, lambda node: setattr(type(node), "it", 1)),
+        "a constant on a class": (
+            type("Own", (Shown,), {})(),
+            under("a", "known"),
+            lambda node: setattr(type(node.it), "known", 2),
+        ),
+        "a constant on a base": (
+            type("Own", (type("Base", (Shown,), {}),), {})(),
+            under("a", "known"),
+            lambda node: setattr(type(node.it).__base__, "known", 2),
+        ),
+        "a constant before a class's": (Shown(), under("a", "known"), lambda node: setattr(node.it, "known", 1)),
         "an item": ({"a": 1}, under("k", "a"), lambda node: node.it.update(a=2)),
         "an item more": ({"a": 1}, under("k", "a"), lambda node: node.it.update(b=2)),
         "a first item": (collections.OrderedDict(), ("k", ()), lambda node: node.it.update(a=1)),

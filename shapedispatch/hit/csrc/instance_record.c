@@ -40,16 +40,14 @@ typedef struct Record {
     int complete;                       /* whether all that is read can be looked at here */
     int verdict;                        /* whether the guards held then */
     int idle, wait;                     /* calls until it is looked at; how many that are the next time */
-    Array objects, dicts, tensors, lists, functions, numbers;
+    Array objects, dicts, tensors, holders, numbers;
 } Record;
 
 static void free_record(Record *record)
 {
-    SeenHolder *lists = record->lists.items, *functions = record->functions.items;
-    for (int i = 0; i < record->lists.count; i++)
-        Py_DECREF(lists[i].held);
-    for (int i = 0; i < record->functions.count; i++)
-        Py_DECREF(functions[i].held);
+    SeenHolder *holders = record->holders.items;
+    for (int i = 0; i < record->holders.count; i++)
+        Py_DECREF(holders[i].held);
     Py_XDECREF(record->instance);
     for (Array *array = &record->objects; array <= &record->numbers; array++)
         PyMem_Free(array->items);
@@ -92,24 +90,14 @@ static int tensor_unchanged(const Record *record, const SeenTensor *seen)
         && (BY_WATCHER || seen->mark == NEVER || dict_unchanged(now.names, seen->mark, 0));
 }
 
-static int list_unchanged(PyObject *list, PyObject *items)
+static int holder_unchanged(PyObject *object, PyObject *held)
 {
-    if (PyList_GET_SIZE(list) != PyTuple_GET_SIZE(items))
+    if (!PyList_CheckExact(object))
+        return PyFunction_GET_CODE(object) == held;
+    if (PyList_GET_SIZE(object) != PyTuple_GET_SIZE(held))
         return 0;
-    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(items); i++)
-        if (PyList_GET_ITEM(list, i) != PyTuple_GET_ITEM(items, i))
-            return 0;
-    return 1;
-}
-
-static int holders_unchanged(const Record *record)
-{
-    const SeenHolder *lists = record->lists.items, *functions = record->functions.items;
-    for (int i = 0; i < record->lists.count; i++)
-        if (!list_unchanged(lists[i].object, lists[i].held))
-            return 0;
-    for (int i = 0; i < record->functions.count; i++)
-        if (PyFunction_GET_CODE(functions[i].object) != functions[i].held)
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(held); i++)
+        if (PyList_GET_ITEM(object, i) != PyTuple_GET_ITEM(held, i))
             return 0;
     return 1;
 }
@@ -117,9 +105,12 @@ static int holders_unchanged(const Record *record)
 /* Whether all is as it was. Objects and their dicts come first: they hold the others. */
 static int record_holds(Record *record)
 {
-    if (!record->complete || (BY_WATCHER && !dicts_unchanged(record)) || !objects_unchanged(record)
-        || !holders_unchanged(record))
+    const SeenHolder *holders = record->holders.items;
+    if (!record->complete || (BY_WATCHER && !dicts_unchanged(record)) || !objects_unchanged(record))
         return 0;
+    for (int i = 0; i < record->holders.count; i++)
+        if (!holder_unchanged(holders[i].object, holders[i].held))
+            return 0;
     const SeenTensor *tensors = record->tensors.items;
     for (int i = 0; i < record->tensors.count; i++)
         if (!tensor_unchanged(record, &tensors[i])) {
@@ -132,8 +123,8 @@ static int record_holds(Record *record)
 /* -------------------------------------------------------------------------------------------------------------- reading */
 
 /*
- * What guards read is a tree: (compared, ((way, key, tree), ...)), made by functions/guards/instance_guards.py. The ways
- * lead from a value to the next; `compared` says what is read of the value itself beside type and identity: '=' is all.
+ * What guards read is a tree: (read, ((way, key, tree), ...)), made by functions/guards/instance_guards.py. The ways lead
+ * from a value to the next; `read` says what is read of the value itself beside type and identity: '=' is all.
  */
 enum {
     DICT_OF = 'd', ITEM = 'k', NTH_ITEM = 'i', LIST_ITEM = 'l', TUPLE_ITEM = 't', ATTRIBUTE = 'a', CODE_OF = 'c',
@@ -170,17 +161,22 @@ static int is_leaf(PyObject *tree)
     return PyTuple_GET_SIZE(PyTuple_GET_ITEM(tree, 1)) == 0;
 }
 
+static int is_read(PyObject *tree)
+{
+    return PyUnicode_GET_LENGTH(PyTuple_GET_ITEM(tree, 0)) != 0;
+}
+
 static int is_compared(PyObject *tree)
 {
-    PyObject *compared = PyTuple_GET_ITEM(tree, 0);
-    return PyUnicode_FindChar(compared, '=', 0, PyUnicode_GET_LENGTH(compared), 1) >= 0;
+    PyObject *read = PyTuple_GET_ITEM(tree, 0);
+    return PyUnicode_FindChar(read, '=', 0, PyUnicode_GET_LENGTH(read), 1) >= 0;
 }
 
 static int is_tree(PyObject *tree)
 {
-    PyObject *compared, *branches, *key, *inner;
+    PyObject *read, *branches, *key, *inner;
     int letter;
-    if (!PyTuple_CheckExact(tree) || !PyArg_ParseTuple(tree, "UO!", &compared, &PyTuple_Type, &branches))
+    if (!PyTuple_CheckExact(tree) || !PyArg_ParseTuple(tree, "UO!", &read, &PyTuple_Type, &branches))
         return 0;
     FOR_EACH_BRANCH(i, tree)
         if (!PyTuple_CheckExact(PyTuple_GET_ITEM(branches, i))
@@ -247,9 +243,9 @@ static int read_sequence(Reading *reading, PyObject *tree, PyObject *values, Py_
 }
 
 /* Takes over `held`. */
-static int hold_beside(Array *array, PyObject *object, PyObject *held)
+static int hold_beside(Reading *reading, PyObject *object, PyObject *held)
 {
-    SeenHolder *seen = held == NULL ? NULL : append(array, sizeof *seen);
+    SeenHolder *seen = held == NULL ? NULL : append(&reading->record->holders, sizeof *seen);
     if (seen == NULL) {
         Py_XDECREF(held);
         return 0;
@@ -264,7 +260,7 @@ static int read_list(Reading *reading, PyObject *tree, PyObject *list)
     for (Py_ssize_t i = 0; i < PyList_GET_SIZE(list); i++)
         if (!is_constant(PyList_GET_ITEM(list, i)))
             return 0;
-    return hold_beside(&reading->record->lists, list, PyList_AsTuple(list))
+    return hold_beside(reading, list, PyList_AsTuple(list))
         && read_sequence(reading, tree, list, LIST_ITEM);
 }
 
@@ -273,7 +269,7 @@ static int read_function(Reading *reading, PyObject *tree, PyObject *function)
     FOR_EACH_BRANCH(i, tree)
         if (way(tree, i) != CODE_OF || !is_leaf(part(tree, i, 2)))
             return 0;
-    return hold_beside(&reading->record->functions, function, Py_NewRef(PyFunction_GET_CODE(function)));
+    return hold_beside(reading, function, Py_NewRef(PyFunction_GET_CODE(function)));
 }
 
 static int read_value(Reading *reading, PyObject *tree, PyObject *value)
@@ -291,7 +287,7 @@ static int read_value(Reading *reading, PyObject *tree, PyObject *value)
         return read_list(reading, tree, value);
     if (PyFunction_Check(value))
         return read_function(reading, tree, value);
-    if (PyUnicode_GET_LENGTH(PyTuple_GET_ITEM(tree, 0)) != 0 || PyType_IsSubtype(type, torch.base))
+    if (is_read(tree) || PyType_IsSubtype(type, torch.base))
         return 0;
     Pending *pending = append(&reading->pending, sizeof *pending);
     if (pending != NULL)
@@ -329,7 +325,7 @@ static int read_type(PyObject *tree, PyTypeObject *type)
     return 1;
 }
 
-/* `object.key`, where Python's own rule finds it in the object's dict. */
+/* `object.key`, where Python's own rule finds it in the object's dict, or a constant or a method on its class. */
 static int read_attribute(Reading *reading, PyObject *tree, PyObject *key, PyObject *object, PyObject *names)
 {
     PyTypeObject *type = Py_TYPE(object);
@@ -338,7 +334,9 @@ static int read_attribute(Reading *reading, PyObject *tree, PyObject *key, PyObj
         || (on_class != NULL && Py_TYPE(on_class)->tp_descr_set != NULL))
         return 0;
     PyObject *value = PyDict_GetItemWithError(names, key);
-    return value != NULL && read_value(reading, tree, value);
+    if (value != NULL || on_class == NULL)
+        return value != NULL && read_value(reading, tree, value);
+    return is_leaf(tree) && (is_constant(on_class) || (PyFunction_Check(on_class) && !is_read(tree)));
 }
 
 static int read_branch(Reading *reading, PyObject *tree, Py_ssize_t i, PyObject *object, PyObject *names)
