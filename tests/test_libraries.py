@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
-from benchmarks.libraries import compare
+from benchmarks.libraries import compare, host_time, operations
 from benchmarks.libraries.compare import Side
 from benchmarks.libraries.wrapping import Wrapped, import_all
 from tests.triton_core import tensors
@@ -133,14 +134,33 @@ def test_launched_kernels_are_wrapped_wherever_they_stand(wrapped: Wrapped) -> N
     assert wrapped.left == {"made_up.ops.helper": "another kernel calls it"}
 
 
+LATE = """
+import triton
+import triton.language as tl
+from . import devices
+
+@triton.jit
+def late(x, n):
+    tl.store(x, devices.doubles(n))
+"""
+DEVICES = """
+import triton
+
+@triton.jit
+def doubles(n):
+    return n * 2
+"""
+
+
 def test_a_module_that_comes_later_is_wrapped_too(wrapped: Wrapped, made_up: Path) -> None:
-    """And what was found to be called by a kernel stays as it is, in that module too."""
-    text = OPS.replace("helper(n)", "other.helper(n)")
-    (made_up / "made_up" / "late.py").write_text(f"{text}\nfrom . import other\n")
+    """What its kernels call in another module stays as it is; so does what earlier ones call."""
+    (made_up / "made_up" / "late.py").write_text(LATE)
+    (made_up / "made_up" / "devices.py").write_text(DEVICES)
     late = importlib.import_module("made_up.late")
     wrapped.update()
 
-    assert is_dispatched(late.adds)
+    assert is_dispatched(late.late)
+    assert not is_dispatched(late.devices.doubles)
     assert not is_dispatched(importlib.import_module("made_up.ops").helper)
 
 
@@ -289,3 +309,66 @@ def test_the_lists_are_long_enough(name: str, least: int) -> None:
     assert len(tests) >= least
     assert len(set(tests)) == len(tests)
     assert all("::test_" in test and test.partition("::")[0].endswith(".py") for test in tests)
+
+
+# ------------------------------------------------------------------------------------------------------------ host time
+
+
+class Switched:
+    """Stands for wrapped kernels: which side is on."""
+
+    def __init__(self) -> None:
+        self.on = False
+
+    def take_off(self) -> None:
+        """As the library has them."""
+        self.on = False
+
+    def put_on(self) -> None:
+        """Behind dispatchers."""
+        self.on = True
+
+
+def test_a_ratio_is_the_median_of_the_rounds_own() -> None:
+    """The sides take turns, and each is timed with its own kernels."""
+    switched, now = Switched(), [0.0]
+
+    def run() -> list[torch.Tensor]:
+        now[0] += 2e-6 if switched.on else 8e-6
+        return [torch.ones(2)]
+
+    found = host_time.measured(run, switched, lambda: None, lambda: now[0])
+
+    assert (found["before_us"], found["after_us"], found["ratio"]) == (8.0, 2.0, 0.25)
+    assert len(found["ratios"]) == host_time.ROUNDS
+    assert found["result"] == "equal"
+
+
+def test_another_result_or_an_error_is_told() -> None:
+    """And no ratio of it where there is none."""
+    switched = Switched()
+    found = host_time.measured(lambda: [torch.full((2,), float(switched.on))], switched, lambda: None)
+    assert found["result"] == "another result"
+
+    def run() -> list[torch.Tensor]:
+        if switched.on:
+            raise ValueError("no")
+        return []
+
+    assert host_time.measured(run, switched, lambda: None) == {"result": "after: ValueError: no"}
+    assert host_time.compared([torch.ones(2)], []) == "1 results before, 0 after"
+
+
+def test_without_a_gpu_nothing_is_measured(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """And the script says so."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert host_time.main(["liger"]) == 0
+    assert "it needs a GPU" in capsys.readouterr().out
+
+
+def test_an_operation_gives_its_results_and_gradients() -> None:
+    """Of all leaves that are given, and its results alone where none needs a gradient."""
+    x = torch.full((2,), 3.0, requires_grad=True)
+
+    assert [one.tolist() for one in operations.of(lambda x, y: x * y, x, 2.0)()] == [[6.0, 6.0], [2.0, 2.0]]
+    assert [one.tolist() for one in operations.of(torch.neg, torch.ones(2))()] == [[-1.0, -1.0]]

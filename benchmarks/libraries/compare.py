@@ -172,9 +172,10 @@ def _one_process(
     lines = place / "lines.jsonl"
     files = list(dict.fromkeys(test.partition("::")[0] for test in tests))
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "benchmarks.libraries.plugin"]
-    command += ["--shapedispatch-tests", str(place / "tests.txt"), "--shapedispatch-json", str(lines)]
-    command += ["--shapedispatch-package", library.package] if wrapped else []
     root = checkout.resolve()
+    # Each in one word: pytest looks for its root before it knows a plugin's options, and takes their values for paths.
+    command += [f"--rootdir={root}", f"--shapedispatch-tests={place / 'tests.txt'}", f"--shapedispatch-json={lines}"]
+    command += [f"--shapedispatch-package={library.package}"] if wrapped else []
     before = os.environ.get("PYTHONPATH")
     path = os.pathsep.join([str(root / library.path), str(ROOT), *([before] if before else [])])
     env = {**os.environ, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1"}
@@ -292,6 +293,8 @@ def report(name: str, tests: Sequence[str], before: Side, after: Side, path: Pat
     print_table("kernels and their calls", ("", ""), [(key, value) for key, value in counts.items() if key != "why"])
     print_table("why calls were bypassed", ("reason", "calls"), list(counts["why"].items()))
     CONSOLE.print(f"before {outcomes[0]}, {before.seconds:.0f} s; after {outcomes[1]}, {after.seconds:.0f} s")
+    if not ran:
+        CONSOLE.print("\n".join(text for side in (before, after) for text in side.facts.get("output", ())))
     document = {
         "environment": after.facts["environment"],
         "library": name,

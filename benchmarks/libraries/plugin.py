@@ -4,7 +4,7 @@
 
 (with this checkout on the path). Without a package nothing is wrapped, and outcomes are noted all the same: so the two
 runs of a comparison differ in nothing else. What is noted is a line of JSON each, so that a run that dies leaves what
-it knows: what was wrapped; the start and the outcome of each test; and now and then the counts of each kernel's calls.
+it knows: what was wrapped; the start and the outcome of each test, and then the counts of each kernel's calls.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from __future__ import annotations
 import json
 import platform
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,6 @@ import torch
 
 from .wrapping import Wrapped, import_all
 
-COUNTED_EVERY_S = 20.0
 LOST = ("CUDA error", "device-side assert", "illegal memory access", "unspecified launch failure")
 """After such an error nothing more can run on the device in that process."""
 EXIT_LOST = 70
@@ -57,7 +55,7 @@ class Run:
         self._file = file.open("a", encoding="utf-8") if file is not None else None
         self._listed = listed
         self._wrapped: Wrapped | None = None
-        self._counted = time.monotonic()
+        self._counts: dict[str, Any] = {}
         self._outcome, self._why, self._seconds = "", "", 0.0
 
     def _note(self, **facts: Any) -> None:
@@ -79,9 +77,13 @@ class Run:
         self._note(wrapped=sorted(wrapped.dispatchers), left=wrapped.left, not_imported=failed)
 
     def _count(self) -> None:
+        """Note the counts of the kernels that were called, where they are others than those noted last."""
+        before = self._counts
         if self._wrapped is not None:
-            self._counted = time.monotonic()
-            self._note(kernels=self._wrapped.counts())
+            counts = self._wrapped.counts()
+            self._counts = {name: one for name, one in counts.items() if one["hits"] + one["misses"] + one["bypasses"]}
+        if self._counts != before:
+            self._note(kernels=self._counts)
 
     # -- the tests
 
@@ -115,10 +117,8 @@ class Run:
     def pytest_runtest_logfinish(self, nodeid: str) -> None:
         """Note it; and end the run where the device is lost."""
         self._note(test=nodeid, outcome=self._outcome, why=self._why, seconds=round(self._seconds, 2))
-        if time.monotonic() - self._counted > COUNTED_EVERY_S:
-            self._count()
+        self._count()
         if any(text in self._why for text in LOST) and _is_lost():
-            self._count()
             pytest.exit("the device is lost", returncode=EXIT_LOST)
 
     def pytest_sessionfinish(self) -> None:
