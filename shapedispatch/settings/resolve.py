@@ -51,6 +51,7 @@ class Resolved:
     copy_limit: float
     isolate: bool
     judge: str
+    learn: str
     regime: str
     pick: str | None
     hotpath: bool

@@ -93,14 +93,19 @@ class Setting:
         return PREFIX + self.name.upper()
 
 
+def _quoted(word: str) -> str:
+    return f'"{word}"'
+
+
 def _choice(name: str, built_in: str, *others: str) -> Setting:
     words = (built_in, *others)
-    return Setting(name, built_in, _word(*words), "one of " + ", ".join(f'"{word}"' for word in words), words=True)
+    return Setting(name, built_in, _word(*words), "one of " + ", ".join(map(_quoted, words)), words=True)
 
 
 _FLAG, _COUNT = "true or false", "a whole number of at least 1"
 _HINTS = "a list of sizes of at least 2, a table of dim = such a list, or a list of tables of dim = size"
 _BUCKETS = 'a table of dim = "pow2", a step of at least 1, or a list of rising bounds'
+_LEARN, _RECORDING = ("now", "record"), ".jsonl"
 _SHARE = _number(lambda share: 0 <= share <= 1)
 TABLE: Mapping[str, Setting] = MappingProxyType(
     {
@@ -121,6 +126,13 @@ TABLE: Mapping[str, Setting] = MappingProxyType(
             Setting("copy_limit", 0.1, _SHARE, "a share from 0 to 1"),
             Setting("isolate", False, _flag, _FLAG),
             _choice("judge", "contest", "online"),
+            Setting(
+                "learn",
+                "now",
+                _either(_word(*_LEARN), _one(str, where=lambda path: path.endswith(_RECORDING))),
+                f"one of {', '.join(map(_quoted, _LEARN))}, or the path of a record, which ends in {_RECORDING}",
+                words=True,
+            ),
             _choice("regime", "stream", "graph", "auto", "device", "host", "sync"),
             Setting("pick", None, _text, "the name of a variant", words=True),
             # The C module is loaded for the process or not at all.

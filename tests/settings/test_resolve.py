@@ -20,7 +20,7 @@ from shapedispatch.store.store import Store
 
 NAMES = (
     "hints static exact buckets maxsize max_builds mode on_miss store budget_ms margin check copy_limit isolate "
-    "judge regime pick hotpath trust_newer"
+    "judge learn regime pick hotpath trust_newer"
 )
 
 
@@ -80,6 +80,7 @@ GOOD = {
     "check": ["false", "[0, 1e-3]"],
     "copy_limit": ["0.5", "1"],
     "isolate": ["true"],
+    "learn": ['"now"', '"record"', '"some/folder/run.jsonl"'],
     "regime": ['"stream"', '"graph"'],
     "pick": ['"hint[M=64]"'],
     "hotpath": ["false"],
@@ -101,6 +102,7 @@ BAD = {
     "check": ["true", "[1]", "[1, 2, 3]", "[-1, 0]", "[nan, 0]", "1e-3"],
     "copy_limit": ["-0.1", "1.1", "nan"],
     "isolate": ["0"],
+    "learn": ['"later"', '"run.json"', "true"],
     "regime": ['"eager"'],
     "pick": ['""', "1"],
     "hotpath": ["1"],
