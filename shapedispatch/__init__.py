@@ -12,7 +12,7 @@
     set_mode("sealed")                  # from here on never time, never compile
 
 `shapedispatch` is the decorator, for functions and Triton kernels; what it returns has the methods of `Dispatcher`.
-`Variant` is an alternative that the user supplies. `set_mode`, `load` and `dispatchers` are for the whole process,
+`Variant` is an alternative that the user supplies. `set_mode`, `load`, `wait` and `dispatchers` are for the process,
 `Store` is where choices are kept between processes. `Choice` (with its `Timing` and `Refusal`) and `CacheInfo` are what
 one is told. Every error is a `ShapeDispatchError`: `SettingsError` at a wrong setting, `MissError` and `NoVariantError`
 at a call; what cannot be declared is one, too, and a TypeError and ValueError. ``hotpath_available`` says whether hits
@@ -26,7 +26,7 @@ compiled build is allowed; what that means, and the settings, stand in README.md
 from typing import Any
 
 from .api.decorator import Dispatcher, shapedispatch
-from .api.registry import dispatchers, load
+from .api.registry import dispatchers, load, wait
 from .errors import MissError, NoVariantError, SettingsError, ShapeDispatchError
 from .hit import native
 from .records import CacheInfo, Choice, Refusal, Timing, Variant
@@ -49,6 +49,7 @@ __all__ = [
     "load",
     "set_mode",
     "shapedispatch",
+    "wait",
 ]
 __version__ = "0.1.0"
 

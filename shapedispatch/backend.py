@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
+from .background.orders import Order
 from .errors import in_a_line
 from .hit.call import Signer
 from .hit.table import Entry, Table
@@ -25,6 +26,7 @@ __all__ = [
     "Call",
     "Candidate",
     "Effects",
+    "Later",
     "Offer",
     "OfferBuilder",
     "OfferRequest",
@@ -180,6 +182,28 @@ class TunedConfigs(Protocol):
         """Keep what a search has found; returns what stands: another process's if it was first, and not ``instead``."""
 
 
+_T = TypeVar("_T")
+
+
+class Later(Protocol):
+    """For builds that nobody waits for: what may be ordered now, and how far that is."""
+
+    def worth_exact(self) -> bool:
+        """Whether enough time was spent at this very key for a build of its own."""
+
+    def trace(self, make: Callable[[], _T]) -> _T | None:
+        """What ``make`` makes of the call by tracing it; None where no trace is worth its time now."""
+
+    def order(self, variant: str, job: bytes) -> Order:
+        """Have it compiled."""
+
+    def waits_for(self, order: Order) -> str:
+        """How far it is, for a person."""
+
+    def goes_on(self) -> bool:
+        """Whether something is ordered, or may be yet: what is chosen now may be chosen again."""
+
+
 class Verdicts(Protocol):
     """What processes have found of the numbers of builds, which are known by their code."""
 
@@ -201,6 +225,7 @@ class OfferRequest:
     without plain. ``untimed(offer)`` says why nothing of an offer would be timed, if so: then nothing is searched; nor
     without ``search``, when the offer is made of what has been found. The numbers of a build are checked by its graph
     in ``room`` bytes, or not at all where that is None; ``verdicts`` are those of all processes, where they are kept.
+    With ``later`` no build is waited for: it is ordered.
     """
 
     only: str | None = None
@@ -214,6 +239,7 @@ class OfferRequest:
     search: bool = True
     room: int | None = None
     verdicts: Verdicts | None = None
+    later: Later | None = None
 
     def wants(self, variant: str) -> bool:
         """Whether a variant is asked for."""
@@ -331,6 +357,9 @@ class Backend(Signer, Protocol):
 
     def sizes(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, int]:
         """The size of each dim; raises dims.DimsMismatch."""
+
+    def family(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], key: Key) -> Hashable:
+        """Equal for calls that differ in sizes, strides and numbers only; raises dims.DimsMismatch."""
 
     def resized(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any], point: Mapping[str, int]

@@ -120,6 +120,18 @@ _OPERATORS = (
     "torch.Tensor._version",
     "torch.UntypedStorage._cdata",
 )
+_SENT = (
+    "torch._functorch._aot_autograd.autograd_cache.AOTAutogradCache._get_tmp_dir",
+    "torch._functorch._aot_autograd.autograd_cache.autograd_cache_key",
+    "torch._guards.tracing",
+    "torch._inductor.config.get_config_copy",
+    "torch._inductor.cudagraph_utils.BoxedDeviceIndex",
+    "torch._inductor.utils.BoxedBool",
+    "torch._subclasses.FakeTensorMode",
+    "torch.fx._graph_pickler.GraphPickler.dumps",
+    "torch.fx._graph_pickler.GraphPickler.loads",
+    "torch.fx._graph_pickler.Options",
+)
 
 FEATURES: Mapping[str, Feature] = MappingProxyType(
     {
@@ -140,6 +152,7 @@ FEATURES: Mapping[str, Feature] = MappingProxyType(
         "builds": Feature(
             "no build of a function is made", (*_DYNAMO, *_INDUCTOR, *_OPERATORS), inside=True, late=True
         ),
+        "builds elsewhere": Feature("in the background nothing is built, and plain runs", _SENT, late=True),
         "hits in C": Feature(
             "hits are answered in Python",
             (*_STATE, "torch._C.TensorBase.storage_offset", "torch.Tensor._cdata"),

@@ -19,6 +19,7 @@ PLACES = [
     "shapes",
     "settings",
     "private",
+    "background",
     "keys",
     "hit",
     "backend",
@@ -44,10 +45,15 @@ MOST_LINES, MOST_LINES_OF_A_FUNCTION = 400, 40
 
 # The only files with private names of torch or Triton in them, each with what it needs them for.
 PRIVATE = {
+    "functions/compile/artifact.py": "AOTAutograd's record of compiled code, and how it becomes code again",
+    "functions/compile/code.py": "Inductor's list of generated modules, and what else it keeps",
     "functions/compile/graph.py": "what a captured graph does: its operators, and the trace under way",
     "functions/compile/graph_check.py": "a mode that sees each operator, and trees of results",
-    "functions/compile/inductor.py": "Inductor as a compiler of graphs, and its list of generated modules",
+    "functions/compile/inductor.py": "Inductor as a compiler of graphs",
     "functions/compile/operators.py": "what Inductor takes operators apart by, and how it calls one",
+    "functions/compile/parcel.py": "a traced graph as bytes",
+    "functions/compile/process_state.py": "Inductor's settings, which another process takes over",
+    "functions/compile/remote.py": "a trace under way, in a process that has traced nothing",
     "functions/compile/shadow.py": "a mode that sees each operator, and what memory is whose",
     "functions/compile/tracer.py": "Dynamo as a tracer, and the guards that it made",
     "functions/fake_args.py": "fake tensors, and marks on them for Dynamo",

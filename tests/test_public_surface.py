@@ -21,6 +21,7 @@ NAMES = [
     "set_mode",
     "dispatchers",
     "load",
+    "wait",
     "ShapeDispatchError",
     "NoVariantError",
     "MissError",

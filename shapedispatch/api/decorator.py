@@ -80,6 +80,15 @@ class Dispatcher(Protocol):
         ``Layer.forward.load(layer)``, or from the decorator's ``inputs``. What cannot be built is told in one warning.
         """
 
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until no build of this is queued or being made by other processes, or ``timeout`` seconds at most.
+
+        True where none is: the next calls load what was built. With ``learn = "now"`` there is nothing to wait for.
+        """
+
+    def progress(self) -> dict[str, str]:
+        """What is queued or being built by other processes, by variant, and how far it is."""
+
     def variant(self, name: str) -> Callable[..., Any]:
         """That variant as a callable, for bisecting: ``"plain"``, ``"hint[M=64]"``, ``"exact"``, a supplied one's name.
 

@@ -33,7 +33,7 @@ from .registry import register
 __all__ = ["function_dispatcher", "function_of", "names_dims", "settings_of"]
 
 _ANSWERS = (
-    "explain", "tune", "prepare", "load", "variant", "choices", "cache_info", "cache_clear",
+    "explain", "tune", "prepare", "load", "wait", "progress", "variant", "choices", "cache_info", "cache_clear",
     "_repr_html_",  # a notebook asks the function itself
 )  # fmt: skip
 

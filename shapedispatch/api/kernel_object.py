@@ -162,6 +162,8 @@ class _KernelObject(_Asked):
         return _Variant(self.core.variant(name))
 
     load = property(operator.attrgetter("core.load"))
+    wait = property(operator.attrgetter("core.wait"))
+    progress = property(operator.attrgetter("core.progress"))
     choices = property(operator.attrgetter("core.choices"))
     cache_info = property(operator.attrgetter("core.cache_info"))
     cache_clear = property(operator.attrgetter("core.cache_clear"))

@@ -11,7 +11,7 @@ from torch.nn import Module
 from ..records import Choice, Choices
 from ..settings import modes
 
-__all__ = ["dispatchers", "load", "register"]
+__all__ = ["dispatchers", "load", "register", "wait"]
 
 _live: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
 _numbers = itertools.count(2)
@@ -39,6 +39,11 @@ def load(*targets: Any) -> list[Choice]:
     named = [target for target in targets if not isinstance(target, Module)] or list(_live.values())
     loaded = (one.core.load_for([inner for inner in modules if _has(inner, one)]) for one in named)
     return Choices(choice for choices in loaded for choice in choices)
+
+
+def wait(timeout: float | None = None) -> bool:
+    """As `Dispatcher.wait`, for all that other processes build for this one."""
+    return all(one.core.orders().wait(None, timeout) for one in list(_live.values())[:1])
 
 
 def _has(module: Module, dispatcher: Any) -> bool:

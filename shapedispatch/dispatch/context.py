@@ -16,9 +16,10 @@ from ..autotune.choose import Objective, Rules
 from ..autotune.measure import HostTimer, Timer, free_memory
 from ..autotune.trial import Trial
 from ..autotune.worker import Isolation, Worker, address
-from ..backend import Backend, Offer, OfferRequest, TrialRequest
+from ..backend import Backend, Later, Offer, OfferRequest, TrialRequest
+from ..background.orders import Orders
 from ..errors import render_call
-from ..hit.table import Table
+from ..hit.table import Entry, Table
 from ..keys.key import Key
 from ..keys.tree import device_of, leaves, tensors
 from ..private import why_off
@@ -50,6 +51,18 @@ class DispatcherParts(Protocol):
     frozen: bool
     """Whether nothing may be timed."""
 
+    def in_background(self) -> bool:
+        """Whether no call is to wait for what is learned."""
+
+    def orders(self) -> Orders:
+        """What other processes build."""
+
+    def earn(self) -> float:
+        """How many times what a build costs must have been spent where it would be used."""
+
+    def ctx(self, key: Key, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> MissContext:
+        """A call with all that a decision starts from, as it is now."""
+
     def only_plain(self, failures: Sequence[Refusal], ctx: MissContext) -> None:
         """Told where plain is all there is, for reasons that are no matter of the call's sizes."""
 
@@ -63,6 +76,10 @@ class MissContext:
     key: Key
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
+    later: Later | None = None
+    """Where builds are ordered, if they are not to be waited for."""
+    kept: Callable[[Entry], Entry] = lambda entry: entry
+    """What is made of a choice before it is published."""
 
     def at(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> MissContext:
         """The same decision, made by running another call."""
@@ -90,6 +107,7 @@ class MissContext:
 
     def offer(self, request: OfferRequest) -> Offer:
         """What may run the call."""
+        request = replace(request, later=self.later)
         if self.settings.check is None:
             room = int(self.settings.copy_limit * free_memory(self.device))
             stored = self.core.kernel_store.verdicts(self.device) if self.core.kernel_store is not None else None

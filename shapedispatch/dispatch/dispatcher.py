@@ -14,6 +14,9 @@ from ..autotune.choose import Objective, PlainRaised
 from ..autotune.measure import Timer, timer
 from ..autotune.worker import Worker, shared
 from ..backend import Backend
+from ..background import orders
+from ..background.children import why_no_children
+from ..background.orders import Orders
 from ..errors import MissError, render_call, where_raised
 from ..hit import native
 from ..hit.call import HitPath
@@ -27,6 +30,7 @@ from ..keys.tree import tensors
 from ..records import CacheInfo, Choice, Choices, Refusal, choices_html
 from ..settings.resolve import Resolved
 from ..store.kernel_store import KernelStore, store_at
+from .background import at_once
 from .context import MissContext
 from .introspection import Introspection
 from .known_choices import FROZEN_MODES, STORED_WHERE
@@ -81,6 +85,20 @@ class Core(HitPath, Introspection):
         self.refresh()
         if backend.receiver is not None:
             self.use_fast_path(native.fast_path(self.call, self.fallback, backend.receiver))
+
+    def in_background(self) -> bool:
+        """See `context.DispatcherParts`."""
+        settings = self.settings
+        here = settings.learn == "background" and settings.mode == "tune" and settings.pick is None
+        return here and not (self.backend.searches or settings.isolate or why_no_children())
+
+    def orders(self) -> Orders:
+        """See `context.DispatcherParts`."""
+        return orders.shared(lambda: self.settings.builders)
+
+    def earn(self) -> float:
+        """See `context.DispatcherParts`."""
+        return self.settings.earn
 
     def refresh(self) -> None:
         """Read the settings again, after `set_mode`."""
@@ -148,10 +166,12 @@ class Core(HitPath, Introspection):
         at_once = self.backend.at_once(args, kwargs, self.table)
         if at_once is not None:
             return at_once(*args, **kwargs)
-        why = _why_undecided(args, kwargs)
-        if why is not None:
-            return self._untimed(why, args, kwargs)
-        entry = self._settled(key, args, kwargs)
+        entry = self._at_once(key, args, kwargs)
+        if entry is None:
+            why = _why_undecided(args, kwargs)
+            if why is not None:
+                return self._untimed(why, args, kwargs)
+            entry = self._settled(key, args, kwargs)
         # Here and not under the lock: the function runs under none, and what it raises has no context but its own.
         if isinstance(entry, _Failure):
             return self.failed("deciding", entry, args, kwargs)
@@ -159,7 +179,19 @@ class Core(HitPath, Introspection):
 
     def decided(self, key: Key, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Entry | str:
         """As `miss` decides, without running it; or why plain runs."""
-        return _why_undecided(args, kwargs) or self._settled(key, args, kwargs)
+        entry = self._at_once(key, args, kwargs)
+        return entry or _why_undecided(args, kwargs) or self._settled(key, args, kwargs)
+
+    def _at_once(self, key: Key, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Entry | str | None:
+        """As `background.at_once`, or why the call is none to decide."""
+        if not self.in_background() or tuning_lock.owned():
+            return None
+        try:
+            return at_once(self, key, args, kwargs)
+        except Bypass as reason:
+            return str(reason)
+        except Exception as error:  # noqa: BLE001 - the one boundary, as in `_settled`
+            return _Failure(where_raised(error))
 
     def _settled(self, key: Key, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Entry | str:
         failed = self.table.facts.failed.get(key) or ()

@@ -105,6 +105,16 @@ class Introspection:
         except Bypass as reason:
             return Choice("plain", "bypass", key=safe_key(args, kwargs), notes=(str(reason),))
 
+    def wait(self, timeout: float | None = None) -> bool:
+        """See `decorator.Dispatcher.wait`."""
+        core: Any = self
+        return bool(core.orders().wait(self._backend.name, timeout))
+
+    def progress(self) -> dict[str, str]:
+        """See `decorator.Dispatcher.progress`."""
+        core: Any = self
+        return {order.variant: order.progress() for order in core.orders().of(self._backend.name)}
+
     def prepare(self, sizes: Any = (), *args: Any, **kwargs: Any) -> list[Choice]:
         """See `decorator.Dispatcher.prepare`."""
         chosen = Choices()

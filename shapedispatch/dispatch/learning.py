@@ -58,7 +58,7 @@ def learn(offer: Offer, trial: Trial, ctx: MissContext) -> Entry:
     figures: list[Contestant] = [Figures(one.name, ctx.settings.regime, shares, warm=True) for one in right]
     contest = OnlineContest(figures, ctx.settings.margin, _best(ctx.settings.margin), near.order())
     core, key = ctx.core, ctx.core.backend.key(ctx.args, ctx.kwargs)  # the offer may have shown that it holds more
-    device, done = ctx.device, _Settled(core, key, keeper(ctx))
+    device, done = ctx.device, _Settled(core, key, keeper(ctx), ctx.kept)
 
     def paused() -> bool:
         return core.frozen or capturing(device)
@@ -163,13 +163,14 @@ class _Settled:
     core: DispatcherParts
     key: Key
     keep: Callable[[Key, Choice], None]
+    kept: Callable[[Entry], Entry]
 
     def __call__(self, learning: Learning) -> None:
         table = self.core.table
         entry = next((one for one in table.peek(self.key) if one.run is learning), None)
         if entry is None:  # it has left, or was decided otherwise
             return
-        table.replace(self.key, entry, self.entry(learning, entry.choice))
+        table.replace(self.key, entry, self.kept(self.entry(learning, entry.choice)))
 
     def entry(self, learning: Learning, begun: Choice) -> Entry:
         """The winner's entry, remembered in the store too, unless the samples do not bear it out."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -21,7 +21,7 @@ from ..settings.resolve import settings
 from ..shapes.dims import DimsMismatch
 from .context import MissContext, capturing
 from .known_choices import FROZEN_MODES, look_up, persist, share_in_bucket
-from .learning import learn, why_not_online
+from .learning import Learning, learn, why_not_online
 from .on_miss import without_timing
 
 __all__ = ["TuningLock", "decide", "tuning_lock"]
@@ -58,6 +58,18 @@ class TuningLock:
         """
         return nullcontext() if self.owned() else self._lock
 
+    @contextmanager
+    def if_free(self) -> Iterator[bool]:
+        """Whether nobody held it: then it is held inside; nothing is waited for."""
+        free = not self.owned() and self._lock.acquire(blocking=False)
+        try:
+            if free:
+                self.note_owner()
+            yield free
+        finally:
+            if free:
+                self._lock.release()
+
     def note_owner(self) -> None:
         """Note which thread has it."""
         self._holder = threading.get_ident()
@@ -92,6 +104,8 @@ def decide(ctx: MissContext, retune: bool = False, exhaustive: bool = False) -> 
         entry = persist(entry, ctx, instead=retune or bool(unused))
     notes = (*entry.choice.notes, *unused)
     entry = entry.changed(sizes=sizes, key=ctx.key, new_because=new_because, notes=notes)
+    if not isinstance(entry.learner, Learning):  # which does the same when it is over
+        entry = ctx.kept(entry)
     ctx.core.table.publish(ctx.key, entry, (ctx.args, ctx.kwargs))
     if entry.choice.origin != "learning":
         ctx.core.table.log.decided(entry.choice)
@@ -135,7 +149,7 @@ def _chosen(ctx: MissContext, request: OfferRequest) -> tuple[Entry, bool]:
         if not search.final and entry.choice.origin == "timed":
             earlier = entry.choice.refusals
             offer, entry = _decided(ctx, lambda: ctx.offer(replace(request, search=False)))
-    if len(offer.candidates) == 1 and offer.failures:
+    if len(offer.candidates) == 1 and offer.failures and (ctx.later is None or not ctx.later.goes_on()):
         ctx.core.only_plain(offer.failures, ctx)
     _warn_of_mistakes(offer, entry, ctx)
     if ctx.device.type == "cpu":
@@ -179,7 +193,7 @@ def _winner(offer: Offer, ctx: MissContext) -> Entry:
     untimed = ctx.why_untimed(offer, trial)
     if untimed:
         return offer.nearest(ctx.sizes(), untimed)
-    if ctx.settings.judge == "online" and why_not_online(ctx, trial) is None:
+    if (ctx.settings.judge == "online" or ctx.later is not None) and why_not_online(ctx, trial) is None:
         return learn(offer, trial, ctx)
     decision = choose(offer.candidates, trial, ctx.rules(trial))
     ctx.core.table.count("timings")

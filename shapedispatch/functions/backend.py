@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -92,6 +93,10 @@ class TorchFunction(CallSigner):
         scope, _ = self._frame(args, kwargs)
         declared = self.spec.declaration.sizes({name: sizes_of(value) for name, value in scope.items()})
         return declared or ArgumentLeaves.of(scope, self.spec.declaration).sizes()
+
+    def family(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], key: Key) -> Hashable:
+        """See `Backend.family`."""
+        return _family(key, ArgumentLeaves.of(self._frame(args, kwargs)[0], self.spec.declaration))
 
     def _frame(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
         """The local names at the function's entry: its arguments, and what stays as it is: closure, ``self``.
@@ -220,7 +225,8 @@ class TorchFunction(CallSigner):
         for point in points:
             self._offer_build(call, point, memory, builder)
         accepted = any(candidate.point for candidate in builder.candidates)
-        if points and not accepted and not builder.failures and not call.has_specialized_size():
+        pending = (later := builder.request.later) is not None and later.goes_on()
+        if points and not (accepted or pending or builder.failures or call.has_specialized_size()):
             # No hint's build serves this size: one that does, for this size and its like.
             near = {name: round_up_pow2(call.sizes[name]) for name in points[0]}
             if near not in points:
@@ -234,8 +240,10 @@ class TorchFunction(CallSigner):
             return
         if point and call.has_specialized_size():
             builder.refuse(name, "sizes 0 and 1 are constants to the compiler, and no other dim is dynamic")
+        elif not point and (later := builder.request.later) is not None and not later.worth_exact():
+            builder.put_off(name, "not enough time was spent at these sizes for a build of their own")
         elif builder.allows(name):
-            slot, build = self._builder.find(call, point, memory, make=builder.request.build)
+            slot, build = self._builder.find(call, point, memory, builder.request.build, builder.request.later)
             if isinstance(build, NoBuild):
                 _lack(builder, name, build)
                 return
@@ -270,10 +278,11 @@ class TorchFunction(CallSigner):
         Where one build is all that is asked for, its own trace says it: a process that starts has no time for two.
         """
         request = builder.request
+        make = functools.partial(trace_effects, call, memory, request.build)
         look = (
             trace_effects(call, memory, make=False)
             or self._trace_of_build(call, memory, request)
-            or trace_effects(call, memory, request.build)
+            or (later.trace(make) if (later := request.later) is not None and request.build else make())
         )
         if look is None or isinstance(look, Effects):
             return look
@@ -289,7 +298,7 @@ class TorchFunction(CallSigner):
         exact = request.only == "exact" and self._wants_exact(call, request)
         if not (hinted or exact) or request.why_not(str(request.only)):
             return None
-        _, build = self._builder.find(call, point, memory, make=request.build)
+        _, build = self._builder.find(call, point, memory, request.build, request.later)
         return None if isinstance(build, NoBuild) or build.accepts(call.as_seen) else build
 
 

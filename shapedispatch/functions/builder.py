@@ -16,7 +16,7 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from ..backend import Effects, OfferRequest
+from ..backend import Effects, Later, OfferRequest
 from ..errors import as_written, in_a_line
 from ..hit.table import MOST_REPLACEMENTS, Table
 from ..keys.signature import call_of
@@ -72,8 +72,12 @@ class Builder:
         point: Mapping[str, int],
         memory: Table,
         make: bool = True,
+        later: Later | None = None,
     ) -> tuple[Hashable, Build | NoBuild]:
-        """The build of a variant for this call's class and the present state, made where there is none if ``make``."""
+        """The build of a variant for this call's class and the present state, made where there is none if ``make``.
+
+        With ``later`` it is ordered, and there when the order is done.
+        """
         for state in range(MOST_STATES):
             slot = call.slot(point, state)
             build = memory.facts.no_builds.get(slot) or memory.build(slot)
@@ -81,8 +85,9 @@ class Builder:
                 why = memory.why_not_again(slot) if make else "it is not built, and nothing is built in this mode"
                 if why:
                     return slot, NoBuild(why, transient=True)
-                with _announced(variant_name(point) if point else "exact", memory):
-                    build = self._made(call, point, memory)
+                build = self._missing(call, point, memory, slot, later)
+                if isinstance(build, NoBuild) and build.transient:
+                    return slot, build
                 if isinstance(build, NoBuild):
                     memory.facts.no_builds[slot] = build
                 else:
@@ -90,6 +95,14 @@ class Builder:
             if isinstance(build, NoBuild) or _stands(build, call, point):
                 return slot, build
         return slot, NoBuild(f"there are {MOST_STATES} builds of it for other states already")
+
+    def _missing(
+        self, call: BuildRequest, point: Mapping[str, int], memory: Table, slot: Hashable, later: Later | None
+    ) -> Build | NoBuild:
+        if later is not None:
+            return self._sent(call, point, memory, slot, later)
+        with _announced(variant_name(point) if point else "exact", memory):
+            return self._made(call, point, memory)
 
     def _made(self, call: BuildRequest, point: Mapping[str, int], memory: Table) -> Build | NoBuild:
         """Shared with a function of the same source, or made."""
@@ -102,6 +115,26 @@ class Builder:
         build = self._shared(made.get(source), call, frame, memory) or self._compiled(call, point, frame, memory)
         made[source] = build
         return build
+
+    def _sent(
+        self, call: BuildRequest, point: Mapping[str, int], memory: Table, slot: Hashable, later: Later
+    ) -> Build | NoBuild:
+        """Shared, or what another process has made; until then a NoBuild that says how far it is."""
+        from .remote_build import RemoteBuild, ordered
+
+        if why := why_off("builds"):
+            return NoBuild(why)
+        remote = memory.facts.ordered.get(slot)
+        if not isinstance(remote, RemoteBuild) or remote.order.again or remote.trace.invalidated():
+            found = ordered(call, point, self._options_later(), later)
+            if not isinstance(found, RemoteBuild):
+                return found or NoBuild("not enough time was spent on such calls for a build", transient=True)
+            remote = memory.facts.ordered[slot] = found
+        if not remote.order.over:
+            return NoBuild(later.waits_for(remote.order), transient=True)
+        memory.facts.ordered[slot] = None
+        build = remote.landed()
+        return self._or_its_twin(build, call, point, memory) if isinstance(build, Build) else build
 
     def _shared(
         self, found: Build | NoBuild | None, call: BuildRequest, frame: Mapping[str, Any], memory: Table
@@ -119,7 +152,8 @@ class Builder:
     def _compiled(
         self, call: BuildRequest, point: Mapping[str, int], frame: Mapping[str, Any], memory: Table
     ) -> Build | NoBuild:
-        from .compile.inductor import Code, compiler
+        from .compile.code import Code
+        from .compile.inductor import compiler
         from .compile.tracer import Untraceable, trace
 
         code = Code()
@@ -132,7 +166,12 @@ class Builder:
         except Untraceable as error:
             code.release()
             return NoBuild(str(error))
-        build = Build(**vars(traced), code=code)
+        return self._or_its_twin(Build(**vars(traced), code=code), call, point, memory)
+
+    def _or_its_twin(
+        self, build: Build, call: BuildRequest, point: Mapping[str, int], memory: Table
+    ) -> Build | NoBuild:
+        """The build; or where another hint's is the same code, that one's name."""
         name, twin = _equal(build, call, memory, call.points) if point else ("", None)
         if twin is not None:
             build.release()
@@ -151,6 +190,10 @@ class Builder:
             if request.verdicts is not None and known is None and not code.verdict.unjudged:
                 request.verdicts.keep(build.identity(), code.verdict.wrong, code.verdict.digits)
         return code.verdict or Verdict(unjudged="its graph has not been run")
+
+    def _options_later(self) -> Mapping[str, Any]:
+        """Nothing is tuned by a process that has no GPU to itself, but for what is asked for."""
+        return self.options if self.options is not None else {}
 
     def _options(self, call: BuildRequest, point: Mapping[str, int]) -> Mapping[str, Any]:
         """A product is tuned at the hint, when it is compiled; any other kernel at its first run, whatever its size.

@@ -52,6 +52,8 @@ class Facts:
         self.states: FactMap[Hashable, int] = FactMap(table)  # key, or family -> looks since its state had changed
         self.constant_sizes: FactMap[Hashable, bool] = FactMap(table)  # families that cannot be traced with any size
         self.no_builds: FactMap[Hashable, Any] = FactMap(table)  # key of a build -> why there is none
+        self.ordered: FactMap[Hashable, Any] = FactMap(table)  # key of a build -> its trace, while others compile it
+        self.accounts: FactMap[Hashable, Any] = FactMap(table)  # family of calls -> the time that was spent in them
         self.sound: FactMap[Hashable, bool] = FactMap(table)  # builds that gave plain's numbers
         self.buckets: FactMap[Hashable, Choice] = FactMap(table)  # bucket -> what was chosen for a call in it
         self.survived: FactMap[tuple[str, Hashable], str] = FactMap(table)  # variant, key -> "", or what a worker said

@@ -232,6 +232,13 @@ class Table:
                 settled = self._with_its_builds(settled)
                 slot.entries = tuple(settled if one is entry else one for one in slot.entries)
 
+    def forget_learner(self, key: Hashable, learner: Learner) -> None:
+        """Forget the entry that this one learns for."""
+        with self.lock:
+            slot = self._slots.get(key)
+            if slot is not None:
+                slot.entries = tuple(entry for entry in slot.entries if entry.learner is not learner)
+
     def _evicted(self, slot: _Slot, key: Hashable) -> None:
         self._slots.pop(key, None)
         if self._fast_path is not None and slot.node is not None:

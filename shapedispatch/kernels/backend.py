@@ -116,6 +116,10 @@ class TritonKernel:
         keys = self.key_schema.keys or self._scouted(self._call(args, kwargs))
         return keys.key_of_bound(form, args[1:], kwargs)[0]
 
+    def family(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], key: Key) -> Hashable:
+        """Each key is one of its own: the configs of a kernel are made within the call."""
+        return key
+
     def _scouted(self, call: KernelCall) -> Specializer:
         """The key after heuristics, grid and pruning have been seen at work, on one config."""
         left = self._left(call)

@@ -52,6 +52,8 @@ class Resolved:
     isolate: bool
     judge: str
     learn: str
+    earn: float
+    builders: int
     regime: str
     pick: str | None
     hotpath: bool

@@ -6,6 +6,7 @@ A setting is a number, a word, a path or a name; no text in a file ever names co
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import isfinite
@@ -105,7 +106,7 @@ def _choice(name: str, built_in: str, *others: str) -> Setting:
 _FLAG, _COUNT = "true or false", "a whole number of at least 1"
 _HINTS = "a list of sizes of at least 2, a table of dim = such a list, or a list of tables of dim = size"
 _BUCKETS = 'a table of dim = "pow2", a step of at least 1, or a list of rising bounds'
-_LEARN, _RECORDING = ("now", "record"), ".jsonl"
+_LEARN, _RECORDING = ("now", "background", "record"), ".jsonl"
 _SHARE = _number(lambda share: 0 <= share <= 1)
 TABLE: Mapping[str, Setting] = MappingProxyType(
     {
@@ -133,6 +134,8 @@ TABLE: Mapping[str, Setting] = MappingProxyType(
                 f"one of {', '.join(map(_quoted, _LEARN))}, or the path of a record, which ends in {_RECORDING}",
                 words=True,
             ),
+            Setting("earn", 1.0, _number(lambda times: times >= 0), "a number of at least 0"),
+            Setting("builders", max(1, min(8, (os.cpu_count() or 1) // 4)), _size, _COUNT, per_kernel=False),
             _choice("regime", "stream", "graph", "auto", "device", "host", "sync"),
             Setting("pick", None, _text, "the name of a variant", words=True),
             # The C module is loaded for the process or not at all.

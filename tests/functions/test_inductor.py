@@ -20,7 +20,7 @@ X = torch.linspace(-1, 1, 32).reshape(4, 8)
 
 def generated_modules() -> set[int]:
     """The modules that Inductor has generated and not let go, by identity."""
-    from shapedispatch.functions.compile.inductor import PyCodeCache
+    from shapedispatch.functions.compile.code import PyCodeCache
 
     kept = [*PyCodeCache.modules, *getattr(PyCodeCache, "modules_no_attr", {}).values()]
     return {id(module) for module in kept}

@@ -27,7 +27,7 @@ from ..guards.object_guard import PlaceGuard, holds_and
 
 if TYPE_CHECKING:  # Dynamo and Inductor take seconds to import, which is for the first build to pay
     from ..guards.instance_guards import InstanceGuards
-    from .inductor import Code
+    from .code import Code
 
 __all__ = ["GRAPH", "PLAIN_TYPES", "Build", "NoBuild", "Trace", "same_closure"]
 

@@ -9,21 +9,18 @@ import re
 import sys
 import threading
 import warnings
-import weakref
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # of torch about torch, and no business of the call that comes first
-    from torch._inductor.codecache import CppPythonBindingsCodeCache, FxGraphCachePickler, PyCodeCache
     from torch._inductor.compile_fx import compile_fx, compile_fx_inner
-    from torch.compiler._cache import CacheArtifactManager
 
 from ...hit.call import past_wrappers
 from ...keys.key import any_autocast
+from .code import Code, generated_modules_kept
 from .graph import (
     allow_determinism,
     dtypes_of_numbers,
@@ -34,10 +31,16 @@ from .graph import (
     shared_outputs,
     take_unsafe_views,
 )
-from .graph_check import GraphCheck, Verdict
+from .graph_check import GraphCheck
 from .operators import decompositions, table_notes
 
-__all__ = ["Code", "compiler", "effects_only", "settings_identity", "skip_wrappers"]
+__all__ = [
+    "compiler",
+    "count_together",
+    "effects_only",
+    "settings_identity",
+    "skip_wrappers",
+]
 
 
 _autotuning_log = logging.getLogger("torch._inductor.select_algorithm")
@@ -47,56 +50,6 @@ _SILENT = {
     for name, value in {"autotune_num_choices_displayed": 0, "max_autotune_report_choices_stats": False}.items()
     if hasattr(torch._inductor.config, name)
 }
-# The end of a generated module: example inputs of the hint's size, and a loop over them.
-_BENCHMARK = re.compile(r"^def (?:get_args|benchmark_compiled_module)\(", re.MULTILINE)
-
-
-@dataclass(slots=True, weakref_slot=True)
-class Code:
-    """What one build consists of: its source texts (forward, then backward) and the modules that were generated.
-
-    They are let go at `release`, or when the last reference to this goes, as that of a dropped dispatcher does.
-    """
-
-    sources: list[str] = field(default_factory=list)
-    modules: list[Any] = field(default_factory=list)
-    only_views: bool = True
-    numbers: set[torch.dtype] = field(default_factory=set)
-    """What numbers that are inputs become."""
-    holders: int = 1
-    check: GraphCheck | None = None
-    """What its numbers are judged by; None once they have been."""
-    verdict: Verdict | None = None
-    notes: tuple[str, ...] = ()
-    """What is not known of the operators that it calls."""
-
-    def text(self) -> str:
-        """The code without comments, which number the compilation, and without Inductor's own benchmark of it."""
-        lines = [line for source in self.sources for line in _BENCHMARK.split(source)[0].splitlines()]
-        return "\n".join(line for line in lines if not line.lstrip().startswith("#"))
-
-    def __post_init__(self) -> None:
-        weakref.finalize(self, _forget, self.modules).atexit = False
-
-    def release(self) -> None:
-        """One that holds it lets go; with the last one go the generated modules."""
-        self.holders -= 1
-        if self.holders <= 0:
-            _forget(self.modules)
-
-
-def _forget(modules: list[Any]) -> None:
-    """Take generated modules out of Inductor's and Python's own caches, which never forget."""
-    for module in modules:
-        with contextlib.suppress(ValueError):
-            PyCodeCache.modules.remove(module)
-        for table in (sys.modules, getattr(PyCodeCache, "modules_no_attr", {})):
-            # A copy of the dict, not a list of its items: making a list may collect garbage, and that end up here.
-            for name in [name for name, value in table.copy().items() if value is module]:
-                table.pop(name, None)
-        if not any(other.__file__ == module.__file__ for other in list(PyCodeCache.modules)):
-            getattr(PyCodeCache, "linemaps", {}).pop(module.__file__, None)
-    modules.clear()
 
 
 def settings_identity() -> Hashable:
@@ -120,7 +73,7 @@ def compiler(options: Mapping[str, Any], code: Code) -> Compile:
         devices = {example.device.type for example in examples if isinstance(example, torch.Tensor)}
         code.notes = tuple(note for device in sorted(devices) for note in table_notes(device))
         written = torch.fx.GraphModule(gm, copy.deepcopy(gm.graph))  # Inductor changes the one that it is given
-        with _kept_by_inductor(code), _autotuning_quiet(), _recursion_limit_kept():
+        with generated_modules_kept(code), _autotuning_quiet(), _recursion_limit_kept():
             run = _compiled(gm, examples, patches, code, "size_asserts" not in options)
             if run is None:
                 run = _compiled(gm, examples, patches, code, trust=False)
@@ -129,30 +82,6 @@ def compiler(options: Mapping[str, Any], code: Code) -> Compile:
         return run
 
     return compile_graph
-
-
-@contextlib.contextmanager
-def _kept_by_inductor(code: Code) -> Iterator[None]:
-    """Note the modules that are generated inside, and have Inductor keep nothing else of what it compiles.
-
-    It keeps a copy of each file of its cache, in case that `torch.compiler.save_cache_artifacts` asks for them, how
-    each kernel for a CPU was compiled, which the generated module has loaded, and the class of each graph.
-    """
-    loaded = CppPythonBindingsCodeCache
-    modules, kernels = set(map(id, PyCodeCache.modules)), set(loaded.cache)
-    try:
-        with CacheArtifactManager.with_fresh_cache():
-            yield
-    finally:
-        code.modules += [module for module in PyCodeCache.modules if id(module) not in modules]
-        for key in [key for key in loaded.cache.copy() if key not in kernels]:
-            loaded.cache.pop(key, None)
-            name = f"{key}.{loaded.entry_function}"
-            sys.modules.pop(name, None)
-            getattr(loaded, "_loaded_module_names", set()).discard(name)
-        asked: dict[type, bool] = getattr(FxGraphCachePickler, "_pickleable_type_cache", {})
-        for kind in [kind for kind in asked.copy() if issubclass(kind, torch.fx.GraphModule)]:
-            asked.pop(kind, None)
 
 
 @contextlib.contextmanager
@@ -208,8 +137,9 @@ def _compiled(
     if trusted and _OPERATORS_RESULT.search(code.sources[0]):
         return None
     # Autocast is ambient, as the key has it: with any, AOTAutograd turns it off around the graph.
-    bare = len(inference) == len(code.sources) == 1 and only_computes() and not any_autocast()
-    return skip_wrappers(run, inference[0]) if bare else run
+    code.bare = len(inference) == len(code.sources) == 1 and only_computes() and not any_autocast()
+    code.record = getattr(run, "serialize", None)
+    return skip_wrappers(run, inference[0]) if code.bare else run
 
 
 def _one_graph(gm: torch.fx.GraphModule, examples: Sequence[Any], code: Code, kwargs: Mapping[str, Any]) -> Any:
@@ -218,7 +148,8 @@ def _one_graph(gm: torch.fx.GraphModule, examples: Sequence[Any], code: Code, kw
     shared = () if backward else shared_outputs(gm)
     compiled = compile_fx_inner(gm, examples, **kwargs)
     if shared:
-        _share_counts(compiled, shared)
+        code.shared = (shared, take_unsafe_views())
+        count_together(compiled, *code.shared)
     code.sources.append(getattr(compiled, "source_code", None) or "")
     # An operator asks when it runs, and Inductor's own code adds in no order only by this.
     if backward and code.sources[-1] and "atomic_add" not in code.sources[-1]:
@@ -226,13 +157,13 @@ def _one_graph(gm: torch.fx.GraphModule, examples: Sequence[Any], code: Code, kw
     return compiled
 
 
-def _share_counts(graph: Any, shared: Sequence[tuple[int, bool, int]]) -> None:
+def count_together(graph: Any, shared: Sequence[tuple[int, bool, int]], hidden: Sequence[int]) -> None:
     """Have outputs that share memory, as `shared_outputs` tells them, be seen as written where one of them is.
 
-    Autograd counts what is written into a tensor and its views, and refuses a backward that needs what was there. The
-    outputs of compiled code are tensors that count by themselves.
+    ``hidden`` are those of `take_unsafe_views`. Autograd counts what is written into a tensor and its views, and
+    refuses a backward that needs what was there. The outputs of compiled code are tensors that count by themselves.
     """
-    run, hidden = graph.current_callable, take_unsafe_views()
+    run = graph.current_callable
 
     def counting(inputs: list[Any]) -> tuple[Any, ...]:
         given = list(inputs)  # the code clears its list

@@ -47,7 +47,7 @@ from ..guards.object_guard import place_guards, registration_guards
 from .build import GRAPH, Trace
 from .graph import called, effects_of, forget_fakes, nodes, say_nothing_donated, unguarded_reads
 
-__all__ = ["GraphCompiler", "Replaced", "Untraceable", "trace"]
+__all__ = ["GraphCompiler", "Replaced", "Untraceable", "compiler_config", "trace"]
 
 GraphCompiler = Callable[[torch.fx.GraphModule, Sequence[Any]], Callable[..., Any]]
 

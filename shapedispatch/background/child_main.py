@@ -1,0 +1,61 @@
+"""What runs in a process of ours: it reads where a job lies, does it, writes the answer beside it, and says so.
+
+It ends itself when the other end of its pipe closes: by a thread that waits for nothing else.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+import resource
+import select
+import signal
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+__all__ = ["NICENESS", "answer_path", "main"]
+
+NICENESS = 10
+"""The caller's own threads come first, and a build does not starve beside them."""
+
+
+def answer_path(job: str) -> str:
+    """Where the answer to the job in this file lies."""
+    return f"{job}.answer"
+
+
+def main(reply_file: str, handler: str) -> None:
+    """Answer until there are no more jobs; ``handler`` is ``module:name`` of a function from bytes to bytes."""
+    replies, requests = int(reply_file), os.dup(0)
+    os.set_inheritable(replies, False)
+    with Path(os.devnull).open() as nothing:
+        os.dup2(nothing.fileno(), 0)
+    threading.Thread(target=_die_with, args=(requests,), daemon=True).start()
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    with contextlib.suppress(OSError):
+        os.nice(NICENESS)
+    module, _, name = handler.partition(":")
+    handle = getattr(importlib.import_module(module), name)
+    with os.fdopen(requests, "rb", buffering=0) as stream:
+        for line in iter(stream.readline, b""):
+            _answer(line.decode().rstrip("\n"), handle)
+            os.write(replies, line)
+
+
+def _answer(job: str, handle: Callable[[bytes], bytes]) -> None:
+    """Write the answer to a job, whole or not at all."""
+    answer = handle(Path(job).read_bytes())
+    unfinished = Path(f"{job}.part")
+    unfinished.write_bytes(answer)
+    unfinished.rename(answer_path(job))
+
+
+def _die_with(requests: int) -> None:
+    """End with the process that asks, and all that this one has started."""
+    poll = select.poll()
+    poll.register(requests, 0)
+    while not poll.poll():
+        pass
+    os.killpg(os.getpgrp(), signal.SIGKILL)

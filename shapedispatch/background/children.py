@@ -1,0 +1,245 @@
+"""Processes of our own that do jobs, a job at a time: bytes in, bytes out, and no thread of ours waits for them.
+
+Each is a fresh interpreter, never a fork, and leads a process group that is killed as a whole. Jobs and answers lie in
+a private folder; a line on a pipe says which. Whoever wants to know what has come asks `Children.poll`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import multiprocessing
+import os
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from .child_main import answer_path
+
+__all__ = ["Children", "NoChild", "Task", "why_no_children"]
+
+LIMIT_S = 900.0
+"""How long a job may take; one that hangs is ended with the process that does it."""
+JOBS_A_CHILD = 64
+"""After so many a process is ended and another started: what compiles does not give all its memory back."""
+
+
+class NoChild(Exception):
+    """No process can be started; the message is why."""
+
+
+@dataclass(eq=False)
+class Task:
+    """A job that is being done: ``answer`` when it is, ``failed`` with the reason where it never will be."""
+
+    job: bytes
+    answer: bytes | None = None
+    failed: str = ""
+    took_s: float = 0.0
+
+    @property
+    def over(self) -> bool:
+        """Whether there is nothing to wait for."""
+        return self.answer is not None or bool(self.failed)
+
+
+@dataclass(eq=False)
+class _Child:
+    process: subprocess.Popen[bytes]
+    replies: int
+    task: Task | None = None
+    path: str = ""
+    began_s: float = 0.0
+    jobs: int = 0
+
+
+@dataclass(eq=False)
+class _Family:
+    """What is ended when nobody holds the children any more, at exit at the latest: it may not hold them itself."""
+
+    owner: int = field(default_factory=os.getpid)
+    members: list[_Child] = field(default_factory=list)
+    folder: str = ""
+
+    def end(self) -> None:
+        """Kill each group, so that nothing is left of what a job has started."""
+        members, self.members = self.members, []
+        folder, self.folder = self.folder, ""
+        if self.owner != os.getpid():  # a fork's: they are its parent's
+            return
+        for child in members:
+            _end(child)
+        if folder:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+class Children:
+    """At most ``most`` processes that do jobs by ``handler``, as `child_main.main` takes it; started when needed."""
+
+    def __init__(
+        self,
+        handler: str,
+        most: int,
+        limit_s: float = LIMIT_S,
+        clock_s: Callable[[], float] = time.monotonic,
+        start: Callable[[str], tuple[subprocess.Popen[bytes], int]] | None = None,
+    ) -> None:
+        self.handler, self.most, self.limit_s = handler, most, limit_s
+        self._clock_s, self._start = clock_s, start or _started
+        self._family = _Family()
+        self._numbers = 0
+        weakref.finalize(self, self._family.end)
+
+    def free(self) -> bool:
+        """Whether a job would be begun now."""
+        return any(child.task is None for child in self._family.members) or len(self._family.members) < self.most
+
+    def begin(self, job: bytes) -> Task:
+        """Have a job done, if one is `free`; raises NoChild."""
+        if reason := why_no_children():
+            raise NoChild(reason)
+        child = next((one for one in self._family.members if one.task is None), None)
+        try:
+            child = child or self._another()
+            child.path = self._written(job)
+            os.write(child.process.stdin.fileno(), f"{child.path}\n".encode())  # type: ignore[union-attr]  # it is a pipe
+        except OSError as error:
+            if child is not None:
+                self._remove(child)
+            raise NoChild(f"no process can be asked to build: {error}") from None
+        child.task, child.began_s, child.jobs = Task(job), self._clock_s(), child.jobs + 1
+        return child.task
+
+    def poll(self) -> bool:
+        """Note what has come of jobs, without waiting; whether any has come to an end."""
+        working = [child for child in self._family.members if child.task is not None]
+        for child in working:
+            self._look_at(child)
+        return any(child.task is None for child in working)
+
+    def wait(self, timeout_s: float) -> None:
+        """Until something comes, or so long."""
+        files = [child.replies for child in self._family.members if child.task is not None]
+        if files:
+            select.select(files, [], [], max(0.0, timeout_s))
+
+    def close(self) -> None:
+        """End all of them now."""
+        for child in self._family.members:
+            if child.task is not None:
+                child.task.failed = "the process that built it was ended"
+        self._family.end()
+
+    def _another(self) -> _Child:
+        process, replies = self._start(self.handler)
+        child = _Child(process, replies)
+        self._family.members.append(child)
+        return child
+
+    def _written(self, job: bytes) -> str:
+        if not self._family.folder:
+            self._family.folder = tempfile.mkdtemp(prefix="shapedispatch-")
+        self._numbers += 1
+        path = Path(self._family.folder) / str(self._numbers)
+        path.write_bytes(job)
+        return str(path)
+
+    def _look_at(self, child: _Child) -> None:
+        """What has come of its job, if anything; one that is over, hangs or has ended gives its place free."""
+        task = child.task
+        assert task is not None
+        task.took_s = self._clock_s() - child.began_s
+        if select.select([child.replies], [], [], 0)[0]:
+            if os.read(child.replies, 1 << 12):
+                self._take_answer(child, task)
+            else:
+                task.failed = f"the process that built it was ended by {_ending(child.process)}"
+                self._remove(child)
+        elif task.took_s > self.limit_s:
+            task.failed = f"it was not built after {self.limit_s:g} s"
+            self._remove(child)
+
+    def _take_answer(self, child: _Child, task: Task) -> None:
+        try:
+            task.answer = Path(answer_path(child.path)).read_bytes()
+        except OSError as error:
+            task.failed = f"what was built cannot be read: {error}"
+        for path in (child.path, answer_path(child.path)):
+            with contextlib.suppress(OSError):
+                Path(path).unlink()
+        child.task = None
+        if child.jobs >= JOBS_A_CHILD:
+            self._remove(child)
+
+    def _remove(self, child: _Child) -> None:
+        child.task = None
+        if child in self._family.members:
+            self._family.members.remove(child)
+        _end(child)
+
+
+def why_no_children() -> str:
+    """Why this process may start none, if so."""
+    if multiprocessing.current_process().daemon:
+        return "a daemonic process, as one that loads data is, starts no others"
+    return ""
+
+
+# One process is one thread's work; and what is decorated, and imported there, runs as written.
+_START = """
+import json, os, sys
+os.environ.update(TORCHINDUCTOR_COMPILE_THREADS="1", SHAPEDISPATCH_MODE="off")
+sys.path[:] = json.loads(sys.argv[1])
+from shapedispatch.background.child_main import main
+main(sys.argv[2], sys.argv[3])
+"""
+
+
+def _started(handler: str) -> tuple[subprocess.Popen[bytes], int]:
+    """A process that is starting, and where it says what it has done."""
+    replies, theirs = os.pipe()
+    try:
+        process = subprocess.Popen(
+            [sys.executable, "-c", _START, json.dumps(sys.path), str(theirs), handler],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            pass_fds=(theirs,),
+            start_new_session=True,
+        )
+    except BaseException:
+        os.close(replies)
+        raise
+    finally:
+        os.close(theirs)
+    return process, replies
+
+
+def _ending(process: subprocess.Popen[Any]) -> str:
+    """How a process ended that has closed its pipe."""
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(1.0)
+    status = process.poll()
+    if status is None:
+        return "itself"
+    return signal.Signals(-status).name if status < 0 else f"itself, with status {status}"
+
+
+def _end(child: _Child) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(child.process.pid, signal.SIGKILL)
+    child.process.wait()
+    if child.process.stdin is not None:
+        with contextlib.suppress(OSError):
+            child.process.stdin.close()
+    with contextlib.suppress(OSError):
+        os.close(child.replies)

@@ -1,0 +1,199 @@
+"""What is to be built, and not by whoever calls: orders, done one after another, the one that is worth most first.
+
+An order is put where so much time was spent that the build would have paid for itself: by then no more is lost than a
+build costs, whatever comes (the ski rental's rule). What a build costs is what builds have cost so far.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from .children import Children, NoChild, Task
+
+__all__ = ["Costs", "Order", "Orders", "shared"]
+
+MOST_QUEUED = 256
+"""Orders beyond so many are not taken: what is worth it is ordered again."""
+POLL_S = 0.02
+"""How often a caller looks what has come, at most."""
+HANDLER = "shapedispatch.functions.compile.remote:compiled"
+
+
+@dataclass(slots=True)
+class Costs:
+    """What a build has cost so far, in seconds of the caller's time: a moving mean, from a guess on.
+
+    ``here_s`` is what a trace takes in a call. A process that builds takes one of the ``cores`` from the program for
+    ``child_s``.
+    """
+
+    here_s: float = 0.3
+    child_s: float = 8.0
+    cores: int = field(default_factory=lambda: os.cpu_count() or 1)
+
+    def build_s(self) -> float:
+        """What one more build will cost."""
+        return self.here_s + self.child_s / self.cores
+
+    def note(self, *, here_s: float | None = None, child_s: float | None = None) -> None:
+        """One more."""
+        if here_s is not None:
+            self.here_s += (here_s - self.here_s) / 4
+        if child_s is not None:
+            self.child_s += (child_s - self.child_s) / 4
+
+
+@dataclass(eq=False)
+class Order:
+    """One build of a dispatcher's: ``worth_s`` tells how much time has been spent where it would be used."""
+
+    owner: str
+    variant: str
+    job: bytes
+    worth_s: Callable[[], float]
+    done: Callable[[], None]
+    """Called once, when it is ``over``."""
+    answer: bytes | None = None
+    failed: str = ""
+    again: bool = False
+    """Whether it failed for a reason that is none of the build's, so that another order may come to more."""
+    task: Task | None = None
+
+    @property
+    def over(self) -> bool:
+        """Whether there is nothing more to wait for."""
+        return self.answer is not None or bool(self.failed)
+
+    def progress(self) -> str:
+        """How far it is, for a person."""
+        if self.over:
+            return self.failed or "built"
+        return "queued" if self.task is None else f"being built for {self.task.took_s:.0f} s"
+
+
+class Orders:
+    """The orders of this process. An order that nobody holds any more is not built."""
+
+    def __init__(self, children: Callable[[], Children], clock_s: Callable[[], float] = time.monotonic) -> None:
+        self._children_of, self._clock_s = children, clock_s
+        self.costs = Costs()
+        self.built = 0
+        self._reset()
+        _all.add(self)
+
+    def _reset(self) -> None:
+        self._lock = threading.Lock()
+        self._children: Children | None = None
+        self._queue: list[weakref.ref[Order]] = []
+        self._working: list[Order] = []
+        self._next_poll_s = 0.0
+
+    def put(self, order: Order) -> None:
+        """Have it built, as soon as its turn comes."""
+        with self._lock:
+            if sum(one() is not None for one in self._queue) >= MOST_QUEUED:
+                order.failed, order.again = f"{MOST_QUEUED} builds are queued already", True
+            else:
+                self._queue.append(weakref.ref(order))
+        self.poll(now=True)
+
+    def poll(self, now: bool = False) -> None:
+        """Note what has been built, and begin what may be; does nothing where another thread does it, or just did."""
+        time_s = self._clock_s()
+        if not (now or time_s >= self._next_poll_s) or not self._lock.acquire(blocking=False):
+            return
+        try:
+            self._next_poll_s = time_s + POLL_S
+            finished = self._collected()
+            self._begin()
+        finally:
+            self._lock.release()
+        for order in finished:
+            order.done()
+
+    def _collected(self) -> list[Order]:
+        if self._children is not None:
+            self._children.poll()
+        finished = [order for order in self._working if order.task is not None and order.task.over]
+        for order in finished:
+            assert order.task is not None
+            order.answer, order.failed = order.task.answer, order.task.failed
+            self.costs.note(child_s=order.task.took_s)
+            self.built += order.answer is not None
+        self._working = [order for order in self._working if order not in finished]
+        return finished
+
+    def _begin(self) -> None:
+        while queued := self.queued():
+            self._children = self._children or self._children_of()
+            if not self._children.free():
+                return
+            order = max(queued, key=lambda one: one.worth_s())
+            self._queue = [one for one in self._queue if one() not in (None, order)]
+            try:
+                order.task = self._children.begin(order.job)
+            except NoChild as reason:
+                order.failed = str(reason)
+                order.task = Task(order.job, failed=str(reason))
+            self._working.append(order)
+
+    def queued(self) -> list[Order]:
+        """Those that wait for their turn."""
+        return [order for one in self._queue if (order := one()) is not None]
+
+    def pending(self) -> list[Order]:
+        """Those that are queued or being built."""
+        return [*self._working, *self.queued()]
+
+    def of(self, owner: str | None) -> list[Order]:
+        """Those that are pending for one dispatcher; for all, where none is named."""
+        return [order for order in self.pending() if owner in (None, order.owner)]
+
+    def wait(self, owner: str | None, timeout_s: float | None) -> bool:
+        """Until nothing is pending for this dispatcher (or for any), or so long; whether nothing is."""
+        end_s = None if timeout_s is None else self._clock_s() + timeout_s
+        while True:
+            self.poll(now=True)
+            if not self.of(owner):
+                return True
+            left_s = 0.1 if end_s is None else min(0.1, end_s - self._clock_s())
+            if left_s <= 0:
+                return False
+            if self._children is not None:
+                self._children.wait(left_s)
+
+    def close(self) -> None:
+        """Give up all that is pending, and end the processes."""
+        with self._lock:
+            if self._children is not None:
+                self._children.close()
+            for order in self.pending():
+                order.failed, order.again = order.failed or "building was given up", True
+            self._queue, self._working = [], []
+
+
+_all: weakref.WeakSet[Orders] = weakref.WeakSet()
+_shared: list[Orders] = []
+
+
+def shared(most: Callable[[], int]) -> Orders:
+    """The orders of this process, which at most so many processes build."""
+    if not _shared:
+        _shared.append(Orders(lambda: Children(HANDLER, most())))
+    return _shared[0]
+
+
+def _after_fork() -> None:
+    """What the parent has ordered is the parent's: the child orders it again where that is worth it."""
+    for orders in list(_all):
+        for order in [*orders._working, *orders.queued()]:
+            order.failed, order.again = "it was ordered before a fork", True
+        orders._reset()
+
+
+os.register_at_fork(after_in_child=_after_fork)

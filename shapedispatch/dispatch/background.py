@@ -1,0 +1,218 @@
+"""Learning that stops no call: a key runs the best that is known, and what its calls take decides what is made for it.
+
+Nothing is made before time was spent that it would have saved. A class of calls earns a trace, which is made in one of
+its calls, and with it builds, which other processes compile; a key earns a build for its very sizes. What has been
+built is looked at in the next call, and judged like any other.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
+
+from ..autotune.choose import PlainRaised
+from ..background import imports
+from ..background.orders import Order, Orders
+from ..errors import where_raised
+from ..hit.table import Entry
+from ..keys.key import Bypass, Key
+from ..private import why_off
+from ..records import Choice
+from ..shapes.dims import DimsMismatch
+from .context import DispatcherParts, capturing
+from .miss import decide, tuning_lock
+
+__all__ = ["Account", "Waiting", "at_once"]
+
+_T = TypeVar("_T")
+OFFER_S = 0.002
+"""What it takes to see which builds may run a call: a key earns that first, where builds of its class are there."""
+
+
+@dataclass(slots=True, eq=False)
+class Account:
+    """What a class of calls has spent, in seconds, and what makes it worth a trace; ``news`` counts what was built."""
+
+    spent_s: float = 0.0
+    next_s: float = 0.0
+    news: int = 0
+
+    def landed(self) -> None:
+        """Something that was ordered is over."""
+        self.news += 1
+
+
+@dataclass(slots=True)
+class Allowance:
+    """What one look at a call may order, as `backend.Later`: at most one trace, if that is worth it."""
+
+    core: DispatcherParts
+    orders: Orders
+    account: Account
+    may_trace: bool
+    exact: bool
+    short: bool = False
+    """Whether something was left out for want of worth."""
+    exact_short: bool = False
+    waits: list[str] = field(default_factory=list)
+
+    def worth_exact(self) -> bool:
+        """See `backend.Later`."""
+        self.exact_short |= not self.exact
+        return self.exact
+
+    def trace(self, make: Callable[[], _T]) -> _T | None:
+        """See `backend.Later`."""
+        if not self.may_trace:
+            self.short = True
+            return None
+        self.may_trace = False
+        began_s = time.perf_counter()
+        try:
+            return make()
+        finally:
+            self.orders.costs.note(here_s=time.perf_counter() - began_s)
+            self.account.next_s = self.account.spent_s + self.orders.costs.build_s() * self.core.earn()
+
+    def order(self, variant: str, job: bytes) -> Order:
+        """See `backend.Later`."""
+        account = self.account
+        order = Order(self.core.backend.name, variant, job, lambda: account.spent_s, account.landed)
+        self.orders.put(order)
+        return order
+
+    def goes_on(self) -> bool:
+        """See `backend.Later`."""
+        return self.short or self.exact_short or bool(self.waits)
+
+    def waits_for(self, order: Order) -> str:
+        """See `backend.Later`."""
+        self.waits.append(order.variant)
+        return f"it is {order.progress()}"
+
+
+@dataclass(slots=True, eq=False)
+class Waiting:
+    """What a key runs meanwhile: ``run``, whose calls are timed by the host's clock."""
+
+    core: DispatcherParts
+    key: Key
+    account: Account
+    run: Callable[..., Any]
+    now: Entry | None = None
+    """The entry that it runs, where that is more than plain."""
+    spent_s: float = 0.0
+    next_s: float = math.inf
+    short: bool = True
+    news: int = 0
+    failed: str = ""
+    clock_s: Callable[[], float] = time.perf_counter
+
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
+        """Run the call once, having looked first whether there is something better for it, if that is due."""
+        run = self._decided_again(args, kwargs) if self._due() else self.run
+        began_s = self.clock_s()
+        try:
+            return run(*args, **kwargs)
+        finally:
+            took_s = self.clock_s() - began_s
+            self.spent_s += took_s
+            self.account.spent_s += took_s
+
+    def _due(self) -> bool:
+        account = self.account
+        self.core.orders().poll()
+        if self.failed:
+            return False
+        worth = self.short and account.spent_s >= account.next_s
+        return account.news != self.news or self.spent_s >= self.next_s or (worth and imports.compiler.ready())
+
+    def _decided_again(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Callable[..., Any]:
+        """What runs the call, after a look at what there is; what fails in here is no business of the call."""
+        try:
+            with tuning_lock.if_free() as free:
+                if free and not self.core.frozen:
+                    return decide_again(self, args, kwargs) or self.run
+        except (Bypass, PlainRaised) as reason:
+            self.failed = str(reason)
+        except Exception as error:  # noqa: BLE001 - the one boundary, as in `dispatcher`: the reason is kept
+            self.failed = where_raised(error)
+            self.core.table.log.warn_failed("deciding", self.failed)
+        return self.run
+
+    def choice(self, begun: Choice) -> Choice:
+        """See `table.Learner`."""
+        choice = begun if self.now is None else self.now.now()
+        spent = f"{self.account.spent_s:.3g} s were spent on such calls, {self.spent_s:.3g} s of them here"
+        worth = f"; a build is ordered at {self.account.next_s:.3g} s" if self.short and not self.failed else ""
+        why = (f"nothing more is made for it: {self.failed}",) if self.failed else ()
+        return replace(choice, notes=(*choice.notes, spent + worth, *why))
+
+    def pinned(self, begun: Choice) -> Entry:
+        """See `table.Learner`."""
+        if self.now is None:
+            return Entry(self.run, None, self.choice(begun), any_state=True)
+        return self.now if self.now.learner is None else self.now.learner.pinned(self.now.choice)
+
+
+def at_once(core: DispatcherParts, key: Key, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Entry | None:
+    """The entry that runs plain, and notes what that takes; None where calls of this dispatcher are decided now."""
+    if not core.in_background():
+        return None
+    try:
+        account = account_of(core, core.backend.family(args, kwargs, key))
+        sizes = core.backend.sizes(args, kwargs)
+    except DimsMismatch as misfit:
+        raise Bypass(str(misfit)) from None
+    waiting = Waiting(core, key, account, core.backend.plain, news=account.news)
+    waiting.next_s = OFFER_S if account.news else math.inf
+    choice = Choice("plain", "learning", sizes, key)
+    entry = Entry(waiting, None, choice, any_state=True, learner=waiting)
+    core.table.count("misses", "learning in the background")
+    core.table.publish(key, entry)
+    return entry
+
+
+def account_of(core: DispatcherParts, family: Any) -> Account:
+    """That of a class of calls."""
+    found: Account | None = core.table.facts.accounts.get(family)
+    if found is None:
+        found = core.table.facts.accounts[family] = Account(next_s=core.orders().costs.build_s() * core.earn())
+    return found
+
+
+def decide_again(waiting: Waiting, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Callable[..., Any] | None:
+    """Decide the call with what is there, and order what is worth it; what runs it now, or None as before."""
+    core, account = waiting.core, waiting.account
+    ctx = core.ctx(waiting.key, args, kwargs)
+    if capturing(ctx.device):
+        return None
+    if why := why_off("builds elsewhere"):
+        raise Bypass(why)
+    waiting.news = account.news
+    build_s = core.orders().costs.build_s() * core.earn()
+    may_trace = account.spent_s >= account.next_s and imports.compiler.ready()
+    allowance = Allowance(core, core.orders(), account, may_trace, waiting.spent_s >= build_s)
+    entry = decide(replace(ctx, later=allowance, kept=_Keeper(waiting, allowance)))
+    core.table.forget_learner(waiting.key, waiting)
+    return entry.run.run if isinstance(entry.run, Waiting) else entry.run
+
+
+@dataclass(slots=True)
+class _Keeper:
+    """What is made of a choice before it is published: one that may be bettered yet goes on being waited for."""
+
+    waiting: Waiting
+    allowance: Allowance
+
+    def __call__(self, entry: Entry) -> Entry:
+        """The entry itself, or one that runs it and waits."""
+        before, allowance = self.waiting, self.allowance
+        if not allowance.goes_on() or entry.run is None:
+            return entry
+        next_s = allowance.orders.costs.build_s() * before.core.earn() if allowance.exact_short else math.inf
+        waiting = replace(before, run=entry.run, now=entry, short=allowance.short, next_s=next_s)
+        return replace(entry, run=waiting, learner=waiting)

@@ -1,0 +1,137 @@
+"""Compiled code as bytes: what one process has compiled is loaded by another, which runs it as if it were its own.
+
+AOTAutograd's own record of a compiled graph, with Inductor's code in it, is what crosses; `inductor.Code` tells what
+our compiler has done around it, and the same is done here again. The names by which AOTAutograd's cache is made to
+give that record stand here: where a release has others, nothing is compiled elsewhere.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import pickle
+import tempfile
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch._functorch.config
+import torch._inductor.config
+from torch._functorch._aot_autograd import autograd_cache
+from torch._guards import TracingContext, tracing
+from torch._inductor.cudagraph_utils import BoxedDeviceIndex
+from torch._inductor.utils import BoxedBool
+from torch._subclasses import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+from .code import Code, generated_modules_kept
+from .inductor import count_together, skip_wrappers
+
+__all__ = ["Artifact", "NotSaved", "ShapeConditions", "loaded", "recorded", "saved"]
+
+Run = Callable[..., Any]
+
+
+class NotSaved(Exception):
+    """Compiled code cannot be handed to another process; the message is why."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShapeConditions:
+    """What compiled code asks of the sizes that it is called with: an expression of the graph's whole numbers.
+
+    ``places`` are the positions of those among the graph's inputs.
+    """
+
+    expression: str
+    places: tuple[int, ...]
+
+    def hold(self, inputs: Sequence[Any]) -> bool:
+        """Whether these inputs of the graph are such sizes."""
+        if not self.expression:
+            return True
+        return bool(ShapeEnv().evaluate_guards_expression(self.expression, [inputs[place] for place in self.places]))
+
+
+@dataclass(frozen=True, slots=True)
+class Artifact:
+    """Compiled code, what is to be known of it, and of which sizes it is right."""
+
+    entry: bytes
+    code: Code
+    conditions: ShapeConditions
+
+
+def ready_to_load() -> None:
+    """Find out now what the first load of code for a CPU asks: which instructions this one has, and where headers lie.
+
+    Inductor compiles and runs programs for that, and remembers for the process what they say.
+    """
+    with contextlib.suppress(Exception):  # whatever it is, a load meets it again, and says so
+        importlib.import_module("torch.utils.cpp_extension")
+        importlib.import_module("torch._inductor.cpu_vec_isa").pick_vec_isa()
+
+
+@contextlib.contextmanager
+def recorded() -> Iterator[None]:
+    """Have what is compiled inside be recorded, and nothing that was compiled before be taken in its place.
+
+    AOTAutograd's cache is pointed at a folder of its own, and asked by a key that no graph has, for all threads.
+    """
+    cache: Any = autograd_cache
+    folder_of, key_of = vars(cache.AOTAutogradCache)["_get_tmp_dir"], cache.autograd_cache_key
+    kept = {"enable_autograd_cache": True, "bundled_autograd_cache": True, "strict_autograd_cache": True}
+    with tempfile.TemporaryDirectory() as folder, torch._functorch.config.patch(kept):
+        try:
+            cache.AOTAutogradCache._get_tmp_dir = staticmethod(lambda *_: folder)
+            cache.autograd_cache_key = lambda *_, **__: (f"a{uuid.uuid4().hex}", [])
+            yield
+        finally:
+            cache.AOTAutogradCache._get_tmp_dir, cache.autograd_cache_key = folder_of, key_of
+
+
+def saved(code: Code, examples: Sequence[Any]) -> Artifact:
+    """What was compiled inside `recorded` of a graph with these inputs, for `loaded`; raises NotSaved."""
+    if code.record is None:
+        raise NotSaved("this torch keeps no record of what was compiled")
+    entry = code.record()
+    for name in ("aot_joint_graph_str", "aot_forward_graph_str", "aot_backward_graph_str"):
+        if hasattr(entry, name):
+            setattr(entry, name, None)  # for a log that nobody reads: to render it takes longer than to load
+    conditions = _conditions(entry, examples)
+    try:
+        return Artifact(pickle.dumps(entry), code, conditions)
+    except Exception as error:  # noqa: BLE001 - whatever pickling raises is the reason
+        raise NotSaved(f"what was compiled cannot be sent: {type(error).__name__}: {error}") from None
+
+
+def _conditions(entry: Any, examples: Sequence[Any]) -> ShapeConditions:
+    """Those that tracing and Inductor have come to; raises NotSaved where a size has become a constant."""
+    places = tuple(i for i, one in enumerate(examples) if isinstance(one, torch.SymInt))
+    for place in places:
+        node = examples[place].node
+        if node.shape_env.replace(node.expr).is_number:
+            raise NotSaved("a size that varies has become a constant of its code")
+    return ShapeConditions(entry.guards_expr or "", places)
+
+
+def loaded(artifact: Artifact, code: Code) -> Run:
+    """The compiled graph; ``code`` is filled in as `inductor.compiler` does. Must run under the lock of building."""
+    code.take(artifact.code)
+    entry = pickle.loads(artifact.entry)
+    entry.guards_expr = None  # asked by `ShapeConditions`, of each class of calls
+    how = {"cudagraphs": BoxedBool(False), "boxed_forward_device_index": BoxedDeviceIndex(None)}
+    context = TracingContext(FakeTensorMode(shape_env=ShapeEnv()))
+    known = torch._inductor.config.patch(unsafe_skip_cache_dynamic_shape_guards=True)
+    with generated_modules_kept(code), tracing(context), known:
+        whole = entry.wrap_post_compile([], entry.sanitized_aot_config, how)
+    graph = entry.compiled_fw.result
+    if code.shared is not None:
+        count_together(graph, *code.shared)
+
+    def run(*inputs: Any) -> Any:
+        return whole(list(inputs))
+
+    return skip_wrappers(run, graph) if code.bare else run

@@ -1,0 +1,123 @@
+"""The code that one build consists of, as this process holds it: its text, and the modules that were generated."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import sys
+import warnings
+import weakref
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # of torch about torch, and no business of the call that comes first
+    from torch._inductor.codecache import CppPythonBindingsCodeCache, FxGraphCachePickler, PyCodeCache
+    from torch.compiler._cache import CacheArtifactManager
+
+from .graph_check import GraphCheck, Verdict
+
+__all__ = ["Code", "generated_modules_kept"]
+
+# The end of a generated module: example inputs of the hint's size, and a loop over them.
+_BENCHMARK = re.compile(r"^def (?:get_args|benchmark_compiled_module)\(", re.MULTILINE)
+
+
+@dataclass(slots=True, weakref_slot=True)
+class Code:
+    """What one build consists of: its source texts (forward, then backward) and the modules that were generated.
+
+    They are let go at `release`, or when the last reference to this goes, as that of a dropped dispatcher does.
+    """
+
+    sources: list[str] = field(default_factory=list)
+    modules: list[Any] = field(default_factory=list)
+    only_views: bool = True
+    numbers: set[torch.dtype] = field(default_factory=set)
+    """What numbers that are inputs become."""
+    holders: int = 1
+    check: GraphCheck | None = None
+    """What its numbers are judged by; None once they have been."""
+    verdict: Verdict | None = None
+    notes: tuple[str, ...] = ()
+    """What is not known of the operators that it calls."""
+    shared: tuple[tuple[tuple[int, bool, int], ...], tuple[int, ...]] | None = None
+    """Which outputs share memory, and which hide that they are views, as `count_together` takes them."""
+    bare: bool = False
+    """Whether AOTAutograd has nothing to do around a run, as far as can be told before one."""
+    record: Callable[[], Any] | None = None
+    """Gives AOTAutograd's record of what was compiled, where one is kept."""
+
+    def take(self, other: Code) -> None:
+        """Be of what that one says, which was compiled in another process."""
+        for name in _OF_THE_CODE:
+            setattr(self, name, getattr(other, name))
+
+    def __reduce__(self) -> tuple[Callable[..., Code], tuple[Any, ...]]:
+        """For another process, where there are no modules of it."""
+        return _described, tuple(getattr(self, name) for name in _OF_THE_CODE)
+
+    def text(self) -> str:
+        """The code without comments, which number the compilation, and without Inductor's own benchmark of it."""
+        lines = [line for source in self.sources for line in _BENCHMARK.split(source)[0].splitlines()]
+        return "\n".join(line for line in lines if not line.lstrip().startswith("#"))
+
+    def __post_init__(self) -> None:
+        weakref.finalize(self, _forget, self.modules).atexit = False
+
+    def release(self) -> None:
+        """One that holds it lets go; with the last one go the generated modules."""
+        self.holders -= 1
+        if self.holders <= 0:
+            _forget(self.modules)
+
+
+_OF_THE_CODE = ("sources", "only_views", "numbers", "notes", "shared", "bare")
+
+
+def _described(*values: Any) -> Code:
+    code = Code()
+    for name, value in zip(_OF_THE_CODE, values, strict=True):
+        setattr(code, name, value)
+    return code
+
+
+def _forget(modules: list[Any]) -> None:
+    """Take generated modules out of Inductor's and Python's own caches, which never forget."""
+    for module in modules:
+        with contextlib.suppress(ValueError):
+            PyCodeCache.modules.remove(module)
+        for table in (sys.modules, getattr(PyCodeCache, "modules_no_attr", {})):
+            # A copy of the dict, not a list of its items: making a list may collect garbage, and that end up here.
+            for name in [name for name, value in table.copy().items() if value is module]:
+                table.pop(name, None)
+        if not any(other.__file__ == module.__file__ for other in list(PyCodeCache.modules)):
+            getattr(PyCodeCache, "linemaps", {}).pop(module.__file__, None)
+    modules.clear()
+
+
+@contextlib.contextmanager
+def generated_modules_kept(code: Code) -> Iterator[None]:
+    """Note the modules that are generated inside, and have Inductor keep nothing else of what it compiles.
+
+    It keeps a copy of each file of its cache, in case that `torch.compiler.save_cache_artifacts` asks for them, how
+    each kernel for a CPU was compiled, which the generated module has loaded, and the class of each graph.
+    """
+    loaded = CppPythonBindingsCodeCache
+    modules, kernels = set(map(id, PyCodeCache.modules)), set(loaded.cache)
+    try:
+        with CacheArtifactManager.with_fresh_cache():
+            yield
+    finally:
+        code.modules += [module for module in PyCodeCache.modules if id(module) not in modules]
+        for key in [key for key in loaded.cache.copy() if key not in kernels]:
+            loaded.cache.pop(key, None)
+            name = f"{key}.{loaded.entry_function}"
+            sys.modules.pop(name, None)
+            getattr(loaded, "_loaded_module_names", set()).discard(name)
+        asked: dict[type, bool] = getattr(FxGraphCachePickler, "_pickleable_type_cache", {})
+        for kind in [kind for kind in asked.copy() if issubclass(kind, torch.fx.GraphModule)]:
+            asked.pop(kind, None)

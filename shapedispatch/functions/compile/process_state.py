@@ -1,0 +1,103 @@
+"""What a compilation depends on beside its graph: the state around the call, torch's settings and Inductor's.
+
+Another process is set as this one is, asked what it is now, and refuses where that is not the same.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Hashable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch._inductor.config
+
+from ...keys.key import ambient
+from ..guards.guard_filter import config_guards
+
+__all__ = ["ProcessState", "StateDiffers"]
+
+
+class StateDiffers(Exception):
+    """This process cannot be set as the one was that asks; the message is how it differs."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessState:
+    """The state of one process, by value: ``ambient`` is `key.ambient`'s, ``inductor`` are Inductor's settings."""
+
+    ambient: Any
+    torch_settings: Any
+    precision: str
+    threads: int
+    device: int | None
+    inductor: dict[str, Any]
+
+    @classmethod
+    def now(cls, around: Hashable) -> ProcessState:
+        """This process's, where ``around`` is the call's ambient state."""
+        device = torch.cuda.current_device() if torch.cuda.is_initialized() else None
+        precision, threads = torch.get_float32_matmul_precision(), torch.get_num_threads()
+        return cls(around, _read_settings(), precision, threads, device, _inductor_settings())
+
+    @contextlib.contextmanager
+    def entered(self) -> Iterator[None]:
+        """This process in that state, as long as the block runs; raises StateDiffers.
+
+        What belongs to the process and not to the block stays set: the next job sets it anew.
+        """
+        default, grad, inference, autocast, deterministic, dtype, cuda, mkldnn, *_ = self.ambient
+        torch.set_default_device(default)
+        torch.set_default_dtype(dtype)
+        torch.set_num_threads(self.threads)
+        if torch.get_float32_matmul_precision() != self.precision:
+            torch.set_float32_matmul_precision(self.precision)
+        torch.backends.cuda.matmul.fp32_precision = cuda
+        torch.backends.mkldnn.matmul.fp32_precision = mkldnn  # type: ignore[attr-defined]  # made by the module
+        _set_determinism(deterministic)
+        if self.device is not None:
+            torch.cuda.set_device(self.device)
+        with contextlib.ExitStack() as modes:
+            modes.enter_context(torch.inference_mode(inference))
+            modes.enter_context(torch.set_grad_enabled(grad))
+            *casts, cached = autocast or (False,)
+            for name, cast in casts:
+                modes.enter_context(torch.autocast(name, dtype=cast, cache_enabled=cached))
+            here = _inductor_settings()
+            changed = {name: value for name, value in self.inductor.items() if here.get(name) != value}
+            modes.enter_context(torch._inductor.config.patch(changed))
+            self._compare()
+            yield
+
+    def _compare(self) -> None:
+        """Raises StateDiffers where setting it has not made it so."""
+        here = ambient()
+        if here != self.ambient:
+            raise StateDiffers(f"the state around the call is {here} there, and {self.ambient} here")
+        if _read_settings() != self.torch_settings:
+            raise StateDiffers("kernels of attention, or autocast's own dtypes, are set otherwise here")
+
+
+def _set_determinism(deterministic: Any) -> None:
+    if not deterministic:
+        torch.use_deterministic_algorithms(False)
+        return
+    warn_only, fill = deterministic
+    torch.use_deterministic_algorithms(True, warn_only=warn_only)
+    torch.utils.deterministic.fill_uninitialized_memory = fill  # type: ignore[attr-defined]  # the module's property
+
+
+def _read_settings() -> Any:
+    """What a graph may take in while it is traced, by value."""
+    return tuple(guard.value for guard in config_guards(("_enter_autocast", "scaled_dot_product_attention")))
+
+
+_OF_THE_PROCESS = frozenset({"compile_threads", "worker_start_method", "quiesce_async_compile_pool"})
+"""How a process compiles, and not what: each has its own."""
+
+
+def _inductor_settings() -> dict[str, Any]:
+    """Inductor's settings, by name."""
+    settings = torch._inductor.config.get_config_copy()
+    return {name: value for name, value in settings.items() if name not in _OF_THE_PROCESS}

@@ -1,0 +1,178 @@
+"""Processes of our own that do jobs."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from shapedispatch.background import children as module
+from shapedispatch.background.children import Children, NoChild, Task
+
+SCRIPT = """
+import sys, pathlib
+while line := sys.stdin.readline().rstrip("\\n"):
+    job = pathlib.Path(line).read_bytes()
+    if job == b"die":
+        sys.exit(3)
+    if job == b"hang":
+        sys.stdin.readline()
+    if job != b"nothing":
+        pathlib.Path(line + ".answer").write_bytes(job.upper())
+    import os
+    os.write(int(sys.argv[1]), b"done\\n")
+"""
+"""A child that needs no import: it answers with what it is sent, in capitals."""
+
+
+def start(handler: str) -> tuple[subprocess.Popen[bytes], int]:
+    """As the real one, without torch."""
+    replies, theirs = os.pipe()
+    command = [sys.executable, "-S", "-c", SCRIPT, str(theirs)]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, pass_fds=(theirs,), start_new_session=True)
+    os.close(theirs)
+    return process, replies
+
+
+class Clock:
+    """Seconds that a test says."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        """Its time."""
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    """The clock of the children."""
+    return Clock()
+
+
+@pytest.fixture
+def children(clock: Clock) -> Iterator[Children]:
+    """Two at most."""
+    made = Children("nothing", 2, limit_s=10.0, clock_s=clock, start=start)
+    yield made
+    made.close()
+
+
+def done(children: Children, task: Task) -> Task:
+    """The task, when it is over."""
+    while not task.over:
+        children.wait(10.0)
+        children.poll()
+    return task
+
+
+def processes(children: Children) -> list[int]:
+    """Their numbers."""
+    return [child.process.pid for child in children._family.members]
+
+
+def test_a_job_is_answered(children: Children) -> None:
+    """By a process that stays for the next one."""
+    assert done(children, children.begin(b"one")).answer == b"ONE"
+    before = processes(children)
+    assert done(children, children.begin(b"two")).answer == b"TWO"
+    assert processes(children) == before
+    assert len(before) == 1
+
+
+def test_as_many_as_may_be_work_at_a_time(children: Children) -> None:
+    """And then none is free."""
+    assert children.free()
+    first, second = children.begin(b"hang"), children.begin(b"b")
+    assert done(children, second).answer == b"B"
+    assert not first.over
+    children.begin(b"hang")
+    assert not children.free()
+
+
+def test_one_that_ends_itself_costs_its_job(children: Children) -> None:
+    """With the reason, and another is started for the next."""
+    assert done(children, children.begin(b"die")).failed.endswith("ended by itself, with status 3")
+    assert processes(children) == []
+    assert done(children, children.begin(b"a")).answer == b"A"
+
+
+def test_one_that_is_killed_costs_its_job(children: Children) -> None:
+    """By whoever it was."""
+    task = children.begin(b"hang")
+    os.kill(processes(children)[0], signal.SIGKILL)
+    assert done(children, task).failed.endswith("ended by SIGKILL")
+
+
+def test_one_that_hangs_is_ended(children: Children, clock: Clock) -> None:
+    """After as long as a job may take."""
+    task = children.begin(b"hang")
+    children.poll()
+    assert not task.over
+    clock.now = 11.0
+    children.poll()
+    assert task.failed == "it was not built after 10 s"
+    assert processes(children) == []
+
+
+def test_an_answer_that_is_not_there_is_a_reason(children: Children) -> None:
+    """A full disk, say."""
+    assert "cannot be read" in done(children, children.begin(b"nothing")).failed
+
+
+def test_after_many_jobs_another_is_started(children: Children, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What compiles does not give all its memory back."""
+    monkeypatch.setattr(module, "JOBS_A_CHILD", 1)
+    done(children, children.begin(b"a"))
+    assert processes(children) == []
+
+
+def test_nothing_of_a_job_is_left(children: Children) -> None:
+    """Neither what was sent nor what came."""
+    done(children, children.begin(b"a"))
+    assert list(Path(children._family.folder).iterdir()) == []
+
+
+def test_closing_ends_all_and_says_so(children: Children) -> None:
+    """And the folder goes."""
+    task = children.begin(b"hang")
+    child, folder = children._family.members[0].process, Path(children._family.folder)
+    children.close()
+    assert task.failed
+    assert child.poll() == -signal.SIGKILL
+    assert not folder.exists()
+
+
+def test_where_no_process_can_be_started_there_is_a_reason(clock: Clock) -> None:
+    """As an error of the system's."""
+
+    def fail(handler: str) -> tuple[subprocess.Popen[bytes], int]:
+        raise OSError("no more processes")
+
+    with pytest.raises(NoChild, match="no more processes"):
+        Children("nothing", 1, clock_s=clock, start=fail).begin(b"a")
+
+
+def test_a_daemonic_process_starts_none(children: Children, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that loads data has others to wait for."""
+    daemon = type("Process", (), {"daemon": True})()
+    monkeypatch.setattr(module.multiprocessing, "current_process", lambda: daemon)
+    with pytest.raises(NoChild, match="daemonic"):
+        children.begin(b"a")
+
+
+def test_a_forked_process_leaves_its_parents_children_alone(children: Children) -> None:
+    """They are not its own to end."""
+    task = children.begin(b"hang")
+    if not (child := os.fork()):
+        children._family.end()
+        os._exit(0)
+    os.waitpid(child, 0)
+    children.poll()
+    assert not task.over

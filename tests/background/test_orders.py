@@ -1,0 +1,179 @@
+"""What is to be built, one after another, what is worth most first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from shapedispatch.background import orders as module
+from shapedispatch.background.children import NoChild, Task
+from shapedispatch.background.orders import Costs, Order, Orders
+
+
+class Children:
+    """One at a time, and a test says when it is done."""
+
+    def __init__(self) -> None:
+        self.begun: list[Task] = []
+        self.refuses = ""
+        self.closed = False
+
+    def free(self) -> bool:
+        """Whether what was begun is over."""
+        return all(task.over for task in self.begun)
+
+    def begin(self, job: bytes) -> Task:
+        """Note it."""
+        if self.refuses:
+            raise NoChild(self.refuses)
+        self.begun.append(Task(job))
+        return self.begun[-1]
+
+    def poll(self) -> bool:
+        """A test has done it."""
+        return True
+
+    def wait(self, timeout_s: float) -> None:
+        """Until the job is done, at once."""
+        self.begun[-1].answer = b"code"
+
+    def close(self) -> None:
+        """End all."""
+        self.closed = True
+
+
+@pytest.fixture
+def children() -> Children:
+    """The one that works."""
+    return Children()
+
+
+@pytest.fixture
+def orders(children: Children) -> Orders:
+    """Of a process of its own."""
+    return Orders(lambda: children)  # type: ignore[arg-type,return-value]  # it has what is asked of children
+
+
+def order(name: str, worth_s: float = 1.0, done: Callable[[], None] = lambda: None) -> Order:
+    """One of a dispatcher ``f``."""
+    return Order("f", name, name.encode(), lambda: worth_s, done)
+
+
+def test_an_order_is_built(orders: Orders, children: Children) -> None:
+    """And whoever ordered it is told once."""
+    told: list[str] = []
+    one = order("hint", done=lambda: told.append("hint"))
+    orders.put(one)
+    assert one.progress().startswith("being built")
+    children.begun[0].answer = b"code"
+    orders.poll(now=True)
+    orders.poll(now=True)
+    assert (one.answer, told) == (b"code", ["hint"])
+    assert orders.built == 1
+
+
+def test_what_is_worth_most_comes_first(orders: Orders, children: Children) -> None:
+    """By what it is worth when a process is free, and not when it was ordered."""
+    kept = [order("first"), order("cheap", 1.0), order("dear", 3.0)]
+    for one in kept:
+        orders.put(one)
+    assert kept[2].progress() == "queued"
+    children.begun[0].answer = b""
+    orders.poll(now=True)
+    assert [task.job for task in children.begun] == [b"first", b"dear"]
+
+
+def test_what_nobody_holds_is_not_built(orders: Orders, children: Children) -> None:
+    """A dropped dispatcher's, say."""
+    kept = order("first")
+    orders.put(kept)
+    orders.put(order("dropped"))
+    children.begun[0].answer = b""
+    orders.poll(now=True)
+    assert [task.job for task in children.begun] == [b"first"]
+
+
+def test_a_build_that_fails_says_why(orders: Orders, children: Children) -> None:
+    """It is over then."""
+    one = order("hint")
+    orders.put(one)
+    children.begun[0].failed = "it died"
+    orders.poll(now=True)
+    assert (one.over, one.failed, one.answer) == (True, "it died", None)
+
+
+def test_where_no_process_can_be_had_the_order_fails(orders: Orders, children: Children) -> None:
+    """With the reason."""
+    children.refuses = "no process"
+    one = order("hint")
+    orders.put(one)
+    orders.poll(now=True)
+    assert one.failed == "no process"
+
+
+def test_too_many_orders_are_not_taken(orders: Orders, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They may come again."""
+    monkeypatch.setattr(module, "MOST_QUEUED", 1)
+    kept = [order(str(i)) for i in range(3)]
+    for one in kept:
+        orders.put(one)
+    assert [one.again for one in kept] == [False, False, True]
+
+
+def test_one_looks_again_only_after_a_while(children: Children) -> None:
+    """A poll costs the calls of a program."""
+    now = [0.0]
+    orders = Orders(lambda: children, clock_s=lambda: now[0])  # type: ignore[arg-type,return-value]  # as above
+    one = order("hint")
+    orders.put(one)
+    children.begun[0].answer = b"code"
+    orders.poll()
+    assert not one.over
+    now[0] = 1.0
+    orders.poll()
+    assert one.over
+
+
+def test_one_can_wait_for_them(orders: Orders, children: Children) -> None:
+    """For those of one dispatcher, or for all."""
+    one = order("hint")
+    orders.put(one)
+    assert orders.of("f") == [one]
+    assert orders.of("g") == []
+    assert orders.wait("g", None)
+    assert not one.over
+    assert orders.wait(None, None)
+    assert one.over
+
+
+def test_waiting_ends(orders: Orders, children: Children) -> None:
+    """Even where nothing comes."""
+    one = order("hint")
+    orders.put(one)
+    assert not orders.wait(None, 0.0)
+
+
+def test_after_a_fork_all_may_be_ordered_again(orders: Orders) -> None:
+    """What the parent has ordered is the parent's."""
+    one = order("hint")
+    orders.put(one)
+    module._after_fork()
+    assert (one.again, orders.pending()) == (True, [])
+
+
+def test_closing_gives_all_up(orders: Orders, children: Children) -> None:
+    """And ends the processes."""
+    one = order("hint")
+    orders.put(one)
+    orders.close()
+    assert (one.again, children.closed, orders.pending()) == (True, True, [])
+
+
+def test_costs_follow_what_builds_have_cost() -> None:
+    """A process that builds takes one core of the program's."""
+    costs = Costs(here_s=1.0, child_s=8.0, cores=4)
+    assert costs.build_s() == 3.0
+    for _ in range(50):
+        costs.note(here_s=0.1, child_s=4.0)
+    assert costs.build_s() == pytest.approx(1.1, rel=1e-3)

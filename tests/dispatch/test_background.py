@@ -1,0 +1,239 @@
+"""Learning that stops no call: what runs meanwhile, when something is ordered, and what becomes of it."""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+import shapedispatch as package
+from shapedispatch import Variant, shapedispatch
+from shapedispatch.background import imports, orders
+from shapedispatch.dispatch import background, miss
+from shapedispatch.dispatch.background import Account, Waiting
+from tests.built_here import BuiltHere, orders_built_here
+
+
+@pytest.fixture
+def here(monkeypatch: pytest.MonkeyPatch) -> BuiltHere:
+    """Whoever builds; everything is worth it at once, and nothing is imported beside."""
+    made, built = orders_built_here()
+    monkeypatch.setenv("SHAPEDISPATCH_LEARN", "background")
+    monkeypatch.setenv("SHAPEDISPATCH_EARN", "0")
+    monkeypatch.setattr(orders, "shared", lambda most: made)
+    monkeypatch.setattr(imports.compiler, "ready", lambda: True)
+    return built
+
+
+def doubled(x: Tensor) -> Tensor:
+    """Plain."""
+    return x.sin() * 2
+
+
+def added(x: Tensor) -> Tensor:
+    """The same."""
+    return x.sin() + x.sin()
+
+
+X = torch.arange(8.0)
+
+
+def waiting(dispatcher: Any, *call: Any) -> Waiting:
+    """What the first call of these leaves to be run."""
+    dispatcher(*call)
+    (entry,) = dispatcher.core.table.peek(dispatcher.explain(*call).key)
+    assert isinstance(entry.run, Waiting)
+    return entry.run
+
+
+def until_timed(dispatcher: Any, *call: Any) -> None:
+    """Call it until its choice is made."""
+    for _ in range(1000):
+        if dispatcher.explain(*call).origin in ("timed", "nearest"):
+            return
+        dispatcher(*call)
+    raise AssertionError(dispatcher.explain(*call))
+
+
+def test_the_first_call_runs_plain_at_once(here: BuiltHere, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is traced, timed or built in it."""
+    monkeypatch.setenv("SHAPEDISPATCH_EARN", "1")
+    f = shapedispatch(doubled, dims={"x": "M"}, hints=(64,), store=False)
+    assert torch.equal(f(X), doubled(X))
+    choice = f.explain(X)
+    assert (choice.variant, choice.origin, choice.sizes) == ("plain", "learning", {"M": 8})
+    info = f.cache_info()
+    assert (info.misses, info.builds, info.timings, len(here.tasks)) == (1, 0, 0, 0)
+
+
+def test_nothing_is_ordered_before_it_is_worth_it(here: BuiltHere, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However often it is called."""
+    monkeypatch.setenv("SHAPEDISPATCH_EARN", "1e9")
+    f = shapedispatch(doubled, dims={"x": "M"}, hints=(64,), store=False)
+    for _ in range(100):
+        f(X)
+    assert here.tasks == []
+    assert f.cache_info().misses == 1
+    assert "a build is ordered at" in f.explain(X).notes[-1]
+
+
+def test_what_its_calls_take_is_noted_for_the_key_and_its_class(here: BuiltHere) -> None:
+    """By the clock around each."""
+    f = shapedispatch(doubled, dims={"x": "M"}, hints=(64,), store=False)
+    one, other = waiting(f, X), waiting(f, X[:4])
+    for run in (one, other):
+        seconds = iter(range(100))
+        run.clock_s = lambda seconds=seconds: float(next(seconds))  # type: ignore[misc]  # a default that is not given
+    one.failed = other.failed = "nothing is to be decided"
+    spent_s = one.account.spent_s
+    one(X)
+    one(X)
+    other(X[:4])
+    assert one.account is other.account
+    assert one.account.spent_s - spent_s == 3.0
+    assert (int(one.spent_s), int(other.spent_s)) == (2, 1)
+
+
+def test_a_call_that_raises_raises_and_is_noted(here: BuiltHere) -> None:
+    """Its time was spent like another's."""
+
+    def failing(x: Tensor) -> Tensor:
+        raise ZeroDivisionError(x.shape)
+
+    f = shapedispatch(failing, dims={"x": "M"}, hints=(64,), store=False)
+    for _ in range(5):
+        with pytest.raises(ZeroDivisionError):
+            f(X)
+
+
+def test_a_supplied_variant_is_judged_without_a_build(here: BuiltHere) -> None:
+    """On the calls themselves, when what the function does is known."""
+    f = shapedispatch(doubled, hints=(), variants=[Variant(added)], store=False)
+    until_timed(f, X)
+    assert f.explain(X).origin == "timed"
+    assert {timing.variant for timing in f.explain(X).timings} == {"plain", "added"}
+
+
+def test_a_new_key_of_a_class_that_is_built_takes_the_build_in(here: BuiltHere) -> None:
+    """No other trace, and no other order."""
+    f = shapedispatch(doubled, dims={"x": "M"}, hints=(64,), store=False)
+    until_timed(f, X)
+    until_timed(f, X[:5])
+    assert "hint[M=64]" in {timing.variant for timing in f.explain(X[:5]).timings} | {f.explain(X[:5]).variant}
+    assert len(here.tasks) == 1
+
+
+def test_what_lands_later_is_looked_at_then(here: BuiltHere) -> None:
+    """A call says meanwhile how far it is."""
+    here.paused = True
+    f = shapedispatch(doubled, dims={"x": "M"}, hints=(64,), store=False)
+    for _ in range(20):
+        f(X)
+    assert any("being built" in reason for refusal in f.explain(X).refusals for reason in refusal.reasons)
+    assert list(f.progress()) == ["hint[M=64]"]
+    assert f.cache_info().builds == 0
+    assert f.wait()
+    assert f.progress() == {}
+    until_timed(f, X)
+    assert f.cache_info().builds == 1
+
+
+def test_one_can_wait_for_all(here: BuiltHere) -> None:
+    """Those of other dispatchers too."""
+    here.paused = True
+    f = shapedispatch(doubled, dims={"x": "M"}, hints=(64,), store=False)
+    for _ in range(5):
+        f(X)
+    assert package.wait(timeout=10)
+    assert f.progress() == {}
+
+
+def test_a_build_for_the_very_sizes_is_worth_it_by_itself(here: BuiltHere, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What other sizes have spent does not count."""
+    f = shapedispatch(doubled, dims={"x": "M"}, hints=(), exact=True, store=False)
+    run = waiting(f, X)
+    monkeypatch.setattr(f.core, "earn", lambda: 1e9)
+    run(X)
+    refused = {refusal.variant: refusal.reasons[0] for refusal in f.explain(X).refusals}
+    assert refused["exact"].startswith("not enough time was spent at these sizes")
+    monkeypatch.setattr(f.core, "earn", lambda: 0.0)
+    (entry,) = f.core.table.peek(f.explain(X).key)
+    entry.run.next_s = 0.0
+    until_timed(f, X)
+    assert "exact" in {timing.variant for timing in f.explain(X).timings}
+
+
+def test_what_fails_is_told_once_and_plain_runs_on(here: BuiltHere, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call has its answer whatever happens."""
+
+    def fail(*_: Any) -> Any:
+        raise OSError("the disk is full")
+
+    monkeypatch.setattr(background, "decide", fail)
+    f = shapedispatch(doubled, dims={"x": "M"}, hints=(64,), store=False)
+    with pytest.warns(UserWarning, match="the disk is full"):
+        assert torch.equal(f(X), doubled(X))
+    assert torch.equal(f(X), doubled(X))  # and says it no more
+    assert "nothing more is made for it" in f.explain(X).notes[-1]
+
+
+def test_while_another_thread_decides_the_call_runs_what_it_ran(here: BuiltHere) -> None:
+    """Nothing is waited for."""
+    f = shapedispatch(doubled, dims={"x": "M"}, hints=(64,), store=False)
+    with miss.tuning_lock.acquired():
+        thread = threading.Thread(target=f, args=(X,))
+        miss.tuning_lock.note_owner()
+        thread.start()
+        thread.join()
+    assert f.explain(X).origin == "learning"
+    assert f.cache_info().bypasses == 0
+
+
+def test_where_a_mode_forbids_it_nothing_is_learned(here: BuiltHere) -> None:
+    """Frozen is frozen."""
+    f = shapedispatch(doubled, dims={"x": "M"}, hints=(64,), store=False)
+    with package.set_mode("frozen"):
+        for _ in range(5):
+            f(X)
+    assert here.tasks == []
+    assert f.explain(X).origin != "learning"
+
+
+def test_the_imports_come_first(here: BuiltHere, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No call waits for the compiler's modules."""
+    monkeypatch.setattr(imports.compiler, "ready", lambda: False)
+    f = shapedispatch(doubled, dims={"x": "M"}, hints=(64,), store=False)
+    for _ in range(5):
+        f(X)
+    assert (f.cache_info().misses, here.tasks) == (1, [])
+
+
+def test_a_checkpointed_call_and_its_recomputation_run_the_same(here: BuiltHere) -> None:
+    """What is pinned there learns nothing."""
+    f = shapedispatch(doubled, dims={"x": "M"}, hints=(64,), store=False)
+    x = X.clone().requires_grad_()
+    for _ in range(5):
+        (gradient,) = torch.autograd.grad(checkpoint(f, x, use_reentrant=False).sum(), x)
+        torch.testing.assert_close(gradient, 2 * X.cos())
+
+
+def test_a_call_that_does_not_fit_its_declaration_is_a_bypass(here: BuiltHere) -> None:
+    """As without learning in the background."""
+    f = shapedispatch(doubled, dims={"x": "M N"}, hints=(64,), store=False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert torch.equal(f(X), doubled(X))
+    assert f.cache_info().bypasses == 1
+
+
+def test_an_account_counts_what_was_built() -> None:
+    """So that each key of the class looks again."""
+    account = Account()
+    account.landed()
+    account.landed()
+    assert account.news == 2
