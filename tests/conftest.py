@@ -79,6 +79,7 @@ def _own_settings_and_store(
     # Matplotlib's list of fonts takes seconds to make and is no state of ours: one for the session.
     monkeypatch.setenv("MPLCONFIGDIR", str(tmp_path_factory.getbasetemp() / "matplotlib"))
     _forget()
+    _refresh()
     yield
     _forget()
 
@@ -116,3 +117,20 @@ def _forget() -> None:
     if kernel_store is not None:
         kernel_store._stores.clear()
         kernel_store._kernel_stores.clear()  # one that awaits collection would keep its name from the next test's
+
+
+_read_under: Any = None
+"""What `set_mode` had set when all dispatchers read their settings last; another object after each `set_mode`."""
+
+
+def _refresh() -> None:
+    """Let dispatchers read their settings anew where a mode was set in the test before, which had its own environment.
+
+    `set_mode` lets all of them read, also those that stand in another test file and are used later.
+    """
+    global _read_under
+    registry, modes = (sys.modules.get(f"shapedispatch.{name}") for name in ("api.registry", "settings.modes"))
+    if registry is not None and modes is not None and modes.current() is not _read_under:
+        registry._refresh_all()
+        _read_under = modes.current()
+        _forget()  # what was read for them: a test may set more

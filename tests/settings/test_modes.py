@@ -117,3 +117,18 @@ def test_a_frozen_mode_times_nothing_new() -> None:
             assert f.tune(torch.ones(6)).origin == "timed"
     f(torch.ones(5))
     assert f.explain(torch.ones(5)).origin == "timed"
+
+
+STANDING = shapedispatch(lambda x: x + 1, hints=(), store=False)
+
+
+def test_set_mode_lets_a_standing_dispatcher_read_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every live one reads its settings again, whoever made it."""
+    monkeypatch.setenv("SHAPEDISPATCH_PICK", "plain")
+    with set_mode("frozen"):
+        assert STANDING.core.settings.pick == "plain"
+
+
+def test_what_an_earlier_test_had_in_its_environment_is_read_no_more() -> None:
+    """The test before this one had a pick; the fixture of all tests lets dispatchers read their settings anew."""
+    assert STANDING.core.settings.pick is None
