@@ -34,6 +34,7 @@ SCRIPTS: dict[str, list[str]] = {
     "warm_start": [],
     "lessons": [],
     "models": [],
+    "module_hits": [],
     "library": [],
     "store_kill": [],
     "fuzz": ["--calls", "100000"],

@@ -203,6 +203,19 @@ def models() -> dict[str, Any]:
     }
 
 
+def module_hits() -> dict[str, Any]:
+    """Two modules, of one of which C was asked nothing."""
+    timed = times(plain=10.0, **{"shapedispatch, plain chosen": 11.0, "shapedispatch, exact chosen": 4.0})
+    asked = times(guards=0.5, **{"key and lookup": 0.5})
+    bars = [
+        {"what": "RMSNorm: plain chosen, µs more than plain", "measured": 1.0, "at most": 1.5, "standard error": 0.1},
+        {"what": "RMSNorm: key and guards, µs", "measured": 1.0, "at most": None},
+    ]
+    modules = {"RMSNorm": {"submodules": 1, "times": timed, "asked": asked}}
+    modules["MLP"] = {"submodules": 4, "times": timed, "asked": None}
+    return {"hotpath_reason": None, "by_looking": False, "modules": modules, "bars": bars}
+
+
 def library() -> dict[str, Any]:
     """Two kernels, one of them called."""
     called = {"ops.a._softmax_kernel": {"hits": 13, "misses": 2, "bypasses": 0}}
@@ -237,6 +250,7 @@ RESULTS = {
     "warm_start": warm_start,
     "lessons": lessons,
     "models": models,
+    "module_hits": module_hits,
     "library": library,
     "store_kill": store_kill,
     "fuzz": fuzz,

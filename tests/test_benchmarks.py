@@ -21,6 +21,7 @@ from benchmarks import front_page, plots
 from benchmarks.answers import ANSWERS, soundness
 from benchmarks.documents import newest, read, results_of
 from tests import made_up_results
+from tests.paths import NO_COMPILER
 
 FOLDER = plots.HERE
 MEASURED = re.compile(r"\d[\d.,]*\s*(?:µs|ms|us|ns|×|MB|GB)(?!\w)")
@@ -374,6 +375,23 @@ def test_a_model_is_measured_from_its_options_to_its_paragraph(
     text = plots.paragraphs("models", tmp_path)
     assert "| `MLP.forward` | 2 |" in text
     assert f"| {ours} / eager |" in text
+
+
+@pytest.mark.skipif(NO_COMPILER is not None, reason=NO_COMPILER or "")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch.compile about torch
+def test_hits_of_a_module_are_measured_from_the_options_to_the_paragraph(
+    script: Load, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The smallest module: both variants run, what a hit in C asks is timed, and each bar is told."""
+    module_hits = script("module_hits")
+    monkeypatch.setattr(module_hits, "SMALL_ROUNDS", 3)
+    module_hits.main(
+        ["--small", "--device", "cpu", "--module", "RMSNorm", "--json", str(tmp_path / "module_hits-cpu.json")]
+    )
+    (found,) = json.loads((tmp_path / "module_hits-cpu.json").read_text())["modules"].values()
+    assert set(found["times"]) == {module_hits.PLAIN, module_hits.COMPILED, *module_hits.OURS.values()}
+    assert set(found["asked"] or ()) in ({module_hits.KEY, module_hits.GUARDS, module_hits.NOW_AND_THEN}, set())
+    assert "| RMSNorm: exact chosen / torch.compile |" in plots.paragraphs("module_hits", tmp_path)
 
 
 def test_contenders_share_weights_and_no_code(programs: ModuleType) -> None:

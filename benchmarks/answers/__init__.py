@@ -32,6 +32,7 @@ ANSWERS: Mapping[str, Answer] = {
     "warm_start": Answer(choices.tell_warm_start, choices.draw_warm_start),
     "lessons": Answer(choices.tell_lessons, choices.draw_lessons),
     "models": Answer(models.tell_models, models.draw_models),
+    "module_hits": Answer(models.tell_module_hits, models.draw_module_hits),
     "library": Answer(soundness.tell_library, soundness.draw_library),
     "store_kill": Answer(soundness.tell_store_kill, soundness.draw_store_kill),
     "fuzz": Answer(soundness.tell_fuzz, soundness.draw_fuzz),

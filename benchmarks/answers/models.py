@@ -1,4 +1,4 @@
-"""What the results on a whole model say: time a forward, means, first calls, host time at each place, memory."""
+"""What the results on modules say: a whole model's time, first calls, memory; what a hit costs inside one."""
 
 from __future__ import annotations
 
@@ -86,3 +86,29 @@ def draw_models(result: Result) -> Pictures:
     names = [name for name in result.document["contenders"] if all(name in row for row in by_call.values())]
     bars = {name: [row[name] for row in by_call.values()] for name in names}
     return {"ratios": tables.draw_bars("a forward of a model", list(by_call), bars, "× eager", result.corner)}
+
+
+def tell_module_hits(result: Result) -> str:
+    """A call of each module by each contender; what a hit asks; the bars."""
+    modules = result.document["modules"]
+    parts = []
+    for title, part in (("µs a call", "times"), ("asked at a hit, µs", "asked")):
+        told = {name: one for name, one in modules.items() if one[part]}
+        if told:
+            names = list(next(iter(told.values()))[part])
+            rows = [
+                (name, str(one["submodules"]), *(spread(one[part][each]) for each in names))
+                for name, one in told.items()
+            ]
+            parts.append(markdown((title, "modules in it", *names), rows))
+    bars = [(one["what"], *against(one["measured"], one["at most"])) for one in result.document["bars"]]
+    return "\n\n".join([*parts, markdown(("", "measured", "at most"), bars)])
+
+
+def draw_module_hits(result: Result) -> Pictures:
+    """Ours beside what each is compared with, as shares of plain."""
+    modules = result.document["modules"]
+    names = list(next(iter(modules.values()))["times"])
+    plain = {name: median(one["times"], names[0]) for name, one in modules.items()}
+    shares = {each: [median(one["times"], each) / plain[name] for name, one in modules.items()] for each in names[1:]}
+    return {"times": tables.draw_bars("a call of a module", list(modules), shares, f"× {names[0]}", result.corner)}
