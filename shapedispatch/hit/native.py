@@ -8,6 +8,7 @@ module is missing, or torch is not as it must be for it, every call takes the Py
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 import inspect
@@ -133,6 +134,7 @@ def bind(module: Any) -> str | None:
     if not _tells_dtypes(module):
         return f"torch {torch.__version__} has dtypes that the C module cannot tell from each other"
     module.calibrate(samples)
+    module.compare_memory(_unlike())
     use_watchers(module)
     return None
 
@@ -232,3 +234,26 @@ def _samples() -> list[tuple[Tensor, int, int]]:
         inference = torch.empty((2, 3), device="cpu")
     kinds = [one, one.conj(), one.conj().imag, inference, torch.empty(0, dtype=torch.int8, device="cpu")]
     return [(t, torch._C._dispatch_keys(t).raw_repr(), t._cdata) for t in kinds if type(t) is Tensor]
+
+
+def _unlike() -> list[Tensor]:
+    """Tensors of at most five sizes, no two of which are alike in dtype, device, sizes, strides and dispatch keys.
+
+    The first has five.
+    """
+    two, one = (2,) * 5, (1,) * 5
+    whole = torch.empty(64, device="cpu")
+    forms = [
+        (two, one),
+        *(((*two[:i], 3, *two[i + 1 :]), one) for i in range(5)),
+        *((two, (*one[:i], 2, *one[i + 1 :])) for i in range(5)),
+        *((two[:ndim], one[:ndim]) for ndim in range(5)),
+    ]
+    found = [torch.as_strided(whole, *form) for form in forms]
+    found += [torch.empty(3, device="cpu", requires_grad=True), torch.empty((3, 1), device="meta")]
+    with torch.inference_mode(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch warns that some dtypes are experimental
+        for dtype in {value for value in vars(torch).values() if isinstance(value, torch.dtype)}:
+            with contextlib.suppress(RuntimeError, NotImplementedError):  # there are no such tensors
+                found.append(torch.empty(7, dtype=dtype, device="cpu"))
+    return found

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -21,10 +21,14 @@ pytestmark = pytest.mark.skipif(NO_COMPILER is not None, reason=NO_COMPILER or "
 X = torch.linspace(-1, 1, 12).reshape(4, 3)
 
 
-@pytest.fixture(autouse=True)
-def in_c(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Guards are asked in C."""
+@pytest.fixture(autouse=True, params=[True, False], ids=["tensors compared by memory", "by what torch shows"])
+def in_c(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Guards are asked in C, by either way that it has to see that a tensor is as it was."""
     monkeypatch.setattr(native, "in_use", c_module())
+    if not request.param:
+        c_module().compare_memory([X, X])
+    yield
+    c_module().compare_memory(native._unlike())
 
 
 class Settings:

@@ -517,6 +517,21 @@ def test_tensors_are_looked_at_by_the_shim_once_both_have_shown_one_alike() -> N
     assert c_module().asks_shim() == 2
 
 
+def test_tensors_are_compared_by_memory_where_that_tells_them_apart() -> None:
+    """It does of this torch; two that are alike, one that is no exact tensor, or no known place: then it does not."""
+    module, unlike = c_module(), native._unlike()
+    try:
+        assert not module.compare_memory([*unlike, torch.as_strided(torch.empty(64), (2,) * 5, (1,) * 5)])
+        assert not module.compare_memory([*unlike, torch.nn.Parameter(torch.empty(2))])
+        with pytest.raises(TypeError, match="a list of tensors"):
+            module.compare_memory([])
+        assert not module.calibrate([])
+        assert not module.compare_memory(unlike)
+    finally:
+        assert module.calibrate(native._samples())
+        assert module.compare_memory(unlike) == BY_SHIM
+
+
 @given(
     sizes=st.lists(st.integers(0, 4), max_size=4),
     order=st.randoms(use_true_random=False),

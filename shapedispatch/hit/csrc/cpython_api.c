@@ -138,9 +138,15 @@ static void clear_and_free(PyObject *self)
 
 /* All of these are borrowed, and NULL, maybe with an error, where there is none. */
 
+/* Where an instance keeps its dict, which is in the instance as long as it is of its class. */
+static PyObject *const *dict_place(PyObject *object)
+{
+    return _PyObject_GetDictPtr(object);
+}
+
 static PyObject *instance_dict(PyObject *object)
 {
-    PyObject **place = _PyObject_GetDictPtr(object);
+    PyObject *const *place = dict_place(object);
     return place == NULL ? NULL : *place;
 }
 

@@ -13,7 +13,7 @@ typedef struct {
     PyTypeObject *type;
     unsigned version;                   /* the type's */
     int dicts_end;                      /* the dicts before this one, from the last object's on, hang on this object */
-    PyObject *names;                    /* its dict, the first of them; NULL where that is not read */
+    PyObject *names, *const *names_at;  /* its dict, the first of them, and where it keeps it; NULL: that is not read */
 } SeenObject;
 
 typedef struct {
@@ -24,6 +24,7 @@ typedef struct {
 typedef struct {
     PyObject *tensor;
     Metadata metadata;
+    Memory memory;
     int numbers_at;                     /* its sizes and strides */
     uint64_t mark;                      /* of its dict, if it has one */
 } SeenTensor;
@@ -73,7 +74,7 @@ static int objects_unchanged(const Record *record)
     const SeenObject *seen = record->objects.items, *end = seen + record->objects.count;
     for (; seen < end; seen++) {
         if (Py_TYPE(seen->object) != seen->type || !has_version(seen->type, seen->version)
-            || (seen->names != NULL && instance_dict(seen->object) != seen->names))
+            || (seen->names != NULL && *seen->names_at != seen->names))
             return 0;
         for (; !BY_WATCHER && dict < first + seen->dicts_end; dict++)
             if (!dict_unchanged(dict->dict, dict->mark, 0))
@@ -86,8 +87,10 @@ static int tensor_unchanged(const Record *record, const SeenTensor *seen)
 {
     Metadata now;
     const int64_t *numbers = record->numbers.items;
-    return metadata_of(seen->tensor, &now) && same_metadata(&now, &seen->metadata, numbers + seen->numbers_at)
-        && (BY_WATCHER || seen->mark == NEVER || dict_unchanged(now.names, seen->mark, 0));
+    if (!same_memory(seen->tensor, &seen->memory, &seen->metadata, numbers)
+        && !(metadata_of(seen->tensor, &now) && same_metadata(&now, &seen->metadata, numbers + seen->numbers_at)))
+        return 0;
+    return BY_WATCHER || seen->mark == NEVER || dict_unchanged(seen->metadata.names, seen->mark, 0);
 }
 
 static int holder_unchanged(PyObject *object, PyObject *held)
@@ -206,14 +209,15 @@ static int read_tensor(Record *record, PyObject *tensor)
     Metadata now;
     if (seen == NULL || !metadata_of(tensor, &now))
         return 0;
-    *seen = (SeenTensor){tensor, now, record->numbers.count, NEVER};
+    *seen = (SeenTensor){tensor, now, {NULL, NULL, -1}, record->numbers.count, NEVER};
     for (int i = 0; i < 2 * now.view.ndim; i++) {
         int64_t *number = append(&record->numbers, sizeof *number);
         if (number == NULL)
             return 0;
         *number = i < now.view.ndim ? now.view.sizes[i] : now.view.strides[i - now.view.ndim];
     }
-    return now.names == NULL || mark(record, now.names, &seen->mark);
+    return note_memory(tensor, &now.view, &record->numbers, &seen->memory)
+        && (now.names == NULL || mark(record, now.names, &seen->mark));
 }
 
 static int read_items(Reading *reading, PyObject *tree, PyObject *dict)
@@ -362,7 +366,8 @@ static int read_object(Reading *reading, PyObject *tree, PyObject *object)
     PyObject *names = is_leaf(tree) ? NULL : instance_dict(object);
     if (seen == NULL || (names != NULL && !(PyDict_CheckExact(names) && mark(record, names, NULL))))
         return 0;
-    *seen = (SeenObject){object, Py_TYPE(object), class_version(Py_TYPE(object), torch.calls), 0, names};
+    unsigned version = class_version(Py_TYPE(object), torch.calls);
+    *seen = (SeenObject){object, Py_TYPE(object), version, 0, names, names == NULL ? NULL : dict_place(object)};
     if (seen->version == 0)
         return 0;
     FOR_EACH_BRANCH(i, tree)

@@ -75,6 +75,7 @@ static PyObject *sign_value_here(PyObject *Py_UNUSED(module), PyObject *value)
 static PyMethodDef functions[] = {
     {"bind", bind, METH_O, bind_doc},
     {"calibrate", calibrate, METH_O, calibrate_doc},
+    {"compare_memory", compare_memory, METH_O, compare_memory_doc},
     {"asks_shim", asks_shim, METH_NOARGS, asks_shim_doc},
     {"sign_call", (PyCFunction)(void (*)(void))sign_call_here, METH_FASTCALL, sign_call_doc},
     {"sign_value", sign_value_here, METH_O, sign_value_doc},

@@ -127,6 +127,7 @@ static void use_shim(int wanted)
 {
     memset(&shim, 0, sizeof shim);
     shim.in_use = wanted && load_shim();
+    memory.size = 0;
 }
 
 static Compared *compared(uint64_t keyset)
@@ -309,6 +310,38 @@ static int same_metadata(const Metadata *now, const Metadata *then, const int64_
         && memcmp(&now->view.dtype, &then->view.dtype, sizeof now->view.dtype) == 0
         && memcmp(&now->view.device, &then->view.device, sizeof now->view.device) == 0
         && same_numbers(now->view.sizes, numbers, ndim) && same_numbers(now->view.strides, numbers + ndim, ndim);
+}
+
+/* What `same_memory` compares, beside the metadata. */
+typedef struct {
+    PyObject *const *names;             /* where the tensor keeps its dict */
+    const char *impl;
+    int words_at;                       /* of what stood there then; negative where that does not tell all */
+} Memory;
+
+/* For `same_memory` later; the words go behind others. 0 where memory is out. */
+static int note_memory(PyObject *tensor, const View *view, Array *words, Memory *noted)
+{
+    *noted = (Memory){dict_place(tensor), NULL, -1};
+    if (memory.size == 0 || noted->names == NULL || !tells_all(impl_of(tensor), view))
+        return 1;
+    *noted = (Memory){noted->names, impl_of(tensor), words->count};
+    for (Py_ssize_t at = 0; at < memory.size; at += (Py_ssize_t)sizeof(int64_t)) {
+        int64_t *word = append(words, sizeof *word);
+        if (word == NULL)
+            return 0;
+        memcpy(word, noted->impl + memory.at + at, sizeof *word);
+    }
+    return 1;
+}
+
+/* Whether nothing at all has changed. Where something has, it may be nothing that guards ask for. */
+static int same_memory(PyObject *tensor, const Memory *noted, const Metadata *then, const int64_t *words)
+{
+    return memory.size != 0 && noted->words_at >= 0 && Py_TYPE(tensor) == then->type && *noted->names == then->names
+        && impl_of(tensor) == noted->impl
+        && memcmp(noted->impl + memory.at, words + noted->words_at, (size_t)memory.size) == 0
+        && memory.requires_grad(noted->impl) == then->requires_grad;
 }
 
 PyDoc_STRVAR(asks_shim_doc, "asks_shim()\n--\n\n"

@@ -313,3 +313,88 @@ static PyObject *calibrate(PyObject *Py_UNUSED(module), PyObject *list)
     use_shim(torch.impl_at != 0);
     return PyBool_FromLong(torch.impl_at != 0);
 }
+
+/* --------------------------------------------------------------------------- where a tensor keeps all that guards ask */
+
+/*
+ * Side by side, from the number of sizes to the dispatch-key set, if no two of many unlike tensors are found alike there;
+ * more than five sizes stand elsewhere. The function that says whether a gradient is required is behind the attribute.
+ */
+enum { MOST_INSIDE = 5, MOST_MEMORY = 256, WORD = sizeof(int64_t) };
+
+static struct {
+    Py_ssize_t at, size;                /* in bytes; a size of 0: not in use, or not known */
+    _Bool (*requires_grad)(const void *impl);
+} memory;
+
+static const char *impl_of(PyObject *tensor)
+{
+    const char *impl;
+    memcpy(&impl, (const char *)tensor + torch.impl_at, sizeof impl);
+    return impl;
+}
+
+/* Whether what is shown stands there. */
+static int tells_all(const char *impl, const View *view)
+{
+    const int64_t *count = (const int64_t *)(impl + memory.at);
+    return view->ndim <= MOST_INSIDE && *count == view->ndim
+        && (*count == 0 || (view->sizes == count + 1 && view->strides == count + 1 + MOST_INSIDE));
+}
+
+static int find_requires_grad(void)
+{
+    void *function = NULL;
+#ifdef __linux__
+    void *library = dlopen("libc10.so", RTLD_LAZY | RTLD_NOLOAD);
+    function = library == NULL ? NULL : dlsym(library, "_ZNK3c1010TensorImpl13requires_gradEv");
+#endif
+    memcpy(&memory.requires_grad, &function, sizeof function);
+    return function != NULL;
+}
+
+/* By the first tensor, all of whose sizes stand inside. */
+static int find_memory(PyObject *tensor)
+{
+    View view;
+    if (torch.exchange->view_of(tensor, &view) != 0)
+        return 0;
+    memory.at = (const char *)view.sizes - impl_of(tensor) - WORD;
+    memory.size = torch.keyset_at + WORD - memory.at;
+    return memory.at > 0 && memory.at % WORD == 0 && memory.size > 2 * MOST_INSIDE * WORD && memory.size <= MOST_MEMORY;
+}
+
+/* Of some tensors torch shows nothing, for one that has no memory. */
+static int is_as_expected(PyObject *tensor)
+{
+    View view;
+    PyObject *answer = torch.requires_grad->get(tensor, torch.requires_grad->closure);
+    Py_XDECREF(answer);
+    return memory.requires_grad(impl_of(tensor)) == (answer == Py_True) && (torch.exchange->view_of(tensor, &view) != 0 || tells_all(impl_of(tensor), &view));
+}
+
+static int are_told_apart(PyObject *unlike)
+{
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(unlike); i++) {
+        const char *words = impl_of(PyList_GET_ITEM(unlike, i)) + memory.at;
+        if (Py_TYPE(PyList_GET_ITEM(unlike, i)) != torch.tensor || !is_as_expected(PyList_GET_ITEM(unlike, i)))
+            return 0;
+        for (Py_ssize_t j = 0; j < i; j++)
+            if (memcmp(words, impl_of(PyList_GET_ITEM(unlike, j)) + memory.at, (size_t)memory.size) == 0)
+                return 0;
+    }
+    return 1;
+}
+
+PyDoc_STRVAR(compare_memory_doc, "compare_memory(unlike, /)\n--\n\n"
+    "Compare tensors' memory before what torch shows of them, if it tells these unlike ones apart; whether it does.");
+
+static PyObject *compare_memory(PyObject *Py_UNUSED(module), PyObject *unlike)
+{
+    if (!PyList_CheckExact(unlike) || torch.exchange == NULL || PyList_GET_SIZE(unlike) == 0)
+        return PyErr_Format(PyExc_TypeError, "compare_memory takes a list of tensors, after bind");
+    int told = torch.impl_at != 0 && find_requires_grad() && find_memory(PyList_GET_ITEM(unlike, 0)) && are_told_apart(unlike);
+    memory.size = told ? memory.size : 0;
+    PyErr_Clear();
+    return PyBool_FromLong(told);
+}
