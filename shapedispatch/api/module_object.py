@@ -25,11 +25,10 @@ from torch.nn.utils import parametrize
 from ..errors import DeclarationError, ShapeDispatchError, in_a_line
 from .arguments import DecoratorArguments, refuse_twice
 from .function_object import function_dispatcher, names_dims
+from .registry import TARGET
 
 __all__ = ["dispatched_module"]
 
-_TARGET = "_shapedispatch_target"
-"""The attribute of such a class that holds its `ModuleTarget`."""
 _HANDED_DOWN = ("hints", "exact", "maxsize", "store")
 """The decorator's settings that name nothing of the module that it was given."""
 
@@ -118,13 +117,31 @@ class ModuleTarget:
 
     def _below(self, module: Module) -> Iterator[Module]:
         for child in module.children():
-            if getattr(type(child), _TARGET, None) is self:
+            if getattr(type(child), TARGET, None) is self:
                 yield child
             elif not _is_left_as_it_is(child):
                 if self.dispatch(child) is None:
                     yield child
                 else:
                     yield from self._below(child)
+
+    def dispatch_stored(self, module: Module) -> None:
+        """Dispatch what is below a module and has stored choices: another process has left its calls to these."""
+        with self._lock:
+            below = [child for child in module.modules() if not _is_left_as_it_is(child) and _why_not(child) is None]
+            classes = {cls for cls in map(type, below) if self._has_stored(cls)}
+            for child in below:
+                if type(child) in classes:
+                    self.dispatch(child)
+
+    def _has_stored(self, base: type) -> bool:
+        """Whether anything is stored for a class; one of which nothing is gets no dispatcher for this question."""
+        known = base in self._classes
+        cls = self._class_for(base)
+        stored = not isinstance(cls, str) and vars(cls)["forward"].core.has_stored()
+        if not known and not stored:
+            self._classes.pop(base, None)
+        return stored
 
     # -- copies and pickles
 
@@ -169,7 +186,7 @@ def _subclass(base: type, target: ModuleTarget, dispatcher: Any) -> type:
         "__doc__": base.__doc__,
         "forward": dispatcher,
         "__reduce_ex__": __reduce_ex__,
-        _TARGET: target,
+        TARGET: target,
     }
     made: Any = types.new_class(base.__name__, (base,), {}, lambda scope: scope.update(names))
     return made  # type: ignore[no-any-return]  # which to mypy is no class

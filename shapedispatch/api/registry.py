@@ -11,7 +11,10 @@ from torch.nn import Module
 from ..records import Choice, Choices
 from ..settings import modes
 
-__all__ = ["dispatchers", "load", "register", "wait"]
+__all__ = ["TARGET", "dispatchers", "load", "register", "wait"]
+
+TARGET = "_shapedispatch_target"
+"""The attribute, of the class that a dispatched module is given, which holds its `ModuleTarget`."""
 
 _live: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
 _numbers = itertools.count(2)
@@ -32,9 +35,12 @@ def load(*targets: Any) -> list[Choice]:
     """Build what the store or shipped tables name for these dispatchers, or for all that are live where none is given.
 
     A module among ``targets`` gives what no key holds: it and the modules in it are the ``self`` of their methods. So
-    ``load(model)`` makes ready for ``set_mode("sealed")`` all that the model's classes and functions have stored.
-    See `Dispatcher.load`.
+    ``load(model)`` makes ready for ``set_mode("sealed")`` all that the model's classes and functions have stored; of a
+    model that is dispatched itself also its children, where another process has left its calls to them. See
+    `Dispatcher.load`.
     """
+    for target in targets:
+        _dispatch_stored(target)
     modules = [inner for target in targets if isinstance(target, Module) for inner in target.modules()]
     named = [target for target in targets if not isinstance(target, Module)] or list(_live.values())
     loaded = (one.core.load_for([inner for inner in modules if _has(inner, one)]) for one in named)
@@ -44,6 +50,14 @@ def load(*targets: Any) -> list[Choice]:
 def wait(timeout: float | None = None) -> bool:
     """As `Dispatcher.wait`, for all that other processes build for this one."""
     return all(one.core.orders().wait(None, timeout) for one in list(_live.values())[:1])
+
+
+def _dispatch_stored(target: Any) -> None:
+    """Let the modules be dispatched now that stand in the place of one that was handed over, by what is stored."""
+    modules = target.modules() if isinstance(target, Module) else ()
+    for module, own in [(one, getattr(type(one), TARGET, None)) for one in modules]:
+        if own is not None:
+            own.dispatch_stored(module)
 
 
 def _has(module: Module, dispatcher: Any) -> bool:

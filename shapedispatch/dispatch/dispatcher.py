@@ -34,7 +34,7 @@ from .background import at_once
 from .context import MissContext
 from .introspection import Introspection
 from .known_choices import FROZEN_MODES, STORED_WHERE
-from .loading import load
+from .loading import load, to_load
 from .miss import decide, tuning_lock
 
 __all__ = ["Core"]
@@ -237,6 +237,10 @@ class Core(HitPath, Introspection):
     def load_for(self, receivers: Sequence[Any]) -> list[Choice]:
         """As `load`, with one of these for the ``self`` of a method: the first that it can be built for."""
         return load(self, [((receiver,), {}) for receiver in receivers[:MOST_RECEIVERS]])
+
+    def has_stored(self) -> bool:
+        """Whether there is anything to load."""
+        return bool(to_load(self))
 
     # -- what is held; `Introspection` answers the rest
 

@@ -12,6 +12,7 @@ import pickle
 import threading
 import weakref
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,7 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from shapedispatch import dispatchers, load, set_mode, shapedispatch
+from shapedispatch import Store, dispatchers, load, set_mode, shapedispatch
 from shapedispatch.api import registry
 from shapedispatch.errors import DeclarationError
 from tests.helpers import assert_same
@@ -424,6 +425,42 @@ def test_a_module_gives_its_dispatchers_what_no_key_holds(monkeypatch: pytest.Mo
     """`load(model)` finds the modules of each."""
     monkeypatch.setattr(registry, "_live", weakref.WeakValueDictionary())  # without those of other tests
     assert load(unbuilt(Scaled())) == []
+
+
+def test_children_are_loaded_before_the_first_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What another process has left to them runs in one that is sealed from its start."""
+    builds: dict[str, Any] = {"exact": True, "hints": (), "objective": lambda timing: float(timing.variant != "exact")}
+    target = functools.partial(shapedispatch, store=Store(tmp_path / "store"), **builds)
+
+    def chosen(model: nn.Module) -> list[str]:
+        parts = (model.layers[1].body, model.layers[0].norm, model.norm)
+        return [part.forward.explain(X).variant for part in parts if is_dispatched(part)]
+
+    with torch.no_grad():
+        tuned, plain = target(Model()), Model()
+        plain.load_state_dict(tuned.state_dict())
+        assert_same(tuned(X, Cache()), plain(X))
+        assert chosen(tuned) == ["exact", "exact", "exact"]
+        monkeypatch.setattr(registry, "_live", weakref.WeakValueDictionary())  # as a process that starts has it
+        fresh = target(Model())
+        fresh.load_state_dict(tuned.state_dict())
+        assert chosen(fresh) == []
+        assert [choice.origin for choice in load(fresh)] == ["stored", "stored"]
+        with set_mode("sealed", on_miss="error"):
+            assert_same(fresh(X, Cache()), plain(X))
+            assert chosen(fresh) == ["exact", "exact", "exact"]
+
+
+def test_nothing_is_dispatched_to_be_loaded_where_nothing_is_stored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The model stays as it is, and what was only asked has no dispatcher."""
+    monkeypatch.setattr(registry, "_live", weakref.WeakValueDictionary())  # without those of other tests
+    model = shapedispatch(Model(), hints=(), store=Store(tmp_path / "store"))
+    assert load(model) == []
+    assert not any(is_dispatched(child) for child in model.children())
+    gc.collect()
+    assert list(dispatchers()) == [f"{__name__}.Model.forward"]
 
 
 # what cannot be handed over
