@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import copy
+import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -64,6 +65,11 @@ class Half(nn.Module):
         return self.linear(self.norm(x))
 
 
+def halved(x: Tensor) -> Tensor:
+    """Has code that may be replaced."""
+    return x / 2
+
+
 class Model(nn.Module):
     """Everything that guards are made on and that C can look at."""
 
@@ -77,23 +83,25 @@ class Model(nn.Module):
         self.tied = nn.Linear(3, 3, bias=False)
         self.tied.weight = self.one.linear.weight
         self.register_buffer("mask", torch.tensor([1.0, 0.0, 1.0]))
+        self.register_buffer("deep", torch.ones(1, 1, 1, 1, 2, 3))  # more sizes than a tensor keeps in itself
         self.shifts = [0.5, 1.5]
         self.pair = (2, 3.0)
         self.table = {"bias": 1.0}
         self.settings = Settings()
         self.act = torch.relu
+        self.bend = types.FunctionType(halved.__code__, globals())
         self.extra: Any = None
 
     def bent(self, x: Tensor) -> Tensor:
         """A method."""
-        return self.act(x) * self.scale
+        return self.bend(self.act(x)) * self.scale
 
     def forward(self, x: Tensor) -> Tensor:
         """Reads all of it."""
         x = self.tied(self.one(x))
         for half in self.halves:
             x = half(x)
-        x = self.bent(x * self.mask + self.shifts[0] * self.pair[1]) + self.table["bias"]
+        x = self.bent(x * self.mask + self.deep.sum() + self.shifts[0] * self.pair[1]) + self.table["bias"]
         if self.training:
             x = x * 10
         if self.extra is not None:
@@ -118,6 +126,13 @@ def doubled(value: Any) -> Any:
     return nn.Parameter(value.detach() * 2)
 
 
+def swapped(value: Any, swap: Callable[[Any, Any], None]) -> Any:
+    """Another parameter, which has what was this one's."""
+    other = nn.Parameter(torch.ones(1))
+    swap(value, other)
+    return other
+
+
 def hooked(name: str, at: str) -> Callable[[Model], object]:
     """A hook of one kind at a module."""
 
@@ -139,6 +154,7 @@ HOOKS = (
     "register_full_backward_hook",
     "register_full_backward_pre_hook",
 )
+KEPT: list[Any] = []
 CHANGES: dict[str, Callable[[Model], object]] = {
     "train": lambda model: model.train(),
     "train, of a submodule": lambda model: setattr(model, "training", True),
@@ -151,6 +167,15 @@ CHANGES: dict[str, Callable[[Model], object]] = {
     "a parameter's data, of other strides": lambda model: setattr(
         model.halves[0].linear.weight, "data", torch.arange(9.0).reshape(3, 3).T
     ),
+    "a parameter's data, of another dtype": lambda model: setattr(
+        model.halves[0].norm.weight, "data", torch.ones(3, dtype=torch.float64)
+    ),
+    "the data of a tensor of many sizes": lambda model: setattr(model.deep, "data", torch.ones(1, 1, 1, 2, 1, 3)),
+    "a buffer, resized in place": lambda model: model.mask.resize_(1),
+    "a buffer, with a size more": lambda model: model.mask.unsqueeze_(0),
+    "a buffer's data, of no size": lambda model: setattr(model.mask, "data", torch.tensor(1.0)),
+    "a buffer's data, to be negated": lambda model: setattr(model.mask, "data", torch._neg_view(torch.ones(3))),
+    "requires_grad, of a buffer": lambda model: model.mask.requires_grad_(),
     "requires_grad": lambda model: model.halves[0].norm.weight.requires_grad_(False),
     "to": lambda model: model.one.norm.to(torch.float64),
     "load_state_dict, assigning": lambda model: model.load_state_dict(
@@ -180,10 +205,21 @@ CHANGES: dict[str, Callable[[Model], object]] = {
     "an untied weight": lambda model: setattr(model.tied, "weight", nn.Parameter(torch.eye(3))),
     "a tied weight": lambda model: setattr(model.halves[0].norm, "weight", model.halves[1].norm.weight),
     "swap_tensors": lambda model: torch.utils.swap_tensors(model.one.norm.weight, nn.Parameter(torch.ones(1))),
+    "swap_tensors, while the other lives": lambda model: KEPT.append(
+        swapped(model.one.norm.weight, torch.utils.swap_tensors)
+    ),
+    "what is behind a parameter": lambda model: KEPT.append(
+        swapped(model.one.norm.weight, torch._C._swap_tensor_impl)  # type: ignore[attr-defined]  # below swap_tensors
+    ),
     "a buffer": lambda model: setattr(model, "mask", torch.zeros(3)),
     "a buffer, of another dtype": lambda model: setattr(model, "mask", torch.ones(3, dtype=torch.int64)),
+    "a parameter's class": lambda model: setattr(model.one.norm.weight, "__class__", Tensor),
+    "a parameter's attribute": lambda model: setattr(model.one.norm.weight, "note", 1),
     "a class": lambda model: setattr(model.one.norm, "__class__", nn.Identity),
     "a dict of attributes": lambda model: setattr(model.settings, "__dict__", {"repeats": 5}),
+    "a dict of attributes, while the first lives": lambda model: KEPT.append(
+        (vars(model.settings), setattr(model.settings, "__dict__", {"repeats": 5}))
+    ),
     "a mark": lambda model: torch._dynamo.mark_dynamic(model.one.linear.weight, 0),
     **{f"{hook} at {at}": hooked(hook, at) for hook in HOOKS for at in ("one", "one.norm", "halves.1.linear")},
 }
@@ -222,7 +258,14 @@ def test_most_changes_end_a_build(made: tuple[Model, Trace]) -> None:
         if asked_anew(made[1], model):
             kept.append(name)
     kept = [name for name in kept if name != "a mark"]  # on which torch 2.11 has no guard
-    assert kept == ["a parameter", "a parameter's data", "load_state_dict", "a tied weight", "a buffer"]
+    assert kept == [
+        "a parameter",
+        "a parameter's data",
+        "load_state_dict",
+        "a tied weight",
+        "a buffer",
+        "a parameter's attribute",
+    ]
 
 
 def test_what_a_class_holds_is_seen(made: tuple[Model, Trace]) -> None:
@@ -244,6 +287,17 @@ def test_what_a_class_holds_is_seen(made: tuple[Model, Trace]) -> None:
             assert holds == asked_anew(build, model)
             assert not holds
         assert check((model, X), {})
+
+
+def test_the_code_of_a_function_that_an_instance_holds_is_seen(
+    made: tuple[Model, Trace], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is replaced in the function, which stays where it is."""
+    model, build = made
+    check = build.check()
+    assert check((model, X), {})
+    monkeypatch.setattr(model.bend, "__code__", (lambda x: x * 7).__code__)
+    assert not check((model, X), {})
 
 
 def test_each_instance_is_looked_at_by_itself(made: tuple[Model, Trace]) -> None:

@@ -1,0 +1,137 @@
+"""Take each check of a module's guards out, one at a time, and see that a test is red: `python tests/mutations.py`.
+
+A mutation is a text of one file and what stands in its place. It is made in a copy of the checkout, whose C module is
+compiled anew by the tests; what does not compile is an error of this list, and no red test. Some checks exist only
+where Python has watchers of dicts, or only where it has none: the list says which.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+GUARDS = "tests/functions/test_instance_guards.py"
+CODE = "tests/functions/test_code_guard.py"
+SET = "tests/hit/test_guard_set.py"
+CALL = "tests/hit/test_call.py"
+WATCHERS = sys.version_info >= (3, 12)
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """``text`` of a file below `shapedispatch` becomes ``other``: then one of the ``tests`` must fail."""
+
+    file: str
+    text: str
+    other: str
+    tests: tuple[str, ...] = (GUARDS,)
+    watchers: bool | None = None
+    """Whether it is only for a Python with watchers, or without; None: for any."""
+
+
+RECORD, TENSOR, ALL = "hit/csrc/instance_record.c", "hit/csrc/tensor_view.c", "hit/csrc/code_guard.c"
+FILTER = "functions/guards/instance_guards.py"
+MUTATIONS = (
+    # What dicts hold: attributes, parameters, buffers, submodules, hooks.
+    Mutation(
+        RECORD, "if (!dict_unchanged(dicts[i].dict, dicts[i].mark, record->count))", "if (dicts == NULL)", watchers=True
+    ),
+    Mutation(RECORD, "if (!dict_unchanged(dict->dict, dict->mark, 0))", "if (0)", watchers=False),
+    Mutation(RECORD, "(seen->names != NULL && *seen->names_at != seen->names)", "0"),
+    # Objects and their classes.
+    Mutation(RECORD, "Py_TYPE(seen->object) != seen->type || !has", "!has"),
+    Mutation(RECORD, "|| !has_version(seen->type, seen->version)", ""),
+    # Lists. The code of functions that an instance holds is asked twice: here, and of those that were traced.
+    Mutation(RECORD, "PyList_GET_SIZE(object) != PyTuple_GET_SIZE(held)", "0"),
+    Mutation(RECORD, "if (PyList_GET_ITEM(object, i) != PyTuple_GET_ITEM(held, i))", "if (0)"),
+    # Tensors, by their memory.
+    Mutation(TENSOR, "&& Py_TYPE(tensor) == then->type && *noted", "&& *noted"),
+    Mutation(
+        TENSOR,
+        "&& memcmp(noted->impl + memory.at, words + noted->words_at, (size_t)memory.size) == 0",
+        "&& words != NULL",
+    ),
+    Mutation(TENSOR, "&& impl_of(tensor) == noted->impl\n", "\n"),
+    Mutation(TENSOR, "&& memory.requires_grad(noted->impl) == then->requires_grad;", ";"),
+    Mutation(
+        "hit/csrc/torch_api.c",
+        "(*count == 0 || (view->sizes == count + 1 && view->strides == count",
+        "(*count >= 0 || (view->strides == count",
+    ),
+    # Tensors, by what torch shows.
+    Mutation(TENSOR, "return now->type == then->type && now->names", "return now->names"),
+    Mutation(TENSOR, "&& now->keyset == then->keyset", ""),
+    Mutation(TENSOR, "&& now->requires_grad == then->requires_grad", ""),
+    Mutation(TENSOR, "&& ndim == then->view.ndim", ""),
+    Mutation(TENSOR, "&& memcmp(&now->view.dtype, &then->view.dtype, sizeof now->view.dtype) == 0", ""),
+    Mutation(TENSOR, "&& same_numbers(now->view.sizes, numbers, ndim)", ""),
+    Mutation(TENSOR, "&& same_numbers(now->view.strides, numbers + ndim, ndim);", ";"),
+    # The state of the dispatcher, and what is no part of the instance.
+    Mutation(ALL, "|| !is_usual_state(set))", "|| !(is_usual_state(set) | 1))"),
+    Mutation(ALL, "if (hold != 1 || set->tree == NULL)", "if (set->tree == NULL)"),
+    Mutation(ALL, "        if (holds != 1)\n", "        if (holds < 0)\n", (GUARDS, CODE, SET)),
+    # Classes and functions that were traced.
+    Mutation(
+        ALL, "all_live(guard) && classes_unchanged(guard) && ", "(classes_unchanged(guard) | 1) && ", (GUARDS, CODE)
+    ),
+    Mutation(ALL, "&& functions_unchanged(guard))", "&& (functions_unchanged(guard) | 1))", (GUARDS, CODE)),
+    # What Dynamo does not guard: an attribute before a parameter, a buffer, a submodule.
+    Mutation(FILTER, "args[0].extend(_on_shadows(args[0]))", "pass"),
+    # Plain, which looks at the state now and then.
+    Mutation("hit/call.py", "holds = self.look(args, kwargs)", "holds = True", (CALL,)),
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Try those whose text is named by an argument, or all; the exit code is 1 where one is seen by no test."""
+    wanted = sys.argv[1:] if arguments is None else arguments
+    outcomes = []
+    for mutation in MUTATIONS:
+        here = mutation.watchers in (None, WATCHERS)
+        if here and (not wanted or any(word in mutation.text for word in wanted)):
+            outcome = tried(mutation)
+            outcomes.append(outcome)
+            print(f"{outcome:<12} {mutation.file}: {mutation.text.strip()}", flush=True)
+    print(", ".join(f"{outcomes.count(outcome)} {outcome}" for outcome in dict.fromkeys(outcomes)))
+    return int(set(outcomes) != {"red"})
+
+
+def tried(mutation: Mutation) -> str:
+    """``red``, ``NOT SEEN``, or what is wrong with the mutation."""
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder) / "checkout"
+        for part in ("shapedispatch", "tests", "benchmarks/__init__.py", "pyproject.toml"):
+            if (ROOT / part).is_dir():
+                shutil.copytree(ROOT / part, copy / part, ignore=shutil.ignore_patterns("*.so", "__pycache__"))
+            elif (ROOT / part).exists():
+                (copy / part).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy(ROOT / part, copy / part)
+        file = copy / "shapedispatch" / mutation.file
+        text = file.read_text("utf-8")
+        if text.count(mutation.text) != 1:
+            return f"{text.count(mutation.text)} TIMES"
+        file.write_text(text.replace(mutation.text, mutation.other), "utf-8")
+        if not runs(copy, "-c", "from tests.paths import c_module; c_module()"):
+            return "NO BUILD"
+        tests = ("-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *mutation.tests)
+        return "NOT SEEN" if runs(copy, *tests) else "red"
+
+
+def runs(folder: Path, *command: str) -> bool:
+    """Whether this Python ends well there, with the copy's package."""
+    path = {"PYTHONPATH": str(folder)}
+    done = subprocess.run(
+        [sys.executable, *command], cwd=folder, env=os.environ | path, capture_output=True, check=False
+    )
+    return done.returncode == 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
