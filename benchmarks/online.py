@@ -1,11 +1,13 @@
 """What does learning from the calls themselves cost, and is what it keeps the best in the loop that it ran in?
 
-With `judge = "online"`: the stall of the slowest sampling call at a new shape where three candidates are built already;
-what a thousand calls at a key cost beside a thousand of the best candidate; what twenty thousand calls at sizes drawn
-at random cost; and the regret of what is kept, in a free-running loop, one behind a queue that is kept full, and one
-that waits after each call, against all candidates timed at length in that very loop. On a CPU the loops are one.
-Bars: stall at most 100 µs over plain; 1.05 (no candidate beyond twice the best) or 1.08 for a thousand calls; 1.05 at
-random sizes; regret with a median of at most 0.5 % and a 99th percentile of at most 5 %.
+With `judge = "online"`: what a miss costs, and a call that is learned from, for a function of two small tensors; the
+stall of the slowest sampling call at a new shape where three candidates are built already; what a thousand calls at a
+key cost beside a thousand of the best candidate; what twenty thousand calls at sizes drawn at random cost; and the
+regret of what is kept, in a free-running loop, one behind a queue that is kept full, and one that waits after each
+call, against all candidates timed at length in that very loop. On a CPU the loops are one.
+Bars: a call that is learned from, and the stall, at most 100 µs over plain; 1.05 (no candidate beyond twice the best)
+or 1.08 for a thousand calls; 1.05 at random sizes; regret with a median of at most 0.5 % and a 99th percentile of at
+most 5 %.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from typing import Any
 import torch
 from common import CONSOLE, banner, options, print_table, rotated, verdict, write
 from regret import candidates, dispatcher, shapes
-from tuning_stall import arguments_of
+from tuning_stall import arguments_of, other_words, weighted
 from tuning_stall import dispatcher as three_candidates
 from workloads import load
 
@@ -53,7 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     where = banner(chosen.device)
     found: dict[str, Any] = {}
     with torch.no_grad():
-        for part in chosen.part or ("stall", "keys", "random"):
+        for part in chosen.part or tuple(PARTS):
             found |= {part: PARTS[part](chosen)}
             write(__file__, found, where, chosen)
     return 0
@@ -105,6 +107,54 @@ def oracle(calls: Mapping[str, Call], name: str, number: int, device: str) -> di
 
 
 # -- the parts
+
+
+def small(chosen: argparse.Namespace) -> dict[str, Any]:
+    """Two small tensors: a key that is learned, each of its calls, a key that its neighbours settle, hits; a bare miss.
+
+    A bare miss is that of a dispatcher with nothing to choose between.
+    """
+    found: dict[str, list[float]] = {name: [] for name in ("plain", "bare miss", "miss", "sample", "settled", "hit")}
+    for index in range(SMALL_NEW_SIZES if chosen.small else NEW_SIZES):
+        bare, learned = small_dispatcher([]), small_dispatcher([other_words, in_other_places])
+        for rows in (24, 40):  # what a first call does once
+            bare(*few(rows, chosen.device))
+            learned(*few(rows, chosen.device))
+        for rows in (96, 160):
+            args = few(rows, chosen.device)
+            found["plain"] += [waited(weighted, args, chosen.device) for _ in range(20)]
+            found["miss"].append(waited(learned, args, chosen.device))
+            while learned.explain(*args).origin == "learning":
+                found["sample"].append(waited(learned, args, chosen.device))
+            found["hit"] += [waited(learned, args, chosen.device) for _ in range(20)]
+        args = few(100 + 2 * index, chosen.device)
+        found["bare miss"].append(waited(bare, args, chosen.device))
+        taken = waited(learned, args, chosen.device)
+        if learned.explain(*args).origin == "nearest":  # where the two sizes have come to the same
+            found["settled"].append(taken)
+    medians = {name: statistics.median(times) for name, times in found.items() if times}
+    print_table("µs of a call of two small tensors", ("", "µs"), [(name, f"{us:.1f}") for name, us in medians.items()])
+    over = sorted(us - medians["plain"] for us in found["sample"])
+    usual, far = statistics.median(over), over[int(0.99 * len(over))]
+    CONSOLE.print(f"a call that is learned from, over plain, in µs: {verdict(usual, STALL_BAR_US)}; 99 %: {far:.1f}")
+    return {"median_us": medians, "sample_over_plain_us": {"median": usual, "p99": far}, "bar_us": STALL_BAR_US}
+
+
+def few(rows: int, device: str) -> tuple[torch.Tensor, torch.Tensor]:
+    """Two small tensors."""
+    return torch.randn(rows, 16, device=device), torch.randn(rows, 16, device=device)
+
+
+def in_other_places(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """What `weighted` gives."""
+    return torch.relu(x).mul_(y).add_(1)
+
+
+def small_dispatcher(variants: Sequence[Callable[..., Any]]) -> Any:
+    """`weighted`, with nothing to be built."""
+    from shapedispatch import shapedispatch
+
+    return shapedispatch(dims={"x": "M N", "y": "M N"}, static=("N",), hints=(), variants=variants)(weighted)
 
 
 def stall(chosen: argparse.Namespace) -> dict[str, Any]:
@@ -217,6 +267,7 @@ def timed(fn: Callable[..., Any], calls: Sequence[tuple[Any, ...]], device: str)
 
 
 PARTS: Mapping[str, Callable[[argparse.Namespace], dict[str, Any]]] = {
+    "small": small,
     "stall": stall,
     "keys": keys,
     "random": at_random,

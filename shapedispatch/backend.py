@@ -224,7 +224,7 @@ class OfferRequest:
     ``tuned_configs`` are those of all processes, where they are kept. With ``alone`` the one that is asked for comes
     without plain. ``untimed(offer)`` says why nothing of an offer would be timed, if so: then nothing is searched; nor
     without ``search``, when the offer is made of what has been found. The numbers of a build are checked by its graph
-    in ``room`` bytes, or not at all where that is None; ``verdicts`` are those of all processes, where they are kept.
+    in ``room()`` bytes, or not at all where that is None; ``verdicts`` are those of all processes, where they are kept.
     With ``later`` no build is waited for: it is ordered.
     """
 
@@ -237,7 +237,9 @@ class OfferRequest:
     alone: bool = False
     untimed: Callable[[Offer], str | None] | None = None
     search: bool = True
-    room: int | None = None
+    room: Callable[[], int] | None = None
+    state: bool = False
+    """Whether plain comes with the check of the state that it is chosen in, though nothing else is asked for."""
     verdicts: Verdicts | None = None
     later: Later | None = None
 
@@ -354,6 +356,9 @@ class Backend(Signer, Protocol):
 
     def differences(self, key: Key, other: Key) -> tuple[str, ...]:
         """What differs between two keys of this backend, for a person."""
+
+    def kin(self, key: Key) -> Hashable:
+        """What keys have in common that differ in sizes alone; None where that cannot be told."""
 
     def sizes(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, int]:
         """The size of each dim; raises dims.DimsMismatch."""

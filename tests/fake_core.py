@@ -84,6 +84,9 @@ class Backend:
     def bucket(self, *asked: Any) -> None:
         """None: each call is timed for itself."""
 
+    def kin(self, key: Any) -> None:
+        """None."""
+
     def differences(self, key: Any, other: Any) -> tuple[str, ...]:
         """Of keys, for a person."""
         return differences(key, other, ("x",))

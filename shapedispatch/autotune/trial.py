@@ -18,6 +18,8 @@ from .preserve_state import bytes_to_copy, copy_call, generators, preserve_state
 
 __all__ = ["Outcome", "Trial"]
 
+SLIGHT_BYTES, SLIGHT_LIMIT = 1 << 20, 0.01
+
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
@@ -52,6 +54,8 @@ class Trial:
     def memory_refusal(self, limit: float) -> str | None:
         """Why the copies that timing needs are too large, or None; ``limit`` is a share of the free memory."""
         needed = bytes_to_copy(self.args, self.kwargs, self.written, self.names)
+        if _is_slight(needed, limit):
+            return None
         allowed = int(limit * free_memory(self.device))
         if needed <= allowed:
             return None
@@ -60,9 +64,10 @@ class Trial:
     def may_be_copied(self, limit: float) -> bool:
         """Whether copies of all its tensors, written or not, are within a share of the free memory."""
         try:
-            return bytes_to_copy(self.args, self.kwargs, None, self.names) <= int(limit * free_memory(self.device))
+            needed = bytes_to_copy(self.args, self.kwargs, None, self.names)
         except TypeError:
             return False
+        return _is_slight(needed, limit) or needed <= int(limit * free_memory(self.device))
 
     def permuted(self) -> Trial:
         """The same call on copies whose floats are in another order; raises TypeError for what cannot be copied."""
@@ -122,6 +127,11 @@ class Trial:
             return ()
         # Not backward(): that would add to .grad of the module's parameters.
         return torch.autograd.grad(outputs, leaves, [seed(t) for t in outputs], allow_unused=True)
+
+
+def _is_slight(needed: int, limit: float) -> bool:
+    """Whether so few bytes are within any usual limit: to ask what is free takes longer than to copy them."""
+    return needed <= SLIGHT_BYTES and limit >= SLIGHT_LIMIT
 
 
 def _aliases(result: Any, given: Sequence[Tensor]) -> tuple[tuple[int, int, int], ...]:

@@ -196,7 +196,8 @@ def decide_again(waiting: Waiting, args: tuple[Any, ...], kwargs: Mapping[str, A
     build_s = core.orders().costs.build_s() * core.earn()
     may_trace = account.spent_s >= account.next_s and imports.compiler.ready()
     allowance = Allowance(core, core.orders(), account, may_trace, waiting.spent_s >= build_s)
-    entry = decide(replace(ctx, later=allowance, kept=_Keeper(waiting, allowance)))
+    settings = replace(ctx.settings, judge="online")  # a contest would stop the call
+    entry = decide(replace(ctx, settings=settings, later=allowance, kept=_Keeper(waiting, allowance)))
     core.table.forget_learner(waiting.key, waiting)
     return entry.run.run if isinstance(entry.run, Waiting) else entry.run
 

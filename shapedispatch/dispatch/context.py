@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import ne
 from typing import Any, Protocol
 
 import torch
@@ -100,8 +101,12 @@ class MissContext:
 
     def new_because(self) -> tuple[str, ...]:
         """What differs between the key and the nearest of the newest known ones."""
-        found = (self.core.backend.differences(self.key, other) for other in self.core.table.newest(_NEAREST_AMONG))
-        return min(found, key=len, default=())
+        near = min(self.core.table.newest(_NEAREST_AMONG), key=self._differing, default=None)
+        return self.core.backend.differences(self.key, near) if near is not None else ()
+
+    def _differing(self, other: Key) -> int:
+        """In how many parts two keys differ."""
+        return sum(map(ne, self.key, other)) + abs(len(self.key) - len(other))
 
     # -- what can be done about it
 
@@ -109,17 +114,19 @@ class MissContext:
         """What may run the call."""
         request = replace(request, later=self.later)
         if self.settings.check is None:
-            room = int(self.settings.copy_limit * free_memory(self.device))
             stored = self.core.kernel_store.verdicts(self.device) if self.core.kernel_store is not None else None
-            request = replace(request, room=room, verdicts=stored)
+            request = replace(request, room=self._room, verdicts=stored)
         return self.core.backend.offer(self.args, self.kwargs, self.key, self.core.table, request)
+
+    def _room(self) -> int:
+        return int(self.settings.copy_limit * free_memory(self.device))
 
     def trial(self, offer: Offer) -> Trial:
         """The call, to be run any number of times without a trace."""
-        grad = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in self._all_tensors())
         # A supplied variant that writes what plain does not is to be found out on copies.
         written = None if any(candidate.supplied for candidate in offer.candidates) else offer.written
-        return Trial(self.args, self.kwargs, tuple(self.core.backend.arguments(self.args, self.kwargs)), written, grad)
+        names = tuple(self.core.backend.arguments(self.args, self.kwargs))
+        return Trial(self.args, self.kwargs, names, written, self.grad())
 
     def why_untimed(self, offer: Offer, trial: Trial) -> str | None:
         """Why nothing may be run to see what it gives and costs, or None."""
@@ -132,6 +139,22 @@ class MissContext:
         if torch.are_deterministic_algorithms_enabled():
             return "deterministic algorithms are asked for, and timing is not deterministic"
         return trial.hooked() or trial.memory_refusal(self.settings.copy_limit)
+
+    def why_not_online(self) -> str | None:
+        """Why the calls themselves are not what shows which variant is best, or None."""
+        if self.settings.judge != "online":
+            return "contests are what is asked for"
+        if self.core.backend.searches:
+            return "it is a kernel"
+        if self.grad():
+            return "its backward runs apart from the call"
+        if self.core.objective != "time" or self.settings.regime == "graph":
+            return "what is asked for is not the time of a call"
+        return None
+
+    def grad(self) -> bool:
+        """Whether the call needs gradients."""
+        return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in self._all_tensors())
 
     def isolation(self) -> Callable[[str, TrialRequest | None], str | None] | None:
         """What says why a variant is not to run here, having tried it in a worker; None where none is tried."""

@@ -1,4 +1,4 @@
-"""What is known of a call without timing: a choice whose build was lost, a stored one, that of the call's bucket.
+"""What is known of a call without timing: a choice whose build was lost, a stored one, that of its bucket or kin.
 
 A choice names a variant. Before it runs here, the variant is offered anew and judged like any other.
 """
@@ -17,6 +17,7 @@ from ..keys.key import Key
 from ..records import Choice, spelled
 from ..store.store import Found
 from .context import MissContext
+from .neighbours import Neighbours
 
 __all__ = [
     "FROZEN_MODES",
@@ -39,7 +40,8 @@ _OF_THIS_CALL = ("timed", "only", "pinned", "nearest")
 
 
 def look_up(ctx: MissContext) -> tuple[Entry | None, tuple[str, ...]]:
-    """The entry of a choice whose build had left, of a stored choice or of the bucket's; and why a row is not used.
+    """The entry of a choice whose build had left, of a stored choice, of the bucket's, or of what won at sizes on both
+    sides; and why a row is not used.
 
     A variant that is forced by a setting is none of these, and has no need to be timed.
     """
@@ -51,7 +53,7 @@ def look_up(ctx: MissContext) -> tuple[Entry | None, tuple[str, ...]]:
         frozen = ctx.settings.mode in FROZEN_MODES
         return (entry_for(ctx, Choice(ctx.settings.pick, "pinned")) if frozen else None), ()
     entry, unused = _of_store(ctx)
-    return entry or _of_bucket(ctx), unused
+    return entry or _of_bucket(ctx) or _of_neighbours(ctx), unused
 
 
 # -- the store
@@ -150,16 +152,32 @@ def _bucket(ctx: MissContext) -> Hashable | None:
     return ctx.core.backend.bucket(ctx.args, ctx.kwargs, ctx.key, ctx.settings.buckets, ctx.core.table)
 
 
+# -- other sizes
+
+
+def _of_neighbours(ctx: MissContext) -> Entry | None:
+    """The entry of what won at sizes on both sides of this one, where choices are learned and it is right here, too."""
+    if ctx.settings.mode in FROZEN_MODES or ctx.why_not_online() is not None:
+        return None
+    variant, where = Neighbours.of(ctx).agreed() or ("", "")
+    return entry_for(ctx, Choice(variant, "nearest", notes=(where,)), kin=True) if variant else None
+
+
 # -- a choice made before
 
 
-def entry_for(ctx: MissContext, choice: Choice) -> Entry | None:
-    """An entry for a choice made before; None where its variant is gone, cannot run this call or is wrong."""
-    request = OfferRequest(choice.variant, ctx.settings.mode != "sealed", choice.config, judge=ctx.isolation())
+def entry_for(ctx: MissContext, choice: Choice, kin: bool = False) -> Entry | None:
+    """An entry for a choice made before; None where its variant is gone, cannot run this call or is wrong.
+
+    With ``kin`` it was made for a call that differs in sizes.
+    """
+    judged = choice.origin in _OF_THIS_CALL and not kin
+    making = ctx.settings.mode != "sealed"
+    request = OfferRequest(choice.variant, making, choice.config, judge=ctx.isolation(), state=kin)
     with preserve_state(ctx.args, ctx.kwargs):
         offer = ctx.offer(request)
         candidate = next((c for c in offer.candidates if c.name == choice.variant), None)
-        if candidate is None or not (choice.origin in _OF_THIS_CALL or _sound(candidate, offer, ctx)):
+        if candidate is None or not (judged or _sound(candidate, offer, ctx)):
             return None
     return candidate.entry(choice, offer)
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..autotune.benchmark import undecided
-from ..autotune.choose import Rules, best, checked, refusal
+from ..autotune.choose import best, checked
 from ..autotune.online import FAR, Contestant, OnlineContest
 from ..autotune.real_calls import Figures, Sampler, sampler
 from ..autotune.trial import Trial
@@ -23,34 +23,19 @@ from ..keys.key import Key
 from ..records import Choice, Refusal, Timing
 from .context import DispatcherParts, MissContext, capturing
 from .known_choices import keeper
-from .neighbours import Neighbours
+from .neighbours import Neighbours, remember
 
-__all__ = ["Learning", "learn", "why_not_online"]
-
-
-def why_not_online(ctx: MissContext, trial: Trial) -> str | None:
-    """Why the calls themselves cannot show which variant is best, or None."""
-    if ctx.core.backend.searches:
-        return "it is a kernel"
-    if trial.grad:
-        return "its backward runs apart from the call"
-    if ctx.core.objective != "time" or ctx.settings.regime == "graph":
-        return "what is asked for is not the time of a call"
-    return None
+__all__ = ["Learning", "learn"]
 
 
 def learn(offer: Offer, trial: Trial, ctx: MissContext) -> Entry:
-    """The entry that learns among those of the offer that are right; plain's, where no other is.
+    """The entry that learns among those of the offer that are right, plain's where no other is.
 
-    What won at sizes on both sides of these runs at once, and what was far behind at the nearest is left out.
+    What was far behind at the nearest size that is settled is left out.
     """
-    near, rules = Neighbours.of(ctx), ctx.judging(trial)
-    entry = _as_on_both_sides(offer, trial, near, rules)
-    if entry is not None:
-        return entry
-    plain, *others = offer.candidates
-    far = near.far_behind()
-    right, wrong, _ = checked([plain, *(one for one in others if one.name not in far)], trial, rules)
+    near = Neighbours.of(ctx)
+    far, (plain, *others) = near.far_behind(), offer.candidates
+    right, wrong = _right([plain, *(one for one in others if one.name not in far)], trial, ctx, near)
     refusals = (*wrong, *(Refusal(one.name, (far[one.name],)) for one in others if one.name in far))
     if len(right) == 1:
         return right[0].wins("timed", offer, (), refusals)
@@ -69,14 +54,20 @@ def learn(offer: Offer, trial: Trial, ctx: MissContext) -> Entry:
     return Entry(learning, _all_checks(right), choice, others=builds, learner=learning)
 
 
-def _as_on_both_sides(offer: Offer, trial: Trial, near: Neighbours, rules: Rules) -> Entry | None:
-    """The entry of what won at sizes on both sides, where it may run this call and is right."""
-    variant, where = near.agreed() or ("", "")
-    plain = offer.candidates[0]
-    winner = next((one for one in offer.candidates if one.name == variant), None)
-    if winner is None or (winner is not plain and refusal(winner, plain, trial, rules) is not None):
-        return None
-    return winner.wins("nearest", offer, notes=(where,))
+def _right(
+    candidates: Sequence[Candidate], trial: Trial, ctx: MissContext, near: Neighbours
+) -> tuple[list[Candidate], tuple[Refusal, ...]]:
+    """Those that give plain's numbers for this call, and why the others do not.
+
+    With the call's floats in another order, too, unless all that no graph vouches for were right at another size.
+    """
+    sure = all(one.judged or near.timed(one.name) for one in candidates[1:])
+    rules = ctx.judging(trial)
+    right, wrong, _ = checked(candidates, trial, replace(rules, permute=rules.permute and not sure))
+    for one in right:
+        if one.build is not None:
+            ctx.core.table.facts.sound[one.build] = True
+    return right, wrong
 
 
 def _best(margin: float) -> Callable[[Sequence[Timing]], Timing | None]:
@@ -170,7 +161,9 @@ class _Settled:
         entry = next((one for one in table.peek(self.key) if one.run is learning), None)
         if entry is None:  # it has left, or was decided otherwise
             return
-        table.replace(self.key, entry, self.kept(self.entry(learning, entry.choice)))
+        settled = self.kept(self.entry(learning, entry.choice))
+        table.replace(self.key, entry, settled)
+        remember(self.core, self.key, settled.choice)
 
     def entry(self, learning: Learning, begun: Choice) -> Entry:
         """The winner's entry, remembered in the store too, unless the samples do not bear it out."""

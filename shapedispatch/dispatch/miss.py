@@ -21,7 +21,8 @@ from ..settings.resolve import settings
 from ..shapes.dims import DimsMismatch
 from .context import MissContext, capturing
 from .known_choices import FROZEN_MODES, look_up, persist, share_in_bucket
-from .learning import Learning, learn, why_not_online
+from .learning import Learning, learn
+from .neighbours import SLOWER, remember
 from .on_miss import without_timing
 
 __all__ = ["TuningLock", "decide", "tuning_lock"]
@@ -110,6 +111,8 @@ def decide(ctx: MissContext, retune: bool = False, exhaustive: bool = False) -> 
     if entry.choice.origin != "learning":
         ctx.core.table.log.decided(entry.choice)
     share_in_bucket(entry.choice, ctx)
+    if ctx.settings.judge == "online":
+        remember(ctx.core, ctx.key, entry.choice)
     return entry
 
 
@@ -163,7 +166,8 @@ def _chosen(ctx: MissContext, request: OfferRequest) -> tuple[Entry, bool]:
 def _warn_of_mistakes(offer: Offer, entry: Entry, ctx: MissContext) -> None:
     """Supplied variants that are wrong or raise, and a forced variant that there is not: once each."""
     supplied = {candidate.name for candidate in offer.candidates if candidate.supplied}
-    wrong = [refusal for refusal in entry.choice.refusals if refusal.variant in supplied]
+    refused = [refusal for refusal in entry.choice.refusals if refusal.variant in supplied]
+    wrong = [refusal for refusal in refused if not refusal.reasons[0].startswith(SLOWER)]
     for refusal in (*offer.faults, *wrong):
         ctx.core.table.log.warn_supplied(refusal, ctx.rendered)
     pick, names = ctx.settings.pick, [*(candidate.name for candidate in offer.candidates), *offer.aliases]
@@ -193,7 +197,7 @@ def _winner(offer: Offer, ctx: MissContext) -> Entry:
     untimed = ctx.why_untimed(offer, trial)
     if untimed:
         return offer.nearest(ctx.sizes(), untimed)
-    if (ctx.settings.judge == "online" or ctx.later is not None) and why_not_online(ctx, trial) is None:
+    if ctx.why_not_online() is None:
         return learn(offer, trial, ctx)
     decision = choose(offer.candidates, trial, ctx.rules(trial))
     ctx.core.table.count("timings")

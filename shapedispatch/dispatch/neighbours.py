@@ -5,19 +5,36 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ..records import Choice, spelled
+from ..autotune.benchmark import FEW
+from ..hit.table import Table
+from ..keys.key import Key
+from ..records import CHOSEN_AT, Choice, spelled
 from ..shapes.dims import distance
-from .context import MissContext
+from .context import DispatcherParts, MissContext
 
-__all__ = ["Neighbours"]
+__all__ = ["SLOWER", "Neighbours", "remember"]
 
-AMONG = 64
-"""How many of the newest keys are asked."""
+AMONG = 32
+"""How many settled choices are remembered of calls that differ in sizes alone."""
 NEAR = 1.0
 """How many doublings of sizes away a variant's times say how far behind it is."""
+SLOWER = "not tried: it took "
+"""How the reason begins for which a variant is left out that is right."""
 LEFT_OUT = 1.5
 """How many times the winner's time a variant took at the nearest size that is left out at a new one."""
 _SETTLED = ("timed", "stored", "shipped")
+
+
+def remember(core: DispatcherParts, key: Key, choice: Choice) -> None:
+    """Let new sizes learn from this choice, if it says anything of them."""
+    kin = core.backend.kin(key) if choice.origin in _SETTLED else None
+    if kin is not None:
+        others = [other for other in _known(core.table, kin) if other.sizes != choice.sizes]
+        core.table.facts.settled[kin] = (choice, *others)[:AMONG]
+
+
+def _known(table: Table, kin: object) -> tuple[Choice, ...]:
+    return table.facts.settled.get(kin) or ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,15 +46,10 @@ class Neighbours:
 
     @classmethod
     def of(cls, ctx: MissContext) -> Neighbours:
-        """Of the newest keys those that differ from this one in sizes alone, where they are settled."""
-        sizes, table, backend = ctx.sizes(), ctx.core.table, ctx.core.backend
-        found = [
-            entry.choice
-            for key in table.newest(AMONG)
-            for entry in table.peek(key)[:1]
-            if entry.choice.origin in _SETTLED and entry.choice.sizes.keys() == sizes.keys()
-            if all(part.startswith("sizes of ") for part in backend.differences(ctx.key, key))
-        ]
+        """Of the newest settled choices of its kin."""
+        sizes, kin = ctx.sizes(), ctx.core.backend.kin(ctx.key)
+        known = _known(ctx.core.table, kin) if kin is not None else ()
+        found = [choice for choice in known if choice.sizes.keys() == sizes.keys()]
         return cls(sizes, sorted(found, key=lambda choice: distance(sizes, choice.sizes)))
 
     def agreed(self) -> tuple[str, str] | None:
@@ -46,7 +58,7 @@ class Neighbours:
         above = next((one for one in self.choices if self._on_side(one, 1)), None)
         if below is None or above is None or below.variant != above.variant:
             return None
-        return below.variant, f"chosen at {spelled(below.sizes)} and at {spelled(above.sizes)}, on both sides"
+        return below.variant, f"{CHOSEN_AT}{spelled(below.sizes)} and at {spelled(above.sizes)}, on both sides"
 
     def _on_side(self, choice: Choice, side: int) -> bool:
         """Whether all its sizes are this call's or on one side of them, and not far away."""
@@ -54,18 +66,34 @@ class Neighbours:
         return all(step >= 0 for step in steps) and distance(self.sizes, choice.sizes) <= NEAR
 
     def far_behind(self) -> dict[str, str]:
-        """The variants that are not worth a sample, by name, each with the reason."""
+        """The variants that are not worth a sample, by name, each with the reason.
+
+        What a few samples show there, which may all have been taken in a slow spell, must be so at a second size too.
+        """
         if not self.choices or distance(self.sizes, self.choices[0].sizes) > NEAR:
             return {}
-        near = self.choices[0]
-        won = next((timing for timing in near.timings if timing.variant == near.variant), None)
-        if won is None:
-            return {}
-        ratios = {timing.variant: timing.median_us / won.median_us for timing in near.timings}
-        where = spelled(near.sizes)
-        return {name: f"{ratio:.1f} x {won.variant} at {where}" for name, ratio in ratios.items() if ratio > LEFT_OUT}
+        near, *others = self.choices
+        again = _behind(others[0]) if others else {}
+        where = f"{near.variant} at {spelled(near.sizes)}"
+        behind = _behind(near)
+        return {
+            name: f"{SLOWER}{ratio:.1f} x {where}" for name, (ratio, sure) in behind.items() if sure or name in again
+        }
 
     def order(self) -> tuple[str, ...]:
         """The variants as they came in at the nearest size, the fastest first."""
         timings = sorted(self.choices[0].timings, key=lambda timing: timing.median_us) if self.choices else ()
         return tuple(timing.variant for timing in timings)
+
+    def timed(self, variant: str) -> bool:
+        """Whether the variant was found to be right, and timed, at any of these sizes."""
+        return any(timing.variant == variant for choice in self.choices for timing in choice.timings)
+
+
+def _behind(choice: Choice) -> dict[str, tuple[float, bool]]:
+    """How many times the winner's time each variant took that was far behind, and whether enough samples show it."""
+    won = next((timing for timing in choice.timings if timing.variant == choice.variant), None)
+    if won is None:
+        return {}
+    ratios = [(timing, timing.median_us / won.median_us) for timing in choice.timings]
+    return {one.variant: (ratio, one.repeats >= FEW) for one, ratio in ratios if ratio > LEFT_OUT}

@@ -12,7 +12,7 @@ from ..hit.call import NowAndThen
 from ..hit.table import Table
 from ..keys.identity import candidates_identity, code_identity
 from ..keys.key import CallSigner, Key
-from ..keys.layout import differences
+from ..keys.layout import differences, kin
 from ..keys.signature import Signature, call_of, frame_locals, python_function, receiver_of
 from ..keys.tree import overlap
 from ..private import why_off
@@ -85,6 +85,10 @@ class TorchFunction(CallSigner):
         """What differs between two keys of this function, for a person."""
         return differences(key, other, self.signature.names) if len(key) == len(other) else ()
 
+    def kin(self, key: Key) -> Key:
+        """See `layout.kin`."""
+        return kin(key)
+
     def at_once(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], memory: Table) -> None:
         """None: a function may be decided anywhere."""
 
@@ -144,9 +148,12 @@ class TorchFunction(CallSigner):
         call = self._build_request(args, kwargs, key, memory, request)
         builder = OfferBuilder(request, [Candidate("plain", self.plain)])
         wants_builds = self._points(call, memory) or self._wants_exact(call, request)
-        if request.only == "plain" or not (wants_builds or self.spec.variants):
+        alone = request.only == "plain"
+        if (alone and not request.state) or not (wants_builds or self.spec.variants):
             return builder.offer()
         effects = self._effects(call, memory, builder)
+        if alone:
+            return builder.offer()
         if effects is None:
             return builder.offer(untimed="what it does is not known, and nothing is traced now")
         written, untimed = what_timing_may_touch(effects, self.spec.mutates)

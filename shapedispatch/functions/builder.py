@@ -185,7 +185,7 @@ class Builder:
         code = build.code
         if code.verdict is None and code.check is not None and request.room is not None:
             known = request.verdicts.look_up(build.identity()) if request.verdicts is not None else None
-            code.verdict = Verdict(*known) if known is not None else _judged(build, call, code.check, request.room)
+            code.verdict = Verdict(*known) if known is not None else _judged(build, call, code.check, request.room())
             code.check = None
             if request.verdicts is not None and known is None and not code.verdict.unjudged:
                 request.verdicts.keep(build.identity(), code.verdict.wrong, code.verdict.digits)

@@ -39,11 +39,14 @@ def scaled_strides(old: Sequence[int], strides: Sequence[int], new: Sequence[int
     return tuple(out)
 
 
-def fake_arguments(arguments: Mapping[str, Any], resize: Resize | None = None) -> dict[str, Any]:
-    """The same arguments with every tensor replaced by a fake one; modules and scalars pass as they are."""
-    from torch._subclasses.fake_tensor import FakeTensorMode  # half a second, which is for the first miss to pay
+def fake_arguments(
+    arguments: Mapping[str, Any], resize: Resize | None = None, *, looked_at: bool = False
+) -> dict[str, Any]:
+    """The same arguments with every tensor replaced by a fake one; modules and scalars pass as they are.
 
-    mode = FakeTensorMode()
+    Those that are only ``looked_at``, and nothing is traced with, are all of one mode: to make one formats a stack.
+    """
+    mode = _mode() if looked_at else _mode.__wrapped__()
     made: dict[Any, Tensor] = {}
 
     def fake(path: str, t: Tensor) -> Tensor:
@@ -55,6 +58,13 @@ def fake_arguments(arguments: Mapping[str, Any], resize: Resize | None = None) -
         return made[same]
 
     return _mapped(arguments, fake)
+
+
+@functools.cache
+def _mode() -> Any:
+    from torch._subclasses.fake_tensor import FakeTensorMode  # half a second, which is for the first miss to pay
+
+    return FakeTensorMode()
 
 
 def resized(arguments: Mapping[str, Any], resize: Resize) -> dict[str, Any]:

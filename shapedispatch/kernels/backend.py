@@ -197,6 +197,9 @@ class TritonKernel:
         """The names of the parts in which two keys differ."""
         return self.key_schema.ready().differing(key, other)
 
+    def kin(self, key: Key) -> None:
+        """None: nothing says that the calls of a kernel differ in sizes alone."""
+
     # -- the offer
 
     def offer(

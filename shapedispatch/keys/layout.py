@@ -10,7 +10,9 @@ import itertools
 from collections.abc import Hashable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
-__all__ = ["OF_ARGUMENTS", "SAME", "AmbientPart", "Key", "TensorPart", "differences"]
+from torch import Tensor
+
+__all__ = ["OF_ARGUMENTS", "SAME", "AmbientPart", "Key", "TensorPart", "differences", "kin"]
 
 Key: TypeAlias = tuple[Any, ...]  # of hashable things; mypy takes a type for none, although it hashes
 
@@ -73,3 +75,19 @@ def _which_parts(a: Hashable, b: Hashable) -> str:
     if "sizes" in parts and "strides" in parts:
         parts.remove("strides")  # other sizes have other strides
     return f"{' and '.join(parts)} of "
+
+
+def kin(key: Key) -> Key:
+    """What a key has in common with those that differ from it in sizes alone, and the strides that come with them."""
+    return (key[0], *map(_sizeless, key[1:]))
+
+
+def _sizeless(part: Any) -> Hashable:
+    if type(part) is not tuple or not part:
+        return part  # type: ignore[no-any-return]  # of a key, so it hashes
+    if type(part[0]) is str and len(part) == 2:  # a keyword
+        return (part[0], _sizeless(part[1]))
+    if not (isinstance(part[0], type) and issubclass(part[0], Tensor)):
+        return part
+    dtype, sizes, strides, *rest = part[1:]
+    return (part[0], dtype, len(sizes), sorted(strides, reverse=True) == [*strides], *rest)

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from shapedispatch.autotune.compare import TOLERANCES, difference, inaccuracy
+from shapedispatch.autotune.compare import TOLERANCES, _surely_near, difference, inaccuracy
 
 Pair = collections.namedtuple("Pair", "a b")
 
@@ -141,6 +141,27 @@ def test_nothing_to_compare_is_no_difference() -> None:
     """Empty tensors have sizes only."""
     assert difference(torch.ones(0, 3), torch.ones(0, 3)) is None
     assert difference(torch.ones(0, 3), torch.ones(0, 4)) is not None
+
+
+@pytest.mark.parametrize("off", [0.3, 0.9, 1.1, 3.0])
+def test_the_quick_look_says_only_what_the_slow_one_says(off: float) -> None:
+    """Within half of what is allowed it is sure; beyond, the slow one tells."""
+    one = torch.linspace(-2, 2, 101)
+    _, atol = TOLERANCES[torch.float32]
+    other = one.clone()
+    other[50] += off * atol * float(one.square().mean().sqrt())  # where the value is zero
+    assert bool(_surely_near(one, other, atol)) == (off < 0.5)
+    assert (difference(one, other) is None) == (off < 1)
+
+
+@pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan, 3e38, 1e6])
+def test_the_quick_look_is_sure_of_nothing_beside_special_values(value: float) -> None:
+    """What they are beside is judged without them."""
+    one = torch.ones(64)
+    one[0] = value
+    for other in (one.clone(), one.clone().fill_(value)):
+        assert not bool(_surely_near(one, other, 1e-4)) or value == 1e6
+    assert not bool(_surely_near(torch.ones(64), one, 1e-4))
 
 
 def test_an_infinity_does_not_widen_what_is_allowed() -> None:

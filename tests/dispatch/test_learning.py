@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -346,3 +347,76 @@ def test_what_was_far_behind_nearby_is_left_out(clock: Clock) -> None:
     choice = f.explain(torch.ones(96))
     assert (choice.variant, choice.origin) == ("plain", "timed")
     assert "2.0 x plain at x.0=64" in str(choice.refusals)
+
+
+def test_a_size_that_lies_between_others_is_settled_however_many_came_since(clock: Clock) -> None:
+    """Those that were not timed themselves push nothing out."""
+    f = sized(clock, lambda size: 50)
+    for size in (100, 199):
+        learned(f, size)
+    for size in range(101, 199):
+        f(torch.ones(size))
+    assert {f.explain(torch.ones(size)).origin for size in range(101, 199)} == {"nearest"}
+
+
+def test_what_is_settled_at_once_is_the_only_variant_that_is_asked_for(clock: Clock) -> None:
+    """No build of another is made, and no other looks at the call."""
+    asked: list[int] = []
+    other = Variant(taking(clock, 50, added), name="other")
+    third = Variant(taking(clock, 70, added), name="third", when=lambda x: asked.append(len(x)))
+    f = shapedispatch(taking(clock, 100, twice), hints=(), variants=[other, third], mutates=(), store=False)
+    for size in (64, 96):
+        learned(f, size)
+    asked.clear()
+    f(torch.ones(80))
+    assert (f.explain(torch.ones(80)).variant, asked) == ("other", [])
+
+
+def test_what_won_on_both_sides_and_is_wrong_between_answers_no_call(clock: Clock) -> None:
+    """Numbers come before speed: the key is learned, without it."""
+
+    def plain(x: Tensor) -> Tensor:
+        clock.now += 100_000
+        return x * 2
+
+    def wrong_at_80(x: Tensor) -> Tensor:
+        clock.now += 50_000
+        return x + x if len(x) != 80 else x.clone()
+
+    variant = Variant(wrong_at_80, name="other")
+    f = shapedispatch(plain, hints=(), variants=[variant], mutates=(), store=False)
+    assert [learned(f, size).variant for size in (64, 96)] == ["other", "other"]
+    x = torch.ones(80)
+    with pytest.warns(UserWarning, match="differs in"):
+        assert torch.equal(f(x), x * 2)
+    assert f.explain(x).variant == "plain"
+
+
+def test_plain_that_is_settled_at_once_is_asked_for_its_state_too(clock: Clock) -> None:
+    """What is fastest in one state says nothing of another."""
+
+    class Scaled(nn.Module):
+        scale = 2
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x * self.scale
+
+    one = Scaled()
+    f = built(Scaled.forward, exact=False, hints=(), variants=[Variant(lambda self, x: x * self.scale, name="other")])
+    with torch.no_grad():
+        for size in (64, 96):
+            for _ in range(200):
+                f(one, torch.ones(size))
+        f(one, torch.ones(80))
+        [entry] = f.core.table.peek(f.core.backend.key((one, torch.ones(80)), {}))
+    assert (entry.choice.variant, entry.choice.origin) == ("plain", "nearest")
+    assert entry.any_state
+
+
+def test_a_variant_that_is_left_out_is_no_mistake(clock: Clock) -> None:
+    """Its author is not told to mend it."""
+    f = sized(clock, lambda size: 200)
+    learned(f, 64)
+    with warnings.catch_warnings(action="error"):
+        f(torch.ones(96))
+    assert "not tried" in str(f.explain(torch.ones(96)).refusals)

@@ -44,7 +44,7 @@ def test_a_new_size_is_faked_once(monkeypatch: pytest.MonkeyPatch) -> None:
     w = torch.randn(8, 16)
     f(torch.randn(5, 8), w)
     faked, fake = [], request.fake_arguments
-    monkeypatch.setattr(request, "fake_arguments", lambda *args: (faked.append(args), fake(*args))[1])
+    monkeypatch.setattr(request, "fake_arguments", lambda *args, **how: (faked.append(args), fake(*args, **how))[1])
     x = torch.randn(7, 8)
     assert_same(f(x, w), relu_matmul(x, w))
     assert len(f.explain(x, w).timings) > 1

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 
 from shapedispatch.keys import key as keys
-from shapedispatch.keys.layout import AmbientPart, TensorPart, differences
+from shapedispatch.keys.layout import AmbientPart, TensorPart, differences, kin
 
 
 def key(*args: Any) -> keys.Key:
@@ -39,3 +39,25 @@ def test_the_names_of_parts_fit_a_key() -> None:
     stored, *_ = keys.storable((state, part, ()))
     assert AmbientPart(*stored).number_of_threads is None
     assert keys.storable((state, part)) == keys.storable((state, part, ())) == (state[:-1], part)
+
+
+def test_keys_are_kin_that_differ_in_sizes_alone() -> None:
+    """What is known of one size says something of another."""
+    x = torch.ones(4, 3)
+    of_x = kin(key(x, 1))
+    assert kin(key(torch.ones(8, 5), 1)) == of_x
+    for other in (key(x.double(), 1), key(x, 2), key(torch.ones(3, 4).t(), 1), key(torch.ones(4), 1)):
+        assert kin(other) != of_x
+    with torch.no_grad():
+        assert kin(key(x, 1)) != of_x
+
+
+def test_what_looks_like_a_tensor_in_a_key_is_none() -> None:
+    """A list of seven numbers has as many parts."""
+    assert kin(key([0, (1,), (2,), 3, 4, 5, 6])) != kin(key([0, (9,), (2,), 3, 4, 5, 6]))
+
+
+def test_keywords_are_kin_too() -> None:
+    """By their names."""
+    named = {size: kin(keys.key((), {"x": torch.ones(size)})) for size in (3, 5)}
+    assert named[3] == named[5] != kin(keys.key((), {"y": torch.ones(3)}))

@@ -1,0 +1,47 @@
+"""What settled sizes say of a new one, told what was chosen there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from shapedispatch.autotune.benchmark import FEW
+from shapedispatch.dispatch.neighbours import Neighbours
+from shapedispatch.records import Choice, Timing
+
+
+def settled(size: int, times_us: Mapping[str, float], repeats: int = FEW) -> Choice:
+    """A choice at that size, of so many samples each."""
+    timings = tuple(Timing(name, us, 0.0, repeats) for name, us in times_us.items())
+    best = min(timings, key=lambda timing: timing.median_us)
+    return Choice(best.variant, "timed", sizes={"M": size}, timings=timings)
+
+
+def near(*choices: Choice) -> Neighbours:
+    """The neighbours of size 100."""
+    return Neighbours({"M": 100}, choices)
+
+
+def test_what_a_few_samples_show_to_be_far_behind_is_left_out() -> None:
+    """With the place where it was."""
+    assert near(settled(96, {"plain": 10, "slow": 20, "close": 14})).far_behind() == {
+        "slow": "not tried: it took 2.0 x plain at M=96"
+    }
+
+
+def test_one_sample_may_have_been_taken_in_a_slow_spell() -> None:
+    """It is none of the variant's faults; at two sizes it hardly is by chance."""
+    once = settled(96, {"plain": 10, "slow": 4000}, repeats=1)
+    assert near(once).far_behind() == {}
+    assert near(once, settled(128, {"plain": 10, "slow": 11})).far_behind() == {}
+    assert "slow" in near(once, settled(128, {"plain": 10, "slow": 900}, repeats=1)).far_behind()
+
+
+def test_far_away_nothing_is_left_out() -> None:
+    """Beyond a doubling."""
+    assert near(settled(300, {"plain": 10, "slow": 20})).far_behind() == {}
+
+
+def test_whether_a_variant_was_timed_is_known() -> None:
+    """At any size."""
+    neighbours = near(settled(96, {"plain": 10, "slow": 20}))
+    assert (neighbours.timed("slow"), neighbours.timed("new")) == (True, False)
