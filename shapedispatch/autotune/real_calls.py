@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -54,6 +54,14 @@ class Shares:
         return tuple(weight if weight >= SLIGHT else 0.0 for weight in weights)  # type: ignore[return-value]  # three
 
 
+@dataclass(slots=True)
+class Backwards:
+    """What is known of the backwards of one key's calls: that there are any; that they cannot be told."""
+
+    seen: bool = False
+    unknown: bool = False
+
+
 @dataclass(slots=True, eq=False)
 class Figures(Contestant):
     """The samples of one candidate at one key, in microseconds a call."""
@@ -69,7 +77,21 @@ class Figures(Contestant):
     """Of calls that found work on the stream."""
     latency_us: deque[float] = field(default_factory=lambda: deque(maxlen=KEPT))
     """Of calls that found none."""
+    backwards: Backwards = field(default_factory=Backwards)
+    """The same for all candidates of a key."""
+    backward: Figures | None = None
+    """The samples of its backward, which count as soon as there are any; None where there is none."""
     _on_host: Timing | None = None
+
+    @classmethod
+    def of_key(cls, names: Sequence[str], regime: str, shares: Shares | None, grad: bool) -> list[Figures]:
+        """Those of all candidates of one key, which have run before; ``grad`` says whether there may be a backward."""
+        backwards = Backwards()
+
+        def figures(name: str, backward: Figures | None) -> Figures:
+            return cls(name, regime, shares, warm=True, backwards=backwards, backward=backward)
+
+        return [figures(name, figures(name, None) if grad else None) for name in names]
 
     def took(self, samples: deque[float], took_us: float) -> None:
         """Keep a sample that makes sense, unless it is of a first call."""
@@ -79,7 +101,17 @@ class Figures(Contestant):
         self.warm = True
 
     def cost(self) -> Timing:
-        """What a call of it costs here, as far as it is known."""
+        """What a call of it costs here, as far as it is known, with its backward."""
+        if self.backward is None or not self.backwards.seen or self.backwards.unknown:
+            return self._alone()
+        return _together(self._alone(), self.backward._alone())
+
+    def behind_us(self) -> float:
+        """What a backward of it is known to take."""
+        known = self.backward._alone() if self.backward is not None else None
+        return known.median_us if known is not None and known.repeats else 0.0
+
+    def _alone(self) -> Timing:
         host = self._on_host = self._on_host or timing_of(self.name, self.host_us)
         if self.shares is None:
             return host
@@ -104,8 +136,22 @@ def _mixed(name: str, parts: tuple[tuple[float, Timing], ...]) -> Timing:
     return Timing(name, median, spread, min(part.repeats for _, part in parts), least_us=least)
 
 
+def _together(one: Timing, other: Timing) -> Timing:
+    """What both take, one after the other."""
+    repeats = min(one.repeats, other.repeats)
+    least_us = (one.least_us or one.median_us) + (other.least_us or other.median_us) if repeats else None
+    spread_us = math.hypot(one.spread_us, other.spread_us)
+    return Timing(one.variant, one.median_us + other.median_us, spread_us, repeats, least_us=least_us)
+
+
 class Sampler(Protocol):
     """Whatever can make a sample of a real call."""
+
+    def begin(self, figures: Figures) -> Any:
+        """Before what is to be a sample."""
+
+    def end(self, figures: Figures, begun: Any) -> None:
+        """After it; ``begun`` is what `begin` gave."""
 
     def run(self, figures: Figures, run: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Run once, and note what it took; what it raises passes through."""
@@ -127,6 +173,14 @@ class HostSampler:
         figures.took(figures.host_us, (self.clock_ns() - started_ns) / 1e3)
         return result
 
+    def begin(self, figures: Figures) -> int:
+        """See `Sampler.begin`."""
+        return self.clock_ns()
+
+    def end(self, figures: Figures, begun: int) -> None:
+        """See `Sampler.end`."""
+        figures.took(figures.host_us, (self.clock_ns() - begun) / 1e3)
+
     def took_us(self, figures: Figures) -> float:
         """See `Sampler.took_us`."""
         return figures.host_us[-1] if figures.host_us else math.nan
@@ -140,7 +194,8 @@ class _Pending:
     start: Any
     end: Any
     dry: bool
-    started_ns: int
+    stream: Any
+    started_ns: int = 0
 
 
 class StreamSampler:
@@ -162,21 +217,29 @@ class StreamSampler:
 
     def run(self, figures: Figures, run: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """See `Sampler.run`."""
+        begun = self.begin(figures)
+        result = run(*args, **kwargs)
+        self.end(figures, begun)
+        return result
+
+    def begin(self, figures: Figures) -> _Pending:
+        """See `Sampler.begin`."""
         self._collect()
         stream = self.stream()
         dry = stream.query()
-        started_ns = self.clock_ns()
-        self.shares.saw(dry, dry and self._was_waited_for(started_ns))
-        start, end = self._event(), self._event()
+        self.shares.saw(dry, dry and self._was_waited_for(self.clock_ns()))
+        pending = _Pending(figures, self._event(), self._event(), dry, stream)
+        pending.start.record(stream)
+        pending.started_ns = self.clock_ns()
+        return pending
+
+    def end(self, figures: Figures, begun: _Pending) -> None:
+        """See `Sampler.end`."""
         warm = figures.warm
-        start.record(stream)
-        started_ns = self.clock_ns()
-        result = run(*args, **kwargs)
-        figures.took(figures.host_us, (self.clock_ns() - started_ns) / 1e3)
-        end.record(stream)
+        figures.took(figures.host_us, (self.clock_ns() - begun.started_ns) / 1e3)
+        begun.end.record(begun.stream)
         if warm:
-            self._pending.append(_Pending(figures, start, end, dry, started_ns))
-        return result
+            self._pending.append(begun)
 
     def took_us(self, figures: Figures) -> float:
         """See `Sampler.took_us`."""
@@ -184,7 +247,10 @@ class StreamSampler:
         return cost if math.isfinite(cost) else (figures.host_us[-1] if figures.host_us else math.nan)
 
     def _event(self) -> Any:
-        return self._pool.pop() if self._pool else self.event()
+        try:
+            return self._pool.pop()
+        except IndexError:  # a backward, in a thread of its own, may have taken the last
+            return self.event()
 
     def _collect(self) -> None:
         """Read the events that have completed."""

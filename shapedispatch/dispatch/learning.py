@@ -11,9 +11,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from ..autotune.backward import follow, history
 from ..autotune.benchmark import undecided
 from ..autotune.choose import best, checked
-from ..autotune.online import FAR, Contestant, OnlineContest
+from ..autotune.online import FAR, OnlineContest
 from ..autotune.real_calls import Figures, Sampler, sampler
 from ..autotune.trial import Trial
 from ..backend import Candidate, Offer
@@ -40,8 +41,8 @@ def learn(offer: Offer, trial: Trial, ctx: MissContext) -> Entry:
     if len(right) == 1:
         return right[0].wins("timed", offer, (), refusals)
     takes, shares = sampler(ctx.device, ctx.settings.regime)
-    figures: list[Contestant] = [Figures(one.name, ctx.settings.regime, shares, warm=True) for one in right]
-    contest = OnlineContest(figures, ctx.settings.margin, _best(ctx.settings.margin), near.order())
+    figures = Figures.of_key([one.name for one in right], ctx.settings.regime, shares, trial.grad)
+    contest = OnlineContest([*figures], ctx.settings.margin, _best(ctx.settings.margin), near.order())
     core, key = ctx.core, ctx.core.backend.key(ctx.args, ctx.kwargs)  # the offer may have shown that it holds more
     device, done = ctx.device, _Settled(core, key, keeper(ctx), ctx.kept)
 
@@ -114,6 +115,7 @@ class Learning:
 
     def _sampled(self, figures: Figures, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         candidate = self._named(figures.name)
+        before = history(args, kwargs) if figures.backward is not None else None
         try:
             answer = self.sampler.run(figures, candidate.run, args, kwargs)
         except Exception as error:  # the boundary where a candidate is judged; the reason is kept
@@ -124,7 +126,9 @@ class Learning:
             self.refusals.append(Refusal(candidate.name, (f"it raised {in_a_line(error)}",)))
             self.contest.failed(figures)
         else:
-            self.contest.sampled(figures, self.sampler.took_us(figures))
+            if before is not None:
+                follow(answer, before, figures, self.sampler, self.paused)
+            self.contest.sampled(figures, self.sampler.took_us(figures) + figures.behind_us())
         if self.contest.over:
             self.done(self)
         return answer

@@ -239,12 +239,80 @@ def test_a_checkpoint_recomputes_what_its_forward_ran(clock: Clock) -> None:
     assert torch.allclose(x.grad, 2 * torch.cos(2 * X))
 
 
-def test_calls_that_need_gradients_are_judged_as_before(clock: Clock) -> None:
-    """Their backward runs apart from the call."""
-    f = dispatched(clock, 100, 50)
+class Taking(torch.autograd.Function):
+    """Twice the value; the backward takes so many microseconds of a clock."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, clock: Clock, us: float) -> Tensor:
+        """Twice."""
+        ctx.clock, ctx.us = clock, us
+        return x * 2
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        """Twice."""
+        ctx.clock.now += int(ctx.us * 1e3)
+        return gradients[0] * 2, None, None
+
+
+def differentiable(clock: Clock, plain_us: tuple[float, float], other_us: tuple[float, float]) -> Any:
+    """Plain and one variant whose forward and backward take so long."""
+
+    def plain(x: Tensor) -> Tensor:
+        clock.now += int(plain_us[0] * 1e3)
+        return Taking.apply(x, clock, plain_us[1])
+
+    def other(x: Tensor) -> Tensor:
+        clock.now += int(other_us[0] * 1e3)
+        return Taking.apply(x, clock, other_us[1])
+
+    return shapedispatch(plain, hints=(), variants=[Variant(other, name="other")], mutates=(), store=False)
+
+
+def test_the_backward_counts_where_there_is_one(clock: Clock) -> None:
+    """What saves time in the forward may cost more later."""
+    f = differentiable(clock, (100, 100), (50, 400))
     x = X.clone().requires_grad_()
-    f(x)
-    assert f.explain(x).origin == "timed"
+    for turn in range(40):
+        x.grad = None
+        y = f(x)
+        clock.now += 5_000_000  # the rest of the program
+        y.sum().backward()
+        assert torch.equal(x.grad, torch.full((4,), 2.0)), turn
+    choice = f.explain(x)
+    assert (choice.variant, choice.origin) == ("plain", "timed")
+    assert {timing.variant: timing.median_us for timing in choice.timings} == {"plain": 200, "other": 450}
+
+
+def test_where_no_backward_comes_the_forward_counts_alone(clock: Clock) -> None:
+    """Gradients are on, and nobody asks for any."""
+    f = differentiable(clock, (100, 100), (50, 400))
+    x = X.clone().requires_grad_()
+    for _ in range(40):
+        f(x)
+    assert (f.explain(x).variant, f.explain(x).origin) == ("other", "timed")
+
+
+def test_a_variant_with_wrong_gradients_answers_no_call(clock: Clock) -> None:
+    """They are checked before it is sampled, as its result is."""
+
+    class Wrong(Taking):
+        @staticmethod
+        def backward(ctx: Any, *gradients: Tensor) -> Any:
+            """Three times."""
+            return gradients[0] * 3, None, None
+
+    def wrong(x: Tensor) -> Tensor:
+        return Wrong.apply(x, clock, 1)
+
+    f = shapedispatch(taking(clock, 100, twice), hints=(), variants=[wrong], mutates=(), store=False)
+    x = X.clone().requires_grad_()
+    for _ in range(40):
+        x.grad = None
+        f(x).sum().backward()
+        assert torch.equal(x.grad, torch.full((4,), 2.0))
+    assert f.explain(x).variant == "plain"
+    assert "gradient" in str(f.explain(x).refusals)
 
 
 def test_asked_to_tune_it_decides_at_once(clock: Clock) -> None:
