@@ -84,12 +84,18 @@ class Figures(Contestant):
     _on_host: Timing | None = None
 
     @classmethod
-    def of_key(cls, names: Sequence[str], regime: str, shares: Shares | None, grad: bool) -> list[Figures]:
-        """Those of all candidates of one key, which have run before; ``grad`` says whether there may be a backward."""
+    def of_key(
+        cls, names: Sequence[str], regime: str, shares: Shares | None, grad: bool, kept: int = KEPT
+    ) -> list[Figures]:
+        """Those of all candidates of one key, which have run before; ``grad`` says whether there may be a backward.
+
+        They keep the newest samples, ``kept`` of each kind.
+        """
         backwards = Backwards()
 
         def figures(name: str, backward: Figures | None) -> Figures:
-            return cls(name, regime, shares, warm=True, backwards=backwards, backward=backward)
+            host, device, latency = (deque[float](maxlen=kept) for _ in range(3))
+            return cls(name, regime, shares, True, host, device, latency, backwards, backward)
 
         return [figures(name, figures(name, None) if grad else None) for name in names]
 

@@ -198,7 +198,9 @@ def decide_again(waiting: Waiting, args: tuple[Any, ...], kwargs: Mapping[str, A
     allowance = Allowance(core, core.orders(), account, may_trace, waiting.spent_s >= build_s)
     settings = replace(ctx.settings, judge="online")  # a contest would stop the call
     entry = decide(replace(ctx, settings=settings, later=allowance, kept=_Keeper(waiting, allowance)))
-    core.table.forget_learner(waiting.key, waiting)
+    before = next((one for one in core.table.peek(waiting.key) if one.learner is waiting), None)
+    if before is not None:
+        core.table.replace(waiting.key, before, None)
     return entry.run.run if isinstance(entry.run, Waiting) else entry.run
 
 

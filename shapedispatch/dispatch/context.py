@@ -20,7 +20,9 @@ from ..autotune.worker import Isolation, Worker, address
 from ..backend import Backend, Later, Offer, OfferRequest, TrialRequest
 from ..background.orders import Orders
 from ..errors import render_call
+from ..hit.fast_path import FastPath
 from ..hit.table import Entry, Table
+from ..hit.turns import Turns
 from ..keys.key import Key
 from ..keys.tree import device_of, leaves, tensors
 from ..private import why_off
@@ -51,6 +53,8 @@ class DispatcherParts(Protocol):
     worker: Callable[[], Worker]
     frozen: bool
     """Whether nothing may be timed."""
+    fast_path: FastPath | None
+    turns: Turns
 
     def in_background(self) -> bool:
         """Whether no call is to wait for what is learned."""

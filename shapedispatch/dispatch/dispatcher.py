@@ -23,6 +23,7 @@ from ..hit.call import HitPath
 from ..hit.fast_path import FastPath
 from ..hit.log import UNDECIDED, EventLog
 from ..hit.table import Entry, Table
+from ..hit.turns import Turns
 from ..keys.identity import code_identity
 from ..keys.key import Bypass, Key
 from ..keys.layout import OF_ARGUMENTS
@@ -82,6 +83,7 @@ class Core(HitPath, Introspection):
         self.table = Table(self.settings.maxsize, self.settings.max_builds, EventLog(backend.name))
         store = store_at(self.settings.store)
         self.kernel_store = KernelStore(store, backend.name, self.identity) if store is not None else None
+        self.turns = Turns(self.settings.retime)
         self.refresh()
         if backend.receiver is not None:
             self.use_fast_path(native.fast_path(self.call, self.fallback, backend.receiver))

@@ -18,6 +18,7 @@ from ..records import Choice, spelled
 from ..store.store import Found
 from .context import MissContext
 from .neighbours import Neighbours
+from .watch import Watching
 
 __all__ = [
     "FROZEN_MODES",
@@ -179,7 +180,9 @@ def entry_for(ctx: MissContext, choice: Choice, kin: bool = False) -> Entry | No
         candidate = next((c for c in offer.candidates if c.name == choice.variant), None)
         if candidate is None or not (judged or _sound(candidate, offer, ctx)):
             return None
-    return candidate.entry(choice, offer)
+    entry = candidate.entry(choice, offer)
+    learned = choice.origin == "stored" and ctx.why_not_online() is None and not ctx.grad()
+    return Watching.of(ctx).of_entry(entry, offer) if learned else entry
 
 
 def _sound(candidate: Candidate, offer: Offer, ctx: MissContext) -> bool:

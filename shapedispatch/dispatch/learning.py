@@ -25,6 +25,7 @@ from ..records import Choice, Refusal, Timing
 from .context import DispatcherParts, MissContext, capturing
 from .known_choices import keeper
 from .neighbours import Neighbours, remember
+from .watch import Watching
 
 __all__ = ["Learning", "learn"]
 
@@ -44,7 +45,7 @@ def learn(offer: Offer, trial: Trial, ctx: MissContext) -> Entry:
     figures = Figures.of_key([one.name for one in right], ctx.settings.regime, shares, trial.grad)
     contest = OnlineContest([*figures], ctx.settings.margin, _best(ctx.settings.margin), near.order())
     core, key = ctx.core, ctx.core.backend.key(ctx.args, ctx.kwargs)  # the offer may have shown that it holds more
-    device, done = ctx.device, _Settled(core, key, keeper(ctx), ctx.kept)
+    device, done = ctx.device, _Settled(core, key, keeper(ctx), Watching.of(ctx), ctx.kept)
 
     def paused() -> bool:
         return core.frozen or capturing(device)
@@ -146,6 +147,11 @@ class Learning:
         timings = tuple(self.contest.costs())
         return replace(begun, variant=self.leader().name, timings=timings, refusals=refused)
 
+    def with_backward(self) -> bool:
+        """Whether backwards are part of what its candidates take."""
+        figures = (one for one in self.contest.contestants if isinstance(one, Figures))
+        return any(one.backwards.seen and not one.backwards.unknown for one in figures)
+
     def pinned(self, begun: Choice) -> Entry:
         """The entry of what is best as far as it is known."""
         return self.leader().entry(self.choice(begun), self.offer)
@@ -158,6 +164,7 @@ class _Settled:
     core: DispatcherParts
     key: Key
     keep: Callable[[Key, Choice], None]
+    watching: Watching
     kept: Callable[[Entry], Entry]
 
     def __call__(self, learning: Learning) -> None:
@@ -183,4 +190,5 @@ class _Settled:
             self.keep(self.key, choice)
         else:
             choice = replace(choice, notes=(*choice.notes, f"undecided, and not stored: {doubt}"))
-        return learning.leader().entry(choice, learning.offer)
+        entry = learning.leader().entry(choice, learning.offer)
+        return self.watching.of_entry(entry, learning.offer, learning.with_backward())

@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
 import torch
@@ -19,6 +20,7 @@ from ..keys.key import Key, Signed, saved_tensor_hooks
 from . import profiling
 from .checkpoint import run_in_checkpoint
 from .table import Entry, Table
+from .turns import Turns
 
 __all__ = ["HitPath", "NowAndThen", "Signer", "all_hold", "past_wrappers", "stand_in"]
 
@@ -54,6 +56,8 @@ class HitPath:
     backend: Signer
     plain: Callable[..., Any]
     table: Table
+    turns: Turns
+    """Which hits are timed again."""
     off: bool
     """Whether every call runs plain."""
     frozen: bool
@@ -81,7 +85,7 @@ class HitPath:
         hooks = saved_tensor_hooks(True)
         if self.off and (hooks is None or checkpoint_of(hooks) is None):
             return self.plain(*args, **kwargs)
-        error = ""
+        error, due = "", self.turns.on and self.turns.due()
         try:
             signed = backend.sign(args, kwargs)
             entry = None
@@ -100,6 +104,8 @@ class HitPath:
             return self.miss(key, *backend.normal(args, kwargs))
         if node is not None:
             self.table.insert(node, key, given, kwargs, backend.overlaps)
+        if due and entry.learner is not None:
+            entry = replace(entry, run=entry.learner, retry=False)
         return self.run(entry, args, kwargs, launch)
 
     def run(

@@ -14,6 +14,9 @@ class FastPath(Protocol):
     off: bool
     """Whether every call takes the Python path."""
 
+    left: int
+    """After how many calls one takes the Python path, to be timed again; 0 for never."""
+
     def __call__(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], /) -> Any:
         """Run what the table holds for this call, or take the Python path."""
 

@@ -62,6 +62,10 @@ class EventLog:
                 if self._first("refusal", f"{refusal.variant}: {reason}"):
                     _log.info("%s: %s was refused: %s", self._name, refusal.variant, reason)
 
+    def switched(self, choice: Choice, note: str) -> None:
+        """What was chosen has become worse than another, which runs from now on."""
+        _log.info("%s%s: switched %s", self._name, _at(choice), note)
+
     def building(self, variant: str, longest_s: float | None) -> None:
         """A build begins that may take seconds: ``longest_s`` is what one took lately, None before the first."""
         why = "the first one loads the compiler" if longest_s is None else f"the last ones took up to {longest_s:.1f} s"

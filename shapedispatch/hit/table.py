@@ -45,7 +45,10 @@ class Held(Protocol):
 
 
 class Learner(Protocol):
-    """What runs while it is being learned which variant is best."""
+    """What runs while it is being learned which variant is best; later, the hits that are timed again."""
+
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
+        """Run the call once."""
 
     def choice(self, begun: Choice) -> Choice:
         """What stands now, of the choice with which it began."""
@@ -73,7 +76,7 @@ class Entry:
     others: tuple[Hashable, ...] = ()
     """Further builds that ``run`` may run, while it is being learned which is the best."""
     learner: Learner | None = None
-    """What ``run`` is meanwhile."""
+    """What ``run`` is meanwhile, and what runs later instead of it at a hit that is timed again."""
 
     def lost(self) -> bool:
         """Whether the build has left: the choice stands, and what it needs must be built again."""
@@ -224,20 +227,14 @@ class Table:
         """The entry, lost where builds made after its own have pushed that out already."""
         return entry if all(build in self._builds for build in entry.builds) else replace(entry, run=None)
 
-    def replace(self, key: Hashable, entry: Entry, settled: Entry) -> None:
-        """Let ``settled`` stand where an entry stands that was learning, if it still does."""
+    def replace(self, key: Hashable, entry: Entry, settled: Entry | None) -> None:
+        """Let ``settled`` stand where an entry stands that was learning, if it still does; or nothing."""
         with self.lock:
             slot = self._slots.get(key)
             if slot is not None and entry in slot.entries:
-                settled = self._with_its_builds(settled)
-                slot.entries = tuple(settled if one is entry else one for one in slot.entries)
-
-    def forget_learner(self, key: Hashable, learner: Learner) -> None:
-        """Forget the entry that this one learns for."""
-        with self.lock:
-            slot = self._slots.get(key)
-            if slot is not None:
-                slot.entries = tuple(entry for entry in slot.entries if entry.learner is not learner)
+                instead = () if settled is None else (self._with_its_builds(settled),)
+                places = ((one,) if one is not entry else instead for one in slot.entries)
+                slot.entries = tuple(itertools.chain.from_iterable(places))
 
     def _evicted(self, slot: _Slot, key: Hashable) -> None:
         self._slots.pop(key, None)

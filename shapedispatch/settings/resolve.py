@@ -55,6 +55,7 @@ class Resolved:
     earn: float
     builders: int
     regime: str
+    retime: float
     pick: str | None
     hotpath: bool
     trust_newer: bool

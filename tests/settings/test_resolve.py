@@ -20,7 +20,7 @@ from shapedispatch.store.store import Store
 
 NAMES = (
     "hints static exact buckets maxsize max_builds mode on_miss store budget_ms margin check copy_limit isolate "
-    "judge learn earn builders regime pick hotpath trust_newer"
+    "judge learn earn builders regime retime pick hotpath trust_newer"
 )
 
 
@@ -82,6 +82,7 @@ GOOD = {
     "isolate": ["true"],
     "learn": ['"now"', '"record"', '"some/folder/run.jsonl"'],
     "regime": ['"stream"', '"graph"'],
+    "retime": ["0", "0.0005"],
     "pick": ['"hint[M=64]"'],
     "hotpath": ["false"],
     "trust_newer": ["true"],
@@ -104,6 +105,7 @@ BAD = {
     "isolate": ["0"],
     "learn": ['"later"', '"run.json"', "true"],
     "regime": ['"eager"'],
+    "retime": ["0.01", "-1", "true"],
     "pick": ['""', "1"],
     "hotpath": ["1"],
     "trust_newer": ["1"],

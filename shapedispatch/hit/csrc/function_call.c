@@ -14,6 +14,7 @@ typedef struct FastPath {
     PyObject *slot_type, *entry_type;
     Py_ssize_t entries_at, used_at, run_at, check_at, retry_at;
     char receiver, off;
+    Py_ssize_t left;                    /* the hit at which this comes to 0 goes to Python, to be timed again */
     int overlap;                        /* whether keys now hold which arguments overlap */
     SignatureCache cache;
 } FastPath;
@@ -125,9 +126,9 @@ static PyObject *run_entry(const FastPath *path, PyObject *entry, PyObject *args
 }
 
 /* The law. A node is found also where there is no hit: the table may learn of its call. */
-static Result hit(const FastPath *path, PyObject *args, PyObject *kwargs, CacheNode **node, PyObject **answer)
+static Result hit(FastPath *path, PyObject *args, PyObject *kwargs, CacheNode **node, PyObject **answer)
 {
-    if (path->off)                                                  /* 1 off */
+    if (path->off || (path->left > 0 && --path->left == 0))         /* 1 off */
         return MISS;
     *node = lookup(path, args, kwargs);                             /* 2 no modes, 3 sign, 4 look up */
     if (*node == NULL || (*node)->slot == NULL)
@@ -157,7 +158,7 @@ static PyObject *fast_path_vectorcall(PyObject *self, PyObject *const *call, siz
 {
     if (PyVectorcall_NARGS(flags) != 2 || names != NULL)
         return PyErr_Format(PyExc_TypeError, "a path takes the arguments of a call as a tuple and a dict");
-    const FastPath *path = (FastPath *)self;
+    FastPath *path = (FastPath *)self;
     CacheNode *node = NULL;
     PyObject *answer = NULL;
     if (hit(path, call[0], call[1], &node, &answer) == MISS)
@@ -325,6 +326,7 @@ static PyMethodDef fast_path_methods[] = {
 
 static PyMemberDef fast_path_members[] = {
     {"off", Py_T_BOOL, offsetof(FastPath, off), 0, "whether every call takes the Python path"},
+    {"left", Py_T_PYSSIZET, offsetof(FastPath, left), 0, "after how many calls one goes to Python; 0 for never"},
     {"held", Py_T_PYSSIZET, offsetof(FastPath, cache.held), Py_READONLY, "how many calls are in the cache"},
     {"__vectorcalloffset__", Py_T_PYSSIZET, offsetof(FastPath, vectorcall), Py_READONLY, NULL},
     {NULL, 0, 0, 0, NULL},

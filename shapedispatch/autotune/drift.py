@@ -1,0 +1,80 @@
+"""Whether what was chosen at a key is still the best, told what later samples of it and of the next best took.
+
+A sample that is far off what is known opens a burst: more samples, of both in turn. Where they show that the next best
+is ahead by a margin, it is chosen instead. The margin grows with each such switch, so that none goes back and forth.
+Nothing here runs or times anything.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+from .benchmark import ENOUGH, ahead, timing_of
+
+__all__ = ["BURST", "Drift"]
+
+OFF = 1.25
+"""How many times more or less than what is known a sample is that opens a burst."""
+BURST = 2 * ENOUGH + 1
+"""Samples in a burst."""
+HYSTERESIS = 0.1
+"""The share by which the next best must be ahead the first time; twice that the second time, and so on."""
+WINNERS = 4
+"""Of so many samples outside of bursts all but one are of what was chosen."""
+
+
+@dataclass(slots=True, eq=False)
+class Drift:
+    """The winner at a key and what each candidate is known to take, in microseconds a call."""
+
+    winner: str
+    known_us: dict[str, float]
+    margin: float
+    switches: int = 0
+    _turn: int = 0
+    _burst: dict[str, list[float]] = field(default_factory=dict)
+
+    def in_burst(self) -> bool:
+        """Whether more samples are wanted."""
+        return bool(self._burst)
+
+    def runner_up(self) -> str | None:
+        """The next best as far as it is known."""
+        others = [name for name in self.known_us if name != self.winner]
+        return min(others, key=self.known_us.__getitem__, default=None)
+
+    def next_sample(self) -> str:
+        """Whose sample the next one is."""
+        self._turn += 1
+        other = self.runner_up() if self._turn % (2 if self._burst else WINNERS) == 0 else None
+        return other or self.winner
+
+    def sampled(self, name: str, took_us: float) -> str | None:
+        """A sample was taken; the new winner, if there is one now."""
+        known_us = self.known_us.get(name, math.nan)
+        if not 0 < took_us < math.inf or math.isnan(known_us):
+            return None
+        if name in self._burst:
+            self._burst[name].append(took_us)
+            return self._judged() if all(len(taken) >= ENOUGH for taken in self._burst.values()) else None
+        if not known_us / OFF <= took_us <= known_us * OFF and not self._burst:
+            self._burst = {one: [] for one in (self.winner, self.runner_up()) if one is not None}
+        return None
+
+    def left(self, name: str) -> None:
+        """A candidate is not there any more."""
+        self.known_us.pop(name, None)
+        self._burst = {}
+
+    def _judged(self) -> str | None:
+        timings = {name: timing_of(name, taken) for name, taken in self._burst.items()}
+        self._burst = {}
+        self.known_us |= {name: timing.median_us for name, timing in timings.items()}
+        ours = timings.pop(self.winner)
+        needed = min(0.8, max(self.margin, HYSTERESIS * 2**self.switches))
+        for name, theirs in timings.items():
+            if theirs.median_us < (1 - needed) * ours.median_us and ahead(theirs, ours, self.margin):
+                self.winner, self.switches = name, self.switches + 1
+                return name
+        return None

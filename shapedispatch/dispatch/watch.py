@@ -1,0 +1,146 @@
+"""What was chosen online is timed again, rarely, on the calls themselves, and left where another has become better.
+
+The hits that are samples are few (`hit.turns`), and all others run what was chosen as they would without this.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+
+from ..autotune.backward import follow, history
+from ..autotune.drift import BURST, Drift
+from ..autotune.real_calls import Figures, Sampler, sampler
+from ..backend import Candidate, Offer
+from ..hit.table import Entry
+from ..keys.key import Key
+from ..records import Choice
+from ..settings.resolve import Resolved
+from .context import DispatcherParts, MissContext, capturing
+
+__all__ = ["Watch", "Watching"]
+
+SEVERAL = 4
+"""How many bursts' samples may come soon while a key has one: others of the dispatcher get some of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Watching:
+    """How the hits of one key are timed again, but for what was chosen; it holds no call."""
+
+    core: DispatcherParts
+    key: Key
+    device: torch.device
+    settings: Resolved
+
+    @classmethod
+    def of(cls, ctx: MissContext) -> Watching:
+        """Of a call that is being decided: an offer may have shown that its key holds more."""
+        return cls(ctx.core, ctx.core.backend.key(ctx.args, ctx.kwargs), ctx.device, ctx.settings)
+
+    def of_entry(self, entry: Entry, offer: Offer, backward: bool = False) -> Entry:
+        """The entry, timed again now and then beside what else of the offer was timed for it, if anything was.
+
+        ``backward`` says whether backwards are part of its times.
+        """
+        times = {timing.variant: timing.median_us for timing in entry.choice.timings}
+        candidates = {one.name: one for one in offer.candidates if one.name in times}
+        regime = self.settings.regime
+        if not self.settings.retime or entry.choice.variant not in candidates or len(candidates) < 2:
+            return entry
+        takes, shares = sampler(self.device, regime)
+        figures = Figures.of_key(list(candidates), regime, shares, backward, kept=1)
+        figures[0].backwards.seen = backward
+        drift = Drift(entry.choice.variant, {name: times[name] for name in candidates}, self.settings.margin)
+        watch = Watch(self, offer, candidates, {one.name: one for one in figures}, drift, takes)
+        self.core.turns.begin(self.core.fast_path)
+        return replace(entry, learner=watch)
+
+
+@dataclass(slots=True, eq=False)
+class Watch:
+    """What runs the hits of one key that are timed again. It holds no call."""
+
+    here: Watching
+    offer: Offer
+    candidates: Mapping[str, Candidate]
+    figures: Mapping[str, Figures]
+    drift: Drift
+    sampler: Sampler
+    _noting: threading.Lock = field(default_factory=threading.Lock)
+
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
+        """Run the call once, as a sample where it may be one."""
+        if self._paused() or not self._noting.acquire(blocking=False):
+            return self.candidates[self.drift.winner].run(*args, **kwargs)
+        try:
+            return self._sampled(self._next(args, kwargs), args, kwargs)
+        finally:
+            self._noting.release()
+
+    def _paused(self) -> bool:
+        fixed = self.here.core.frozen or torch.are_deterministic_algorithms_enabled()
+        return fixed or capturing(self.here.device)
+
+    def _next(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Candidate:
+        """Whose sample this call is: the winner's, where the other cannot run it now."""
+        one = self.candidates[self.drift.next_sample()]
+        gone = one.build is not None and self.here.core.table.build(one.build) is None
+        holds = one.name == self.drift.winner or one.build is None or one.check is None or one.check(args, kwargs)
+        return self.candidates[self.drift.winner] if gone or not holds else one
+
+    def _sampled(self, one: Candidate, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        figures = self.figures[one.name]
+        before = history(args, kwargs) if figures.backward is not None else None
+        try:
+            answer = self.sampler.run(figures, one.run, args, kwargs)
+        except Exception:  # the boundary where a candidate is judged
+            if one.build is None or self.offer.written is None or self.offer.written:  # it may have written something
+                raise
+            self.drift.left(one.name)
+            return self.offer.candidates[0].run(*args, **kwargs)  # if it raises too, that is the answer
+        if before is not None:
+            follow(answer, before, figures, self.sampler, self._paused)
+        self._noted(one.name, figures.cost().median_us)
+        return answer
+
+    def _noted(self, name: str, took_us: float) -> None:
+        before, busy = self.drift.winner, self.drift.in_burst()
+        if self.drift.sampled(name, took_us) is not None:
+            self._switch(before)
+        elif self.drift.in_burst() and not busy:
+            self.here.core.turns.hurry(SEVERAL * BURST)
+
+    def _switch(self, before: str) -> None:
+        """Let the new winner stand where this one stood, in the store too."""
+        table = self.here.core.table
+        entry = next((one for one in table.peek(self.here.key) if one.learner is self), None)
+        if entry is None:  # it has left, or was decided otherwise
+            return
+        choice = replace(self.choice(entry.choice), variant=self.drift.winner)
+        note = f"from {before} to {choice.variant} at hit {table.info().hits}, which takes less by now"
+        choice = replace(choice, notes=(*choice.notes, f"switched {note}"))
+        settled = self.candidates[choice.variant].entry(choice, self.offer)
+        table.replace(self.here.key, entry, replace(settled, learner=self))
+        table.log.switched(choice, note)
+        if self.here.core.kernel_store is not None:
+            self.here.core.kernel_store.keep(self.here.key, self.here.device, choice, True)
+
+    def choice(self, begun: Choice) -> Choice:
+        """The choice with what its candidates take by now."""
+        known = self.drift.known_us
+        timings = tuple(
+            replace(one, median_us=known[one.variant], least_us=None)
+            if known.get(one.variant, one.median_us) != one.median_us
+            else one
+            for one in begun.timings
+        )
+        return replace(begun, timings=timings)
+
+    def pinned(self, begun: Choice) -> Entry:
+        """The entry of what is chosen, which nothing times."""
+        return self.candidates[self.drift.winner].entry(self.choice(begun), self.offer)

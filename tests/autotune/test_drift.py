@@ -1,0 +1,96 @@
+"""Whether what was chosen is still the best, told what later samples took; nothing is run and no clock is asked."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable
+
+import pytest
+
+from shapedispatch.autotune.drift import BURST, Drift
+
+
+def drift() -> Drift:
+    """What was chosen takes 50 microseconds, the next best 80."""
+    return Drift("a", {"plain": 80.0, "a": 50.0, "far": 900.0}, 0.02)
+
+
+def play(told: Drift, takes: Callable[[str], float], samples: int) -> list[str]:
+    """The switches of so many samples."""
+    found = (told.sampled(name, takes(name)) for name in (told.next_sample() for _ in range(samples)))
+    return [name for name in found if name is not None]
+
+
+def test_most_samples_are_of_what_was_chosen() -> None:
+    """The rest of the next best; none of what is far behind."""
+    told = drift()
+    assert [told.next_sample() for _ in range(8)].count("a") == 6
+    assert {told.next_sample() for _ in range(40)} == {"a", "plain"}
+
+
+def test_where_nothing_has_changed_nothing_happens() -> None:
+    """In any noise below a quarter."""
+    told, rng = drift(), random.Random(0)
+    times = {"a": 50.0, "plain": 80.0}
+    assert play(told, lambda name: times[name] * rng.uniform(0.9, 1.1), 1000) == []
+    assert not told.in_burst()
+
+
+def test_what_became_twice_as_slow_is_left_once() -> None:
+    """After one sample that is far off, and a burst."""
+    told = drift()
+    times = {"a": 100.0, "plain": 80.0}
+    assert play(told, times.__getitem__, 2 + BURST) == ["plain"]
+    assert play(told, times.__getitem__, 1000) == []
+    assert told.known_us["a"] == 100
+
+
+def test_one_that_goes_back_and_forth_is_followed_less_and_less() -> None:
+    """Each switch asks for twice the gain."""
+    told = drift()
+    switches = []
+    for turn in range(40):
+        times = {"a": 40.0 + 60 * (turn % 2), "plain": 80.0}
+        switches += play(told, times.__getitem__, 60)
+    assert 1 <= len(switches) <= 4
+
+
+def test_where_all_have_become_slower_nothing_switches() -> None:
+    """And what they take now is what is known."""
+    told = drift()
+    assert play(told, {"a": 100.0, "plain": 160.0}.__getitem__, 100) == []
+    assert told.known_us == {"plain": 160, "a": 100, "far": 900}
+    assert not told.in_burst()
+
+
+def test_a_spike_changes_nothing() -> None:
+    """It opens a burst, which shows what is so."""
+    told = drift()
+    told.sampled("a", 5000)
+    assert told.in_burst()
+    assert play(told, {"a": 50.0, "plain": 80.0}.__getitem__, BURST) == []
+    assert told.known_us["a"] == 50
+
+
+def test_a_next_best_that_has_become_fast_is_taken() -> None:
+    """It is sampled too."""
+    assert play(drift(), {"a": 50.0, "plain": 20.0}.__getitem__, 60) == ["plain"]
+
+
+@pytest.mark.parametrize("us", [0.0, -3.0, math.inf, math.nan])
+def test_what_makes_no_sense_is_no_sample(us: float) -> None:
+    """It opens no burst."""
+    told = drift()
+    told.sampled("a", us)
+    assert not told.in_burst()
+
+
+def test_one_that_has_left_is_sampled_no_more() -> None:
+    """The next in order is, or what was chosen alone."""
+    told = drift()
+    told.left("plain")
+    assert told.runner_up() == "far"
+    told.left("far")
+    assert {told.next_sample() for _ in range(8)} == {"a"}
+    assert play(told, {"a": 500.0}.__getitem__, 100) == []

@@ -1,0 +1,208 @@
+"""What was learned online is timed again on later hits."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+import shapedispatch as package
+from shapedispatch import Store, Variant, shapedispatch
+from shapedispatch.autotune import real_calls
+from shapedispatch.hit import native
+
+X = torch.arange(4.0)
+
+
+class Times:
+    """Microseconds that each variant takes, on a clock that nothing else moves; and how often each ran."""
+
+    def __init__(self, **us: float) -> None:
+        self.us, self.now_us = us, 0.0
+        self.ran = dict.fromkeys(us, 0)
+
+    def clock_ns(self) -> int:
+        """The time."""
+        return int(self.now_us * 1e3)
+
+    def taking(self, name: str, fn: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+        """The function under that name."""
+
+        def timed(x: Tensor) -> Tensor:
+            self.now_us += self.us[name]
+            self.ran[name] += 1
+            return fn(x)
+
+        return timed
+
+
+@pytest.fixture
+def times(monkeypatch: pytest.MonkeyPatch) -> Times:
+    """Plain takes 100, the other 50."""
+    made = Times(plain=100, other=50)
+    monkeypatch.setenv("SHAPEDISPATCH_JUDGE", "online")
+    for room in ("learning", "watch"):
+        monkeypatch.setattr(
+            f"shapedispatch.dispatch.{room}.sampler",
+            lambda device, regime: (real_calls.HostSampler(made.clock_ns), None),
+        )
+    return made
+
+
+def settled(times: Times, **given: Any) -> Any:
+    """A dispatcher that has learned that the other is better."""
+    given = {"store": False, "mutates": (), **given}
+    other = Variant(times.taking("other", lambda x: x + x), name="other")
+    f = shapedispatch(times.taking("plain", lambda x: x * 2), name="twice", hints=(), variants=[other], **given)
+    for _ in range(40):
+        f(X)
+    assert f.explain(X).variant == "other"
+    return f
+
+
+def until(f: Any, variant: str, most: int) -> int:
+    """After how many calls it is another variant that is chosen."""
+    for count in range(most):
+        if f.explain(X).variant == variant:
+            return count
+        f(X)
+    return most
+
+
+@pytest.mark.parametrize("hotpath", ["true", "false"])
+def test_a_candidate_that_became_twice_as_slow_is_left_once(
+    times: Times, monkeypatch: pytest.MonkeyPatch, hotpath: str
+) -> None:
+    """Within 5,000 calls, in C and in Python; and not back and forth."""
+    monkeypatch.setenv("SHAPEDISPATCH_HOTPATH", hotpath)
+    f = settled(times)
+    times.us["other"] = 200
+    assert until(f, "plain", 5000) < 5000
+    choice = f.explain(X)
+    assert any(note.startswith("switched from other to plain at hit ") for note in choice.notes)
+    assert {timing.variant: timing.median_us for timing in choice.timings} == {"plain": 100, "other": 200}
+    for _ in range(20_000):
+        f(X)
+    assert f.explain(X).variant == "plain"
+    assert sum(note.startswith("switched") for note in f.explain(X).notes) == 1
+
+
+def test_few_hits_are_samples(times: Times) -> None:
+    """One in a thousand, and a quarter of those run the next best."""
+    f = settled(times)
+    times.ran["plain"] = 0
+    for _ in range(20_000):
+        f(X)
+    assert 2 <= times.ran["plain"] <= 8
+    assert f.cache_info().hits == 20_039
+
+
+def test_where_it_is_off_none_is(times: Times, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is counted then."""
+    monkeypatch.setenv("SHAPEDISPATCH_RETIME", "0")
+    f = settled(times)
+    times.us["other"], times.ran["plain"] = 1000, 0
+    for _ in range(10_000):
+        f(X)
+    assert (times.ran["plain"], f.explain(X).variant) == (0, "other")
+
+
+def test_a_frozen_mode_samples_nothing(times: Times) -> None:
+    """What was chosen runs."""
+    f = settled(times)
+    times.us["other"], times.ran["plain"] = 1000, 0
+    with package.set_mode("frozen"):
+        for _ in range(5000):
+            f(X)
+    assert times.ran["plain"] == 0
+
+
+def test_a_choice_from_the_store_is_verified_so(times: Times, tmp_path: Path) -> None:
+    """It is trusted until it has become worse; to verify is no timing. The store has the new one then."""
+    settled(times, store=Store(tmp_path))
+    times.us["other"] = 200
+    second = shapedispatch(
+        times.taking("plain", lambda x: x * 2), name="twice", hints=(), mutates=(), store=Store(tmp_path),
+        variants=[Variant(times.taking("other", lambda x: x + x), name="other")],
+    )  # fmt: skip
+    second(X)
+    assert (second.explain(X).variant, second.explain(X).origin) == ("other", "stored")
+    assert until(second, "plain", 5000) < 5000
+    assert second.cache_info().timings == 0
+    [row] = [row for row in Store(tmp_path).rows() if row.variant in ("plain", "other")]
+    assert row.variant == "plain"
+
+
+def test_a_checkpoint_runs_what_is_chosen_and_samples_nothing(times: Times) -> None:
+    """Its backward runs the same again."""
+    f = settled(times)
+    entry = f.core.table.peek(f.core.backend.key((X,), {}))[0]
+    pinned = entry.learner.pinned(entry.choice)
+    assert (pinned.learner, pinned.choice.variant) == (None, "other")
+    x = X.clone().requires_grad_()
+    checkpoint(lambda x: f(x).sin(), x, use_reentrant=False).sum().backward()
+    assert torch.allclose(x.grad, 2 * torch.cos(2 * X))
+
+
+def test_a_next_best_whose_build_has_left_or_whose_guards_fail_is_not_run(times: Times) -> None:
+    """What was chosen runs in its place."""
+    f = settled(times)
+    [entry] = f.core.table.peek(f.core.backend.key((X,), {}))
+    watch, plain = entry.learner, entry.learner.candidates["plain"]
+    gone = dataclasses.replace(plain, build="gone")
+    f.core.table.hold("held", Released())
+    unfit = dataclasses.replace(plain, build="held", check=lambda args, kwargs: False)
+    times.ran["plain"] = 0
+    for one in (gone, unfit):
+        watch.candidates = {**watch.candidates, "plain": one}
+        for _ in range(20):
+            assert torch.equal(watch(X), X * 2)
+    assert times.ran["plain"] == 0
+    watch.candidates = {**watch.candidates, "plain": dataclasses.replace(unfit, check=None)}
+    for _ in range(20):
+        watch(X)
+    assert times.ran["plain"] == 5
+
+
+def test_one_that_raises_at_a_sample_is_answered_by_plain(times: Times) -> None:
+    """And sampled no more; where it may have written something, its error is the answer."""
+    f = settled(times)
+    [entry] = f.core.table.peek(f.core.backend.key((X,), {}))
+    watch = entry.learner
+
+    def raises(x: Tensor) -> Tensor:
+        raise RuntimeError("out of order")
+
+    watch.candidates = {
+        **watch.candidates,
+        "other": dataclasses.replace(watch.candidates["other"], run=raises, build="b"),
+    }
+    f.core.table.hold("b", Released())
+    assert torch.equal(watch(X), X * 2)
+    assert "other" not in watch.drift.known_us
+
+
+class Released:
+    """A build that holds nothing."""
+
+    def release(self) -> None:
+        """There is nothing to let go."""
+
+
+def test_hits_in_c_are_counted_there(times: Times) -> None:
+    """None of those in between comes to Python."""
+    if not native.hotpath_available:
+        pytest.skip("there is no C path")
+    f = settled(times)
+    f(X)
+    left = f.core.fast_path.left
+    assert left > 100
+    for _ in range(100):
+        f(X)
+    assert f.core.fast_path.left == left - 100
