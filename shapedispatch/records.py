@@ -50,6 +50,9 @@ class Timing:
     ``median_us`` and ``spread_us`` (half the distance between the quartiles) are microseconds a call over
     ``repeats`` samples; ``bytes`` is the peak memory of one call above what was allocated before it, or None
     where it was not measured; ``least_us`` the least sample, or None in what was read from a store.
+    Of what was timed on the calls themselves, ``host_us`` and ``device_us`` are what a call took the host and the
+    device, None where that was not seen; ``dry`` and ``busy`` are how many samples found the stream without work, and
+    with some (on a CPU, which has none, all are dry).
     """
 
     variant: str
@@ -58,6 +61,10 @@ class Timing:
     repeats: int
     bytes: int | None = None
     least_us: float | None = field(default=None, compare=False, repr=False)
+    host_us: float | None = field(default=None, compare=False, repr=False)
+    device_us: float | None = field(default=None, compare=False, repr=False)
+    dry: int = field(default=0, compare=False, repr=False)
+    busy: int = field(default=0, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,8 +147,18 @@ def _timing_line(timing: Timing, ratio: float, chosen: bool) -> str:
     memory = "" if timing.bytes is None else f"  {timing.bytes:,} bytes"
     return (
         f"{'>' if chosen else ' '} {timing.variant:<24} {timing.median_us:>12.2f} us "
-        f"± {timing.spread_us:<8.2f} {ratio:>6.2f} x{memory}"
+        f"± {timing.spread_us:<8.2f} {ratio:>6.2f} x{memory}{_parts(timing)}"
     )
+
+
+def _parts(timing: Timing) -> str:
+    """What was seen on the calls themselves: the host's and the device's time, and how many samples found which."""
+    count = timing.dry + timing.busy
+    if not count:
+        return ""
+    shown = (("host", timing.host_us), ("device", timing.device_us))
+    times = [f"{name} {us:.2f} us" for name, us in shown if us is not None]
+    return "  " + ", ".join((*times, f"samples {timing.dry / count:.0%} dry of {count}"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -83,3 +83,15 @@ def test_cache_info_has_the_documented_fields() -> None:
         "hits misses bypasses evictions builds timings currsize maxsize builds_held misses_by_reason bypasses_by_reason"
     )
     assert [field.name for field in dataclasses.fields(CacheInfo)] == names.split()
+
+
+def test_what_was_seen_on_the_calls_themselves_is_shown() -> None:
+    """The host's time, the device's, and how many samples found the stream without work."""
+    timing = Timing("a", 12.0, 0.5, 8, host_us=12.0, device_us=5.5, dry=6, busy=2)
+    line = next(
+        line for line in str(Choice("a", "timed", timings=(timing,))).splitlines() if "a " in line and "±" in line
+    )
+    assert line.endswith("host 12.00 us, device 5.50 us, samples 75% dry of 8")
+    alone = Timing("a", 12.0, 0.5, 8, dry=8)
+    assert "samples 100% dry of 8" in str(Choice("a", "timed", timings=(alone,)))
+    assert "samples" not in str(Choice("a", "timed", timings=(Timing("a", 12.0, 0.5, 8),)))

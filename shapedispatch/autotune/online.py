@@ -37,6 +37,10 @@ class Contestant:
         """Of no samples: an infinite one."""
         raise NotImplementedError
 
+    def shown(self) -> Timing:
+        """The same for a person, with what it is made of."""
+        return self.cost()
+
 
 @dataclass(slots=True, eq=False)
 class OnlineContest:
@@ -135,4 +139,4 @@ class OnlineContest:
 
     def costs(self) -> Iterator[Timing]:
         """What is known of each candidate that has a sample."""
-        return (cost for one in self.contestants if (cost := one.cost()).repeats)
+        return (cost for one in self.contestants if (cost := one.shown()).repeats)

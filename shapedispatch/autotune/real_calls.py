@@ -10,10 +10,11 @@ and a candidate's cost is mixed by the shares of such calls.
 from __future__ import annotations
 
 import math
+import statistics
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import torch
@@ -111,6 +112,33 @@ class Figures(Contestant):
         if self.backward is None or not self.backwards.seen or self.backwards.unknown:
             return self._alone()
         return _together(self._alone(), self.backward._alone())
+
+    def shown(self) -> Timing:
+        """`cost` with the host's and the device's part of it; on a CPU, where they are one, with neither."""
+        if self.shares is None:
+            return replace(self.cost(), dry=len(self.host_us))
+        device = self.device_us or self.latency_us
+        return replace(
+            self.cost(),
+            host_us=statistics.median(self.host_us) if self.host_us else None,
+            device_us=statistics.median(device) if device else None,
+            dry=len(self.latency_us),
+            busy=len(self.device_us),
+        )
+
+    def decided_by(self) -> str:
+        """What its cost is made of here, for a person."""
+        if self.shares is None:
+            return "judged on the calls themselves"
+        weights = dict(
+            zip(("the device's time", "the host's", "that of a caller who waits"), self._weights(), strict=True)
+        )
+        counted = " and ".join(name for name, weight in weights.items() if weight)
+        seen = f"{self.shares.dry:.0%} of calls found the stream dry, {self.shares.waited:.0%} of those were waited for"
+        return f"judged on the calls themselves, in the regime {self.regime}, by {counted}: {seen}"
+
+    def _weights(self) -> tuple[float, float, float]:
+        return self.shares.weights(self.regime) if self.shares is not None else (0.0, 1.0, 0.0)
 
     def behind_us(self) -> float:
         """What a backward of it is known to take."""

@@ -145,7 +145,9 @@ class Learning:
         """What stands now, of the choice with which it began."""
         refused = tuple(dict.fromkeys((*begun.refusals, *self.refusals)))
         timings = tuple(self.contest.costs())
-        return replace(begun, variant=self.leader().name, timings=timings, refusals=refused)
+        decided_by = dict.fromkeys(one.decided_by() for one in self.contest.contestants if isinstance(one, Figures))
+        notes = tuple(dict.fromkeys((*begun.notes, *decided_by)))
+        return replace(begun, variant=self.leader().name, timings=timings, refusals=refused, notes=notes)
 
     def with_backward(self) -> bool:
         """Whether backwards are part of what its candidates take."""

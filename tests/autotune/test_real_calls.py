@@ -180,3 +180,28 @@ def test_the_host_is_all_there_is_on_a_cpu() -> None:
     takes, shares = sampler(torch.device("cpu"), "auto")
     assert isinstance(takes, HostSampler)
     assert shares is None
+
+
+def test_what_a_cost_is_made_of_is_shown() -> None:
+    """The host's time, the device's, and how many samples found the stream dry and busy."""
+    device = Device()
+    takes, figures = on(device)
+    for _ in range(20):
+        takes.run(figures, device.launches(5, 50), (), {})
+    device.now_us = device.done_us
+    takes.run(figures, device.launches(5, 50), (), {})
+    shown = figures.shown()
+    assert (shown.host_us, shown.device_us) == (5, 50)
+    assert (shown.dry, shown.busy) == (1, 19)
+    assert figures.decided_by().startswith("judged on the calls themselves, in the regime auto, by the device's time")
+    assert "% of calls found the stream dry, 0% of those were waited for" in figures.decided_by()
+
+
+def test_on_a_cpu_host_and_device_are_one() -> None:
+    """All samples are of calls that were over when they returned."""
+    figures = Figures("plain", "auto", None, warm=True)
+    for us in (3.0, 5.0, 4.0):
+        figures.took(figures.host_us, us)
+    shown = figures.shown()
+    assert (shown.host_us, shown.device_us, shown.dry, shown.busy) == (None, None, 3, 0)
+    assert figures.decided_by() == "judged on the calls themselves"
