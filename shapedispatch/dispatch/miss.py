@@ -24,6 +24,7 @@ from .known_choices import FROZEN_MODES, look_up, persist, share_in_bucket
 from .learning import Learning, learn
 from .neighbours import SLOWER, remember
 from .on_miss import without_timing
+from .recording import recorded, replayed
 
 __all__ = ["TuningLock", "decide", "tuning_lock"]
 
@@ -107,6 +108,7 @@ def decide(ctx: MissContext, retune: bool = False, exhaustive: bool = False) -> 
     entry = entry.changed(sizes=sizes, key=ctx.key, new_because=new_because, notes=notes)
     if not isinstance(entry.learner, Learning):  # which does the same when it is over
         entry = ctx.kept(entry)
+    entry = recorded(entry, ctx) if ctx.settings.learn == "record" else entry
     ctx.core.table.publish(ctx.key, entry, (ctx.args, ctx.kwargs))
     if entry.choice.origin != "learning":
         ctx.core.table.log.decided(entry.choice)
@@ -120,6 +122,8 @@ def _entry(
     ctx: MissContext, sizes: Mapping[str, int], retune: bool, exhaustive: bool
 ) -> tuple[Entry, bool, tuple[str, ...]]:
     """Steps 2 to 4: the entry, whether another process need not look for it again, and why a stored row is not used."""
+    if not retune and ctx.settings.learn != "now" and (entry := replayed(ctx)) is not None:
+        return entry, False, ()
     entry, unused = (None, ()) if retune else look_up(ctx)
     if entry is None and not retune and ctx.settings.mode in FROZEN_MODES:
         entry = without_timing(ctx, sizes, unused)

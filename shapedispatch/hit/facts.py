@@ -57,6 +57,7 @@ class Facts:
         self.sound: FactMap[Hashable, bool] = FactMap(table)  # builds that gave plain's numbers
         self.buckets: FactMap[Hashable, Choice] = FactMap(table)  # bucket -> what was chosen for a call in it
         self.settled: FactMap[Hashable, tuple[Choice, ...]] = FactMap(table)  # kin of keys -> the newest, not all sizes
+        self.counted: FactMap[Hashable, Any] = FactMap(table)  # key -> its calls so far, where they are recorded
         self.survived: FactMap[tuple[str, Hashable], str] = FactMap(table)  # variant, key -> "", or what a worker said
         self.deadly: FactMap[str, str] = FactMap(table)  # variant -> how it ended the worker that tried it
         self.first_config: FactMap[Hashable, int | None] = FactMap(table)  # class of calls -> the first that runs

@@ -164,6 +164,13 @@ class EventLog:
                 )
             )
 
+    def warn_record(self, why: str) -> None:
+        """The record that the setting ``learn`` asks for is not written, or cannot be followed: once a reason."""
+        if self._first("record", why, _WARNED_LIMIT):
+            change = "Calls are answered as with learn='now'. Mend the file or its path, or leave the setting out."
+            tried = "a record of switches cannot be written or followed (setting learn):"
+            _warn(four_parts(self._name, tried, [why], change))
+
     def warn_waiting(self, timings: Sequence[Timing], threads: int) -> None:
         """A variant mostly takes a hundred times as long as at its best: its threads wait for processors. Once."""
         slow = [one for one in timings if one.least_us and one.median_us > _WAITING * one.least_us]
