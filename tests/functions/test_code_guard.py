@@ -12,17 +12,19 @@ from torch import Tensor, nn
 
 from shapedispatch.functions.guards import code_guard
 from shapedispatch.functions.guards.code_guard import CodeGuard, code_on
+from shapedispatch.hit import native
 from tests.paths import NO_COMPILER, PATHS, taking
 
 Check = Callable[[], bool]
 
 
 @pytest.fixture(params=PATHS, autouse=True)
-def fast_path(request: pytest.FixtureRequest) -> Iterator[str]:
+def fast_path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """Both ways of asking: in C, and in Python alone."""
     if request.param == "c" and NO_COMPILER:
         pytest.skip(NO_COMPILER)
     with taking(request.param):
+        monkeypatch.setattr(native, "in_use", native.module())  # as a decoration does
         yield request.param
 
 
@@ -381,8 +383,6 @@ def test_c_refuses_what_it_cannot_watch(fast_path: str) -> None:
     """A mistake in what it is given is an error there and then."""
     if fast_path == "python":
         pytest.skip("Python takes what it is given")
-    from shapedispatch.hit import native
-
     c = native.module()
     for given in [((1,), (), []), ((), (1,), [])]:
         with pytest.raises(TypeError, match="is no"):
@@ -397,8 +397,6 @@ def test_c_has_python_look_once_something_is_dead(fast_path: str) -> None:
     """It reads no memory of what may be gone."""
     if fast_path == "python":
         pytest.skip("Python asks its weak references")
-    from shapedispatch.hit import native
-
     watched, watched_functions = classes(), functions()  # which live on
     verdicts, dead = [True, False], list[int]()
     stands = native.module().CodeGuard(watched, watched_functions, dead, lambda: verdicts.pop(0))
@@ -411,7 +409,6 @@ def test_an_error_of_the_look_is_not_swallowed(fast_path: str) -> None:
     """C hands it on."""
     if fast_path == "python":
         pytest.skip("there is nothing between")
-    from shapedispatch.hit import native
 
     def look() -> bool:
         raise RuntimeError("no answer")
