@@ -10,6 +10,7 @@ would write, and asks for a sentence on each name that is new.
 from __future__ import annotations
 
 import ast
+import ctypes
 import functools
 import importlib
 import inspect
@@ -99,12 +100,16 @@ OWNERS = {
     "_version": "torch.Tensor._version",
     "_weakrefs": "torch._dynamo.guards.CheckFunctionManager._weakrefs",
     "_wrapped_call_impl": "torch.nn.Module._wrapped_call_impl",
+    "_ZNK3c1010TensorImpl13requires_gradEv": "torch.libc10.c10::TensorImpl::requires_grad",
     **{
         f"_{done}_saved_tensors_default_hooks": f"torch._C._autograd._{done}_saved_tensors_default_hooks"
         for done in ("push", "pop", "top")
     },
 }
 """What follows a colon is looked for in the text of the module before it."""
+
+SYMBOLS = {name: word for word, name in OWNERS.items() if ".libc10." in name}
+"""Functions of torch's that are found by what the linker calls them."""
 
 HIDDEN = {"triton.compiler.compiler.CompiledKernel._run": "kernels/runtime/unload.py"}
 """Names that something of our own has as well, each with the one file where it is theirs."""
@@ -123,6 +128,7 @@ C_NAMES = {
 """Words of the C code to CPython's names."""
 
 WITHOUT = {
+    "torch.libc10.c10::TensorImpl::requires_grad": "C asks torch's shim for the metadata of a module's tensors.",
     "torch.nn.Module._buffers": "A name that shadows what a module registers is not guarded.",
     "torch.nn.Module._call_impl": "The guard on a module's code looks at one function more.",
     "torch.nn.Module._wrapped_call_impl": "The guard on a module's code looks at one function more.",
@@ -356,6 +362,9 @@ def is_there(name: str) -> bool:
         word = {theirs: word for word, theirs in C_NAMES.items()}[name]
         headers = Path(sysconfig.get_path("include"))
         return any(word in (file.name, *re.findall(r"\w+", _text(file))) for file in headers.rglob("*.h"))
+    if name in SYMBOLS:
+        library = Path(str(importlib.import_module("torch").__file__)).parent / "lib" / "libc10.so"
+        return hasattr(ctypes.CDLL(str(library)), SYMBOLS[name])
     module, _, word = name.partition(": ")
     if word:
         return word.rpartition(".")[2] in _source(importlib.import_module(module))

@@ -24,7 +24,7 @@ from .watch import Watch
 
 __all__ = ["recorded", "replayed"]
 
-WORDS = ("now", "record")
+WORDS = ("now", "background", "record")
 """Values of the setting ``learn`` that name no record."""
 _recorder = Recorder()
 
