@@ -139,7 +139,7 @@ WITHOUT = {
     "torch._C._get_flash_sdp_enabled": "And the others of attention: a build does not see that setting change.",
     "abc._get_dump": "A build with an abstract class in it is made anew after any class was registered as another.",
     "torch._dynamo.side_effects.SideEffects._get_modified_vars": REFUSED,
-    "torch._inductor.cpu_vec_isa": "The first load of code for a CPU takes seconds of a call.",
+    "torch._inductor.cpu_vec_isa.pick_vec_isa": "The first load of code for a CPU takes seconds of a call.",
     "sys._getframe": "A warning names a line of this package, and not the line that made the call.",
     "torch.fx._symbolic_trace._get_is_fx_tracing": "Before torch 2.14 there is a flag for it, in this table too.",
     "torch.fx._symbolic_trace._is_fx_tracing_flag": f"From torch 2.14 on there is a function for it; else: {REFUSED}",

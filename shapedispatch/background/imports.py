@@ -1,7 +1,7 @@
-"""The compiler's modules, imported beside the program: seconds that no call has to wait for.
+"""The compiler's modules, imported before any call needs them: seconds that no call has to wait for.
 
-Importing sets nothing that a call depends on. A trace is never made in this thread: it would move what belongs to the
-caller's.
+They are imported by the thread that decorates, and by no thread of ours: torch's modules import each other in circles,
+and a program that imports one of them meanwhile would find another half made.
 """
 
 from __future__ import annotations
@@ -15,43 +15,44 @@ __all__ = ["Imports", "compiler"]
 COMPILER = (
     "torch._dynamo",
     "torch._inductor.compile_fx",
+    "torch.utils.cpp_extension",
     "shapedispatch.functions.compile.tracer",
-    "shapedispatch.functions.compile.artifact:ready_to_load",
+    "shapedispatch.functions.compile.artifact",
 )
-"""Modules, and functions of modules: what the first load would find out else, in two seconds of a call."""
+READY = "shapedispatch.functions.compile.artifact:ready_to_load"
 
 
 class Imports:
-    """Modules that are imported by a thread of their own, which is started when it is first asked whether they are.
+    """Modules, and behind them a function, as ``module:name``, that a thread of its own calls: it imports nothing."""
 
-    ``steps`` are modules, or functions of modules as ``module:name``, which are called then.
-    """
-
-    def __init__(self, steps: Sequence[str]) -> None:
-        self._steps = tuple(steps)
+    def __init__(self, modules: Sequence[str], then: str) -> None:
+        self._modules, self._then = tuple(modules), then
         self._thread: threading.Thread | None = None
         self._lock = threading.Lock()
         self.failed = ""
 
+    def begin(self) -> None:
+        """Import them here and now, if nobody has; what cannot be imported, whoever needs it meets again."""
+        with self._lock:
+            if self._thread is not None:
+                return
+            self._thread = threading.Thread(target=self._called, name="shapedispatch", daemon=True)
+            try:
+                for module in self._modules:
+                    importlib.import_module(module)
+            except Exception as error:  # noqa: BLE001 - whatever a module does when it is imported
+                self.failed = f"{type(error).__name__}: {error}"
+            self._thread.start()
+
     def ready(self) -> bool:
-        """Whether all are imported, or cannot be, and whoever needs them finds out why."""
-        if self._thread is None:
-            with self._lock:
-                if self._thread is None:
-                    self._thread = threading.Thread(target=self._import, name="shapedispatch imports", daemon=True)
-                    self._thread.start()
-        return not self._thread.is_alive()
+        """Whether all that was begun is done."""
+        return self._thread is not None and not self._thread.is_alive()
 
-    def _import(self) -> None:
-        try:
-            for step in self._steps:
-                module, _, name = step.partition(":")
-                found = importlib.import_module(module)
-                if name:
-                    getattr(found, name)()
-        except Exception as error:  # noqa: BLE001 - what a module does when it is imported; who needs it meets it again
-            self.failed = f"{type(error).__name__}: {error}"
+    def _called(self) -> None:
+        if not self.failed:
+            module, _, name = self._then.partition(":")
+            getattr(importlib.import_module(module), name)()
 
 
-compiler = Imports(COMPILER)
+compiler = Imports(COMPILER, READY)
 """What a trace and a load need."""

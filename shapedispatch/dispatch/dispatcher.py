@@ -14,7 +14,7 @@ from ..autotune.choose import Objective, PlainRaised
 from ..autotune.measure import Timer, timer
 from ..autotune.worker import Worker, shared
 from ..backend import Backend
-from ..background import orders
+from ..background import imports, orders
 from ..background.children import why_no_children
 from ..background.orders import Orders
 from ..errors import MissError, render_call, where_raised
@@ -85,6 +85,8 @@ class Core(HitPath, Introspection):
         self.kernel_store = KernelStore(store, backend.name, self.identity) if store is not None else None
         self.turns = Turns(self.settings.retime)
         self.refresh()
+        if self.in_background():
+            imports.compiler.begin()
         if backend.receiver is not None:
             self.use_fast_path(native.fast_path(self.call, self.fallback, backend.receiver))
 

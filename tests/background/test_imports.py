@@ -16,15 +16,26 @@ def call() -> None:
 
 def ready(imports: Imports) -> bool:
     """Whether it is, when its thread has ended."""
-    imports.ready()
+    assert not imports.ready()
+    imports.begin()
     assert imports._thread is not None
     imports._thread.join(30)
     return imports.ready()
 
 
-def test_modules_are_imported_and_functions_called() -> None:
-    """By a thread of its own."""
-    imports = Imports(["colorsys", f"{__name__}:call"])
+def test_modules_are_imported_and_then_a_function_is_called() -> None:
+    """That by a thread of its own, and once."""
+    imports = Imports(["colorsys"], f"{__name__}:call")
+    assert ready(imports)
+    called.clear()
+    imports.begin()
+    assert not called.is_set()
+
+
+def test_the_function_is_called() -> None:
+    """After the modules."""
+    called.clear()
+    imports = Imports(["colorsys"], f"{__name__}:call")
     assert ready(imports)
     assert called.is_set()
     assert imports.failed == ""
@@ -32,6 +43,8 @@ def test_modules_are_imported_and_functions_called() -> None:
 
 def test_what_cannot_be_imported_is_ready_too() -> None:
     """Whoever needs it meets the error itself."""
-    imports = Imports(["no.such.module"])
+    called.clear()
+    imports = Imports(["no.such.module"], f"{__name__}:call")
     assert ready(imports)
+    assert not called.is_set()
     assert "no" in imports.failed

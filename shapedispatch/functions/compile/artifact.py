@@ -8,7 +8,6 @@ give that record stand here: where a release has others, nothing is compiled els
 from __future__ import annotations
 
 import contextlib
-import importlib
 import pickle
 import tempfile
 import uuid
@@ -19,6 +18,7 @@ from typing import Any
 import torch
 import torch._functorch.config
 import torch._inductor.config
+import torch._inductor.cpu_vec_isa
 from torch._functorch._aot_autograd import autograd_cache
 from torch._guards import TracingContext, tracing
 from torch._inductor.cudagraph_utils import BoxedDeviceIndex
@@ -70,8 +70,7 @@ def ready_to_load() -> None:
     Inductor compiles and runs programs for that, and remembers for the process what they say.
     """
     with contextlib.suppress(Exception):  # whatever it is, a load meets it again, and says so
-        importlib.import_module("torch.utils.cpp_extension")
-        importlib.import_module("torch._inductor.cpu_vec_isa").pick_vec_isa()
+        torch._inductor.cpu_vec_isa.pick_vec_isa()
 
 
 @contextlib.contextmanager

@@ -1,0 +1,66 @@
+"""Learning in the background on a GPU: what another process compiles runs here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch import Tensor
+
+from shapedispatch import shapedispatch
+from shapedispatch.background import imports, orders
+from shapedispatch.background.children import Children
+from shapedispatch.background.orders import HANDLER, Orders
+
+
+@pytest.fixture
+def own(monkeypatch: pytest.MonkeyPatch) -> Iterator[Orders]:
+    """Orders of a process of their own; everything is worth it at once."""
+    made = Orders(lambda: Children(HANDLER, 2))
+    monkeypatch.setenv("SHAPEDISPATCH_LEARN", "background")
+    monkeypatch.setenv("SHAPEDISPATCH_EARN", "0")
+    monkeypatch.setattr(orders, "shared", lambda most: made)
+    monkeypatch.setattr(imports.compiler, "ready", lambda: True)
+    yield made
+    made.close()
+
+
+def composed(x: Tensor, w: Tensor) -> Tensor:
+    """Plain."""
+    return torch.nn.functional.gelu(x @ w).softmax(-1) + x.mean(-1, keepdim=True)
+
+
+@pytest.mark.parametrize("grad", [False, True])
+def test_a_build_of_another_process_gives_plains_numbers(own: Orders, grad: bool) -> None:
+    """And plain's gradients, at several sizes."""
+    f = shapedispatch(composed, dims={"x": "M _"}, hints=(64,), store=False)
+    w = torch.randn(128, 128, device="cuda", requires_grad=grad)
+    calls = [torch.randn(size, 128, device="cuda") for size in (24, 64, 500)]
+    while not own.pending():
+        f(calls[0], w)
+    assert f.wait(timeout=200)
+    assert own.built == 1
+    for x in calls:
+        for _ in range(100):
+            torch.testing.assert_close(f(x, w), composed(x, w), rtol=1e-3, atol=1e-4)
+    assert f.cache_info().builds == 1
+    build = f.variant("hint[M=64]")
+    for x in calls if grad else ():
+        (ours,) = torch.autograd.grad(build(x, w).square().sum(), w)
+        (plain,) = torch.autograd.grad(composed(x, w).square().sum(), w)
+        torch.testing.assert_close(ours, plain, rtol=1e-2, atol=1e-2)
+
+
+def test_calls_inside_a_capture_run_what_is_there(own: Orders) -> None:
+    """Nothing is traced, loaded or waited for while a graph is captured."""
+    f = shapedispatch(composed, dims={"x": "M _"}, hints=(64,), store=False)
+    x, w = torch.randn(24, 128, device="cuda"), torch.randn(128, 128, device="cuda")
+    f(x, w)
+    torch.cuda.synchronize()
+    misses, graph = f.cache_info().misses, torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = f(x, w)
+    graph.replay()
+    torch.testing.assert_close(captured, composed(x, w), rtol=1e-3, atol=1e-4)
+    assert f.cache_info().misses == misses

@@ -1,0 +1,109 @@
+"""Learning in the background with real processes: who builds, what a death costs, and that none is left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from shapedispatch import shapedispatch
+from shapedispatch.background import imports, orders
+from shapedispatch.background.children import Children
+from shapedispatch.background.orders import HANDLER, Orders
+
+X = torch.randn(24, 16)
+
+
+@pytest.fixture
+def own(monkeypatch: pytest.MonkeyPatch) -> Iterator[Orders]:
+    """Orders of a process of their own; everything is worth it at once."""
+    made = Orders(lambda: Children(HANDLER, 1))
+    monkeypatch.setenv("SHAPEDISPATCH_LEARN", "background")
+    monkeypatch.setenv("SHAPEDISPATCH_EARN", "0")
+    monkeypatch.setattr(orders, "shared", lambda most: made)
+    monkeypatch.setattr(imports.compiler, "ready", lambda: True)
+    yield made
+    made.close()
+
+
+def composed(x: Tensor) -> Tensor:
+    """Plain."""
+    return torch.nn.functional.gelu(x).softmax(-1) + x.mean(-1, keepdim=True)
+
+
+def test_another_process_builds_and_this_one_runs_it(own: Orders) -> None:
+    """Calls are answered meanwhile, and the numbers are plain's."""
+    f = shapedispatch(composed, dims={"x": "M _"}, hints=(64,), store=False)
+    while not own.pending():
+        torch.testing.assert_close(f(X), composed(X))
+    assert f.cache_info().builds == 0
+    assert f.wait(timeout=120)
+    assert own.built == 1
+    for _ in range(500):
+        torch.testing.assert_close(f(X), composed(X))
+        if f.explain(X).origin == "timed":
+            break
+    assert {timing.variant for timing in f.explain(X).timings} == {"plain", "hint[M=64]"}
+    assert f.cache_info().builds == 1
+
+
+@pytest.mark.soak
+def test_a_process_that_is_killed_costs_one_build(own: Orders) -> None:
+    """Plain runs on, the reason is told, and the next build has another process."""
+    f = shapedispatch(composed, dims={"x": "M _"}, hints=(64,), store=False)
+    while not own.pending():
+        f(X)
+    assert own._children is not None
+    os.kill(own._children._family.members[0].process.pid, signal.SIGKILL)
+    assert f.wait(timeout=60)
+    with pytest.warns(UserWarning, match="SIGKILL"):
+        torch.testing.assert_close(f(X), composed(X))
+    assert f.explain(X).variant == "plain"
+
+
+SCRIPT = """
+import os, sys, time
+import torch
+from shapedispatch import shapedispatch
+from shapedispatch.background import orders
+
+@shapedispatch(dims={"x": "M _"}, hints=(64,), store=False)
+def f(x):
+    return torch.nn.functional.gelu(x).softmax(-1)
+
+x = torch.randn(24, 16)
+f(x)
+while not orders._shared[0].pending():
+    f(x)
+print(orders._shared[0]._children._family.members[0].process.pid, flush=True)
+if sys.argv[1] == "fork":
+    if not os.fork():
+        f(x)
+        os._exit(0 if not orders._shared[0].pending() else 1)
+    assert os.wait()[1] == 0
+print(time.time(), flush=True)
+"""
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("how", ["exit", "fork"])
+def test_a_program_that_ends_leaves_no_process_behind(tmp_path: Path, how: str) -> None:
+    """Nor does it wait for a build; a fork of it has orders of its own."""
+    script = tmp_path / "script.py"
+    script.write_text(textwrap.dedent(SCRIPT))
+    env = {**os.environ, "SHAPEDISPATCH_LEARN": "background", "SHAPEDISPATCH_EARN": "0"}
+    env["PYTHONPATH"] = str(Path(__file__).parent.parent)
+    done = subprocess.run([sys.executable, str(script), how], env=env, capture_output=True, text=True, check=True)
+    ended = time.time()
+    child, said = done.stdout.split()
+    assert ended - float(said) < 5.0
+    assert not Path(f"/proc/{child}").exists()
