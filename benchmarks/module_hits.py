@@ -20,6 +20,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import llama
@@ -129,8 +130,21 @@ def main(arguments: Sequence[str] | None = None) -> None:
     with torch.no_grad(), torch._dynamo.config.patch(fail_on_recompile_limit_hit=True):
         for name in chosen.module or MODULES:
             found["modules"][name] = measured(name, chosen)
-            write(__file__, found | {"bars": bars(found["modules"])}, ran_on, chosen)  # a run cut off leaves these
+            write(__file__, told(found), ran_on, chosen)  # a run that is cut off leaves what it has
     show(found)
+
+
+def told(found: Mapping[str, Any]) -> dict[str, Any]:
+    """The result without its thousands of samples, which the bars were computed from."""
+    bars_held = bars(found["modules"])
+
+    def short(times: Mapping[str, Measured] | None) -> dict[str, Measured] | None:
+        return times and {name: replace(time, each_us=()) for name, time in times.items()}
+
+    modules = {
+        name: one | {part: short(one[part]) for part in ("times", "asked")} for name, one in found["modules"].items()
+    }
+    return {**found, "modules": modules, "bars": bars_held}
 
 
 def own_options(parser: argparse.ArgumentParser) -> None:
@@ -255,24 +269,24 @@ def cpu_sample(fn: Callable[..., Any], arguments: Sequence[tuple[Any, ...]], cal
 
 def bars(modules: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
     """What was measured, each beside its bar, if it has one."""
-    told: list[dict[str, Any]] = []
+    held: list[dict[str, Any]] = []
     for name, one in modules.items():
         times, asked = one["times"], one["asked"]
         more = excess_us(times[OURS["plain"]], times[PLAIN])
         what, error = f"{name}: plain chosen, µs more than plain", error_us(times[OURS["plain"]], times[PLAIN])
-        told.append({"what": what, "measured": more, "at most": PLAIN_BAR_US, "standard error": error})
+        held.append({"what": what, "measured": more, "at most": PLAIN_BAR_US, "standard error": error})
         share = ratio(times[OURS["exact"]], times[COMPILED])
         what = f"{name}: exact chosen / torch.compile"
-        told.append({"what": what, "measured": share, "at most": RATIO_BARS.get(name)})
+        held.append({"what": what, "measured": share, "at most": RATIO_BARS.get(name)})
         if asked:
             least = asked[BUILD].median_us / times[COMPILED].median_us
-            told.append({"what": f"{name}: {BUILD} / torch.compile", "measured": least, "at most": None})
+            held.append({"what": f"{name}: {BUILD} / torch.compile", "measured": least, "at most": None})
             both = asked[KEY].median_us + asked[GUARDS].median_us
             bar = None if BY_LOOKING else ASKED_BAR_US
-            told.append({"what": f"{name}: key and guards, µs", "measured": both, "at most": bar})
+            held.append({"what": f"{name}: key and guards, µs", "measured": both, "at most": bar})
     if BY_LOOKING and len(modules) > 1 and all(one["asked"] for one in modules.values()):
-        told.append({"what": "a submodule's guards, ns", "measured": growth_ns(modules), "at most": SUBMODULE_BAR_NS})
-    return told
+        held.append({"what": "a submodule's guards, ns", "measured": growth_ns(modules), "at most": SUBMODULE_BAR_NS})
+    return held
 
 
 def error_us(one: Measured, other: Measured) -> float:
