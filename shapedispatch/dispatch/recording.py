@@ -36,7 +36,7 @@ _recorder = Recorder()
 class _Count:
     """The calls at one key so far, and what ran last."""
 
-    told: Callable[[int, str], None]
+    switched: Callable[[int, str], None]
     calls: int = 0
     last: str = ""
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -50,7 +50,7 @@ class _Count:
                 self.calls += 1
                 changed, self.last = self.last != name, name
                 if changed:
-                    self.told(self.calls, name)
+                    self.switched(self.calls, name)
             return answer
 
         return noted
@@ -67,13 +67,13 @@ def recorded(entry: Entry, ctx: MissContext) -> Entry:
         return entry
     facts, name, log = ctx.core.table.facts, ctx.core.backend.name, ctx.core.table.log
 
-    def told(call: int, variant: str) -> None:
+    def switched(call: int, variant: str) -> None:
         if why := _recorder.switched(name, text, call, variant):
             log.warn_record(why)
 
     count = facts.counted.get(ctx.key)
     if count is None:
-        count = facts.counted[ctx.key] = _Count(told)
+        count = facts.counted[ctx.key] = _Count(switched)
     learner = entry.learner
     if isinstance(learner, Learning):
         learner.candidates = count.each(learner.candidates)
