@@ -46,6 +46,15 @@ def test_generated_calls_are_answered_as_plain_does(calls: int) -> None:
     assert tally.raised > 0.01 * calls
 
 
+def test_generated_calls_that_are_learned_from_are_answered_as_plain_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each real call may be a sample of any candidate."""
+    monkeypatch.setenv("SHAPEDISPATCH_JUDGE", "online")
+    tally = fuzz(1500, SEED, batch=100)
+    assert tally.mismatches == []
+    assert tally.calls == 1500
+    assert tally.hits > 0.3 * 1500
+
+
 @given(
     function=st.sampled_from(sorted(FUNCTIONS)),
     specs=st.lists(st.integers(0, 2**32 - 1), min_size=1, max_size=6),

@@ -288,6 +288,10 @@ def _backend(gm: torch.fx.GraphModule, examples: Sequence[Any], **_: Any) -> Cal
 
 def _filter_guards(guards: Sequence[Any]) -> list[bool]:
     assert _session is not None
+    if (
+        _session.effects is None
+    ):  # no graph, and so nothing that would stop it: Dynamo would run what it made of the call
+        raise _Stop
     return [_session.keeps(guard) for guard in guards]
 
 
