@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from typing import Any
 
 from ..autotune.backward import follow, history
@@ -84,6 +85,12 @@ def _all_checks(candidates: Sequence[Candidate]) -> Callable[[tuple[Any, ...], M
     return lambda args, kwargs: all(check(args, kwargs) for check in checks)
 
 
+_Way = Callable[[Candidate], Callable[..., Any]]
+_CALLED: _Way = attrgetter("run")
+_LAUNCHED: _Way = attrgetter("run.launch")
+"""How a candidate runs: called in normal form, or a kernel's at a hit."""
+
+
 @dataclass(slots=True, eq=False)
 class Learning:
     """What a key runs meanwhile; ``done(self)`` is called once, when its contest is over."""
@@ -99,31 +106,38 @@ class Learning:
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         """Run the call once: as a sample, or by the best candidate known."""
+        return self._ran(_CALLED, args, kwargs)
+
+    def launch(self, /, *launch: Any) -> Any:
+        """The same for a hit of a kernel."""
+        return self._ran(_LAUNCHED, launch, {})
+
+    def _ran(self, way: _Way, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         if self.paused() or not self._noting.acquire(blocking=False):
-            return self.leader().run(*args, **kwargs)
+            return way(self.leader())(*args, **kwargs)
         try:
             figures = self.contest.next_sample()
             if not isinstance(figures, Figures):
-                return self._unsampled(args, kwargs)
-            return self._sampled(figures, args, kwargs)
+                return self._unsampled(way, args, kwargs)
+            return self._sampled(figures, way, args, kwargs)
         finally:
             self._noting.release()
 
-    def _unsampled(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    def _unsampled(self, way: _Way, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         leader = self.contest.leader()
         self.contest.ran(leader.cost().median_us)
-        return self._named(leader.name).run(*args, **kwargs)
+        return way(self._named(leader.name))(*args, **kwargs)
 
-    def _sampled(self, figures: Figures, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    def _sampled(self, figures: Figures, way: _Way, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         candidate = self._named(figures.name)
         before = history(args, kwargs) if figures.backward is not None else None
         try:
-            answer = self.sampler.run(figures, candidate.run, args, kwargs)
+            answer = self.sampler.run(figures, way(candidate), args, kwargs)
         except Exception as error:  # the boundary where a candidate is judged; the reason is kept
             written = self.offer.written
             if candidate.build is None or written is None or written:  # plain's own, or it may have written something
                 raise
-            answer = self.candidates[0].run(*args, **kwargs)  # if it raises too, that is the answer
+            answer = way(self.candidates[0])(*args, **kwargs)  # if it raises too, that is the answer
             self.refusals.append(Refusal(candidate.name, (f"it raised {in_a_line(error)}",)))
             self.contest.failed(figures)
         else:
@@ -147,7 +161,9 @@ class Learning:
         timings = tuple(self.contest.costs())
         decided_by = dict.fromkeys(one.decided_by() for one in self.contest.contestants if isinstance(one, Figures))
         notes = tuple(dict.fromkeys((*begun.notes, *decided_by)))
-        return replace(begun, variant=self.leader().name, timings=timings, refusals=refused, notes=notes)
+        leader = self.leader()
+        begun = replace(begun, variant=leader.name, config=leader.config)
+        return replace(begun, timings=timings, refusals=refused, notes=notes)
 
     def with_backward(self) -> bool:
         """Whether backwards are part of what its candidates take."""

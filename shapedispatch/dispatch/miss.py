@@ -151,7 +151,7 @@ def _chosen(ctx: MissContext, request: OfferRequest) -> tuple[Entry, bool]:
     offer, entry = _decided(ctx, lambda: ctx.offer(request))
     if offer.search is not None:
         with offer.search as search:
-            offer, entry = _decided(ctx, search.offer, search.at)
+            offer, entry = _decided(ctx, search.offer, search.at, at_once=True)
             search.keep(entry.choice)
         if not search.final and entry.choice.origin == "timed":
             earlier = entry.choice.refusals
@@ -182,14 +182,16 @@ def _warn_of_mistakes(offer: Offer, entry: Entry, ctx: MissContext) -> None:
         ctx.core.table.log.warn_pick(pick, ctx.settings.origin["pick"], names, ctx.rendered)
 
 
-def _decided(ctx: MissContext, offered: Callable[[], Offer], at: Call | None = None) -> tuple[Offer, Entry]:
-    """An offer and its winner, found out at another call where one is given."""
+def _decided(
+    ctx: MissContext, offered: Callable[[], Offer], at: Call | None = None, at_once: bool = False
+) -> tuple[Offer, Entry]:
+    """An offer and its winner, found out at another call where one is given; ``at_once`` where it is needed now."""
     with preserve_state(ctx.args, ctx.kwargs):  # which lets no warning through: not ours, and not the store's
         offer = offered()
-        return offer, _winner(offer, ctx if at is None else ctx.at(*at))
+        return offer, _winner(offer, ctx if at is None else ctx.at(*at), at_once)
 
 
-def _winner(offer: Offer, ctx: MissContext) -> Entry:
+def _winner(offer: Offer, ctx: MissContext, at_once: bool) -> Entry:
     """What is forced, what is left alone, or what is best among those that are right."""
     pick = offer.aliases.get(ctx.settings.pick or "", ctx.settings.pick)
     pinned = next((c for c in offer.candidates if c.name == pick), None)
@@ -201,7 +203,7 @@ def _winner(offer: Offer, ctx: MissContext) -> Entry:
     untimed = ctx.why_untimed(offer, trial)
     if untimed:
         return offer.nearest(ctx.sizes(), untimed)
-    if ctx.why_not_online() is None:
+    if not at_once and ctx.why_not_online() is None:
         return learn(offer, trial, ctx)
     decision = choose(offer.candidates, trial, ctx.rules(trial))
     ctx.core.table.count("timings")

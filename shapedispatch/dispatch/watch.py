@@ -50,7 +50,12 @@ class Watching:
         times = {timing.variant: timing.median_us for timing in entry.choice.timings}
         candidates = {one.name: one for one in offer.candidates if one.name in times}
         regime = self.settings.regime
-        if not self.settings.retime or entry.choice.variant not in candidates or len(candidates) < 2:
+        if (
+            self.core.backend.searches
+            or not self.settings.retime
+            or entry.choice.variant not in candidates
+            or len(candidates) < 2
+        ):
             return entry
         takes, shares = sampler(self.device, regime)
         figures = Figures.of_key(list(candidates), regime, shares, backward, kept=1)
