@@ -41,11 +41,20 @@ static int flag_of(PyGetSetDef *attribute, PyObject *tensor, int *flag)
     return answer != NULL;
 }
 
+/* Past the attribute, where its function is known: it asks for modes and overrides before, of which there are none. */
+static int requires_grad_of(PyObject *tensor, int *requires_grad)
+{
+    if (memory.size == 0)
+        return flag_of(torch.requires_grad, tensor, requires_grad);
+    *requires_grad = memory.requires_grad(impl_of(tensor));
+    return 1;
+}
+
 /* 0 without a gradient, 1 for a leaf, 2 for what was computed. */
 static int grad_of(PyObject *tensor, uint64_t *grad)
 {
     int requires_grad, is_leaf = 0;
-    if (!flag_of(torch.requires_grad, tensor, &requires_grad)
+    if (!requires_grad_of(tensor, &requires_grad)
         || (requires_grad && !flag_of(torch.is_leaf, tensor, &is_leaf)))
         return 0;
     *grad = requires_grad ? (uint64_t)(2 - is_leaf) : 0;
@@ -290,7 +299,7 @@ static int metadata_of(PyObject *tensor, Metadata *now)
     now->names = instance_dict(tensor);
     now->small = NULL;
     if ((now->type != torch.tensor && now->type != torch.parameter) || !keyset_of(tensor, &now->keyset)
-        || !flag_of(torch.requires_grad, tensor, &now->requires_grad) || !view_of(tensor, now->keyset, &now->view, 1)
+        || !requires_grad_of(tensor, &now->requires_grad) || !view_of(tensor, now->keyset, &now->view, 1)
         || (now->view.ndim != 0 && now->view.strides == NULL))
         return 0;
     if (has_small_dtype(now->view.dtype)) {
