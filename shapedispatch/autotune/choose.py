@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import torch
+from torch import Tensor
 
 from ..backend import Candidate
 from ..errors import in_a_line
@@ -24,6 +25,7 @@ from .trial import Outcome, Trial
 
 __all__ = [
     "Decision",
+    "Later",
     "Objective",
     "PlainRaised",
     "Rules",
@@ -158,22 +160,29 @@ def choose(candidates: Sequence[Candidate], trial: Trial, rules: Rules) -> Decis
     return Decision(winner, timings, (*refusals, *raised, *late), _undecided(winner, timings, rules))
 
 
+Later: TypeAlias = dict[str, list[Tensor]]
+"""By candidate's name, flags on a device: whether any of its numbers is wrong."""
+
+
 def checked(
-    candidates: Sequence[Candidate], trial: Trial, rules: Rules
+    candidates: Sequence[Candidate], trial: Trial, rules: Rules, later: Later | None = None
 ) -> tuple[list[Candidate], tuple[Refusal, ...], Outcome | None]:
     """Those that give plain's numbers, plain first; why the others do not; and what plain's run left, if it was run.
 
-    Raises PlainRaised where plain raises on the copies.
+    Raises PlainRaised where plain raises on the copies. With ``later`` no number is waited for: of those that seem to
+    be right it has the flags that say.
     """
     plain, *others = candidates
     if not others:
         return [plain], (), None
-    expected = _expected(plain, trial)
-    other = _permuted(plain, others, trial, rules)
-    judged = [
-        (candidate, _refusal(candidate, expected, trial, rules) or _refusal_of_another(candidate, other, rules))
-        for candidate in others
-    ]
+    expected = _expected(plain, trial, wait=later is None)
+    other = _permuted(plain, others, trial, rules, wait=later is None)
+
+    def why_not(one: Candidate) -> str | None:
+        flags = None if later is None else later.setdefault(one.name, [])
+        return _refusal(one, expected, trial, rules, flags) or _refusal_of_another(one, other, rules, flags)
+
+    judged = [(candidate, why_not(candidate)) for candidate in others]
     right = [plain, *(candidate for candidate, reason in judged if not reason)]
     return right, tuple(Refusal(candidate.name, (reason,)) for candidate, reason in judged if reason), expected
 
@@ -225,58 +234,64 @@ def refusal(candidate: Candidate, plain: Candidate, trial: Trial, rules: Rules) 
     return _refusal(candidate, _expected(plain, trial), trial, rules)
 
 
-def _expected(plain: Candidate, trial: Trial) -> Outcome:
+def _expected(plain: Candidate, trial: Trial, wait: bool = True) -> Outcome:
     try:
-        return trial.outcome(plain.run)
+        return trial.outcome(plain.run, wait)
     except Exception as error:  # the boundary where a candidate is judged; the reason is kept
         raise PlainRaised(_raised(error)) from error
 
 
 def _permuted(
-    plain: Candidate, others: Sequence[Candidate], trial: Trial, rules: Rules
+    plain: Candidate, others: Sequence[Candidate], trial: Trial, rules: Rules, wait: bool
 ) -> tuple[Trial, Outcome] | None:
     """The call with its floats in another order, and what plain makes of it; None where nothing is to be seen by it."""
     if not rules.permute or all(candidate.judged for candidate in others):
         return None
     try:
         other = trial.permuted()
-        return other, other.outcome(plain.run)
+        return other, other.outcome(plain.run, wait)
     except Exception:  # noqa: BLE001 - plain takes no such values, so that no candidate need
         return None
 
 
-def _refusal_of_another(candidate: Candidate, other: tuple[Trial, Outcome] | None, rules: Rules) -> str | None:
+def _refusal_of_another(
+    candidate: Candidate, other: tuple[Trial, Outcome] | None, rules: Rules, later: list[Tensor] | None
+) -> str | None:
     """As `_refusal`, for the call with other values."""
     if other is None or candidate.judged:
         return None
     trial, expected = other
-    reason = _refusal(candidate, expected, trial, rules)
+    reason = _refusal(candidate, expected, trial, rules, later)
     return reason and f"{reason}, with the call's values in another order"
 
 
-def _refusal(candidate: Candidate, expected: Outcome, trial: Trial, rules: Rules) -> str | None:
+def _refusal(
+    candidate: Candidate, expected: Outcome, trial: Trial, rules: Rules, later: list[Tensor] | None = None
+) -> str | None:
     """Why the candidate's numbers disqualify it, or None."""
     try:
-        actual = trial.outcome(candidate.run)
+        actual = trial.outcome(candidate.run, wait=later is None)
         told = (
             rules.tolerance
             if isinstance(rules.tolerance, tuple)
             else tolerance_of(min(candidate.digits, autocast_digits()))
         )
-        return None if rules.tolerance is False else _outcome_difference(expected, actual, told)
+        return None if rules.tolerance is False else _outcome_difference(expected, actual, told, later)
     except Exception as error:  # noqa: BLE001 - the boundary where a candidate is judged; the reason is kept
         return _raised(error)
 
 
-def _outcome_difference(expected: Outcome, actual: Outcome, tolerance: tuple[float, float] | None) -> str | None:
+def _outcome_difference(
+    expected: Outcome, actual: Outcome, tolerance: tuple[float, float] | None, later: list[Tensor] | None
+) -> str | None:
     if expected.aliases != actual.aliases:
         return "its result shares other memory, with the arguments or within itself, than plain's does"
     if not all(map(torch.equal, expected.random, actual.random)):
         return "it draws other random numbers than plain does, or as many as plain does not"
     return (
-        difference(expected.result, actual.result, tolerance)
-        or difference(expected.written, actual.written, tolerance, "what it wrote into the arguments")
-        or difference(expected.gradients, actual.gradients, tolerance, "the gradient")
+        difference(expected.result, actual.result, tolerance, later=later)
+        or difference(expected.written, actual.written, tolerance, "what it wrote into the arguments", later)
+        or difference(expected.gradients, actual.gradients, tolerance, "the gradient", later)
     )
 
 

@@ -92,6 +92,13 @@ class OnlineContest:
         if math.isfinite(took_us):
             self._spent_us += max(0.0, took_us)
 
+    def admit(self, contestant: Contestant, place: int) -> None:
+        """One more, before others that it would have been before: ties are the earlier's."""
+        self.contestants.insert(place, contestant)
+        self._running.append(contestant)
+        self._turns.append(contestant)
+        self.over, self.rounds = False, 0
+
     def failed(self, contestant: Contestant) -> None:
         """A candidate raised: it is out, whatever it has shown."""
         self.contestants.remove(contestant)

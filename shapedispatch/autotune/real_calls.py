@@ -24,7 +24,7 @@ from .benchmark import timing_of
 from .measure import Clock
 from .online import Contestant
 
-__all__ = ["Figures", "HostSampler", "Sampler", "Shares", "StreamSampler", "sampler"]
+__all__ = ["Figures", "HostSampler", "Sampler", "Shares", "StreamSampler", "Verdict", "Verdicts", "sampler", "verdicts"]
 
 KEPT = 64
 """The newest samples of each kind that a candidate keeps."""
@@ -302,6 +302,32 @@ class StreamSampler:
         started_ns, took_us = self._last
         since_us = (now_ns - started_ns) / 1e3
         return took_us <= since_us <= 1.25 * took_us + SOON_US
+
+
+class Verdict:
+    """Whether any of some flags on a device is up, asked for without waiting."""
+
+    def __init__(self, flags: Sequence[torch.Tensor], device: torch.device) -> None:
+        self._any = torch.empty((), dtype=torch.bool, pin_memory=True)
+        self._any.copy_(torch.stack(list(flags)).any(), non_blocking=True)
+        self._done = torch.cuda.Event()
+        self._done.record(torch.cuda.current_stream(device))
+
+    def ready(self) -> bool:
+        """Whether the device has come so far."""
+        return bool(self._done.query())
+
+    def wrong(self) -> bool:
+        """What it is, when it is ready."""
+        return bool(self._any)
+
+
+Verdicts = Callable[[Sequence[torch.Tensor]], Verdict]
+
+
+def verdicts(device: torch.device) -> Verdicts | None:
+    """What makes verdicts that are polled, where a comparison would have to be waited for; else None."""
+    return None if device.type != "cuda" else lambda flags: Verdict(flags, device)
 
 
 SOON_US = 30.0

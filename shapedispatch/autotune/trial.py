@@ -89,15 +89,18 @@ class Trial:
             return "a parameter has gradient hooks, which a timed backward would run"
         return None
 
-    def outcome(self, run: Callable[..., Any]) -> Outcome:
-        """Run once on fresh copies, with the random numbers that a real run would draw."""
+    def outcome(self, run: Callable[..., Any], wait: bool = True) -> Outcome:
+        """Run once on fresh copies, with the random numbers that a real run would draw.
+
+        Without ``wait`` the device may still be at it, and an error of its own shows later.
+        """
         run = getattr(run, "run_once_on_copies", run)
         with preserve_state(self.args, self.kwargs):
             args, kwargs = self._fresh()
             given = list(tensors((args, kwargs)))
             result = run(*args, **kwargs)
             gradients = self._backward(result, args, kwargs, distinct_like) if self.grad else ()
-            if self.device.type == "cuda":
+            if wait and self.device.type == "cuda":
                 torch.cuda.synchronize(self.device)  # an error of the device belongs to the run that made it
             random = generators(self.device)
         written = tuple(given) if self.written is None or self.written else ()

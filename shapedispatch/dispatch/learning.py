@@ -14,9 +14,9 @@ from typing import Any
 
 from ..autotune.backward import follow, history
 from ..autotune.benchmark import undecided
-from ..autotune.choose import best, checked
+from ..autotune.choose import Later, best, checked
 from ..autotune.online import FAR, OnlineContest
-from ..autotune.real_calls import Figures, Sampler, sampler
+from ..autotune.real_calls import Figures, Sampler, Verdict, sampler, verdicts
 from ..autotune.trial import Trial
 from ..backend import Candidate, Offer
 from ..errors import in_a_line
@@ -30,6 +30,8 @@ from .watch import Watching
 
 __all__ = ["Learning", "learn"]
 
+WRONG = "it gives other numbers than plain"
+
 
 def learn(offer: Offer, trial: Trial, ctx: MissContext) -> Entry:
     """The entry that learns among those of the offer that are right, plain's where no other is.
@@ -38,27 +40,32 @@ def learn(offer: Offer, trial: Trial, ctx: MissContext) -> Entry:
     """
     near = Neighbours.of(ctx)
     far, (plain, *others) = near.far_behind(), offer.candidates
-    right, wrong = _right([plain, *(one for one in others if one.name not in far)], trial, ctx, near)
+    flagged = verdicts(ctx.device)
+    later: Later | None = {} if flagged is not None else None
+    right, wrong = _right([plain, *(one for one in others if one.name not in far)], trial, ctx, near, later)
     refusals = (*wrong, *(Refusal(one.name, (far[one.name],)) for one in others if one.name in far))
     if len(right) == 1:
         return right[0].wins("timed", offer, (), refusals)
     takes, shares = sampler(ctx.device, ctx.settings.regime)
     figures = Figures.of_key([one.name for one in right], ctx.settings.regime, shares, trial.grad)
-    contest = OnlineContest([*figures], ctx.settings.margin, _best(ctx.settings.margin), near.order())
+    awaited = {name: flagged(flags) for name, flags in (later or {}).items() if flags and flagged is not None}
+    pending = [(one, awaited[one.name]) for one in figures if one.name in awaited]
+    ready = [one for one in figures if one.name not in awaited]
+    contest = OnlineContest([*ready], ctx.settings.margin, _best(ctx.settings.margin), near.order())
     core, key = ctx.core, ctx.core.backend.key(ctx.args, ctx.kwargs)  # the offer may have shown that it holds more
     device, done = ctx.device, _Settled(core, key, keeper(ctx), Watching.of(ctx), ctx.kept)
 
     def paused() -> bool:
         return core.frozen or capturing(device)
 
-    learning = Learning(tuple(right), offer, contest, takes, paused, done, list(refusals))
+    learning = Learning(tuple(right), offer, contest, takes, paused, done, list(refusals), pending)
     choice = Choice("plain", "learning", refusals=(*offer.refusals, *refusals), notes=offer.notes)
     builds = tuple(one.build for one in right if one.build is not None)
     return Entry(learning, _all_checks(right), choice, others=builds, learner=learning)
 
 
 def _right(
-    candidates: Sequence[Candidate], trial: Trial, ctx: MissContext, near: Neighbours
+    candidates: Sequence[Candidate], trial: Trial, ctx: MissContext, near: Neighbours, later: Later | None
 ) -> tuple[list[Candidate], tuple[Refusal, ...]]:
     """Those that give plain's numbers for this call, and why the others do not.
 
@@ -66,9 +73,9 @@ def _right(
     """
     sure = all(one.judged or near.timed(one.name) for one in candidates[1:])
     rules = ctx.judging(trial)
-    right, wrong, _ = checked(candidates, trial, replace(rules, permute=rules.permute and not sure))
+    right, wrong, _ = checked(candidates, trial, replace(rules, permute=rules.permute and not sure), later)
     for one in right:
-        if one.build is not None:
+        if one.build is not None and not (later or {}).get(one.name):
             ctx.core.table.facts.sound[one.build] = True
     return right, wrong
 
@@ -102,6 +109,8 @@ class Learning:
     paused: Callable[[], bool]
     done: Callable[[Learning], None]
     refusals: list[Refusal] = field(default_factory=list)
+    pending: list[tuple[Figures, Verdict]] = field(default_factory=list)
+    """Those of which the device has not said yet whether their numbers are right: none runs."""
     _noting: threading.Lock = field(default_factory=threading.Lock)
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
@@ -116,12 +125,30 @@ class Learning:
         if self.paused() or not self._noting.acquire(blocking=False):
             return way(self.leader())(*args, **kwargs)
         try:
-            figures = self.contest.next_sample()
+            if self.pending:
+                self._admit()
+            alone = self.pending and len(self.contest.contestants) == 1
+            figures = None if alone else self.contest.next_sample()
             if not isinstance(figures, Figures):
                 return self._unsampled(way, args, kwargs)
             return self._sampled(figures, way, args, kwargs)
         finally:
             self._noting.release()
+
+    def _admit(self) -> None:
+        """Take in who is known to be right by now, and leave out who is wrong."""
+        for one in [one for one in self.pending if one[1].ready()]:
+            figures, verdict = one
+            self.pending.remove(one)
+            if verdict.wrong():
+                self.refusals.append(Refusal(figures.name, (WRONG,)))
+            else:
+                before = [other.name for other in self.candidates].index
+                earlier = [other for other in self.contest.contestants if before(other.name) < before(figures.name)]
+                self.contest.admit(figures, len(earlier))
+        if not self.pending and len(self.contest.contestants) == 1:
+            self.contest.over = True
+            self.done(self)
 
     def _unsampled(self, way: _Way, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         leader = self.contest.leader()
@@ -144,7 +171,7 @@ class Learning:
             if before is not None:
                 follow(answer, before, figures, self.sampler, self.paused)
             self.contest.sampled(figures, self.sampler.took_us(figures) + figures.behind_us())
-        if self.contest.over:
+        if self.contest.over and not self.pending:
             self.done(self)
         return answer
 
@@ -190,6 +217,10 @@ class _Settled:
         entry = next((one for one in table.peek(self.key) if one.run is learning), None)
         if entry is None:  # it has left, or was decided otherwise
             return
+        supplied = {one.name for one in learning.offer.candidates if one.supplied}
+        for refusal in learning.refusals:
+            if refusal.reasons == (WRONG,) and refusal.variant in supplied:
+                table.log.warn_supplied(refusal, lambda: self.core.backend.name)
         settled = self.kept(self.entry(learning, entry.choice))
         table.replace(self.key, entry, settled)
         remember(self.core, self.key, settled.choice)

@@ -290,3 +290,23 @@ def test_a_near_tie_is_excused() -> None:
     other[7] = 99
     assert judged(plain, other, None, plain) is not None
     assert judged(plain, other, None, plain, other) is None
+
+
+@pytest.mark.parametrize(
+    ("expected", "actual"),
+    [
+        (torch.ones(8), torch.ones(8)),
+        (torch.ones(8), torch.ones(8) * 1.00001),
+        (torch.ones(8), torch.ones(8) * 1.1),
+        (torch.arange(8), torch.arange(8)),
+        (torch.arange(8), torch.arange(8) + 1),
+        (torch.tensor([math.nan, math.inf, 1.0]), torch.tensor([math.nan, math.inf, 1.0])),
+        (torch.tensor([math.nan, math.inf, 1.0]), torch.tensor([1.0, math.inf, 1.0])),
+        ((torch.zeros(3), {"a": torch.ones(2)}), (torch.zeros(3), {"a": torch.zeros(2)})),
+    ],
+)
+def test_what_is_told_later_is_what_is_told_now(expected: Any, actual: Any) -> None:
+    """As flags, of which one is up where there is a difference."""
+    later: list[Tensor] = []
+    assert difference(expected, actual, later=later) is None
+    assert any(map(bool, later)) == (difference(expected, actual) is not None)

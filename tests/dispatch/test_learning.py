@@ -489,3 +489,105 @@ def test_a_variant_that_is_left_out_is_no_mistake(clock: Clock) -> None:
     with warnings.catch_warnings(action="error"):
         f(torch.ones(96))
     assert "not tried" in str(f.explain(torch.ones(96)).refusals)
+
+
+class Awaited:
+    """Verdicts that are ready when the test says so, and how often they were asked."""
+
+    def __init__(self) -> None:
+        self.ready_now = False
+        self.asked = 0
+
+    def __call__(self, flags: Any) -> Any:
+        """The verdict of some flags."""
+        up = bool(torch.stack(list(flags)).any())
+
+        class Later:
+            """One of them."""
+
+            def ready(inner) -> bool:
+                """Whether it may be asked."""
+                self.asked += 1
+                return self.ready_now
+
+            def wrong(inner) -> bool:
+                """What it is."""
+                assert self.ready_now
+                return up
+
+        return Later()
+
+
+@pytest.fixture
+def awaited(monkeypatch: pytest.MonkeyPatch) -> Awaited:
+    """As on a GPU, where to compare would be to wait."""
+    made = Awaited()
+    monkeypatch.setattr("shapedispatch.dispatch.learning.verdicts", lambda device: made)
+    return made
+
+
+def test_nothing_runs_before_the_device_has_said_that_it_is_right(clock: Clock, awaited: Awaited) -> None:
+    """The calls run plain meanwhile, and ask without waiting; then it is learned which is better."""
+    ran: list[str] = []
+
+    def other(x: Tensor) -> Tensor:
+        ran.append("other")
+        clock.now += 50_000
+        return x + x
+
+    f = shapedispatch(taking(clock, 100, twice), hints=(), variants=[other], mutates=(), store=False)
+    f(X)
+    ran.clear()
+    for _ in range(20):
+        assert torch.equal(f(X), X * 2)
+    assert (ran, awaited.asked, f.explain(X).origin) == ([], 21, "learning")
+    awaited.ready_now = True
+    for _ in range(40):
+        f(X)
+    assert (f.explain(X).variant, f.explain(X).origin) == ("other", "timed")
+    assert awaited.asked == 22
+
+
+def test_one_that_the_device_finds_wrong_never_runs(clock: Clock, awaited: Awaited) -> None:
+    """Its author is told, as of one that is found wrong at once."""
+    ran: list[int] = []
+
+    def wrong(x: Tensor) -> Tensor:
+        ran.append(1)
+        return x * 3
+
+    f = shapedispatch(taking(clock, 100, twice), hints=(), variants=[wrong], mutates=(), store=False)
+    f(X)
+    ran.clear()
+    awaited.ready_now = True
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        for _ in range(40):
+            assert torch.equal(f(X), X * 2)
+    choice = f.explain(X)
+    assert (ran, choice.variant, choice.origin) == ([], "plain", "timed")
+    assert "it gives other numbers than plain" in str(choice.refusals)
+    assert sum("the supplied variant wrong was refused" in str(one.message) for one in told) == 1
+
+
+def test_what_can_be_told_without_numbers_is_told_at_once(clock: Clock, awaited: Awaited) -> None:
+    """A shape, a dtype, an error: there is nothing to wait for."""
+    short = Variant(taking(clock, 1, lambda x: x[1:] * 2), name="short")
+    f = shapedispatch(taking(clock, 100, twice), hints=(), variants=[short], mutates=(), store=False)
+    f(X)
+    assert (f.explain(X).variant, awaited.asked) == ("plain", 0)
+    assert "shape" in str(f.explain(X).refusals)
+
+
+def test_ties_are_the_earlier_ones_whoever_is_known_to_be_right_first(clock: Clock, awaited: Awaited) -> None:
+    """Places are those of the offer."""
+    same = [Variant(taking(clock, 50, added), name=name) for name in ("a", "b", "c")]
+    f = shapedispatch(taking(clock, 100, twice), hints=(), variants=same, mutates=(), store=False)
+    f(X)
+    [entry] = f.core.table.peek(f.core.backend.key((X,), {}))
+    entry.learner.pending.reverse()
+    awaited.ready_now = True
+    for _ in range(60):
+        f(X)
+    assert [one.name for one in entry.learner.contest.contestants] == ["plain", "a", "b", "c"]
+    assert f.explain(X).variant == "a"
