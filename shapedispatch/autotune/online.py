@@ -59,6 +59,9 @@ class OnlineContest:
     _spent_us: float = 0.0
     _lost_us: float = 0.0
     """Beyond what the best known candidate would have cost."""
+    _best_us: float = math.inf
+    _known_us: dict[Contestant, float] = field(default_factory=dict)
+    """Both as of the end of the last round: to look at all samples takes longer than some calls."""
 
     def __post_init__(self) -> None:
         places = {name: place for place, name in enumerate(self.order)}
@@ -78,10 +81,10 @@ class OnlineContest:
 
     def sampled(self, contestant: Contestant, took_us: float) -> None:
         """A call was a sample, or meant to be one: where its time made no sense it counts as taken all the same."""
-        known_us = min((one.cost().median_us for one in self._running), default=math.inf)
         self.ran(took_us)
-        if math.isfinite(took_us) and math.isfinite(known_us):
-            self._lost_us += max(0.0, took_us - known_us)
+        if math.isfinite(took_us):
+            self._lost_us += max(0.0, took_us - self._best_us)  # nothing, while none is known
+            self._best_us = min(self._best_us, took_us) if self.rounds == 0 else self._best_us
         if self._turns and self._turns[0] is contestant:
             self._turns.popleft()
         if not self._turns:
@@ -97,7 +100,7 @@ class OnlineContest:
         self.contestants.insert(place, contestant)
         self._running.append(contestant)
         self._turns.append(contestant)
-        self.over, self.rounds = False, 0
+        self.over, self.rounds = False, min(self.rounds, 1)
 
     def failed(self, contestant: Contestant) -> None:
         """A candidate raised: it is out, whatever it has shown."""
@@ -108,8 +111,7 @@ class OnlineContest:
 
     def _affordable(self, one: Contestant) -> bool:
         """Whether another sample of it is likely to be within what learning may cost."""
-        known_us, best_us = one.cost().median_us, min(other.cost().median_us for other in self._running)
-        extra_us = max(0.0, known_us - best_us) if math.isfinite(known_us) else 0.0
+        extra_us = max(0.0, self._known_us.get(one, 0.0) - self._best_us)
         return self._lost_us + extra_us <= FREE_US + SHARE * self._spent_us
 
     def _end_round(self) -> None:
@@ -119,6 +121,8 @@ class OnlineContest:
             return
         costs = {one: one.cost() for one in self._running}
         leader = min(costs.values(), key=lambda cost: cost.median_us)
+        self._best_us = leader.median_us
+        self._known_us = {one: cost.median_us for one, cost in costs.items() if math.isfinite(cost.median_us)}
         if math.isfinite(leader.median_us):
             factor = how_far_behind(self.rounds - 1)
             self._leave([one for one, cost in costs.items() if self._is_out(one, cost, leader, factor)])
