@@ -138,6 +138,8 @@ class Waiting:
                     return decide_again(self, args, kwargs) or self.run
         except (Bypass, PlainRaised) as reason:
             self.failed = str(reason)
+        except Warning:  # that its user has made an error
+            raise
         except Exception as error:  # noqa: BLE001 - the one boundary, as in `dispatcher`: the reason is kept
             self.failed = where_raised(error)
             self.core.table.log.warn_failed("deciding", self.failed)

@@ -107,8 +107,19 @@ def test_a_call_that_raises_raises_and_is_noted(here: BuiltHere) -> None:
 
     f = shapedispatch(failing, dims={"x": "M"}, hints=(64,), store=False)
     for _ in range(5):
-        with pytest.raises(ZeroDivisionError):
+        with warnings.catch_warnings(action="ignore"), pytest.raises(ZeroDivisionError):
             f(X)
+
+
+def test_a_warning_that_is_an_error_reaches_the_caller(here: BuiltHere) -> None:
+    """As its user has asked for; here of a function that cannot be traced."""
+
+    def failing(x: Tensor) -> Tensor:
+        raise ZeroDivisionError(x.shape)
+
+    f = shapedispatch(failing, dims={"x": "M"}, hints=(64,), store=False)
+    with warnings.catch_warnings(action="error"), pytest.raises(UserWarning, match="every variant but plain"):
+        f(X)
 
 
 def test_a_supplied_variant_is_judged_without_a_build(here: BuiltHere) -> None:
