@@ -87,6 +87,7 @@ class ModuleTarget:
             core = vars(made)["forward"].core
             core.with_receiver = lambda args: self._with_receiver(args, base)
             core.hand_on = lambda called: self._hand_on(base, called)
+            core.stays = base is self._root
         return self._classes[base]
 
     def _dispatcher(self, base: type) -> Any:

@@ -26,7 +26,7 @@ from ..hit.table import Entry, Table
 from ..hit.turns import Turns
 from ..keys.identity import code_identity
 from ..keys.key import Bypass, Key
-from ..keys.layout import OF_ARGUMENTS
+from ..keys.layout import OF_ARGUMENTS, WITHOUT_KEY
 from ..keys.tree import tensors
 from ..records import CacheInfo, Choice, Choices, Refusal, choices_html
 from ..settings.resolve import Resolved
@@ -79,6 +79,7 @@ class Core(HitPath, Introspection):
         self.worker: Callable[[], Worker] = shared
         self.fast_path: FastPath | None = None
         self.hand_on: HandOn | None = None
+        self.stays = False  # dispatched for the calls that have a key, although others were left to its children
         self.settings = resolve()
         self.table = Table(self.settings.maxsize, self.settings.max_builds, EventLog(backend.name))
         store = store_at(self.settings.store)
@@ -132,9 +133,14 @@ class Core(HitPath, Introspection):
         """Run plain, and count why."""
         if self.hand_on is not None and reason.startswith(OF_ARGUMENTS) and not self.retired:
             self._leave_to_children(reason, args)
-            self.retired = True
-            self.table.clear()
-            self.refresh()
+            values = (*args, *kwargs.values())
+            self.left_out |= {
+                kind for kind in map(type, values) if reason.startswith(WITHOUT_KEY.format(kind.__name__))
+            }
+            if not self.stays:
+                self.retired = True
+                self.table.clear()
+                self.refresh()
         if self.table.count("bypasses", reason) == UNDECIDED:
             self.table.log.warn_undecided(reason, lambda: self._rendered(args, kwargs))
         return self.as_written(*args, **kwargs)

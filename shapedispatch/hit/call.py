@@ -62,6 +62,8 @@ class HitPath:
     """Whether every call runs plain."""
     frozen: bool
     """Whether nothing may be timed."""
+    left_out: frozenset[type] = frozenset()
+    """Types of arguments that no key holds: a call with one runs plain at once, and a module's children in it."""
 
     def bypass(self, reason: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Run plain, and count why."""
@@ -84,6 +86,8 @@ class HitPath:
         backend = self.backend
         hooks = saved_tensor_hooks(True)
         if self.off and (hooks is None or checkpoint_of(hooks) is None):
+            return self.plain(*args, **kwargs)
+        if self.left_out and not self.left_out.isdisjoint(map(type, (*args, *kwargs.values()))):
             return self.plain(*args, **kwargs)
         error, due = "", self.turns.on and self.turns.due()
         try:

@@ -25,7 +25,7 @@ from torch.nn.modules import module as nn_module
 
 from ..private import find, missing
 from .checkpoint import checkpoint_of
-from .layout import SAME, Key
+from .layout import SAME, WITHOUT_KEY, Key
 from .tree import overlap, tensors
 
 __all__ = [
@@ -304,7 +304,7 @@ def _describe_instance(value: Any) -> Key:
         return (kind, *[describe(getattr(value, name)) for name in names], *_beside(value, names))
     if isinstance(value, torch.fx.Proxy):
         raise Bypass("the call is being traced by torch.fx")
-    raise Bypass(f"an argument of type {kind.__name__}, which cannot be keyed by value")
+    raise Bypass(WITHOUT_KEY.format(kind.__name__))
 
 
 def _is_made_of_attributes(kind: type) -> bool:

@@ -12,12 +12,15 @@ from typing import Any, NamedTuple, TypeAlias
 
 from torch import Tensor
 
-__all__ = ["OF_ARGUMENTS", "SAME", "AmbientPart", "Key", "TensorPart", "differences", "kin"]
+__all__ = ["OF_ARGUMENTS", "SAME", "WITHOUT_KEY", "AmbientPart", "Key", "TensorPart", "differences", "kin"]
 
 Key: TypeAlias = tuple[Any, ...]  # of hashable things; mypy takes a type for none, although it hashes
 
 OF_ARGUMENTS = ("an argument", "a bound method")
 """How a reason for having no key begins that is about what is among the arguments, and not about a tensor of them."""
+
+WITHOUT_KEY = "an argument of type {}, which cannot be keyed by value"
+"""The reason that is so whatever the argument of that type is."""
 
 SAME = "the same tensor"  # no name of a keyword, beside which it stands in a key
 

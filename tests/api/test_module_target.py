@@ -565,14 +565,14 @@ def test_one_line_says_which(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_explain_says_so_too() -> None:
-    """Of any call of the module: it runs plain."""
+    """Of a call with what no key holds, which runs plain, and of any other."""
     model = unbuilt(Model())
     model(X, Cache())
-    for call in ((X, Cache()), (X,)):
+    for call, origin in (((X, Cache()), "bypass"), ((X,), "unseen")):
         choice = model.forward.explain(*call)
-        assert (choice.variant, choice.origin) == ("plain", "bypass")
-        assert "an argument of type Cache" in choice.notes[0]
-        assert "2 Layer.forward" in choice.notes[0]
+        assert (choice.variant, choice.origin) == ("plain", origin)
+        assert "an argument of type Cache" in choice.notes[-1]
+        assert "2 Layer.forward" in choice.notes[-1]
 
 
 def test_what_was_left_to_the_children_stays_so() -> None:
@@ -583,9 +583,20 @@ def test_what_was_left_to_the_children_stays_so() -> None:
         model(X, Cache())
     model.forward.cache_clear()
     before = counts(model.norm.forward)
-    model(X)
+    model(X, cache=Cache())
     assert counts(model.forward) == (0, 0, 0)
     assert counts(model.norm.forward) == (before[0], before[1] + 3, 0)
+
+
+def test_a_call_that_has_a_key_is_decided_as_a_whole() -> None:
+    """Before and after one that has none: training takes no cache, say. What is in between is left to its children."""
+    model, plain = unbuilt(Model()), Model()
+    plain.load_state_dict(model.state_dict())
+    with torch.no_grad():
+        for call in ((X,), (X, Cache()), (X,), (X, Cache()), (X,)):
+            assert_same(model(*call), plain(X))
+    assert counts(model.forward) == (1, 2, 1)
+    assert model.layers[0].forward.core.retired
 
 
 def test_torchs_own_leaves_are_left_as_they_are() -> None:
