@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import count
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from shapedispatch import shapedispatch
+from shapedispatch.autotune.real_calls import HostSampler
 from shapedispatch.background import imports, orders
 from tests.built_here import BuiltHere, orders_built_here
 from tests.helpers import assert_same
@@ -17,8 +19,14 @@ from tests.helpers import assert_same
 
 @pytest.fixture
 def here(monkeypatch: pytest.MonkeyPatch) -> BuiltHere:
-    """Whoever builds; everything is worth it at once."""
+    """Whoever builds; everything is worth it at once, and each call takes as long as any other.
+
+    By the clock one call that has to wait for a processor can use up what learning may cost for thousands of calls.
+    """
     made, built = orders_built_here()
+    now_ns = count(step=50_000)
+    sampler = HostSampler(lambda: next(now_ns))
+    monkeypatch.setattr("shapedispatch.dispatch.learning.sampler", lambda device, regime: (sampler, None))
     monkeypatch.setenv("SHAPEDISPATCH_LEARN", "background")
     monkeypatch.setenv("SHAPEDISPATCH_EARN", "0")
     monkeypatch.setattr(orders, "shared", lambda most: made)
