@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import warnings
+from itertools import count
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from torch.utils.checkpoint import checkpoint
 
 import shapedispatch as package
 from shapedispatch import Variant, shapedispatch
+from shapedispatch.autotune.real_calls import HostSampler
 from shapedispatch.background import imports, orders
 from shapedispatch.dispatch import background, miss
 from shapedispatch.dispatch.background import Account, Waiting
@@ -21,8 +23,11 @@ from tests.built_here import BuiltHere, orders_built_here
 
 @pytest.fixture
 def here(monkeypatch: pytest.MonkeyPatch) -> BuiltHere:
-    """Whoever builds; everything is worth it at once, and nothing is imported beside."""
+    """Whoever builds; everything is worth it at once, nothing is imported beside, and a sample takes 50 µs."""
     made, built = orders_built_here()
+    now_ns = count(step=50_000)
+    sampler = HostSampler(lambda: next(now_ns))
+    monkeypatch.setattr("shapedispatch.dispatch.learning.sampler", lambda device, regime: (sampler, None))
     monkeypatch.setenv("SHAPEDISPATCH_LEARN", "background")
     monkeypatch.setenv("SHAPEDISPATCH_EARN", "0")
     monkeypatch.setattr(orders, "shared", lambda most: made)
