@@ -83,7 +83,9 @@ class OnlineContest:
         """A call was a sample, or meant to be one: where its time made no sense it counts as taken all the same."""
         self.ran(took_us)
         if math.isfinite(took_us):
-            self._lost_us += max(0.0, took_us - self._best_us)  # nothing, while none is known
+            # A call of a candidate that is known, and waited for a processor, say, cost what waiting costs.
+            of_candidate_us = min(took_us, FAR * self._known_us.get(contestant, math.inf))
+            self._lost_us += max(0.0, of_candidate_us - self._best_us)  # nothing, while none is known
             self._best_us = min(self._best_us, took_us) if self.rounds == 0 else self._best_us
         if self._turns and self._turns[0] is contestant:
             self._turns.popleft()

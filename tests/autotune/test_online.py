@@ -158,6 +158,21 @@ def test_one_slow_spell_does_not_end_a_candidate() -> None:
     assert played.leader().name == "a"
 
 
+def test_a_call_that_waits_for_a_processor_does_not_use_up_what_learning_may_cost() -> None:
+    """What it waited is no cost of its candidate: the next samples come as if it had not."""
+    plain, other = Told("plain", 50), Told("other", 49.5)
+    played = contest([plain, other])
+    calls = 0
+    while not played.over and calls < 200:
+        one = played.next_sample()
+        assert isinstance(one, Told)
+        took = 30_000.0 if calls == 9 else one.us
+        one.samples.append(took)
+        played.sampled(one, took)
+        calls += 1
+    assert played.over
+
+
 def test_samples_that_make_no_sense_end_rounds_too() -> None:
     """A clock that stands still decides nothing, and the contest ends all the same."""
     candidates = [Told("plain", 100), Told("a", 50)]
