@@ -1041,13 +1041,15 @@ def _within_rounding(a: Tensor, b: Tensor, rtol: float) -> bool:
     """Relative to each value and to the root mean square of all, as a build is allowed.
 
     What overflows depends on the order in which a sum is taken: an infinity, or none, may stand for a very large value.
+    Where one of a tensor's sums does, others have had terms as large, and of what cancelled their rounding is left.
     """
     most = torch.finfo(a.dtype).max / 8
     overflowed = ~(a.abs() < most) & ~(b.abs() < most)
     a, b = a.masked_fill(overflowed, 0.0), b.masked_fill(overflowed, 0.0)
     finite = a.double().nan_to_num(0.0, 0.0, 0.0)
     scale = float(finite.square().mean().sqrt()) if a.numel() else 0.0
-    return torch.allclose(a, b, rtol=rtol, atol=max(1e-4, rtol * scale), equal_nan=True)
+    left = torch.finfo(a.dtype).eps * torch.finfo(a.dtype).max if bool(overflowed.any()) else 0.0
+    return torch.allclose(a, b, rtol=rtol, atol=max(1e-4, rtol * scale, left), equal_nan=True)
 
 
 # ------------------------------------------------------------------------------------------------------------- the loop
