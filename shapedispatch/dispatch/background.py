@@ -28,17 +28,22 @@ from .miss import decide, tuning_lock
 __all__ = ["Account", "Waiting", "at_once"]
 
 _T = TypeVar("_T")
-OFFER_S = 0.002
-"""What it takes to see which builds may run a call: a key earns that first, where builds of its class are there."""
+LOOKS = 8
+"""How many times what it takes to see what there is for a key must have been spent there since the last time."""
 
 
 @dataclass(slots=True, eq=False)
 class Account:
-    """What a class of calls has spent, in seconds, and what makes it worth a trace; ``news`` counts what was built."""
+    """What a class of calls has spent, in seconds, and what makes it worth a trace; ``news`` counts what was built.
+
+    ``short`` says whether something may be left to trace, ``seen`` whether it was looked at at all.
+    """
 
     spent_s: float = 0.0
     next_s: float = 0.0
     news: int = 0
+    short: bool = True
+    seen: bool = False
 
     def landed(self) -> None:
         """Something that was ordered is over."""
@@ -106,7 +111,8 @@ class Waiting:
     """The entry that it runs, where that is more than plain."""
     spent_s: float = 0.0
     next_s: float = math.inf
-    short: bool = True
+    seen_s: float | None = None
+    """What had been spent here when it was last looked at; None before."""
     news: int = 0
     failed: str = ""
     clock_s: Callable[[], float] = time.perf_counter
@@ -123,12 +129,15 @@ class Waiting:
             self.account.spent_s += took_s
 
     def _due(self) -> bool:
-        account = self.account
-        self.core.orders().poll()
+        account, orders = self.account, self.core.orders()
+        orders.poll()
         if self.failed:
             return False
-        worth = self.short and account.spent_s >= account.next_s
-        return account.news != self.news or self.spent_s >= self.next_s or (worth and imports.compiler.ready())
+        if account.short and account.spent_s >= account.next_s and imports.compiler.ready():
+            return True
+        news = account.news != self.news or self.spent_s >= self.next_s or (self.seen_s is None and account.seen)
+        look_s = LOOKS * orders.costs.look_s * self.core.earn()
+        return news and self.spent_s - (self.seen_s or 0.0) >= look_s
 
     def _decided_again(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Callable[..., Any]:
         """What runs the call, after a look at what there is; what fails in here is no business of the call."""
@@ -149,7 +158,7 @@ class Waiting:
         """See `table.Learner`."""
         choice = begun if self.now is None else self.now.now()
         spent = f"{self.account.spent_s:.3g} s were spent on such calls, {self.spent_s:.3g} s of them here"
-        worth = f"; a build is ordered at {self.account.next_s:.3g} s" if self.short and not self.failed else ""
+        worth = f"; a build is ordered at {self.account.next_s:.3g} s" if self.account.short and not self.failed else ""
         why = (f"nothing more is made for it: {self.failed}",) if self.failed else ()
         return replace(choice, notes=(*choice.notes, spent + worth, *why))
 
@@ -170,7 +179,6 @@ def at_once(core: DispatcherParts, key: Key, args: tuple[Any, ...], kwargs: Mapp
     except DimsMismatch as misfit:
         raise Bypass(str(misfit)) from None
     waiting = Waiting(core, key, account, core.backend.plain, news=account.news)
-    waiting.next_s = OFFER_S if account.news else math.inf
     choice = Choice("plain", "learning", sizes, key)
     entry = Entry(waiting, None, choice, any_state=True, learner=waiting)
     core.table.count("misses", "learning in the background")
@@ -194,12 +202,16 @@ def decide_again(waiting: Waiting, args: tuple[Any, ...], kwargs: Mapping[str, A
         return None
     if why := why_off("builds elsewhere"):
         raise Bypass(why)
-    waiting.news = account.news
+    waiting.news, waiting.seen_s, account.seen = account.news, waiting.spent_s, True
     build_s = core.orders().costs.build_s() * core.earn()
     may_trace = account.spent_s >= account.next_s and imports.compiler.ready()
     allowance = Allowance(core, core.orders(), account, may_trace, waiting.spent_s >= build_s)
     settings = replace(ctx.settings, judge="online")  # a contest would stop the call
+    began_s = time.perf_counter()
     entry = decide(replace(ctx, settings=settings, later=allowance, kept=_Keeper(waiting, allowance)))
+    account.short = allowance.short
+    if allowance.may_trace == may_trace:
+        core.orders().costs.note(look_s=time.perf_counter() - began_s)
     before = next((one for one in core.table.peek(waiting.key) if one.learner is waiting), None)
     if before is not None:
         core.table.replace(waiting.key, before, None)
@@ -219,5 +231,5 @@ class _Keeper:
         if not allowance.goes_on() or entry.run is None:
             return entry
         next_s = allowance.orders.costs.build_s() * before.core.earn() if allowance.exact_short else math.inf
-        waiting = replace(before, run=entry.run, now=entry, short=allowance.short, next_s=next_s)
+        waiting = replace(before, run=entry.run, now=entry, next_s=next_s)
         return replace(entry, run=waiting, learner=waiting)
