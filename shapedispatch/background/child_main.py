@@ -36,6 +36,8 @@ def main(reply_file: str, handler: str) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     with contextlib.suppress(OSError):
         os.nice(NICENESS)
+        if hasattr(os, "SCHED_BATCH"):  # so that it takes no processor from threads that wait for each other
+            os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
     module, _, name = handler.partition(":")
     handle = getattr(importlib.import_module(module), name)
     with os.fdopen(requests, "rb", buffering=0) as stream:
