@@ -28,12 +28,12 @@ HANDLER = "shapedispatch.functions.compile.remote:compiled"
 class Costs:
     """What a build has cost so far, in seconds of the caller's time: a moving mean, from a guess on.
 
-    ``here_s`` is what a trace takes in a call, ``look_s`` to see what there is for a call. A process that builds takes
+    ``here_s`` is what a trace takes in a call, ``offer_s`` to see what there is for a call. A process that builds takes
     one of the ``cores`` from the program for ``child_s``.
     """
 
     here_s: float = 0.3
-    look_s: float = 0.005
+    offer_s: float = 0.005
     child_s: float = 8.0
     cores: int = field(default_factory=lambda: os.cpu_count() or 1)
 
@@ -41,12 +41,12 @@ class Costs:
         """What one more build will cost."""
         return self.here_s + self.child_s / self.cores
 
-    def note(self, *, here_s: float | None = None, child_s: float | None = None, look_s: float | None = None) -> None:
+    def note(self, *, here_s: float | None = None, child_s: float | None = None, offer_s: float | None = None) -> None:
         """One more."""
         if here_s is not None:
             self.here_s += (here_s - self.here_s) / 4
-        if look_s is not None:
-            self.look_s += (look_s - self.look_s) / 4
+        if offer_s is not None:
+            self.offer_s += (offer_s - self.offer_s) / 4
         if child_s is not None:
             self.child_s += (child_s - self.child_s) / 4
 

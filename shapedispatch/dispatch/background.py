@@ -28,7 +28,7 @@ from .miss import decide, tuning_lock
 __all__ = ["Account", "Waiting", "at_once"]
 
 _T = TypeVar("_T")
-LOOKS = 8
+OFFERS = 8
 """How many times what it takes to see what there is for a key must have been spent there since the last time."""
 
 
@@ -136,8 +136,8 @@ class Waiting:
         if account.short and account.spent_s >= account.next_s and imports.compiler.ready():
             return True
         news = account.news != self.news or self.spent_s >= self.next_s or (self.seen_s is None and account.seen)
-        look_s = LOOKS * orders.costs.look_s * self.core.earn()
-        return news and self.spent_s - (self.seen_s or 0.0) >= look_s
+        offer_s = OFFERS * orders.costs.offer_s * self.core.earn()
+        return news and self.spent_s - (self.seen_s or 0.0) >= offer_s
 
     def _decided_again(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Callable[..., Any]:
         """What runs the call, after a look at what there is; what fails in here is no business of the call."""
@@ -211,7 +211,7 @@ def decide_again(waiting: Waiting, args: tuple[Any, ...], kwargs: Mapping[str, A
     entry = decide(replace(ctx, settings=settings, later=allowance, kept=_Keeper(waiting, allowance)))
     account.short = allowance.short
     if allowance.may_trace == may_trace:
-        core.orders().costs.note(look_s=time.perf_counter() - began_s)
+        core.orders().costs.note(offer_s=time.perf_counter() - began_s)
     before = next((one for one in core.table.peek(waiting.key) if one.learner is waiting), None)
     if before is not None:
         core.table.replace(waiting.key, before, None)
