@@ -79,7 +79,7 @@ class _Followed:
             try:
                 self._begun = None if self._paused() else self._sampler.begin(self._figures)
             except Exception:  # noqa: BLE001 - a hook of ours in the user's backward: what fails is no business of his
-                self._begun = None
+                self._begun, self._figures.backwards.unknown = None, True
         self._reached.add(place)
 
     def end(self, *gradients: Any) -> None:

@@ -119,7 +119,7 @@ class Waiting:
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         """Run the call once, having looked first whether there is something better for it, if that is due."""
-        run = self._decided_again(args, kwargs) if self._due() else self.run
+        run = self._best_known(args, kwargs)
         began_s = self.clock_s()
         try:
             return run(*args, **kwargs)
@@ -130,18 +130,20 @@ class Waiting:
 
     def _due(self) -> bool:
         account, orders = self.account, self.core.orders()
-        orders.poll()
         if self.failed:
             return False
+        orders.poll()
         if account.short and account.spent_s >= account.next_s and imports.compiler.ready():
             return True
         news = account.news != self.news or self.spent_s >= self.next_s or (self.seen_s is None and account.seen)
         offer_s = OFFERS * orders.costs.offer_s * self.core.earn()
         return news and self.spent_s - (self.seen_s or 0.0) >= offer_s
 
-    def _decided_again(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Callable[..., Any]:
-        """What runs the call, after a look at what there is; what fails in here is no business of the call."""
+    def _best_known(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Callable[..., Any]:
+        """What runs the call, after a look at what there is if one is due; what fails in here is no business of it."""
         try:
+            if not self._due():
+                return self.run
             with tuning_lock.if_free() as free:
                 if free and not self.core.frozen:
                     return decide_again(self, args, kwargs) or self.run

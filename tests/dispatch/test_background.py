@@ -198,6 +198,21 @@ def test_what_fails_is_told_once_and_plain_runs_on(here: BuiltHere, monkeypatch:
     assert "nothing more is made for it" in f.explain(X).notes[-1]
 
 
+def test_where_nobody_can_be_asked_what_was_built_calls_are_answered(
+    here: BuiltHere, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pipe that the program has closed, say: told once, and not asked again."""
+    f = shapedispatch(doubled, dims={"x": "M"}, hints=(64,), store=False)
+
+    def fail(now: bool = False) -> None:
+        raise OSError("bad file descriptor")
+
+    monkeypatch.setattr(f.core.orders(), "poll", fail)
+    with pytest.warns(UserWarning, match="bad file descriptor"):
+        assert torch.equal(f(X), doubled(X))
+    assert torch.equal(f(X), doubled(X))
+
+
 def test_while_another_thread_decides_the_call_runs_what_it_ran(here: BuiltHere) -> None:
     """Nothing is waited for."""
     f = shapedispatch(doubled, dims={"x": "M"}, hints=(64,), store=False)
