@@ -24,6 +24,7 @@ from typing import Any
 import torch
 
 from ..backend import TrialRequest
+from ..background.process import end, start
 from ..errors import in_a_line
 from ..hit.facts import Facts
 from ..keys.key import Key
@@ -260,49 +261,23 @@ def _reasons(reply: bytes) -> list[str] | None:
     return [reason[:500] for reason in reasons] if well else None
 
 
-_START = """
-import json, sys
-sys.path[:] = json.loads(sys.argv[1])
-from shapedispatch.autotune.worker_main import main
-main(sys.argv[2])
-"""
+_START = "from shapedispatch.autotune.worker_main import main; main(sys.argv[2])"
 
 
 def _started() -> _Child:
     """A worker that is starting."""
-    replies, theirs = os.pipe()
-    try:
-        process = subprocess.Popen(
-            [sys.executable, "-c", _START, json.dumps(sys.path), str(theirs)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            pass_fds=(theirs,),
-            start_new_session=True,
-        )
-    except BaseException:
-        os.close(replies)
-        raise
-    finally:
-        os.close(theirs)
+    process, replies = start(_START)
     assert process.stdin is not None
     os.set_blocking(process.stdin.fileno(), False)
     return _Child(process, process.stdin.fileno(), replies, os.getpid())
 
 
 def _end(children: list[_Child]) -> None:
-    """Kill the group, so that nothing is left of what a candidate has started; then wait for its leader."""
+    """End those that are this process's own."""
     while children:
         child = children.pop()
-        if child.owner != os.getpid():
-            continue
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(child.process.pid, signal.SIGKILL)
-        child.process.wait()
-        if child.process.stdin is not None:
-            with contextlib.suppress(OSError):
-                child.process.stdin.close()
-        os.close(child.replies)
+        if child.owner == os.getpid():
+            end(child.process, child.replies)
 
 
 _workers: weakref.WeakSet[Worker] = weakref.WeakSet()

@@ -10,17 +10,15 @@ import importlib
 import io
 import json
 import os
-import resource
 import select
 import signal
-import threading
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from ..backend import OfferRequest
+from ..background.process import own_pipes
 from ..errors import in_a_line
 from ..keys.tree import tensors
 from ..settings.modes import set_mode
@@ -45,12 +43,7 @@ def attribute(holder: Any, name: str) -> Any:
 
 def main(reply_file: str) -> None:
     """Answer requests until there are no more."""
-    replies, requests = int(reply_file), os.dup(0)
-    os.set_inheritable(replies, False)
-    with Path(os.devnull).open() as nothing:
-        os.dup2(nothing.fileno(), 0)  # a candidate that reads its input must not read requests
-    threading.Thread(target=_die_with, args=(requests,), daemon=True).start()
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a candidate that dies leaves no image of gigabytes behind
+    replies, requests = own_pipes(reply_file)
     importlib.import_module("torch._dynamo")  # seconds, which are not the first candidate's
     set_mode("off")  # what a candidate calls runs as written
     stream = os.fdopen(requests, "rb")  # nothing is sent before the answer: the buffer hides none from a poll
@@ -110,12 +103,3 @@ def _something_comes(requests: int) -> bool:
     poll = select.poll()
     poll.register(requests, select.POLLIN)
     return bool(poll.poll(IDLE_S * 1e3))
-
-
-def _die_with(requests: int) -> None:
-    """End with the process that asks: only the hanging up of the pipe is waited for."""
-    poll = select.poll()
-    poll.register(requests, 0)
-    while not poll.poll():
-        pass
-    os.killpg(os.getpgrp(), signal.SIGKILL)

@@ -1,19 +1,14 @@
-"""What runs in a process of ours: it reads where a job lies, does it, writes the answer beside it, and says so.
-
-It ends itself when the other end of its pipe closes: by a thread that waits for nothing else.
-"""
+"""What runs in a process of ours: it reads where a job lies, does it, writes the answer beside it, and says so."""
 
 from __future__ import annotations
 
 import contextlib
 import importlib
 import os
-import resource
-import select
-import signal
-import threading
 from collections.abc import Callable
 from pathlib import Path
+
+from .process import own_pipes
 
 __all__ = ["NICENESS", "answer_path", "main"]
 
@@ -28,12 +23,7 @@ def answer_path(job: str) -> str:
 
 def main(reply_file: str, handler: str) -> None:
     """Answer until there are no more jobs; ``handler`` is ``module:name`` of a function from bytes to bytes."""
-    replies, requests = int(reply_file), os.dup(0)
-    os.set_inheritable(replies, False)
-    with Path(os.devnull).open() as nothing:
-        os.dup2(nothing.fileno(), 0)
-    threading.Thread(target=_die_with, args=(requests,), daemon=True).start()
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    replies, requests = own_pipes(reply_file)
     with contextlib.suppress(OSError):
         os.nice(NICENESS)
         if hasattr(os, "SCHED_BATCH"):  # so that it takes no processor from threads that wait for each other
@@ -52,12 +42,3 @@ def _answer(job: str, handle: Callable[[bytes], bytes]) -> None:
     unfinished = Path(f"{job}.part")
     unfinished.write_bytes(answer)
     unfinished.rename(answer_path(job))
-
-
-def _die_with(requests: int) -> None:
-    """End with the process that asks, and all that this one has started."""
-    poll = select.poll()
-    poll.register(requests, 0)
-    while not poll.poll():
-        pass
-    os.killpg(os.getpgrp(), signal.SIGKILL)

@@ -7,14 +7,12 @@ a private folder; a line on a pipe says which. Whoever wants to know what has co
 from __future__ import annotations
 
 import contextlib
-import json
 import multiprocessing
 import os
 import select
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 import weakref
@@ -24,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from .child_main import answer_path
+from .process import end, start
 
 __all__ = ["Children", "NoChild", "Task", "why_no_children"]
 
@@ -77,7 +76,7 @@ class _Family:
         if self.owner != os.getpid():  # a fork's: they are its parent's
             return
         for child in members:
-            _end(child)
+            end(child.process, child.replies)
         if folder:
             shutil.rmtree(folder, ignore_errors=True)
 
@@ -184,7 +183,7 @@ class Children:
         child.task = None
         if child in self._family.members:
             self._family.members.remove(child)
-        _end(child)
+        end(child.process, child.replies)
 
 
 def why_no_children() -> str:
@@ -196,9 +195,8 @@ def why_no_children() -> str:
 
 # One process is one thread's work; and what is decorated, and imported there, runs as written.
 _START = """
-import json, os, sys
+import os
 os.environ.update(TORCHINDUCTOR_COMPILE_THREADS="1", SHAPEDISPATCH_MODE="off")
-sys.path[:] = json.loads(sys.argv[1])
 from shapedispatch.background.child_main import main
 main(sys.argv[2], sys.argv[3])
 """
@@ -206,22 +204,7 @@ main(sys.argv[2], sys.argv[3])
 
 def _started(handler: str) -> tuple[subprocess.Popen[bytes], int]:
     """A process that is starting, and where it says what it has done."""
-    replies, theirs = os.pipe()
-    try:
-        process = subprocess.Popen(
-            [sys.executable, "-c", _START, json.dumps(sys.path), str(theirs), handler],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            pass_fds=(theirs,),
-            start_new_session=True,
-        )
-    except BaseException:
-        os.close(replies)
-        raise
-    finally:
-        os.close(theirs)
-    return process, replies
+    return start(_START, handler)
 
 
 def _ending(process: subprocess.Popen[Any]) -> str:
@@ -232,14 +215,3 @@ def _ending(process: subprocess.Popen[Any]) -> str:
     if status is None:
         return "itself"
     return signal.Signals(-status).name if status < 0 else f"itself, with status {status}"
-
-
-def _end(child: _Child) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(child.process.pid, signal.SIGKILL)
-    child.process.wait()
-    if child.process.stdin is not None:
-        with contextlib.suppress(OSError):
-            child.process.stdin.close()
-    with contextlib.suppress(OSError):
-        os.close(child.replies)

@@ -1,0 +1,76 @@
+"""A process of our own, from both ends: a fresh interpreter, never a fork, that ends with the one that started it.
+
+It leads a process group, which is killed as a whole. It is asked on its standard input, and answers on a pipe.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import resource
+import select
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+__all__ = ["end", "own_pipes", "start"]
+
+_PATH = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
+
+
+def start(program: str, *arguments: str) -> tuple[subprocess.Popen[bytes], int]:
+    """Start a process with this ``sys.path``, and the file that its answers are read from; raises OSError.
+
+    The program finds the file that it answers on in ``sys.argv[2]``, and the ``arguments`` behind it.
+    """
+    replies, theirs = os.pipe()
+    try:
+        process = subprocess.Popen(
+            [sys.executable, "-c", _PATH + program, json.dumps(sys.path), str(theirs), *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            pass_fds=(theirs,),
+            start_new_session=True,
+        )
+    except BaseException:
+        os.close(replies)
+        raise
+    finally:
+        os.close(theirs)
+    return process, replies
+
+
+def end(process: subprocess.Popen[bytes], replies: int) -> None:
+    """Kill the group, so that nothing is left of what it has started; then wait for its leader."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    if process.stdin is not None:
+        with contextlib.suppress(OSError):
+            process.stdin.close()
+    with contextlib.suppress(OSError):
+        os.close(replies)
+
+
+def own_pipes(reply_file: str) -> tuple[int, int]:
+    """In such a process: where it answers and where it is asked; from now on it ends when the other end is closed."""
+    replies, requests = int(reply_file), os.dup(0)
+    os.set_inheritable(replies, False)
+    with Path(os.devnull).open() as nothing:
+        os.dup2(nothing.fileno(), 0)  # what runs here and reads its input must not read requests
+    threading.Thread(target=_die_with, args=(requests,), daemon=True).start()
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # one that dies leaves no image of gigabytes behind
+    return replies, requests
+
+
+def _die_with(requests: int) -> None:
+    """End with the process that asks: only the hanging up of the pipe is waited for."""
+    poll = select.poll()
+    poll.register(requests, 0)
+    while not poll.poll():
+        pass
+    os.killpg(os.getpgrp(), signal.SIGKILL)
