@@ -1,11 +1,18 @@
-"""Orders that this process fulfils itself, as another would: for tests, which start no process for it."""
+"""Learning in the background for tests: orders that this process fulfils, or processes of a test's own."""
 
 from __future__ import annotations
 
-from shapedispatch.background.children import Task
-from shapedispatch.background.orders import Orders
+from collections.abc import Iterator
+from itertools import count
 
-__all__ = ["BuiltHere", "orders_built_here"]
+import pytest
+
+from shapedispatch.autotune.real_calls import HostSampler
+from shapedispatch.background import imports, orders
+from shapedispatch.background.children import Children, Task
+from shapedispatch.background.orders import HANDLER, Orders
+
+__all__ = ["BuiltHere", "learning_here", "learning_with_processes"]
 
 
 class BuiltHere:
@@ -42,8 +49,29 @@ class BuiltHere:
         """There is nothing to end."""
 
 
-def orders_built_here() -> tuple[Orders, BuiltHere]:
-    """Orders, and who fulfils them; they may be asked at every call."""
-    here = BuiltHere()
-    seconds = iter(range(1 << 30))
-    return Orders(lambda: here, clock_s=lambda: float(next(seconds))), here  # type: ignore[arg-type,return-value]  # as above
+def learning_here(monkeypatch: pytest.MonkeyPatch) -> BuiltHere:
+    """Whoever builds. Everything is worth it at once, and each call takes as long as any other.
+
+    By the clock one call that has to wait for a processor can use up what learning may cost for thousands of calls.
+    """
+    here, seconds, now_ns = BuiltHere(), count(), count(step=50_000)
+    made = Orders(lambda: here, clock_s=lambda: float(next(seconds)))  # type: ignore[arg-type,return-value]  # as above
+    sampler = HostSampler(lambda: next(now_ns))
+    monkeypatch.setattr("shapedispatch.dispatch.learning.sampler", lambda device, regime: (sampler, None))
+    _use(made, monkeypatch)
+    return here
+
+
+def learning_with_processes(monkeypatch: pytest.MonkeyPatch, most: int) -> Iterator[Orders]:
+    """Orders that so many processes of a test's own fulfil; everything is worth it at once."""
+    made = Orders(lambda: Children(HANDLER, most))
+    _use(made, monkeypatch)
+    yield made
+    made.close()
+
+
+def _use(made: Orders, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SHAPEDISPATCH_LEARN", "background")
+    monkeypatch.setenv("SHAPEDISPATCH_EARN", "0")
+    monkeypatch.setattr(orders, "shared", lambda most: made)
+    monkeypatch.setattr(imports.compiler, "ready", lambda: True)

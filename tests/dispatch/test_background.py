@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import warnings
-from itertools import count
 from typing import Any
 
 import pytest
@@ -14,25 +13,16 @@ from torch.utils.checkpoint import checkpoint
 
 import shapedispatch as package
 from shapedispatch import Variant, shapedispatch
-from shapedispatch.autotune.real_calls import HostSampler
-from shapedispatch.background import imports, orders
+from shapedispatch.background import imports
 from shapedispatch.dispatch import background, miss
 from shapedispatch.dispatch.background import Account, Waiting
-from tests.built_here import BuiltHere, orders_built_here
+from tests.built_here import BuiltHere, learning_here
 
 
 @pytest.fixture
 def here(monkeypatch: pytest.MonkeyPatch) -> BuiltHere:
-    """Whoever builds; everything is worth it at once, nothing is imported beside, and a sample takes 50 µs."""
-    made, built = orders_built_here()
-    now_ns = count(step=50_000)
-    sampler = HostSampler(lambda: next(now_ns))
-    monkeypatch.setattr("shapedispatch.dispatch.learning.sampler", lambda device, regime: (sampler, None))
-    monkeypatch.setenv("SHAPEDISPATCH_LEARN", "background")
-    monkeypatch.setenv("SHAPEDISPATCH_EARN", "0")
-    monkeypatch.setattr(orders, "shared", lambda most: made)
-    monkeypatch.setattr(imports.compiler, "ready", lambda: True)
-    return built
+    """Whoever builds; everything is worth it at once."""
+    return learning_here(monkeypatch)
 
 
 def doubled(x: Tensor) -> Tensor:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import count
 from typing import Any
 
 import pytest
@@ -11,27 +10,14 @@ import torch
 from torch import Tensor, nn
 
 from shapedispatch import shapedispatch
-from shapedispatch.autotune.real_calls import HostSampler
-from shapedispatch.background import imports, orders
-from tests.built_here import BuiltHere, orders_built_here
+from tests.built_here import BuiltHere, learning_here
 from tests.helpers import assert_same
 
 
 @pytest.fixture
 def here(monkeypatch: pytest.MonkeyPatch) -> BuiltHere:
-    """Whoever builds; everything is worth it at once, and each call takes as long as any other.
-
-    By the clock one call that has to wait for a processor can use up what learning may cost for thousands of calls.
-    """
-    made, built = orders_built_here()
-    now_ns = count(step=50_000)
-    sampler = HostSampler(lambda: next(now_ns))
-    monkeypatch.setattr("shapedispatch.dispatch.learning.sampler", lambda device, regime: (sampler, None))
-    monkeypatch.setenv("SHAPEDISPATCH_LEARN", "background")
-    monkeypatch.setenv("SHAPEDISPATCH_EARN", "0")
-    monkeypatch.setattr(orders, "shared", lambda most: made)
-    monkeypatch.setattr(imports.compiler, "ready", lambda: True)
-    return built
+    """Whoever builds; everything is worth it at once."""
+    return learning_here(monkeypatch)
 
 
 def learned(dispatcher: Any, *calls: tuple[Any, ...], times: int = 40) -> Any:

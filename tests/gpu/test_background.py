@@ -9,21 +9,14 @@ import torch
 from torch import Tensor
 
 from shapedispatch import shapedispatch
-from shapedispatch.background import imports, orders
-from shapedispatch.background.children import Children
-from shapedispatch.background.orders import HANDLER, Orders
+from shapedispatch.background.orders import Orders
+from tests.built_here import learning_with_processes
 
 
 @pytest.fixture
 def own(monkeypatch: pytest.MonkeyPatch) -> Iterator[Orders]:
-    """Orders of a process of their own; everything is worth it at once."""
-    made = Orders(lambda: Children(HANDLER, 2))
-    monkeypatch.setenv("SHAPEDISPATCH_LEARN", "background")
-    monkeypatch.setenv("SHAPEDISPATCH_EARN", "0")
-    monkeypatch.setattr(orders, "shared", lambda most: made)
-    monkeypatch.setattr(imports.compiler, "ready", lambda: True)
-    yield made
-    made.close()
+    """Orders of processes of their own; everything is worth it at once."""
+    yield from learning_with_processes(monkeypatch, 2)
 
 
 def composed(x: Tensor, w: Tensor) -> Tensor:
