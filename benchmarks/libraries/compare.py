@@ -6,9 +6,9 @@
     python -m benchmarks.libraries.compare fla --out parts --side none                      # and compared
 
 The tests are those of a committed list (``fla.txt``, ``liger.txt``), which names the commit that it was made from. They
-run in several processes at the same time, each with its share of the files; a process that dies is started again with
-what is left to it. After ``--minutes`` all are ended, and what has not run counts as such: it is told, and is no
-difference. Ends with 1 where a test ended otherwise, or none ran.
+run in several processes at the same time, each with its share of the files and one of the GPUs; a process that dies is
+started again with what is left to it. After ``--minutes`` all are ended, and what has not run counts as such: it is
+told, and is no difference. Ends with 1 where a test ended otherwise, or none ran.
 """
 
 from __future__ import annotations
@@ -133,8 +133,8 @@ def run(library: Library, chosen: argparse.Namespace, wrapped: bool) -> Side:
         parts = shares(listed(chosen.tests or library.tests), chosen.jobs)
         places = [Path(folder) / str(i) for i in range(len(parts))]
         jobs = [
-            pool.submit(run_share, library, chosen.checkout, part, place, deadline, wrapped)
-            for part, place in zip(parts, places, strict=True)
+            pool.submit(run_share, library, chosen.checkout, part, place, deadline, wrapped, i % _gpus())
+            for i, (part, place) in enumerate(zip(parts, places, strict=True))
         ]
         for job in jobs:
             _add(side, job.result())
@@ -144,8 +144,12 @@ def run(library: Library, chosen: argparse.Namespace, wrapped: bool) -> Side:
     return side
 
 
+def _gpus() -> int:
+    return max(1, torch.cuda.device_count())
+
+
 def run_share(
-    library: Library, checkout: Path, tests: Sequence[str], place: Path, deadline: float, wrapped: bool
+    library: Library, checkout: Path, tests: Sequence[str], place: Path, deadline: float, wrapped: bool, gpu: int = 0
 ) -> Side:
     """Run one share in a process of its own, and in another one what is left where that dies."""
     side, left = Side(), list(tests)
@@ -153,7 +157,7 @@ def run_share(
     for number in range(MOST_DEATHS):
         if not left or time.monotonic() >= deadline:
             break
-        found = _one_process(library, checkout, left, place / str(number), deadline, wrapped)
+        found = _one_process(library, checkout, left, place / str(number), deadline, wrapped, gpu)
         _add(side, found)
         after = [test for test in left if test not in found.tests]
         if len(after) == len(left):  # it ended before its first test: so it would again
@@ -165,7 +169,7 @@ def run_share(
 
 
 def _one_process(
-    library: Library, checkout: Path, tests: Sequence[str], place: Path, deadline: float, wrapped: bool
+    library: Library, checkout: Path, tests: Sequence[str], place: Path, deadline: float, wrapped: bool, gpu: int
 ) -> Side:
     place.mkdir()
     (place / "tests.txt").write_text("\n".join(tests))
@@ -179,6 +183,7 @@ def _one_process(
     before = os.environ.get("PYTHONPATH")
     path = os.pathsep.join([str(root / library.path), str(ROOT), *([before] if before else [])])
     env = {**os.environ, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1"}
+    env |= {"CUDA_VISIBLE_DEVICES": str(gpu)} if _gpus() > 1 else {}
     with (place / "output.txt").open("w") as output:
         process = subprocess.Popen(
             [*command, *files], cwd=root, env=env, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
