@@ -35,7 +35,6 @@ SCRIPTS: dict[str, list[str]] = {
     "lessons": [],
     "models": [],
     "module_hits": [],
-    "library": [],
     "store_kill": [],
     "fuzz": ["--calls", "100000"],
 }

@@ -140,15 +140,28 @@ def lessons(result: Result) -> Sayings:
     )
 
 
-def library(result: Result) -> Sayings:
-    """An installed package's kernels."""
+def own_tests(result: Result) -> Sayings:
+    """Another package's tests, with its kernels dispatched."""
     found = result.document
-    equal = sum(outcome.startswith("equal") for _, _, outcome in found["operations"])
+    alike = found["ran"] - len(found["differences"])
     yield (
-        f"liger-kernel with {len(found['wrapped'])} kernels wrapped where they stand",
-        f"results equal before and after in {equal} of {len(found['operations'])} operations",
+        f"{NAMES[found['library']]} with {found['kernels']['wrapped']} kernels wrapped where they stand",
+        f"{alike} of {found['ran']} of its own tests end as without",
     )
 
+
+def host_time(result: Result) -> Sayings:
+    """Another package's operations, before and after."""
+    found = result.document
+    kind = f"{len(found['operations'])} operations of {NAMES[result.path.stem.split('-')[1]]}"
+    ratios = [one["ratio"] for one in found["operations"].values()]
+    yield (
+        f"host time of {kind}, kernels dispatched, over the package's own",
+        f"median {found['median']:.2f} ×, at worst {max(ratios):.2f} ×",
+    )
+
+
+NAMES = {"fla": "flash-linear-attention", "liger": "Liger Kernel"}
 
 COSTS: dict[str, Callable[[Result], Sayings]] = {
     "launch_overhead": launch,
@@ -162,8 +175,18 @@ COSTS: dict[str, Callable[[Result], Sayings]] = {
     "exact_vs_dynamic": constants,
     "warm_start": starts,
     "lessons": lessons,
-    "library": library,
+    "libraries-fla": own_tests,
+    "libraries-liger": own_tests,
+    "host_time-fla": host_time,
+    "host_time-liger": host_time,
 }
+
+SCRIPTS = {
+    f"{script}-{package}": file
+    for script, file in (("libraries", "libraries/compare"), ("host_time", "libraries/host_time"))
+    for package in NAMES
+}
+"""The file, where it has another name than its results."""
 
 
 def costs(folder: Path | None) -> str:
@@ -172,7 +195,10 @@ def costs(folder: Path | None) -> str:
     for script, sayings in COSTS.items():
         result = newest(script, folder)
         if result is not None:
-            rows += [(question, said, short(result), f"`{script}.py`") for question, said in sayings(result)]
+            rows += [
+                (question, said, short(result), f"`{SCRIPTS.get(script, script)}.py`")
+                for question, said in sayings(result)
+            ]
     return markdown(("question", "measured", "on", "script"), rows) + "\n"
 
 

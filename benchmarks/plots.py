@@ -18,17 +18,18 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
 from benchmarks import front_page  # noqa: E402 - of this checkout, wherever the script is called from
-from benchmarks.answers import ANSWERS  # noqa: E402
+from benchmarks.answers import ANSWERS, OF_LIBRARIES  # noqa: E402
 from benchmarks.documents import Result, results_of  # noqa: E402
 from shapedispatch.cli import tables  # noqa: E402
 
 MARKED = re.compile(r"(<!-- numbers: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
+ALL = {**ANSWERS, **OF_LIBRARIES}
 NONE_YET = "No full run is recorded yet.\n"
 
 
 def main() -> None:
     """Draw, and fill in."""
-    for script in ANSWERS:
+    for script in ALL:
         for result in results_of(script):
             for path in drawn(script, result):
                 print(f"drawn: {path}")
@@ -38,7 +39,7 @@ def main() -> None:
 
 def drawn(script: str, result: Result) -> list[Path]:
     """Draw a result's pictures beside it; where they lie."""
-    pictures = {result.picture(name): figure for name, figure in ANSWERS[script].draw(result).items()}
+    pictures = {result.picture(name): figure for name, figure in ALL[script].draw(result).items()}
     for path, figure in pictures.items():
         tables.save(figure, path)
     return list(pictures)
@@ -52,7 +53,7 @@ def filled(text: str, numbers: Callable[[str], str]) -> str:
 def paragraphs(script: str, folder: Path | None = None) -> str:
     """What a script's results say, with their pictures; a sentence where there is none."""
     found = [
-        f"{result.heading}\n\n{ANSWERS[script].tell(result)}\n\n{links(script, result)}".rstrip()
+        f"{result.heading}\n\n{ALL[script].tell(result)}\n\n{links(script, result)}".rstrip()
         for result in results_of(script, folder)
     ]
     return "\n\n".join(found) + "\n" if found else NONE_YET

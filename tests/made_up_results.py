@@ -216,10 +216,21 @@ def module_hits() -> dict[str, Any]:
     return {"hotpath_reason": None, "by_looking": False, "modules": modules, "bars": bars}
 
 
-def library() -> dict[str, Any]:
-    """Two kernels, one of them called."""
-    called = {"ops.a._softmax_kernel": {"hits": 13, "misses": 2, "bypasses": 0}}
-    return {"wrapped": ["ops.a._softmax_kernel", "ops.b"], "called": called, "operations": [["softmax", 15, "equal"]]}
+def libraries() -> dict[str, Any]:
+    """Two tests that end alike, one kernel that was called."""
+    one = {"hits": 13, "misses": 2, "bypasses": 1}
+    kernels = {"wrapped": 2, "called": 1, **one, "why": {"a reason": 1}}
+    outcomes = {"before": {"passed": 2}, "after": {"passed": 2}}
+    run = {"library": "fla", "listed": 3, "ran": 2, "outcomes": outcomes, "differences": []}
+    return {**run, "kernels": kernels, "each": {"ops.a._softmax_kernel": one}}
+
+
+def host_time() -> dict[str, Any]:
+    """One operation."""
+    return {
+        "operations": {"softmax": {"before_us": 9.0, "after_us": 6.0, "ratio": 0.67, "result": "equal"}},
+        "median": 0.67,
+    }
 
 
 def store_kill() -> dict[str, Any]:
@@ -251,7 +262,8 @@ RESULTS = {
     "lessons": lessons,
     "models": models,
     "module_hits": module_hits,
-    "library": library,
+    "libraries": libraries,
+    "host_time": host_time,
     "store_kill": store_kill,
     "fuzz": fuzz,
 }

@@ -61,7 +61,7 @@ def test_the_numbers_of_a_page_are_those_of_the_results(page: Path) -> None:
 def test_every_name_has_its_place_on_a_page() -> None:
     """Each script's answer on the benchmarks' page, each part on the project's."""
     bench, kernel_object = (page.read_text("utf-8") for page in plots.PAGES)
-    assert {match[2] for match in plots.MARKED.finditer(bench)} == ANSWERS.keys()
+    assert {match[2] for match in plots.MARKED.finditer(bench)} == plots.ALL.keys()
     assert {match[2] for match in plots.MARKED.finditer(kernel_object)} == front_page.PARTS.keys()
 
 
@@ -76,7 +76,7 @@ def test_no_measured_number_is_written_by_hand(page: Path) -> None:
 def test_every_full_result_has_its_pictures() -> None:
     """Drawn and linked; a picture of no result is left nowhere."""
     text, expected = (FOLDER / "README.md").read_text("utf-8"), set()
-    for name, answer in ANSWERS.items():
+    for name, answer in plots.ALL.items():
         for result in results_of(name):
             expected |= {result.picture(picture) for picture in answer.draw(result)}
     assert expected == set((FOLDER / "results").glob("*.svg"))
@@ -93,7 +93,7 @@ def test_a_recorded_result_names_no_folder_of_a_machine(path: Path) -> None:
 # What a result says.
 
 
-@pytest.mark.parametrize("name", ANSWERS)
+@pytest.mark.parametrize("name", plots.ALL)
 def test_a_result_is_told_and_drawn_as_soon_as_it_is_there(name: str, tmp_path: Path) -> None:
     """In the form that its script writes: where it ran, a table, a picture with device and versions in the corner."""
     put(tmp_path, f"{name}-a1", made_up_results.document(name))
@@ -109,7 +109,7 @@ def test_a_result_is_told_and_drawn_as_soon_as_it_is_there(name: str, tmp_path: 
         assert "nvidia a1 2gb, torch 2.99.1+cu1, triton 3.9" in path.read_text("utf-8").lower()
 
 
-@pytest.mark.parametrize("name", ANSWERS)
+@pytest.mark.parametrize("name", plots.ALL)
 def test_a_question_without_a_full_run_says_so(name: str, tmp_path: Path) -> None:
     """A fresh checkout of the scripts alone has no numbers; a small run is none, nor is a file of another form."""
     put(tmp_path, f"{name}-cpu-small", made_up_results.document(name))
@@ -123,10 +123,12 @@ def test_the_front_page_leaves_out_what_is_not_recorded(tmp_path: Path) -> None:
     assert MEASURED.search(front_page.comparison(tmp_path)) is None
     assert front_page.picture(tmp_path) == ""
     assert front_page.fuzz(tmp_path) == plots.NONE_YET
-    for name in ANSWERS:
-        put(tmp_path, f"{name}-a1", made_up_results.document(name))
+    for name in {**ANSWERS, **front_page.COSTS}:
+        put(tmp_path, f"{name}-a1", made_up_results.document(name.partition("-")[0]))
     rows = front_page.costs(tmp_path).splitlines()[2:]
-    assert {row.split("`")[-2] for row in rows} == {f"{name}.py" for name in front_page.COSTS}
+    assert {row.split("`")[-2] for row in rows} == {
+        f"{front_page.SCRIPTS.get(name, name)}.py" for name in front_page.COSTS
+    }
     assert all("| A1, torch 2.99 |" in row for row in rows)
     rows = {
         row.split(" | ")[0].strip("| `"): row.split(" | ")[6:] for row in front_page.comparison(tmp_path).splitlines()
@@ -210,7 +212,7 @@ def test_a_device_that_is_not_here_is_a_sentence(script: Load, capsys: pytest.Ca
     assert "no CUDA device is available here" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("name", ["launch_overhead", "kernel_choices", "library"])
+@pytest.mark.parametrize("name", ["launch_overhead", "kernel_choices"])
 def test_a_script_that_needs_a_gpu_says_so_in_a_line(
     script: Load, name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

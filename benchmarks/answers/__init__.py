@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from benchmarks.documents import Result
 
-from . import builds, calls, choices, models, soundness
+from . import builds, calls, choices, libraries, models, soundness
 from .pictures import Pictures
 
 
@@ -33,8 +33,13 @@ ANSWERS: Mapping[str, Answer] = {
     "lessons": Answer(choices.tell_lessons, choices.draw_lessons),
     "models": Answer(models.tell_models, models.draw_models),
     "module_hits": Answer(models.tell_module_hits, models.draw_module_hits),
-    "library": Answer(soundness.tell_library, soundness.draw_library),
     "store_kill": Answer(soundness.tell_store_kill, soundness.draw_store_kill),
     "fuzz": Answer(soundness.tell_fuzz, soundness.draw_fuzz),
 }
 """By script, in the order of the README."""
+
+OF_LIBRARIES: Mapping[str, Answer] = {
+    "libraries": Answer(libraries.tell_tests, libraries.draw_tests),
+    "host_time": Answer(libraries.tell_host_time, libraries.draw_host_time),
+}
+"""What runs other packages' kernels, by a checkout of theirs: no part of a run of all benchmarks."""

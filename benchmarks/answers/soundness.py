@@ -1,4 +1,4 @@
-"""What the results on being right say: the fuzz, killed writers, an installed kernel library."""
+"""What the results on being right say: the fuzz, killed writers."""
 
 from __future__ import annotations
 
@@ -45,23 +45,3 @@ def draw_store_kill(result: Result) -> Pictures:
     labels = [name.replace("_", " ") for name in KILLED]
     title = "writers killed at random moments"
     return {"counts": tables.draw_bars(title, labels, bars, "kills, rows, exceptions", result.corner)}
-
-
-def tell_library(result: Result) -> str:
-    """How many kernels were wrapped, and each operation's result."""
-    found = result.document
-    called = f"{len(found['wrapped'])} kernels wrapped where they stand, {len(found['called'])} of them called"
-    hits = sum(one["hits"] for one in found["called"].values())
-    misses = sum(one["misses"] for one in found["called"].values())
-    rows = [(f"`{name}`", str(calls), outcome) for name, calls, outcome in found["operations"]]
-    counts = f"{called}: {hits:,} hits, {misses:,} misses."
-    return f"{counts}\n\n{markdown(('operation', 'calls', 'results before and after'), rows)}"
-
-
-def draw_library(result: Result) -> Pictures:
-    """How the calls of each kernel went."""
-    called = result.document["called"]
-    labels = [name.rpartition(".")[2].strip("_").removesuffix("_kernel") for name in called]
-    bars = {kind: [float(one[kind]) for one in called.values()] for kind in ("hits", "misses", "bypasses")}
-    title = "launches of a kernel library's kernels, dispatched"
-    return {"kernels": tables.draw_bars(title, labels, bars, "launches", result.corner)}

@@ -57,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     CONSOLE.print(f"median ratio {median}, at most {AT_MOST}")
     ran_on = environment("cuda") | {"command": f"python -m benchmarks.libraries.host_time {chosen.library}"}
     document = {"environment": ran_on, "operations": found, "median": median, "kernels": wrapped.counts()}
-    target = chosen.json or RESULTS / f"libraries-host_time-{chosen.library}-{slug(ran_on['device'])}.json"
+    target = chosen.json or RESULTS / f"host_time-{chosen.library}-{slug(ran_on['device'])}.json"
     target.write_text(json.dumps(without_places(document), indent=1) + "\n", "utf-8")
     CONSOLE.print(f"written: {target}", highlight=False)
     return 0 if all(one["result"] == "equal" for one in found.values()) and median and median <= AT_MOST else 1

@@ -55,6 +55,7 @@ def liger() -> Mapping[str, Operation]:
         return getattr(importlib.import_module(f"liger_kernel.ops.{module}"), f"Liger{name}Function").apply
 
     cross_entropy = apply("cross_entropy", "CrossEntropy")
+    silu, gelu = apply("swiglu", "SiLUMul"), apply("geglu", "GELUMul")
     target = torch.randint(0, WIDTH, (ROWS,), device=DEVICE)
     heads = [torch.randn(2, count, ROWS, 64, device=DEVICE) for count in (4, 2)]
     angles = torch.randn(1, ROWS, 64, device=DEVICE)
@@ -63,14 +64,14 @@ def liger() -> Mapping[str, Operation]:
         "rms_norm": of(apply("rms_norm", "RMSNorm"), random(ROWS, WIDTH), random(WIDTH), 1e-6, 0.0, "llama", False),
         "layer_norm": of(apply("layer_norm", "LayerNorm"), random(ROWS, WIDTH), random(WIDTH), random(WIDTH), 1e-5),
         "group_norm": of(apply("group_norm", "GroupNorm"), random(4, 16, WIDTH), random(16), random(16), 16, 4, 1e-5),
-        "swiglu": of(apply("swiglu", "SiLUMul"), random(ROWS, WIDTH), random(ROWS, WIDTH)),
-        "geglu": of(apply("geglu", "GELUMul"), random(ROWS, WIDTH), random(ROWS, WIDTH)),
+        # These write their gradients over what they are given, which is another tensor at each run.
+        "swiglu": of(lambda a, b: silu(a * 1, b * 1), random(ROWS, WIDTH), random(ROWS, WIDTH)),
+        "geglu": of(lambda a, b: gelu(a * 1, b * 1), random(ROWS, WIDTH), random(ROWS, WIDTH)),
         "relu_squared": of(apply("relu_squared", "ReLUSquared"), random(ROWS, WIDTH)),
         "rope": of(apply("rope", "Rope"), *heads, angles.cos(), angles.sin()),
         "softmax": of(apply("softmax", "Softmax"), random(ROWS, WIDTH)),
         "sparsemax": of(apply("sparsemax", "Sparsemax"), random(ROWS, WIDTH), -1),
         "dyt": of(apply("dyt", "DyT"), random(ROWS, WIDTH), random(1), random(WIDTH), random(WIDTH)),
-        # It writes the gradient over what it is given, which is another tensor at each run.
         "cross_entropy": of(lambda logits: cross_entropy(logits * 1, target, None)[0], random(ROWS, WIDTH)),
         "kl_div": of(lambda x: apply("kl_div", "KLDivLoss")(x * 1, p), log_p.clone().requires_grad_()),
     }
