@@ -195,7 +195,10 @@ class Later(Protocol):
         """What ``make`` makes of the call by tracing it; None where no trace is worth its time now."""
 
     def order(self, variant: str, job: bytes) -> Order:
-        """Have it compiled."""
+        """Have it compiled; over at once where an earlier process has kept what comes of it."""
+
+    def order_anew(self, order: Order) -> None:
+        """Have compiled what was kept, and is of no use."""
 
     def waits_for(self, order: Order) -> str:
         """How far it is, for a person."""

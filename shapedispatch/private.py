@@ -126,6 +126,7 @@ _SENT = (
     "torch._guards.tracing",
     "torch._inductor.config.get_config_copy",
     "torch._inductor.cudagraph_utils.BoxedDeviceIndex",
+    "torch._inductor.runtime.cache_dir_utils.cache_dir",
     "torch._inductor.utils.BoxedBool",
     "torch._subclasses.FakeTensorMode",
     "torch.fx._graph_pickler.GraphPickler.dumps",

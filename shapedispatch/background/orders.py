@@ -65,6 +65,8 @@ class Order:
     failed: str = ""
     again: bool = False
     """Whether it failed for a reason that is none of the build's, so that another order may come to more."""
+    kept: bool = False
+    """Whether the answer is one that an earlier process had built."""
     task: Task | None = None
 
     @property

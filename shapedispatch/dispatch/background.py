@@ -8,20 +8,26 @@ built is looked at in the next call, and judged like any other.
 from __future__ import annotations
 
 import math
+import pickle
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
+
+import torch
 
 from ..autotune.choose import PlainRaised
 from ..background import imports
 from ..background.orders import Order, Orders
 from ..errors import where_raised
 from ..hit.table import Entry
+from ..keys.identity import environment
 from ..keys.key import Bypass, Key
 from ..private import why_off
 from ..records import Choice
 from ..shapes.dims import DimsMismatch
+from ..store.artifacts import KeptJob, name_of
+from ..store.store import Store
 from .context import DispatcherParts, capturing
 from .miss import decide, tuning_lock
 
@@ -59,6 +65,7 @@ class Allowance:
     account: Account
     may_trace: bool
     exact: bool
+    device: torch.device
     short: bool = False
     """Whether something was left out for want of worth."""
     exact_short: bool = False
@@ -86,8 +93,32 @@ class Allowance:
         """See `backend.Later`."""
         account = self.account
         order = Order(self.core.backend.name, variant, job, lambda: account.spent_s, account.landed)
-        self.orders.put(order)
+        if (store := self._store()) is not None:
+            name = name_of(job, environment(self.device))
+            order.answer = store.artifacts.get(name)
+            order.kept = order.answer is not None
+            if not store.readonly:
+                order.job = pickle.dumps(KeptJob(job, str(store.path), name))
+        if not order.over:
+            self.orders.put(order)
         return order
+
+    def order_anew(self, order: Order) -> None:
+        """See `backend.Later`."""
+        order.answer, order.kept = None, False
+        asked = pickle.loads(order.job)
+        if isinstance(asked, KeptJob) and (store := self._store()) is not None:
+            store.artifacts.remove(asked.name)
+        self.orders.put(order)
+
+    def tell(self) -> None:
+        """Say why what was kept is not used, if so."""
+        if (store := self._store()) is not None:
+            store.artifacts.tell()
+
+    def _store(self) -> Store | None:
+        """Where compiled code is kept."""
+        return self.core.kernel_store.store if self.core.kernel_store is not None else None
 
     def goes_on(self) -> bool:
         """See `backend.Later`."""
@@ -207,7 +238,7 @@ def decide_again(waiting: Waiting, args: tuple[Any, ...], kwargs: Mapping[str, A
     waiting.news, waiting.seen_s, account.seen = account.news, waiting.spent_s, True
     build_s = core.orders().costs.build_s() * core.earn()
     may_trace = account.spent_s >= account.next_s and imports.compiler.ready()
-    allowance = Allowance(core, core.orders(), account, may_trace, waiting.spent_s >= build_s)
+    allowance = Allowance(core, core.orders(), account, may_trace, waiting.spent_s >= build_s, ctx.device)
     settings = replace(ctx.settings, judge="online")  # a contest would stop the call
     began_s = time.perf_counter()
     entry = decide(replace(ctx, settings=settings, later=allowance, kept=_Keeper(waiting, allowance)))
@@ -217,6 +248,7 @@ def decide_again(waiting: Waiting, args: tuple[Any, ...], kwargs: Mapping[str, A
     before = next((one for one in core.table.peek(waiting.key) if one.learner is waiting), None)
     if before is not None:
         core.table.replace(waiting.key, before, None)
+    allowance.tell()  # when everything is in order: a warning may be an error
     return entry.run.run if isinstance(entry.run, Waiting) else entry.run
 
 

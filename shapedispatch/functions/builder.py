@@ -132,8 +132,11 @@ class Builder:
             remote = memory.facts.ordered[slot] = found
         if not remote.order.over:
             return NoBuild(later.waits_for(remote.order), transient=True)
-        memory.facts.ordered[slot] = None
         build = remote.landed()
+        if isinstance(build, NoBuild) and build.transient:  # what an earlier process has kept is of no use
+            later.order_anew(remote.order)
+            return NoBuild(f"{build.reason}; {later.waits_for(remote.order)}", transient=True)
+        memory.facts.ordered[slot] = None
         return self._or_its_twin(build, call, point, memory) if isinstance(build, Build) else build
 
     def _shared(

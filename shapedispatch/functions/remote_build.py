@@ -42,7 +42,10 @@ class RemoteBuild:
         from .compile.graph import is_transformed
         from .compile.graph_check import GraphCheck
 
-        answer = pickle.loads(self.order.answer) if self.order.answer is not None else self.order.failed
+        try:
+            answer = pickle.loads(self.order.answer) if self.order.answer is not None else self.order.failed
+        except Exception as error:  # noqa: BLE001 - whatever unpickling raises
+            return NoBuild(f"what was built cannot be read: {in_a_line(error)}", transient=self.order.kept)
         if isinstance(answer, str):
             return NoBuild(f"another process could not build it: {answer}")
         code = Code()
@@ -50,10 +53,12 @@ class RemoteBuild:
             run = loaded(answer, code)
         except Exception as error:  # noqa: BLE001 - a build is judged here, and the reason kept
             code.release()
-            return NoBuild(f"what another process has built cannot be loaded: {in_a_line(error)}")
+            why = f"what another process has built cannot be loaded: {in_a_line(error)}"
+            return NoBuild(why, transient=self.order.kept)
         code.check = None if is_transformed(self.graph) else GraphCheck(self.graph, run)
         self.trace.call.__globals__[_graph_name(self.trace.call)] = run
-        build = ConditionedBuild(**vars(self.trace), code=code, conditions=answer.conditions)
+        conditions, kept = answer.conditions, self.order.kept
+        build = ConditionedBuild(**vars(self.trace), code=code, conditions=conditions, kept=kept)
         return build.with_probe()
 
 
@@ -62,6 +67,8 @@ class ConditionedBuild(Build):
     """A build with conditions on sizes that its guards were made too early to know: the compiler came to them later."""
 
     conditions: ShapeConditions
+    kept: bool = False
+    """Whether an earlier process had its code built."""
     probe: Callable[..., Any] | None = None
     """As ``call``, but that it answers with what the graph would be called with."""
 
@@ -72,6 +79,11 @@ class ConditionedBuild(Build):
             return reasons
         held = self.conditions.hold(self._inputs(scope))
         return () if held else (f"its code is for other sizes: {self.conditions.expression}",)
+
+    def notes(self) -> tuple[str, ...]:
+        """See `Build.notes`."""
+        kept = ("its code was built by an earlier process, and kept",) if self.kept else ()
+        return (*kept, *super().notes())
 
     def with_probe(self) -> ConditionedBuild:
         """This, able to tell what its graph is called with: by a name among the globals, as long as it lives."""

@@ -136,11 +136,16 @@ class Folder:
         with self._opened(name) as fd:
             return None if fd is None else _judge_open_file(name, fd, limit)
 
-    def read(self, name: str, limit: int) -> bytes | None:
-        """The file's bytes; None where there is none. Raises Damaged as ``judge_file`` does."""
+    def read(self, name: str, limit: int, *, private: bool = False) -> bytes | None:
+        """The file's bytes; None where there is none. Raises Damaged as ``judge_file`` does.
+
+        And with ``private`` for one that others may have written.
+        """
         with self._opened(name) as fd:
             if fd is None:
                 return None
+            if private and os.fstat(fd).st_mode & 0o022:
+                raise Damaged(f"{name} is writable by others")
             _judge_open_file(name, fd, limit)
             with os.fdopen(fd, "rb", closefd=False) as file:
                 content = file.read(limit + 1)
@@ -184,6 +189,10 @@ class Folder:
     def replace(self, name: str, new: str) -> None:
         """Rename the file over whatever has the new name."""
         os.replace(name, new, src_dir_fd=self._fd, dst_dir_fd=self._fd)
+
+    def touch(self, name: str) -> None:
+        """Note that the file was used now."""
+        os.utime(name, dir_fd=self._fd, follow_symlinks=False)
 
     def remove(self, name: str) -> None:
         """Remove the file; nothing where there is none."""

@@ -19,6 +19,7 @@ from typing import Any, Literal
 import platformdirs
 
 from ..keys.identity import Environment, differences
+from .artifacts import Artifacts
 from .disk import Disk
 from .key_text import nearest
 from .rows import FILE_LIMIT, BadRow, Kind, Row, identity_of, rows_from_file, rows_to_file
@@ -68,6 +69,7 @@ class Store:
     ) -> None:
         place = Path(path) if path is not None else platformdirs.user_cache_path("shapedispatch", appauthor=False)
         self._disk = Disk(_absolute(place, explicit=path is not None), readonly=readonly)
+        self.artifacts = Artifacts(self._disk.path, readonly=readonly, note=self._disk.note)
         self._shipped_files = tuple(Path(file) for file in shipped)
         self._counts: Counter[str] = Counter()
         self._elsewhere: dict[Any, Store] = {}
@@ -188,7 +190,8 @@ class Store:
         }
 
     def clear(self) -> None:
-        """Remove all rows and what was set aside as damaged; other processes go on with an empty store."""
+        """Remove all rows, compiled code and what was set aside as damaged; other processes go on without."""
+        self.artifacts.clear()
         self._disk.wipe()
 
     def prune(self, *, kernel: str | None = None, unlike: Environment | None = None) -> int:

@@ -13,6 +13,7 @@ import tempfile
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -22,6 +23,7 @@ import torch._inductor.cpu_vec_isa
 from torch._functorch._aot_autograd import autograd_cache
 from torch._guards import TracingContext, tracing
 from torch._inductor.cudagraph_utils import BoxedDeviceIndex
+from torch._inductor.runtime.cache_dir_utils import cache_dir
 from torch._inductor.utils import BoxedBool
 from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
@@ -62,6 +64,8 @@ class Artifact:
     entry: bytes
     code: Code
     conditions: ShapeConditions
+    libraries: tuple[tuple[str, bytes], ...] = ()
+    """Its kernels for a CPU, by their places in Inductor's cache."""
 
 
 def ready_to_load() -> None:
@@ -101,9 +105,30 @@ def saved(code: Code, examples: Sequence[Any]) -> Artifact:
             setattr(entry, name, None)  # for a log that nobody reads: to render it takes longer than to load
     conditions = _conditions(entry, examples)
     try:
-        return Artifact(pickle.dumps(entry), code, conditions)
+        return Artifact(pickle.dumps(entry), code, conditions, _libraries(code))
     except Exception as error:  # noqa: BLE001 - whatever pickling raises is the reason
         raise NotSaved(f"what was compiled cannot be sent: {type(error).__name__}: {error}") from None
+
+
+def _libraries(code: Code) -> tuple[tuple[str, bytes], ...]:
+    """Those that lie in Inductor's cache, whose names are made of all that they are compiled of."""
+    cache = Path(cache_dir())
+    inside = [path for path in code.libraries if cache in path.parents]
+    return tuple((str(path.relative_to(cache)), path.read_bytes()) for path in inside)
+
+
+def _put_back(libraries: Sequence[tuple[str, bytes]]) -> None:
+    """Have kernels lie in Inductor's cache where they have left it: they would be compiled in the caller's time."""
+    for place, content in libraries:
+        path = Path(cache_dir()) / place
+        if path.exists():
+            continue
+        with contextlib.suppress(OSError):  # then it is compiled
+            path.parent.mkdir(parents=True, exist_ok=True)
+            fresh = path.with_name(f"{path.name}.{uuid.uuid4().hex}")
+            fresh.write_bytes(content)
+            fresh.chmod(0o755)
+            fresh.replace(path)
 
 
 def _conditions(entry: Any, examples: Sequence[Any]) -> ShapeConditions:
@@ -119,6 +144,7 @@ def _conditions(entry: Any, examples: Sequence[Any]) -> ShapeConditions:
 def loaded(artifact: Artifact, code: Code) -> Run:
     """The compiled graph; ``code`` is filled in as `inductor.compiler` does. Must run under the lock of building."""
     code.take(artifact.code)
+    _put_back(artifact.libraries)
     entry = pickle.loads(artifact.entry)
     entry.guards_expr = None  # asked by `ShapeConditions`, of each class of calls
     how = {"cudagraphs": BoxedBool(False), "boxed_forward_device_index": BoxedDeviceIndex(None)}

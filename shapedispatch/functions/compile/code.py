@@ -9,6 +9,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -48,6 +49,8 @@ class Code:
     """Which outputs share memory, and which hide that they are views, as `count_together` takes them."""
     bare: bool = False
     """Whether AOTAutograd has nothing to do around a run, as far as can be told before one."""
+    libraries: list[Path] = field(default_factory=list)
+    """The files of its kernels for a CPU, as Inductor has put them into its cache."""
     record: Callable[[], Any] | None = None
     """Gives AOTAutograd's record of what was compiled, where one is kept."""
 
@@ -116,7 +119,8 @@ def generated_modules_kept(code: Code) -> Iterator[None]:
         for key in [key for key in loaded.cache.copy() if key not in kernels]:
             loaded.cache.pop(key, None)
             name = f"{key}.{loaded.entry_function}"
-            sys.modules.pop(name, None)
+            if (library := sys.modules.pop(name, None)) is not None and library.__file__:
+                code.libraries.append(Path(library.__file__))
             getattr(loaded, "_loaded_module_names", set()).discard(name)
         asked: dict[type, bool] = getattr(FxGraphCachePickler, "_pickleable_type_cache", {})
         for kind in [kind for kind in asked.copy() if issubclass(kind, torch.fx.GraphModule)]:

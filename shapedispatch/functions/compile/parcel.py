@@ -68,6 +68,10 @@ def job_of(gm: GraphModule, ambient: Hashable, options: Mapping[str, Any], tag: 
 def _graph_bytes(gm: GraphModule, inputs: Sequence[Any]) -> bytes:
     from torch.fx._graph_pickler import GraphPickler, Options
 
+    # The address of an object, for a log: without it the same graph has the same bytes in each process.
+    for one in inputs:
+        if isinstance(one, FakeTensor) and one.fake_mode.shape_env is not None:
+            one.fake_mode.shape_env._expr_sym_node_id = None
     # Which operators may cross is not for the pickler to say: the other process refuses what it does not know.
     return GraphPickler.dumps((gm, inputs), Options(ops_filter=None))
 

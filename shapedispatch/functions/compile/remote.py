@@ -7,6 +7,7 @@ import pickle
 from torch._guards import TracingContext, tracing
 
 from ...errors import in_a_line
+from ...store.artifacts import KeptJob
 from .artifact import Artifact, recorded, saved
 from .code import Code
 from .graph import say_nothing_donated
@@ -18,11 +19,18 @@ __all__ = ["compiled"]
 
 
 def compiled(job: bytes) -> bytes:
-    """An `Artifact` for a `parcel.Job`, or the sentence why there is none; both pickled."""
+    """An `Artifact` for a `parcel.Job`, or the sentence why there is none; both pickled.
+
+    In a `KeptJob` it is kept as well, and in time: whoever has been answered may end this process.
+    """
     try:
-        return pickle.dumps(_artifact(pickle.loads(job)))
+        asked = pickle.loads(job)
+        answer = pickle.dumps(_artifact(pickle.loads(asked.job) if isinstance(asked, KeptJob) else asked))
     except Exception as error:  # noqa: BLE001 - whatever stops the compiler is this build's refusal; it is told
         return pickle.dumps(in_a_line(error))
+    if isinstance(asked, KeptJob):
+        asked.keep(answer)
+    return answer
 
 
 def _artifact(job: Job) -> Artifact:
