@@ -28,7 +28,7 @@ from ..records import Choice
 from ..shapes.dims import DimsMismatch
 from ..store.artifacts import KeptJob, name_of
 from ..store.store import Store
-from .context import DispatcherParts, capturing
+from .context import DispatcherParts, MissContext, capturing
 from .miss import decide, tuning_lock
 
 __all__ = ["Account", "Waiting", "at_once"]
@@ -145,6 +145,8 @@ class Waiting:
     seen_s: float | None = None
     """What had been spent here when it was last looked at; None before."""
     news: int = 0
+    known: bool = False
+    """Whether its choice is known, and only the build is missing: that needs not be earned."""
     failed: str = ""
     clock_s: Callable[[], float] = time.perf_counter
 
@@ -166,6 +168,8 @@ class Waiting:
         orders.poll()
         if account.short and account.spent_s >= account.next_s and imports.compiler.ready():
             return True
+        if self.known:
+            return account.news != self.news or (self.seen_s is None and imports.compiler.ready())
         news = account.news != self.news or self.spent_s >= self.next_s or (self.seen_s is None and account.seen)
         offer_s = OFFERS * orders.costs.offer_s * self.core.earn()
         return news and self.spent_s - (self.seen_s or 0.0) >= offer_s
@@ -211,12 +215,19 @@ def at_once(core: DispatcherParts, key: Key, args: tuple[Any, ...], kwargs: Mapp
         sizes = core.backend.sizes(args, kwargs)
     except DimsMismatch as misfit:
         raise Bypass(str(misfit)) from None
-    waiting = Waiting(core, key, account, core.backend.plain, news=account.news)
+    known = _is_known(core.ctx(key, args, kwargs))
+    waiting = Waiting(core, key, account, core.backend.plain, news=account.news, known=known)
     choice = Choice("plain", "learning", sizes, key)
     entry = Entry(waiting, None, choice, any_state=True, learner=waiting)
     core.table.count("misses", "learning in the background")
     core.table.publish(key, entry)
     return entry
+
+
+def _is_known(ctx: MissContext) -> bool:
+    """Whether a choice for the call is stored, and would be taken."""
+    found = ctx.core.kernel_store.find(ctx.key, ctx.device) if ctx.core.kernel_store is not None else None
+    return found is not None and not found.soft_differences
 
 
 def account_of(core: DispatcherParts, family: Any) -> Account:
@@ -235,10 +246,11 @@ def decide_again(waiting: Waiting, args: tuple[Any, ...], kwargs: Mapping[str, A
         return None
     if why := why_off("builds elsewhere"):
         raise Bypass(why)
+    worth = account.spent_s >= account.next_s or (waiting.known and waiting.seen_s is None)
     waiting.news, waiting.seen_s, account.seen = account.news, waiting.spent_s, True
-    build_s = core.orders().costs.build_s() * core.earn()
-    may_trace = account.spent_s >= account.next_s and imports.compiler.ready()
-    allowance = Allowance(core, core.orders(), account, may_trace, waiting.spent_s >= build_s, ctx.device)
+    exact = waiting.known or waiting.spent_s >= core.orders().costs.build_s() * core.earn()
+    may_trace = worth and imports.compiler.ready()
+    allowance = Allowance(core, core.orders(), account, may_trace, exact, ctx.device)
     settings = replace(ctx.settings, judge="online")  # a contest would stop the call
     began_s = time.perf_counter()
     entry = decide(replace(ctx, settings=settings, later=allowance, kept=_Keeper(waiting, allowance)))

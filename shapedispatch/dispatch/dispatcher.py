@@ -200,6 +200,8 @@ class Core(HitPath, Introspection):
             return at_once(self, key, args, kwargs)
         except Bypass as reason:
             return str(reason)
+        except Warning:  # that its user has made an error
+            raise
         except Exception as error:  # noqa: BLE001 - the one boundary, as in `_settled`
             return _Failure(where_raised(error))
 

@@ -71,10 +71,17 @@ def _of_store(ctx: MissContext) -> tuple[Entry | None, tuple[str, ...]]:
     entry = entry_for(ctx, stored(found))
     if entry is not None:
         return entry, ()
+    if ctx.later is not None and ctx.later.goes_on():
+        return _meanwhile(ctx, found.row.variant), ()
     if ctx.settings.mode == "sealed" and _lacks_build(ctx, found.row.variant):
         ctx.core.table.log.warn_not_built(found.row.variant, ctx.rendered)
         return None, (f"{found.row.variant} was stored, and is not built: `{ctx.core.backend.name}.load()` builds it",)
     return None, (f"{found.row.variant} was stored, and cannot be used for this call",)
+
+
+def _meanwhile(ctx: MissContext, variant: str) -> Entry:
+    """Plain's, as long as the build of what is stored is not there: nothing else is made for the call."""
+    return Entry(ctx.core.backend.plain, None, Choice("plain", "learning", notes=(f"{variant} is stored for it",)))
 
 
 def _lacks_build(ctx: MissContext, variant: str) -> bool:

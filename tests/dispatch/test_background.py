@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 import warnings
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,7 +17,8 @@ import shapedispatch as package
 from shapedispatch import Variant, shapedispatch
 from shapedispatch.background import imports
 from shapedispatch.dispatch import background, miss
-from shapedispatch.dispatch.background import Account, Waiting
+from shapedispatch.dispatch.background import Account, Allowance, Waiting
+from shapedispatch.store.store import Row
 from tests.built_here import BuiltHere, learning_here
 
 
@@ -258,3 +261,97 @@ def test_an_account_counts_what_was_built() -> None:
     account.landed()
     account.landed()
     assert account.news == 2
+
+
+# -- a choice that is known
+
+
+def stored(store: Path, variant: str, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A dispatcher whose store names this variant for the call."""
+    first = shapedispatch(doubled, dims={"x": "M"}, hints=(64,), exact=True, store=store)
+    until_timed(first, X)
+    row = first.core.kernel_store.find(first.explain(X).key, X.device).row
+    known = replace(first.explain(X), variant=variant, timings=())
+    assert row.variant in ("plain", "exact", "hint[M=64]")
+    first.core.kernel_store.keep(first.explain(X).key, X.device, known, instead=True)
+    second = shapedispatch(doubled, dims={"x": "M"}, hints=(64,), exact=True, store=store)
+    monkeypatch.setattr(second.core, "earn", lambda: 1e9)
+    return second
+
+
+@pytest.mark.parametrize("variant", ["exact", "hint[M=64]"])
+def test_a_stored_choice_is_ordered_at_its_first_call(
+    here: BuiltHere, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variant: str
+) -> None:
+    """It has been earned elsewhere; nothing else is made for the key, and until it is there plain runs."""
+    f = stored(tmp_path / "store", variant, monkeypatch)
+    f.core.kernel_store.store.artifacts.clear()
+    before, here.paused = len(here.tasks), True
+    assert torch.equal(f(X), doubled(X))
+    assert list(f.progress()) == [variant]
+    for _ in range(20):
+        f(X)
+    assert len(here.tasks) == before + 1
+    assert (f.explain(X).variant, f.explain(X).origin) == ("plain", "learning")
+    assert f"{variant} is stored for it" in f.explain(X).notes
+    here.paused = False
+    f(X)
+    f(X)
+    assert (f.explain(X).variant, f.explain(X).origin) == (variant, "stored")
+    torch.testing.assert_close(f(X), doubled(X))
+    assert len(here.tasks) == before + 1
+
+
+@pytest.mark.parametrize("variant", ["exact", "hint[M=64]"])
+def test_a_stored_choice_whose_code_was_kept_runs_from_its_first_call_on(
+    here: BuiltHere, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variant: str
+) -> None:
+    """Nothing is ordered."""
+    f = stored(tmp_path / "store", variant, monkeypatch)
+    before = len(here.tasks)
+    torch.testing.assert_close(f(X), doubled(X))
+    assert (f.explain(X).variant, f.explain(X).origin) == (variant, "stored")
+    assert len(here.tasks) == before
+
+
+def test_where_plain_is_stored_nothing_is_traced(
+    here: BuiltHere, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And the key is settled at its first call."""
+    f = stored(tmp_path / "store", "plain", monkeypatch)
+    monkeypatch.setattr(Allowance, "trace", lambda *_: pytest.fail("something is traced"))
+    f(X)
+    assert (f.explain(X).variant, f.explain(X).origin) == ("plain", "stored")
+
+
+def test_a_choice_of_other_conditions_has_to_be_earned(
+    here: BuiltHere, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was fastest then may not be now."""
+    f = stored(tmp_path / "store", "exact", monkeypatch)
+    before = len(here.tasks)
+    kept = f.core.kernel_store
+    row = kept.find(f.core.backend.key((X,), {}), X.device).row
+    changed = {**row.soft, "threads": 77}
+    kept.store.put(Row.make(row.kernel, row.key, hard=row.hard, soft=changed, variant="exact"), instead=True)
+    for _ in range(5):
+        f(X)
+    assert len(here.tasks) == before
+    assert f.explain(X).origin == "learning"
+
+
+def test_a_known_build_that_fails_is_no_reason_to_stop(
+    here: BuiltHere, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Then the key is learned like another."""
+    f = stored(tmp_path / "store", "exact", monkeypatch)
+    f.core.kernel_store.store.artifacts.clear()
+    monkeypatch.setattr("shapedispatch.functions.compile.remote._artifact", _fail)
+    for _ in range(5):
+        assert torch.equal(f(X), doubled(X))
+    assert f.explain(X).origin == "learning"
+    monkeypatch.undo()
+
+
+def _fail(*_: Any) -> Any:
+    raise MemoryError("no memory")
