@@ -61,9 +61,12 @@ class Neighbours:
         return below.variant, f"{CHOSEN_AT}{spelled(below.sizes)} and at {spelled(above.sizes)}, on both sides"
 
     def _on_side(self, choice: Choice, side: int) -> bool:
-        """Whether all its sizes are this call's or on one side of them, and not far away."""
+        """Whether its sizes are on one side of this call's or, but not all, the same, and not far away.
+
+        What was chosen at all the same sizes may be this key's own earlier choice, from among less than there is now.
+        """
         steps = [(choice.sizes[name] - size) * side for name, size in self.sizes.items()]
-        return all(step >= 0 for step in steps) and distance(self.sizes, choice.sizes) <= NEAR
+        return all(step >= 0 for step in steps) and any(steps) and distance(self.sizes, choice.sizes) <= NEAR
 
     def far_behind(self) -> dict[str, str]:
         """The variants that are not worth a sample, by name, each with the reason.

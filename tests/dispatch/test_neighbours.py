@@ -45,3 +45,20 @@ def test_whether_a_variant_was_timed_is_known() -> None:
     """At any size."""
     neighbours = near(settled(96, {"plain": 10, "slow": 20}))
     assert (neighbours.timed("slow"), neighbours.timed("new")) == (True, False)
+
+
+def test_two_sizes_on_both_sides_that_agree_say_what_is_best() -> None:
+    """Where they are."""
+    around = [settled(size, {"plain": 20, "build": 10}) for size in (96, 128)]
+    agreed = near(*around).agreed()
+    assert agreed is not None
+    assert agreed[0] == "build"
+    assert near(around[0]).agreed() is None
+    assert near(around[0], settled(128, {"plain": 10, "build": 20})).agreed() is None
+
+
+def test_what_was_chosen_at_the_same_sizes_is_no_neighbour() -> None:
+    """It may be the key's own earlier choice, made before a build was there."""
+    own = settled(100, {"plain": 10})
+    assert near(own).agreed() is None
+    assert near(own, settled(96, {"plain": 10})).agreed() is None
