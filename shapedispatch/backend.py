@@ -192,7 +192,10 @@ class Later(Protocol):
         """Whether enough time was spent at this very key for a build of its own."""
 
     def trace(self, make: Callable[[], _T]) -> _T | None:
-        """What ``make`` makes of the call by tracing it; None where no trace is worth its time now."""
+        """What ``make`` makes of the call by tracing it; None where no build is worth its time now."""
+
+    def begin(self, make: Callable[[], _T]) -> _T | None:
+        """What ``make`` orders; None where nothing, or nothing more, is worth its time now."""
 
     def order(self, variant: str, job: bytes) -> Order:
         """Have it compiled; over at once where an earlier process has kept what comes of it."""

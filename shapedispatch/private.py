@@ -132,6 +132,7 @@ _SENT = (
     "torch.fx._graph_pickler.GraphPickler.dumps",
     "torch.fx._graph_pickler.GraphPickler.loads",
     "torch.fx._graph_pickler.Options",
+    "torch.fx._graph_pickler._SymNodePickleData.unpickle_sym_int",
 )
 
 FEATURES: Mapping[str, Feature] = MappingProxyType(

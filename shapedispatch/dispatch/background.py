@@ -58,17 +58,19 @@ class Account:
 
 @dataclass(slots=True)
 class Allowance:
-    """What one look at a call may order, as `backend.Later`: at most one trace, if that is worth it."""
+    """What one look at a call may order, as `backend.Later`: at most one build, if that is worth it."""
 
     core: DispatcherParts
     orders: Orders
     account: Account
-    may_trace: bool
+    may_begin: bool
     exact: bool
     device: torch.device
     short: bool = False
     """Whether something was left out for want of worth."""
     exact_short: bool = False
+    took_s: float = 0.0
+    """How long the caller has waited for traces."""
     waits: list[str] = field(default_factory=list)
 
     def worth_exact(self) -> bool:
@@ -78,16 +80,24 @@ class Allowance:
 
     def trace(self, make: Callable[[], _T]) -> _T | None:
         """See `backend.Later`."""
-        if not self.may_trace:
+        if not self.may_begin:
             self.short = True
             return None
-        self.may_trace = False
         began_s = time.perf_counter()
         try:
             return make()
         finally:
-            self.orders.costs.note(here_s=time.perf_counter() - began_s)
-            self.account.next_s = self.account.spent_s + self.orders.costs.build_s() * self.core.earn()
+            self.took_s += time.perf_counter() - began_s
+
+    def begin(self, make: Callable[[], _T]) -> _T | None:
+        """See `backend.Later`."""
+        try:
+            return self.trace(make)
+        finally:
+            if self.may_begin:
+                self.may_begin = False
+                self.orders.costs.note(here_s=self.took_s)
+                self.account.next_s = self.account.spent_s + self.orders.costs.build_s() * self.core.earn()
 
     def order(self, variant: str, job: bytes) -> Order:
         """See `backend.Later`."""
@@ -249,13 +259,13 @@ def decide_again(waiting: Waiting, args: tuple[Any, ...], kwargs: Mapping[str, A
     worth = account.spent_s >= account.next_s or (waiting.known and waiting.seen_s is None)
     waiting.news, waiting.seen_s, account.seen = account.news, waiting.spent_s, True
     exact = waiting.known or waiting.spent_s >= core.orders().costs.build_s() * core.earn()
-    may_trace = worth and imports.compiler.ready()
-    allowance = Allowance(core, core.orders(), account, may_trace, exact, ctx.device)
+    may_begin = worth and imports.compiler.ready()
+    allowance = Allowance(core, core.orders(), account, may_begin, exact, ctx.device)
     settings = replace(ctx.settings, judge="online")  # a contest would stop the call
     began_s = time.perf_counter()
     entry = decide(replace(ctx, settings=settings, later=allowance, kept=_Keeper(waiting, allowance)))
     account.short = allowance.short
-    if allowance.may_trace == may_trace:
+    if allowance.may_begin == may_begin:
         core.orders().costs.note(offer_s=time.perf_counter() - began_s)
     before = next((one for one in core.table.peek(waiting.key) if one.learner is waiting), None)
     if before is not None:

@@ -285,11 +285,12 @@ class TorchFunction(CallSigner):
         Where one build is all that is asked for, its own trace says it: a process that starts has no time for two.
         """
         request = builder.request
-        make = functools.partial(trace_effects, call, memory, request.build)
+        later = request.later if request.build else None
+        make = functools.partial(trace_effects, call, memory, request.build, elsewhere=later is not None)
         look = (
             trace_effects(call, memory, make=False)
             or self._trace_of_build(call, memory, request)
-            or (later.trace(make) if (later := request.later) is not None and request.build else make())
+            or (make() if later is None else later.trace(make))
         )
         if look is None or isinstance(look, Effects):
             return look

@@ -125,8 +125,8 @@ class Builder:
         if why := why_off("builds"):
             return NoBuild(why)
         remote = memory.facts.ordered.get(slot)
-        if not isinstance(remote, RemoteBuild) or remote.order.again or remote.trace.invalidated():
-            found = ordered(call, point, self._options_later(), later)
+        if not isinstance(remote, RemoteBuild) or remote.order.again or remote.traced.trace.invalidated():
+            found = ordered(call, point, self._options_later(), later, memory)
             if not isinstance(found, RemoteBuild):
                 return found or NoBuild("not enough time was spent on such calls for a build", transient=True)
             remote = memory.facts.ordered[slot] = found
@@ -302,10 +302,11 @@ class TracesOfFamily:
         return TracesOfFamily((look, *self.known)[:TRACES_A_FAMILY], other)
 
 
-def trace_effects(call: BuildRequest, memory: Table, make: bool) -> Trace | Effects | None:
+def trace_effects(call: BuildRequest, memory: Table, make: bool, elsewhere: bool = False) -> Trace | Effects | None:
     """The look that holds for this call: remembered, or (if ``make``) made; None without one.
 
-    No look, where each call brings another state: what can be said of all of them.
+    No look, where each call brings another state: what can be said of all of them. Where builds are made ``elsewhere``,
+    of a trace of the class, it is that.
     """
     family, frame = call.rank_signature(), call.as_seen
     looks: TracesOfFamily = memory.facts.effects.get(family) or TracesOfFamily()
@@ -315,7 +316,8 @@ def trace_effects(call: BuildRequest, memory: Table, make: bool) -> Trace | Effe
     changed = _what_changed(looks.known[0], frame) if looks.known else ""
     if changed and (restless := _restless(call, family, memory, bool(looks.known[0].invalidated()))):
         return replace(looks.known[0].effects, unknown=f"{restless}: {changed}")
-    looks = memory.facts.effects[family] = looks.after(_look(call, memory), changed)
+    look = (_trace_of_class(call, memory) if elsewhere else None) or _look(call, memory)
+    looks = memory.facts.effects[family] = looks.after(look, changed)
     return looks.other or looks.known[0]
 
 
@@ -352,6 +354,13 @@ def _look(call: BuildRequest, memory: Table) -> Trace | str:
         return why or look
     memory.facts.constant_sizes[call.rank_signature()] = True
     return look
+
+
+def _trace_of_class(call: BuildRequest, memory: Table) -> Trace | None:
+    from .remote_build import class_trace
+
+    look = class_trace(call, memory) if why_off("builds elsewhere") is None else None
+    return look if look is not None and not look.accepts(call.as_seen) else None
 
 
 def _traced(call: BuildRequest, point: Mapping[str, int] | None) -> Trace | str:

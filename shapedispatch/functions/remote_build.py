@@ -1,39 +1,61 @@
 """A build whose code another process makes: traced here, in a call; compiled there; loaded here, in a later call.
 
-The trace has the guards, as of any build; that it holds no graph's code until that is there is no matter to them. They
-are asked again of the call at which the code is loaded.
+A class of calls is traced once. Its graph is compiled for each hint, and for the very sizes of a key, as far as the
+guards of that trace hold there. They are asked again of the call at which the code is loaded; that a trace holds no
+graph's code until then is no matter to them.
 """
 
 from __future__ import annotations
 
 import pickle
-import types
-import weakref
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from ..backend import Later
 from ..background.orders import Order
 from ..errors import in_a_line
-from ..keys.signature import call_of, with_code
+from ..hit.table import Table
+from ..keys.signature import call_of
 from ..shapes.dims import variant_name
-from .compile.build import GRAPH, Build, NoBuild, Trace
+from .compile.build import Build, NoBuild, Trace
 from .request import BuildRequest
 
 if TYPE_CHECKING:
     from .compile.artifact import ShapeConditions
+    from .compile.parcel import Parcel
 
-__all__ = ["RemoteBuild", "ordered"]
+__all__ = ["ClassTrace", "RemoteBuild", "class_trace", "ordered"]
+
+MOST_TRACES = 4
+"""Traces of one class of calls: for other states of what no call carries, and for sizes that go another way."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClassTrace:
+    """A trace, its graph, and the graph as it is sent."""
+
+    trace: Trace
+    graph: Any
+    parcel: Parcel
+
+    def sizes_at(self, call: BuildRequest, point: Mapping[str, int]) -> Mapping[int, int] | None:
+        """The sizes that its graph is called with at this point, by their places; None where it cannot be."""
+        frame = call.frame(point) if point else call.as_seen
+        if self.parcel.symbols is None or self.trace.accepts(frame):
+            return None
+        inputs = self.trace.graph_inputs(*call_of(call.fn, frame))
+        found = {} if inputs is None else {place: inputs[place] for place in self.parcel.symbols}
+        return found if inputs is not None and all(type(size) is int for size in found.values()) else None
 
 
 @dataclass(frozen=True, slots=True)
 class RemoteBuild:
-    """A trace, its graph, and the order of its code."""
+    """A trace, and the order of its code, which is for certain ``sizes`` alone, by their places, if there are any."""
 
-    trace: Trace
-    graph: Any
+    traced: ClassTrace
     order: Order
+    sizes: Mapping[int, int] = field(default_factory=dict)
 
     def landed(self) -> Build | NoBuild:
         """The build, of what the other process has sent; the order is over."""
@@ -41,6 +63,7 @@ class RemoteBuild:
         from .compile.code import Code
         from .compile.graph import is_transformed
         from .compile.graph_check import GraphCheck
+        from .compile.tracer import pass_over
 
         try:
             answer = pickle.loads(self.order.answer) if self.order.answer is not None else self.order.failed
@@ -55,11 +78,12 @@ class RemoteBuild:
             code.release()
             why = f"what another process has built cannot be loaded: {in_a_line(error)}"
             return NoBuild(why, transient=self.order.kept)
-        code.check = None if is_transformed(self.graph) else GraphCheck(self.graph, run)
-        self.trace.call.__globals__[_graph_name(self.trace.call)] = run
-        conditions, kept = answer.conditions, self.order.kept
-        build = ConditionedBuild(**vars(self.trace), code=code, conditions=conditions, kept=kept)
-        return build.with_probe()
+        graph = self.traced.graph
+        code.check = None if is_transformed(graph) else GraphCheck(graph, run)
+        conditions = replace(answer.conditions, sizes=tuple(self.sizes.items()))
+        trace = self.traced.trace.with_graph(run)
+        pass_over(trace.call.__code__)
+        return ConditionedBuild(**vars(trace), code=code, conditions=conditions, kept=self.order.kept)
 
 
 @dataclass(kw_only=True)
@@ -69,98 +93,114 @@ class ConditionedBuild(Build):
     conditions: ShapeConditions
     kept: bool = False
     """Whether an earlier process had its code built."""
-    probe: Callable[..., Any] | None = None
-    """As ``call``, but that it answers with what the graph would be called with."""
 
     def accepts(self, scope: Mapping[str, Any]) -> tuple[str, ...]:
         """See `Trace.accepts`."""
         reasons = super().accepts(scope)
-        if reasons or not self.conditions.expression:
+        if reasons or self.conditions.are_none():
             return reasons
-        held = self.conditions.hold(self._inputs(scope))
-        return () if held else (f"its code is for other sizes: {self.conditions.expression}",)
+        inputs = self.graph_inputs(*call_of(self.function, scope))
+        if inputs is not None and self.conditions.hold(inputs):
+            return ()
+        return (f"its code is for other sizes: {self.conditions}",)
 
     def notes(self) -> tuple[str, ...]:
         """See `Build.notes`."""
         kept = ("its code was built by an earlier process, and kept",) if self.kept else ()
         return (*kept, *super().notes())
 
-    def with_probe(self) -> ConditionedBuild:
-        """This, able to tell what its graph is called with: by a name among the globals, as long as it lives."""
-        scope, name = self.call.__globals__, _graph_name(self.call)
-        other = f"{name}_inputs"
-        names = tuple(other if one == name else one for one in self.call.__code__.co_names)
-        scope[other] = _answer_with_inputs
-        code = self.call.__code__.replace(co_names=names)
-        self.probe = with_code(self.call, code)
-        weakref.finalize(code, scope.pop, other, None).atexit = False
-        return self
-
-    def _inputs(self, scope: Mapping[str, Any]) -> Sequence[Any]:
-        assert self.probe is not None
-        args, kwargs = call_of(self.function, scope)
-        try:
-            self.probe(*args, **kwargs)
-        except _Inputs as found:
-            return found.inputs
-        raise LookupError("the code of a build does not call its graph")
-
-
-class _Inputs(BaseException):
-    """Raised in place of a run of the graph."""
-
-    def __init__(self, inputs: Sequence[Any]) -> None:
-        super().__init__()
-        self.inputs = inputs
-
-
-def _answer_with_inputs(*inputs: Any) -> Any:
-    raise _Inputs(inputs)
-
-
-def _graph_name(call: types.FunctionType) -> str:
-    """The name by which generated code finds its graph."""
-    return next(name for name in call.__code__.co_names if name.startswith(GRAPH))
-
 
 @dataclass(slots=True)
 class _Sender:
-    """As a compiler of graphs: what is compiled is what another process is to be sent."""
+    """As a compiler of graphs: it compiles nothing, and writes the graph down to be sent."""
 
     call: BuildRequest
-    options: Mapping[str, Any]
-    tag: str
     number_inputs: bool
-    job: bytes = b""
+    parcel: Parcel | None = None
     graph: Any = None
 
     def __call__(self, gm: Any, examples: Sequence[Any]) -> Callable[..., Any]:
         from .compile.inductor import effects_only
-        from .compile.parcel import bare_graph, job_of
+        from .compile.parcel import bare_graph, parcel_of
 
-        self.job = job_of(gm, self.call.ambient, self.options, self.tag, self.number_inputs)
+        self.parcel = parcel_of(gm, self.call.ambient, self.number_inputs)
         self.graph = bare_graph(gm)
         return effects_only(gm, examples)
 
 
 def ordered(
-    call: BuildRequest, point: Mapping[str, int], options: Mapping[str, Any], later: Later
+    call: BuildRequest, point: Mapping[str, int], options: Mapping[str, Any], later: Later, memory: Table
 ) -> RemoteBuild | NoBuild | None:
     """A build of this variant, ordered; or why it cannot be; None where it is not worth its time now."""
+    return later.begin(lambda: _ordered(call, point, options, later, memory))
+
+
+def _ordered(
+    call: BuildRequest, point: Mapping[str, int], options: Mapping[str, Any], later: Later, memory: Table
+) -> RemoteBuild | NoBuild:
+    from .compile.parcel import Untransportable
+
+    traced, sizes = _resized(call, point, memory)
+    found = traced or _traced(call, point)
+    if isinstance(found, NoBuild):
+        return found
+    named = {name: sizes[place] for place, name in (found.parcel.symbols or {}).items() if place in sizes}
     variant = variant_name(point) if point else "exact"
-    numbers = call.numbers_vary or bool(call.leaves.numbers_at(point))
-    sender = _Sender(call, options, f"shapedispatch {variant}", numbers)
-    traced = later.trace(lambda: _traced(call, point, sender))
-    if traced is None or isinstance(traced, NoBuild):
-        return traced
-    return RemoteBuild(traced, sender.graph, later.order(variant, sender.job))
+    try:
+        job = found.parcel.job(options, f"shapedispatch {variant}", named, constant=not point)
+    except Untransportable as reason:
+        return NoBuild(str(reason))
+    return RemoteBuild(found, later.order(variant, job), {} if point else sizes)
 
 
-def _traced(call: BuildRequest, point: Mapping[str, int], sender: _Sender) -> Trace | NoBuild:
+def _resized(
+    call: BuildRequest, point: Mapping[str, int], memory: Table
+) -> tuple[ClassTrace | None, Mapping[int, int]]:
+    """The trace of the class, if it holds at this point, with the sizes there.
+
+    Not for an exact build where numbers vary: they are inputs of it, and would become constants.
+    """
+    if point or not call.numbers_vary:
+        class_trace(call, memory)
+        for traced in _known(call, memory):
+            if isinstance(traced, ClassTrace) and (sizes := traced.sizes_at(call, point)) is not None:
+                return traced, sizes
+    return None, {}
+
+
+def class_trace(call: BuildRequest, memory: Table) -> Trace | None:
+    """A trace with the class's dims dynamic, known or made; None where there is none.
+
+    It is made at the first hint whatever is to be built: the same graph is the same bytes in each process.
+    """
+    if not call.points or call.has_specialized_size():
+        return None
+    known = _known(call, memory)
+    for one in known:
+        if isinstance(one, NoBuild):
+            return None
+        if not one.trace.accepts(call.frame(call.points[0])):
+            return one.trace
+    made = _traced(call, call.points[0])
+    memory.facts.traced[call.dynamic_class()] = (made, *known)[:MOST_TRACES]
+    return None if isinstance(made, NoBuild) else made.trace
+
+
+def _known(call: BuildRequest, memory: Table) -> tuple[ClassTrace | NoBuild, ...]:
+    """The class's traces that may hold yet; a NoBuild is why there is none."""
+    known = memory.facts.traced.get(call.dynamic_class()) or ()
+    return tuple(one for one in known if isinstance(one, NoBuild) or not one.trace.invalidated())
+
+
+def _traced(call: BuildRequest, point: Mapping[str, int]) -> ClassTrace | NoBuild:
     from .compile.tracer import Untraceable, trace
 
+    numbers = call.numbers_vary or bool(call.leaves.numbers_at(point))
+    sender = _Sender(call, numbers)
     args, kwargs = call_of(call.fn, call.frame(point))
     try:
-        return trace(call.fn, args, kwargs, sender, tag=sender.tag, number_inputs=sender.number_inputs)
-    except Untraceable as error:
-        return NoBuild(str(error))
+        found = trace(call.fn, args, kwargs, sender, tag="shapedispatch", number_inputs=numbers)
+    except Untraceable as reason:
+        return NoBuild(str(reason))
+    assert sender.parcel is not None
+    return ClassTrace(found, sender.graph, sender.parcel)

@@ -72,6 +72,10 @@ class BuildRequest:
         kind = self.leaves.kind(self.dynamic if point else (), self.numbers_vary)
         return (kind, self.ambient, variant, state)
 
+    def dynamic_class(self) -> Hashable:
+        """Equal for calls that one trace with dynamic dims may serve."""
+        return (self.leaves.kind(self.dynamic, self.numbers_vary), self.ambient)
+
     def rank_signature(self) -> Hashable:
         """Equal for calls that differ in sizes, strides and numbers only."""
         return (self.ambient, self.leaves.rank_signature())

@@ -53,6 +53,7 @@ class Facts:
         self.constant_sizes: FactMap[Hashable, bool] = FactMap(table)  # families that cannot be traced with any size
         self.no_builds: FactMap[Hashable, Any] = FactMap(table)  # key of a build -> why there is none
         self.ordered: FactMap[Hashable, Any] = FactMap(table)  # key of a build -> its trace, while others compile it
+        self.traced: FactMap[Hashable, Any] = FactMap(table)  # class of calls -> its traces, for others to compile
         self.accounts: FactMap[Hashable, Any] = FactMap(table)  # family of calls -> the time that was spent in them
         self.sound: FactMap[Hashable, bool] = FactMap(table)  # builds that gave plain's numbers
         self.buckets: FactMap[Hashable, Choice] = FactMap(table)  # bucket -> what was chosen for a call in it

@@ -91,9 +91,10 @@ def _defaults(fn: object) -> tuple[Any, ...]:
     return (getattr(fn, "__defaults__", None), *itertools.chain(*named.items()))
 
 
-def with_code(fn: types.FunctionType, code: types.CodeType) -> types.FunctionType:
-    """A copy of the function with this code: its globals, defaults and closure stay; its attributes do not."""
-    copy = types.FunctionType(code, fn.__globals__, fn.__name__, fn.__defaults__, fn.__closure__)
+def with_code(fn: types.FunctionType, code: types.CodeType, scope: dict[str, Any] | None = None) -> types.FunctionType:
+    """A copy of the function with this code: its globals (or ``scope``), defaults and closure; not its attributes."""
+    scope = fn.__globals__ if scope is None else scope
+    copy = types.FunctionType(code, scope, fn.__name__, fn.__defaults__, fn.__closure__)
     copy.__kwdefaults__ = fn.__kwdefaults__
     return copy
 

@@ -82,6 +82,7 @@ def test_nothing_is_ordered_before_it_is_worth_it(here: BuiltHere, monkeypatch: 
 
 def test_what_its_calls_take_is_noted_for_the_key_and_its_class(here: BuiltHere) -> None:
     """By the clock around each."""
+    here.paused = True
     f = shapedispatch(doubled, dims={"x": "M"}, hints=(64,), store=False)
     one, other = waiting(f, X), waiting(f, X[:4])
     for run in (one, other):
@@ -165,8 +166,9 @@ def test_one_can_wait_for_all(here: BuiltHere) -> None:
 def test_a_build_for_the_very_sizes_is_worth_it_by_itself(here: BuiltHere, monkeypatch: pytest.MonkeyPatch) -> None:
     """What other sizes have spent does not count."""
     f = shapedispatch(doubled, dims={"x": "M"}, hints=(), exact=True, store=False)
-    run = waiting(f, X)
     monkeypatch.setattr(f.core, "earn", lambda: 1e9)
+    run = waiting(f, X)
+    run.account.next_s = 0.0
     run(X)
     refused = {refusal.variant: refusal.reasons[0] for refusal in f.explain(X).refusals}
     assert refused["exact"].startswith("not enough time was spent at these sizes")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from shapedispatch import shapedispatch
+from shapedispatch.functions.compile import tracer
+from shapedispatch.functions.fake_args import fake_arguments
 from tests.built_here import BuiltHere, learning_here
 from tests.helpers import assert_same
 
@@ -185,3 +188,97 @@ def test_the_random_state_and_the_default_dtype_are_left_alone(here: BuiltHere) 
         f(X, W)
         assert torch.equal(torch.rand(2), draw)
     assert torch.get_default_dtype() is torch.float32
+
+
+# -- one trace of a class
+
+
+@pytest.fixture
+def traces(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the functions that are traced for builds."""
+    found: list[str] = []
+    made = tracer.trace
+
+    def noted(fn: Any, *args: Any, **kwargs: Any) -> Any:
+        found.append(fn.__name__)
+        return made(fn, *args, **kwargs)
+
+    monkeypatch.setattr(tracer, "trace", noted)
+    return found
+
+
+def build_of(dispatcher: Any, *, exact: bool) -> Any:
+    """The one build that is for certain sizes alone, or for all."""
+    (found,) = (build for build in dispatcher.core.table.builds() if bool(build.conditions.sizes) is exact)
+    return found
+
+
+def test_a_class_is_traced_once_for_all_its_builds(here: BuiltHere, traces: list[str]) -> None:
+    """For what it does, each hint, and the very sizes of two keys."""
+    f = shapedispatch(composed, dims={"x": "M _"}, hints=(64, 256), exact=True, store=False)
+    learned(f, (X, W), (X[:9], W), times=60)
+    assert traces == ["composed"]
+    assert len(here.tasks) == 4
+    for size in (40, 9):
+        assert "exact" in variants(f, X[:size], W)
+        assert_same(f.variant("exact")(X[:size], W), composed(X[:size], W))
+
+
+def test_code_for_the_very_sizes_has_them_as_constants(here: BuiltHere) -> None:
+    """As if it had been traced with them; it takes no others."""
+    f = shapedispatch(composed, dims={"x": "M _"}, hints=(64,), exact=True, store=False)
+    learned(f, (X, W))
+    exact, hint = build_of(f, exact=True), build_of(f, exact=False)
+    assert "ks0" in hint.code.text()
+    assert "ks0" not in exact.code.text()
+    assert "640" in exact.code.text()  # as many numbers as there are in X
+    same, other = (fake_arguments({"x": x, "w": W}, looked_at=True) for x in (X, X[:9]))
+    assert exact.accepts(same) == hint.accepts(other) == ()
+    assert "input 0 of its graph is 40" in exact.accepts(other)[0]
+
+
+def test_sizes_that_go_another_way_are_traced_anew(here: BuiltHere, traces: list[str]) -> None:
+    """The guards of the class's trace are asked at each size that is built for."""
+    f = shapedispatch(sized, dims={"x": "M"}, hints=(64,), exact=True, store=False)
+    calls = [(torch.linspace(-2, 2, size),) for size in (32, 30)]
+    learned(f, *calls)
+    assert len(traces) >= 2
+    for call in calls:
+        assert_same(f(*call), sized(*call))
+        assert_same(f.variant("exact")(*call), sized(*call))
+
+
+def scaled(x: Tensor, by: int) -> Tensor:
+    """With a number that is no size."""
+    return torch.tanh(x * by) + x
+
+
+def test_a_number_that_varies_becomes_no_constant(here: BuiltHere) -> None:
+    """Where numbers are inputs of builds, the very sizes are traced by themselves."""
+    f = shapedispatch(scaled, dims={"x": "M _"}, hints=(64,), exact=True, store=False)
+    numbers = (3, 5, 7, 11)
+    learned(f, *((X, number) for number in numbers))
+    assert "exact" in {name for number in numbers for name in variants(f, X, number)}
+    for number in (3, 5, 7, 11, 13):
+        assert_same(f.variant("exact")(X, number), scaled(X, number))
+        assert_same(f(X, number), scaled(X, number))
+
+
+def ranged(x: Tensor) -> tuple[Tensor, range]:
+    """Of which the code that Dynamo makes has two names among the globals."""
+    return torch.tanh(x) * torch.sigmoid(x), range(3)
+
+
+def test_builds_of_one_trace_are_let_go_one_by_one(here: BuiltHere) -> None:
+    """What each has put among the function's globals goes with it, and nothing that another needs."""
+    before = set(globals())
+    f = shapedispatch(ranged, dims={"x": "M _"}, hints=(64,), exact=True, store=False)
+    learned(f, (X,))
+    hint = build_of(f, exact=False)
+    f.cache_clear()
+    del f
+    gc.collect()
+    assert_same(hint.call(X[:9]), ranged(X[:9]))
+    del hint
+    gc.collect()
+    assert {name for name in set(globals()) - before if "__import" not in name} == set()  # modules stay, as ever

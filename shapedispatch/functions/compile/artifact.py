@@ -44,14 +44,25 @@ class NotSaved(Exception):
 class ShapeConditions:
     """What compiled code asks of the sizes that it is called with: an expression of the graph's whole numbers.
 
-    ``places`` are the positions of those among the graph's inputs.
+    ``places`` are the positions of those among the graph's inputs; at those of ``sizes`` nothing else may stand.
     """
 
     expression: str
     places: tuple[int, ...]
+    sizes: tuple[tuple[int, int], ...] = ()
+
+    def __str__(self) -> str:
+        fixed = [f"input {place} of its graph is {size}" for place, size in self.sizes]
+        return ", ".join([*fixed, *([self.expression] if self.expression else [])])
+
+    def are_none(self) -> bool:
+        """Whether all sizes will do."""
+        return not self.expression and not self.sizes
 
     def hold(self, inputs: Sequence[Any]) -> bool:
         """Whether these inputs of the graph are such sizes."""
+        if any(inputs[place] != size for place, size in self.sizes):
+            return False
         if not self.expression:
             return True
         return bool(ShapeEnv().evaluate_guards_expression(self.expression, [inputs[place] for place in self.places]))

@@ -11,6 +11,7 @@ import functools
 import itertools
 import math
 import types
+import weakref
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Self
@@ -78,6 +79,32 @@ class Trace:
             self, call=with_code(fn, self.call.__code__), function=fn, code_guard=self.code_guard.moved_to(fn)
         )
 
+    def graph_inputs(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, ...] | None:
+        """What the graph is called with in a call of the function, which goes no further; None if it cannot be seen."""
+        name = graph_name(self.call)
+        if name is None:
+            return None
+        # A function of its own with globals of its own: others may run the code meanwhile.
+        probe = with_code(self.call, self.call.__code__, {**self.call.__globals__, name: _raise_inputs})
+        try:
+            probe(*args, **kwargs)
+        except _GraphCalled as called:
+            return called.inputs
+        return None
+
+    def with_graph(self, run: Callable[..., Any]) -> Self:
+        """The same code with this in place of its graph: it stands among the globals as long as the code lives."""
+        name = graph_name(self.call)
+        assert name is not None
+        other = f"{name}_{next(_numbers)}"
+        names = tuple(other if one == name else one for one in self.call.__code__.co_names)
+        code = self.call.__code__.replace(co_names=names)
+        scope = self.call.__globals__
+        scope[other] = run
+        # With the code that Dynamo made go the other names that it has put among the globals.
+        weakref.finalize(code, _forget, scope, other, self.call.__code__).atexit = False
+        return replace(self, call=with_code(self.call, code))
+
     def shape_guards(self) -> list[str]:
         """The guards on sizes, as text."""
         lines = [line for line in str(self.dynamo_guards).splitlines() if "LAMBDA_GUARD" in line]
@@ -123,26 +150,6 @@ class Build(Trace):
         pairs = itertools.product(numbers, self.code.numbers)
         return tuple(f"the number {number} does not fit {dtype}" for number, dtype in pairs if not _fits(number, dtype))
 
-    def graph_inputs(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, ...] | None:
-        """What the graph is called with in a call of the function, which goes no further; None if it cannot be seen."""
-        scope = self.call.__globals__
-        names = [name for name in self.call.__code__.co_names if name.startswith(GRAPH) and name in scope]
-        if len(names) != 1:
-            return None
-        compiled = scope[names[0]]
-
-        def note(*inputs: Any) -> Any:
-            raise _GraphCalled(inputs)
-
-        try:
-            scope[names[0]] = note
-            self.call(*args, **kwargs)
-        except _GraphCalled as called:
-            return called.inputs
-        finally:
-            scope[names[0]] = compiled
-        return None
-
     def notes(self) -> tuple[str, ...]:
         """What a person may want to know."""
         views = ("it only makes views of its inputs and launches no kernel",) if self.code.only_views else ()
@@ -177,12 +184,29 @@ GRAPH = "__compiled_fn"
 """How the names begin by which generated code finds what was compiled."""
 
 
+_numbers = itertools.count()
+
+
+def graph_name(call: types.FunctionType) -> str | None:
+    """The name by which generated code finds its graph; None where it is not one."""
+    names = [name for name in call.__code__.co_names if name.startswith(GRAPH) and name in call.__globals__]
+    return names[0] if len(names) == 1 else None
+
+
+def _forget(scope: dict[str, Any], name: str, _: types.CodeType) -> None:
+    scope.pop(name, None)
+
+
 class _GraphCalled(BaseException):
     """Raised in place of a run of the compiled graph, with what it was given."""
 
     def __init__(self, inputs: tuple[Any, ...]) -> None:
         super().__init__()
         self.inputs = inputs
+
+
+def _raise_inputs(*inputs: Any) -> Any:
+    raise _GraphCalled(inputs)
 
 
 PLAIN_TYPES = (bool, int, float, str, bytes, type(None))

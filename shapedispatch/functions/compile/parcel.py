@@ -1,16 +1,19 @@
 """A traced graph as bytes, for another process to compile: the graph, what it is called with, and how it is compiled.
 
 Nothing of the caller's goes with it: no tensor's memory, no object. A graph that holds such, or calls what the other
-process may not know, is `Untransportable`.
+process may not know, is `Untransportable`. A graph whose sizes vary can be compiled for any of them: how the pickler
+writes such a size stands here.
 """
 
 from __future__ import annotations
 
+import contextlib
 import pickle
-from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
+import sympy  # type: ignore[import-untyped]  # it has no types
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx import Graph, GraphModule
@@ -19,7 +22,7 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from ...errors import in_a_line
 from .process_state import ProcessState
 
-__all__ = ["Job", "Untransportable", "bare_graph", "graph_of", "job_of"]
+__all__ = ["Job", "Parcel", "Untransportable", "bare_graph", "graph_of", "parcel_of"]
 
 
 class Untransportable(Exception):
@@ -30,7 +33,8 @@ class Untransportable(Exception):
 class Job:
     """What another process is asked to compile: a graph with its inputs as bytes, and how, in what state of torch.
 
-    ``options`` are Inductor's, ``tag`` is as for `tracer.trace`.
+    ``options`` are Inductor's, ``tag`` is as for `tracer.trace`. ``sizes`` are those to compile for, by the symbol that
+    the graph has for each, where they are others than it was traced with; ``constant``: the code is for these alone.
     """
 
     graph: bytes
@@ -38,6 +42,32 @@ class Job:
     tag: str
     number_inputs: bool
     state: ProcessState
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    constant: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Parcel:
+    """A graph with its inputs as bytes, and in what state of torch it is compiled.
+
+    ``symbols`` name the whole numbers among its inputs, by their places; None where these are not all that its sizes
+    are made of, so that it can be compiled for no others than it was traced with.
+    """
+
+    graph: bytes
+    state: ProcessState
+    number_inputs: bool
+    symbols: Mapping[int, str] | None
+
+    def job(
+        self, options: Mapping[str, Any], tag: str, sizes: Mapping[str, int] | None = None, constant: bool = False
+    ) -> bytes:
+        """As `Job` has it; raises Untransportable where an option cannot be sent."""
+        job = Job(self.graph, dict(options), tag, self.number_inputs, self.state, sizes or {}, constant)
+        try:
+            return pickle.dumps(job)
+        except Exception as error:  # noqa: BLE001 - whatever pickling raises is the reason
+            raise Untransportable(f"how it is compiled cannot be sent to another process: {in_a_line(error)}") from None
 
 
 def bare_graph(gm: GraphModule) -> GraphModule:
@@ -50,8 +80,8 @@ def bare_graph(gm: GraphModule) -> GraphModule:
     return GraphModule(gm, graph)
 
 
-def job_of(gm: GraphModule, ambient: Hashable, options: Mapping[str, Any], tag: str, number_inputs: bool) -> bytes:
-    """The job as bytes; raises Untransportable. Must be asked while the graph is traced, before it is compiled."""
+def parcel_of(gm: GraphModule, ambient: Hashable, number_inputs: bool) -> Parcel:
+    """The graph; raises Untransportable. Must be asked while it is traced, before it is compiled."""
     bare = bare_graph(gm)
     inputs = [node.meta.get("example_value") for node in bare.graph.nodes if node.op == "placeholder"]
     if any(node.op == "get_attr" for node in bare.graph.nodes):
@@ -59,10 +89,18 @@ def job_of(gm: GraphModule, ambient: Hashable, options: Mapping[str, Any], tag: 
     if not all(isinstance(one, (FakeTensor, torch.SymInt)) for one in inputs):
         raise Untransportable("its graph takes what is neither a tensor nor a whole number")
     try:
-        job = Job(_graph_bytes(bare, inputs), dict(options), tag, number_inputs, ProcessState.now(ambient))
-        return pickle.dumps(job)
+        return Parcel(_graph_bytes(bare, inputs), ProcessState.now(ambient), number_inputs, _symbols(inputs))
     except Exception as error:  # noqa: BLE001 - whatever pickling raises is the reason
         raise Untransportable(f"its graph cannot be sent to another process: {in_a_line(error)}") from None
+
+
+def _symbols(inputs: Sequence[Any]) -> Mapping[int, str] | None:
+    sizes = {i: one.node.expr for i, one in enumerate(inputs) if isinstance(one, torch.SymInt)}
+    tensors = [one for one in inputs if isinstance(one, torch.Tensor)]
+    every = [size for one in tensors for size in (*one.size(), *one.stride(), one.storage_offset())]
+    made_of = {symbol for one in every if isinstance(one, torch.SymInt) for symbol in one.node.expr.free_symbols}
+    known = made_of <= set(sizes.values()) and all(size.is_Symbol for size in sizes.values())
+    return {i: str(size) for i, size in sizes.items()} if known else None
 
 
 def _graph_bytes(gm: GraphModule, inputs: Sequence[Any]) -> bytes:
@@ -81,7 +119,35 @@ def graph_of(job: Job) -> tuple[GraphModule, Sequence[Any], FakeTensorMode]:
     from torch.fx._graph_pickler import GraphPickler
 
     mode = FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True)
-    sent: Any = GraphPickler.loads(job.graph, mode)
+    with _sized(job) if job.sizes else contextlib.nullcontext():
+        sent: Any = GraphPickler.loads(job.graph, mode)
+    if job.constant:
+        mode.shape_env = None  # with one AOTAutograd takes each number for a size that varies
     gm, inputs = sent
     gm.recompile()
     return gm, inputs, mode
+
+
+@contextlib.contextmanager
+def _sized(job: Job) -> Iterator[None]:
+    """Have what is unpickled inside be of the job's sizes: plain numbers where they are constant."""
+    from torch.fx import _graph_pickler
+    from torch.fx.experimental.sym_node import SymNode
+
+    pickled: Any = _graph_pickler._SymNodePickleData  # type: ignore[attr-defined]
+    before = pickled.unpickle_sym_int
+
+    def size_of(one: Any, _: Any) -> Any:
+        env = one.shape_env
+        expression = env.replace(one.expr)
+        env.backed_var_to_val.update(
+            {symbol: sympy.Integer(job.sizes[symbol.name]) for symbol in expression.free_symbols}
+        )
+        value = int(expression.xreplace(env.backed_var_to_val))
+        return value if job.constant else torch.SymInt(SymNode(one.expr, env, one.pytype, value))
+
+    pickled.unpickle_sym_int = size_of
+    try:
+        yield
+    finally:
+        pickled.unpickle_sym_int = before

@@ -47,7 +47,7 @@ from ..guards.object_guard import place_guards, registration_guards
 from .build import GRAPH, Trace
 from .graph import called, effects_of, forget_fakes, nodes, say_nothing_donated, unguarded_reads
 
-__all__ = ["GraphCompiler", "Replaced", "Untraceable", "compiler_config", "trace"]
+__all__ = ["GraphCompiler", "Replaced", "Untraceable", "compiler_config", "pass_over", "trace"]
 
 GraphCompiler = Callable[[torch.fx.GraphModule, Sequence[Any]], Callable[..., Any]]
 
@@ -310,6 +310,13 @@ def _shorten(code: types.CodeType, scope: dict[str, Any], compiled: Any) -> None
     names = [name for name in code.co_names if name.startswith(GRAPH) and name in scope]
     if len(names) == 1:
         scope[names[0]] = getattr(compiled, "_torchdynamo_orig_callable", compiled)
+
+
+def pass_over(code: types.CodeType) -> None:
+    """Let Dynamo take this for what it has generated itself, which it does not follow."""
+    known = getattr(torch._dynamo.convert_frame, "output_codes", None)
+    if known is not None:
+        known.add(code)
 
 
 def _fresh_copy(fn: types.FunctionType) -> types.FunctionType:
