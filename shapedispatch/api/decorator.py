@@ -80,10 +80,12 @@ class Dispatcher(Protocol):
         ``Layer.forward.load(layer)``, or from the decorator's ``inputs``. What cannot be built is told in one warning.
         """
 
-    def wait(self, timeout: float | None = None) -> bool:
+    def wait(self, timeout: float | None = None, force: bool = False) -> bool:
         """Wait until no build of this is queued or being made by other processes, or ``timeout`` seconds at most.
 
-        True where none is: the next calls load what was built. With ``learn = "now"`` there is nothing to wait for.
+        True where none is: the next calls load what was built. With ``force`` all that may be made for the shapes that
+        were met is ordered first, earned or not; of a method, whose ``self`` no key holds, by the next call at each.
+        With ``learn = "now"`` there is nothing to wait for.
         """
 
     def progress(self) -> dict[str, str]:

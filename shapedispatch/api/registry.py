@@ -47,8 +47,10 @@ def load(*targets: Any) -> list[Choice]:
     return Choices(choice for choices in loaded for choice in choices)
 
 
-def wait(timeout: float | None = None) -> bool:
+def wait(timeout: float | None = None, force: bool = False) -> bool:
     """As `Dispatcher.wait`, for all that other processes build for this one."""
+    for one in list(_live.values()) if force else ():
+        one.core.order_all()
     return all(one.core.orders().wait(None, timeout) for one in list(_live.values())[:1])
 
 

@@ -7,9 +7,12 @@ built is looked at in the next call, and judged like any other.
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import math
 import pickle
 import time
+import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
@@ -17,21 +20,26 @@ from typing import Any, TypeVar
 import torch
 
 from ..autotune.choose import PlainRaised
+from ..autotune.preserve_state import preserve_state
+from ..backend import Call, OfferRequest
 from ..background import imports
 from ..background.orders import Order, Orders
 from ..errors import where_raised
 from ..hit.table import Entry
 from ..keys.identity import environment
-from ..keys.key import Bypass, Key
+from ..keys.key import Bypass, Key, storable
 from ..private import why_off
 from ..records import Choice
 from ..shapes.dims import DimsMismatch
 from ..store.artifacts import KeptJob, name_of
+from ..store.key_text import canonical
+from ..store.replay import CannotReplay, made_under
 from ..store.store import Store
 from .context import DispatcherParts, MissContext, capturing
+from .loading import call_of_key
 from .miss import decide, tuning_lock
 
-__all__ = ["Account", "Waiting", "at_once"]
+__all__ = ["Account", "Waiting", "at_once", "note_what_was_spent", "order_all", "waiting_keys"]
 
 _T = TypeVar("_T")
 OFFERS = 8
@@ -47,9 +55,15 @@ class Account:
 
     spent_s: float = 0.0
     next_s: float = 0.0
+    noted_s: float = 0.0
+    """What of it earlier processes have spent."""
     news: int = 0
     short: bool = True
     seen: bool = False
+
+    def traced(self, cost_s: float) -> None:
+        """A trace was made: the next one is worth it when so much more was spent, or was by earlier processes."""
+        self.next_s = min(self.spent_s, max(self.next_s, self.spent_s - self.noted_s)) + cost_s
 
     def landed(self) -> None:
         """Something that was ordered is over."""
@@ -97,7 +111,7 @@ class Allowance:
             if self.may_begin:
                 self.may_begin = False
                 self.orders.costs.note(here_s=self.took_s)
-                self.account.next_s = self.account.spent_s + self.orders.costs.build_s() * self.core.earn()
+                self.account.traced(self.orders.costs.build_s() * self.core.earn())
 
     def order(self, variant: str, job: bytes) -> Order:
         """See `backend.Later`."""
@@ -148,6 +162,7 @@ class Waiting:
     key: Key
     account: Account
     run: Callable[..., Any]
+    device: torch.device
     now: Entry | None = None
     """The entry that it runs, where that is more than plain."""
     spent_s: float = 0.0
@@ -157,6 +172,8 @@ class Waiting:
     news: int = 0
     known: bool = False
     """Whether its choice is known, and only the build is missing: that needs not be earned."""
+    forced: bool = False
+    """Whether all that may be made for it is wanted, earned or not."""
     failed: str = ""
     clock_s: Callable[[], float] = time.perf_counter
 
@@ -176,6 +193,8 @@ class Waiting:
         if self.failed:
             return False
         orders.poll()
+        if self.forced and imports.compiler.ready():
+            return True
         if account.short and account.spent_s >= account.next_s and imports.compiler.ready():
             return True
         if self.known:
@@ -225,8 +244,10 @@ def at_once(core: DispatcherParts, key: Key, args: tuple[Any, ...], kwargs: Mapp
         sizes = core.backend.sizes(args, kwargs)
     except DimsMismatch as misfit:
         raise Bypass(str(misfit)) from None
-    known = _is_known(core.ctx(key, args, kwargs))
-    waiting = Waiting(core, key, account, core.backend.plain, news=account.news, known=known)
+    known, spent_s = _remembered(ctx := core.ctx(key, args, kwargs))
+    account.spent_s, account.noted_s = account.spent_s + spent_s, account.noted_s + spent_s
+    plain, device = core.backend.plain, ctx.device
+    waiting = Waiting(core, key, account, plain, device, spent_s=spent_s, news=account.news, known=known)
     choice = Choice("plain", "learning", sizes, key)
     entry = Entry(waiting, None, choice, any_state=True, learner=waiting)
     core.table.count("misses", "learning in the background")
@@ -234,10 +255,14 @@ def at_once(core: DispatcherParts, key: Key, args: tuple[Any, ...], kwargs: Mapp
     return entry
 
 
-def _is_known(ctx: MissContext) -> bool:
-    """Whether a choice for the call is stored, and would be taken."""
-    found = ctx.core.kernel_store.find(ctx.key, ctx.device) if ctx.core.kernel_store is not None else None
-    return found is not None and not found.soft_differences
+def _remembered(ctx: MissContext) -> tuple[bool, float]:
+    """Whether a choice for the call is stored, and would be taken; else what earlier processes have spent there."""
+    stored = ctx.core.kernel_store
+    found = stored.find(ctx.key, ctx.device) if stored is not None else None
+    if stored is None or (found is not None and not found.soft_differences):
+        return found is not None, 0.0
+    _learning.add(ctx.core)
+    return False, stored.spent_s(ctx.key, ctx.device)
 
 
 def account_of(core: DispatcherParts, family: Any) -> Account:
@@ -256,15 +281,17 @@ def decide_again(waiting: Waiting, args: tuple[Any, ...], kwargs: Mapping[str, A
         return None
     if why := why_off("builds elsewhere"):
         raise Bypass(why)
-    worth = account.spent_s >= account.next_s or (waiting.known and waiting.seen_s is None)
+    at_once = waiting.forced or (waiting.known and waiting.seen_s is None)
+    worth = at_once or account.spent_s >= account.next_s
     waiting.news, waiting.seen_s, account.seen = account.news, waiting.spent_s, True
-    exact = waiting.known or waiting.spent_s >= core.orders().costs.build_s() * core.earn()
+    exact = waiting.known or waiting.forced or waiting.spent_s >= core.orders().costs.build_s() * core.earn()
     may_begin = worth and imports.compiler.ready()
     allowance = Allowance(core, core.orders(), account, may_begin, exact, ctx.device)
     settings = replace(ctx.settings, judge="online")  # a contest would stop the call
     began_s = time.perf_counter()
     entry = decide(replace(ctx, settings=settings, later=allowance, kept=_Keeper(waiting, allowance)))
     account.short = allowance.short
+    waiting.forced = waiting.forced and allowance.short
     if allowance.may_begin == may_begin:
         core.orders().costs.note(offer_s=time.perf_counter() - began_s)
     before = next((one for one in core.table.peek(waiting.key) if one.learner is waiting), None)
@@ -272,6 +299,72 @@ def decide_again(waiting: Waiting, args: tuple[Any, ...], kwargs: Mapping[str, A
         core.table.replace(waiting.key, before, None)
     allowance.tell()  # when everything is in order: a warning may be an error
     return entry.run.run if isinstance(entry.run, Waiting) else entry.run
+
+
+# -- all that is queued
+
+
+MOST_OFFERS = 24
+"""How often a key is looked at to order all that may be made for it: each look makes a trace at most."""
+
+
+def order_all(core: DispatcherParts, like: Call) -> None:
+    """Order all that may be made for the keys that wait, earned or not.
+
+    A call is made anew of each key, for its types and sizes alone, and is not run; ``like`` gives what no key holds.
+    Where none can be made, the next call at that key orders it.
+    """
+    for key, waiting in waiting_keys(core):
+        waiting.forced = True
+        with contextlib.suppress(CannotReplay, Bypass, TypeError, ValueError):
+            text = canonical(storable(key))
+            with made_under(text), tuning_lock.acquired():
+                tuning_lock.note_owner()
+                args, kwargs = call_of_key(core, text, like)
+                with preserve_state(args, kwargs):
+                    _order_all_of(waiting, core.ctx(key, args, kwargs))
+
+
+def waiting_keys(core: DispatcherParts) -> list[tuple[Any, Waiting]]:
+    """The keys that may get more than they have."""
+    entries = core.table.entries()
+    return [(key, entry.run) for key, entry in entries if isinstance(entry.run, Waiting) and not entry.run.failed]
+
+
+def _order_all_of(waiting: Waiting, ctx: MissContext) -> None:
+    core, account = ctx.core, waiting.account
+    for _ in range(MOST_OFFERS):
+        allowance = Allowance(core, core.orders(), account, True, True, ctx.device)
+        replace(ctx, later=allowance).offer(OfferRequest())
+        if not allowance.short:
+            waiting.forced = False
+            return
+
+
+# -- the end of a process
+
+NOTED_AT_EXIT_S = 0.3
+"""So long notes are taken at the end, of the keys first at which most was spent."""
+WORTH_NOTING = 0.01
+"""Of what a build costs: what is less makes no build earned in any number of runs that somebody makes."""
+_learning: weakref.WeakSet[Any] = weakref.WeakSet()
+"""The dispatchers with a store that have met keys without a choice."""
+
+
+def note_what_was_spent(clock_s: Callable[[], float] = time.monotonic) -> None:
+    """Tell the store what was spent at keys that have no choice yet, so that short runs come to one together."""
+    end_s = clock_s() + NOTED_AT_EXIT_S
+    for core in list(_learning):
+        least_s = WORTH_NOTING * core.orders().costs.build_s() * core.earn()
+        keys = [(key, one) for key, one in waiting_keys(core) if one.spent_s >= least_s]
+        for key, waiting in sorted(keys, key=lambda one: -one[1].spent_s):
+            if clock_s() > end_s:
+                return
+            if core.kernel_store.find(key, waiting.device) is None:
+                core.kernel_store.missed(key, waiting.device, waiting.spent_s)
+
+
+atexit.register(note_what_was_spent)
 
 
 @dataclass(slots=True)
@@ -287,5 +380,6 @@ class _Keeper:
         if not allowance.goes_on() or entry.run is None:
             return entry
         next_s = allowance.orders.costs.build_s() * before.core.earn() if allowance.exact_short else math.inf
-        waiting = replace(before, run=entry.run, now=entry, next_s=next_s)
+        forced = before.forced and allowance.short
+        waiting = replace(before, run=entry.run, now=entry, next_s=next_s, forced=forced)
         return replace(entry, run=waiting, learner=waiting)

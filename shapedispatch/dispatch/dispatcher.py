@@ -31,7 +31,7 @@ from ..keys.tree import tensors
 from ..records import CacheInfo, Choice, Choices, Refusal, choices_html
 from ..settings.resolve import Resolved
 from ..store.kernel_store import KernelStore, store_at
-from .background import at_once
+from .background import at_once, order_all
 from .context import MissContext
 from .introspection import Introspection
 from .known_choices import FROZEN_MODES, STORED_WHERE
@@ -100,6 +100,11 @@ class Core(HitPath, Introspection):
     def orders(self) -> Orders:
         """See `context.DispatcherParts`."""
         return orders.shared(lambda: self.settings.builders)
+
+    def order_all(self) -> None:
+        """Order all that may be made for the keys that are learned in the background, earned or not."""
+        if self.in_background():
+            order_all(self, (() if self.with_receiver is None else self.with_receiver(()), {}))
 
     def earn(self) -> float:
         """See `context.DispatcherParts`."""

@@ -105,9 +105,11 @@ class Introspection:
         except Bypass as reason:
             return Choice("plain", "bypass", key=safe_key(args, kwargs), notes=(str(reason),))
 
-    def wait(self, timeout: float | None = None) -> bool:
+    def wait(self, timeout: float | None = None, force: bool = False) -> bool:
         """See `decorator.Dispatcher.wait`."""
         core: Any = self
+        if force:
+            core.order_all()
         return bool(core.orders().wait(self._backend.name, timeout))
 
     def progress(self) -> dict[str, str]:

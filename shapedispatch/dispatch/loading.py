@@ -24,7 +24,7 @@ from .context import MissContext
 from .known_choices import stored
 from .miss import tuning_lock
 
-__all__ = ["call_by_inputs", "call_of_kernel", "load", "load_one", "stored_here", "to_load"]
+__all__ = ["call_by_inputs", "call_of_kernel", "call_of_key", "load", "load_one", "stored_here", "to_load"]
 
 Call = tuple[tuple[Any, ...], Mapping[str, Any]]
 NOTHING: Call = ((), {})
@@ -78,7 +78,7 @@ def load_one(core: Any, found: Found, likes: Sequence[Call] = (NOTHING,)) -> Cho
 
 def _built(core: Any, choice: Choice, text: str, like: Call) -> Choice:
     with made_under(text) if core.backend.replayable else contextlib.nullcontext():
-        args, kwargs = _call_of(core, text, like)
+        args, kwargs = call_of_key(core, text, like)
         ctx = MissContext(core, core.settings, core.backend.key(args, kwargs), args, kwargs)
         with tuning_lock.acquired():
             tuning_lock.note_owner()
@@ -118,7 +118,7 @@ def _candidate(ctx: MissContext, request: OfferRequest, apart: Table) -> Candida
 # -- a call from its key
 
 
-def _call_of(core: Any, text: str, like: Call) -> Call:
+def call_of_key(core: Any, text: str, like: Call) -> Call:
     """The call of a key: what it cannot be made of comes from ``like``, or all of it from ``inputs``."""
     if not core.backend.replayable:
         call = call_of_kernel(core, text)

@@ -101,11 +101,23 @@ class KernelStore:
         """What processes have found of the numbers of builds on this kind of device."""
         return StoredVerdicts(self.store, self.kernel, self._here(device))
 
-    def missed(self, key: Key, device: torch.device) -> None:
-        """Note a key that was met where nothing may be timed."""
+    def missed(self, key: Key, device: torch.device, spent_s: float | None = None) -> None:
+        """Note a key that was met where nothing may be timed, or nothing was yet, and what was spent there."""
         text = _text(key)
         if text is not None:
-            self.store.missed(self.kernel, text, self._here(device))
+            self.store.missed(self.kernel, text, self._here(device), spent_s)
+
+    def spent_s(self, key: Key, device: torch.device) -> float:
+        """What was noted of a key that is like this one in all respects, in seconds; else 0."""
+        text = _text(key)
+        if text is None:
+            return 0.0
+        found = self.store.get(self.kernel, text, self._here(device), kind="missed")
+        if isinstance(found, Missing) or found.soft_differences:
+            return 0.0
+        spent: Any = json.loads(found.row.config or "null")
+        well = isinstance(spent, (int, float)) and not isinstance(spent, bool) and 0 <= spent < math.inf
+        return float(spent) if well else 0.0
 
     def why(self, key: Key, device: torch.device) -> tuple[str, ...]:
         """Why a key is stored, stored with differences, or not stored."""

@@ -9,6 +9,7 @@ parts may differ: the row is found together with a sentence for each difference,
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -164,13 +165,17 @@ class Store:
         self._counts["adopted" if kept != row else "put"] += 1
         return kept
 
-    def missed(self, kernel: str, key: str, environment: Environment) -> None:
-        """Record a key that was met without a choice, to be tuned later."""
+    def missed(self, kernel: str, key: str, environment: Environment, spent_s: float | None = None) -> None:
+        """Record a key that was met without a choice, to be tuned later, and what its calls have taken so far."""
+        hard, soft = environment.hard, environment.soft
+        spent = None if spent_s is None else json.dumps(spent_s)
         try:
-            row = Row.make(kernel, key, hard=environment.hard, soft=environment.soft, variant="", kind="missed")
-        except BadRow as error:
+            row = Row.make(kernel, key, hard=hard, soft=soft, variant="", config=spent, kind="missed")
+        except (BadRow, ValueError) as error:
             self._disk.note(f"a miss of {kernel} was not recorded: {error}")
             return
+        if spent is not None:
+            self._disk.remove([row.identity])
         self._disk.adopt(row, any_soft=True)
 
     # --- looking after it ----------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import warnings
+import weakref
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,9 +17,10 @@ from torch.utils.checkpoint import checkpoint
 import shapedispatch as package
 from shapedispatch import Variant, shapedispatch
 from shapedispatch.background import imports
+from shapedispatch.background.orders import Costs
 from shapedispatch.dispatch import background, miss
 from shapedispatch.dispatch.background import Account, Allowance, Waiting
-from shapedispatch.store.store import Row
+from shapedispatch.store.rows import BadRow, Row
 from tests.built_here import BuiltHere, learning_here
 
 
@@ -357,3 +359,138 @@ def test_a_known_build_that_fails_is_no_reason_to_stop(
 
 def _fail(*_: Any) -> Any:
     raise MemoryError("no memory")
+
+
+# -- all that is queued, and the end of a process
+
+
+def test_waiting_by_force_orders_what_was_not_earned(here: BuiltHere, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of each key that was met, and without another call; what was built is there at the next."""
+    f = shapedispatch(doubled, dims={"x": "M"}, hints=(64,), exact=True, store=False)
+    monkeypatch.setattr(f.core, "earn", lambda: 1e9)
+    f(X)
+    f(X[:5])
+    assert f.wait()
+    assert here.tasks == []
+    assert f.wait(force=True)
+    assert len(here.tasks) == 3
+    assert f.progress() == {}
+    for _ in range(5):
+        f(X)
+    assert len(here.tasks) == 3
+    monkeypatch.setattr(f.core, "earn", lambda: 0.0)
+    until_timed(f, X)
+    assert {timing.variant for timing in f.explain(X).timings} == {"plain", "hint[M=64]", "exact"}
+    assert len(here.tasks) == 3
+
+
+def test_all_of_a_process_can_be_forced(here: BuiltHere, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the package's own function."""
+    f = shapedispatch(doubled, dims={"x": "M"}, hints=(64,), store=False)
+    monkeypatch.setattr(f.core, "earn", lambda: 1e9)
+    f(X)
+    assert package.wait(force=True)
+    assert len(here.tasks) == 1
+
+
+class Layer(torch.nn.Module):
+    """Whose calls no key holds in full."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Plain."""
+        return x.sin() * 2
+
+
+def test_where_no_call_can_be_made_of_a_key_the_next_one_orders_it(
+    here: BuiltHere, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That of a method: its ``self`` is in no key."""
+    f = shapedispatch(Layer.forward, dims={"x": "M"}, hints=(64,), exact=True, store=False)
+    monkeypatch.setattr(f.core, "earn", lambda: 1e9)
+    layer = Layer()
+    f(layer, X)
+    f.wait(force=True)
+    assert here.tasks == []
+    for _ in range(5):
+        f(layer, X)
+    assert len(here.tasks) == 2
+
+
+def test_forcing_runs_nothing_and_leaves_the_random_state_alone(
+    here: BuiltHere, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A call that is made of a key is traced."""
+    ran: list[Tensor] = []
+
+    def noted(x: Tensor) -> Tensor:
+        if not torch.compiler.is_compiling():
+            ran.append(x)
+        return x.sin() * 2
+
+    f = shapedispatch(noted, dims={"x": "M"}, hints=(64,), store=False)
+    monkeypatch.setattr(f.core, "earn", lambda: 1e9)
+    f(X)
+    torch.manual_seed(5)
+    before = torch.get_rng_state()
+    f.wait(force=True)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert len(ran) == 1
+
+
+class SteadyCosts(Costs):
+    """Whatever a build has cost."""
+
+    def note(self, **_: float | None) -> None:
+        """Nothing changes."""
+
+
+def test_short_runs_come_to_a_build_together(here: BuiltHere, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What each has spent at a key is noted at its end, and the next goes on from there."""
+    monkeypatch.setattr(background, "_learning", learning := weakref.WeakSet())
+    for run in range(5):
+        f = shapedispatch(doubled, dims={"x": "M"}, hints=(64,), store=tmp_path / "store")
+        monkeypatch.setattr(f.core, "earn", lambda: 1.0)
+        monkeypatch.setattr(f.core.orders(), "costs", SteadyCosts(here_s=1.0, child_s=0.0, cores=1))
+        f(X)
+        f(X)
+        f(X)
+        ((_, one),) = background.waiting_keys(f.core)
+        assert one.spent_s >= 0.6 * run
+        assert one.account.spent_s >= 0.6 * run
+        assert len(here.tasks) == (run == 4)  # a look costs a trace, too
+        one.spent_s += 0.6
+        assert f.core in learning
+        background.note_what_was_spent()
+        learning.clear()
+
+
+def test_what_is_worth_little_is_not_noted(here: BuiltHere, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor what is settled; nor more than the end of a process may take."""
+    monkeypatch.setattr(background, "_learning", weakref.WeakSet())
+    f = shapedispatch(doubled, dims={"x": "M"}, hints=(64,), store=tmp_path / "store")
+    monkeypatch.setattr(f.core, "earn", lambda: 1.0)
+    one, other = waiting(f, X), waiting(f, X[:5])
+    background.note_what_was_spent()
+    store = f.core.kernel_store.store
+    assert store.rows(kind="missed") == []
+    one.spent_s, other.spent_s = 1.0, 2.0
+    seconds = iter((0.0, 0.0, 9.0))
+    background.note_what_was_spent(lambda: next(seconds))
+    (row,) = store.rows(kind="missed")
+    assert row.config == "2.0"
+
+
+@pytest.mark.parametrize("said", ['"much"', "-1", "[3]", "true", "1e999", None])
+def test_what_a_store_says_was_spent_is_read_with_care(here: BuiltHere, tmp_path: Path, said: str | None) -> None:
+    """Anything but seconds is none."""
+    f = shapedispatch(doubled, dims={"x": "M"}, hints=(64,), store=tmp_path / "store")
+    kept, key = f.core.kernel_store, f.core.backend.key((X,), {})
+    kept.missed(key, X.device, 3.0)
+    assert kept.spent_s(key, X.device) == 3.0
+    (row,) = kept.store.rows(kind="missed")
+    try:
+        forged = Row.make(row.kernel, row.key, hard=row.hard, soft=row.soft, variant="", config=said, kind="missed")
+    except BadRow:
+        return  # nothing that a store holds says so
+    kept.store.put(forged, instead=True)
+    assert kept.spent_s(key, X.device) == 0.0
