@@ -197,8 +197,8 @@ class Later(Protocol):
     def begin(self, make: Callable[[], _T]) -> _T | None:
         """What ``make`` orders; None where nothing, or nothing more, is worth its time now."""
 
-    def order(self, variant: str, job: bytes) -> Order:
-        """Have it compiled; over at once where an earlier process has kept what comes of it."""
+    def order(self, variant: str, job: bytes, keep: bool) -> Order:
+        """Have it compiled; with ``keep`` it is over at once where an earlier process has kept what comes of it."""
 
     def order_anew(self, order: Order) -> None:
         """Have compiled what was kept, and is of no use."""

@@ -128,6 +128,7 @@ _SENT = (
     "torch._inductor.cudagraph_utils.BoxedDeviceIndex",
     "torch._inductor.runtime.cache_dir_utils.cache_dir",
     "torch._inductor.utils.BoxedBool",
+    "torch._library.custom_ops.OPDEFS",
     "torch._subclasses.FakeTensorMode",
     "torch.fx._graph_pickler.GraphPickler.dumps",
     "torch.fx._graph_pickler.GraphPickler.loads",

@@ -113,11 +113,11 @@ class Allowance:
                 self.orders.costs.note(here_s=self.took_s)
                 self.account.traced(self.orders.costs.build_s() * self.core.earn())
 
-    def order(self, variant: str, job: bytes) -> Order:
+    def order(self, variant: str, job: bytes, keep: bool) -> Order:
         """See `backend.Later`."""
         account = self.account
         order = Order(self.core.backend.name, variant, job, lambda: account.spent_s, account.landed)
-        if (store := self._store()) is not None:
+        if keep and (store := self._store()) is not None:
             name = name_of(job, environment(self.device))
             order.answer = store.artifacts.get(name)
             order.kept = order.answer is not None

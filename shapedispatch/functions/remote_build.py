@@ -141,7 +141,7 @@ def _ordered(
     from .compile.parcel import Untransportable
 
     traced, sizes = _resized(call, point, memory)
-    found = traced or _traced(call, point)
+    found = traced or _refused_at(call, point, memory) or _traced(call, point)
     if isinstance(found, NoBuild):
         return found
     named = {name: sizes[place] for place, name in (found.parcel.symbols or {}).items() if place in sizes}
@@ -150,7 +150,7 @@ def _ordered(
         job = found.parcel.job(options, f"shapedispatch {variant}", named, constant=not point)
     except Untransportable as reason:
         return NoBuild(str(reason))
-    return RemoteBuild(found, later.order(variant, job), {} if point else sizes)
+    return RemoteBuild(found, later.order(variant, job, found.parcel.says_all()), {} if point else sizes)
 
 
 def _resized(
@@ -166,6 +166,13 @@ def _resized(
             if isinstance(traced, ClassTrace) and (sizes := traced.sizes_at(call, point)) is not None:
                 return traced, sizes
     return None, {}
+
+
+def _refused_at(call: BuildRequest, point: Mapping[str, int], memory: Table) -> NoBuild | None:
+    """Why there is no trace of the class, where it would be made at this point."""
+    if not call.points or point != call.points[0]:
+        return None
+    return next((one for one in _known(call, memory) if isinstance(one, NoBuild)), None)
 
 
 def class_trace(call: BuildRequest, memory: Table) -> Trace | None:

@@ -20,7 +20,7 @@ from torch.fx import Graph, GraphModule
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from ...errors import in_a_line
-from .process_state import ProcessState
+from .process_state import Operators, ProcessState, UnknownElsewhere
 
 __all__ = ["Job", "Parcel", "Untransportable", "bare_graph", "graph_of", "parcel_of"]
 
@@ -42,6 +42,7 @@ class Job:
     tag: str
     number_inputs: bool
     state: ProcessState
+    operators: Operators
     sizes: Mapping[str, int] = field(default_factory=dict)
     constant: bool = False
 
@@ -56,16 +57,21 @@ class Parcel:
 
     graph: bytes
     state: ProcessState
+    operators: Operators
     number_inputs: bool
     symbols: Mapping[int, str] | None
+
+    def says_all(self) -> bool:
+        """Whether its code depends on nothing else: not on a module of the user's."""
+        return not self.operators.modules
 
     def job(
         self, options: Mapping[str, Any], tag: str, sizes: Mapping[str, int] | None = None, constant: bool = False
     ) -> bytes:
         """As `Job` has it; raises Untransportable where an option cannot be sent."""
-        job = Job(self.graph, dict(options), tag, self.number_inputs, self.state, sizes or {}, constant)
+        how = (dict(options), tag, self.number_inputs, self.state, self.operators)
         try:
-            return pickle.dumps(job)
+            return pickle.dumps(Job(self.graph, *how, sizes or {}, constant))
         except Exception as error:  # noqa: BLE001 - whatever pickling raises is the reason
             raise Untransportable(f"how it is compiled cannot be sent to another process: {in_a_line(error)}") from None
 
@@ -89,7 +95,10 @@ def parcel_of(gm: GraphModule, ambient: Hashable, number_inputs: bool) -> Parcel
     if not all(isinstance(one, (FakeTensor, torch.SymInt)) for one in inputs):
         raise Untransportable("its graph takes what is neither a tensor nor a whole number")
     try:
-        return Parcel(_graph_bytes(bare, inputs), ProcessState.now(ambient), number_inputs, _symbols(inputs))
+        state, operators = ProcessState.now(ambient), Operators.of(bare)
+        return Parcel(_graph_bytes(bare, inputs), state, operators, number_inputs, _symbols(inputs))
+    except UnknownElsewhere as reason:
+        raise Untransportable(str(reason)) from None
     except Exception as error:  # noqa: BLE001 - whatever pickling raises is the reason
         raise Untransportable(f"its graph cannot be sent to another process: {in_a_line(error)}") from None
 

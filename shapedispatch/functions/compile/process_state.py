@@ -6,21 +6,87 @@ Another process is set as this one is, asked what it is now, and refuses where t
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Hashable, Iterator
+import importlib
+import sys
+from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch._inductor.config
+from torch._library.custom_ops import OPDEFS
+from torch.fx import GraphModule
 
 from ...keys.key import ambient
 from ..guards.guard_filter import config_guards
 
-__all__ = ["ProcessState", "StateDiffers"]
+__all__ = ["Operators", "ProcessState", "StateDiffers", "UnknownElsewhere"]
 
 
 class StateDiffers(Exception):
     """This process cannot be set as the one was that asks; the message is how it differs."""
+
+
+class UnknownElsewhere(Exception):
+    """What a graph calls no other process can know; the message is why."""
+
+
+_OF_TORCH = ("aten", "prims")
+_KERNEL = "triton_kernel_wrapper"
+
+
+@dataclass(frozen=True, slots=True)
+class Operators:
+    """The operators of a graph that are not among torch's basic ones: their schemas, by name, and who defines them."""
+
+    schemas: tuple[tuple[str, str], ...] = ()
+    modules: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, gm: GraphModule) -> Operators:
+        """Those that the graph calls; raises UnknownElsewhere for one that no module that can be imported defines."""
+        targets = {node.target for module in gm.modules() for node in _nodes(module) if node.op == "call_function"}
+        if any(_KERNEL in str(target) for target in targets):
+            raise UnknownElsewhere("it launches a Triton kernel by itself, which no other process has")
+        own = [one for target in targets for one in _overloads(target) if one.namespace not in _OF_TORCH]
+        modules = {_module_of(one) for one in own} - {""}
+        return cls(tuple(sorted((one.name(), str(one._schema)) for one in own)), tuple(sorted(modules)))
+
+    def define(self) -> None:
+        """Import who defines them, and see that they are the same here; raises StateDiffers."""
+        for module in self.modules:
+            importlib.import_module(module)
+        for name, schema in self.schemas:
+            namespace, _, rest = name.partition("::")
+            packet, _, overload = rest.partition(".")
+            found = getattr(getattr(getattr(torch.ops, namespace), packet, None), overload or "default", None)
+            if found is None:
+                raise StateDiffers(f"the operator {name} is not registered there")
+            if str(found._schema) != schema:
+                raise StateDiffers(f"the operator {name} is {found._schema} there, and {schema} here")
+
+
+def _nodes(module: Any) -> Iterable[Any]:
+    return module.graph.nodes if isinstance(module, GraphModule) else ()
+
+
+def _overloads(target: Any) -> list[Any]:
+    if isinstance(target, torch._ops.OpOverloadPacket):
+        return [getattr(target, name) for name in target.overloads()]
+    return [target] if isinstance(target, torch._ops.OpOverload) else []
+
+
+def _module_of(operator: Any) -> str:
+    """The module that has to be imported for an operator of Python; nothing for others: whether it is there is seen."""
+    definition = OPDEFS.get(operator.name().partition(".")[0])
+    module = getattr(definition, "_init_fn", None)
+    name = str(getattr(module, "__module__", ""))
+    if definition is None or name.partition(".")[0] == "torch":
+        return ""
+    if getattr(sys.modules.get(name), "__spec__", None) is None or name == "__main__":
+        where = "the main program" if name == "__main__" else f"{name}, which cannot be imported"
+        raise UnknownElsewhere(f"it calls {operator.name()}, which is defined in {where}: put it into a module")
+    return name
 
 
 @dataclass(frozen=True, slots=True)

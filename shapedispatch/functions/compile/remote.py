@@ -34,6 +34,7 @@ def compiled(job: bytes) -> bytes:
 
 
 def _artifact(job: Job) -> Artifact:
+    job.operators.define()
     gm, inputs, mode = graph_of(job)
     code = Code()
     with job.state.entered(), compiler_config(job.tag, job.number_inputs), recorded(), tracing(TracingContext(mode)):

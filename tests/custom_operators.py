@@ -1,0 +1,19 @@
+"""Operators of a user's, for tests with processes that import this module."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+__all__ = ["cubed"]
+
+
+@torch.library.custom_op("shapedispatch_tests::cubed", mutates_args=())
+def cubed(x: Tensor) -> Tensor:
+    """The third power."""
+    return x * x * x
+
+
+@cubed.register_fake
+def _(x: Tensor) -> Tensor:
+    return torch.empty_like(x)
