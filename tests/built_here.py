@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterator
 from itertools import count
+from pathlib import Path
 
 import pytest
 
 from shapedispatch.autotune.real_calls import HostSampler
 from shapedispatch.background import imports, orders
 from shapedispatch.background.children import Children, Task
+from shapedispatch.background.host_slots import HostSlots
 from shapedispatch.background.orders import HANDLER, Orders
 
 __all__ = ["BuiltHere", "learning_here", "learning_with_processes"]
@@ -64,10 +67,12 @@ def learning_here(monkeypatch: pytest.MonkeyPatch) -> BuiltHere:
 
 def learning_with_processes(monkeypatch: pytest.MonkeyPatch, most: int) -> Iterator[Orders]:
     """Orders that so many processes of a test's own fulfil; everything is worth it at once."""
-    made = Orders(lambda: Children(HANDLER, most))
-    _use(made, monkeypatch)
-    yield made
-    made.close()
+    with tempfile.TemporaryDirectory() as folder:
+        places = HostSlots(most, Path(folder) / "places")
+        made = Orders(lambda: Children(HANDLER, most, places=places))
+        _use(made, monkeypatch)
+        yield made
+        made.close()
 
 
 def _use(made: Orders, monkeypatch: pytest.MonkeyPatch) -> None:

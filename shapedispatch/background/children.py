@@ -13,6 +13,7 @@ import select
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 import weakref
@@ -22,18 +23,25 @@ from pathlib import Path
 from typing import Any
 
 from .child_main import answer_path
+from .host_slots import UNCOUNTED, HostSlots
 from .process import end, start
 
-__all__ = ["Children", "NoChild", "Task", "why_no_children"]
+__all__ = ["CannotStart", "Children", "NoChild", "Task", "why_no_children"]
 
 LIMIT_S = 900.0
 """How long a job may take; one that hangs is ended with the process that does it."""
+HOST_POLL_S = 0.05
+"""How often who waits looks whether other programs' processes are done."""
 JOBS_A_CHILD = 64
 """After so many a process is ended and another started: what compiles does not give all its memory back."""
 
 
 class NoChild(Exception):
     """No process can be started; the message is why."""
+
+
+class CannotStart(NoChild):
+    """The system starts none: not now, and maybe never."""
 
 
 @dataclass(eq=False)
@@ -59,6 +67,8 @@ class _Child:
     path: str = ""
     began_s: float = 0.0
     jobs: int = 0
+    place: int | None = None
+    """Among those of the host, as long as it does a job."""
 
 
 @dataclass(eq=False)
@@ -68,15 +78,23 @@ class _Family:
     owner: int = field(default_factory=os.getpid)
     members: list[_Child] = field(default_factory=list)
     folder: str = ""
+    places: HostSlots = field(default_factory=lambda: HostSlots(1))
+    place: int | None = None
+    """One that is taken for the job that comes next."""
 
     def end(self) -> None:
         """Kill each group, so that nothing is left of what a job has started."""
         members, self.members = self.members, []
         folder, self.folder = self.folder, ""
+        taken, self.place = [self.place, *(child.place for child in members)], None
         if self.owner != os.getpid():  # a fork's: they are its parent's
+            for place in taken:
+                self.places.drop(UNCOUNTED if place is None else place)
             return
         for child in members:
             end(child.process, child.replies)
+        for place in taken:
+            self.places.give_back(UNCOUNTED if place is None else place)
         if folder:
             shutil.rmtree(folder, ignore_errors=True)
 
@@ -91,30 +109,43 @@ class Children:
         limit_s: float = LIMIT_S,
         clock_s: Callable[[], float] = time.monotonic,
         start: Callable[[str], tuple[subprocess.Popen[bytes], int]] | None = None,
+        places: HostSlots | None = None,
     ) -> None:
         self.handler, self.most, self.limit_s = handler, most, limit_s
         self._clock_s, self._start = clock_s, start or _started
-        self._family = _Family()
+        self._family = _Family(places=places or HostSlots(most))
         self._numbers = 0
         weakref.finalize(self, self._family.end)
 
     def free(self) -> bool:
-        """Whether a job would be begun now."""
-        return any(child.task is None for child in self._family.members) or len(self._family.members) < self.most
+        """Whether a job would be begun now: by one of these, and as one of those that work on this host."""
+        family = self._family
+        if all(child.task is not None for child in family.members) and len(family.members) >= self.most:
+            return False
+        family.place = family.places.take() if family.place is None else family.place
+        return family.place is not None
 
     def begin(self, job: bytes) -> Task:
-        """Have a job done, if one is `free`; raises NoChild."""
+        """Have a job done, if one is `free`; raises NoChild, or CannotStart."""
+        try:
+            return self._begun(job)
+        except NoChild:
+            place, self._family.place = self._family.place, None
+            self._family.places.give_back(UNCOUNTED if place is None else place)
+            raise
+
+    def _begun(self, job: bytes) -> Task:
         if reason := why_no_children():
             raise NoChild(reason)
         child = next((one for one in self._family.members if one.task is None), None)
+        child = child or self._another()
         try:
-            child = child or self._another()
             child.path = self._written(job)
             os.write(child.process.stdin.fileno(), f"{child.path}\n".encode())  # type: ignore[union-attr]  # it is a pipe
         except OSError as error:
-            if child is not None:
-                self._remove(child)
+            self._remove(child)
             raise NoChild(f"no process can be asked to build: {error}") from None
+        child.place, self._family.place = self._family.place, None
         child.task, child.began_s, child.jobs = Task(job), self._clock_s(), child.jobs + 1
         return child.task
 
@@ -128,8 +159,8 @@ class Children:
     def wait(self, timeout_s: float) -> None:
         """Until something comes, or so long."""
         files = [child.replies for child in self._family.members if child.task is not None]
-        if files:
-            select.select(files, [], [], max(0.0, timeout_s))
+        # With none at work what is queued waits for other programs.
+        select.select(files, [], [], max(0.0, timeout_s if files else min(timeout_s, HOST_POLL_S)))
 
     def close(self) -> None:
         """End all of them now."""
@@ -139,7 +170,10 @@ class Children:
         self._family.end()
 
     def _another(self) -> _Child:
-        process, replies = self._start(self.handler)
+        try:
+            process, replies = self._start(self.handler)
+        except OSError as error:
+            raise CannotStart(f"no process can be started: {error}") from None
         child = _Child(process, replies)
         self._family.members.append(child)
         return child
@@ -176,6 +210,7 @@ class Children:
             with contextlib.suppress(OSError):
                 Path(path).unlink()
         child.task = None
+        self._give_back(child)
         if child.jobs >= JOBS_A_CHILD:
             self._remove(child)
 
@@ -184,12 +219,23 @@ class Children:
         if child in self._family.members:
             self._family.members.remove(child)
         end(child.process, child.replies)
+        self._give_back(child)
+
+    def _give_back(self, child: _Child) -> None:
+        place, child.place = child.place, None
+        if place is not None:
+            self._family.places.give_back(place)
 
 
 def why_no_children() -> str:
     """Why this process may start none, if so."""
     if multiprocessing.current_process().daemon:
         return "a daemonic process, as one that loads data is, starts no others"
+    data = sys.modules.get("torch.utils.data")
+    if data is not None and data.get_worker_info() is not None:
+        return "a process that loads data starts no others"
+    if not sys.executable or getattr(sys, "frozen", False):
+        return "there is no Python here that could be started"
     return ""
 
 

@@ -6,6 +6,7 @@ build costs, whatever comes (the ski rental's rule). What a build costs is what 
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 import time
@@ -13,14 +14,17 @@ import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from .children import Children, NoChild, Task
+from .children import CannotStart, Children, NoChild, Task
 
 __all__ = ["Costs", "Order", "Orders", "shared"]
 
 MOST_QUEUED = 256
 """Orders beyond so many are not taken: what is worth it is ordered again."""
+MOST_FAILED_STARTS = 3
+"""After so many in a row no process is started any more."""
 POLL_S = 0.02
 """How often a caller looks what has come, at most."""
+_log = logging.getLogger("shapedispatch")
 HANDLER = "shapedispatch.functions.compile.remote:compiled"
 
 
@@ -97,6 +101,9 @@ class Orders:
         self._queue: list[weakref.ref[Order]] = []
         self._working: list[Order] = []
         self._next_poll_s = 0.0
+        self._failed_starts = 0
+        self.unable = ""
+        """Why nothing can be ordered any more, if so."""
 
     def put(self, order: Order) -> None:
         """Have it built, as soon as its turn comes."""
@@ -142,10 +149,26 @@ class Orders:
             self._queue = [one for one in self._queue if one() not in (None, order)]
             try:
                 order.task = self._children.begin(order.job)
+                self._failed_starts = 0
+            except CannotStart as reason:
+                self._queue.append(weakref.ref(order))
+                self._not_started(str(reason))
+                return
             except NoChild as reason:
                 order.failed = str(reason)
                 order.task = Task(order.job, failed=str(reason))
             self._working.append(order)
+
+    def _not_started(self, reason: str) -> None:
+        """It may be of this moment, and is tried again; not for ever."""
+        self._failed_starts += 1
+        if self._failed_starts < MOST_FAILED_STARTS:
+            return
+        self.unable = reason
+        for order in self.queued():
+            order.failed, order.again = reason, True
+        self._queue = []
+        _log.warning("%s: from now on a call that needs a build makes it (as with learn = 'now')", reason)
 
     def queued(self) -> list[Order]:
         """Those that wait for their turn."""

@@ -179,6 +179,8 @@ class Waiting:
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         """Run the call once, having looked first whether there is something better for it, if that is due."""
+        if self.core.orders().unable and not tuning_lock.owned():
+            return self._decided_now(args, kwargs)
         run = self._best_known(args, kwargs)
         began_s = self.clock_s()
         try:
@@ -187,6 +189,13 @@ class Waiting:
             took_s = self.clock_s() - began_s
             self.spent_s += took_s
             self.account.spent_s += took_s
+
+    def _decided_now(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """As where nothing is learned in the background: no process can be started that would build."""
+        for entry in self.core.table.peek(self.key):
+            if entry.learner is self:
+                self.core.table.replace(self.key, entry, None)
+        return self.core.miss(self.key, args, kwargs)
 
     def _due(self) -> bool:
         account, orders = self.account, self.core.orders()

@@ -65,6 +65,9 @@ class DispatcherParts(Protocol):
     def earn(self) -> float:
         """How many times what a build costs must have been spent where it would be used."""
 
+    def miss(self, key: Key, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """Decide for a key without a choice, and run the call."""
+
     def ctx(self, key: Key, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> MissContext:
         """A call with all that a decision starts from, as it is now."""
 

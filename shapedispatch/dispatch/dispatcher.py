@@ -95,7 +95,9 @@ class Core(HitPath, Introspection):
         """See `context.DispatcherParts`."""
         settings = self.settings
         here = settings.learn == "background" and settings.mode == "tune" and settings.pick is None
-        return here and not (self.backend.searches or settings.isolate or why_no_children())
+        if not here or self.backend.searches or settings.isolate:
+            return False
+        return not (why_no_children() or self.orders().unable)
 
     def orders(self) -> Orders:
         """See `context.DispatcherParts`."""

@@ -6,13 +6,15 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from shapedispatch.background import children as module
-from shapedispatch.background.children import Children, NoChild, Task
+from shapedispatch.background.children import CannotStart, Children, NoChild, Task
+from shapedispatch.background.host_slots import HostSlots
 
 SCRIPT = """
 import sys, pathlib
@@ -57,9 +59,15 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def children(clock: Clock) -> Iterator[Children]:
+def places(tmp_path: Path) -> HostSlots:
+    """Those of the host, of which two may work at a time."""
+    return HostSlots(2, tmp_path / "places")
+
+
+@pytest.fixture
+def children(clock: Clock, places: HostSlots) -> Iterator[Children]:
     """Two at most."""
-    made = Children("nothing", 2, limit_s=10.0, clock_s=clock, start=start)
+    made = Children("nothing", 2, limit_s=10.0, clock_s=clock, start=start, places=places)
     yield made
     made.close()
 
@@ -149,14 +157,17 @@ def test_closing_ends_all_and_says_so(children: Children) -> None:
     assert not folder.exists()
 
 
-def test_where_no_process_can_be_started_there_is_a_reason(clock: Clock) -> None:
+def test_where_no_process_can_be_started_there_is_a_reason(clock: Clock, places: HostSlots) -> None:
     """As an error of the system's."""
 
     def fail(handler: str) -> tuple[subprocess.Popen[bytes], int]:
         raise OSError("no more processes")
 
-    with pytest.raises(NoChild, match="no more processes"):
-        Children("nothing", 1, clock_s=clock, start=fail).begin(b"a")
+    one = Children("nothing", 1, clock_s=clock, start=fail, places=places)
+    assert one.free()
+    with pytest.raises(CannotStart, match="no more processes"):
+        one.begin(b"a")
+    assert len({places.take(), places.take()} - {None}) == 2  # none is kept
 
 
 def test_a_daemonic_process_starts_none(children: Children, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -176,3 +187,56 @@ def test_a_forked_process_leaves_its_parents_children_alone(children: Children) 
     os.waitpid(child, 0)
     children.poll()
     assert not task.over
+
+
+def test_programs_share_the_places_of_a_host(children: Children, places: HostSlots, clock: Clock) -> None:
+    """Each holds one as long as a job of its own is done."""
+    other = Children("nothing", 2, limit_s=10.0, clock_s=clock, start=start, places=HostSlots(2, places.folder))
+    try:
+        assert children.free()
+        task = children.begin(b"hang")
+        assert other.free()
+        waiting = other.begin(b"a")
+        assert not children.free()  # a process of its own would be, and none of the host
+        assert done(other, waiting).answer == b"A"
+        assert children.free()
+        assert not other.free()  # the place is children's now, for the job that comes next
+        children.close()
+        assert task.failed
+        assert other.free()
+    finally:
+        other.close()
+
+
+def test_one_that_dies_gives_its_place_back(children: Children, places: HostSlots) -> None:
+    """As one that is done."""
+    for job in (b"die", b"nothing", b"a"):
+        assert children.free()
+        done(children, children.begin(job))
+        taken = [places.take(), places.take()]
+        assert None not in taken
+        for place in taken:
+            places.give_back(place or 0)
+
+
+def test_waiting_for_other_programs_takes_no_processor(children: Children) -> None:
+    """A little while, and then it is looked again."""
+    before = time.process_time()
+    children.wait(10.0)
+    assert time.process_time() - before < 0.05
+
+
+def test_a_process_that_loads_data_starts_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However it was started."""
+    import torch.utils.data
+
+    assert module.why_no_children() == ""
+    monkeypatch.setattr(torch.utils.data, "get_worker_info", object)
+    assert "loads data" in module.why_no_children()
+
+
+@pytest.mark.parametrize(("name", "value"), [("executable", ""), ("frozen", True)])
+def test_without_a_python_to_start_none_is_started(monkeypatch: pytest.MonkeyPatch, name: str, value: object) -> None:
+    """Of a frozen program that would be the program itself."""
+    monkeypatch.setattr(sys, name, value, raising=False)
+    assert "no Python" in module.why_no_children()

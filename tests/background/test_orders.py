@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from shapedispatch.background import orders as module
-from shapedispatch.background.children import NoChild, Task
+from shapedispatch.background.children import CannotStart, NoChild, Task
 from shapedispatch.background.orders import Costs, Order, Orders
 
 
@@ -18,6 +18,7 @@ class Children:
         self.begun: list[Task] = []
         self.refuses = ""
         self.closed = False
+        self.cannot_start = 0
 
     def free(self) -> bool:
         """Whether what was begun is over."""
@@ -25,6 +26,9 @@ class Children:
 
     def begin(self, job: bytes) -> Task:
         """Note it."""
+        if self.cannot_start:
+            self.cannot_start -= 1
+            raise CannotStart("no more processes")
         if self.refuses:
             raise NoChild(self.refuses)
         self.begun.append(Task(job))
@@ -177,3 +181,31 @@ def test_costs_follow_what_builds_have_cost() -> None:
     for _ in range(50):
         costs.note(here_s=0.1, child_s=4.0)
     assert costs.build_s() == pytest.approx(1.1, rel=1e-3)
+
+
+def test_a_start_that_fails_is_tried_again(orders: Orders, children: Children) -> None:
+    """It may be of this moment; the order stays."""
+    children.cannot_start = 2
+    one = order("hint")
+    orders.put(one)
+    orders.poll(now=True)
+    assert (one.over, children.begun) == (False, [])
+    orders.poll(now=True)
+    assert len(children.begun) == 1
+    assert orders.unable == ""
+
+
+def test_where_none_can_be_started_that_is_told_once(
+    orders: Orders, children: Children, caplog: pytest.LogCaptureFixture
+) -> None:
+    """And nothing waits any more."""
+    children.cannot_start = 10
+    kept = [order("hint"), order("exact")]
+    for one in kept:
+        orders.put(one)
+    for _ in range(5):
+        orders.poll(now=True)
+    assert all(one.over and one.again for one in kept)
+    assert orders.unable == "no more processes"
+    assert orders.wait(None, 0.0)
+    assert [record.getMessage().startswith("no more processes: from now on") for record in caplog.records] == [True]

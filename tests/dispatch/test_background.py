@@ -494,3 +494,19 @@ def test_what_a_store_says_was_spent_is_read_with_care(here: BuiltHere, tmp_path
         return  # nothing that a store holds says so
     kept.store.put(forged, instead=True)
     assert kept.spent_s(key, X.device) == 0.0
+
+
+def test_where_no_process_can_be_started_calls_decide_by_themselves(
+    here: BuiltHere, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those that wait, and those that come."""
+    f = shapedispatch(doubled, dims={"x": "M"}, hints=(), store=False, variants=[Variant(added)])
+    monkeypatch.setattr(f.core, "earn", lambda: 1e9)
+    assert torch.equal(f(X), doubled(X))
+    assert f.explain(X).origin == "learning"
+    monkeypatch.setattr(f.core.orders(), "unable", "no more processes")
+    assert torch.equal(f(X), doubled(X))
+    assert not isinstance(f.core.table.peek(f.explain(X).key)[0].run, Waiting)
+    assert torch.equal(f(X[:5]), doubled(X[:5]))
+    assert not isinstance(f.core.table.peek(f.explain(X[:5]).key)[0].run, Waiting)
+    assert here.tasks == []
