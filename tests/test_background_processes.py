@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -10,6 +11,7 @@ import textwrap
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -61,6 +63,32 @@ def test_a_process_that_is_killed_costs_one_build(own: Orders) -> None:
     with pytest.warns(UserWarning, match="SIGKILL"):
         torch.testing.assert_close(f(X), composed(X))
     assert f.explain(X).variant == "plain"
+
+
+SOURCE = "def f(x):\n    return x.sin() * {number} + x\n"
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")  # of each build that is killed
+def test_calls_are_answered_while_processes_that_build_are_killed(own: Orders) -> None:
+    """At random moments, one after another; none is left. The long form is ``benchmarks/background_faults.py``."""
+    draw, pids = random.Random(0), []
+    for number in range(3):
+        scope: dict[str, Any] = {"__name__": f"made_{number}"}
+        exec(SOURCE.format(number=number + 0.5), scope)
+        f = shapedispatch(scope["f"], dims={"x": "M _"}, hints=(64,), store=False, name=f"made_{number}")
+        while not own.pending():
+            torch.testing.assert_close(f(X), scope["f"](X))
+        assert own._children is not None
+        pids.append(own._children._family.members[0].process.pid)
+        for _ in range(draw.randint(0, 2000)):
+            torch.testing.assert_close(f(X), scope["f"](X))
+        os.kill(pids[-1], signal.SIGKILL)
+        while own.pending():
+            torch.testing.assert_close(f(X), scope["f"](X))
+        for _ in range(3):
+            torch.testing.assert_close(f(X), scope["f"](X))
+    own.close()
+    assert not [pid for pid in pids if Path(f"/proc/{pid}").exists()]
 
 
 SCRIPT = """
