@@ -171,6 +171,7 @@ def refusals(one: Made, x: Tensor, counts: Counter[str]) -> list[str]:
 
 def ended(way: str) -> int:
     """Be one of them: it says who builds for it, waits for a line, and says when it begins to end."""
+    torch.set_num_threads(1)  # in a fork GNU's OpenMP waits for threads that are not there, whatever runs
     mine, x, counts = orders(), torch.randn(24, 16), Counter[str]()
     one = ordered(30_000, x, mine, counts)
     print(mine._children._family.members[0].process.pid, flush=True)
@@ -180,8 +181,8 @@ def ended(way: str) -> int:
         called(one, x, counts)
         os._exit(0 if not mine.pending() and counts["answered"] else 1)
     if way == "fork" and os.wait()[1] != 0:
-        print("the fork did not answer", flush=True)
-    print(time.time(), flush=True)
+        counts["wrong"] += 1
+    print(time.time(), counts["raised"] + counts["wrong"], flush=True)
     if way == "error":
         raise ValueError("as asked for")
     if way == "os._exit":
@@ -204,10 +205,10 @@ def ends(way: str, times: int, draw: random.Random) -> dict[str, Any]:
                 time.sleep(draw.uniform(0.0, LATEST_S / 2))
                 process.stdin.write("\n")
                 process.stdin.flush()
-                said = process.stdout.readline()
+                said, bad = process.stdout.readline().split()
                 process.wait()
                 seconds.append(time.time() - float(said))
-                well += 1
+                well += bad == "0"
     return {"seconds": seconds, "well": well == times, **left(pids)}
 
 
