@@ -65,6 +65,7 @@ _STATE = (
     *_HOOKS,
 )
 _DYNAMO = (
+    "torch._C._dynamo.guards.GlobalStateGuard",
     "torch._C._dynamo.guards.TensorGuards",
     "torch._dynamo.config.patch",
     "torch._dynamo.eval_frame.dynamo_tls.traced_frame_infos",

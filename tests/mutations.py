@@ -20,6 +20,7 @@ ROOT = Path(__file__).resolve().parent.parent
 GUARDS = "tests/functions/test_instance_guards.py"
 CODE = "tests/functions/test_code_guard.py"
 SET = "tests/hit/test_guard_set.py"
+NAMED = "tests/hit/test_global_guards.py"
 CALL = "tests/hit/test_call.py"
 WATCHERS = sys.version_info >= (3, 12)
 
@@ -38,6 +39,7 @@ class Mutation:
 
 RECORD, TENSOR, ALL = "hit/csrc/instance_record.c", "hit/csrc/tensor_view.c", "hit/csrc/code_guard.c"
 FILTER = "functions/guards/instance_guards.py"
+NAMES = "hit/csrc/global_record.c"
 MUTATIONS = (
     # What dicts hold: attributes, parameters, buffers, submodules, hooks.
     Mutation(
@@ -77,6 +79,27 @@ MUTATIONS = (
     Mutation(ALL, "|| !is_usual_state(set))", "|| !(is_usual_state(set) | 1))"),
     Mutation(ALL, "if (hold != 1 || set->tree == NULL)", "if (set->tree == NULL)"),
     Mutation(ALL, "        if (holds != 1)\n", "        if (holds < 0)\n", (GUARDS, CODE, SET)),
+    # What globals lead to.
+    Mutation(NAMES, "now == seen->value && ", "", (NAMED,)),
+    Mutation(NAMES, "&& Py_TYPE(now) == seen->type\n", "\n", (NAMED,)),
+    Mutation(NAMES, "PyFunction_GET_CODE(now) == seen->held", "now != NULL", (NAMED,)),
+    Mutation(NAMES, "seen->held = Py_NewRef(seen->value);", "seen->held = Py_NewRef(Py_None);", (NAMED,)),
+    Mutation(NAMES, " && !PyCFunction_CheckExact(seen->value)", "", (NAMED,)),
+    Mutation(NAMES, "        return !is_read(tree);\n", "        return 1;\n", (NAMED,)),
+    Mutation(NAMES, "return is_leaf(tree) && !is_read(tree);", "return is_leaf(tree);", (NAMED,)),
+    Mutation(NAMES, "if (way(tree, i) != CODE_OF || ", "if (", (NAMED,)),
+    Mutation(NAMES, "return !is_read(tree) && read_names(", "return read_names(", (NAMED,)),
+    Mutation(NAMES, "if (way(tree, i) != by || ", "if (", (NAMED,)),
+    Mutation(NAMES, "(by == ATTRIBUTE && class_attribute(&PyModule_Type, key) != NULL)\n            || ", "", (NAMED,)),
+    Mutation(NAMES, "return Py_IS_TYPE(value, &PyModule_Type) ?", "return PyModule_Check(value) ?", (NAMED,)),
+    Mutation(NAMES, "&& names_unchanged(&names, guards->globals);", ";", (NAMED,)),
+    Mutation(NAMES, "return PyObject_CallNoArgs(guards->state);", "Py_RETURN_TRUE;", (NAMED,)),
+    Mutation(NAMES, "else if (hold == 1) {", "else if (hold >= 0) {", (NAMED,)),
+    Mutation(FILTER, "_kinds(others) <= _OF_NO_LOCAL and not", "not"),
+    Mutation(FILTER, "_texts(state) == _texts(others) and not", "not"),
+    Mutation(FILTER, "not alone or not _is_all_but_locals(root, others) or", "not alone or"),
+    Mutation(FILTER, "if [_noted(text) for text in texts] == [json.loads(now.__getstate__())] else None", ""),
+    Mutation(FILTER, "or torch._C._len_torch_function_stack() != 0:", ":"),
     # Classes and functions that were traced.
     Mutation(
         ALL, "all_live(guard) && classes_unchanged(guard) && ", "(classes_unchanged(guard) | 1) && ", (GUARDS, CODE)

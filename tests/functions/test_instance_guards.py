@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import builtins
 import copy
 import types
 from collections.abc import Callable, Iterator
@@ -8,11 +9,12 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._C._dynamo.guards import GlobalStateGuard
 from torch.nn.utils import parametrize
 
 from shapedispatch.functions.compile.build import Trace
 from shapedispatch.functions.compile.tracer import trace
-from shapedispatch.functions.guards.instance_guards import dispatcher_state, instance_guards
+from shapedispatch.functions.guards.instance_guards import dispatcher_state, global_guards, instance_guards
 from shapedispatch.hit import native
 from tests.helpers import as_written, assert_same
 from tests.paths import NO_COMPILER, c_module
@@ -347,8 +349,8 @@ class Closed(nn.Module):
 FACTORS = {"one": 2.0, "other": 3.0}
 
 
-def test_globals_are_asked_at_each_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They are no part of the instance."""
+def test_globals_are_no_part_of_a_verdict_on_an_instance(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What changed there is seen, and the instance is not asked about."""
     module = Closed()
     build = traced(module)
     check = build.check()
@@ -357,6 +359,113 @@ def test_globals_are_asked_at_each_call(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setitem(FACTORS, "one", 4.0)
     assert not check((module, X), {})
     assert check.asked == 1
+
+
+def forty(size: int) -> float:
+    """Has code that may be replaced."""
+    return size + 40.0
+
+
+class Global(nn.Module):
+    """Reads names of all kinds that are no part of it."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Of this module, of others, of Python's."""
+        return torch.relu(x * SHIFT + forty(len(NAMES))) * FACTORS["one"] + self.training
+
+
+SHIFT, NAMES = 0.5, ("a", "b")
+GLOBALS: dict[str, Callable[[pytest.MonkeyPatch], object]] = {
+    "a number": lambda patch: patch.setitem(HERE, "SHIFT", 0.25),
+    "an equal number": lambda patch: patch.setitem(HERE, "SHIFT", float("0.50")),
+    "a tuple": lambda patch: patch.setitem(HERE, "NAMES", ("a",)),
+    "an equal tuple": lambda patch: patch.setitem(HERE, "NAMES", (*NAMES,)),
+    "in a dict": lambda patch: patch.setitem(FACTORS, "one", 4.0),
+    "a dict": lambda patch: patch.setitem(HERE, "FACTORS", {"one": 4.0}),
+    "an equal dict": lambda patch: patch.setitem(HERE, "FACTORS", dict(FACTORS)),
+    "a function": lambda patch: patch.setitem(HERE, "forty", lambda size: x_of(size)),
+    "its code": lambda patch: patch.setattr(forty, "__code__", (lambda size: 41.0 * size).__code__),
+    "in a module": lambda patch: patch.setattr(torch, "relu", torch.sigmoid),
+    "a module": lambda patch: patch.setitem(HERE, "torch", types.SimpleNamespace(**vars(torch))),
+    "Python's own": lambda patch: patch.setattr(builtins, "len", lambda names: 7),
+    "an unread name": lambda patch: patch.setitem(HERE, "OTHER", 1),
+}
+HERE = globals()
+
+
+def x_of(size: int) -> float:
+    """Another function's answer."""
+    return size + 1.0
+
+
+@pytest.fixture(scope="module")
+def made_of_globals() -> tuple[Global, Trace]:
+    """A module, and a trace of its forward."""
+    module = Global()
+    return module, traced(module)
+
+
+@pytest.mark.parametrize("change", GLOBALS.values(), ids=GLOBALS)
+def test_what_changed_among_globals_is_seen(
+    made_of_globals: tuple[Global, Trace], change: Callable[[pytest.MonkeyPatch], object]
+) -> None:
+    """The guards hold where all of them asked anew do; undone, all holds again."""
+    module, build = made_of_globals
+    check = build.check()
+    assert [check((module, X), {}) for _ in range(3)] == [True] * 3
+    assert check.others.asked == 1
+    with pytest.MonkeyPatch.context() as patch:
+        change(patch)
+        holds = check((module, X), {})
+        assert holds == asked_anew(build, module)
+        if holds:
+            assert_same(build.call(module, X), module.forward(X))
+    assert check((module, X), {})
+
+
+def test_most_changes_of_globals_end_a_build(made_of_globals: tuple[Global, Trace]) -> None:
+    """What these tests compare with is not blind itself: all but what is as it was."""
+    kept = []
+    for name, change in GLOBALS.items():
+        with pytest.MonkeyPatch.context() as patch:
+            change(patch)
+            if asked_anew(made_of_globals[1], made_of_globals[0]):
+                kept.append(name)
+    assert kept == ["an equal number", "an equal tuple", "an equal dict", "an unread name"]
+
+
+def test_globals_are_compared_where_no_argument_is_read() -> None:
+    """For a function of tensors alone; the dict of an instance is not looked at."""
+
+    def shifted(x: Tensor) -> Tensor:
+        return x * FACTORS["one"]
+
+    build = trace(shifted, (X,), {}, as_written, tag="test")
+    check = build.check()
+    assert [check((X,), {}) for _ in range(3)] == [True] * 3
+    assert check.others.asked == 1
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(FACTORS, "one", 4.0)
+        assert not check((X,), {})
+    assert check((X,), {})
+    assert check.others.asked == 2
+
+
+def test_torch_s_state_is_asked_at_each_call(made_of_globals: tuple[Global, Trace]) -> None:
+    """What Dynamo guards of it, and the key does not hold."""
+    module, build = made_of_globals
+    check = build.check()
+    assert [check((module, X), {}) for _ in range(2)] == [True] * 2
+    for setting in ("allow_bf16_reduced_precision_reduction", "allow_fp16_reduced_precision_reduction"):
+        before = getattr(torch.backends.cuda.matmul, setting)
+        try:
+            setattr(torch.backends.cuda.matmul, setting, not before)
+            assert not check((module, X), {})
+            assert not asked_anew(build, module)
+        finally:
+            setattr(torch.backends.cuda.matmul, setting, before)
+    assert check((module, X), {})
+    assert check.others.asked == 1
 
 
 def test_grad_mode_is_asked_at_each_call(made: tuple[Model, Trace]) -> None:
@@ -398,8 +507,9 @@ class Manager:
         self.check = lambda names: True
 
     def get_leaf_guards(self) -> list[Any]:
-        """Of classes by these names."""
-        return [type(name, (), {"verbose_code_parts": lambda self: []})() for name in self.leaves]
+        """Of classes by these names, behind which may stand what they say."""
+        parts = [leaf.partition(" ")[::2] for leaf in self.leaves]
+        return [type(name, (), {"verbose_code_parts": lambda self, text=text: [text]})() for name, text in parts]
 
     def get_accessors(self) -> list[Any]:
         """As their texts."""
@@ -471,3 +581,65 @@ def test_what_is_not_known_is_asked_at_each_call(own: Any, known: bool) -> None:
 def test_guards_that_cannot_be_told_apart_are_asked_at_each_call(root: Any, others: Any) -> None:
     """There must be one argument, and the other guards must be all others."""
     assert instance_guards(root, others, (lambda x, y: x).__code__) is None
+
+
+STATE = Manager(("GLOBAL_STATE",))
+GLOBAL = "DictGetItemGuardAccessor__'SHIFT'"
+
+
+def of_globals(*leaves: str, **below: Any) -> Manager:
+    """The root of guards on one global name."""
+    return Manager(("GLOBAL_STATE",), GlobalsGuardAccessor=Manager(**{GLOBAL: Manager(leaves, **below)}))
+
+
+def test_what_is_known_of_globals_is_a_tree() -> None:
+    """With a question about what is no name's, which is asked of no names."""
+    found = global_guards(of_globals("EQUALS_MATCH"), of_globals("EQUALS_MATCH"), STATE)
+    assert found is not None
+    assert found.tree == ("", (("k", "SHIFT", ("=", ())),))
+    assert found.state()
+    nothing = global_guards(STATE, STATE, STATE)
+    assert nothing is not None
+    assert nothing.tree == ("", ())
+
+
+@pytest.mark.parametrize(
+    ("root", "others", "state"),
+    [
+        (of_globals("LAMBDA_GUARD"), of_globals("LAMBDA_GUARD"), STATE),
+        (of_globals("EQUALS_MATCH", GradGuardAccessor=Manager()),) * 2 + (STATE,),
+        (of_globals("ID_MATCH"), of_globals("EQUALS_MATCH"), STATE),
+        (of_globals(), of_globals(), Manager()),
+        (of_globals(), of_globals(), Manager(("GLOBAL_STATE", "DUAL_LEVEL_MATCH"))),
+        (of_globals(), of_globals(), of_globals()),
+        (Manager(("LAMBDA_GUARD",)),) * 3,
+        (Manager(ClosureGuardAccessor=Manager()),) * 2 + (Manager(),),
+        (of_globals(), of_globals(), object()),
+    ],
+)
+def test_guards_on_globals_that_are_not_known_are_asked_at_each_call(root: Any, others: Any, state: Any) -> None:
+    """Kinds of guards and ways on; the others must be all but the locals, and the state all that reads no name."""
+    assert global_guards(root, others, state) is None
+
+
+def test_a_state_is_asked_faster_only_where_it_is_the_one_of_the_guards() -> None:
+    """And where they are all known, and no mode of functions was on."""
+    now: Any = GlobalStateGuard()
+    text = f"GLOBAL_STATE ___check_global_state() against {now.__getstate__()}  # a place"
+    known = Manager((text, "TORCH_FUNCTION_MODE_STACK"))
+    assert fast(known)
+    assert not fast(Manager((text,)))
+    assert not fast(Manager((text, "TORCH_FUNCTION_MODE_STACK", "DUAL_LEVEL_MATCH")))
+    assert not fast(Manager(("GLOBAL_STATE against nothing", "TORCH_FUNCTION_MODE_STACK")))
+    with torch.no_grad():
+        assert not fast(known)
+    with torch.device("cpu"):
+        assert not fast(known)
+
+
+def fast(state: Any) -> bool:
+    """Whether Dynamo's own guards are not what is asked."""
+    state.check = lambda names: False
+    found = global_guards(state, state, state)
+    assert found is not None
+    return found.state()

@@ -27,7 +27,7 @@ from ..guards.guard import Guard, only_where
 from ..guards.object_guard import PlaceGuard, holds_and
 
 if TYPE_CHECKING:  # Dynamo and Inductor take seconds to import, which is for the first build to pay
-    from ..guards.instance_guards import InstanceGuards
+    from ..guards.instance_guards import GlobalGuards, InstanceGuards
     from .code import Code
 
 __all__ = ["GRAPH", "PLAIN_TYPES", "Build", "NoBuild", "Trace", "same_closure"]
@@ -54,6 +54,8 @@ class Trace:
     """On what Dynamo's guards leave out of the objects that they look at."""
     instance_guards: InstanceGuards | None = None
     """Of those that a key does not imply, what they read of a method's instance; None where that is not known."""
+    global_guards: GlobalGuards | None = None
+    """Of the same, what they read of globals; None where that is not known."""
 
     def accepts(self, scope: Mapping[str, Any]) -> tuple[str, ...]:
         """Why this may not serve a call, by all of its guards; empty where it may.
@@ -120,9 +122,19 @@ class Trace:
         if native.in_use is None or (frame is not None and (own is None or self.place_guards)):
             return hold
         in_c: Callable[[tuple[Any, ...], Mapping[str, Any]], bool] = (
-            native.in_use.GuardSet(checks, unimplied)
+            native.in_use.GuardSet(checks, self._on_globals(unimplied))
             if own is None or frame is None
-            else native.in_use.GuardSet(checks, own.others, hold, own.tree, own.place, own.state)
+            else native.in_use.GuardSet(checks, self._on_globals(own.others), hold, own.tree, own.place, own.state)
+        )
+        return in_c
+
+    def _on_globals(self, others: Callable[[Mapping[str, Any]], bool]) -> Callable[[Mapping[str, Any]], bool]:
+        """Guards that read no local name, as C asks them: by what they read of globals, if that is known."""
+        read = self.global_guards
+        if read is None:
+            return others
+        in_c: Callable[[Mapping[str, Any]], bool] = native.in_use.GlobalGuards(
+            others, read.state, self.function.__globals__, read.tree
         )
         return in_c
 

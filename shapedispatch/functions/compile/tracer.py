@@ -42,7 +42,7 @@ from ..guards.guard_filter import (
     tracing_guards,
     tracing_hidden,
 )
-from ..guards.instance_guards import instance_guards, managers_kept
+from ..guards.instance_guards import global_guards, instance_guards, managers_kept
 from ..guards.object_guard import place_guards, registration_guards
 from .build import GRAPH, Trace
 from .graph import called, effects_of, forget_fakes, nodes, say_nothing_donated, unguarded_reads
@@ -134,6 +134,7 @@ class Session:
                 raise Replaced(f"while it was compiled, {changed}")
         self.made.append(True)
         code, manager = entries[0]
+        others, state = (kept.root for kept in self.managers[1:3])
         _shorten(code, self.fn.__globals__, self.compiled)
         return Trace(
             call=with_code(self.fn, code),
@@ -146,7 +147,8 @@ class Session:
             unimplied=manager.root.check,
             locals=frozenset(self.locals_kept),
             place_guards=self.place_guards,
-            instance_guards=instance_guards(manager.root, self.managers[1].root, self.fn.__code__),
+            instance_guards=instance_guards(manager.root, others, self.fn.__code__),
+            global_guards=global_guards(manager.root, others, state),
         )
 
     def _raise_if_unguarded(self) -> None:

@@ -1,8 +1,8 @@
-"""What Dynamo's guards read of a method's instance, as a tree that C can follow, and the guards that are left without.
+"""What Dynamo's guards read of a method's instance and of globals, as trees that C can follow, and what is left.
 
-A hit need not ask the former again while nothing of what they read has changed, which C sees for each instance
-(`hit/csrc/instance_record.c`). Dynamo's guards are a tree themselves: whatever in it is not known here, of this or a
-later release, means that they are asked at each hit.
+A hit need not ask them again while nothing of what they read has changed, which C sees: for each instance
+(`hit/csrc/instance_record.c`), and for the globals (`hit/csrc/global_record.c`). Dynamo's guards are a tree themselves:
+whatever in it is not known here, of this or a later release, means that they are asked at each hit.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import contextlib
 import functools
+import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,10 +18,18 @@ from types import CodeType
 from typing import Any, TypeAlias
 
 import torch
-from torch._C._dynamo.guards import TensorGuards
+from torch._C._dynamo.guards import GlobalStateGuard, TensorGuards
 from torch._dynamo.guards import CheckFunctionManager, GuardBuilder
 
-__all__ = ["InstanceGuards", "Tree", "dispatcher_state", "instance_guards", "managers_kept"]
+__all__ = [
+    "GlobalGuards",
+    "InstanceGuards",
+    "Tree",
+    "dispatcher_state",
+    "global_guards",
+    "instance_guards",
+    "managers_kept",
+]
 
 Tree: TypeAlias = tuple[str, tuple[tuple[str, Any, "Tree"], ...]]
 """What is read of a value beside its type and which it is, see `_READ`; and the ways on: kind, key, what is there."""
@@ -80,6 +89,14 @@ class InstanceGuards:
     state: Callable[[], Callable[[], bool]] = dispatcher_state
 
 
+@dataclass(frozen=True, slots=True)
+class GlobalGuards:
+    """What guards that read no local name read of the globals, and a question: whether those hold that read no name."""
+
+    tree: Tree
+    state: Callable[[], bool]
+
+
 def instance_guards(root: Any, others: Any, code: CodeType) -> InstanceGuards | None:
     """Of Dynamo's root manager, if its guards read one argument; None where they read more, or what C cannot look at.
 
@@ -99,12 +116,54 @@ def instance_guards(root: Any, others: Any, code: CodeType) -> InstanceGuards | 
         return None
 
 
+def global_guards(root: Any, others: Any, state: Any) -> GlobalGuards | None:
+    """Of Dynamo's root manager, if it is known what its guards read of globals; None where not, or where it is nothing.
+
+    ``others`` is the root of the guards that read no local name; ``state``, of those that read none at all.
+    """
+    try:
+        below = list(_below(others))
+        known = _kinds(others) <= _OF_NO_LOCAL and not others.get_epilogue_lambda_guards()
+        alone = _texts(state) == _texts(others) and not any(_below(state)) and not state.get_epilogue_lambda_guards()
+        if (
+            not known
+            or not alone
+            or not _is_all_but_locals(root, others)
+            or any(way != "Globals" for (way, _), _ in below)
+        ):
+            return None
+        tree = _tree(below[0][1]) if below else ("", ())
+        return GlobalGuards(tree, _torch_state(state) or functools.partial(state.check, {}))
+    except (_Unknown, AttributeError):
+        return None
+
+
+def _torch_state(state: Any) -> Callable[[], bool] | None:
+    """A question that is asked faster than these guards and says the same of each call that has a key, if there is one.
+
+    A call in a mode of functions has none.
+    """
+    if _kinds(state) != {"GLOBAL_STATE", "TORCH_FUNCTION_MODE_STACK"} or torch._C._len_torch_function_stack() != 0:
+        return None
+    now: Any = GlobalStateGuard()
+    texts = [text for kind, parts in _texts(state) for text in parts if kind == "GLOBAL_STATE"]
+    asked: Callable[[], bool] = now.check
+    return asked if [_noted(text) for text in texts] == [json.loads(now.__getstate__())] else None
+
+
+def _noted(text: str) -> Any:
+    """The state that a guard says it compares with."""
+    with contextlib.suppress(ValueError):
+        return json.JSONDecoder().raw_decode("".join(text.partition("{")[1:]))[0]
+    return None
+
+
 @contextlib.contextmanager
 def managers_kept(tracing: Callable[[], bool], kept: list[Any], compared: list[Any]) -> Iterator[None]:
     """Keep the managers of guards that Dynamo makes in a thread that is ``tracing``, and what they compare by identity.
 
-    Where guards are filtered it makes two: of all, then of those that are left. The others of `instance_guards` are
-    made between them.
+    Where guards are filtered it makes two: of all, then of those that are left. The others of `instance_guards`, and
+    those of them that read no name, are made between them.
     """
     maker: Any = CheckFunctionManager
     original = maker.build_guards
@@ -116,7 +175,8 @@ def managers_kept(tracing: Callable[[], bool], kept: list[Any], compared: list[A
             args[0].extend(_on_shadows(args[0]))
         elif kept:
             without_locals = [guard for guard in args[0] if re.search(r"\bL\[", guard.name) is None]
-            kept.append(original(checks, without_locals, *args[1:], **kwargs)[1])
+            without_names = [guard for guard in without_locals if not guard.name]
+            kept.extend(original(checks, some, *args[1:], **kwargs)[1] for some in (without_locals, without_names))
         built = original(checks, *args, **kwargs)
         kept.append(built[1])
         compared.extend(one for reference in checks._weakrefs.values() if (one := reference()) is not None)

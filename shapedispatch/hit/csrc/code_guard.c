@@ -186,7 +186,7 @@ static PyTypeObject CodeGuardType = {
 
 /* ------------------------------------------------------------------------------------------- all guards of one build */
 
-enum { RECORD_BITS = 6, MOST_RECORDS = 1024, LONGEST_WAIT = 256, STATES_BEFORE_ANOTHER = 16 };
+enum { RECORD_BITS = 6, MOST_RECORDS = 1024, STATES_BEFORE_ANOTHER = 16 };
 
 typedef struct {
     PyObject_HEAD
@@ -375,6 +375,7 @@ static PyObject *guard_set_new(PyTypeObject *type, PyObject *args, PyObject *kwa
 static PyMemberDef guard_set_members[] = {
     {"records", Py_T_INT, offsetof(GuardSet, count), Py_READONLY, "of how many instances a verdict is remembered"},
     {"asked", Py_T_UINT, offsetof(GuardSet, asked), Py_READONLY, "how often all guards were asked"},
+    {"others", Py_T_OBJECT_EX, offsetof(GuardSet, others), Py_READONLY, "all guards but those on the instance"},
     {NULL, 0, 0, 0, NULL},
 };
 
