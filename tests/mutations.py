@@ -22,6 +22,7 @@ CODE = "tests/functions/test_code_guard.py"
 SET = "tests/hit/test_guard_set.py"
 NAMED = "tests/hit/test_global_guards.py"
 CALL = "tests/hit/test_call.py"
+SYMBOLS = "tests/hit/test_symbols.py"
 WATCHERS = sys.version_info >= (3, 12)
 
 
@@ -100,6 +101,13 @@ MUTATIONS = (
     Mutation(FILTER, "not alone or not _is_all_but_locals(root, others) or", "not alone or"),
     Mutation(FILTER, "if [_noted(text) for text in texts] == [json.loads(now.__getstate__())] else None", ""),
     Mutation(FILTER, "or torch._C._len_torch_function_stack() != 0:", ":"),
+    # The state around a call, asked of torch's libraries.
+    Mutation("hit/symbols.py", "if _agree(name, read, given[name])]", "]", (SYMBOLS,)),
+    Mutation("hit/symbols.py", "return found == (", "return True or (", (SYMBOLS,)),
+    Mutation("hit/symbols.py", "and found < _MOST_NUMBERS", "", (SYMBOLS,)),
+    Mutation("hit/symbols.py", "            if keys.any_autocast():\n", "            if True:\n", (SYMBOLS,)),
+    Mutation("hit/native.py", '[] if private.newer("torch") else ', "", (SYMBOLS,)),
+    Mutation("hit/csrc/torch_questions.c", "return ends[0] != ends[1];", "return ends == NULL;", (SYMBOLS,)),
     # Classes and functions that were traced.
     Mutation(
         ALL, "all_live(guard) && classes_unchanged(guard) && ", "(classes_unchanged(guard) | 1) && ", (GUARDS, CODE)

@@ -26,6 +26,7 @@ from .. import private
 from ..keys import key as keys
 from ..settings.resolve import settings
 from .fast_path import FastPath
+from .symbols import agreeing
 from .watchers import watchers_are_reliable
 
 __all__ = ["CudaLauncher", "cuda_launcher", "fast_path", "module", "reason"]
@@ -135,6 +136,7 @@ def bind(module: Any) -> str | None:
         return f"torch {torch.__version__} has dtypes that the C module cannot tell from each other"
     module.calibrate(samples)
     module.compare_memory(_unlike())
+    module.use_symbols([] if private.newer("torch") else agreeing(module.read_symbol))
     use_watchers(module)
     return None
 

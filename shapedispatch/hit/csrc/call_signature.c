@@ -95,6 +95,14 @@ static int take_word(PyObject *answer, uint64_t *word)
     return supported;
 }
 
+static int word_from(const Probe *probe, uint64_t *word)
+{
+    if (probe->symbol == NULL)
+        return take_word(ask(probe), word);
+    *word = probe->symbol->read(probe->symbol);
+    return 1;
+}
+
 static int push_answer(CallSignature *sig, PyObject *answer)
 {
     uint64_t word;
@@ -113,7 +121,7 @@ static int no_modes_on(void)
 {
     uint64_t word;
     for (int i = 0; i < torch.no_modes.count; i++)
-        if (!take_word(ask(&torch.no_modes.probes[i]), &word) || word != 0)
+        if (!word_from(&torch.no_modes.probes[i], &word) || word != 0)
             return 0;
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(torch.hook_tables); i++)
         if (PyDict_Size(PyTuple_GET_ITEM(torch.hook_tables, i)) != 0)
@@ -149,15 +157,16 @@ static int sign_determinism(CallSignature *sig)
 static int sign_switch(CallSignature *sig, const Probe *probe, int (*sign_details)(CallSignature *))
 {
     uint64_t on;
-    return take_word(ask(probe), &on) && push(sig, on) && (on == 0 || sign_details(sig));
+    return word_from(probe, &on) && push(sig, on) && (on == 0 || sign_details(sig));
 }
 
 static int sign_ambient(CallSignature *sig)
 {
     if (!no_modes_on())
         return 0;
+    uint64_t word;
     for (int i = 0; i < torch.keyed.count; i++)
-        if (!push_answer(sig, ask(&torch.keyed.probes[i])))
+        if (!word_from(&torch.keyed.probes[i], &word) || !push(sig, word))
             return 0;
     return sign_switch(sig, &torch.any_autocast, sign_autocast)
         && sign_switch(sig, &torch.deterministic, sign_determinism);

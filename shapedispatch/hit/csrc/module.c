@@ -10,8 +10,8 @@
  * same call. It gets one only where the Python path has found that slot, so a call that Python would refuse has none.
  *
  * Only Python's headers are used. What torch offers without headers is the DLPack exchange API (a table of C functions
- * in a capsule), the C shim of compiled models and the C functions behind its Python functions and attributes, which
- * are called directly.
+ * in a capsule), the C shim of compiled models, the C functions behind its Python functions and attributes, which are
+ * called directly, and a few functions of its libraries by what the linker calls them.
  *
  * One translation unit, in files that each stand on those before: so the compiler sees a hit whole.
  *
@@ -28,6 +28,7 @@
 #endif
 
 #include "cpython_api.c"
+#include "torch_questions.c"
 #include "torch_api.c"
 #include "tensor_view.c"
 #include "call_signature.c"
@@ -75,6 +76,8 @@ static PyObject *sign_value_here(PyObject *Py_UNUSED(module), PyObject *value)
 
 static PyMethodDef functions[] = {
     {"bind", bind, METH_O, bind_doc},
+    {"read_symbol", read_symbol, METH_VARARGS, read_symbol_doc},
+    {"use_symbols", use_symbols, METH_O, use_symbols_doc},
     {"calibrate", calibrate, METH_O, calibrate_doc},
     {"compare_memory", compare_memory, METH_O, compare_memory_doc},
     {"asks_shim", asks_shim, METH_NOARGS, asks_shim_doc},

@@ -37,28 +37,6 @@ typedef struct {
 
 /* --------------------------------------------------------------------------------------------- what torch has given */
 
-/* A question to torch. Where it is a C function without arguments it is called directly, past Python's call. */
-typedef struct {
-    PyObject *question;                 /* a tuple: the function, then its arguments */
-    PyCFunction direct;
-    PyObject *self;
-} Probe;
-
-static PyObject *ask(const Probe *probe)
-{
-    if (probe->direct != NULL)
-        return probe->direct(probe->self, NULL);
-    PyObject *const *parts = &PyTuple_GET_ITEM(probe->question, 0);
-    return PyObject_Vectorcall(parts[0], parts + 1, (size_t)PyTuple_GET_SIZE(probe->question) - 1, NULL);
-}
-
-enum { MOST_PROBES = 16 };
-
-typedef struct {
-    int count;
-    Probe probes[MOST_PROBES];
-} Probes;
-
 /* Bound once, for the process, and never let go. */
 static struct {
     const Exchange *exchange;
@@ -142,39 +120,6 @@ static int take_attribute(PyObject *value, const char *name, void *place)
     return 1;
 }
 
-static int is_tuple_of_some(PyObject *value, const char *name)
-{
-    return (PyTuple_CheckExact(value) && PyTuple_GET_SIZE(value) > 0)
-        || PyErr_Format(PyExc_TypeError, "%s is no tuple, or an empty one", name) != NULL;
-}
-
-static int take_question(PyObject *question, const char *name, void *place)
-{
-    Probe *probe = place;
-    if (!is_tuple_of_some(question, name))
-        return 0;
-    Py_XSETREF(probe->question, Py_NewRef(question));
-    PyObject *function = PyTuple_GET_ITEM(question, 0);
-    int direct = PyTuple_GET_SIZE(question) == 1 && PyCFunction_CheckExact(function)
-        && PyCFunction_GET_FLAGS(function) == METH_NOARGS;
-    probe->direct = direct ? PyCFunction_GET_FUNCTION(function) : NULL;
-    probe->self = direct ? PyCFunction_GET_SELF(function) : NULL;
-    return 1;
-}
-
-static int take_questions(PyObject *value, const char *name, void *place)
-{
-    Probes *probes = place;
-    if (!is_tuple_of_some(value, name))
-        return 0;
-    probes->count = 0;
-    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(value) && i < MOST_PROBES; i++, probes->count++)
-        if (!take_question(PyTuple_GET_ITEM(value, i), name, &probes->probes[i]))
-            return 0;
-    return probes->count == PyTuple_GET_SIZE(value)
-        || PyErr_Format(PyExc_TypeError, "%s holds more than %d questions", name, MOST_PROBES) != NULL;
-}
-
 static int take_exchange(PyObject *value, const char *Py_UNUSED(name), void *place)
 {
     const Exchange *exchange = PyCapsule_GetPointer(value, "dlpack_exchange_api");
@@ -239,6 +184,42 @@ static PyObject *bind(PyObject *Py_UNUSED(module), PyObject *names)
             return PyErr_Format(PyExc_TypeError, "%s is not given", taken[i].name);
         if (!taken[i].take(value, taken[i].name, taken[i].place))
             return NULL;
+    }
+    Py_RETURN_NONE;
+}
+
+PyDoc_STRVAR(use_symbols_doc, "use_symbols(asked, /)\n--\n\n"
+    "Ask functions of torch's libraries in place of questions: all that are asked so, as (question, name, argument).");
+
+static void use_symbol(Probe *probes, int count, PyObject *question, const Symbol *symbol)
+{
+    for (int i = 0; i < count; i++)
+        if (question == NULL || PyObject_RichCompareBool(probes[i].question, question, Py_EQ) == 1)
+            probes[i].symbol = symbol;
+}
+
+static void use_symbol_everywhere(PyObject *question, const Symbol *symbol)
+{
+    use_symbol(torch.no_modes.probes, torch.no_modes.count, question, symbol);
+    use_symbol(torch.keyed.probes, torch.keyed.count, question, symbol);
+    use_symbol(&torch.any_autocast, 1, question, symbol);
+    use_symbol(&torch.deterministic, 1, question, symbol);
+}
+
+static PyObject *use_symbols(PyObject *Py_UNUSED(module), PyObject *asked)
+{
+    PyObject *question, *name;
+    unsigned long long argument;
+    if (!PyList_CheckExact(asked) || torch.exchange == NULL)
+        return PyErr_Format(PyExc_TypeError, "use_symbols takes a list, after bind");
+    use_symbol_everywhere(NULL, NULL);
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(asked); i++) {
+        if (!PyArg_ParseTuple(PyList_GET_ITEM(asked, i), "O!UK", &PyTuple_Type, &question, &name, &argument))
+            return NULL;
+        const Symbol *symbol = symbol_named(name, argument);
+        if (PyErr_Occurred())
+            return NULL;
+        use_symbol_everywhere(question, symbol);
     }
     Py_RETURN_NONE;
 }
@@ -344,13 +325,8 @@ static int tells_all(const char *impl, const View *view)
 
 static int find_requires_grad(void)
 {
-    void *function = NULL;
-#ifdef __linux__
-    void *library = dlopen("libc10.so", RTLD_LAZY | RTLD_NOLOAD);
-    function = library == NULL ? NULL : dlsym(library, "_ZNK3c1010TensorImpl13requires_gradEv");
-#endif
-    memcpy(&memory.requires_grad, &function, sizeof function);
-    return function != NULL;
+    memory.requires_grad = (_Bool (*)(const void *))torch_symbol(C10, "_ZNK3c1010TensorImpl13requires_gradEv");
+    return memory.requires_grad != NULL;
 }
 
 /* By the first tensor, all of whose sizes stand inside. */

@@ -1,0 +1,225 @@
+/*
+ * Questions to torch about the state around a call, each of them a Python function's, and how they are asked.
+ *
+ * What such a function does is done by one of torch's libraries, which answers in a few nanoseconds what Python's function
+ * takes twenty to a hundred for. It is found by what the linker calls it: that says what it takes, and nothing of what it
+ * returns. So hit/symbols.py tries each beside Python's function, on releases of torch that are known, before it is asked
+ * at a hit.
+ */
+
+/* ------------------------------------------------------------------------------------- functions of torch's libraries */
+
+typedef void (*LinkedFunction)(void);
+
+static LinkedFunction torch_symbol(const char *library, const char *name)
+{
+    LinkedFunction function = NULL;
+#ifdef __linux__
+    void *opened = dlopen(library, RTLD_LAZY | RTLD_NOLOAD), *found = opened == NULL ? NULL : dlsym(opened, name);
+    memcpy(&function, &found, sizeof function);
+#else
+    (void)library;
+    (void)name;
+#endif
+    return function;
+}
+
+typedef struct Symbol {
+    const char *name, *library, *linked;
+    uint64_t (*read)(const struct Symbol *symbol);
+    const char *backend;                /* of what a precision is asked for */
+    LinkedFunction function;
+    uint64_t argument;                  /* as hit/symbols.py gives it */
+    int codes[2];                       /* of the backend and of matrix products */
+} Symbol;
+
+static uint64_t read_flag(const Symbol *symbol)
+{
+    return ((_Bool (*)(void))symbol->function)();
+}
+
+static uint64_t read_count(const Symbol *symbol)
+{
+    return (uint64_t)((int64_t (*)(void))symbol->function)();
+}
+
+static uint64_t read_number(const Symbol *symbol)
+{
+    return (uint64_t)((int (*)(void))symbol->function)();
+}
+
+static uint64_t read_code(const Symbol *symbol)
+{
+    return (uint64_t)((int8_t (*)(void))symbol->function)();
+}
+
+/* Whether not all of a dispatch-key set is left out. */
+static uint64_t read_set(const Symbol *symbol)
+{
+    return !((_Bool (*)(uint64_t))symbol->function)(symbol->argument);
+}
+
+/* Of a reference to a smart pointer: it begins with the pointer. */
+static uint64_t read_is_set(const Symbol *symbol)
+{
+    return *((void *const *(*)(void))symbol->function)() != NULL;
+}
+
+/* Of a reference to a vector: it begins with where its items begin and end. */
+static uint64_t read_is_filled(const Symbol *symbol)
+{
+    void *const *ends = ((void *const *(*)(void))symbol->function)();
+    return ends[0] != ends[1];
+}
+
+/* -------------------------------------------------------------------------------------------------- settings of torch */
+
+#define C10 "libc10.so"
+#define ATEN "libtorch_cpu.so"
+#define TEXT "NSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEE"
+
+/* A short text as libstdc++ has it, which the libraries are built with. */
+typedef struct {
+    const char *letters;
+    size_t length;
+    char inside[16];
+} Text;
+
+static void *(*settings_of_torch)(void);
+
+static uint64_t read_setting(const Symbol *symbol)
+{
+    return ((_Bool (*)(void *))symbol->function)(settings_of_torch());
+}
+
+static uint64_t read_precision(const Symbol *symbol)
+{
+    return (uint64_t)((int (*)(void *, int, int))symbol->function)(settings_of_torch(), symbol->codes[0], symbol->codes[1]);
+}
+
+static int code_of(const char *name, const char *linked, int *code)
+{
+    Text text = {name, strlen(name), ""};
+    int (*ask)(const Text *) = (int (*)(const Text *))torch_symbol(ATEN, linked);
+    *code = ask == NULL ? 0 : ask(&text);
+    return ask != NULL;
+}
+
+/* Torch's own codes for what Python names. It knows these names: Python was answered before. */
+static int find_settings(Symbol *symbol)
+{
+    settings_of_torch = (void *(*)(void))torch_symbol(ATEN, "_ZN2at13globalContextEv");
+    return settings_of_torch != NULL && (symbol->backend == NULL
+        || (code_of(symbol->backend, "_ZN2at11str2backendERK" TEXT, &symbol->codes[0])
+            && code_of("matmul", "_ZN2at6str2opERK" TEXT, &symbol->codes[1])));
+}
+
+/* ------------------------------------------------------------------------------------------------------ all of them */
+
+#define PRECISION "_ZNK2at7Context16float32PrecisionENS_14Float32BackendENS_9Float32OpE"
+#define SYMBOL(name, library, linked, read, backend) {name, library, linked, read, backend, NULL, 0, {0, 0}}
+
+static Symbol symbols[] = {
+    SYMBOL("function modes", ATEN, "_ZN2at4impl22PythonTorchFunctionTLS9stack_lenEv", read_count, NULL),
+    SYMBOL("dispatch modes", C10, "_ZN3c104impl20TorchDispatchModeTLS9stack_lenEv", read_count, NULL),
+    SYMBOL("transforms", ATEN, "_ZN2at9functorch20getDynamicLayerStackEv", read_is_filled, NULL),
+    SYMBOL("tracing", ATEN, "_ZN5torch3jit6tracer15getTracingStateEv", read_is_set, NULL),
+    SYMBOL("grad mode", C10, "_ZN3c108GradMode10is_enabledEv", read_flag, NULL),
+    SYMBOL("inference mode", C10, "_ZN3c1013InferenceMode10is_enabledEv", read_flag, NULL),
+    SYMBOL("autocast", C10, "_ZN3c104impl31tls_is_dispatch_keyset_excludedENS_14DispatchKeySetE", read_set, NULL),
+    SYMBOL("default dtype", C10, "_ZN3c1031get_default_dtype_as_scalartypeEv", read_code, NULL),
+    SYMBOL("threads", ATEN, "_ZN2at15get_num_threadsEv", read_number, NULL),
+    SYMBOL("determinism", ATEN, "_ZNK2at7Context23deterministicAlgorithmsEv", read_setting, NULL),
+    SYMBOL("precision of cuda", ATEN, PRECISION, read_precision, "cuda"),
+    SYMBOL("precision of mkldnn", ATEN, PRECISION, read_precision, "mkldnn"),
+};
+
+/* NULL where there is none, with or without an error. */
+static const Symbol *symbol_named(PyObject *name, uint64_t argument)
+{
+    for (size_t i = 0; i < sizeof symbols / sizeof *symbols; i++) {
+        Symbol *symbol = &symbols[i];
+        if (PyUnicode_CompareWithASCIIString(name, symbol->name) != 0)
+            continue;
+        if (symbol->function == NULL && find_settings(symbol))
+            symbol->function = torch_symbol(symbol->library, symbol->linked);
+        symbol->argument = argument;
+        return symbol->function == NULL ? NULL : symbol;
+    }
+    PyErr_Format(PyExc_ValueError, "there is no symbol %R", name);
+    return NULL;
+}
+
+PyDoc_STRVAR(read_symbol_doc, "read_symbol(name, argument, /)\n--\n\n"
+    "What the function of torch's libraries says now, as an integer; None where it is not there.");
+
+static PyObject *read_symbol(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    PyObject *name;
+    unsigned long long argument;
+    if (!PyArg_ParseTuple(args, "UK", &name, &argument))
+        return NULL;
+    const Symbol *symbol = symbol_named(name, argument);
+    if (symbol == NULL)
+        return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
+    return PyLong_FromUnsignedLongLong(symbol->read(symbol));
+}
+
+/* --------------------------------------------------------------------------------------------------------- questions */
+
+/* A question to torch. Where it is a C function without arguments it is called directly, past Python's call. */
+typedef struct {
+    PyObject *question;                 /* a tuple: the function, then its arguments */
+    PyCFunction direct;
+    PyObject *self;
+    const Symbol *symbol;               /* asked in its place, where it was found to say the same */
+} Probe;
+
+static PyObject *ask(const Probe *probe)
+{
+    if (probe->direct != NULL)
+        return probe->direct(probe->self, NULL);
+    PyObject *const *parts = &PyTuple_GET_ITEM(probe->question, 0);
+    return PyObject_Vectorcall(parts[0], parts + 1, (size_t)PyTuple_GET_SIZE(probe->question) - 1, NULL);
+}
+
+enum { MOST_PROBES = 16 };
+
+typedef struct {
+    int count;
+    Probe probes[MOST_PROBES];
+} Probes;
+
+static int is_tuple_of_some(PyObject *value, const char *name)
+{
+    return (PyTuple_CheckExact(value) && PyTuple_GET_SIZE(value) > 0)
+        || PyErr_Format(PyExc_TypeError, "%s is no tuple, or an empty one", name) != NULL;
+}
+
+static int take_question(PyObject *question, const char *name, void *place)
+{
+    Probe *probe = place;
+    if (!is_tuple_of_some(question, name))
+        return 0;
+    Py_XSETREF(probe->question, Py_NewRef(question));
+    PyObject *function = PyTuple_GET_ITEM(question, 0);
+    int direct = PyTuple_GET_SIZE(question) == 1 && PyCFunction_CheckExact(function)
+        && PyCFunction_GET_FLAGS(function) == METH_NOARGS;
+    probe->direct = direct ? PyCFunction_GET_FUNCTION(function) : NULL;
+    probe->self = direct ? PyCFunction_GET_SELF(function) : NULL;
+    probe->symbol = NULL;
+    return 1;
+}
+
+static int take_questions(PyObject *value, const char *name, void *place)
+{
+    Probes *probes = place;
+    if (!is_tuple_of_some(value, name))
+        return 0;
+    probes->count = 0;
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(value) && i < MOST_PROBES; i++, probes->count++)
+        if (!take_question(PyTuple_GET_ITEM(value, i), name, &probes->probes[i]))
+            return 0;
+    return probes->count == PyTuple_GET_SIZE(value)
+        || PyErr_Format(PyExc_TypeError, "%s holds more than %d questions", name, MOST_PROBES) != NULL;
+}

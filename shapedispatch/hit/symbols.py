@@ -1,0 +1,101 @@
+"""Whether functions of torch's libraries say what Python's functions say, found out by trying.
+
+Python's take twenty to a hundred nanoseconds for what they ask of those, and a hit asks a dozen. C finds those by what
+the linker calls them (`csrc/torch_questions.c`), which does not tell what they return.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
+from typing import Any, TypeAlias
+
+import torch
+
+from ..keys import key as keys
+
+__all__ = ["QUESTIONS", "Read", "agreeing"]
+
+Question: TypeAlias = tuple[Any, ...]
+"""A function of Python's, and what it is called with."""
+Read: TypeAlias = Callable[[str, int], int | None]
+"""What the function of a name answers, given a number where it takes one; None where there is no such function."""
+
+QUESTIONS: Mapping[str, Question] = MappingProxyType(
+    {
+        "function modes": (keys._function_modes,),
+        "dispatch modes": (keys._dispatch_modes,),
+        "transforms": (keys._functorch_level,),
+        "tracing": (keys._tracing,),
+        "grad mode": (keys._grad_mode,),
+        "inference mode": (keys._inference_mode,),
+        "autocast": (keys.any_autocast,),
+        "default dtype": (keys._default_dtype,),
+        "threads": (keys._threads,),
+        "determinism": (keys._deterministic,),
+        "precision of cuda": (keys._precision, "cuda", "matmul"),
+        "precision of mkldnn": (keys._precision, "mkldnn", "matmul"),
+    }
+)
+"""By what C calls the function that answers them."""
+
+_BY_NUMBER = frozenset({"default dtype", "precision of cuda", "precision of mkldnn"})
+"""What has a small number there, and a name in Python."""
+_MOST_NUMBERS = 128
+_DEVICES = (*keys._AUTOCAST_DEVICES, "privateuseone")
+
+
+@contextlib.contextmanager
+def _casting(device: str) -> Iterator[None]:
+    """Autocast for a device, in this thread; nothing where there is none."""
+    before = None
+    try:
+        with contextlib.suppress(RuntimeError):
+            before = torch.is_autocast_enabled(device)
+            torch.set_autocast_enabled(device, not before)
+        yield
+    finally:
+        if before is not None:
+            torch.set_autocast_enabled(device, before)
+
+
+_STATES: tuple[Callable[[], contextlib.AbstractContextManager[Any]], ...] = (
+    contextlib.nullcontext,
+    torch.no_grad,
+    torch.enable_grad,
+    torch.inference_mode,
+    lambda: torch.device("cpu"),
+    *(lambda device=device: _casting(device) for device in _DEVICES),  # type: ignore[misc]  # mypy guesses its type
+)
+"""States of this thread alone. What other threads would see is only compared as it is."""
+
+
+def agreeing(read: Read) -> list[tuple[Question, str, int]]:
+    """The questions that may be asked so, each with the function that answers it and what that is given."""
+    given = dict.fromkeys(QUESTIONS, 0) | {"autocast": _keys_of_autocast(read)}
+    names = list(QUESTIONS)
+    for state in _STATES:
+        with state():
+            names = [name for name in names if _agree(name, read, given[name])]
+    return [(QUESTIONS[name], name, given[name]) for name in names]
+
+
+def _agree(name: str, read: Read, given: int) -> bool:
+    """Whether both say the same now: a number, or whether there is anything."""
+    question = QUESTIONS[name]
+    said = question[0](*question[1:])  # first: where Python does not know a backend, C must not ask
+    found = read(name, given)
+    if found is None or name in _BY_NUMBER:
+        return found is not None and found < _MOST_NUMBERS
+    return found == (int(said) if isinstance(said, int) else said is not None)
+
+
+def _keys_of_autocast(read: Read) -> int:
+    """The dispatch keys that are left out while none of the devices casts that Python asks for: a word of bits."""
+    found, before = 0, [read("autocast", 1 << bit) for bit in range(64)]
+    for device in _DEVICES:
+        with _casting(device):
+            if keys.any_autocast():
+                found |= sum(1 << bit for bit in range(64) if read("autocast", 1 << bit) != before[bit])
+    return found
