@@ -100,6 +100,24 @@ OWNERS = {
     "_version": "torch.Tensor._version",
     "_weakrefs": "torch._dynamo.guards.CheckFunctionManager._weakrefs",
     "_wrapped_call_impl": "torch.nn.Module._wrapped_call_impl",
+    "_ZN2at11str2backendERKNSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEE": "torch.libtorch_cpu.at::str2backend",
+    "_ZN2at13globalContextEv": "torch.libtorch_cpu.at::globalContext",
+    "_ZN2at15get_num_threadsEv": "torch.libtorch_cpu.at::get_num_threads",
+    "_ZN2at4impl22PythonTorchFunctionTLS9stack_lenEv": "torch.libtorch_cpu.at::impl::PythonTorchFunctionTLS::stack_len",
+    "_ZN2at6str2opERKNSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEE": "torch.libtorch_cpu.at::str2op",
+    "_ZN2at9functorch20getDynamicLayerStackEv": "torch.libtorch_cpu.at::functorch::getDynamicLayerStack",
+    "_ZN3c1013InferenceMode10is_enabledEv": "torch.libc10.c10::InferenceMode::is_enabled",
+    "_ZN3c1031get_default_dtype_as_scalartypeEv": "torch.libc10.c10::get_default_dtype_as_scalartype",
+    "_ZN3c104impl20TorchDispatchModeTLS9stack_lenEv": "torch.libc10.c10::impl::TorchDispatchModeTLS::stack_len",
+    "_ZN3c104impl31tls_is_dispatch_keyset_excludedENS_14DispatchKeySetE": (
+        "torch.libc10.c10::impl::tls_is_dispatch_keyset_excluded"
+    ),
+    "_ZN3c108GradMode10is_enabledEv": "torch.libc10.c10::GradMode::is_enabled",
+    "_ZN5torch3jit6tracer15getTracingStateEv": "torch.libtorch_cpu.torch::jit::tracer::getTracingState",
+    "_ZNK2at7Context16float32PrecisionENS_14Float32BackendENS_9Float32OpE": (
+        "torch.libtorch_cpu.at::Context::float32Precision"
+    ),
+    "_ZNK2at7Context23deterministicAlgorithmsEv": "torch.libtorch_cpu.at::Context::deterministicAlgorithms",
     "_ZNK3c1010TensorImpl13requires_gradEv": "torch.libc10.c10::TensorImpl::requires_grad",
     **{
         f"_{done}_saved_tensors_default_hooks": f"torch._C._autograd._{done}_saved_tensors_default_hooks"
@@ -108,7 +126,7 @@ OWNERS = {
 }
 """What follows a colon is looked for in the text of the module before it."""
 
-SYMBOLS = {name: word for word, name in OWNERS.items() if ".libc10." in name}
+SYMBOLS = {name: word for word, name in OWNERS.items() if "::" in name}
 """Functions of torch's that are found by what the linker calls them."""
 
 HIDDEN = {"triton.compiler.compiler.CompiledKernel._run": "kernels/runtime/unload.py"}
@@ -128,6 +146,7 @@ C_NAMES = {
 """Words of the C code to CPython's names."""
 
 WITHOUT = {
+    **dict.fromkeys(SYMBOLS, "C asks Python's function for the same, which is slower."),
     "torch.libc10.c10::TensorImpl::requires_grad": "C asks torch's shim for the metadata of a module's tensors.",
     "torch.nn.Module._buffers": "A name that shadows what a module registers is not guarded.",
     "torch.nn.Module._call_impl": "The guard on a module's code looks at one function more.",
@@ -363,7 +382,8 @@ def is_there(name: str) -> bool:
         headers = Path(sysconfig.get_path("include"))
         return any(word in (file.name, *re.findall(r"\w+", _text(file))) for file in headers.rglob("*.h"))
     if name in SYMBOLS:
-        library = Path(str(importlib.import_module("torch").__file__)).parent / "lib" / "libc10.so"
+        file = f"{name.split('.')[1]}.so"
+        library = Path(str(importlib.import_module("torch").__file__)).parent / "lib" / file
         return hasattr(ctypes.CDLL(str(library)), SYMBOLS[name])
     module, _, word = name.partition(": ")
     if word:

@@ -76,7 +76,8 @@ static uint64_t read_is_filled(const Symbol *symbol)
 
 #define C10 "libc10.so"
 #define ATEN "libtorch_cpu.so"
-#define TEXT "NSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEE"
+#define BACKEND_OF "_ZN2at11str2backendERKNSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEE"
+#define OP_OF "_ZN2at6str2opERKNSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEE"
 
 /* A short text as libstdc++ has it, which the libraries are built with. */
 typedef struct {
@@ -110,8 +111,7 @@ static int find_settings(Symbol *symbol)
 {
     settings_of_torch = (void *(*)(void))torch_symbol(ATEN, "_ZN2at13globalContextEv");
     return settings_of_torch != NULL && (symbol->backend == NULL
-        || (code_of(symbol->backend, "_ZN2at11str2backendERK" TEXT, &symbol->codes[0])
-            && code_of("matmul", "_ZN2at6str2opERK" TEXT, &symbol->codes[1])));
+        || (code_of(symbol->backend, BACKEND_OF, &symbol->codes[0]) && code_of("matmul", OP_OF, &symbol->codes[1])));
 }
 
 /* ------------------------------------------------------------------------------------------------------ all of them */
