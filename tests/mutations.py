@@ -40,7 +40,7 @@ class Mutation:
 
 RECORD, TENSOR, ALL = "hit/csrc/instance_record.c", "hit/csrc/tensor_view.c", "hit/csrc/code_guard.c"
 FILTER = "functions/guards/instance_guards.py"
-NAMES = "hit/csrc/global_record.c"
+NAMES = "hit/csrc/skipped_guards.c"
 MUTATIONS = (
     # What dicts hold: attributes, parameters, buffers, submodules, hooks.
     Mutation(
@@ -117,6 +117,8 @@ MUTATIONS = (
     Mutation(FILTER, "args[0].extend(_on_shadows(args[0]))", "pass"),
     # Plain, which looks at the state now and then.
     Mutation("hit/call.py", "holds = self.look(args, kwargs)", "holds = True", (CALL,)),
+    Mutation(NAMES, "    counted->left--;\n", "", (CALL,)),
+    Mutation(NAMES, "if (counted->left <= 0 || ", "if (", (CALL,)),
 )
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ..backend import ALL, Candidate, Effects, Offer, OfferBuilder, OfferRequest
+from ..hit import native
 from ..hit.call import NowAndThen
 from ..hit.table import Table
 from ..keys.identity import candidates_identity, code_identity
@@ -296,7 +297,8 @@ class TorchFunction(CallSigner):
             return look
         if look.state:
             # Plain is right in every state, but what is fastest, and what may be timed, differs between them.
-            builder.candidates[0] = replace(builder.candidates[0], check=NowAndThen(look.check()))
+            check = NowAndThen(look.check()).fast_check(native.in_use)
+            builder.candidates[0] = replace(builder.candidates[0], check=check)
         return look.effects
 
     def _trace_of_build(self, call: BuildRequest, memory: Table, request: OfferRequest) -> Trace | None:

@@ -170,6 +170,9 @@ def all_hold(
     return check
 
 
+Check = Callable[[tuple[Any, ...], Mapping[str, Any]], bool]
+
+
 class NowAndThen:
     """The guards of what is right in every state: asked of one hit in `HITS_PER_CHECK`, at random.
 
@@ -177,23 +180,41 @@ class NowAndThen:
     again: the path in C hands such a call to Python. ``look`` asks them always.
     """
 
-    __slots__ = ("_doubted", "_gaps", "_left", "look")
+    __slots__ = ("_doubted", "_gaps", "_in_c", "_left", "look")
 
-    def __init__(self, look: Callable[[tuple[Any, ...], Mapping[str, Any]], bool]) -> None:
+    def __init__(self, look: Check) -> None:
         self.look = look
         self._gaps = random.Random(0)  # not at every n-th: calls that come in turns would be seen one alone
         self._left, self._doubted = 0, False
+        self._in_c: Any = None
+
+    def fast_check(self, c: Any) -> Check:
+        """The same, counted down in the C module, if that is given."""
+        if c is None:
+            return self
+        in_c: Check = c.Countdown(self._ask)
+        self._in_c = in_c
+        return in_c
 
     def __call__(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
         """Whether what was chosen may run this call without deciding again."""
         if self._left > 0:
             self._left -= 1
             return True
+        return self._ask(args, kwargs)
+
+    def _ask(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
         holds = self.look(args, kwargs)
         if holds or self._doubted:
-            self._left = self._gaps.randint(0, 2 * HITS_PER_CHECK)
+            self._wait(self._gaps.randint(0, 2 * HITS_PER_CHECK))
         self._doubted = not holds and not self._doubted
         return holds
+
+    def _wait(self, hits: int) -> None:
+        if self._in_c is None:
+            self._left = hits
+        else:
+            self._in_c.left = hits
 
 
 def past_wrappers(whole: Run, first: Run, found: Sequence[Run | None]) -> Run:

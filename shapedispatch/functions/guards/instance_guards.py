@@ -1,8 +1,8 @@
 """What Dynamo's guards read of a method's instance and of globals, as trees that C can follow, and what is left.
 
 A hit need not ask them again while nothing of what they read has changed, which C sees: for each instance
-(`hit/csrc/instance_record.c`), and for the globals (`hit/csrc/global_record.c`). Dynamo's guards are a tree themselves:
-whatever in it is not known here, of this or a later release, means that they are asked at each hit.
+(`hit/csrc/instance_record.c`), and for the globals (`hit/csrc/skipped_guards.c`). Dynamo's guards are a tree: whatever
+in it is not known here, of this or a later release, means that they are asked at each hit.
 """
 
 from __future__ import annotations

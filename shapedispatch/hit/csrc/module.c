@@ -35,7 +35,7 @@
 #include "signature_cache.c"
 #include "function_call.c"
 #include "instance_record.c"
-#include "global_record.c"
+#include "skipped_guards.c"
 #include "code_guard.c"
 #include "hook_watch.c"
 #include "kernel_signature.c"
@@ -129,7 +129,7 @@ PyMODINIT_FUNC PyInit__native(void)
     if (sizeof(void *) != sizeof(uint64_t))
         return PyErr_Format(PyExc_ImportError, "shapedispatch's C path is written for 64-bit processors");
     PyTypeObject *types[] = {&FastPathType, &CacheNodeType, &CudaLauncherType, &KeySchemaType, &CodeGuardType,
-        &GlobalGuardsType, &GuardSetType, &GridBoundType, &KernelObjectType, &KernelFastPathType};
+        &GlobalGuardsType, &CountdownType, &GuardSetType, &GridBoundType, &KernelObjectType, &KernelFastPathType};
     PyObject *module = intern_names() ? PyModule_Create(&definition) : NULL;
     for (size_t i = 0; module != NULL && i < sizeof types / sizeof *types; i++)
         if (PyModule_AddType(module, types[i]) < 0)     /* which readies it */

@@ -1,7 +1,7 @@
 /*
- * What a build's guards read of globals, as it was when they held: while each name leads to what it led to, they hold.
+ * Guards that most hits need not ask: those on globals, and those of what is right in every state.
  *
- * Names are looked up anew at each hit, from the globals on: a dict of globals changes all the time, by names that no
+ * The former hold while each name that they read leads to what it led to when they held. Names are looked up anew at each hit, from the globals on: a dict of globals changes all the time, by names that no
  * guard reads. Nothing but constants and code is held: each value is compared with what stands there now, as the guards
  * compare it, by address and type.
  */
@@ -208,4 +208,68 @@ static PyTypeObject GlobalGuardsType = {
     .tp_vectorcall_offset = offsetof(GlobalGuards, vectorcall),
     .tp_call = PyVectorcall_Call,
     .tp_members = global_guards_members,
+};
+
+/* ---------------------------------------------------------------------------- guards that are asked of some hits only */
+
+typedef struct {
+    PyObject_HEAD
+    vectorcallfunc vectorcall;
+    PyObject *ask;                      /* ask(args, kwargs): the guards; it says how many hits go without */
+    Py_ssize_t left;
+} Countdown;
+
+static PyObject *countdown_vectorcall(PyObject *self, PyObject *const *call, size_t flags, PyObject *names)
+{
+    Countdown *counted = (Countdown *)self;
+    if (counted->ask == NULL)           /* the collector has cleared it */
+        Py_RETURN_FALSE;
+    if (counted->left <= 0 || PyVectorcall_NARGS(flags) != 2 || names != NULL)
+        return PyObject_Vectorcall(counted->ask, call, flags, names);
+    counted->left--;
+    Py_RETURN_TRUE;
+}
+
+static int countdown_traverse(PyObject *self, visitproc visit, void *arg)
+{
+    return visit_references(REFERENCES((Countdown *)self, ask, ask), visit, arg);
+}
+
+static int countdown_clear(PyObject *self)
+{
+    clear_references(REFERENCES((Countdown *)self, ask, ask));
+    return 0;
+}
+
+static PyObject *countdown_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSED(kwargs))
+{
+    PyObject *ask;
+    if (!PyArg_ParseTuple(args, "O", &ask))
+        return NULL;
+    Countdown *counted = (Countdown *)type->tp_alloc(type, 0);
+    if (counted != NULL) {
+        counted->vectorcall = countdown_vectorcall;
+        counted->ask = Py_NewRef(ask);
+    }
+    return (PyObject *)counted;
+}
+
+static PyMemberDef countdown_members[] = {
+    {"left", Py_T_PYSSIZET, offsetof(Countdown, left), 0, "of how many hits the guards are not asked"},
+    {NULL, 0, 0, 0, NULL},
+};
+
+static PyTypeObject CountdownType = {
+    PyVarObject_HEAD_INIT(NULL, 0)
+    .tp_name = "shapedispatch.hit._native.Countdown",
+    .tp_doc = "Countdown(ask)\n--\n\nCalled as check(args, kwargs): True so many times as `left` says, then ask's.",
+    .tp_basicsize = sizeof(Countdown),
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL,
+    .tp_new = countdown_new,
+    .tp_dealloc = clear_and_free,
+    .tp_traverse = countdown_traverse,
+    .tp_clear = countdown_clear,
+    .tp_vectorcall_offset = offsetof(Countdown, vectorcall),
+    .tp_call = PyVectorcall_Call,
+    .tp_members = countdown_members,
 };
