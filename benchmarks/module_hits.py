@@ -7,8 +7,7 @@ build alone, asked in C. Bars: with plain chosen at most 1.5 µs a call more tha
 number of submodules; with exact chosen at most 0.30, 0.40 and 0.45 of torch.compile for RMSNorm, MLP and block; key and
 guards at most 1.5 µs, on Python 3.11 at most 60 ns for each further submodule.
 
-The floor of a ratio is what no dispatcher can leave out: Inductor's code, and Python's call of a module. The block's is
-above its bar.
+The floor of a ratio is what no dispatcher can leave out: Inductor's code, and Python's call of a module.
 
 A CPU's times are of one thread, as the system counts them: what other processes took of the core is not in them.
 """
