@@ -192,7 +192,7 @@ class NowAndThen:
         """The same, counted down in the C module, if that is given."""
         if c is None:
             return self
-        in_c: Check = c.Countdown(self._ask)
+        in_c: Check = c.Countdown(self._ask, self.look)
         self._in_c = in_c
         return in_c
 

@@ -36,6 +36,7 @@ def test_guards_of_what_is_right_in_every_state_are_asked_now_and_then(counted: 
     """At the first hit, then of about one in so many."""
     look = Look()
     check = counted(look)
+    assert check.look is look  # for who asks them always
     assert check((), {})
     assert look.asked == 1
     for _ in range(100 * HITS_PER_CHECK):

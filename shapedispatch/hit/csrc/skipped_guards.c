@@ -216,6 +216,7 @@ typedef struct {
     PyObject_HEAD
     vectorcallfunc vectorcall;
     PyObject *ask;                      /* ask(args, kwargs): the guards; it says how many hits go without */
+    PyObject *look;                     /* the guards themselves, for who asks them always */
     Py_ssize_t left;
 } Countdown;
 
@@ -232,37 +233,39 @@ static PyObject *countdown_vectorcall(PyObject *self, PyObject *const *call, siz
 
 static int countdown_traverse(PyObject *self, visitproc visit, void *arg)
 {
-    return visit_references(REFERENCES((Countdown *)self, ask, ask), visit, arg);
+    return visit_references(REFERENCES((Countdown *)self, ask, look), visit, arg);
 }
 
 static int countdown_clear(PyObject *self)
 {
-    clear_references(REFERENCES((Countdown *)self, ask, ask));
+    clear_references(REFERENCES((Countdown *)self, ask, look));
     return 0;
 }
 
 static PyObject *countdown_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSED(kwargs))
 {
-    PyObject *ask;
-    if (!PyArg_ParseTuple(args, "O", &ask))
+    PyObject *ask, *look;
+    if (!PyArg_ParseTuple(args, "OO", &ask, &look))
         return NULL;
     Countdown *counted = (Countdown *)type->tp_alloc(type, 0);
     if (counted != NULL) {
         counted->vectorcall = countdown_vectorcall;
         counted->ask = Py_NewRef(ask);
+        counted->look = Py_NewRef(look);
     }
     return (PyObject *)counted;
 }
 
 static PyMemberDef countdown_members[] = {
     {"left", Py_T_PYSSIZET, offsetof(Countdown, left), 0, "of how many hits the guards are not asked"},
+    {"look", Py_T_OBJECT_EX, offsetof(Countdown, look), Py_READONLY, "the guards"},
     {NULL, 0, 0, 0, NULL},
 };
 
 static PyTypeObject CountdownType = {
     PyVarObject_HEAD_INIT(NULL, 0)
     .tp_name = "shapedispatch.hit._native.Countdown",
-    .tp_doc = "Countdown(ask)\n--\n\nCalled as check(args, kwargs): True so many times as `left` says, then ask's.",
+    .tp_doc = "Countdown(ask, look)\n--\n\nCalled as check(args, kwargs): True so many times as `left` says, then ask's.",
     .tp_basicsize = sizeof(Countdown),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL,
     .tp_new = countdown_new,
