@@ -98,7 +98,7 @@ MUTATIONS = (
     Mutation(NAMES, "else if (hold == 1) {", "else if (hold >= 0) {", (NAMED,)),
     Mutation(FILTER, "_kinds(others) <= _OF_NO_LOCAL and not", "not"),
     Mutation(FILTER, "_texts(state) == _texts(others) and not", "not"),
-    Mutation(FILTER, "not alone or not _is_all_but_locals(root, others) or", "not alone or"),
+    Mutation(FILTER, "            or not _is_all_but_locals(root, others)\n", ""),
     Mutation(FILTER, "if [_noted(text) for text in texts] == [json.loads(now.__getstate__())] else None", ""),
     Mutation(FILTER, "or torch._C._len_torch_function_stack() != 0:", ":"),
     # The state around a call, asked of torch's libraries.
