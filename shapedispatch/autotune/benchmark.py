@@ -26,6 +26,7 @@ __all__ = [
     "CONFIDENCE",
     "ENOUGH",
     "FEW",
+    "MATTERS",
     "BenchResult",
     "ahead",
     "error_us",

@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ..records import Timing
-from .benchmark import ENOUGH, FEW, how_far_behind, is_behind, is_decided
+from .benchmark import ENOUGH, FEW, MATTERS, ahead, error_us, how_far_behind, is_behind, is_decided
 
 __all__ = ["FAR", "Contestant", "OnlineContest"]
 
@@ -24,8 +24,13 @@ SHARE, FREE_US = 0.03, 5_000.0
 """What learning may cost at a key beyond the best candidate: a share of the time spent there, and so much at first."""
 FAR = 10.0
 """How much above the leader's cost that of a candidate is which leaves after one sample, if that was dear."""
-ROUNDS_MIN, ROUNDS_TIE, ROUNDS_MAX = ENOUGH, 11, 40
-"""Rounds before anything is settled; after which near ties are; after which all is."""
+ROUNDS_MIN, ROUNDS_TIE, ROUNDS_MAX, ROUNDS_MORE = ENOUGH, 11, 40, 256
+"""Rounds before anything is settled; after which near ties are; after which all is but for what would be faster by more
+than the margin if noise did not explain it; after which that is, too: luck should decide as little as it can."""
+LAST_CONFIDENCE = 2.0
+"""Standard errors by which one must be ahead then: nobody will look again."""
+MORE_AT_ONCE, MORE_US, SAMPLE_US = 8, 2_000.0, 6.0
+"""Of the last rounds: how many stand between two looks, what they may cost beyond `SHARE`, and what a sample costs."""
 
 
 class Contestant:
@@ -59,6 +64,8 @@ class OnlineContest:
     _spent_us: float = 0.0
     _lost_us: float = 0.0
     """Beyond what the best known candidate would have cost."""
+    _more_us: float = 0.0
+    """What the rounds beyond `ROUNDS_MAX` have cost."""
     _best_us: float = math.inf
     _known_us: dict[Contestant, float] = field(default_factory=dict)
     """Both as of the end of the last round: to look at all samples takes longer than some calls."""
@@ -75,8 +82,13 @@ class OnlineContest:
         return self._turns[0] if self._affordable(self._turns[0]) else None
 
     def leader(self) -> Contestant:
-        """What is best as far as it is known; the first where nothing is."""
-        won = self.best([contestant.cost() for contestant in self.contestants])
+        """What is best as far as it is known; the first where nothing is.
+
+        Not what has left, though the samples of what has not may scatter more by now, unless it was faster.
+        """
+        costs = {one: one.cost() for one in self.contestants}
+        least_us = min((costs[one].median_us for one in self._running if one in costs), default=math.inf)
+        won = self.best([cost for one, cost in costs.items() if one in self._running or cost.median_us <= least_us])
         return next((c for c in self.contestants if won is not None and c.name == won.variant), self.contestants[0])
 
     def sampled(self, contestant: Contestant, took_us: float) -> None:
@@ -87,6 +99,7 @@ class OnlineContest:
             of_candidate_us = min(took_us, FAR * self._known_us.get(contestant, math.inf))
             self._lost_us += max(0.0, of_candidate_us - self._best_us)  # nothing, while none is known
             self._best_us = min(self._best_us, took_us) if self.rounds == 0 else self._best_us
+            self._more_us += SAMPLE_US + max(0.0, of_candidate_us - self._best_us) if self.rounds >= ROUNDS_MAX else 0.0
         if self._turns and self._turns[0] is contestant:
             self._turns.popleft()
         if not self._turns:
@@ -121,7 +134,7 @@ class OnlineContest:
         self.over = not self._running
         if self.over:
             return
-        costs = {one: one.cost() for one in self._running}
+        costs = {one: one.cost() for one in self.contestants if one in self._running}
         leader = min(costs.values(), key=lambda cost: cost.median_us)
         self._best_us = leader.median_us
         self._known_us = {one: cost.median_us for one, cost in costs.items() if math.isfinite(cost.median_us)}
@@ -129,11 +142,38 @@ class OnlineContest:
             factor = how_far_behind(self.rounds - 1)
             self._leave([one for one, cost in costs.items() if self._is_out(one, cost, leader, factor)])
         left = [costs[one] for one in self._running]
-        patient = self.rounds < ROUNDS_TIE
-        decided = self.rounds >= ROUNDS_MIN and is_decided(left, self.margin, patient)
-        self.over = decided or self.rounds >= ROUNDS_MAX
-        if not self.over:
+        decided = self.rounds >= ROUNDS_MIN and self._is_decided(left) and not _in_slow_spell(left)
+        self.over = decided or (self.rounds >= ROUNDS_MAX and not self._more(costs))
+        if not self.over and not self._turns:
             self._turns.extend(reversed(self._running) if self.rounds % 2 else self._running)
+
+    def _is_decided(self, left: Sequence[Timing]) -> bool:
+        """Whether more samples would change nothing that matters, by those of all that are left."""
+        if is_decided(left, self.margin, patient=True):
+            return True
+        if self.rounds < ROUNDS_TIE:
+            return False
+        leader, *others = sorted(left, key=lambda timing: timing.median_us)
+        return all(ahead(leader, other, 0.0) or _are_tied(leader, other, self.margin) for other in others)
+
+    def _more(self, costs: Mapping[Contestant, Timing]) -> bool:
+        """Whether more samples may show another to be the winner, and may be afforded; only those of the two, then.
+
+        Where they may not, what is behind by more than its noise leaves all the same.
+        """
+        won = self.best([costs[one] for one in self.contestants if one in self._running])
+        ours = next((one for one, cost in costs.items() if cost is won), None)
+        theirs = min(self._running, key=lambda one: costs[one].median_us)
+        if won is None or ours is None or ours is theirs or _are_tied(costs[theirs], won, self.margin):
+            return False
+        if self.rounds >= ROUNDS_MORE or self._more_us > MORE_US + SHARE * self._spent_us:
+            if won.median_us - costs[theirs].median_us > LAST_CONFIDENCE * _error_us(won, costs[theirs]):
+                self._leave([ours])
+            return False
+        self._leave([one for one in self._running if one not in (ours, theirs)])
+        self._turns.extend([ours, theirs, theirs, ours] * (MORE_AT_ONCE // 2))
+        self.rounds += MORE_AT_ONCE - 1
+        return True
 
     def _is_out(self, one: Contestant, cost: Timing, leader: Timing, factor: float) -> bool:
         """Whether one leaves: after a few samples, or at once where another would cost too much.
@@ -153,3 +193,19 @@ class OnlineContest:
     def costs(self) -> Iterator[Timing]:
         """What is known of each candidate that has a sample."""
         return (cost for one in self.contestants if (cost := one.shown()).repeats)
+
+
+def _in_slow_spell(timings: Sequence[Timing]) -> bool:
+    """Whether one has been much faster than the fastest mostly is: what keeps it from that may be over soon."""
+    ordered = sorted(timings, key=lambda timing: timing.median_us)
+    return any((other.least_us or other.median_us) * MATTERS < ordered[0].median_us for other in ordered[1:])
+
+
+def _are_tied(leader: Timing, other: Timing, margin: float) -> bool:
+    """Whether they are within the margin, and not by luck: whoever looks often enough finds two medians that are."""
+    return other.median_us - leader.median_us + _error_us(leader, other) <= margin * other.median_us
+
+
+def _error_us(a: Timing, b: Timing) -> float:
+    """The standard error of how far apart two medians are."""
+    return math.hypot(error_us(a), error_us(b))

@@ -26,7 +26,7 @@ from .online import Contestant
 
 __all__ = ["Figures", "HostSampler", "Sampler", "Shares", "StreamSampler", "Verdict", "Verdicts", "sampler", "verdicts"]
 
-KEPT = 64
+KEPT = 256
 """The newest samples of each kind that a candidate keeps."""
 SHARE_OF_ONE = 0.05
 """What one call adds to a share: some twenty calls are remembered."""

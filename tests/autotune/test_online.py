@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from shapedispatch.autotune.benchmark import timing_of
 from shapedispatch.autotune.choose import best
-from shapedispatch.autotune.online import FREE_US, ROUNDS_MAX, SHARE, Contestant, OnlineContest
+from shapedispatch.autotune.online import FREE_US, ROUNDS_MAX, ROUNDS_MORE, SHARE, Contestant, OnlineContest
 from shapedispatch.records import Timing
 
 
@@ -156,6 +156,69 @@ def test_one_slow_spell_does_not_end_a_candidate() -> None:
         played.sampled(one, took)
         turns += 1
     assert played.leader().name == "a"
+
+
+def test_seven_percent_are_told_apart_whatever_the_luck() -> None:
+    """Where noise explains the difference at first, more samples are taken: processes choose alike."""
+    for seed in range(30):
+        played, _, _ = play([Told("plain", 60, 0.1), Told("a", 56, 0.1)], 1500, seed)
+        assert (played.over, played.leader().name) == (True, "a"), seed
+
+
+def test_what_more_samples_may_cost_is_bounded() -> None:
+    """Where they would show too little, the earlier one stands."""
+    played, ran, _ = play([Told("plain", 60, 0.2), Told("a", 58.2, 0.2)], 2000)
+    assert played.over
+    samples = sum(len(one.samples) for one in played.contestants if isinstance(one, Told))
+    assert ROUNDS_MAX < samples / 2 <= ROUNDS_MORE
+    assert ran[-1] == played.leader().name
+
+
+@pytest.mark.parametrize("calls", [500, 5000])
+def test_a_slow_spell_of_one_candidate_does_not_decide(calls: int) -> None:
+    """Plain's threads waited for processors in most of its first calls, and in one of them they did not."""
+    plain, other = Told("plain", 6), Told("other", 260)
+    played, turns = contest([plain, other]), 0
+    for _ in range(calls):
+        one = played.next_sample()
+        if one is None:
+            played.ran(played.leader().cost().median_us)  # type: ignore[attr-defined]  # a Told
+            continue
+        assert isinstance(one, Told)
+        took = 1500.0 if one is plain and turns not in (0, 1) and turns < 12 else one.us
+        turns += 1
+        one.samples.append(took)
+        played.sampled(one, took)
+    assert played.leader().name == "plain"
+
+
+def test_what_has_left_does_not_win_by_the_noise_of_others() -> None:
+    """Plain was found to be slower; that the other's later samples scatter does not make it as good again."""
+    plain, other = Told("plain", 38), Told("other", 18)
+    played = contest([plain, other])
+    for _ in range(8):
+        one = played.next_sample()
+        assert isinstance(one, Told)
+        one.samples.append(one.us)
+        played.sampled(one, one.us)
+    assert played._running == [other]
+    other.samples += [60.0, 17.0, 61.0, 19.0, 62.0]
+    assert best([plain.cost(), other.cost()], 0.02, "time")[0] == plain.cost()
+    assert played.leader() is other
+
+
+def test_the_order_in_which_they_are_sampled_decides_nothing() -> None:
+    """What a neighbour found fast is sampled first; the tie is the earlier candidate's, and looked into as long."""
+    for seed in range(30):
+        candidates = [Told("plain", 60, 0.1), Told("a", 56, 0.1)]
+        played = OnlineContest(list(candidates), 0.02, lambda timings: best(timings, 0.02, "time")[0], ("a", "plain"))
+        rng = random.Random(seed)
+        while (one := played.next_sample()) is not None:
+            assert isinstance(one, Told)
+            took = one.us * (1 + one.scatter * abs(rng.gauss(0, 1)))
+            one.samples.append(took)
+            played.sampled(one, took)
+        assert played.leader().name == "a", seed
 
 
 def test_a_call_that_waits_for_a_processor_does_not_use_up_what_learning_may_cost() -> None:
