@@ -4,7 +4,11 @@ With `judge = "online"`: what a miss costs, and a call that is learned from, for
 stall of the slowest sampling call at a new shape where three candidates are built already; what a thousand calls at a
 key cost beside a thousand of the best candidate; what twenty thousand calls at sizes drawn at random cost; and the
 regret of what is kept, in a free-running loop, one behind a queue that is kept full, and one that waits after each
-call, against all candidates timed at length in that very loop. On a CPU the loops are one.
+call, against all candidates timed at length in that very loop (on a CPU the loops are one); and whether processes
+choose alike (`repeatable.py`). All that a GPU is wanted for, within four minutes:
+
+    python benchmarks/online.py --device cuda --limit 240
+
 Bars: a call that is learned from, and the stall, at most 100 µs over plain; 1.05 (no candidate beyond twice the best)
 or 1.08 for a thousand calls; 1.05 at random sizes; regret with a median of at most 0.5 % and a 99th percentile of at
 most 5 %.
@@ -13,6 +17,7 @@ most 5 %.
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import random
 import statistics
@@ -20,6 +25,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+import repeatable
 import torch
 from common import CONSOLE, banner, options, print_table, rotated, verdict, write
 from regret import candidates, dispatcher, shapes
@@ -40,6 +46,8 @@ SMALL_RANDOM = (20, 400)
 LEAST_US = 50.0
 STALL_BAR_US, NEAR_BAR, FAR_BAR, RANDOM_BAR, MEDIAN_BAR, TAIL_BAR = 100.0, 1.05, 1.08, 1.05, 0.005, 0.05
 NOTHING_US = 0.3
+WORKLOAD_SECONDS = 20.0
+"""What a workload in one loop may take: none is begun where less than that is left."""
 LOOPS = ("free", "full", "waited")
 ROUNDS = 7
 
@@ -53,17 +61,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     os.environ["SHAPEDISPATCH_REGIME"] = "auto"
     chosen = options(__doc__, arguments, more=own_options)
     where = banner(chosen.device)
+    chosen.until = time.monotonic() + chosen.limit
     found: dict[str, Any] = {}
     with torch.no_grad():
         for part in chosen.part or tuple(PARTS):
+            started = time.monotonic()
             found |= {part: PARTS[part](chosen)}
+            found[part]["seconds"] = round(time.monotonic() - started, 1)
             write(__file__, found, where, chosen)
     return 0
 
 
 def own_options(parser: argparse.ArgumentParser) -> None:
     """What this script takes besides what all take."""
-    parser.add_argument("--part", action="append", choices=tuple(PARTS), help="one part alone")
+    parser.add_argument("--part", action="append", choices=tuple(PARTS), help="this part alone; may be repeated")
+    help_ = "begin nothing after so many seconds: of the last two parts, what fits is done"
+    parser.add_argument("--limit", type=float, default=math.inf, metavar="SECONDS", help=help_)
 
 
 # -- the loops
@@ -160,15 +173,21 @@ def small_dispatcher(variants: Sequence[Callable[..., Any]]) -> Any:
 def stall(chosen: argparse.Namespace) -> dict[str, Any]:
     """At shapes never seen: the slowest call after the first, which checks numbers, over plain's median; the first."""
     dispatched = three_candidates(chosen.device)
-    over, checking = [], []
+    over, checking, usual = [], [], []
     for index in range(SMALL_NEW_SIZES if chosen.small else NEW_SIZES):
         args = arguments_of(64 + 16 * index, chosen.device)
-        plain = statistics.median(waited(dispatched.__wrapped__, args, chosen.device) for _ in range(30))
+        alone = [waited(dispatched.__wrapped__, args, chosen.device) for _ in range(60)]
+        plain = statistics.median(alone)
+        usual.append(max(alone) - plain)
         checking.append(waited(dispatched, args, chosen.device) - plain)
         over.append(max(waited(dispatched, args, chosen.device) for _ in range(60)) - plain)
         torch.testing.assert_close(dispatched(*args), dispatched.__wrapped__(*args))
     CONSOLE.print(f"slowest sampling call over plain in µs: {verdict(statistics.median(over), STALL_BAR_US)}")
-    return {"slowest_over_plain_us": over, "checking_call_over_plain_us": checking, "bar_us": STALL_BAR_US}
+    CONSOLE.print(f"the slowest of as many of plain's own: {statistics.median(usual):.1f}", highlight=False)
+    return {
+        "slowest_over_plain_us": over, "plain_slowest_over_plain_us": usual, "checking_call_over_plain_us": checking,
+        "bar_us": STALL_BAR_US,
+    }  # fmt: skip
 
 
 def waited(fn: Callable[..., Any], args: tuple[Any, ...], device: str) -> float:
@@ -178,12 +197,17 @@ def waited(fn: Callable[..., Any], args: tuple[Any, ...], device: str) -> float:
 
 def keys(chosen: argparse.Namespace) -> dict[str, Any]:
     """Each workload at some shapes in each loop: what learning cost, and what was kept."""
-    rows = []
+    rows, left_out = [], []
     for name in SMALL_WORKLOADS if chosen.small else WORKLOADS:
-        rows += [row for kind in kinds(chosen.device) for row in of_workload(name, kind, chosen)]
+        for kind in kinds(chosen.device):
+            if time.monotonic() > chosen.until - WORKLOAD_SECONDS:
+                left_out.append(f"{name}, {kind}")
+            else:
+                rows += list(of_workload(name, kind, chosen))
     for kind in kinds(chosen.device):
         show(kind, [row for row in rows if row["loop"] == kind])
-    return {"rows": rows, "bars": {"near": NEAR_BAR, "far": FAR_BAR, "median": MEDIAN_BAR, "p99": TAIL_BAR}}
+    bars = {"near": NEAR_BAR, "far": FAR_BAR, "median": MEDIAN_BAR, "p99": TAIL_BAR}
+    return {"rows": rows, "left_out": left_out, "bars": bars}
 
 
 def kinds(device: str) -> tuple[str, ...]:
@@ -236,9 +260,9 @@ def at_random(chosen: argparse.Namespace) -> dict[str, Any]:
     count, number = SMALL_RANDOM if chosen.small else (RANDOM_SIZES, RANDOM_CALLS)
     dispatched, rng = three_candidates(chosen.device), random.Random(0)
     sizes = rng.sample(range(64, 8192), count)
-    calls = [arguments_of(rng.choice(sizes), chosen.device) for _ in range(min(number, 64))]
     order = [rng.choice(sizes) for _ in range(number)]
-    given = {size: arguments_of(size, chosen.device) for size in sizes}
+    x, y = arguments_of(max(sizes), chosen.device)
+    given = {size: (x[:size], y[:size]) for size in sizes}  # of one memory: a thousand of their own are gigabytes
     learned = timed(dispatched, [given[size] for size in order], chosen.device)
     offered = {name: dispatched.variant(name) for name in ("plain", "other_words", "hint[M=256]")}
     again = {name: timed(fn, [given[size] for size in order], chosen.device) for name, fn in offered.items()}
@@ -252,7 +276,7 @@ def at_random(chosen: argparse.Namespace) -> dict[str, Any]:
         "learned_us": learned,
         "alone_us": again,
         "origins": kept,
-        "seen": len(calls),
+        "keys": len(set(order)),
     }
 
 
@@ -269,8 +293,9 @@ def timed(fn: Callable[..., Any], calls: Sequence[tuple[Any, ...]], device: str)
 PARTS: Mapping[str, Callable[[argparse.Namespace], dict[str, Any]]] = {
     "small": small,
     "stall": stall,
-    "keys": keys,
     "random": at_random,
+    "repeat": lambda chosen: repeatable.part(chosen, chosen.until),
+    "keys": keys,
 }
 
 
