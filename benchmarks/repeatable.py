@@ -42,13 +42,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(json.dumps(learned(chosen.device, chosen.small, wait=chosen.device == "cuda")))
         return 0
     where = banner(chosen.device)
-    write(__file__, part(chosen), where, chosen)
+    write(__file__, part(chosen, time.monotonic() + chosen.limit), where, chosen)
     return 0
 
 
 def own_options(parser: argparse.ArgumentParser) -> None:
     """What this script takes besides what all take."""
     parser.add_argument("--processes", type=int, help=f"how many learn (default: {PROCESSES})")
+    help_ = "begin no process after so many seconds"
+    parser.add_argument("--limit", type=float, default=float("inf"), metavar="SECONDS", help=help_)
     parser.add_argument("--learn", action="store_true", help="be one of them: print what was chosen, as JSON")
 
 
@@ -154,11 +156,12 @@ def of_key(dispatched: Any, candidates: Sequence[Fn], x: torch.Tensor, small: bo
 
 def at_length(candidates: Mapping[str, Fn], x: torch.Tensor) -> dict[str, float]:
     """Median microseconds a call of each, in turn over rounds."""
-    rough = max(candidates.values(), key=lambda fn: round_us(fn, x, 2))
-    number = max(2, min(MOST_A_ROUND, int(ROUND_US / max(1.0, round_us(rough, x, 2)))))
+    rough = {name: round_us(fn, x, 2) for name, fn in candidates.items()}
     times: dict[str, list[float]] = {name: [] for name in candidates}
     for index in range(ROUNDS):
         for name in rotated(candidates, index):
+            number = max(2, min(MOST_A_ROUND, int(ROUND_US / max(1.0, rough[name]))))
+            round_us(candidates[name], x, 1)
             times[name].append(round_us(candidates[name], x, number))
     return {name: statistics.median(found) for name, found in times.items()}
 

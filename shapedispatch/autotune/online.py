@@ -94,12 +94,15 @@ class OnlineContest:
     def sampled(self, contestant: Contestant, took_us: float) -> None:
         """A call was a sample, or meant to be one: where its time made no sense it counts as taken all the same."""
         self.ran(took_us)
+        best_us = self._best_us
         if math.isfinite(took_us):
-            # A call of a candidate that is known, and waited for a processor, say, cost what waiting costs.
-            of_candidate_us = min(took_us, FAR * self._known_us.get(contestant, math.inf))
-            self._lost_us += max(0.0, of_candidate_us - self._best_us)  # nothing, while none is known
             self._best_us = min(self._best_us, took_us) if self.rounds == 0 else self._best_us
-            self._more_us += SAMPLE_US + max(0.0, of_candidate_us - self._best_us) if self.rounds >= ROUNDS_MAX else 0.0
+            if self.rounds > ROUNDS_MAX:
+                self._lost_us += self._extra_us(contestant)
+                self._more_us += self._extra_us(contestant) + SAMPLE_US
+            else:  # a call of a candidate that is known, and waited for a processor, say, cost what waiting costs
+                of_candidate_us = min(took_us, FAR * self._known_us.get(contestant, math.inf))
+                self._lost_us += max(0.0, of_candidate_us - best_us)  # nothing, while none is known
         if self._turns and self._turns[0] is contestant:
             self._turns.popleft()
         if not self._turns:
@@ -126,8 +129,11 @@ class OnlineContest:
 
     def _affordable(self, one: Contestant) -> bool:
         """Whether another sample of it is likely to be within what learning may cost."""
-        extra_us = max(0.0, self._known_us.get(one, 0.0) - self._best_us)
-        return self._lost_us + extra_us <= FREE_US + SHARE * self._spent_us
+        return self._lost_us + self._extra_us(one) <= FREE_US + SHARE * self._spent_us
+
+    def _extra_us(self, one: Contestant) -> float:
+        """What another sample of it is likely to cost beyond the best candidate."""
+        return max(0.0, self._known_us.get(one, 0.0) - self._best_us)
 
     def _end_round(self) -> None:
         self.rounds += 1

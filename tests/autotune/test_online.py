@@ -12,7 +12,17 @@ from hypothesis import strategies as st
 
 from shapedispatch.autotune.benchmark import timing_of
 from shapedispatch.autotune.choose import best
-from shapedispatch.autotune.online import FREE_US, ROUNDS_MAX, ROUNDS_MORE, SHARE, Contestant, OnlineContest
+from shapedispatch.autotune.online import (
+    FREE_US,
+    MORE_AT_ONCE,
+    MORE_US,
+    ROUNDS_MAX,
+    ROUNDS_MORE,
+    SAMPLE_US,
+    SHARE,
+    Contestant,
+    OnlineContest,
+)
 from shapedispatch.records import Timing
 
 
@@ -167,11 +177,11 @@ def test_seven_percent_are_told_apart_whatever_the_luck() -> None:
 
 def test_what_more_samples_may_cost_is_bounded() -> None:
     """Where they would show too little, the earlier one stands."""
-    played, ran, _ = play([Told("plain", 60, 0.2), Told("a", 58.2, 0.2)], 2000)
+    played, _, _ = play([Told("plain", 60, 0.2), Told("a", 58.2, 0.2)], 2000)
     assert played.over
     samples = sum(len(one.samples) for one in played.contestants if isinstance(one, Told))
     assert ROUNDS_MAX < samples / 2 <= ROUNDS_MORE
-    assert ran[-1] == played.leader().name
+    assert played._more_us <= MORE_US + SHARE * played._spent_us + 4 * MORE_AT_ONCE * SAMPLE_US
 
 
 @pytest.mark.parametrize("calls", [500, 5000])
