@@ -106,6 +106,73 @@ class CDriver:
         return 0
 
 
+_CREATE = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(_pointer), ctypes.c_uint)
+_EVENT = ctypes.CFUNCTYPE(ctypes.c_int, _pointer)
+_RECORD = ctypes.CFUNCTYPE(ctypes.c_int, _pointer, _pointer)
+_ELAPSED = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_float), _pointer, _pointer)
+_MODE = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_int))
+_CLOCK = ctypes.CFUNCTYPE(ctypes.c_int64)
+NOT_READY = 600
+
+
+class CEvents:
+    """Events of a device whose time is ``now_us``, which a test moves; so is the host's.
+
+    With ``busy`` no event has come to pass, and no stream is dry. ``asked`` has the mode of captures at each question.
+    """
+
+    def __init__(self) -> None:
+        self.now_us = 0.0
+        self.busy = False
+        self.made = 0
+        self.mode = 0
+        self.asked: list[int] = []
+        self.recorded: dict[int, float] = {}
+        self._functions = (
+            _CREATE(self._create), _EVENT(self._destroy), _RECORD(self._record), _EVENT(self._ask),
+            _ELAPSED(self._elapsed), _EVENT(self._ask), _MODE(self._exchange), _CLOCK(lambda: int(self.now_us * 1e3)),
+        )  # fmt: skip
+        self.addresses = tuple(ctypes.cast(function, _pointer).value for function in self._functions)
+
+    def _create(self, event: Any, flags: int) -> int:
+        self.made += 1
+        event[0] = self.made
+        return 0
+
+    def _destroy(self, event: int) -> int:
+        return 0
+
+    def _record(self, event: int, stream: int) -> int:
+        self.recorded[event] = self.now_us
+        return 0
+
+    def _ask(self, of: int) -> int:
+        self.asked.append(self.mode)
+        return NOT_READY if self.busy else 0
+
+    def _elapsed(self, milliseconds: Any, start: int, end: int) -> int:
+        milliseconds[0] = (self.recorded[end] - self.recorded[start]) / 1e3
+        return 0
+
+    def _exchange(self, mode: Any) -> int:
+        mode[0], self.mode = self.mode, mode[0]
+        return 0
+
+
+@contextmanager
+def with_events(events: CEvents) -> Iterator[None]:
+    """The driver of C has these events inside, where C is in use."""
+    module = native.module()
+    if module is None:
+        yield
+        return
+    module.use_events(events.addresses)
+    try:
+        yield
+    finally:
+        module.use_events((0,) * 8)
+
+
 @contextmanager
 def driving(driver: CDriver) -> Iterator[None]:
     """C launches by this driver inside, where C is in use."""

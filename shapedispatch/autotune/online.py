@@ -81,6 +81,16 @@ class OnlineContest:
             return None
         return self._turns[0] if self._affordable(self._turns[0]) else None
 
+    def next_samples(self) -> list[Contestant]:
+        """Whose samples the next calls are, as many as may be afforded together; none beyond the round."""
+        left_us, found = FREE_US + SHARE * self._spent_us - self._lost_us, list[Contestant]()
+        for one in () if self.over else self._turns:
+            left_us -= self._extra_us(one)
+            if left_us < 0:
+                break
+            found.append(one)
+        return found
+
     def leader(self) -> Contestant:
         """What is best as far as it is known; the first where nothing is.
 

@@ -190,6 +190,9 @@ class Sampler(Protocol):
     def run(self, figures: Figures, run: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Run once, and note what it took; what it raises passes through."""
 
+    def noted(self, figures: Figures, started_ns: int, host_ns: int, device_us: float, dry: bool) -> None:
+        """A launch in C was a sample, and is over."""
+
     def took_us(self, figures: Figures) -> float:
         """What the last call took, as far as it is known at once."""
 
@@ -214,6 +217,10 @@ class HostSampler:
     def end(self, figures: Figures, begun: int) -> None:
         """See `Sampler.end`."""
         figures.took(figures.host_us, (self.clock_ns() - begun) / 1e3)
+
+    def noted(self, figures: Figures, started_ns: int, host_ns: int, device_us: float, dry: bool) -> None:
+        """See `Sampler.noted`."""
+        figures.took(figures.host_us, host_ns / 1e3)
 
     def took_us(self, figures: Figures) -> float:
         """See `Sampler.took_us`."""
@@ -275,6 +282,12 @@ class StreamSampler:
         if warm:
             self._pending.append(begun)
 
+    def noted(self, figures: Figures, started_ns: int, host_ns: int, device_us: float, dry: bool) -> None:
+        """See `Sampler.noted`."""
+        self.shares.saw(dry, dry and self._was_waited_for(started_ns))
+        figures.took(figures.host_us, host_ns / 1e3)
+        self._is_over(figures, started_ns, device_us, dry)
+
     def took_us(self, figures: Figures) -> float:
         """See `Sampler.took_us`."""
         cost = figures.cost().median_us
@@ -290,10 +303,12 @@ class StreamSampler:
         """Read the events that have completed."""
         while self._pending and self._pending[0].end.query():
             one = self._pending.popleft()
-            took_us = one.start.elapsed_time(one.end) * 1e3
-            self._last = (one.started_ns, took_us) if one.dry else None
-            one.figures.took(one.figures.latency_us if one.dry else one.figures.device_us, took_us)
+            self._is_over(one.figures, one.started_ns, one.start.elapsed_time(one.end) * 1e3, one.dry)
             self._pool += (one.start, one.end)
+
+    def _is_over(self, figures: Figures, started_ns: int, took_us: float, dry: bool) -> None:
+        self._last = (started_ns, took_us) if dry else None
+        figures.took(figures.latency_us if dry else figures.device_us, took_us)
 
     def _was_waited_for(self, now_ns: int) -> bool:
         """Whether this call comes as soon as the last one was done: then its caller most likely waited for it."""

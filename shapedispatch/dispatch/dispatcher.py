@@ -120,7 +120,7 @@ class Core(HitPath, Introspection):
         self.off = self.retired or self.settings.mode == "off"
         self.frozen = self.settings.mode in FROZEN_MODES
         if self.fast_path is not None:
-            self.fast_path.off = self.off
+            self.fast_path.off, self.fast_path.frozen = self.off, self.frozen
 
     def identity(self) -> Mapping[str, str]:
         """What a stored choice depends on besides the key and the machine; the usual objective goes without saying."""
@@ -131,7 +131,7 @@ class Core(HitPath, Introspection):
         """Let C answer hits, where it can."""
         self.fast_path = fast_path
         if fast_path is not None:
-            fast_path.off = self.off
+            fast_path.off, fast_path.frozen = self.off, self.frozen
             self.table.attach(fast_path)
 
     # -- a call that is no hit

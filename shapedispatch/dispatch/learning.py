@@ -20,6 +20,7 @@ from ..autotune.real_calls import Figures, Sampler, Verdict, sampler, verdicts
 from ..autotune.trial import Trial
 from ..backend import Candidate, Offer
 from ..errors import in_a_line
+from ..hit.native import LaunchTurns, launch_turns
 from ..hit.table import Entry
 from ..keys.key import Key
 from ..records import Choice, Refusal, Timing
@@ -30,6 +31,10 @@ from .watch import Watching
 
 __all__ = ["Learning", "learn"]
 
+PATIENCE = 3
+"""Calls in a row that are not C's, though it has turns, before samples are taken here: a first call has no node."""
+BETWEEN = 16
+"""Launches in C of the leader, where no sample may be taken, before it is asked again whether one may."""
 WRONG = "it gives other numbers than plain"
 
 
@@ -61,7 +66,9 @@ def learn(offer: Offer, trial: Trial, ctx: MissContext) -> Entry:
     learning = Learning(tuple(right), offer, contest, takes, paused, done, list(refusals), pending)
     choice = Choice("plain", "learning", refusals=(*offer.refusals, *refusals), notes=offer.notes)
     builds = tuple(one.build for one in right if one.build is not None)
-    return Entry(learning, _all_checks(right), choice, others=builds, learner=learning)
+    if core.backend.searches:
+        learning.turns = launch_turns(learning, learning.launch, [one.run for one in right])
+    return Entry(learning.turns or learning, _all_checks(right), choice, others=builds, learner=learning)
 
 
 def _right(
@@ -111,6 +118,11 @@ class Learning:
     refusals: list[Refusal] = field(default_factory=list)
     pending: list[tuple[Figures, Verdict]] = field(default_factory=list)
     """Those of which the device has not said yet whether their numbers are right: none runs."""
+    turns: LaunchTurns | None = None
+    """Where hits of a kernel are launched in C: which candidate each launches."""
+    _taken: int = 0
+    _passed_over: int = 0
+    """Calls in a row that came here though C had launches to make."""
     _noting: threading.Lock = field(default_factory=threading.Lock)
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
@@ -127,8 +139,9 @@ class Learning:
         try:
             if self.pending:
                 self._admit()
-            alone = self.pending and len(self.contest.contestants) == 1
-            figures = None if alone else self.contest.next_sample()
+            if self.turns is not None and self._goes_on_in_c(self.turns):
+                return self._unsampled(way, args, kwargs)
+            figures = None if self._alone() else self.contest.next_sample()
             if not isinstance(figures, Figures):
                 return self._unsampled(way, args, kwargs)
             return self._sampled(figures, way, args, kwargs)
@@ -149,6 +162,40 @@ class Learning:
         if not self.pending and len(self.contest.contestants) == 1:
             self.contest.over = True
             self.done(self)
+
+    def _alone(self) -> bool:
+        """Whether the numbers of no other candidate are known yet."""
+        return bool(self.pending) and len(self.contest.contestants) == 1
+
+    def _goes_on_in_c(self, turns: LaunchTurns) -> bool:
+        """Note what was launched in C since the last time, and say what is next; False where C does not get there.
+
+        The call that is here is no sample: it takes the host longer than those.
+        """
+        self._passed_over = self._passed_over + 1 if turns.left and turns.taken == self._taken else 0
+        for whose, started_ns, host_ns, device_us, dry in turns.collect():
+            if not self.contest.over:
+                self.sampler.noted(whose, started_ns, host_ns, device_us, dry)
+                self.contest.sampled(whose, self.sampler.took_us(whose))
+        if self.contest.over and not self.pending:
+            turns.begin(())
+            self.done(self)
+        elif self._passed_over > PATIENCE:
+            turns.begin(())
+            self.turns = None
+        elif not turns.left:
+            turns.begin(self._next_turns(turns))
+        self._taken = turns.taken
+        return self.turns is not None
+
+    def _next_turns(self, turns: LaunchTurns) -> tuple[tuple[Any, Any, int], ...]:
+        """A round, once all samples of the last one are over; else some launches of the leader."""
+        sampled = [] if turns.waiting or self._alone() else self.contest.next_samples()
+        if sampled:
+            return tuple((self._named(one.name).run.launcher, one, 1) for one in sampled)  # type: ignore[attr-defined]
+        leader = self.contest.leader()
+        self.contest.ran(BETWEEN * leader.cost().median_us)
+        return ((self._named(leader.name).run.launcher, None, BETWEEN),)  # type: ignore[attr-defined]  # as C has it
 
     def _unsampled(self, way: _Way, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         leader = self.contest.leader()
@@ -214,7 +261,7 @@ class _Settled:
 
     def __call__(self, learning: Learning) -> None:
         table = self.core.table
-        entry = next((one for one in table.peek(self.key) if one.run is learning), None)
+        entry = next((one for one in table.peek(self.key) if one.learner is learning), None)
         if entry is None:  # it has left, or was decided otherwise
             return
         supplied = {one.name for one in learning.offer.candidates if one.supplied}

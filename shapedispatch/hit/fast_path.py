@@ -14,6 +14,9 @@ class FastPath(Protocol):
     off: bool
     """Whether every call takes the Python path."""
 
+    frozen: bool
+    """Whether nothing may be timed."""
+
     left: int
     """After how many calls one takes the Python path, to be timed again; 0 for never."""
 

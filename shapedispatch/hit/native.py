@@ -15,7 +15,7 @@ import inspect
 import struct
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import torch
 from torch import Tensor
@@ -29,7 +29,7 @@ from .fast_path import FastPath
 from .symbols import agreeing
 from .watchers import watchers_are_reliable
 
-__all__ = ["CudaLauncher", "cuda_launcher", "fast_path", "module", "reason"]
+__all__ = ["CudaLauncher", "LaunchTurns", "cuda_launcher", "fast_path", "launch_turns", "module", "reason"]
 
 CudaLauncher: TypeAlias = Callable[[tuple[int, ...], tuple[Any, ...]], bool]
 """A launch in C: ``launcher(grid, values)``. False means that this thread has no CUDA context: nothing was launched."""
@@ -87,12 +87,47 @@ def cuda_launcher(
         return str(error)
 
 
+class LaunchTurns(Protocol):
+    """What a kernel's key runs while it is learned from its launches: those in C are the turns that were begun.
+
+    ``left`` is how many launches are left of the turn that is on, 0 where all are taken; ``taken`` how many C has made
+    since `begin`; ``waiting`` how many samples were not collected yet. ``launch`` is Python's.
+    """
+
+    left: int
+    taken: int
+    waiting: int
+    launch: Callable[..., Any]
+
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
+        """Run a call that is no hit."""
+
+    def begin(self, turns: tuple[tuple[CudaLauncher, Any, int], ...], /) -> None:
+        """Let the next launches be these: whose launcher, whose sample each is (None: no sample's), how many."""
+
+    def collect(self) -> list[tuple[Any, int, int, float, bool]]:
+        """The samples that are over, in order: whose, begun at and host's time in ns, device's in us, stream dry."""
+
+
+def launch_turns(
+    call: Callable[..., Any], launch: Callable[..., Any], runs: Sequence[Callable[..., Any]]
+) -> LaunchTurns | None:
+    """Turns of these runs of a kernel, where C launches all of them and the driver has events; else None."""
+    if not all(getattr(run, "launcher", None) for run in runs):
+        return None
+    try:
+        return module().LaunchTurns(call, launch)  # type: ignore[no-any-return]  # in C
+    except RuntimeError:  # the driver has none
+        return None
+
+
 @functools.cache
 def _no_driver(module: Any) -> str | None:
     try:
         module.use_driver()
     except OSError as error:
         return str(error)
+    module.use_events()
     return None
 
 

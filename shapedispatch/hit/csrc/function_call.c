@@ -13,7 +13,7 @@ typedef struct FastPath {
     PyObject *numbers;                  /* an iterator: the table's numbers of hits */
     PyObject *slot_type, *entry_type;
     Py_ssize_t entries_at, used_at, run_at, check_at, retry_at;
-    char receiver, off;
+    char receiver, off, frozen;         /* the last: whether nothing may be timed */
     Py_ssize_t left;                    /* the hit at which this comes to 0 goes to Python, to be timed again */
     int overlap;                        /* whether keys now hold which arguments overlap */
     SignatureCache cache;
@@ -326,6 +326,7 @@ static PyMethodDef fast_path_methods[] = {
 
 static PyMemberDef fast_path_members[] = {
     {"off", Py_T_BOOL, offsetof(FastPath, off), 0, "whether every call takes the Python path"},
+    {"frozen", Py_T_BOOL, offsetof(FastPath, frozen), 0, "whether nothing may be timed"},
     {"left", Py_T_PYSSIZET, offsetof(FastPath, left), 0, "after how many calls one goes to Python; 0 for never"},
     {"held", Py_T_PYSSIZET, offsetof(FastPath, cache.held), Py_READONLY, "how many calls are in the cache"},
     {"__vectorcalloffset__", Py_T_PYSSIZET, offsetof(FastPath, vectorcall), Py_READONLY, NULL},

@@ -15,6 +15,7 @@ typedef struct {
     CacheNode *node;
     PyObject *slot;
     CudaLauncher *launcher;
+    LaunchTurns *turns;                 /* whose turn that launcher has; NULL where it was chosen */
     PyObject *sized;                    /* what a grid's function came to, where Python is to launch all the same */
     Call call;
     CallSignature sig;
@@ -46,8 +47,8 @@ static int find_slot(const KernelFastPath *path, Launch *launch)
 
 /* --------------------------------------------------------------------------------------------------------- 5 guards */
 
-/* The launcher of the slot's newest entry that can run, borrowed; NULL for Python to say. */
-static CudaLauncher *launcher_of(const KernelFastPath *path, PyObject *slot)
+/* What the slot's newest entry that can run runs, borrowed; NULL for Python to say. */
+static PyObject *newest_run(const KernelFastPath *path, PyObject *slot)
 {
     PyObject *entries = field(slot, path->base.entries_at), *run = NULL;
     if (entries == NULL || !PyTuple_CheckExact(entries))
@@ -60,6 +61,14 @@ static CudaLauncher *launcher_of(const KernelFastPath *path, PyObject *slot)
         if (run != NULL && field(entry, path->base.check_at) != Py_None)
             return NULL;
     }
+    return run;
+}
+
+/* Its launcher, or that whose turn it is, borrowed; NULL for Python to say. Where nothing may be timed there are none. */
+static CudaLauncher *launcher_of(const KernelFastPath *path, PyObject *run)
+{
+    if (run != NULL && Py_IS_TYPE(run, &LaunchTurnsType))
+        return path->base.frozen ? NULL : launcher_of_turn((LaunchTurns *)run);
     if (run == NULL || (PyObject *)Py_TYPE(run) != path->run_type)
         return NULL;
     PyObject *launcher = field(run, path->launcher_at);
@@ -68,7 +77,10 @@ static CudaLauncher *launcher_of(const KernelFastPath *path, PyObject *slot)
 
 static int find_launcher(const KernelFastPath *path, Launch *launch)
 {
-    launch->launcher = (CudaLauncher *)Py_XNewRef(launcher_of(path, launch->slot));
+    PyObject *run = newest_run(path, launch->slot);
+    launch->launcher = (CudaLauncher *)Py_XNewRef(launcher_of(path, run));
+    if (launch->launcher != NULL && Py_IS_TYPE(run, &LaunchTurnsType))
+        launch->turns = (LaunchTurns *)Py_NewRef(run);
     return launch->launcher != NULL;
 }
 
@@ -161,7 +173,7 @@ static PyObject *grid_by(PyObject *function, const Launch *launch)
 static Result judge_again(KernelFastPath *path, const unsigned sizes[3], Launch *launch)
 {
     int hook_found = !no_hooks(&path->hooks);
-    if (launcher_of(path, launch->slot) != launch->launcher)
+    if (launcher_of(path, newest_run(path, launch->slot)) != launch->launcher)
         return MISS;
     if (!hook_found)
         return HIT;
@@ -195,6 +207,25 @@ static PyObject *refuse_launch(const KernelFastPath *path, const unsigned sizes[
         values, error, driver_says(error));
 }
 
+/* The driver's answer. What ran since the turn was found may have taken it: then this launch is no sample. */
+static int launch_turn(const Launch *launch, const unsigned sizes[3])
+{
+    LaunchSample *sample = launcher_of_turn(launch->turns) == launch->launcher
+        ? take_turn(launch->turns, launch->stream) : NULL;
+    int error = launch_at(launch->launcher, sizes, launch->stream, (void **)launch->places);
+    if (sample != NULL)
+        end_sample(sample, launch->stream, error);
+    return error;
+}
+
+static int launch_over(const Launch *launch, const unsigned sizes[3])
+{
+    if (sizes[0] == 0 || sizes[1] == 0 || sizes[2] == 0)
+        return 0;
+    return launch->turns != NULL ? launch_turn(launch, sizes)
+        : launch_at(launch->launcher, sizes, launch->stream, (void **)launch->places);
+}
+
 static Result run_launch(KernelFastPath *path, PyObject *grid, Launch *launch, PyObject **answer)
 {
     unsigned sizes[3];
@@ -203,8 +234,7 @@ static Result run_launch(KernelFastPath *path, PyObject *grid, Launch *launch, P
         return sized;
     if (!number_hit(&path->base, launch->slot))
         return RAISED;
-    int error = sizes[0] != 0 && sizes[1] != 0 && sizes[2] != 0
-        ? launch_at(launch->launcher, sizes, launch->stream, launch->places) : 0;
+    int error = launch_over(launch, sizes);
     *answer = error == 0 ? Py_NewRef(launch->launcher->answer) : refuse_launch(path, sizes, launch, error);
     return *answer == NULL ? RAISED : HIT;
 }
@@ -258,6 +288,7 @@ static PyObject *call_kernel(PyObject *kernel_object, KernelFastPath *path, PyOb
     Py_XDECREF(launch.schema);
     Py_XDECREF(launch.slot);
     Py_XDECREF(launch.launcher);
+    Py_XDECREF(launch.turns);
     Py_XDECREF(path);
     if (result == MISS)
         answer = kernel_miss(kernel_object, method, grid, &launch);

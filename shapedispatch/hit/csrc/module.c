@@ -23,6 +23,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
+#include <time.h>
 #ifndef _WIN32
 #include <dlfcn.h>
 #endif
@@ -40,6 +41,7 @@
 #include "hook_watch.c"
 #include "kernel_signature.c"
 #include "cuda_launch.c"
+#include "launch_samples.c"
 #include "kernel_call.c"
 #include "kernel_object.c"
 
@@ -84,6 +86,7 @@ static PyMethodDef functions[] = {
     {"sign_call", (PyCFunction)(void (*)(void))sign_call_here, METH_FASTCALL, sign_call_doc},
     {"sign_value", sign_value_here, METH_O, sign_value_doc},
     {"use_driver", use_driver, METH_VARARGS, use_driver_doc},
+    {"use_events", use_events, METH_VARARGS, use_events_doc},
     {"use_watchers", use_watchers, METH_O, use_watchers_doc},
     {"changed", changed, METH_O, changed_doc},
     {NULL, NULL, 0, NULL},
@@ -128,8 +131,9 @@ PyMODINIT_FUNC PyInit__native(void)
 #endif
     if (sizeof(void *) != sizeof(uint64_t))
         return PyErr_Format(PyExc_ImportError, "shapedispatch's C path is written for 64-bit processors");
-    PyTypeObject *types[] = {&FastPathType, &CacheNodeType, &CudaLauncherType, &KeySchemaType, &CodeGuardType,
-        &GlobalGuardsType, &CountdownType, &GuardSetType, &GridBoundType, &KernelObjectType, &KernelFastPathType};
+    PyTypeObject *types[] = {&FastPathType, &CacheNodeType, &CudaLauncherType, &LaunchTurnsType, &KeySchemaType,
+        &CodeGuardType, &GlobalGuardsType, &CountdownType, &GuardSetType, &GridBoundType, &KernelObjectType,
+        &KernelFastPathType};
     PyObject *module = intern_names() ? PyModule_Create(&definition) : NULL;
     for (size_t i = 0; module != NULL && i < sizeof types / sizeof *types; i++)
         if (PyModule_AddType(module, types[i]) < 0)     /* which readies it */
