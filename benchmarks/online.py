@@ -41,7 +41,7 @@ SMALL_WORKLOADS = ("softmax",)
 SHAPES, SMALL_SHAPES = 6, 2
 CALLS, SMALL_CALLS = 1000, 200
 NEW_SIZES, SMALL_NEW_SIZES = 20, 4
-RANDOM_SIZES, RANDOM_CALLS = 1000, 20_000
+RANDOM_SIZES, RANDOM_CALLS, LARGEST, LARGEST_ON_CPU = 1000, 20_000, 8192, 2048
 SMALL_RANDOM = (20, 400)
 LEAST_US = 50.0
 STALL_BAR_US, NEAR_BAR, FAR_BAR, RANDOM_BAR, MEDIAN_BAR, TAIL_BAR = 100.0, 1.05, 1.08, 1.05, 0.005, 0.05
@@ -259,7 +259,7 @@ def at_random(chosen: argparse.Namespace) -> dict[str, Any]:
     """Calls at sizes drawn at random, over as many of plain and of the winner, in rounds of the same calls."""
     count, number = SMALL_RANDOM if chosen.small else (RANDOM_SIZES, RANDOM_CALLS)
     dispatched, rng = three_candidates(chosen.device), random.Random(0)
-    sizes = rng.sample(range(64, 8192), count)
+    sizes = rng.sample(range(64, LARGEST_ON_CPU if chosen.device == "cpu" else LARGEST), count)
     order = [rng.choice(sizes) for _ in range(number)]
     x, y = arguments_of(max(sizes), chosen.device)
     given = {size: (x[:size], y[:size]) for size in sizes}  # of one memory: a thousand of their own are gigabytes
