@@ -9,7 +9,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from operator import attrgetter
 from typing import Any
 
 from ..autotune.backward import follow, history
@@ -27,7 +26,7 @@ from ..records import Choice, Refusal, Timing
 from .context import DispatcherParts, MissContext, capturing
 from .known_choices import keeper
 from .neighbours import Neighbours, remember
-from .watch import Watching
+from .watch import CALLED, LAUNCHED, Watching, Way
 
 __all__ = ["Learning", "learn"]
 
@@ -99,12 +98,6 @@ def _all_checks(candidates: Sequence[Candidate]) -> Callable[[tuple[Any, ...], M
     return lambda args, kwargs: all(check(args, kwargs) for check in checks)
 
 
-_Way = Callable[[Candidate], Callable[..., Any]]
-_CALLED: _Way = attrgetter("run")
-_LAUNCHED: _Way = attrgetter("run.launch")
-"""How a candidate runs: called in normal form, or a kernel's at a hit."""
-
-
 @dataclass(slots=True, eq=False)
 class Learning:
     """What a key runs meanwhile; ``done(self)`` is called once, when its contest is over."""
@@ -127,13 +120,13 @@ class Learning:
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         """Run the call once: as a sample, or by the best candidate known."""
-        return self._ran(_CALLED, args, kwargs)
+        return self._ran(CALLED, args, kwargs)
 
     def launch(self, /, *launch: Any) -> Any:
         """The same for a hit of a kernel."""
-        return self._ran(_LAUNCHED, launch, {})
+        return self._ran(LAUNCHED, launch, {})
 
-    def _ran(self, way: _Way, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    def _ran(self, way: Way, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         if self.paused() or not self._noting.acquire(blocking=False):
             return way(self.leader())(*args, **kwargs)
         try:
@@ -197,12 +190,12 @@ class Learning:
         self.contest.ran(BETWEEN * leader.cost().median_us)
         return ((self._named(leader.name).run.launcher, None, BETWEEN),)  # type: ignore[attr-defined]  # as C has it
 
-    def _unsampled(self, way: _Way, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    def _unsampled(self, way: Way, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         leader = self.contest.leader()
         self.contest.ran(leader.cost().median_us)
         return way(self._named(leader.name))(*args, **kwargs)
 
-    def _sampled(self, figures: Figures, way: _Way, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    def _sampled(self, figures: Figures, way: Way, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         candidate = self._named(figures.name)
         before = history(args, kwargs) if figures.backward is not None else None
         try:

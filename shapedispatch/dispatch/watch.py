@@ -6,8 +6,9 @@ The hits that are samples are few (`hit.turns`), and all others run what was cho
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -22,7 +23,12 @@ from ..records import Choice
 from ..settings.resolve import Resolved
 from .context import DispatcherParts, MissContext, capturing
 
-__all__ = ["Watch", "Watching"]
+__all__ = ["CALLED", "LAUNCHED", "Watch", "Watching", "Way"]
+
+Way = Callable[[Candidate], Callable[..., Any]]
+CALLED: Way = attrgetter("run")
+LAUNCHED: Way = attrgetter("run.launch")
+"""How a candidate runs: called in normal form, or a kernel's at a hit."""
 
 SEVERAL = 4
 """How many bursts' samples may come soon while a key has one: others of the dispatcher get some of them."""
@@ -50,12 +56,7 @@ class Watching:
         times = {timing.variant: timing.median_us for timing in entry.choice.timings}
         candidates = {one.name: one for one in offer.candidates if one.name in times}
         regime = self.settings.regime
-        if (
-            self.core.backend.searches
-            or not self.settings.retime
-            or entry.choice.variant not in candidates
-            or len(candidates) < 2
-        ):
+        if not self.settings.retime or entry.choice.variant not in candidates or len(candidates) < 2:
             return entry
         takes, shares = sampler(self.device, regime)
         figures = Figures.of_key(list(candidates), regime, shares, backward, kept=1)
@@ -80,10 +81,17 @@ class Watch:
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         """Run the call once, as a sample where it may be one."""
+        return self._ran(CALLED, args, kwargs)
+
+    def launch(self, /, *launch: Any) -> Any:
+        """The same for a hit of a kernel."""
+        return self._ran(LAUNCHED, launch, {})
+
+    def _ran(self, way: Way, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         if self._paused() or not self._noting.acquire(blocking=False):
-            return self.candidates[self.drift.winner].run(*args, **kwargs)
+            return way(self.candidates[self.drift.winner])(*args, **kwargs)
         try:
-            return self._sampled(self._next(args, kwargs), args, kwargs)
+            return self._sampled(self._next(args, kwargs), way, args, kwargs)
         finally:
             self._noting.release()
 
@@ -98,16 +106,16 @@ class Watch:
         holds = one.name == self.drift.winner or one.build is None or one.check is None or one.check(args, kwargs)
         return self.candidates[self.drift.winner] if gone or not holds else one
 
-    def _sampled(self, one: Candidate, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    def _sampled(self, one: Candidate, way: Way, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         figures = self.figures[one.name]
         before = history(args, kwargs) if figures.backward is not None else None
         try:
-            answer = self.sampler.run(figures, one.run, args, kwargs)
+            answer = self.sampler.run(figures, way(one), args, kwargs)
         except Exception:  # the boundary where a candidate is judged
             if one.build is None or self.offer.written is None or self.offer.written:  # it may have written something
                 raise
             self.drift.left(one.name)
-            return self.offer.candidates[0].run(*args, **kwargs)  # if it raises too, that is the answer
+            return way(self.offer.candidates[0])(*args, **kwargs)  # if it raises too, that is the answer
         if before is not None:
             follow(answer, before, figures, self.sampler, self._paused)
         self._noted(one.name, figures.cost().median_us)

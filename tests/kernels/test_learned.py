@@ -42,9 +42,12 @@ def recorder(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
     with taking(request.param), recording(adds) as driver:
         sampler = real_calls.HostSampler(lambda: int(now_us[0] * 1e3))
         monkeypatch.setattr("shapedispatch.dispatch.learning.sampler", lambda device, regime: (sampler, None))
+        monkeypatch.setattr("shapedispatch.dispatch.watch.sampler", lambda device, regime: (sampler, None))
 
         def effect(launched: Launched) -> None:
-            now_us[0] += cost(launched)
+            now_us[0] += cost(launched) * driver.slower.get(launched.constants["B"], 1)
+
+        driver.slower = {}  # type: ignore[attr-defined]  # of this file's tests: by block, how many times slower it is
 
         driver.effect = effect
         yield driver
@@ -115,9 +118,37 @@ def test_a_frozen_mode_samples_no_launch(recorder: Recorder) -> None:
 
 def test_a_hit_of_what_was_learned_is_a_hit_like_others(recorder: Recorder) -> None:
     """Nothing of the learning is left in its way."""
-    kernel = kernel_of(recorder)
+    kernel = kernel_of(recorder, retime=0)
     called(kernel, 60)
     called(kernel, 70, 60)
     [entry] = [entry for _, entry in kernel.core.table.entries() if entry.choice.sizes == {"n": 70}]
     assert entry.learner is None
     assert entry.run.resolved.config.kwargs == {"B": 64}
+
+
+def test_a_config_that_has_become_slower_is_left_for_the_next_best(recorder: Recorder) -> None:
+    """Within five thousand launches, each of which launches once; and not back again."""
+    kernel = kernel_of(recorder)
+    called(kernel, 60)
+    called(kernel, 70, 60)
+    assert kernel.explain(X, Y, 70, 1).variant == "hint[n=64]"
+    recorder.slower[64] = 10  # type: ignore[attr-defined]  # see the fixture
+    before = len(recorder.launches)
+    called(kernel, 70, 5000)
+    assert len(recorder.launches) == before + 5000
+    choice = kernel.explain(X, Y, 70, 1)
+    assert choice.variant == "plain"
+    assert sum("switched" in note for note in choice.notes) == 1
+    assert recorder.launches[-1].constants["B"] == 16
+    called(kernel, 70, 3000)
+    assert kernel.explain(X, Y, 70, 1).notes == choice.notes
+
+
+def test_without_retime_no_launch_is_timed_again(recorder: Recorder) -> None:
+    """What is chosen stays, as slow as it may get."""
+    kernel = kernel_of(recorder, retime=0)
+    called(kernel, 60)
+    called(kernel, 70, 60)
+    recorder.slower[64] = 10  # type: ignore[attr-defined]  # see the fixture
+    called(kernel, 70, 3000)
+    assert kernel.explain(X, Y, 70, 1).variant == "hint[n=64]"

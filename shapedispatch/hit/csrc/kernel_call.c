@@ -244,7 +244,7 @@ static Result run_launch(KernelFastPath *path, PyObject *grid, Launch *launch, P
 /* The law. A node is found also where there is no hit: the table may learn of its call. */
 static Result kernel_hit(KernelFastPath *path, PyObject *grid, Launch *launch, PyObject **answer)
 {
-    if (path->base.off                                              /* 1 off */
+    if (path->base.off || (path->base.left > 0 && --path->base.left == 0)   /* 1 off */
         || !no_hooks(&path->hooks)                                  /* 2 no modes */
         || !sign_launch(path, launch)                               /* 3 sign */
         || !find_slot(path, launch)                                 /* 4 look up */
