@@ -83,6 +83,8 @@ class Candidate:
     """Of a hint's build: the hint."""
     supplied: bool = False
     """Whether a user wrote it: then nothing is known of what it writes."""
+    trusted: bool = False
+    """Whether that user says that it does what plain does: it need not be seen where it cannot."""
     judged: bool = False
     """Whether its numbers have been judged by its graph, on other values than the call's, too."""
     digits: int = 53
@@ -306,7 +308,8 @@ class OfferBuilder:
             self.refuse(name, reason)
             self.faults += self.refusals[-1:] if at_fault else ()
         elif self.allows(name, trial):
-            self.candidates.append(Candidate(name, run, route="the function that was supplied", supplied=True))
+            route = "the function that was supplied"
+            self.candidates.append(Candidate(name, run, route=route, supplied=True, trusted=variant.trusted))
 
     def offer(
         self, written: Collection[str] | None = None, untimed: str | None = None, search: Search | None = None

@@ -36,11 +36,14 @@ class Variant:
     ``name`` is how timings, refusals and the store call it (default: the function's own name).
     ``when(*args, **kwargs)`` returns None, or a sentence saying why the variant cannot run this call; it may
     read only what the key holds (types, dtypes, sizes, strides, devices, numbers), never a tensor's values.
+    ``trusted`` says that its numbers and all that it does are the function's: where a call may not be run twice to see
+    (it appends to a list, say), it takes real calls all the same, each once. Else nothing takes them but the function.
     """
 
     fn: Callable[..., Any]
     name: str | None = None
     when: Callable[..., str | None] | None = None
+    trusted: bool = False
 
 
 @dataclass(frozen=True, slots=True)

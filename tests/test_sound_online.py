@@ -120,13 +120,16 @@ def test_there_are_sixty_functions() -> None:
     assert len(FUNCTIONS) >= 60
 
 
+@pytest.mark.parametrize("trusted", [False, True])
 @pytest.mark.parametrize(("effect", "result"), FUNCTIONS)
-def test_a_call_that_is_learned_from_happens_once(monkeypatch: pytest.MonkeyPatch, effect: str, result: str) -> None:
+def test_a_call_that_is_learned_from_happens_once(
+    monkeypatch: pytest.MonkeyPatch, effect: str, result: str, trusted: bool
+) -> None:
     """Results, arguments, versions, generators, lists, dicts and counters are those of as many plain calls."""
     monkeypatch.setenv("SHAPEDISPATCH_JUDGE", "online")
     theirs, ours = State(), State()
     plain, same = function(effect, result, theirs), function(effect, result, ours)
-    other = Variant(function(effect, result, ours), name="other")
+    other = Variant(function(effect, result, ours), name="other", trusted=trusted)
     f = shapedispatch(same, name="same", hints=(), variants=[other], store=False)
     with torch.random.fork_rng(devices=()):
         for turn in range(CALLS):

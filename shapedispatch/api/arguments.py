@@ -6,7 +6,7 @@ import functools
 import inspect
 import typing
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import Any
@@ -154,7 +154,7 @@ def checked_variants(given: Any) -> tuple[Variant, ...]:
         if not callable(variant.fn):
             raise DeclarationError(f"the variant {variant.fn!r} cannot be called")
         label = variant.name or getattr(variant.fn, "__name__", type(variant.fn).__name__)
-        found.append(Variant(variant.fn, label, variant.when))
+        found.append(replace(variant, name=label))
     names = ["plain", "exact", *[variant.name for variant in found]]
     twice = [label for label in dict.fromkeys(names) if names.count(label) > 1 or str(label).startswith("hint[")]
     if twice:

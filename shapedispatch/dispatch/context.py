@@ -17,7 +17,7 @@ from ..autotune.choose import Objective, Rules
 from ..autotune.measure import HostTimer, Timer, free_memory
 from ..autotune.trial import Trial
 from ..autotune.worker import Isolation, Worker, address
-from ..backend import Backend, Later, Offer, OfferRequest, TrialRequest
+from ..backend import Backend, Candidate, Later, Offer, OfferRequest, TrialRequest
 from ..background.orders import Orders
 from ..errors import render_call
 from ..hit.fast_path import FastPath
@@ -154,6 +154,17 @@ class MissContext:
         if self.core.objective != "time" or self.settings.regime == "graph":
             return "what is asked for is not the time of a call"
         return None
+
+    def trusted(self, offer: Offer) -> tuple[Candidate, ...]:
+        """Plain and what its user trusts, where the calls themselves may show which is best though none is run twice.
+
+        Nothing where there is no such variant, or where it is not for its effects that nothing is timed.
+        """
+        found = [one for one in offer.candidates[1:] if one.trusted]
+        fixed = why_off("timing") or torch.are_deterministic_algorithms_enabled()
+        if not found or offer.untimed is None or fixed or self.why_not_online() is not None:
+            return ()
+        return (offer.candidates[0], *found)
 
     def grad(self) -> bool:
         """Whether the call needs gradients."""

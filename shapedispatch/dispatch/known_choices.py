@@ -196,14 +196,14 @@ def _sound(candidate: Candidate, offer: Offer, ctx: MissContext) -> bool:
     """Whether a variant that was chosen for another call or elsewhere gives plain's numbers.
 
     A build is looked at once for its class, a supplied variant at each key: nothing is known of its classes. Where
-    nothing may be run to see, a build is trusted as the nearest hint's would be, and what a user wrote is not.
+    nothing may be run to see, a build is trusted as the nearest hint's would be; what a user wrote, where he says so.
     """
     plain, build, sound = offer.candidates[0], candidate.build, ctx.core.table.facts.sound
     if candidate is plain or (build is not None and sound.get(build)):
         return True
     trial = ctx.trial(offer)
     if ctx.why_untimed(offer, trial):
-        return offer.untimed is None and not candidate.supplied
+        return candidate.trusted or (offer.untimed is None and not candidate.supplied)
     # Nothing is timed: the maker of stopwatches, whose may take memory, is not asked.
     right = not refusal(candidate, plain, trial, Rules(HostTimer(), tolerance=ctx.settings.check))
     if right and build is not None:

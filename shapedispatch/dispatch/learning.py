@@ -37,16 +37,20 @@ BETWEEN = 16
 WRONG = "it gives other numbers than plain"
 
 
-def learn(offer: Offer, trial: Trial, ctx: MissContext) -> Entry:
+def learn(offer: Offer, trial: Trial, ctx: MissContext, unseen: str = "") -> Entry:
     """The entry that learns among those of the offer that are right, plain's where no other is.
 
-    What was far behind at the nearest size that is settled is left out.
+    What was far behind at the nearest size that is settled is left out. With ``unseen``, the reason why nothing may be
+    run to see what is right, all are taken to be.
     """
     near = Neighbours.of(ctx)
     far, (plain, *others) = near.far_behind(), offer.candidates
     flagged = verdicts(ctx.device)
     later: Later | None = {} if flagged is not None else None
-    right, wrong = _right([plain, *(one for one in others if one.name not in far)], trial, ctx, near, later)
+    likely = [plain, *(one for one in others if one.name not in far)]
+    right, wrong = (likely, ()) if unseen else _right(likely, trial, ctx, near, later)
+    if unseen:
+        offer = replace(offer, notes=(*offer.notes, f"trusted, and not compared with plain: {unseen}"))
     refusals = (*wrong, *(Refusal(one.name, (far[one.name],)) for one in others if one.name in far))
     if len(right) == 1:
         return right[0].wins("timed", offer, (), refusals)

@@ -201,6 +201,8 @@ def _winner(offer: Offer, ctx: MissContext, at_once: bool) -> Entry:
         return offer.candidates[0].wins("only", offer)
     trial = ctx.trial(offer)
     untimed = ctx.why_untimed(offer, trial)
+    if untimed and not at_once and (trusted := ctx.trusted(offer)):
+        return learn(replace(offer, candidates=trusted), trial, ctx, untimed)
     if untimed:
         return offer.nearest(ctx.sizes(), untimed)
     if not at_once and ctx.why_not_online() is None:

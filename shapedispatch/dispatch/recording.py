@@ -133,10 +133,10 @@ def _following(switches: Sequence[tuple[int, str]], ctx: MissContext) -> Entry:
 def _right(
     candidates: Sequence[Candidate], ctx: MissContext, offer: Any
 ) -> tuple[Sequence[Candidate], Sequence[Refusal]]:
-    """Those that are right here, too; where nothing may be run to see, what a user wrote is not trusted."""
+    """Those that are right here, too; where nothing may be run to see, what a user wrote is as trusted as he says."""
     trial = ctx.trial(offer)
     if why := ctx.why_untimed(offer, trial):
-        trusted = [one for one in candidates if not one.supplied and offer.untimed is None]
+        trusted = [one for one in candidates if one.trusted or (not one.supplied and offer.untimed is None)]
         kept = [one for one in candidates if one.name == "plain" or one in trusted]
         return kept, [Refusal(one.name, (why,)) for one in candidates if one not in kept]
     right, wrong, _ = checked(candidates, trial, ctx.judging(trial))

@@ -7,6 +7,8 @@ from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
+
 from ..backend import ALL, Candidate, Effects, Offer, OfferBuilder, OfferRequest
 from ..hit import native
 from ..hit.call import NowAndThen
@@ -167,7 +169,8 @@ class TorchFunction(CallSigner):
             lacks = builder.refuse if why_off("builds") else builder.fail
             lacks("hint and exact builds", unsafe)
         for variant in self.spec.variants:
-            builder.supply(variant, variant.fn, (args, kwargs))
+            trusted = variant.trusted and not may_involve_ranks(effects)
+            builder.supply(replace(variant, trusted=trusted), variant.fn, (args, kwargs))
         return builder.offer(written, untimed)
 
     def _build_request(
@@ -327,6 +330,12 @@ def _lack(builder: OfferBuilder, variant: str, build: NoBuild) -> None:
 def _family(key: Key, leaves: ArgumentLeaves) -> Hashable:
     """Calls whose sizes are compared, to see which of them vary."""
     return (key[0], leaves.rank_signature())
+
+
+def may_involve_ranks(effects: Effects) -> bool:
+    """Whether other ranks may take part in it: then which variant runs is not for one of them to choose."""
+    several = torch.distributed.is_available() and torch.distributed.is_initialized()
+    return bool(effects.collectives) or (several and bool(effects.unknown))
 
 
 def what_timing_may_touch(

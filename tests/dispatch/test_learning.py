@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -591,3 +591,95 @@ def test_ties_are_the_earlier_ones_whoever_is_known_to_be_right_first(clock: Clo
         f(X)
     assert [one.name for one in entry.learner.contest.contestants] == ["plain", "a", "b", "c"]
     assert f.explain(X).variant == "a"
+
+
+# -- what may not be run twice
+
+
+def appending(clock: Clock, us: float, seen: list[float], name: str) -> Callable[..., Any]:
+    """A function that appends to a list, which takes so long."""
+
+    def fn(x: Tensor) -> Tensor:
+        seen.append(us)
+        return x * 2
+
+    fn.__name__ = name
+    return taking(clock, us, fn)
+
+
+def test_a_trusted_variant_takes_calls_that_may_not_be_run_twice(clock: Clock) -> None:
+    """Each call appends once, whoever runs it; the faster is chosen, and `explain` says that nothing compared it."""
+    seen: list[float] = []
+    other = Variant(appending(clock, 40, seen, "other"), trusted=True)
+    f = shapedispatch(appending(clock, 100, seen, "plain_one"), name="appends", hints=(), variants=[other], store=False)
+    x = torch.ones(4)
+    for count in range(1, 61):
+        assert f(x).tolist() == [2.0] * 4
+        assert len(seen) == count
+    choice = f.explain(x)
+    assert (choice.variant, choice.origin, len(seen)) == ("other", "timed", 60)
+    assert any(note.startswith("trusted, and not compared with plain") for note in choice.notes)
+    assert set(seen[-20:]) == {40}
+
+
+@pytest.mark.parametrize("why", ["not trusted", "contest", "deterministic"])
+def test_else_the_function_runs_as_it_is(clock: Clock, monkeypatch: pytest.MonkeyPatch, why: str) -> None:
+    """Where nobody says that the variant does the same, and where calls are no samples."""
+    if why == "contest":
+        monkeypatch.setenv("SHAPEDISPATCH_JUDGE", "contest")
+    seen: list[float] = []
+    other = Variant(appending(clock, 40, seen, "other"), trusted=why != "not trusted")
+    f = shapedispatch(appending(clock, 100, seen, "plain_one"), name="appends", hints=(), variants=[other], store=False)
+    torch.use_deterministic_algorithms(why == "deterministic")
+    try:
+        for _ in range(30):
+            f(torch.ones(4))
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert seen == [100] * 30
+
+
+class Log:
+    """Where two functions of this file append, and the clock that they move."""
+
+    items: ClassVar[list[int]] = []
+    clock: ClassVar[Any] = None
+
+
+def logs(x: Tensor) -> Tensor:
+    """Plain."""
+    Log.clock.now += 100_000
+    Log.items.append(100)
+    return x * 2
+
+
+def logs_sooner(x: Tensor) -> Tensor:
+    """The same."""
+    Log.clock.now += 40_000
+    Log.items.append(40)
+    return x * 2
+
+
+def test_another_process_takes_a_trusted_variant_that_was_stored(clock: Clock, tmp_path: Path) -> None:
+    """It is not compared there either."""
+    Log.clock = clock
+    made = lambda: shapedispatch(  # noqa: E731
+        logs, name="logs", hints=(), variants=[Variant(logs_sooner, trusted=True)], store=Store(tmp_path)
+    )
+    first, x = made(), torch.ones(4)
+    for _ in range(60):
+        first(x)
+    second, before = made(), len(Log.items)
+    second(x)
+    assert Log.items[before:] == [40]
+    assert second.explain(x).origin == "stored"
+
+
+def test_a_wrong_trusted_variant_is_its_users_affair_where_nothing_sees_it_but_not_elsewhere(clock: Clock) -> None:
+    """A function that may be run twice compares it as it compares others."""
+    other = Variant(taking(clock, 10, lambda x: x * 3), name="other", trusted=True)
+    f = shapedispatch(taking(clock, 100, twice), hints=(), variants=[other], mutates=(), store=False)
+    with pytest.warns(UserWarning, match="other"):
+        f(torch.ones(4))
+    for _ in range(30):
+        assert f(torch.ones(4)).tolist() == [2.0] * 4

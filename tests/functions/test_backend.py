@@ -10,9 +10,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from shapedispatch import Variant, shapedispatch
 from shapedispatch.backend import Effects
 from shapedispatch.functions import request
-from shapedispatch.functions.backend import what_timing_may_touch, why_no_builds
+from shapedispatch.functions.backend import may_involve_ranks, what_timing_may_touch, why_no_builds
 from tests.helpers import assert_same, built, pinned
 
 
@@ -582,6 +583,35 @@ def test_what_can_be_followed_at_its_own_sizes_only_has_an_exact_build() -> None
 BASE = torch.ones(8)
 UNKNOWN = Effects(None, unknown="a generator")
 APART, TOGETHER = (BASE[:4], BASE[4:]), (BASE[:6], BASE[2:])
+
+
+def test_where_other_ranks_may_take_part_nothing_is_trusted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is known to; in a group of processes also what is not known."""
+    collective, unknown = Effects(collectives=("all_reduce",)), Effects(None, unknown="a generator")
+    assert [may_involve_ranks(one) for one in (Effects(), collective, unknown)] == [False, True, False]
+    monkeypatch.setattr(torch.distributed, "is_available", lambda: True)
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+    assert [may_involve_ranks(one) for one in (Effects(), collective, unknown)] == [False, True, True]
+
+
+def test_a_trusted_variant_of_what_may_involve_ranks_takes_no_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The function runs as it is."""
+    monkeypatch.setenv("SHAPEDISPATCH_JUDGE", "online")
+    monkeypatch.setattr("shapedispatch.functions.backend.may_involve_ranks", lambda effects: True)
+    ran: list[str] = []
+
+    def appends(x: Tensor) -> Tensor:
+        ran.append("plain")
+        return x * 2
+
+    def other(x: Tensor) -> Tensor:
+        ran.append("other")
+        return x * 2
+
+    f = shapedispatch(appends, hints=(), variants=[Variant(other, trusted=True)], store=False)
+    for _ in range(20):
+        f(torch.ones(3))
+    assert ran == ["plain"] * 20
 
 
 @pytest.mark.parametrize(
