@@ -1,22 +1,23 @@
 """What does learning from the calls themselves cost, and is what it keeps the best in the loop that it ran in?
 
-With `judge = "online"`: what a miss costs, and a call that is learned from, for a function of two small tensors; the
-stall of the slowest sampling call at a new shape where three candidates are built already; what a thousand calls at a
-key cost beside a thousand of the best candidate; what twenty thousand calls at sizes drawn at random cost; and the
-regret of what is kept, in a free-running loop, one behind a queue that is kept full, and one that waits after each
-call, against all candidates timed at length in that very loop (on a CPU the loops are one); and whether processes
-choose alike (`repeatable.py`). All that a GPU is wanted for, within four minutes:
+With `judge = "online"`: what a miss costs, and a call that is learned from, for a function of two small tensors; what a
+launch of a kernel that is a sample costs over a hit; the stall of the slowest sampling call at a new shape where three
+candidates are built already; what a thousand calls at a key cost beside a thousand of the best candidate; what twenty
+thousand calls at sizes drawn at random cost; the regret of what is kept, in a free-running loop, behind a queue that is
+kept full, and one that waits after each call, against all candidates timed at length in that very loop (on a CPU the
+loops are one); and whether processes choose alike (`repeatable.py`). All that a GPU is wanted for, within four minutes:
 
     python benchmarks/online.py --device cuda --limit 240
 
-Bars: a call that is learned from, and the stall, at most 100 µs over plain; 1.05 (no candidate beyond twice the best)
-or 1.08 for a thousand calls; 1.05 at random sizes; regret with a median of at most 0.5 % and a 99th percentile of at
-most 5 %.
+Bars: a sampled launch at most 1.5 µs over a hit; a call that is learned from, and the stall, at most 100 µs over plain;
+1.05 (no candidate beyond twice the best) or 1.08 for a thousand calls; 1.05 at random sizes; regret with a median of at
+most 0.5 % and a 99th percentile of at most 5 %.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import math
 import os
 import random
@@ -27,6 +28,8 @@ from typing import Any
 
 import repeatable
 import torch
+import triton
+import triton.language as tl
 from common import CONSOLE, banner, options, print_table, rotated, verdict, write
 from regret import candidates, dispatcher, shapes
 from tuning_stall import arguments_of, other_words, weighted
@@ -45,9 +48,10 @@ RANDOM_SIZES, RANDOM_CALLS, LARGEST, LARGEST_ON_CPU = 1000, 20_000, 8192, 1088
 SMALL_RANDOM = (20, 400)
 LEAST_US = 50.0
 STALL_BAR_US, NEAR_BAR, FAR_BAR, RANDOM_BAR, MEDIAN_BAR, TAIL_BAR = 100.0, 1.05, 1.08, 1.05, 0.005, 0.05
-NOTHING_US = 0.3
-WORKLOAD_SECONDS = 20.0
-"""What a workload in one loop may take: none is begun where less than that is left."""
+NOTHING_US, LAUNCH_BAR_US = 0.3, 1.5
+REPEAT_SECONDS, WORKLOAD_SECONDS = 110.0, 20.0
+"""What the processes that are to choose alike may take together; what a workload in one loop may take: none is begun
+where less than that is left."""
 LOOPS = ("free", "full", "waited")
 ROUNDS = 7
 
@@ -195,6 +199,50 @@ def waited(fn: Callable[..., Any], args: tuple[Any, ...], device: str) -> float:
     return loop("waited", lambda: fn(*args), 1, device)
 
 
+@triton.jit
+def adds(x, y, n, step, B: tl.constexpr):
+    """``y = x + step``."""
+    i = tl.program_id(0) * B + tl.arange(0, B)
+    tl.store(y + i, tl.load(x + i, mask=i < n) + step, mask=i < n)
+
+
+def launch(chosen: argparse.Namespace) -> dict[str, Any]:
+    """A kernel's launches, each timed on the host: those that are samples in C, and hits."""
+    if chosen.device != "cuda":
+        return {"left_out": "there is no GPU"}
+    from shapedispatch import shapedispatch
+    from shapedispatch.hit import native
+
+    configs = [triton.Config({"B": block}, num_warps=4) for block in (128, 1024)]
+    kernel: Any = shapedispatch(store=False)(triton.autotune(configs=configs, key=["n"])(adds))
+    x = torch.randn(8192, device="cuda")
+    found: dict[str, list[float]] = {"sample": [], "in Python": [], "hit": []}
+    for n in range(4097, 4097 + 16 * (SMALL_NEW_SIZES if chosen.small else NEW_SIZES), 16):
+        one, calls = functools.partial(kernel[(64,)], x, x, n, 1), 0
+        while calls < 600 and (calls < 2 or kernel[(64,)].explain(x, x, n, 1).origin == "learning"):
+            turns = next((e.run for _, e in kernel.core.table.entries()[::-1] if e.learner is not None), None)
+            before = getattr(turns, "taken", 0), getattr(turns, "waiting", 0)
+            us = waited_launch(one)
+            in_c = isinstance(turns, native.module().LaunchTurns) and turns.taken > before[0]
+            in_c = in_c and turns.waiting > before[1]
+            found["sample" if in_c else "in Python"].append(us)
+            calls += 1
+        found["hit"] += [waited_launch(one) for _ in range(100)]
+    medians = {name: statistics.median(times) for name, times in found.items() if times}
+    over = medians.get("sample", math.nan) - medians["hit"]
+    CONSOLE.print(f"a sampled launch over a hit, in µs: {verdict(over, LAUNCH_BAR_US)}")
+    counts = {name: len(times) for name, times in found.items()}
+    return {"median_us": medians, "counts": counts, "over_us": over, "bar_us": LAUNCH_BAR_US}
+
+
+def waited_launch(call: Call) -> float:
+    """Microseconds of the host in one launch, with nothing before it on the device."""
+    torch.cuda.synchronize()
+    started = time.perf_counter_ns()
+    call()
+    return (time.perf_counter_ns() - started) / 1e3
+
+
 def keys(chosen: argparse.Namespace) -> dict[str, Any]:
     """Each workload at some shapes in each loop: what learning cost, and what was kept."""
     rows, left_out = [], []
@@ -292,9 +340,10 @@ def timed(fn: Callable[..., Any], calls: Sequence[tuple[Any, ...]], device: str)
 
 PARTS: Mapping[str, Callable[[argparse.Namespace], dict[str, Any]]] = {
     "small": small,
+    "launch": launch,
     "stall": stall,
     "random": at_random,
-    "repeat": lambda chosen: repeatable.part(chosen, chosen.until),
+    "repeat": lambda chosen: repeatable.part(chosen, min(chosen.until, time.monotonic() + REPEAT_SECONDS)),
     "keys": keys,
 }
 
