@@ -28,6 +28,7 @@ from torch._dynamo.eval_frame import dynamo_tls
 
 from ...backend import Effects
 from ...keys.signature import argument_names, frame_locals, receiver_of, with_code
+from ..guards.builtin_guard import builtin_guards
 from ..guards.code_guard import TracedObjects, traced_code
 from ..guards.guard import Guard
 from ..guards.guard_filter import (
@@ -232,7 +233,8 @@ class Session:
         self.code_before = traced_code(self.fn, seen, self.traced)
         self.unsupported += unguarded_reads(gm, [self.fn.__code__, *(self.traced or ())])
         settings = config_guards(map(called, nodes(gm)))
-        self.guards = (*settings, *tracing_guards(self.asked), *registration_guards(seen.classes))
+        names = builtin_guards(self.code_before.functions())
+        self.guards = (*settings, *tracing_guards(self.asked), *registration_guards(seen.classes), *names)
         self.place_guards = place_guards(objects, self.traced, self._names())
         compiled = self.compiled = self.compile_graph(gm, examples)
         say_nothing_donated()
@@ -316,8 +318,7 @@ def _shorten(code: types.CodeType, scope: dict[str, Any], compiled: Any) -> None
 
 def pass_over(code: types.CodeType) -> None:
     """Let Dynamo take this for what it has generated itself, which it does not follow."""
-    known = getattr(torch._dynamo.convert_frame, "output_codes", None)
-    if known is not None:
+    if (known := getattr(torch._dynamo.convert_frame, "output_codes", None)) is not None:
         known.add(code)
 
 

@@ -75,6 +75,10 @@ class CodeGuard:
         twin._fn, twin._functions = fn, [_Function.of(fn), *self._functions[1:]]
         return twin
 
+    def functions(self) -> list[types.FunctionType]:
+        """Those that it watches."""
+        return [fn for one in self._functions if (fn := one.reference()) is not None]
+
     def failed(self) -> str | None:
         """What was replaced or is gone since, for a person; None while everything is as it was."""
         if self._dead:
@@ -100,10 +104,9 @@ class CodeGuard:
         """`check` for every hit: in C where that is in use."""
         c = native.in_use
         classes = [one.reference() for one in self._classes]
-        functions = [fn for one in self._functions if (fn := one.reference()) is not None]
         if c is None or None in classes:
             return self.check
-        in_c: Callable[[], bool] = c.CodeGuard(tuple(classes), tuple(functions), self._dead, self.check)
+        in_c: Callable[[], bool] = c.CodeGuard(tuple(classes), tuple(self.functions()), self._dead, self.check)
         return in_c
 
 

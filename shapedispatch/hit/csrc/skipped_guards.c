@@ -1,9 +1,10 @@
 /*
  * Guards that most hits need not ask: those on globals, and those of what is right in every state.
  *
- * The former hold while each name that they read leads to what it led to when they held. Names are looked up anew at each hit, from the globals on: a dict of globals changes all the time, by names that no
- * guard reads. Nothing but constants and code is held: each value is compared with what stands there now, as the guards
- * compare it, by address and type.
+ * The former hold while each name that they read leads to what it led to when they held. Names are looked up anew at
+ * each hit, from the globals on: a dict of globals changes all the time, by names that no guard reads. Nothing but
+ * constants and code is held: each value is compared with what stands there now, as the guards compare it, by address
+ * and type.
  */
 
 /* --------------------------------------------------------------------------------------------------- what names led to */
