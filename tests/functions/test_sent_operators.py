@@ -129,7 +129,6 @@ def test_a_refusal_is_told_and_plain_runs(here: BuiltHere, monkeypatch: pytest.M
 
     monkeypatch.setattr(of_this_file._init_fn, "__module__", "__main__")
     f = shapedispatch(own_operator, dims={"x": "M _"}, hints=(64,), store=False)
-    f(X)
     with pytest.warns(UserWarning, match="put it into a module"):
         f(X)
     assert torch.equal(f(X), own_operator(X))

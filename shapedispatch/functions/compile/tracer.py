@@ -28,7 +28,6 @@ from torch._dynamo.eval_frame import dynamo_tls
 
 from ...backend import Effects
 from ...keys.signature import argument_names, frame_locals, receiver_of, with_code
-from ..guards.builtin_guard import builtin_guards
 from ..guards.code_guard import TracedObjects, traced_code
 from ..guards.guard import Guard
 from ..guards.guard_filter import (
@@ -44,7 +43,7 @@ from ..guards.guard_filter import (
     tracing_hidden,
 )
 from ..guards.instance_guards import global_guards, instance_guards, managers_kept
-from ..guards.object_guard import place_guards, registration_guards
+from ..guards.object_guard import builtin_guards, place_guards, registration_guards
 from .build import GRAPH, Trace
 from .graph import called, effects_of, forget_fakes, nodes, say_nothing_donated, unguarded_reads
 

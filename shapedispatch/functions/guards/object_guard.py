@@ -1,4 +1,4 @@
-"""What Dynamo takes from objects and guards not: an order, what is not on an object yet, what counts as which class.
+"""What Dynamo takes and guards not: an order, what is not on an object yet, what counts as which class, a builtin.
 
 An object is known by its place, as Dynamo's guards name it, and is read there at each call: of a method that many
 instances share, each has its own. None is held.
@@ -7,10 +7,14 @@ instances share, each has its own. None is held.
 from __future__ import annotations
 
 import abc
+import builtins
+import dis
+import functools
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from types import CodeType
+from dataclasses import dataclass
+from types import CodeType, FunctionType
 from typing import Any
 
 from torch.nn import Module
@@ -18,7 +22,7 @@ from torch.nn import Module
 from .code_guard import code_on, is_of_torch, names_in
 from .guard import Guard
 
-__all__ = ["PlaceGuard", "holds_and", "place_guards", "registration_guards"]
+__all__ = ["BuiltinGuard", "PlaceGuard", "builtin_guards", "holds_and", "place_guards", "registration_guards"]
 
 _CONSTANTS = (int, float, complex, bool, str, bytes, type(None))
 
@@ -128,3 +132,44 @@ def _registered(cls: type | None) -> frozenset[Any]:
         return frozenset()
     own = frozenset(_dump(cls)[0]) if isinstance(cls, abc.ABCMeta) else frozenset()
     return own.union(*map(_registered, type.__subclasses__(cls)))
+
+
+# ------------------------------------------------------------------------------------------- names of builtins
+
+_LOADS = ("LOAD_GLOBAL", "LOAD_NAME")
+
+
+@dataclass(frozen=True, slots=True)
+class BuiltinGuard:
+    """The names of builtins that code with these globals uses: a global of that name, set later, comes first."""
+
+    scope: dict[str, object]
+    names: frozenset[str]
+
+    def failed(self) -> str | None:
+        """See `guard.Guard`."""
+        shadowed = sorted(self.names & self.scope.keys())
+        return f"the name {shadowed[0]}, a builtin before, is a global now" if shadowed else None
+
+    @property
+    def check(self) -> Callable[[], bool]:
+        """See `guard.Guard`; no Python runs when it is asked."""
+        return functools.partial(self.scope.keys().isdisjoint, self.names)
+
+
+def builtin_guards(functions: Iterable[FunctionType]) -> tuple[BuiltinGuard, ...]:
+    """One for each module whose functions use builtins; torch's own names are nobody's to set."""
+    found: dict[int, tuple[dict[str, object], set[str]]] = {}
+    for fn in functions:
+        if (fn.__module__ or "").partition(".")[0] != "torch":
+            scope, names = found.setdefault(id(fn.__globals__), (fn.__globals__, set()))
+            names.update(name for name in _global_names(fn.__code__) if hasattr(builtins, name) and name not in scope)
+    return tuple(BuiltinGuard(scope, frozenset(names)) for scope, names in found.values() if names)
+
+
+def _global_names(code: CodeType) -> Iterator[str]:
+    """What it loads that is no local name, in functions within it, too."""
+    yield from (one.argval for one in dis.get_instructions(code) if one.opname in _LOADS)
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _global_names(constant)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from shapedispatch import shapedispatch
-from shapedispatch.functions.guards.builtin_guard import builtin_guards
+from shapedispatch.functions.guards.object_guard import builtin_guards
 from tests.helpers import assert_same
 
 SOURCE = """
