@@ -13,10 +13,10 @@
 
 `shapedispatch` is the decorator, for functions and Triton kernels; what it returns has the methods of `Dispatcher`.
 `Variant` is an alternative that the user supplies. `set_mode`, `load`, `wait` and `dispatchers` are for the process,
-`Store` is where choices are kept between processes. `Choice` (with its `Timing` and `Refusal`) and `CacheInfo` are what
-one is told. Every error is a `ShapeDispatchError`: `SettingsError` at a wrong setting, `MissError` and `NoVariantError`
-at a call; what cannot be declared is one, too, and a TypeError and ValueError. ``hotpath_available`` says whether hits
-are answered in C, ``hotpath_reason`` why not (None where they are).
+`sync` for the ranks of a distributed job, `Store` is where choices are kept between processes. `Choice` (with its
+`Timing` and `Refusal`) and `CacheInfo` are what one is told. Every error is a `ShapeDispatchError`: `SettingsError` at
+a wrong setting, `MissError` and `NoVariantError` at a call; what cannot be declared is one, too, and a TypeError and
+ValueError. ``hotpath_available`` says whether hits are answered in C, ``hotpath_reason`` why not (None where they are).
 
 Sizes are numbers of elements along an axis. Times are microseconds in names that end in ``_us``, wall-clock budgets
 milliseconds (``_ms``), memory bytes. An answer is always that of the function as written, within the tolerance that a
@@ -26,7 +26,7 @@ compiled build is allowed; what that means, and the settings, stand in README.md
 from typing import Any
 
 from .api.decorator import Dispatcher, shapedispatch
-from .api.registry import dispatchers, load, wait
+from .api.registry import dispatchers, load, sync, wait
 from .errors import MissError, NoVariantError, SettingsError, ShapeDispatchError
 from .hit import native
 from .records import CacheInfo, Choice, Refusal, Timing, Variant
@@ -49,6 +49,7 @@ __all__ = [
     "load",
     "set_mode",
     "shapedispatch",
+    "sync",
     "wait",
 ]
 __version__ = "0.1.0"

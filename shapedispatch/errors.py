@@ -12,6 +12,7 @@ __all__ = [
     "NoVariantError",
     "SettingsError",
     "ShapeDispatchError",
+    "SyncError",
     "as_written",
     "four_parts",
     "in_a_line",
@@ -43,6 +44,10 @@ class MissError(ShapeDispatchError):
 
 class SettingsError(ShapeDispatchError):
     """A setting is unknown or has a value that is not allowed."""
+
+
+class SyncError(ShapeDispatchError):
+    """Ranks could not agree in `sync`: one did not come, or is another program; none of them has adopted anything."""
 
 
 def render_argument(value: Any) -> str:

@@ -22,7 +22,9 @@ __all__ = [
     "spelled",
 ]
 
-Origin = Literal["timed", "learning", "stored", "shipped", "only", "nearest", "bucket", "unseen", "bypass", "pinned"]
+Origin = Literal[
+    "timed", "learning", "stored", "shipped", "agreed", "only", "nearest", "bucket", "unseen", "bypass", "pinned"
+]
 
 
 CHOSEN_AT, STORED_NEAR = "chosen at ", "stored for the call nearest to this one"
@@ -82,7 +84,8 @@ class Refusal:
 class Choice:
     """The winner for a key, with every timing and every refusal; ``str()`` of it is a small table.
 
-    ``origin`` says how it was found: ``timed``; ``stored``/``shipped`` from disk; ``only`` candidate left;
+    ``origin`` says how it was found: ``timed``; ``stored``/``shipped`` from disk; ``agreed`` by the ranks
+    of a job in `sync`; ``only`` candidate left;
     ``nearest`` hint without timing; ``bucket`` shared with a timed neighbour; ``unseen`` (nothing is known:
     ``explain`` never times); ``bypass`` (plain, because dispatching would be unsound); ``pinned`` by a setting.
     ``route`` is how the chosen build is reached, with the reason where it is not the direct one.

@@ -25,6 +25,7 @@ PLACES = [
     "backend",
     "store",
     "autotune",
+    "ranks",
     "functions.guards",
     "functions.compile",
     "functions",

@@ -21,6 +21,7 @@ NAMES = [
     "set_mode",
     "dispatchers",
     "load",
+    "sync",
     "wait",
     "ShapeDispatchError",
     "NoVariantError",

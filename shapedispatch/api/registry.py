@@ -8,10 +8,11 @@ from typing import Any
 
 from torch.nn import Module
 
+from ..ranks.agreement import agreement
 from ..records import Choice, Choices
 from ..settings import modes
 
-__all__ = ["TARGET", "dispatchers", "load", "register", "wait"]
+__all__ = ["TARGET", "dispatchers", "load", "register", "sync", "wait"]
 
 TARGET = "_shapedispatch_target"
 """The attribute, of the class that a dispatched module is given, which holds its `ModuleTarget`."""
@@ -52,6 +53,24 @@ def wait(timeout: float | None = None, force: bool = False) -> bool:
     for one in list(_live.values()) if force else ():
         one.core.order_all()
     return all(one.core.orders().wait(None, timeout) for one in list(_live.values())[:1])
+
+
+def sync(group: Any = None, timeout: float = 300.0) -> list[Choice]:
+    """Let all ranks of a job run the same: tell each other what was learned, decide by one rule, switch here together.
+
+    Called by every rank of ``group`` (a ``torch.distributed`` process group; default: the program's) at the same place
+    in the program, after a step or a warm-up. Only the group's store is used, and no collective. Between two calls no
+    rank changes what it runs. Returns what is agreed on from now on, of the keys that this rank has met and where that
+    is not what ran before. Without a group of more than one rank it does nothing.
+
+    Raises a `ShapeDispatchError` on every rank where one does not come within ``timeout`` seconds, naming it, or where
+    one runs other code, another torch or another kind of device, saying what differs: then no rank changes anything.
+    """
+    cores = {id(one.core): one.core for one in list(_live.values())}.values()
+    for core in cores:
+        core.ledger()  # what was chosen before there was a group is told, too
+    adopted = agreement.exchange(group, timeout)
+    return Choices(choice for core in cores for choice in core.adopt(adopted))
 
 
 def _dispatch_stored(target: Any) -> None:

@@ -26,6 +26,7 @@ from ..hit.turns import Turns
 from ..keys.key import Key
 from ..keys.tree import device_of, leaves, tensors
 from ..private import why_off
+from ..ranks.ledger import Ledger
 from ..records import Refusal
 from ..settings.resolve import Resolved
 from ..store.kernel_store import KernelStore
@@ -55,6 +56,9 @@ class DispatcherParts(Protocol):
     """Whether nothing may be timed."""
     fast_path: FastPath | None
     turns: Turns
+
+    def ledger(self) -> Ledger | None:
+        """What the ranks of the job agree on; None where this process is alone, or is to be."""
 
     def in_background(self) -> bool:
         """Whether no call is to wait for what is learned."""

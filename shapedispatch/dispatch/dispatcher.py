@@ -5,6 +5,8 @@ A miss is decided in `miss`. Deleting the table would change how long a call tak
 
 from __future__ import annotations
 
+import functools
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -28,9 +30,12 @@ from ..keys.identity import code_identity
 from ..keys.key import Bypass, Key
 from ..keys.layout import OF_ARGUMENTS, WITHOUT_KEY
 from ..keys.tree import tensors
+from ..ranks.agreement import agreement
+from ..ranks.ledger import Adopted, Ledger
 from ..records import CacheInfo, Choice, Choices, Refusal, choices_html
 from ..settings.resolve import Resolved
 from ..store.kernel_store import KernelStore, store_at
+from .agreed.miss import adopt, note_choices
 from .background import at_once, order_all
 from .context import MissContext
 from .introspection import Introspection
@@ -84,6 +89,7 @@ class Core(HitPath, Introspection):
         self.table = Table(self.settings.maxsize, self.settings.max_builds, EventLog(backend.name))
         store = store_at(self.settings.store)
         self.kernel_store = KernelStore(store, backend.name, self.identity) if store is not None else None
+        self._ledger: Ledger | None = None
         self.turns = Turns(self.settings.retime)
         self.refresh()
         if self.in_background():
@@ -97,7 +103,28 @@ class Core(HitPath, Introspection):
         here = settings.learn == "background" and settings.mode == "tune" and settings.pick is None
         if not here or self.backend.searches or settings.isolate:
             return False
-        return not (why_no_children() or self.orders().unable)
+        return not (why_no_children() or self.orders().unable) and self.ledger() is None
+
+    def ledger(self) -> Ledger | None:
+        """See `context.DispatcherParts`. What was chosen before there was a group does not run on in it."""
+        settings = self.settings
+        if settings.ranks == "alone" or settings.mode == "off" or settings.pick is not None or not _grouped():
+            return None
+        ledger = agreement.ledger(self.backend.name, self._identity, settings.margin)
+        if ledger is not self._ledger and ledger is not None:
+            note_choices(ledger, self.table.entries(), self.objective)
+            self._ledger, self.table.remade = ledger, True
+            self.table.forget(lambda choice: True)
+        return ledger
+
+    def adopt(self, adopted: Mapping[Ledger, Adopted]) -> list[Choice]:
+        """Run from now on what the ranks agree on; what that is, where it was another variant."""
+        own = adopted.get(self._ledger) if self._ledger is not None else None
+        return adopt(own, self.table) if own is not None else []
+
+    @functools.cached_property
+    def _identity(self) -> Mapping[str, str]:
+        return self.identity()
 
     def orders(self) -> Orders:
         """See `context.DispatcherParts`."""
@@ -285,6 +312,12 @@ def _why_undecided(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | No
         return "another call of this thread is being decided"
     needs_grad = torch.is_grad_enabled() and any(t.requires_grad for t in tensors((args, kwargs)))
     return "another thread is deciding" if not needs_grad and tuning_lock.locked() else None
+
+
+def _grouped() -> bool:
+    """Whether the program has a process group; nothing of ours imports or makes one."""
+    distributed = sys.modules.get("torch.distributed")
+    return distributed is not None and distributed.is_available() and distributed.is_initialized()
 
 
 def _of_its_mode(choice: Choice) -> bool:

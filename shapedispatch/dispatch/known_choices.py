@@ -36,7 +36,7 @@ FROZEN_MODES = ("frozen", "sealed")
 """Modes in which a call never times anything."""
 STORED_WHERE = "stored where "
 """How the note begins that says in what the place where a choice was made differs from this one."""
-_OF_THIS_CALL = ("timed", "only", "pinned", "nearest")
+_OF_THIS_CALL = ("timed", "only", "pinned", "nearest", "agreed")
 """Origins of choices whose variant has been judged in this process, or is what the user forces."""
 
 
@@ -174,12 +174,12 @@ def _of_neighbours(ctx: MissContext) -> Entry | None:
 # -- a choice made before
 
 
-def entry_for(ctx: MissContext, choice: Choice, kin: bool = False) -> Entry | None:
+def entry_for(ctx: MissContext, choice: Choice, kin: bool = False, anew: bool = False) -> Entry | None:
     """An entry for a choice made before; None where its variant is gone, cannot run this call or is wrong.
 
-    With ``kin`` it was made for a call that differs in sizes.
+    With ``kin`` it was made for a call that differs in sizes; ``anew`` judges it, whatever its origin.
     """
-    judged = choice.origin in _OF_THIS_CALL and not kin
+    judged = choice.origin in _OF_THIS_CALL and not (kin or anew)
     making = ctx.settings.mode != "sealed"
     request = OfferRequest(choice.variant, making, choice.config, judge=ctx.isolation(), state=kin)
     with preserve_state(ctx.args, ctx.kwargs):

@@ -16,9 +16,11 @@ from ..autotune.preserve_state import preserve_state
 from ..backend import Call, Offer, OfferRequest
 from ..hit.table import Entry
 from ..keys.key import Bypass, Key
+from ..ranks.ledger import Ledger
 from ..records import Refusal
 from ..settings.resolve import settings
 from ..shapes.dims import DimsMismatch
+from .agreed.miss import agreed_entry
 from .context import MissContext, capturing
 from .known_choices import FROZEN_MODES, look_up, persist, share_in_bucket
 from .learning import Learning, learn
@@ -100,6 +102,8 @@ def decide(ctx: MissContext, retune: bool = False, exhaustive: bool = False) -> 
         ctx.core.table.log.warn_sections(settings().meant_for(ctx.core.backend.name))
     if capturing(ctx.device):
         return ctx.offer(OfferRequest(build=False)).nearest(ctx.sizes(), "a CUDA graph is being captured")
+    if (ledger := ctx.core.ledger()) is not None:
+        return _agreed(ctx, ledger, retune, exhaustive, new_because)
     entry, reproducible, unused = _entry(ctx, sizes, retune, exhaustive)
     ctx = replace(ctx, key=_key_after(ctx))
     if reproducible:
@@ -116,6 +120,26 @@ def decide(ctx: MissContext, retune: bool = False, exhaustive: bool = False) -> 
     if ctx.settings.judge == "online":
         remember(ctx.core, ctx.key, entry.choice)
     return entry
+
+
+def _agreed(ctx: MissContext, ledger: Ledger, retune: bool, exhaustive: bool, new_because: tuple[str, ...]) -> Entry:
+    """As `decide` where ranks agree: what all of them run is published, and what is found here is proposed.
+
+    Returns what was found, if ``retune``.
+    """
+    sizes = ctx.sizes()
+
+    def tuned() -> Entry:
+        entry, reproducible, _ = _entry(ctx, sizes, True, exhaustive)
+        return persist(entry, ctx, instead=retune) if reproducible else entry
+
+    entry, decided = agreed_entry(ctx, ledger, tuned, retune)
+    ctx = replace(ctx, key=_key_after(ctx))
+    entry = entry.changed(sizes=sizes, key=ctx.key, new_because=new_because)
+    ctx.core.table.publish(ctx.key, entry, (ctx.args, ctx.kwargs))
+    ctx.core.table.log.decided(entry.choice)
+    decided = replace(decided, sizes=sizes, key=ctx.key, new_because=new_because)
+    return replace(entry, choice=decided) if retune else entry
 
 
 def _entry(

@@ -13,7 +13,7 @@ from ..shapes.dims import distance
 from .context import MissContext
 from .known_choices import entry_for, stored
 
-__all__ = ["without_timing"]
+__all__ = ["missing", "plain_entry", "without_timing"]
 
 _DECIDED = ("timed", "stored", "shipped", "only")
 """Origins of choices that say something of calls of other sizes."""
@@ -27,11 +27,11 @@ def without_timing(ctx: MissContext, sizes: Mapping[str, int], unused: Sequence[
     if ctx.core.kernel_store is not None and not unused:
         ctx.core.kernel_store.missed(ctx.key, ctx.device)
     if ctx.settings.on_miss == "error":
-        raise MissError(_missing(ctx, sizes, unused))
+        raise MissError(missing(ctx, sizes, unused))
     why = f"the mode is {ctx.settings.mode}"
     if ctx.settings.on_miss == "nearest":
         return _nearest_choice(ctx, sizes, why) or _nearest_held(ctx, why)
-    return _plain(ctx, why)
+    return plain_entry(ctx, why)
 
 
 def _nearest_choice(ctx: MissContext, sizes: Mapping[str, int], why: str) -> Entry | None:
@@ -55,7 +55,7 @@ def _nearest_held(ctx: MissContext, why: str) -> Entry:
     return offer.nearest(ctx.sizes(), why).changed(origin="nearest")
 
 
-def _plain(ctx: MissContext, why: str) -> Entry:
+def plain_entry(ctx: MissContext, why: str) -> Entry:
     """Plain. A kernel as written would time its configs: the first of them runs, or the first loaded one if sealed."""
     if not ctx.core.backend.searches:
         return Entry(ctx.core.backend.plain, None, Choice("plain", "nearest", notes=(f"not timed: {why}",)))
@@ -71,7 +71,8 @@ def _nearest_known(ctx: MissContext, sizes: Mapping[str, int]) -> Choice | None:
     return min(look_up, key=lambda choice: distance(sizes, choice.sizes), default=None)
 
 
-def _missing(ctx: MissContext, sizes: Mapping[str, int], unused: Sequence[str]) -> str:
+def missing(ctx: MissContext, sizes: Mapping[str, int], unused: Sequence[str]) -> str:
+    """What the error says of a call for which nothing is known."""
     change = f"Before the mode is set: `{ctx.core.backend.name}.tune(...)` with this call, or `prepare` with its sizes."
     what = "what is stored for this call is not used" if unused else "no choice is known for this call"
     tried = f"{what}, and the mode is {ctx.settings.mode}:"

@@ -139,6 +139,7 @@ class Table:
         self.maxsize = maxsize
         self.max_builds = max_builds
         self.log = log or EventLog("a table")
+        self.remade = False  # whether builds are made again however often they leave: other ranks run them, too
         self._fast_path: FastPath | None = None
         self.lock = threading.Lock()
         self._reset()
@@ -286,7 +287,7 @@ class Table:
         """Why the build under this key, which was held before, is not to be made another time, or None."""
         with self.lock:
             left, replaced = self._departures.get(key, ()), self._replacements.get(key, ())
-        within = WITHIN * self.maxsize
+        within = -1 if self.remade else WITHIN * self.maxsize
         if len(left) == 2 and left[-1] - left[0] <= within:
             return (
                 f"it had to make room for other builds twice within {within} calls and is not made again: "

@@ -33,7 +33,15 @@ from typing import Any
 
 import torch
 
-__all__ = ["Environment", "candidates_identity", "code_identity", "differences", "digest", "environment"]
+__all__ = [
+    "Environment",
+    "candidates_identity",
+    "code_identity",
+    "compared",
+    "differences",
+    "digest",
+    "environment",
+]
 
 _DEPTH = 16
 _NODES = 4096
@@ -366,6 +374,15 @@ def differences(stored: Mapping[str, str | int], here: Mapping[str, str | int]) 
         f" and is {_short(str(here.get(part, 'not known')))} here"
         for part in sorted({*stored, *here})
         if stored.get(part) != here.get(part)
+    )
+
+
+def compared(one: Mapping[str, str | int], other: Mapping[str, str | int]) -> tuple[tuple[str, str, str], ...]:
+    """What each part is called that differs between two environments, and what either has there, for a person."""
+    return tuple(
+        (_WORDS.get(part, part), _short(str(one.get(part, "nothing"))), _short(str(other.get(part, "nothing"))))
+        for part in sorted({*one, *other})
+        if one.get(part) != other.get(part)
     )
 
 

@@ -56,6 +56,7 @@ class Resolved:
     builders: int
     regime: str
     retime: float
+    ranks: str
     pick: str | None
     hotpath: bool
     trust_newer: bool

@@ -138,6 +138,7 @@ TABLE: Mapping[str, Setting] = MappingProxyType(
             Setting("builders", max(1, min(8, (os.cpu_count() or 1) // 4)), _size, _COUNT, per_kernel=False),
             _choice("regime", "stream", "graph", "auto", "device", "host", "sync"),
             Setting("retime", 0.001, _number(lambda share: 0 <= share <= 0.001), "a share from 0 to 0.001"),
+            _choice("ranks", "agree", "alone"),
             Setting("pick", None, _text, "the name of a variant", words=True),
             # The C module is loaded for the process or not at all.
             Setting("hotpath", True, _flag, _FLAG, per_kernel=False),

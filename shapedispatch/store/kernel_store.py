@@ -27,7 +27,7 @@ from .key_text import canonical, leaves, parse
 from .rows import BadRow, Kind
 from .store import Found, Missing, Row, Store
 
-__all__ = ["KernelStore", "StoredConfigs", "StoredVerdicts", "store_at"]
+__all__ = ["KernelStore", "StoredConfigs", "StoredVerdicts", "store_at", "stored_text"]
 
 _MOST_CONFIGS = 16
 """How many of a row's configs are looked at."""
@@ -58,7 +58,7 @@ class KernelStore:
 
     def find(self, key: Key, device: torch.device) -> Found | None:
         """The stored row for this key on this kind of device."""
-        return self._found(_text(key), self._here(device))
+        return self._found(stored_text(key), self._here(device))
 
     def _found(self, text: str | None, here: Environment) -> Found | None:
         found = self.store.get(self.kernel, text, here) if text is not None else None
@@ -79,7 +79,7 @@ class KernelStore:
 
         An exact build serves one call, so that it is no answer for another.
         """
-        text = _text(key)
+        text = stored_text(key)
         if text is None:
             return None
         here = self._here(device)
@@ -90,7 +90,7 @@ class KernelStore:
     def keep(self, key: Key, device: torch.device, choice: Choice, instead: bool = False) -> Row | None:
         """Store what was timed and return it; or, if not ``instead``, the row of another process that came first."""
         config = None if choice.config is None else str(choice.config)
-        row = _row(self.kernel, _text(key), self._here(device), choice.variant, config, choice, "choice")
+        row = _row(self.kernel, stored_text(key), self._here(device), choice.variant, config, choice, "choice")
         return self.store.put(row, instead=instead) if row is not None else None
 
     def tuned_configs(self, device: torch.device) -> StoredConfigs:
@@ -103,13 +103,13 @@ class KernelStore:
 
     def missed(self, key: Key, device: torch.device, spent_s: float | None = None) -> None:
         """Note a key that was met where nothing may be timed, or nothing was yet, and what was spent there."""
-        text = _text(key)
+        text = stored_text(key)
         if text is not None:
             self.store.missed(self.kernel, text, self._here(device), spent_s)
 
     def spent_s(self, key: Key, device: torch.device) -> float:
         """What was noted of a key that is like this one in all respects, in seconds; else 0."""
-        text = _text(key)
+        text = stored_text(key)
         if text is None:
             return 0.0
         found = self.store.get(self.kernel, text, self._here(device), kind="missed")
@@ -121,7 +121,7 @@ class KernelStore:
 
     def why(self, key: Key, device: torch.device) -> tuple[str, ...]:
         """Why a key is stored, stored with differences, or not stored."""
-        text = _text(key)
+        text = stored_text(key)
         return ("this key cannot be stored",) if text is None else self.store.why(self.kernel, text, self._here(device))
 
     def _here(self, device: torch.device) -> Environment:
@@ -231,7 +231,7 @@ def _canonical(of: Key) -> str | None:
         return None
 
 
-def _text(key: Key) -> str | None:
+def stored_text(key: Key) -> str | None:
     """The key in its canonical form; None for one that holds what has no name outside this process."""
     return _canonical(storable(key))
 

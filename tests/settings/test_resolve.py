@@ -20,7 +20,7 @@ from shapedispatch.store.store import Store
 
 NAMES = (
     "hints static exact buckets maxsize max_builds mode on_miss store budget_ms margin check copy_limit isolate "
-    "judge learn earn builders regime retime pick hotpath trust_newer"
+    "judge learn earn builders regime retime ranks pick hotpath trust_newer"
 )
 
 

@@ -1,0 +1,155 @@
+"""The entry of a key where ranks agree: it runs what all ranks run, whatever is found out about it here.
+
+What is found is written into the ledger, and told in the next exchange. A key that is this rank's share is judged on
+copies at its first miss, as it would be alone; a variant that was elected is built, judged, and not run yet.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Any
+
+from ...autotune.choose import Objective, PlainRaised
+from ...errors import MissError, in_a_line
+from ...hit.table import Entry, Table
+from ...ranks.ledger import Adopted, Ledger, Task
+from ...ranks.rule import DEFAULT, FAILED
+from ...records import Choice, Timing
+from ...store.kernel_store import stored_text
+from ..context import MissContext
+from ..known_choices import FROZEN_MODES, entry_for, stored
+from ..on_miss import missing, plain_entry
+
+__all__ = ["adopt", "agreed_entry", "note_choices"]
+
+_UNTIL = "ranks agree on what runs, and nothing changes between two calls of sync()"
+_NOT_TOLD = "ranks agree on what runs, and the key of this call cannot be told to the others"
+_DEVICE = re.compile(r"(?<=cuda:)\d+|(?<=stream)\d+|(?<=DeviceGuard\()\d+|(?<=set_device\()\d+")
+"""The index of a device in compiled code: each rank has its own."""
+
+
+def agreed_entry(ctx: MissContext, ledger: Ledger, tuned: Callable[[], Entry], asked: bool) -> tuple[Entry, Choice]:
+    """The entry for a call, and what was decided for it here, as far as anything was.
+
+    ``tuned`` decides on copies; ``asked`` says that the user wants that now. Raises MissError, PlainRaised.
+    """
+    text = stored_text(ctx.key)
+    if text is None:
+        entry = plain_entry(ctx, _NOT_TOLD)
+        return entry, entry.choice
+    task = ledger.meet(text)
+    proposed = _learned(ctx, ledger, text, tuned, asked) if task.learn or asked else None
+    if task.prepare is not None:
+        _prepare(ctx, ledger, text, task.prepare)
+    entry = _running(ctx, ledger, text, task)
+    return entry, proposed or entry.choice
+
+
+def _running(ctx: MissContext, ledger: Ledger, text: str, task: Task) -> Entry:
+    """What every rank runs for this key; the default where that cannot be had here, which the others are told."""
+    if task.runs == DEFAULT:
+        return plain_entry(ctx, _UNTIL)
+    choice = Choice(task.runs, "agreed", config=task.config, notes=(f"agreed by {len(ledger.ranks)} ranks",))
+    entry, why = _found(ctx, choice, anew=not task.sure)
+    if entry is None:
+        ledger.fail(text, task.runs, why)
+        return plain_entry(ctx, f"{task.runs} is what the ranks agree on, and here {why}")
+    if not task.sure:
+        ledger.ready(text, task.runs, _code(ctx, entry))
+    return entry
+
+
+def _prepare(ctx: MissContext, ledger: Ledger, text: str, variant: str) -> None:
+    """Build and judge what was elected, so that all ranks can switch to it together."""
+    entry, why = _found(ctx, Choice(variant, "agreed"), anew=True)
+    if entry is None:
+        ledger.fail(text, variant, why)
+    else:
+        ledger.ready(text, variant, _code(ctx, entry))
+
+
+def _found(ctx: MissContext, choice: Choice, anew: bool) -> tuple[Entry | None, str]:
+    """The entry of a variant, or why there is none."""
+    try:
+        return entry_for(ctx, choice, anew=anew), "it cannot run this call, or gives other numbers"
+    except (MissError, PlainRaised, Warning):
+        raise
+    except Exception as error:  # noqa: BLE001 - the boundary where a candidate is judged; the reason is told
+        return None, f"it raised {in_a_line(error)}"
+
+
+def _code(ctx: MissContext, entry: Entry) -> str:
+    """A digest of the compiled code that an entry runs; empty where it has none of its own."""
+    build = ctx.core.table.build(entry.build) if entry.build is not None else None
+    if build is None:
+        return ""
+    identity = getattr(build, "identity", None)
+    text = str(entry.choice.config) if identity is None else identity()
+    return hashlib.sha256(_DEVICE.sub("*", text).encode()).hexdigest()
+
+
+def _learned(ctx: MissContext, ledger: Ledger, text: str, tuned: Callable[[], Entry], asked: bool) -> Choice:
+    """What is best for the call as far as this rank can tell, from the store or by a contest; it is proposed."""
+    choice = None if asked else _stored(ctx)
+    codes: dict[str, str] = {}
+    if choice is None:
+        if ctx.settings.mode in FROZEN_MODES and not asked:
+            if ctx.settings.on_miss == "error":
+                raise MissError(missing(ctx, ctx.sizes(), ()))
+            return Choice(DEFAULT, "unseen")
+        entry = tuned()
+        choice = entry.choice
+        codes = {choice.variant: _code(ctx, entry)}
+    configs = {} if choice.config is None else {choice.variant: str(choice.config)}
+    ledger.propose(text, _figures(choice, ctx.core.objective), configs, codes)
+    return replace(choice, notes=(*choice.notes, _UNTIL))
+
+
+def _stored(ctx: MissContext) -> Choice | None:
+    """What an earlier process has timed under the same conditions."""
+    found = ctx.core.kernel_store.find(ctx.key, ctx.device) if ctx.core.kernel_store is not None else None
+    usable = found is not None and (not found.soft_differences or ctx.settings.mode in FROZEN_MODES)
+    return stored(found) if found is not None and usable else None
+
+
+def note_choices(ledger: Ledger, entries: Iterable[tuple[Any, Entry]], objective: Objective) -> None:
+    """Propose what was decided before there was a group."""
+    for key, entry in entries:
+        text, choice = stored_text(key), entry.now()
+        if text is not None and choice.timings:
+            ledger.propose(text, _figures(choice, objective), {}, {})
+
+
+def adopt(adopted: Adopted, table: Table) -> list[Choice]:
+    """Have the keys looked at anew that an exchange has changed something for; what the next calls of them run."""
+    found: list[Choice] = []
+
+    def doomed(choice: Choice) -> bool:
+        text = stored_text(choice.key) if choice.key is not None else None
+        if text is not None and text in adopted.switched:
+            found.append(Choice(adopted.switched[text], "agreed", choice.sizes, choice.key))
+        return text is not None and (text in adopted.switched or text in adopted.work)
+
+    if adopted.switched or adopted.work:
+        table.forget(doomed)
+    return found
+
+
+def _figures(choice: Choice, objective: Objective) -> dict[str, float]:
+    """What each variant costs here; one that was refused has failed."""
+    failed = {refusal.variant: FAILED for refusal in choice.refusals}
+    return {**failed, **{timing.variant: _cost(timing, objective) for timing in choice.timings}}
+
+
+def _cost(timing: Timing, objective: Objective) -> float:
+    if objective == "time" or (objective == "memory" and timing.bytes is None):
+        return timing.median_us
+    if objective == "memory":
+        return float(timing.bytes or 0)
+    try:
+        return float(objective(timing))  # type: ignore[operator]  # a callable, as it is no word
+    except Exception:  # noqa: BLE001 - the user's function judges a candidate, which then has no figure
+        return FAILED
