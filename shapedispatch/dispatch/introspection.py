@@ -18,6 +18,7 @@ from ..errors import DeclarationError, NoVariantError, four_parts, render_call
 from ..keys.key import Bypass, Key, describe
 from ..records import Choice, Choices, Refusal
 from ..shapes.dims import DimsMismatch, did_you_mean, every_point
+from .agreed.miss import agreed_choice
 from .context import MissContext
 from .known_choices import stored_choice
 from .miss import decide, tuning_lock
@@ -86,6 +87,8 @@ class Introspection:
                 return entry.now()
         if (other := next((entry for entry in entries if entry.any_state), None)) is not None:
             return replace(other.choice, notes=(*other.choice.notes, _OTHER_STATE))
+        if (ledger := ctx.core.ledger()) is not None:
+            return replace(agreed_choice(ctx, ledger), sizes=sizes, key=ctx.key)
         if (known := stored_choice(ctx)) is not None:
             return replace(known, sizes=sizes, key=ctx.key)
         why = ctx.core.kernel_store.why(ctx.key, ctx.device) if ctx.core.kernel_store is not None else ()

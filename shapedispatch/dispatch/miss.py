@@ -20,7 +20,7 @@ from ..ranks.ledger import Ledger
 from ..records import Refusal
 from ..settings.resolve import settings
 from ..shapes.dims import DimsMismatch
-from .agreed.miss import agreed_entry
+from .agreed.miss import agreed_entry, captured_entry
 from .context import MissContext, capturing
 from .known_choices import FROZEN_MODES, look_up, persist, share_in_bucket
 from .learning import Learning, learn
@@ -100,9 +100,12 @@ def decide(ctx: MissContext, retune: bool = False, exhaustive: bool = False) -> 
     ctx.core.table.count("misses", ", ".join(new_because) or "the first call")
     if ctx.settings.nearly_named and not new_because:
         ctx.core.table.log.warn_sections(settings().meant_for(ctx.core.backend.name))
+    ledger = ctx.core.ledger()
     if capturing(ctx.device):
+        if ledger is not None:
+            return captured_entry(ctx, ledger)
         return ctx.offer(OfferRequest(build=False)).nearest(ctx.sizes(), "a CUDA graph is being captured")
-    if (ledger := ctx.core.ledger()) is not None:
+    if ledger is not None:
         return _agreed(ctx, ledger, retune, exhaustive, new_because)
     entry, reproducible, unused = _entry(ctx, sizes, retune, exhaustive)
     ctx = replace(ctx, key=_key_after(ctx))

@@ -72,11 +72,7 @@ class Agreement:
             return None
         label = f"{name}@{digest(dict(identity))[:16]}"
         with self._lock:
-            if self._handle() is not world.handle:
-                self._handle = weakref.ref(world.handle)
-                self._begin(world)
-                if world.rank == min(world.ranks):
-                    _log.warning(_TOLD, len(world.ranks))
+            self._join(world)
             ledger = self._ledgers.get(label)
             if ledger is None:
                 ledger = Ledger(name, label, identity, margin, world.rank, self._ranks, self._lock)
@@ -85,6 +81,15 @@ class Agreement:
             ledger.own = True
             return ledger
 
+    def _join(self, world: Group) -> None:
+        """Begin anew, if this is another group than before."""
+        if self._handle() is world.handle:
+            return
+        self._handle = weakref.ref(world.handle)
+        self._begin(world)
+        if world.rank == min(world.ranks):
+            _log.warning(_TOLD, len(world.ranks))
+
     # -- where all ranks are
 
     def exchange(self, group: Any, timeout_s: float) -> dict[Ledger, Adopted]:
@@ -92,11 +97,11 @@ class Agreement:
 
         Raises SyncError, having adopted nothing, where a rank did not come or differs.
         """
-        members = self._find(group)
-        if members is None or self._left() is not None:
+        world, members = self._find(None), self._find(group)
+        if world is None or members is None or world.handle is self._left():
             return {}
         with self._exchanging:
-            reported = self._reported(members)
+            reported = self._reported(world, members)
             exchange = Exchange(members, self._number, timeout_s, self._clock_s, self._pause)
             try:
                 texts = exchange.of(reported.to_text())
@@ -111,8 +116,9 @@ class Agreement:
             exchange.forget(self._number - 1)
             return changed
 
-    def _reported(self, members: Group) -> Report:
+    def _reported(self, world: Group, members: Group) -> Report:
         with self._lock:
+            self._join(world)
             if self._fixed and members.ranks != self._ranks:
                 raise SyncError(failed(members, self._number + 1, [self._why_other(members)], _ONE_GROUP))
             self._fixed, self._ranks = True, members.ranks

@@ -15,8 +15,9 @@ __all__ = ["Known"]
 class Known:
     """One key of one dispatcher: which ranks have ``met`` it, what they found, and what is decided.
 
-    ``elected`` is what the rule says, ``agreed`` what every rank runs: the elected variant from when all ranks that
-    have met the key are ready for it, with the same compiled code. ``owner`` is who learns it, where nobody has.
+    ``elected`` is what the rule says, ``agreed`` what every rank runs. That is the elected variant from when all ranks
+    that have met the key are ready for it; at the latest from the exchange after the one that elected it, since whoever
+    has called it in between is ready or has failed. ``owner`` is who learns it, where nobody has.
     """
 
     met: set[int] = field(default_factory=set)
@@ -42,23 +43,20 @@ class Known:
 
     def decide(self, kernel: str, text: str, margin: float) -> None:
         """Elect, and agree where all are ready."""
-        self.elected = self._elected(margin)
-        if self.elected == DEFAULT or self._all_ready(self.elected):
+        self._compare_codes()
+        before, self.elected = self.elected, winner(map(self._with_failures, self.figures.values()), margin)
+        if self.elected in (DEFAULT, before) or self._all_ready(self.elected):
             self.agreed = self.elected
         elif self.agreed in self.failed:
             self.agreed = DEFAULT
-        self.owner = None if self.figures else share(kernel, text, sorted(self.met))
+        self.owner = share(kernel, text, sorted(self.met)) if self.met and not self.figures else None
 
-    def _elected(self, margin: float) -> str:
-        """What the rule says, leaving out what is not the same code everywhere."""
-        while True:
-            reports = [self._with_failures(figures) for figures in self.figures.values()]
-            variant = winner(reports, margin)
-            codes = self.codes.get(variant, {})
-            if variant == DEFAULT or len(set(codes.values())) <= 1:
-                return variant
-            ranks = ", ".join(map(str, sorted(codes)))
-            self.failed[variant] = f"its compiled code is not the same on ranks {ranks}"
+    def _compare_codes(self) -> None:
+        """What is not the same code everywhere has failed."""
+        for variant, codes in self.codes.items():
+            if len(set(codes.values())) > 1:
+                ranks = ", ".join(map(str, sorted(codes)))
+                self.failed.setdefault(variant, f"its compiled code is not the same on ranks {ranks}")
 
     def _with_failures(self, figures: Mapping[str, float]) -> dict[str, float]:
         return {variant: FAILED if variant in self.failed else cost for variant, cost in figures.items()}

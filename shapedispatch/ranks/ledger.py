@@ -20,11 +20,12 @@ MOST_KEYS = 4096
 class Task:
     """What a rank does at a miss: what it ``runs``, whether it is to ``learn`` the key, and what to ``prepare``.
 
-    ``sure`` says that this rank has run the checks of what it runs, and told the others so.
+    ``configs`` are the texts of the configs that variants of kernels have. ``sure`` says that this rank has run the
+    checks of what it runs, and told the others so.
     """
 
     runs: str = DEFAULT
-    config: str | None = None
+    configs: Mapping[str, str] = field(default_factory=dict)
     learn: bool = False
     prepare: str | None = None
     sure: bool = True
@@ -72,6 +73,11 @@ class Ledger:
                 self._of(text)
             return self._task(text, known or Known())
 
+    def agreed(self, text: str) -> str:
+        """What all ranks run."""
+        with self.lock:
+            return self._agreed(text)
+
     def _task(self, text: str, known: Known) -> Task:
         told = [news for news in (self.news.get(text), self.sent.get(text)) if news is not None]
         learned = bool(known.figures) or any(news.figures is not None for news in told)
@@ -82,7 +88,7 @@ class Ledger:
         sure = known.agreed == DEFAULT or known.is_ready(self.rank, known.agreed)
         lost = any(known.agreed in news.failed for news in told)
         runs = DEFAULT if lost else known.agreed
-        return Task(runs, known.configs.get(runs), owner == self.rank and not learned, wanted, sure)
+        return Task(runs, known.configs, owner == self.rank and not learned, wanted, sure)
 
     def propose(self, text: str, figures: Figures, configs: Mapping[str, str], codes: Mapping[str, str]) -> None:
         """What this rank has found of a key."""
@@ -126,7 +132,7 @@ class Ledger:
     def adopt(self, reports: Mapping[int, KernelReport]) -> Adopted:
         """Take in what each rank told, and decide."""
         self.sent = {}
-        told: dict[str, str] = {}
+        told = {text: known.agreed for text, known in self.known.items() if known.elected != known.agreed}
         for rank, report in sorted(reports.items()):
             for text, news in sorted(report.news.items()):
                 known = self.known.setdefault(text, Known())

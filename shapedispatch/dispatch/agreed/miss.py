@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from ...autotune.choose import Objective, PlainRaised
+from ...backend import OfferRequest
 from ...errors import MissError, in_a_line
 from ...hit.table import Entry, Table
 from ...ranks.ledger import Adopted, Ledger, Task
@@ -23,7 +24,7 @@ from ..context import MissContext
 from ..known_choices import FROZEN_MODES, entry_for, stored
 from ..on_miss import missing, plain_entry
 
-__all__ = ["adopt", "agreed_entry", "note_choices"]
+__all__ = ["adopt", "agreed_choice", "agreed_entry", "captured_entry", "note_choices"]
 
 _UNTIL = "ranks agree on what runs, and nothing changes between two calls of sync()"
 _NOT_TOLD = "ranks agree on what runs, and the key of this call cannot be told to the others"
@@ -43,16 +44,36 @@ def agreed_entry(ctx: MissContext, ledger: Ledger, tuned: Callable[[], Entry], a
     task = ledger.meet(text)
     proposed = _learned(ctx, ledger, text, tuned, asked) if task.learn or asked else None
     if task.prepare is not None:
-        _prepare(ctx, ledger, text, task.prepare)
+        _prepare(ctx, ledger, text, Choice(task.prepare, "agreed", config=task.configs.get(task.prepare)))
     entry = _running(ctx, ledger, text, task)
     return entry, proposed or entry.choice
+
+
+def agreed_choice(ctx: MissContext, ledger: Ledger) -> Choice:
+    """What runs a call that was not seen yet."""
+    text = stored_text(ctx.key)
+    if text is None:
+        return Choice(DEFAULT, "unseen", notes=(_NOT_TOLD,))
+    agreed = ledger.agreed(text)
+    return Choice(agreed, "unseen" if agreed == DEFAULT else "agreed", notes=(_UNTIL,))
+
+
+def captured_entry(ctx: MissContext, ledger: Ledger) -> Entry:
+    """The entry for a call inside the capture of a CUDA graph: what all ranks run, if it is there; nothing is made."""
+    text = stored_text(ctx.key)
+    runs = ledger.meet(text).runs if text is not None else DEFAULT
+    offer = ctx.offer(OfferRequest(runs, build=False))
+    candidate = next((one for one in offer.candidates if one.name == runs), offer.candidates[0])
+    return candidate.wins("agreed" if candidate.name == runs != DEFAULT else "nearest", offer, notes=(_UNTIL,))
 
 
 def _running(ctx: MissContext, ledger: Ledger, text: str, task: Task) -> Entry:
     """What every rank runs for this key; the default where that cannot be had here, which the others are told."""
     if task.runs == DEFAULT:
         return plain_entry(ctx, _UNTIL)
-    choice = Choice(task.runs, "agreed", config=task.config, notes=(f"agreed by {len(ledger.ranks)} ranks",))
+    choice = Choice(
+        task.runs, "agreed", config=task.configs.get(task.runs), notes=(f"agreed by {len(ledger.ranks)} ranks",)
+    )
     entry, why = _found(ctx, choice, anew=not task.sure)
     if entry is None:
         ledger.fail(text, task.runs, why)
@@ -62,19 +83,23 @@ def _running(ctx: MissContext, ledger: Ledger, text: str, task: Task) -> Entry:
     return entry
 
 
-def _prepare(ctx: MissContext, ledger: Ledger, text: str, variant: str) -> None:
+def _prepare(ctx: MissContext, ledger: Ledger, text: str, elected: Choice) -> None:
     """Build and judge what was elected, so that all ranks can switch to it together."""
-    entry, why = _found(ctx, Choice(variant, "agreed"), anew=True)
+    entry, why = _found(ctx, elected, anew=True)
     if entry is None:
-        ledger.fail(text, variant, why)
+        ledger.fail(text, elected.variant, why)
     else:
-        ledger.ready(text, variant, _code(ctx, entry))
+        ledger.ready(text, elected.variant, _code(ctx, entry))
 
 
 def _found(ctx: MissContext, choice: Choice, anew: bool) -> tuple[Entry | None, str]:
-    """The entry of a variant, or why there is none."""
+    """The entry of a variant, or why there is none. Another rank may call by this name what is the same code here."""
     try:
-        return entry_for(ctx, choice, anew=anew), "it cannot run this call, or gives other numbers"
+        entry = entry_for(ctx, choice, anew=anew)
+        if entry is None and (twin := ctx.offer(OfferRequest(choice.variant, build=False)).aliases.get(choice.variant)):
+            entry = entry_for(ctx, replace(choice, variant=twin), anew=anew)
+            entry = entry and entry.changed(variant=choice.variant)
+        return entry, "it cannot run this call, or gives other numbers"
     except (MissError, PlainRaised, Warning):
         raise
     except Exception as error:  # noqa: BLE001 - the boundary where a candidate is judged; the reason is told
