@@ -59,7 +59,7 @@ class Agreement:
         self._world = world
         self._ranks: tuple[int, ...] = world.ranks if world is not None else ()
         self._fixed = False  # whether an exchange has said who takes part
-        self._number = 0
+        self._number = self._counted = 0  # the last exchange, and the last that counted
         self._history = ""
         self._ledgers: dict[str, Ledger] = {}
 
@@ -102,7 +102,7 @@ class Agreement:
             return {}
         with self._exchanging:
             reported = self._reported(world, members)
-            exchange = Exchange(members, self._number, timeout_s, self._clock_s, self._pause)
+            exchange = self._next(members, timeout_s)
             try:
                 texts = exchange.of(reported.to_text())
             except SyncError:
@@ -113,8 +113,17 @@ class Agreement:
                 self._kept() if after_all is None else self._adopted(members, after_all)
                 raise
             changed = self._adopted(members, texts)
-            exchange.forget(self._number - 1)
+            exchange.forget(self._counted)
+            self._counted = self._number
             return changed
+
+    def _next(self, members: Group, timeout_s: float) -> Exchange:
+        """The next exchange that the others have not given up: one that was late goes on with them."""
+        while True:
+            self._number += 1
+            exchange = Exchange(members, self._number, timeout_s, self._clock_s, self._pause)
+            if not exchange.is_over():
+                return exchange
 
     def _reported(self, world: Group, members: Group) -> Report:
         with self._lock:
@@ -122,7 +131,6 @@ class Agreement:
             if self._fixed and members.ranks != self._ranks:
                 raise SyncError(failed(members, self._number + 1, [self._why_other(members)], _ONE_GROUP))
             self._fixed, self._ranks = True, members.ranks
-            self._number += 1
             for ledger in self._ledgers.values():
                 ledger.ranks = members.ranks
             kernels = {label: ledger.report() for label, ledger in self._ledgers.items() if ledger.own}

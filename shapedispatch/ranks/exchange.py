@@ -33,6 +33,7 @@ class Exchange:
     clock_s: Callable[[], float] = time.monotonic
     pause: Callable[[float], None] = time.sleep
     began_s: float = field(default=0.0)
+    absent: list[int] = field(default_factory=list)
 
     def of(self, text: str) -> dict[int, str]:
         """The text of each rank, this one's being ``text``; raises SyncError on all ranks where one has none.
@@ -43,6 +44,11 @@ class Exchange:
         with self._telling():
             self.group.store.set(self._of(self.group.rank), text)
             return self._texts(DONE if self._complete() else self._verdict())
+
+    def is_over(self) -> bool:
+        """Whether the others have given this exchange up before this rank came."""
+        with self._telling():
+            return self.group.store.check([f"{self.number}/end"])
 
     def after_all(self, error: BaseException) -> dict[int, str] | None:
         """The texts, of an exchange that this rank was stopped in by ``error`` and that counts for the others."""
@@ -57,12 +63,13 @@ class Exchange:
             return self._end(why) == DONE
         return False
 
-    def forget(self, number: int) -> None:
-        """Remove this rank's own key of an earlier exchange, which all have read."""
+    def forget(self, first: int) -> None:
+        """Remove what this rank has written of the exchanges from ``first`` to this one, which all ranks have left."""
         with contextlib.suppress(SyncError), self._telling():
-            self.group.store.delete_key(f"{number}/{self.group.rank}")
-            if self.group.rank == min(self.group.ranks):
-                self.group.store.delete_key(f"{number}/end")
+            for number in range(first, self.number):
+                self.group.store.delete_key(f"{number}/{self.group.rank}")
+                if self.group.rank == min(self.group.ranks):
+                    self.group.store.delete_key(f"{number}/end")
 
     def _of(self, rank: int) -> str:
         return f"{self.number}/{rank}"
@@ -70,13 +77,18 @@ class Exchange:
     def _complete(self) -> bool:
         """Wait until all keys are there, the exchange is ended, or the time is up; whether all are there."""
         wait_s, store = SHORTEST_S, self.group.store
-        keys = [self._of(rank) for rank in self.group.ranks]
-        while not store.check(keys):
+        self.absent = list(self.group.ranks)
+        while self._look():
             if store.check([f"{self.number}/end"]) or self.clock_s() - self.began_s >= self.timeout_s:
                 return False
             self.pause(wait_s)
             wait_s = min(2 * wait_s, LONGEST_S)
         return True
+
+    def _look(self) -> list[int]:
+        """The ranks whose keys are not there."""
+        self.absent = [rank for rank in self.absent if not self.group.store.check([self._of(rank)])]
+        return self.absent
 
     def _texts(self, verdict: str) -> dict[int, str]:
         """All texts, where the exchange counts; else the SyncError of whoever was first to give up."""
@@ -90,11 +102,12 @@ class Exchange:
 
     def _verdict(self) -> str:
         """That it counts, if all are there by now; else who is missing."""
-        absent = [rank for rank in self.group.ranks if not self.group.store.check([self._of(rank)])]
-        if not absent:
+        if not self._look():
             return DONE
-        ranks = f"rank{'s' if len(absent) > 1 else ''} {', '.join(map(str, absent))}"
-        return f"{ranks} did not come within {self.timeout_s:g} s, says rank {self.group.rank}"
+        return f"{self._absent()} did not come within {self.timeout_s:g} s, says rank {self.group.rank}"
+
+    def _absent(self) -> str:
+        return f"rank{'s' if len(self.absent) > 1 else ''} {', '.join(map(str, self.absent))}"
 
     @contextlib.contextmanager
     def _telling(self) -> Iterator[None]:
@@ -102,8 +115,9 @@ class Exchange:
         try:
             yield
         except RuntimeError as error:
-            reason = f"the group's store, which rank 0 keeps as a rule, does not answer: {in_a_line(error)}"
-            raise SyncError(failed(self.group, self.number, [reason], _WHEN_MISSING)) from error
+            reasons = [f"the group's store, which rank 0 keeps as a rule, does not answer: {in_a_line(error)}"]
+            reasons += [f"{self._absent()} had not come before"] if self.absent else []
+            raise SyncError(failed(self.group, self.number, reasons, _WHEN_MISSING)) from error
 
 
 _WHEN_MISSING = (

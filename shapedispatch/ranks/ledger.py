@@ -20,12 +20,14 @@ MOST_KEYS = 4096
 class Task:
     """What a rank does at a miss: what it ``runs``, whether it is to ``learn`` the key, and what to ``prepare``.
 
+    A key is ``unknown`` where no rank has told any figures of it, and this one has none to tell.
     ``configs`` are the texts of the configs that variants of kernels have. ``sure`` says that this rank has run the
     checks of what it runs, and told the others so.
     """
 
     runs: str = DEFAULT
     configs: Mapping[str, str] = field(default_factory=dict)
+    unknown: bool = False
     learn: bool = False
     prepare: str | None = None
     sure: bool = True
@@ -88,7 +90,7 @@ class Ledger:
         sure = known.agreed == DEFAULT or known.is_ready(self.rank, known.agreed)
         lost = any(known.agreed in news.failed for news in told)
         runs = DEFAULT if lost else known.agreed
-        return Task(runs, known.configs, owner == self.rank and not learned, wanted, sure)
+        return Task(runs, known.configs, not learned, owner == self.rank and not learned, wanted, sure)
 
     def propose(self, text: str, figures: Figures, configs: Mapping[str, str], codes: Mapping[str, str]) -> None:
         """What this rank has found of a key."""

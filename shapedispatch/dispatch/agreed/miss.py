@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -42,7 +42,12 @@ def agreed_entry(ctx: MissContext, ledger: Ledger, tuned: Callable[[], Entry], a
         entry = plain_entry(ctx, _NOT_TOLD)
         return entry, entry.choice
     task = ledger.meet(text)
-    proposed = _learned(ctx, ledger, text, tuned, asked) if task.learn or asked else None
+    proposed = _tuned(ctx, ledger, text, tuned) if asked else None
+    if not asked and task.unknown and not _stored(ctx, ledger, text) and task.learn:
+        if ctx.settings.mode not in FROZEN_MODES:
+            _tuned(ctx, ledger, text, tuned)
+        elif ctx.settings.on_miss == "error":
+            raise MissError(missing(ctx, ctx.sizes(), ()))
     if task.prepare is not None:
         _prepare(ctx, ledger, text, Choice(task.prepare, "agreed", config=task.configs.get(task.prepare)))
     entry = _running(ctx, ledger, text, task)
@@ -116,28 +121,26 @@ def _code(ctx: MissContext, entry: Entry) -> str:
     return hashlib.sha256(_DEVICE.sub("*", text).encode()).hexdigest()
 
 
-def _learned(ctx: MissContext, ledger: Ledger, text: str, tuned: Callable[[], Entry], asked: bool) -> Choice:
-    """What is best for the call as far as this rank can tell, from the store or by a contest; it is proposed."""
-    choice = None if asked else _stored(ctx)
-    codes: dict[str, str] = {}
-    if choice is None:
-        if ctx.settings.mode in FROZEN_MODES and not asked:
-            if ctx.settings.on_miss == "error":
-                raise MissError(missing(ctx, ctx.sizes(), ()))
-            return Choice(DEFAULT, "unseen")
-        entry = tuned()
-        choice = entry.choice
-        codes = {choice.variant: _code(ctx, entry)}
-    configs = {} if choice.config is None else {choice.variant: str(choice.config)}
-    ledger.propose(text, _figures(choice, ctx.core.objective), configs, codes)
+def _tuned(ctx: MissContext, ledger: Ledger, text: str, tuned: Callable[[], Entry]) -> Choice:
+    """What is best for the call as far as this rank can tell, by a contest; it is proposed."""
+    entry = tuned()
+    choice = entry.choice
+    _propose(ctx, ledger, text, choice, {choice.variant: _code(ctx, entry)})
     return replace(choice, notes=(*choice.notes, _UNTIL))
 
 
-def _stored(ctx: MissContext) -> Choice | None:
-    """What an earlier process has timed under the same conditions."""
+def _stored(ctx: MissContext, ledger: Ledger, text: str) -> bool:
+    """Propose what an earlier process has timed under the same conditions; whether there is anything."""
     found = ctx.core.kernel_store.find(ctx.key, ctx.device) if ctx.core.kernel_store is not None else None
-    usable = found is not None and (not found.soft_differences or ctx.settings.mode in FROZEN_MODES)
-    return stored(found) if found is not None and usable else None
+    if found is None or (found.soft_differences and ctx.settings.mode not in FROZEN_MODES):
+        return False
+    _propose(ctx, ledger, text, stored(found), {})
+    return True
+
+
+def _propose(ctx: MissContext, ledger: Ledger, text: str, choice: Choice, codes: Mapping[str, str]) -> None:
+    configs = {} if choice.config is None else {choice.variant: str(choice.config)}
+    ledger.propose(text, _figures(choice, ctx.core.objective), configs, codes)
 
 
 def note_choices(ledger: Ledger, entries: Iterable[tuple[Any, Entry]], objective: Objective) -> None:
