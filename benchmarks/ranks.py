@@ -6,8 +6,8 @@
 ``agreement``: in each run, ranks call two dispatchers at random shapes, one at the same shapes on all ranks and one at
 each rank's own, and call ``sync`` every so many calls. One begins with a warm store and the others with empty ones; one
 is late at every fourth sync; one raises in its own code before the third, and goes on; one is killed before the last.
-Counted: syncs after which a choice differs, steps of the shared dispatcher whose bits differ, ranks that hang, errors in
-which the missing rank is not named. ``alone`` is the same with agreement off: there bits may differ.
+Counted: syncs after which a choice differs, steps of the shared dispatcher whose bits differ, ranks that hang, and
+errors in which the missing rank is not named. ``alone`` is the same with agreement off: there bits may differ.
 ``tuning``: the time until shapes of functions are learned, builds and all, by one rank and by several.
 
 On a CPU ranks are forked from this process, which has imported the library and used no thread pool.

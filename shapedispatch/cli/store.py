@@ -9,6 +9,8 @@ from typing import Any
 import click
 
 from ..keys.identity import differences
+from ..ranks.tables import merged
+from ..settings.schema import TABLE
 from ..store.rows import Row
 from .console import (
     ID_DIGITS,
@@ -95,6 +97,33 @@ def import_(file: Path, wants_json: bool, place: Path | None) -> None:
         click.echo(f"{merged.taken} rows taken, {merged.known} known already, {len(merged.refused)} refused")
         for reason in merged.refused:
             click.echo(f"  {reason}", err=True)
+
+
+@store.command()
+@click.argument("files", nargs=-1, required=True, type=FILE_THAT_IS_THERE)
+@json_option
+@store_option
+def merge(files: tuple[Path, ...], wants_json: bool, place: Path | None) -> None:
+    """Take in the choices of exported FILES, of several machines or ranks: one for each key, instead of what is here.
+
+    Of several choices for a key the mean of their times decides, as in shapedispatch.sync(). Those that were made by
+    other code, another torch or on another device are told, and none of them is taken. What is here counts, too, if it
+    is exported to one of the FILES.
+    """
+    kept = opened(place, to_write=True)
+    tables = {str(file): rows_in(file) for file in files}
+    with sound(kept):
+        before = {row.identity: row for row in kept.rows()}
+        found = merged(tables, TABLE["margin"].built_in)
+        new = [row for row in found.rows if before.get(row.identity) != row]
+        for row in new:
+            kept.put(row, instead=True)
+    if wants_json:
+        as_json({"taken": len(new), "known": len(found.rows) - len(new), "refused": list(found.refused)})
+    else:
+        click.echo(f"{len(new)} rows taken, {len(found.rows) - len(new)} as they were, {len(found.refused)} refused")
+        for reason in found.refused:
+            click.echo(f"  {_shortened(reason)}", err=True)
 
 
 @store.command()

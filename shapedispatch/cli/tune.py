@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import signal
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from ..store.store import Store
 from .console import Failed, as_json, here, json_option, progress, rows_in, rows_or_fail, screen
 from .tables import choices_table, sweep_json, words
 from .targets import Job, UsageError, jobs_at, jobs_of_missed, points_of, target
+from .torchrun import Share, Worker, launched
 
 __all__ = ["GRAD_MODES", "Outcome", "run_jobs", "tune", "under_option", "warm"]
 
@@ -61,16 +62,53 @@ def tune(
     --missed takes the place of SIZES: a FILE that `store export --kind missed` wrote, or a store's folder. Calls are
     made by inputs= at the missed sizes; without inputs= and only with --random, of random numbers: say it of functions
     for which any numbers will do, and never where tensors hold indices that could be out of bounds.
+
+    Under torchrun (torchrun --nproc-per-node N -m shapedispatch tune ...) the calls are divided among its processes,
+    each on a device of its own; one of them shows how far all are, and the table.
     """
     if bool(sizes) == (missed is not None):
         raise click.UsageError("give SIZES, such as M=16,64,256, or --missed FILE, and not both")
     points = points_of(sizes)
+    worker = launched()
     dispatcher = target(name)
     if missed is None:
-        found = run_jobs(jobs_at(dispatcher, points, exhaustive=exhaustive), under)
+        found = _run_share(jobs_at(dispatcher, points, exhaustive=exhaustive), under, worker)
     else:
-        found = run_jobs(_missed_jobs(dispatcher, missed, random), None)
-    _report(dispatcher, found, wants_json)
+        found = _run_share(_missed_jobs(dispatcher, missed, random), None, worker)
+    if worker is None or worker.shows:
+        _report(dispatcher, found, wants_json)
+    else:
+        worker.wait_until_read()
+
+
+def _run_share(jobs: Sequence[Job], under: str | None, worker: Worker | None) -> Outcome:
+    """Run all jobs; of several processes each runs its share, and the one that shows has what came of all."""
+    if worker is None:
+        return run_jobs(jobs, under)
+    if not worker.shows:
+        found = Outcome()
+        for job in worker.share(jobs):
+            _do(job, found, under)
+            worker.did_one()
+        worker.tell(Share(found.choices, found.failures, found.interrupted))
+        return found
+    with progress() as bar:
+        task = bar.add_task("tuning", total=len(jobs))
+        return _shown(worker, jobs, under, lambda count: bar.update(task, completed=count))
+
+
+def _shown(worker: Worker, jobs: Sequence[Job], under: str | None, show: Callable[[int], None]) -> Outcome:
+    """This process's share, and then what came of all, in the order of their sizes."""
+    found = Outcome()
+    for job in worker.share(jobs):
+        _do(job, found, under)
+        worker.did_one()
+    worker.tell(Share(found.choices, found.failures, found.interrupted))
+    told = worker.all_shares(show)
+    choices = sorted(
+        (choice for one in told for choice in one.choices), key=lambda choice: sorted(choice.sizes.items())
+    )
+    return Outcome(choices, [failure for one in told for failure in one.failures], any(one.interrupted for one in told))
 
 
 def _missed_jobs(dispatcher: Any, missed: Path, random: bool) -> list[Job]:

@@ -35,7 +35,7 @@ from ..ranks.ledger import Adopted, Ledger
 from ..records import CacheInfo, Choice, Choices, Refusal, choices_html
 from ..settings.resolve import Resolved
 from ..store.kernel_store import KernelStore, store_at
-from .agreed.miss import adopt, note_choices
+from .agreed import adopt, note_choices
 from .background import at_once, order_all
 from .context import MissContext
 from .introspection import Introspection

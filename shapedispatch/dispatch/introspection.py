@@ -18,7 +18,7 @@ from ..errors import DeclarationError, NoVariantError, four_parts, render_call
 from ..keys.key import Bypass, Key, describe
 from ..records import Choice, Choices, Refusal
 from ..shapes.dims import DimsMismatch, did_you_mean, every_point
-from .agreed.miss import agreed_choice
+from .agreed import agreed_choice
 from .context import MissContext
 from .known_choices import stored_choice
 from .miss import decide, tuning_lock

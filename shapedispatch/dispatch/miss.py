@@ -20,12 +20,11 @@ from ..ranks.ledger import Ledger
 from ..records import Refusal
 from ..settings.resolve import settings
 from ..shapes.dims import DimsMismatch
-from .agreed.miss import agreed_entry, captured_entry
+from .agreed import agreed_entry, captured_entry
 from .context import MissContext, capturing
-from .known_choices import FROZEN_MODES, look_up, persist, share_in_bucket
+from .known_choices import FROZEN_MODES, look_up, persist, share_in_bucket, without_timing
 from .learning import Learning, learn
 from .neighbours import SLOWER, remember
-from .on_miss import without_timing
 from .recording import recorded, replayed
 
 __all__ = ["TuningLock", "decide", "tuning_lock"]

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from .report import News
-from .rule import DEFAULT, FAILED, share, winner
+from .rule import DEFAULT, FAILED, mean, share, winner
 
 __all__ = ["Known"]
 
@@ -65,6 +65,13 @@ class Known:
         """Whether all that have met the key can run it: what has no code of its own is there as the function is."""
         codes = self.codes.get(variant, {})
         return self.met <= codes.keys() or "" in codes.values()
+
+    def means(self) -> dict[str, tuple[float, int]]:
+        """What each variant costs as the rule sees it, and how many ranks have told of it; but for what failed."""
+        names = dict.fromkeys(name for figures in self.figures.values() for name in figures)
+        told = {name: [figures[name] for figures in self.figures.values() if name in figures] for name in names}
+        costs = {name: (mean(figures), len(figures)) for name, figures in told.items() if name not in self.failed}
+        return {name: cost for name, cost in costs.items() if cost[0] < FAILED}
 
     def is_ready(self, rank: int, variant: str) -> bool:
         """Whether a rank has told that it can run a variant."""

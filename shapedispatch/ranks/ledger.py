@@ -21,8 +21,8 @@ class Task:
     """What a rank does at a miss: what it ``runs``, whether it is to ``learn`` the key, and what to ``prepare``.
 
     A key is ``unknown`` where no rank has told any figures of it, and this one has none to tell.
-    ``configs`` are the texts of the configs that variants of kernels have. ``sure`` says that this rank has run the
-    checks of what it runs, and told the others so.
+    ``configs`` are the texts of the configs that variants of kernels have, ``means`` what the figures of all ranks come
+    to. ``sure`` says that this rank has run the checks of what it runs, and told the others so.
     """
 
     runs: str = DEFAULT
@@ -31,12 +31,13 @@ class Task:
     learn: bool = False
     prepare: str | None = None
     sure: bool = True
+    means: Mapping[str, tuple[float, int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Adopted:
     """What an exchange comes to on this rank: what runs from now on at the keys where that is another variant than
-    before, and the keys at whose next call there is something to learn or to prepare.
+    before, and the keys at whose next call there is something to say, to learn or to prepare.
     """
 
     switched: Mapping[str, str]
@@ -90,7 +91,7 @@ class Ledger:
         sure = known.agreed == DEFAULT or known.is_ready(self.rank, known.agreed)
         lost = any(known.agreed in news.failed for news in told)
         runs = DEFAULT if lost else known.agreed
-        return Task(runs, known.configs, not learned, owner == self.rank and not learned, wanted, sure)
+        return Task(runs, known.configs, not learned, owner == self.rank and not learned, wanted, sure, known.means())
 
     def propose(self, text: str, figures: Figures, configs: Mapping[str, str], codes: Mapping[str, str]) -> None:
         """What this rank has found of a key."""
@@ -135,6 +136,7 @@ class Ledger:
         """Take in what each rank told, and decide."""
         self.sent = {}
         told = {text: known.agreed for text, known in self.known.items() if known.elected != known.agreed}
+        undecided = {text for report in reports.values() for text in report.news if not self._means(text)}
         for rank, report in sorted(reports.items()):
             for text, news in sorted(report.news.items()):
                 known = self.known.setdefault(text, Known())
@@ -146,7 +148,11 @@ class Ledger:
         for text in list(self.known)[: max(0, len(self.known) - MOST_KEYS)]:
             told.setdefault(text, self.known.pop(text).agreed)
         switched = {text: self._agreed(text) for text, before in told.items() if self._agreed(text) != before}
-        return Adopted(switched, {text for text in told if self._has_work(text)})
+        decided = {text for text in undecided if self._means(text)}
+        return Adopted(switched, decided | {text for text in told if self._has_work(text)})
+
+    def _means(self, text: str) -> Mapping[str, tuple[float, int]]:
+        return self.known[text].means() if text in self.known else {}
 
     def _agreed(self, text: str) -> str:
         return self.known[text].agreed if text in self.known else DEFAULT

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from shapedispatch import set_mode
 from shapedispatch.cli import tune
 from shapedispatch.cli.main import main
 from shapedispatch.records import Choice
+from shapedispatch.store.rows import Row, rows_to_file
 from tests.cli_app import APP, runner
 
 pytestmark = pytest.mark.own_store
@@ -703,3 +705,34 @@ def test_warnings_are_lines(app: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(app.mlp, "tune", lambda *args, **kwargs: warned())
     result = run("tune", "ops:mlp", "M=2")
     assert "Warning: something was odd\n" in result.stderr
+
+
+def test_tables_are_merged_by_the_mean_of_their_times(app: Any) -> None:
+    """And stand in the store then, as often as it is done."""
+    done("tune", "ops:mlp", "M=2")
+    done("store", "export", "one.json")
+    (found,) = json.loads(Path("one.json").read_text())["rows"]
+    row = Row.from_json(found)
+    times = [0.001 if timing.variant != row.variant else 1e6 for timing in row.timings]
+    timings = [replace(timing, median_us=took_us) for timing, took_us in zip(row.timings, times, strict=True)]
+    won = next(timing.variant for timing in timings if timing.variant != row.variant)
+    other = Row.make(row.kernel, row.key, hard=row.hard, soft=row.soft, variant=won, timings=timings)
+    Path("two.json").write_text(rows_to_file([other]))
+    assert "1 rows taken, 0 as they were, 0 refused" in done("store", "merge", "one.json", "two.json")
+    (kept,) = json.loads(done("show", "--json"))
+    assert kept["variant"] == won
+    assert "0 rows taken, 1 as they were" in done("store", "merge", "two.json", "one.json")
+
+
+def test_tables_of_other_code_are_not_merged(app: Any) -> None:
+    """It says what differs, and where."""
+    done("tune", "ops:mlp", "M=2")
+    done("store", "export", "one.json")
+    (found,) = json.loads(Path("one.json").read_text())["rows"]
+    row = Row.from_json(found)
+    soft = {**row.soft, "code": "0" * 64}
+    other = Row.make(row.kernel, row.key, hard=row.hard, soft=soft, variant="plain", timings=row.timings)
+    Path("two.json").write_text(rows_to_file([other]))
+    result = run("store", "merge", "one.json", "two.json")
+    assert "0 rows taken, 0 as they were, 1 refused" in result.stdout
+    assert "the function's code, closure values or globals is 00000000 in two.json" in result.stderr

@@ -12,17 +12,16 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from ...autotune.choose import Objective, PlainRaised
-from ...backend import OfferRequest
-from ...errors import MissError, in_a_line
-from ...hit.table import Entry, Table
-from ...ranks.ledger import Adopted, Ledger, Task
-from ...ranks.rule import DEFAULT, FAILED
-from ...records import Choice, Timing
-from ...store.kernel_store import stored_text
-from ..context import MissContext
-from ..known_choices import FROZEN_MODES, entry_for, stored
-from ..on_miss import missing, plain_entry
+from ..autotune.choose import Objective, PlainRaised
+from ..backend import OfferRequest
+from ..errors import MissError, in_a_line
+from ..hit.table import Entry, Table
+from ..ranks.ledger import Adopted, Ledger, Task
+from ..ranks.rule import DEFAULT, FAILED
+from ..records import Choice, Timing
+from ..store.kernel_store import stored_text
+from .context import MissContext
+from .known_choices import FROZEN_MODES, entry_for, missing, plain_entry, stored
 
 __all__ = ["adopt", "agreed_choice", "agreed_entry", "captured_entry", "note_choices"]
 
@@ -74,11 +73,10 @@ def captured_entry(ctx: MissContext, ledger: Ledger) -> Entry:
 
 def _running(ctx: MissContext, ledger: Ledger, text: str, task: Task) -> Entry:
     """What every rank runs for this key; the default where that cannot be had here, which the others are told."""
+    choice = _agreed(ctx, task, len(ledger.ranks))
     if task.runs == DEFAULT:
-        return plain_entry(ctx, _UNTIL)
-    choice = Choice(
-        task.runs, "agreed", config=task.configs.get(task.runs), notes=(f"agreed by {len(ledger.ranks)} ranks",)
-    )
+        plain = plain_entry(ctx, _UNTIL)
+        return plain if not task.means else replace(plain, choice=replace(choice, config=plain.choice.config))
     entry, why = _found(ctx, choice, anew=not task.sure)
     if entry is None:
         ledger.fail(text, task.runs, why)
@@ -86,6 +84,15 @@ def _running(ctx: MissContext, ledger: Ledger, text: str, task: Task) -> Entry:
     if not task.sure:
         ledger.ready(text, task.runs, _code(ctx, entry))
     return entry
+
+
+def _agreed(ctx: MissContext, task: Task, ranks: int) -> Choice:
+    """What all run, as a choice with the means of their figures."""
+    timings = tuple(Timing(name, cost, 0.0, count) for name, (cost, count) in task.means.items())
+    notes = (f"agreed by {ranks} ranks; times are means over those that have timed it",)
+    if ctx.core.objective != "time":
+        timings, notes = (), (f"agreed by {ranks} ranks",)
+    return Choice(task.runs, "agreed", config=task.configs.get(task.runs), timings=timings, notes=notes)
 
 
 def _prepare(ctx: MissContext, ledger: Ledger, text: str, elected: Choice) -> None:
