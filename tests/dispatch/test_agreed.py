@@ -244,6 +244,19 @@ def test_a_build_is_made_again_however_often_it_leaves(others: Others) -> None:
     assert "twice" in str(table.why_not_again("a build"))
 
 
+def test_a_module_is_not_left_to_its_children_by_one_rank_alone(others: Others) -> None:
+    """The others, which do not learn this call, would go on with the whole of it."""
+
+    def untraceable(x: Tensor) -> Tensor:
+        torch._dynamo.graph_break()
+        return x * 2
+
+    one = shapedispatch(exact=True, store=False, name="whole")(untraceable)
+    one.core.hand_on = lambda receiver: pytest.fail("it was left to its children")
+    with pytest.warns(UserWarning, match="every variant but plain was refused"):
+        one(X)
+
+
 def test_a_function_that_raises_raises(others: Others) -> None:
     """As alone."""
 

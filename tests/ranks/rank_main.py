@@ -218,6 +218,32 @@ def data_parallel(rank: int) -> dict[str, Any]:
     return {"same": plain == ours, "choices": sorted(choice.variant for choice in one.choices())}
 
 
+def sharded(rank: int) -> dict[str, Any]:
+    """A training loop of FSDP, with and without; a contest on one rank enters no collective of its blocks."""
+    from torch.distributed.fsdp import fully_shard
+
+    losses = []
+    for dispatched in (False, True):
+        torch.manual_seed(3)
+        model = Model(dispatched)
+        for part in (model.first, model.second, model):
+            fully_shard(part)
+        if dispatched:
+            model = shapedispatch(model, hints=(), exact=True, store=False, name="sharded")
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        losses.append([])
+        for step in range(3):
+            x = torch.randn(6, 8, generator=torch.Generator().manual_seed(10 * step + rank))
+            optimizer.zero_grad()
+            loss = model(x).square().mean()
+            loss.backward()
+            optimizer.step()
+            losses[-1].append(loss.item())
+            if dispatched:
+                sync(timeout=60)
+    return {"same": losses[0] == losses[1]}
+
+
 def collective(rank: int) -> dict[str, Any]:
     """A function that other ranks take part in stays plain, and is not timed by one of them."""
 
@@ -235,7 +261,8 @@ def collective(rank: int) -> dict[str, Any]:
 
 
 SCENARIOS = {
-    one.__name__: one for one in (replicated, alone, built, raising, killed, other_code, data_parallel, collective)
+    one.__name__: one
+    for one in (replicated, alone, built, raising, killed, other_code, data_parallel, sharded, collective)
 }
 
 

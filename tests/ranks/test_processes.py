@@ -39,7 +39,7 @@ def job(scenarios: str, ranks: int, folder: Path, place: str) -> dict[str, list[
     return found
 
 
-TWO = "replicated,alone,built,data_parallel,collective,other_code"
+TWO = "replicated,alone,built,data_parallel,sharded,collective,other_code"
 
 
 @pytest.fixture(scope="module")
@@ -118,6 +118,11 @@ def test_a_training_loop_is_the_one_as_written(two: Any) -> None:
     for found in two["data_parallel"]:
         assert found["same"]
         assert found["choices"] == ["again", "again"]
+
+
+def test_a_sharded_training_loop_is_the_one_as_written(two: Any) -> None:
+    """Of FSDP, whose blocks gather their parameters from all ranks whenever they are called."""
+    assert [found["same"] for found in two["sharded"]] == [True, True]
 
 
 def test_what_other_ranks_take_part_in_stays_as_written(two: Any) -> None:
