@@ -181,9 +181,8 @@ class Core(HitPath, Introspection):
 
     def only_plain(self, failures: Sequence[Refusal], ctx: MissContext) -> None:
         """Plain is all there is for a call, for these reasons, which are no matter of its sizes."""
-        if (
-            self.hand_on is None or self.ledger() is not None
-        ):  # other ranks do not learn this call, and would not follow
+        # Other ranks do not learn this call, and would not follow.
+        if self.hand_on is None or self.ledger() is not None:
             self.table.log.warn_refused(failures, ctx.rendered)
         elif not self.handed_on:
             self._leave_to_children(failures[0].reasons[0], ctx.args)
