@@ -17,7 +17,8 @@ ROOT = Path(__file__).parents[2]
 @pytest.mark.parametrize("example", ["data_parallel", "replicated"])
 def test_an_example_runs_over_nccl(example: str, tmp_path: Path) -> None:
     """To its end, with the same bits on both devices where it compares them; what was learned is agreed on."""
-    env = {**os.environ, "PYTHONPATH": str(ROOT), "XDG_CACHE_HOME": str(tmp_path)}
+    path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    env = {**os.environ, "PYTHONPATH": path, "XDG_CACHE_HOME": str(tmp_path)}
     script = str(ROOT / "examples" / f"{example}.py")
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", script]
     ran = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, check=False, timeout=280)

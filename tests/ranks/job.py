@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -96,7 +97,7 @@ class Job:
         return found
 
     def exchange(self, *ranks: int) -> list[Any]:
-        """An exchange in which these ranks take part, all where none is named."""
-        self.coming = len(ranks)
+        """An exchange of these ranks; of all where none is named, and then nobody is waited for in vain."""
+        self.coming = len(self.store.held) + len(ranks) if ranks else sys.maxsize
         members = [self.ranks[rank] for rank in ranks] or self.ranks
         return self.run(*(lambda one=one: one.exchange(None, 1.0) for one in members))
