@@ -13,6 +13,7 @@ from ..autotune.measure import HostTimer
 from ..autotune.preserve_state import preserve_state
 from ..backend import Candidate, Offer, OfferRequest
 from ..errors import MissError, four_parts
+from ..hit.call import NowAndThen
 from ..hit.table import Entry, Table
 from ..keys.key import Key
 from ..records import CHOSEN_AT, STORED_NEAR, Choice, spelled
@@ -174,8 +175,23 @@ def _of_neighbours(ctx: MissContext) -> Entry | None:
     """The entry of what won at sizes on both sides of this one, where choices are learned and it is right here, too."""
     if ctx.settings.mode in FROZEN_MODES or ctx.why_not_online() is not None:
         return None
-    variant, where = Neighbours.of(ctx).agreed() or ("", "")
-    return entry_for(ctx, Choice(variant, "nearest", notes=(where,)), kin=True) if variant else None
+    near = Neighbours.of(ctx)
+    variant, where = near.agreed() or ("", "")
+    choice = Choice(variant, "nearest", notes=(where,))
+    plain = _plain_as_there(ctx, near, choice) if variant == "plain" else None
+    return plain or (entry_for(ctx, choice, kin=True) if variant else None)
+
+
+def _plain_as_there(ctx: MissContext, near: Neighbours, choice: Choice) -> Entry | None:
+    """Plain, which is right at all sizes: nothing is offered where the state is that of a neighbour's choice."""
+    backend = ctx.core.backend
+    keys = [] if backend.searches else [one.key for one in near.choices if one.variant == "plain"]
+    for entry in (entry for key in keys for entry in ctx.core.table.peek(key)):
+        if entry.choice.variant == "plain" and (entry.any_state or entry.check is None) and entry.run is not None:
+            look = getattr(entry.check, "look", entry.check)
+            if look is None or look(ctx.args, ctx.kwargs):
+                return Entry(backend.plain, look and NowAndThen(look), choice, any_state=look is not None)
+    return None
 
 
 # -- a choice made before

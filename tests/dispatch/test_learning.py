@@ -461,6 +461,41 @@ def test_what_won_on_both_sides_and_is_wrong_between_answers_no_call(clock: Cloc
     assert f.explain(x).variant == "plain"
 
 
+def test_where_plain_won_on_both_sides_nothing_is_offered(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is right at all sizes: a new one costs a look at its neighbours."""
+    f = sized(clock, lambda size: 200)
+    assert [learned(f, size).variant for size in (64, 96)] == ["plain", "plain"]
+    monkeypatch.setattr(type(f.core.backend), "offer", lambda *_: pytest.fail("something is offered"))
+    assert torch.equal(f(torch.ones(80)), torch.full((80,), 2.0))
+    choice = f.explain(torch.ones(80))
+    assert (choice.variant, choice.origin) == ("plain", "nearest")
+    assert any("on both sides" in note for note in choice.notes)
+
+
+def test_in_another_state_plain_is_offered_anew(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What won in one says nothing of another."""
+
+    class Scaled(nn.Module):
+        scale = 2
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x * self.scale
+
+    one, offered = Scaled(), []
+    f = built(Scaled.forward, exact=False, hints=(), variants=[Variant(lambda self, x: x * self.scale, name="other")])
+    with torch.no_grad():
+        for size in (64, 96):
+            for _ in range(200):
+                f(one, torch.ones(size))
+        kind = type(f.core.backend)
+        monkeypatch.setattr(kind, "offer", lambda *args, offer=kind.offer: offered.append(args) or offer(*args))
+        f(one, torch.ones(80))
+        assert offered == []
+        one.scale = 3
+        assert torch.equal(f(one, torch.ones(88)), torch.full((88,), 3.0))
+        assert offered != []
+
+
 def test_plain_that_is_settled_at_once_is_asked_for_its_state_too(clock: Clock) -> None:
     """What is fastest in one state says nothing of another."""
 
