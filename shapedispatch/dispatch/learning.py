@@ -265,9 +265,11 @@ class _Settled:
         for refusal in learning.refusals:
             if refusal.reasons == (WRONG,) and refusal.variant in supplied:
                 table.log.warn_supplied(refusal, lambda: self.core.backend.name)
-        settled = self.kept(self.entry(learning, entry.choice))
+        found = self.entry(learning, entry.choice)
+        settled = self.kept(found)
         table.replace(self.key, entry, settled)
-        remember(self.core, self.key, settled.choice)
+        if settled is found:  # else there may be more to choose among yet, here and at other sizes
+            remember(self.core, self.key, settled.choice)
 
     def entry(self, learning: Learning, begun: Choice) -> Entry:
         """The winner's entry, remembered in the store too, unless the samples do not bear it out."""

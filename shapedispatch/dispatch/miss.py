@@ -112,14 +112,16 @@ def decide(ctx: MissContext, retune: bool = False, exhaustive: bool = False) -> 
         entry = persist(entry, ctx, instead=retune or bool(unused))
     notes = (*entry.choice.notes, *unused)
     entry = entry.changed(sizes=sizes, key=ctx.key, new_because=new_because, notes=notes)
+    found = entry
     if not isinstance(entry.learner, Learning):  # which does the same when it is over
         entry = ctx.kept(entry)
+    more = entry is not found  # to choose among, later
     entry = recorded(entry, ctx) if ctx.settings.learn == "record" else entry
     ctx.core.table.publish(ctx.key, entry, (ctx.args, ctx.kwargs))
     if entry.choice.origin != "learning":
         ctx.core.table.log.decided(entry.choice)
     share_in_bucket(entry.choice, ctx)
-    if ctx.settings.judge == "online":
+    if ctx.settings.judge == "online" and not more:
         remember(ctx.core, ctx.key, entry.choice)
     return entry
 

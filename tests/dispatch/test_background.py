@@ -131,6 +131,23 @@ def test_a_supplied_variant_is_judged_without_a_build(here: BuiltHere) -> None:
     assert {timing.variant for timing in f.explain(X).timings} == {"plain", "added"}
 
 
+def test_what_is_chosen_before_a_build_is_there_settles_no_other_size(here: BuiltHere) -> None:
+    """It is the best of less than there will be."""
+    here.paused = True
+    f = shapedispatch(doubled, dims={"x": "M"}, hints=(64,), variants=[Variant(added)], store=False)
+    for size in (4, 8):
+        for _ in range(60):
+            f(X[:size])
+        assert {timing.variant for timing in f.explain(X[:size]).timings} == {"plain", "added"}
+    for _ in range(60):
+        f(X[:6])
+    assert f.explain(X[:6]).origin == "timed"
+    here.paused = False
+    for _ in range(60):
+        f(X[:6])
+    assert "hint[M=64]" in {timing.variant for timing in f.explain(X[:6]).timings}
+
+
 def test_a_new_key_of_a_class_that_is_built_takes_the_build_in(here: BuiltHere) -> None:
     """No other trace, and no other order."""
     f = shapedispatch(doubled, dims={"x": "M"}, hints=(64,), store=False)
