@@ -101,9 +101,7 @@ def decide(ctx: MissContext, retune: bool = False, exhaustive: bool = False) -> 
         ctx.core.table.log.warn_sections(settings().meant_for(ctx.core.backend.name))
     ledger = ctx.core.ledger()
     if capturing(ctx.device):
-        if ledger is not None:
-            return captured_entry(ctx, ledger)
-        return ctx.offer(OfferRequest(build=False)).nearest(ctx.sizes(), "a CUDA graph is being captured")
+        return _while_capturing(ctx, ledger)
     if ledger is not None:
         return _agreed(ctx, ledger, retune, exhaustive, new_because)
     entry, reproducible, unused = _entry(ctx, sizes, retune, exhaustive)
@@ -124,6 +122,13 @@ def decide(ctx: MissContext, retune: bool = False, exhaustive: bool = False) -> 
     if ctx.settings.judge == "online" and not more:
         remember(ctx.core, ctx.key, entry.choice)
     return entry
+
+
+def _while_capturing(ctx: MissContext, ledger: Ledger | None) -> Entry:
+    """The best of what is there."""
+    if ledger is not None:
+        return captured_entry(ctx, ledger)
+    return ctx.offer(OfferRequest(build=False)).nearest(ctx.sizes(), "a CUDA graph is being captured")
 
 
 def _agreed(ctx: MissContext, ledger: Ledger, retune: bool, exhaustive: bool, new_because: tuple[str, ...]) -> Entry:
