@@ -279,7 +279,8 @@ def _restorers(values: list[Any]) -> Iterator[Callable[[], object]]:
 class _Outermost(threading.local):
     """What the outermost `preserve_state` of a thread puts back of Python's generators: inner ones need not ask again.
 
-    To ask numpy's takes longer than a small function.
+    To ask numpy's takes longer than a small function. An inner one puts it back at its beginning, too: what was drawn
+    around it (torch 2.15's compiler draws) would else be seen by the first run of two that are compared.
     """
 
     depth = 0
@@ -294,6 +295,9 @@ def _python_restorers() -> tuple[Callable[[], object], ...]:
         numpy = sys.modules.get("numpy.random")  # where nothing has loaded it, nothing can have drawn from it
         of_numpy = () if numpy is None else (partial(numpy.set_state, numpy.get_state()),)
         _outermost.restorers = (partial(random.setstate, random.getstate()), *of_numpy)
+        return _outermost.restorers
+    for restore in _outermost.restorers:
+        restore()
     return _outermost.restorers
 
 

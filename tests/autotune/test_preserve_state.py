@@ -622,3 +622,17 @@ def test_bytes_to_copy_counts_spans_once() -> None:
     assert bytes_to_copy(args, {"e": [torch.zeros(7)]}, {"e"}, ["a", "b", "c", "d"]) == 28
     assert bytes_to_copy(args, {}, None, ["a", "b", "c", "d"]) == 30 * 4 + 4000
     assert bytes_to_copy((torch.zeros(1).expand(1000),), {}, None, ["a"]) == 4
+
+
+def test_runs_inside_begin_alike_whatever_was_drawn_around_them() -> None:
+    """Two that are compared draw the same numbers, though a compiler has drawn before the first."""
+    drawn = []
+    before = random.getstate()
+    with preserve_state():
+        random.random()
+        numpy.random.rand()
+        for _ in range(2):
+            with preserve_state():
+                drawn.append((random.random(), numpy.random.rand()))
+    assert drawn[0] == drawn[1]
+    assert random.getstate() == before
