@@ -123,6 +123,8 @@ def raising(rank: int) -> dict[str, Any]:
     if rank == 1:
         store.wait(["raised 0", "raised 2"])  # and goes on when the others have given up
         return {}
+    store.set(f"there {rank}", "")
+    store.wait(["there 0", "there 2"])  # one that came a second later would be in the next exchange
     began = time.monotonic()
     try:
         sync(timeout=1.0)
