@@ -158,9 +158,11 @@ def _resized(
 ) -> tuple[ClassTrace | None, Mapping[int, int]]:
     """The trace of the class, if it holds at this point, with the sizes there.
 
-    Not for an exact build where numbers vary: they are inputs of it, and would become constants.
+    Not for an exact build where that trace takes numbers for inputs, since they vary or are dims: they would become
+    constants, those of closures and sizes of global tensors among them, and nothing guards what an input is.
     """
-    if point or not call.numbers_vary:
+    numbers = call.numbers_vary or any(call.leaves.numbers_at(at) for at in call.points)
+    if point or not numbers:
         class_trace(call, memory)
         for traced in _known(call, memory):
             if isinstance(traced, ClassTrace) and (sizes := traced.sizes_at(call, point)) is not None:

@@ -282,3 +282,31 @@ def test_builds_of_one_trace_are_let_go_one_by_one(here: BuiltHere) -> None:
     del hint
     gc.collect()
     assert {name for name in set(globals()) - before if "__import" not in name} == set()  # modules stay, as ever
+
+
+def test_a_number_of_no_call_becomes_no_constant(here: BuiltHere) -> None:
+    """Where a number is a dim, numbers are inputs of the class's trace: that of a closure, too, which may change."""
+    by = 3
+
+    def shifted(x: Tensor, n: int) -> Tensor:
+        return torch.tanh(x * n) + by
+
+    f = shapedispatch(shifted, dims={"x": "M _", "n": "N"}, hints=(64,), exact=True, store=False)
+    learned(f, (X, 7))
+    assert "exact" in variants(f, X, 7)
+    builds = [build for build in f.core.table.builds() if build.check()((X, 7), {})]
+    by = 4
+    for build in builds:
+        if build.check()((X, 7), {}):
+            assert_same(build.run(X, 7), shifted(X, 7))
+    assert builds != []
+
+
+def test_gradients_of_code_for_the_very_sizes_are_plains(here: BuiltHere) -> None:
+    """Compiled of the class's trace, with the sizes as constants."""
+    f = shapedispatch(composed, dims={"x": "M _"}, hints=(64,), exact=True, store=False)
+    x, w = X.clone().requires_grad_(), W.clone().requires_grad_()
+    learned(f, (x, w))
+    exact = build_of(f, exact=True)
+    ours = torch.autograd.grad(exact.run(x, w).square().sum(), (x, w))
+    assert_same(ours, torch.autograd.grad(composed(x, w).square().sum(), (x, w)))
