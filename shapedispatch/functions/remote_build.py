@@ -42,11 +42,17 @@ class ClassTrace:
     def sizes_at(self, call: BuildRequest, point: Mapping[str, int]) -> Mapping[int, int] | None:
         """The sizes that its graph is called with at this point, by their places; None where it cannot be."""
         frame = call.frame(point) if point else call.as_seen
-        if self.parcel.symbols is None or self.trace.accepts(frame):
+        if self.parcel.symbols is None or self.trace.accepts(frame) or not (point or self._takes_only_dims(call)):
             return None
         inputs = self.trace.graph_inputs(*call_of(call.fn, frame))
         found = {} if inputs is None else {place: inputs[place] for place in self.parcel.symbols}
         return found if inputs is not None and all(type(size) is int for size in found.values()) else None
+
+    def _takes_only_dims(self, call: BuildRequest) -> bool:
+        """Whether all sizes that its graph takes are dims of the call: seen where those are like no others."""
+        unlike = {name: 1_000_003 + 2 * i for i, name in enumerate(call.points[0])}
+        inputs = self.trace.graph_inputs(*call_of(call.fn, call.frame(unlike))) or ()
+        return {inputs[place] for place in self.parcel.symbols or ()} <= set(unlike.values())
 
 
 @dataclass(frozen=True, slots=True)

@@ -302,6 +302,24 @@ def test_a_number_of_no_call_becomes_no_constant(here: BuiltHere) -> None:
     assert builds != []
 
 
+def test_a_size_of_no_argument_becomes_no_constant(here: BuiltHere) -> None:
+    """Of a tensor that the user has marked as dynamic, and that is none of the call's."""
+    held_by = [torch.ones(5, 16)]
+    torch._dynamo.mark_dynamic(held_by[0], 0)
+
+    def stacked(x: Tensor) -> Tensor:
+        return torch.tanh(x) * held_by[0].shape[0] + held_by[0].sum()
+
+    f = shapedispatch(stacked, dims={"x": "M _"}, hints=(64,), exact=True, store=False)
+    learned(f, (X,))
+    builds = [build for build in f.core.table.builds() if build.check()((X,), {})]
+    held_by[0] = torch.ones(6, 16)
+    for build in builds:
+        if build.check()((X,), {}):
+            assert_same(build.run(X), stacked(X))
+    assert builds != []
+
+
 def test_gradients_of_code_for_the_very_sizes_are_plains(here: BuiltHere) -> None:
     """Compiled of the class's trace, with the sizes as constants."""
     f = shapedispatch(composed, dims={"x": "M _"}, hints=(64,), exact=True, store=False)
