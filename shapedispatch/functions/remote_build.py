@@ -153,7 +153,8 @@ def _ordered(
     named = {name: sizes[place] for place, name in (found.parcel.symbols or {}).items() if place in sizes}
     variant = variant_name(point) if point else "exact"
     try:
-        job = found.parcel.job(options, f"shapedispatch {variant}", named, constant=not point)
+        constant = traced is not None and not point  # one that was traced by itself has numbers for inputs, if any
+        job = found.parcel.job(options, f"shapedispatch {variant}", named, constant)
     except Untransportable as reason:
         return NoBuild(str(reason))
     return RemoteBuild(found, later.order(variant, job, found.parcel.says_all()), {} if point else sizes)
