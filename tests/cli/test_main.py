@@ -22,6 +22,7 @@ from shapedispatch.cli.main import main
 from shapedispatch.records import Choice
 from shapedispatch.store.rows import Row, rows_to_file
 from tests.cli_app import APP, runner
+from tests.fuzzing import last_wins
 
 pytestmark = pytest.mark.own_store
 
@@ -43,9 +44,16 @@ def imported(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 @pytest.fixture
 def app(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """The module ``ops``."""
+    """The module ``ops``, on a real clock."""
     with imported(monkeypatch) as module:
         yield module
+
+
+@pytest.fixture
+def never_plain(app: Any) -> Any:
+    """The same where the last variant that is right wins: what is stored has something to be built."""
+    app.mlp.core.timer_for = last_wins
+    return app
 
 
 def run(*arguments: object) -> Result:
@@ -231,19 +239,19 @@ def test_a_store_that_cannot_be_written_is_told(monkeypatch: pytest.MonkeyPatch)
 # warm
 
 
-def test_what_is_stored_is_built(app: Any) -> None:
+def test_what_is_stored_is_built(never_plain: Any) -> None:
     """Each row is a line; nothing is timed, and nothing decided."""
     done("tune", "ops:mlp", "M=2,3")
-    app.mlp.cache_clear()
+    never_plain.mlp.cache_clear()
     found = json.loads(done("warm", "ops:mlp", "--json"))
     assert [choice["origin"] for choice in found["choices"]] == ["stored", "stored"]
-    assert app.mlp.choices() == []
+    assert never_plain.mlp.choices() == []
 
 
-def test_what_cannot_be_built_is_told(app: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_built_is_told(never_plain: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the reason, and exit code 1."""
     done("tune", "ops:mlp", "M=2,3")
-    monkeypatch.setattr(app.mlp.core.backend, "offer", lambda *_: 1 / 0)
+    monkeypatch.setattr(never_plain.mlp.core.backend, "offer", lambda *_: 1 / 0)
     result = run("warm", "ops:mlp")
     assert result.exit_code == 1
     assert result.stderr.count("not loaded: ") == 2
