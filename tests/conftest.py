@@ -67,7 +67,7 @@ def _own_settings_and_store(
     suite twice over it, cold and then, with TESTS_WARM set, warm: what is timed then, unasked, is an error. Tests that
     are about choosing ask for ``store=False``, those about the store have a mark.
     """
-    for name in [name for name in os.environ if name.startswith("SHAPEDISPATCH_")]:
+    for name in _set_for_us():
         monkeypatch.delenv(name)
     folder = tmp_path / "working directory"
     folder.mkdir()
@@ -81,7 +81,20 @@ def _own_settings_and_store(
     _forget()
     _refresh()
     yield
+    for name in _set_for_us():  # by the test: a fixture of the next file's, made before this one, would have it
+        del os.environ[name]
     _forget()
+
+
+@pytest.fixture
+def unhurried(monkeypatch: pytest.MonkeyPatch, _own_settings_and_store: None) -> None:
+    """No contest is cut short, and undecided then, because the machine paused: for tests whose times are made up."""
+    monkeypatch.setenv("SHAPEDISPATCH_BUDGET_MS", "60000")
+
+
+def _set_for_us() -> list[str]:
+    """The names of the settings in the environment."""
+    return [name for name in os.environ if name.startswith("SHAPEDISPATCH_")]
 
 
 @pytest.fixture(autouse=True)

@@ -31,6 +31,8 @@ from shapedispatch.store.store import Row
 from tests.faults import ERRORS, Faults, faulty
 from tests.helpers import Ladder, assert_same, built, no_time
 
+pytestmark = pytest.mark.usefixtures("unhurried")
+
 ROOT = Path(__file__).parent.parent.parent
 
 

@@ -16,6 +16,8 @@ from shapedispatch import Store, set_mode
 from shapedispatch.autotune.trial import Trial
 from tests.helpers import assert_same, built, no_time
 
+pytestmark = pytest.mark.usefixtures("unhurried")
+
 
 def waves(x: Tensor) -> Tensor:
     """What is stored here."""

@@ -16,6 +16,8 @@ from tests import fake_core
 from tests.fake_core import Backend, core_of, resolved
 from tests.helpers import Ladder, assert_same, no_time
 
+pytestmark = pytest.mark.usefixtures("unhurried")
+
 
 def waves(x: Tensor) -> Tensor:
     """Something worth fusing."""

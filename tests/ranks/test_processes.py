@@ -20,7 +20,7 @@ def job(scenarios: str, ranks: int, folder: Path, place: str) -> dict[str, list[
     processes = []
     for rank in range(ranks):
         env = {**os.environ, "PYTHONPATH": str(ROOT), "XDG_CACHE_HOME": str(folder / f"cache {rank}")}
-        env["SHAPEDISPATCH_BUDGET_MS"] = "60000"  # times are made up: a pause of the machine must leave none out
+        env["SHAPEDISPATCH_BUDGET_MS"] = "60000"  # times are made up: no pause of the machine is to leave one out
         command = [sys.executable, "-m", "tests.ranks.rank_main", scenarios, str(rank), str(ranks), place]
         processes.append(
             subprocess.Popen(command, cwd=folder, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
