@@ -369,6 +369,9 @@ class Backend(Signer, Protocol):
     def kin(self, key: Key) -> Hashable:
         """What keys have in common that differ in sizes alone; None where that cannot be told."""
 
+    def serves(self, build: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+        """Whether a build that is held may run a call, of which it may run one that differs in sizes alone."""
+
     def sizes(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, int]:
         """The size of each dim; raises dims.DimsMismatch."""
 

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from shapedispatch.autotune.real_calls import HostSampler
 from shapedispatch.background import imports, orders
 from shapedispatch.background.children import Children, Task
 from shapedispatch.background.host_slots import HostSlots
 from shapedispatch.background.orders import HANDLER, Orders
+from shapedispatch.online.real_calls import HostSampler
 
 __all__ = ["BuiltHere", "learning_here", "learning_with_processes"]
 
@@ -60,7 +60,7 @@ def learning_here(monkeypatch: pytest.MonkeyPatch) -> BuiltHere:
     here, seconds, now_ns = BuiltHere(), count(), count(step=50_000)
     made = Orders(lambda: here, clock_s=lambda: float(next(seconds)))  # type: ignore[arg-type,return-value]  # as above
     sampler = HostSampler(lambda: next(now_ns))
-    monkeypatch.setattr("shapedispatch.dispatch.learning.sampler", lambda device, regime: (sampler, None))
+    monkeypatch.setattr("shapedispatch.choices.learning.sampler", lambda device, regime: (sampler, None))
     _use(made, monkeypatch)
     return here
 

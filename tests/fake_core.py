@@ -84,6 +84,10 @@ class Backend:
     def bucket(self, *asked: Any) -> None:
         """None: each call is timed for itself."""
 
+    def serves(self, build: Any, args: Any, kwargs: Any) -> bool:
+        """Nothing is built."""
+        return False
+
     def kin(self, key: Any) -> None:
         """None."""
 

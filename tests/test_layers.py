@@ -25,12 +25,14 @@ PLACES = [
     "backend",
     "store",
     "autotune",
+    "online",
     "ranks",
     "functions.guards",
     "functions.compile",
     "functions",
     "kernels.runtime",
     "kernels",
+    "choices",
     "dispatch",
     "api",
     "__init__",
@@ -39,7 +41,9 @@ PLACES = [
 ]
 
 # Downward, and yet not meant: the two backends never meet, and what decides about calls knows only their contract.
-STRANGERS = {("kernels", "functions"), ("dispatch", "functions"), ("dispatch", "kernels")}
+STRANGERS = {("kernels", "functions")} | {
+    (here, backend) for here in ("choices", "dispatch") for backend in ("functions", "kernels")
+}
 
 MOST_AT_THE_ROOT, MOST_MODULES, MOST_C_FILES = 8, 12, 17  # of C: a noun of a hit each, none beyond MOST_LINES
 MOST_LINES, MOST_LINES_OF_A_FUNCTION = 400, 40

@@ -14,14 +14,14 @@ from typing import Any
 
 from ..autotune.choose import Objective, PlainRaised
 from ..backend import OfferRequest
+from ..choices.context import MissContext
+from ..choices.known_choices import FROZEN_MODES, entry_for, missing, plain_entry, stored
 from ..errors import MissError, in_a_line
 from ..hit.table import Entry, Table
 from ..ranks.ledger import Adopted, Ledger, Task
 from ..ranks.rule import DEFAULT, FAILED
 from ..records import Choice, Timing
 from ..store.kernel_store import stored_text
-from .context import MissContext
-from .known_choices import FROZEN_MODES, entry_for, missing, plain_entry, stored
 
 __all__ = ["adopt", "agreed_choice", "agreed_entry", "captured_entry", "note_choices"]
 

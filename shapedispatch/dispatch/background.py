@@ -24,6 +24,7 @@ from ..autotune.preserve_state import preserve_state
 from ..backend import Call, OfferRequest
 from ..background import imports
 from ..background.orders import Order, Orders
+from ..choices.context import DispatcherParts, MissContext, capturing
 from ..errors import where_raised
 from ..hit.table import Entry
 from ..keys.identity import environment
@@ -35,7 +36,6 @@ from ..store.artifacts import KeptJob, name_of
 from ..store.key_text import canonical
 from ..store.replay import CannotReplay, made_under
 from ..store.store import Store
-from .context import DispatcherParts, MissContext, capturing
 from .loading import call_of_key
 from .miss import decide, tuning_lock
 

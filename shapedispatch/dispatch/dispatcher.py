@@ -19,6 +19,8 @@ from ..backend import Backend
 from ..background import imports, orders
 from ..background.children import why_no_children
 from ..background.orders import Orders
+from ..choices.context import MissContext
+from ..choices.known_choices import FROZEN_MODES, STORED_WHERE
 from ..errors import MissError, render_call, where_raised
 from ..hit import native
 from ..hit.call import HitPath
@@ -36,10 +38,9 @@ from ..records import CacheInfo, Choice, Choices, Refusal, choices_html
 from ..settings.resolve import Resolved
 from ..store.kernel_store import KernelStore, store_at
 from .agreed import adopt, note_choices
+from .at_sight import at_sight
 from .background import at_once, order_all
-from .context import MissContext
 from .introspection import Introspection
-from .known_choices import FROZEN_MODES, STORED_WHERE
 from .loading import load, to_load
 from .miss import decide, tuning_lock
 
@@ -228,11 +229,12 @@ class Core(HitPath, Introspection):
         return entry or _why_undecided(args, kwargs) or self._settled(key, args, kwargs)
 
     def _at_once(self, key: Key, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Entry | str | None:
-        """As `background.at_once`, or why the call is none to decide."""
-        if not self.in_background() or tuning_lock.owned():
+        """What needs no deciding: what is taken over, or `background.at_once`; or why the call is none to decide."""
+        if tuning_lock.owned():
             return None
         try:
-            return at_once(self, key, args, kwargs)
+            known = at_sight(self, key, args, kwargs) if self.settings.judge == "online" else None
+            return at_once(self, key, args, kwargs) if known is None and self.in_background() else known
         except Bypass as reason:
             return str(reason)
         except Warning:  # that its user has made an error

@@ -14,13 +14,13 @@ from torch import Tensor
 from ..autotune.choose import PlainRaised
 from ..autotune.preserve_state import preserve_state
 from ..backend import ALL, Backend, Candidate, Offer
+from ..choices.context import MissContext
+from ..choices.known_choices import stored_choice
 from ..errors import DeclarationError, NoVariantError, four_parts, render_call
 from ..keys.key import Bypass, Key, describe
 from ..records import Choice, Choices, Refusal
 from ..shapes.dims import DimsMismatch, did_you_mean, every_point
 from .agreed import agreed_choice
-from .context import MissContext
-from .known_choices import stored_choice
 from .miss import decide, tuning_lock
 
 __all__ = ["Introspection"]

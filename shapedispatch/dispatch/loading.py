@@ -13,6 +13,8 @@ from typing import Any
 
 from ..autotune.preserve_state import preserve_state
 from ..backend import Candidate, OfferRequest
+from ..choices.context import MissContext
+from ..choices.known_choices import stored
 from ..errors import in_a_line
 from ..hit.table import Table
 from ..keys.key import Bypass, storable
@@ -20,8 +22,6 @@ from ..records import Choice, Choices, Refusal
 from ..store.key_text import canonical, differing, parse
 from ..store.replay import CannotReplay, made_under, rebuilt
 from ..store.store import Found
-from .context import MissContext
-from .known_choices import stored
 from .miss import tuning_lock
 
 __all__ = ["call_by_inputs", "call_of_kernel", "call_of_key", "load", "load_one", "stored_here", "to_load"]

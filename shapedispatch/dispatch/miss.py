@@ -14,6 +14,11 @@ import torch
 from ..autotune.choose import choose
 from ..autotune.preserve_state import preserve_state
 from ..backend import Call, Offer, OfferRequest
+from ..choices.context import MissContext, capturing
+from ..choices.known_choices import FROZEN_MODES, look_up, persist, share_in_bucket, without_timing
+from ..choices.learning import Learning, learn
+from ..choices.neighbours import SLOWER, remember
+from ..choices.recording import recorded, replayed
 from ..hit.table import Entry
 from ..keys.key import Bypass, Key
 from ..ranks.ledger import Ledger
@@ -21,11 +26,6 @@ from ..records import Refusal
 from ..settings.resolve import settings
 from ..shapes.dims import DimsMismatch
 from .agreed import agreed_entry, captured_entry
-from .context import MissContext, capturing
-from .known_choices import FROZEN_MODES, look_up, persist, share_in_bucket, without_timing
-from .learning import Learning, learn
-from .neighbours import SLOWER, remember
-from .recording import recorded, replayed
 
 __all__ = ["TuningLock", "decide", "tuning_lock"]
 

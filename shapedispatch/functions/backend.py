@@ -33,8 +33,8 @@ from ..shapes.dims import (
     variant_name,
 )
 from .builder import Builder, trace_effects
-from .compile.build import NoBuild, Trace
-from .fake_args import resized
+from .compile.build import Build, NoBuild, Trace
+from .fake_args import fake_arguments, resized
 from .request import ArgumentLeaves, BuildRequest, ObservedSizes, sizes_of
 
 __all__ = ["FunctionSpec", "TorchFunction"]
@@ -91,6 +91,11 @@ class TorchFunction(CallSigner):
     def kin(self, key: Key) -> Key:
         """See `layout.kin`."""
         return kin(key)
+
+    def serves(self, build: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+        """See `Backend.serves`: all its guards are asked, of fakes with this call's sizes."""
+        scope, fixed = self._frame(args, kwargs)
+        return isinstance(build, Build) and not build.accepts({**fake_arguments(scope, looked_at=True), **fixed})
 
     def at_once(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], memory: Table) -> None:
         """None: a function may be decided anywhere."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -104,8 +105,8 @@ def _mapped(arguments: Mapping[str, Any], change: Callable[[str, Tensor], Tensor
 def _fake_tensor(t: Tensor, mode: Any, sizes: Sequence[int], dynamic: Sequence[int] | None) -> Tensor:
     from torch._subclasses.fake_tensor import FakeTensor
 
-    strides = scaled_strides(t.shape, t.stride(), sizes) if t.numel() else t.stride()
-    with torch.inference_mode(t.is_inference()):
+    strides = t.stride() if tuple(sizes) == t.shape or not t.numel() else scaled_strides(t.shape, t.stride(), sizes)
+    with _inference_mode(t.is_inference()):
         # Not made by an operator under the mode, which takes half a millisecond for sizes that it has not seen.
         blank = torch.empty_strided(sizes, strides, dtype=t.dtype, device="meta")
         fake: Tensor = FakeTensor(mode, blank, t.device)
@@ -116,6 +117,11 @@ def _fake_tensor(t: Tensor, mode: Any, sizes: Sequence[int], dynamic: Sequence[i
     if dynamic is not None:
         _mark(fake, dynamic)
     return fake
+
+
+def _inference_mode(wanted: bool) -> AbstractContextManager[Any]:
+    """Where it is so already, nothing: to switch takes as long as half a fake tensor."""
+    return nullcontext() if torch.is_inference_mode_enabled() == wanted else torch.inference_mode(wanted)
 
 
 def _anchored(fake: Tensor) -> Tensor:

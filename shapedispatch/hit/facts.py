@@ -41,6 +41,10 @@ class FactMap(Generic[_K, _V]):
         with self._table.lock:
             self._known[key] = value
 
+    def __len__(self) -> int:
+        """How many are remembered."""
+        return len(self._known)
+
 
 class Facts:
     """What is learned of the calls of one dispatcher: a map for each kind, so that many of one push out no other."""
@@ -58,6 +62,7 @@ class Facts:
         self.sound: FactMap[Hashable, bool] = FactMap(table)  # builds that gave plain's numbers
         self.buckets: FactMap[Hashable, Choice] = FactMap(table)  # bucket -> what was chosen for a call in it
         self.settled: FactMap[Hashable, tuple[Choice, ...]] = FactMap(table)  # kin of keys -> the newest, not all sizes
+        self.pools: FactMap[Hashable, Any] = FactMap(table)  # kin, octaves of sizes -> what such keys find together
         self.counted: FactMap[Hashable, Any] = FactMap(table)  # key -> its calls so far, where they are recorded
         self.survived: FactMap[tuple[str, Hashable], str] = FactMap(table)  # variant, key -> "", or what a worker said
         self.deadly: FactMap[str, str] = FactMap(table)  # variant -> how it ended the worker that tried it

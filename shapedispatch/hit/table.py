@@ -220,7 +220,9 @@ class Table:
                 slot = self._slots[key] = _Slot()
             entry = self._with_its_builds(entry)
             slot.entries = _in_order(entry, tuple(one for one in slot.entries if one not in replaced))
-            self._settle()
+            if len(self._recency) >= self.maxsize:
+                self._settle()
+            slot.used, self._readings = next(self._hits), self._readings + 1  # a number of no hit: newer than all hits
             self._recency[slot] = key
         self._tell()
 

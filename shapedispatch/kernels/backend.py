@@ -200,6 +200,10 @@ class TritonKernel:
     def kin(self, key: Key) -> None:
         """None: nothing says that the calls of a kernel differ in sizes alone."""
 
+    def serves(self, build: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+        """False: what differs in sizes alone is not known."""
+        return False
+
     # -- the offer
 
     def offer(

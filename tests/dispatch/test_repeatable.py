@@ -16,8 +16,8 @@ import json, os, random, sys
 os.environ.update(SHAPEDISPATCH_JUDGE="online", SHAPEDISPATCH_STORE="false")
 import torch
 from shapedispatch import Variant, shapedispatch
-from shapedispatch.autotune import real_calls
-from shapedispatch.dispatch import learning, watch
+from shapedispatch.online import real_calls
+from shapedispatch.choices import learning, watch
 
 noise = random.Random(int(sys.argv[1]))
 now_us = [0.0]

@@ -11,8 +11,8 @@ import pytest
 import triton
 import triton.language as tl
 
-from shapedispatch.autotune import real_calls
 from shapedispatch.hit import native
+from shapedispatch.online import real_calls
 from shapedispatch.settings.modes import set_mode
 from tests.c_driver import CEvents, with_events
 from tests.paths import NO_COMPILER, taking
@@ -49,7 +49,7 @@ def recorder(events: CEvents, monkeypatch: pytest.MonkeyPatch) -> Iterator[Recor
     """The driver in C, whose launches take what they cost."""
     with taking("c"), recording(adds) as driver, with_events(events):
         sampler = real_calls.HostSampler(lambda: int(events.now_us * 1e3))
-        monkeypatch.setattr("shapedispatch.dispatch.learning.sampler", lambda device, regime: (sampler, None))
+        monkeypatch.setattr("shapedispatch.choices.learning.sampler", lambda device, regime: (sampler, None))
 
         def effect(launched: Launched) -> None:
             events.now_us += cost(launched)

@@ -10,7 +10,7 @@ import pytest
 import triton
 import triton.language as tl
 
-from shapedispatch.autotune import real_calls
+from shapedispatch.online import real_calls
 from shapedispatch.settings.modes import set_mode
 from shapedispatch.store.store import Store
 from tests.paths import NO_COMPILER, PATHS, taking
@@ -41,8 +41,8 @@ def recorder(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
     now_us = [0.0]
     with taking(request.param), recording(adds) as driver:
         sampler = real_calls.HostSampler(lambda: int(now_us[0] * 1e3))
-        monkeypatch.setattr("shapedispatch.dispatch.learning.sampler", lambda device, regime: (sampler, None))
-        monkeypatch.setattr("shapedispatch.dispatch.watch.sampler", lambda device, regime: (sampler, None))
+        monkeypatch.setattr("shapedispatch.choices.learning.sampler", lambda device, regime: (sampler, None))
+        monkeypatch.setattr("shapedispatch.choices.watch.sampler", lambda device, regime: (sampler, None))
 
         def effect(launched: Launched) -> None:
             now_us[0] += cost(launched) * driver.slower.get(launched.constants["B"], 1)

@@ -14,8 +14,8 @@ from torch.utils.checkpoint import checkpoint
 
 import shapedispatch as package
 from shapedispatch import Store, Variant, shapedispatch
-from shapedispatch.autotune import real_calls
 from shapedispatch.hit import native
+from shapedispatch.online import real_calls
 
 X = torch.arange(4.0)
 
@@ -49,7 +49,7 @@ def times(monkeypatch: pytest.MonkeyPatch) -> Times:
     monkeypatch.setenv("SHAPEDISPATCH_JUDGE", "online")
     for room in ("learning", "watch"):
         monkeypatch.setattr(
-            f"shapedispatch.dispatch.{room}.sampler",
+            f"shapedispatch.choices.{room}.sampler",
             lambda device, regime: (real_calls.HostSampler(made.clock_ns), None),
         )
     return made

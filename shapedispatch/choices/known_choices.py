@@ -13,12 +13,12 @@ from ..autotune.measure import HostTimer
 from ..autotune.preserve_state import preserve_state
 from ..backend import Candidate, Offer, OfferRequest
 from ..errors import MissError, four_parts
-from ..hit.call import NowAndThen
 from ..hit.table import Entry, Table
 from ..keys.key import Key
 from ..records import CHOSEN_AT, STORED_NEAR, Choice, spelled
 from ..shapes.dims import distance
 from ..store.store import Found
+from .between import as_there
 from .context import MissContext
 from .neighbours import Neighbours
 from .watch import Watching
@@ -178,20 +178,7 @@ def _of_neighbours(ctx: MissContext) -> Entry | None:
     near = Neighbours.of(ctx)
     variant, where = near.agreed() or ("", "")
     choice = Choice(variant, "nearest", notes=(where,))
-    plain = _plain_as_there(ctx, near, choice) if variant == "plain" else None
-    return plain or (entry_for(ctx, choice, kin=True) if variant else None)
-
-
-def _plain_as_there(ctx: MissContext, near: Neighbours, choice: Choice) -> Entry | None:
-    """Plain, which is right at all sizes: nothing is offered where the state is that of a neighbour's choice."""
-    backend = ctx.core.backend
-    keys = [] if backend.searches else [one.key for one in near.choices if one.variant == "plain"]
-    for entry in (entry for key in keys for entry in ctx.core.table.peek(key)):
-        if entry.choice.variant == "plain" and (entry.any_state or entry.check is None) and entry.run is not None:
-            look = getattr(entry.check, "look", entry.check)
-            if look is None or look(ctx.args, ctx.kwargs):
-                return Entry(backend.plain, look and NowAndThen(look), choice, any_state=look is not None)
-    return None
+    return (as_there(ctx, near, choice) or entry_for(ctx, choice, kin=True)) if variant else None
 
 
 # -- a choice made before

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from shapedispatch.autotune.drift import BURST, Drift
+from shapedispatch.online.drift import BURST, Drift
 
 
 def drift() -> Drift:

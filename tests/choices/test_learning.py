@@ -16,8 +16,8 @@ from torch.utils.checkpoint import checkpoint
 
 import shapedispatch as package
 from shapedispatch import Store, Variant, shapedispatch
-from shapedispatch.autotune import real_calls
 from shapedispatch.hit.table import Entry, Table
+from shapedispatch.online import real_calls
 from shapedispatch.records import Choice
 from tests.helpers import built
 
@@ -39,7 +39,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
     monkeypatch.setenv("SHAPEDISPATCH_JUDGE", "online")
     monkeypatch.setattr(real_calls, "sampler", lambda device, regime: (real_calls.HostSampler(made), None))
-    monkeypatch.setattr("shapedispatch.dispatch.learning.sampler", real_calls.sampler)
+    monkeypatch.setattr("shapedispatch.choices.learning.sampler", real_calls.sampler)
     return made
 
 
@@ -557,7 +557,7 @@ class Awaited:
 def awaited(monkeypatch: pytest.MonkeyPatch) -> Awaited:
     """As on a GPU, where to compare would be to wait."""
     made = Awaited()
-    monkeypatch.setattr("shapedispatch.dispatch.learning.verdicts", lambda device: made)
+    monkeypatch.setattr("shapedispatch.choices.learning.verdicts", lambda device: made)
     return made
 
 

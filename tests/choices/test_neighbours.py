@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from shapedispatch.autotune.benchmark import FEW
-from shapedispatch.dispatch.neighbours import Neighbours
+from shapedispatch.choices.neighbours import Neighbours
 from shapedispatch.records import Choice, Timing
 
 

@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from shapedispatch.autotune.backward import MOST_NODES, follow, history
-from shapedispatch.autotune.real_calls import Figures, HostSampler
+from shapedispatch.online.backward import MOST_NODES, follow, history
+from shapedispatch.online.real_calls import Figures, HostSampler
 
 
 class Token:

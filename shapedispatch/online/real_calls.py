@@ -19,10 +19,10 @@ from typing import Any, Protocol
 
 import torch
 
+from ..autotune.benchmark import timing_of
+from ..autotune.measure import Clock
 from ..records import Timing
-from .benchmark import timing_of
-from .measure import Clock
-from .online import Contestant
+from .contest import Contestant
 
 __all__ = ["Figures", "HostSampler", "Sampler", "Shares", "StreamSampler", "Verdict", "Verdicts", "sampler", "verdicts"]
 

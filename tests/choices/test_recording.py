@@ -14,8 +14,8 @@ from torch.utils.checkpoint import checkpoint
 
 import shapedispatch as package
 from shapedispatch import Variant, shapedispatch
-from shapedispatch.autotune import real_calls
-from shapedispatch.dispatch import recording
+from shapedispatch.choices import recording
+from shapedispatch.online import real_calls
 from shapedispatch.store.switches import FILE, Recorder, read_switches
 
 X = torch.arange(4.0)
@@ -70,7 +70,7 @@ def program(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Pr
         made = Program(**us)
         for room in ("learning", "watch"):
             monkeypatch.setattr(
-                f"shapedispatch.dispatch.{room}.sampler",
+                f"shapedispatch.choices.{room}.sampler",
                 lambda device, regime: (real_calls.HostSampler(made.clock_ns), None),
             )
         return made

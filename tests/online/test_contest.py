@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from shapedispatch.autotune.benchmark import timing_of
 from shapedispatch.autotune.choose import best
-from shapedispatch.autotune.online import (
+from shapedispatch.online.contest import (
     FREE_US,
     MORE_AT_ONCE,
     MORE_US,

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from shapedispatch.autotune.real_calls import Figures, HostSampler, Shares, StreamSampler, sampler
+from shapedispatch.online.real_calls import Figures, HostSampler, Shares, StreamSampler, sampler
 
 
 class Device:

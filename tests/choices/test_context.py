@@ -8,7 +8,7 @@ import torch
 
 from shapedispatch import shapedispatch
 from shapedispatch.backend import Candidate, Offer
-from shapedispatch.dispatch.context import MissContext
+from shapedispatch.choices.context import MissContext
 from tests.fake_core import Backend, call, core_of
 
 

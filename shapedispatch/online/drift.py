@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-from .benchmark import ENOUGH, ahead, timing_of
+from ..autotune.benchmark import ENOUGH, ahead, timing_of
 
 __all__ = ["BURST", "Drift"]
 

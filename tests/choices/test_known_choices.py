@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from shapedispatch import Store, Variant, set_mode, shapedispatch
-from shapedispatch.dispatch import known_choices
+from shapedispatch.choices import known_choices
 from shapedispatch.functions import builder
 from shapedispatch.functions.compile import tracer
 from shapedispatch.functions.compile.build import Build

@@ -13,12 +13,12 @@ from typing import Any
 
 import torch
 
-from ..autotune.backward import follow, history
-from ..autotune.drift import BURST, Drift
-from ..autotune.real_calls import Figures, Sampler, sampler
 from ..backend import Candidate, Offer
 from ..hit.table import Entry
 from ..keys.key import Key
+from ..online.backward import follow, history
+from ..online.drift import BURST, Drift
+from ..online.real_calls import Figures, Sampler, sampler
 from ..records import Choice
 from ..settings.resolve import Resolved
 from .context import DispatcherParts, MissContext, capturing

@@ -6,29 +6,32 @@ sampled now, the best known candidate runs.
 
 from __future__ import annotations
 
+import functools
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ..autotune.backward import follow, history
 from ..autotune.benchmark import undecided
 from ..autotune.choose import Later, best, checked
-from ..autotune.online import FAR, OnlineContest
-from ..autotune.real_calls import Figures, Sampler, Verdict, sampler, verdicts
 from ..autotune.trial import Trial
 from ..backend import Candidate, Offer
 from ..errors import in_a_line
 from ..hit.native import LaunchTurns, launch_turns
 from ..hit.table import Entry
 from ..keys.key import Key
+from ..online.backward import follow, history
+from ..online.contest import FAR, OnlineContest
+from ..online.real_calls import Figures, Sampler, Verdict, sampler, verdicts
 from ..records import Choice, Refusal, Timing
 from .context import DispatcherParts, MissContext, capturing
 from .known_choices import keeper
 from .neighbours import Neighbours, remember
+from .pool import TOGETHER, Pool, PooledContest, instead, pool_of
 from .watch import CALLED, LAUNCHED, Watching, Way
 
-__all__ = ["Learning", "learn"]
+__all__ = ["Learning", "learn", "pooled"]
 
 PATIENCE = 3
 """Calls in a row that are not C's, though it has turns, before samples are taken here: a first call has no node."""
@@ -43,7 +46,7 @@ def learn(offer: Offer, trial: Trial, ctx: MissContext, unseen: str = "") -> Ent
     What was far behind at the nearest size that is settled is left out. With ``unseen``, the reason why nothing may be
     run to see what is right, all are taken to be.
     """
-    near = Neighbours.of(ctx)
+    near, began_ns = Neighbours.of(ctx), time.perf_counter_ns()
     far, (plain, *others) = near.far_behind(), offer.candidates
     flagged = verdicts(ctx.device)
     later: Later | None = {} if flagged is not None else None
@@ -54,14 +57,46 @@ def learn(offer: Offer, trial: Trial, ctx: MissContext, unseen: str = "") -> Ent
     refusals = (*wrong, *(Refusal(one.name, (far[one.name],)) for one in others if one.name in far))
     if len(right) == 1:
         return right[0].wins("timed", offer, (), refusals)
+    if pool := None if unseen else _pool(right, offer, ctx, near, began_ns):
+        return pooled(offer, right, ctx, pool, refusals, later)
+
+    def contest(ready: list[Figures]) -> OnlineContest:
+        return OnlineContest([*ready], ctx.settings.margin, _best(ctx.settings.margin), near.order())
+
+    return _entry(offer, right, ctx, contest, refusals, later)
+
+
+def pooled(
+    offer: Offer,
+    right: Sequence[Candidate],
+    ctx: MissContext,
+    pool: Pool,
+    refusals: Sequence[Refusal] = (),
+    later: Later | None = None,
+) -> Entry:
+    """The entry that learns, among those that are right, together with other keys."""
+    return _entry(offer, right, ctx, functools.partial(PooledContest, pool), refusals, later)
+
+
+def _entry(
+    offer: Offer,
+    right: Sequence[Candidate],
+    ctx: MissContext,
+    contest_of: Callable[[list[Figures]], OnlineContest | PooledContest],
+    refusals: Sequence[Refusal],
+    later: Later | None,
+) -> Entry:
     takes, shares = sampler(ctx.device, ctx.settings.regime)
-    figures = Figures.of_key([one.name for one in right], ctx.settings.regime, shares, trial.grad)
+    figures = Figures.of_key([one.name for one in right], ctx.settings.regime, shares, ctx.grad())
+    flagged = verdicts(ctx.device)
     awaited = {name: flagged(flags) for name, flags in (later or {}).items() if flags and flagged is not None}
     pending = [(one, awaited[one.name]) for one in figures if one.name in awaited]
-    ready = [one for one in figures if one.name not in awaited]
-    contest = OnlineContest([*ready], ctx.settings.margin, _best(ctx.settings.margin), near.order())
+    contest = contest_of([one for one in figures if one.name not in awaited])
     core, key = ctx.core, ctx.core.backend.key(ctx.args, ctx.kwargs)  # the offer may have shown that it holds more
-    device, done = ctx.device, _Settled(core, key, keeper(ctx), Watching.of(ctx), ctx.kept)
+    done: Callable[[Learning], None] = functools.partial(_settled_together, core, key)
+    if isinstance(contest, OnlineContest):
+        done = _Settled(core, key, keeper(ctx), Watching.of(ctx), ctx.kept)
+    device = ctx.device
 
     def paused() -> bool:
         return core.frozen or capturing(device)
@@ -74,6 +109,20 @@ def learn(offer: Offer, trial: Trial, ctx: MissContext, unseen: str = "") -> Ent
     return Entry(learning.turns or learning, _all_checks(right), choice, others=builds, learner=learning)
 
 
+def _pool(right: Sequence[Candidate], offer: Offer, ctx: MissContext, near: Neighbours, began_ns: int) -> Pool | None:
+    """What the key finds the best together with, having joined; None where it is learned alone.
+
+    As where a build for its very sizes is among them, which is no other key's.
+    """
+    if ctx.settings.learn != "now" or ctx.core.backend.searches or any(one.name == "exact" for one in right):
+        return None
+    pool = pool_of(ctx, near.sizes, make=True)
+    if pool is None or not pool.takes(ctx.key) or pool.over:
+        return None
+    pool.join({one.name: one.entry(Choice(one.name, "nearest"), offer) for one in right}, began_ns)
+    return pool
+
+
 def _right(
     candidates: Sequence[Candidate], trial: Trial, ctx: MissContext, near: Neighbours, later: Later | None
 ) -> tuple[list[Candidate], tuple[Refusal, ...]]:
@@ -81,7 +130,10 @@ def _right(
 
     With the call's floats in another order, too, unless all that no graph vouches for were right at another size.
     """
-    sure = all(one.judged or near.timed(one.name) for one in candidates[1:])
+    pool = pool_of(ctx, near.sizes)
+    sure = all(
+        one.judged or near.timed(one.name) or (pool is not None and pool.knows(one.name)) for one in candidates[1:]
+    )
     rules = ctx.judging(trial)
     right, wrong, _ = checked(candidates, trial, replace(rules, permute=rules.permute and not sure), later)
     for one in right:
@@ -108,7 +160,7 @@ class Learning:
 
     candidates: tuple[Candidate, ...]
     offer: Offer
-    contest: OnlineContest
+    contest: OnlineContest | PooledContest
     sampler: Sampler
     paused: Callable[[], bool]
     done: Callable[[Learning], None]
@@ -140,6 +192,7 @@ class Learning:
                 return self._unsampled(way, args, kwargs)
             figures = None if self._alone() else self.contest.next_sample()
             if not isinstance(figures, Figures):
+                self._end()  # others may have ended what is found together
                 return self._unsampled(way, args, kwargs)
             return self._sampled(figures, way, args, kwargs)
         finally:
@@ -215,9 +268,12 @@ class Learning:
             if before is not None:
                 follow(answer, before, figures, self.sampler, self.paused)
             self.contest.sampled(figures, self.sampler.took_us(figures) + figures.behind_us())
+        self._end()
+        return answer
+
+    def _end(self) -> None:
         if self.contest.over and not self.pending:
             self.done(self)
-        return answer
 
     def _named(self, name: str) -> Candidate:
         return next(candidate for candidate in self.candidates if candidate.name == name)
@@ -244,6 +300,15 @@ class Learning:
     def pinned(self, begun: Choice) -> Entry:
         """The entry of what is best as far as it is known."""
         return self.leader().entry(self.choice(begun), self.offer)
+
+
+def _settled_together(core: DispatcherParts, key: Key, learning: Learning) -> None:
+    """Let stay what keys have found together; where this one does not have it, its next call is decided anew."""
+    contest, found = learning.contest, None
+    before = next((entry for entry in core.table.peek(key) if entry.learner is learning), None)
+    if before is not None and isinstance(contest, PooledContest) and learning.leader().name == contest.pool.favourite:
+        found = learning.pinned(before.choice).changed(origin="nearest", notes=(*before.choice.notes, TOGETHER))
+    instead(core.table, key, learning, found)
 
 
 @dataclass(frozen=True, slots=True)

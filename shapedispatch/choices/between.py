@@ -1,0 +1,51 @@
+"""What runs at one key taken over for another that differs in sizes alone: nothing is offered, and nothing compared.
+
+Plain is right at all sizes. A build is where all of its guards take them. Nothing is known of a supplied variant.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ..hit.call import NowAndThen
+from ..hit.table import Entry
+from ..records import Choice
+from .context import MissContext
+from .neighbours import Neighbours
+
+__all__ = ["as_there", "taken_over"]
+
+
+def as_there(ctx: MissContext, near: Neighbours, choice: Choice) -> Entry | None:
+    """The entry that runs what runs at a neighbour of this choice's variant, if that may run this call now."""
+    backend = ctx.core.backend
+    keys = [] if backend.searches else [one.key for one in near.choices if one.variant == choice.variant]
+    there = (entry for key in keys for entry in ctx.core.table.peek(key) if entry.choice.variant == choice.variant)
+    found = (taken_over(ctx, entry, choice) for entry in there if entry.run is not entry.learner)
+    return next((entry for entry in found if entry is not None), None)
+
+
+def taken_over(ctx: MissContext, there: Entry | None, choice: Choice) -> Entry | None:
+    """The entry that runs for this choice what one of the same kin runs, if that may run this call in this state."""
+    if there is None:
+        return None
+    return _plain(ctx, there, choice) if choice.variant == "plain" else _build(ctx, there, choice)
+
+
+def _plain(ctx: MissContext, there: Entry, choice: Choice) -> Entry | None:
+    """Plain, in a state that it was chosen in."""
+    if there.check is not None and not there.any_state:
+        return None
+    look = getattr(there.check, "look", there.check)
+    if look is not None and not look(ctx.args, ctx.kwargs):
+        return None
+    return Entry(ctx.core.backend.plain, look and NowAndThen(look), choice, any_state=look is not None)
+
+
+def _build(ctx: MissContext, there: Entry, choice: Choice) -> Entry | None:
+    """A build that is held, and takes these sizes."""
+    build = ctx.core.table.build(there.build) if there.run is not None and there.build is not None else None
+    if build is None or build.run is not there.run or not ctx.core.backend.serves(build, ctx.args, ctx.kwargs):
+        return None
+    choice = replace(choice, route=there.choice.route, config=there.choice.config)
+    return Entry(there.run, there.check, choice, there.build, there.retry)

@@ -1,0 +1,254 @@
+"""What is best for keys of few calls each, which find it out together.
+
+Where sizes hardly repeat, no key gets the calls that a contest of its own takes. So of the keys near each other the
+first few are learned alone; each of the others gives pairs of calls, and runs what is best as far as that is known.
+What costs more than a pair, to see what is right for a key, is bounded for all of them together.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from ..autotune.measure import Clock
+from ..hit.table import Entry, Table
+from ..keys.key import Key
+from ..online.contest import FREE_US, SHARE
+from ..online.pairs import Pairs
+from ..online.real_calls import Figures
+from ..records import Choice, Timing
+from .context import DispatcherParts, MissContext
+
+__all__ = ["ALONE", "TOGETHER", "Following", "Pool", "PooledContest", "instead", "pool_of"]
+
+TOGETHER = "found together with calls of sizes near it"
+ALONE, MOST_ALONE = 2, 256
+"""How many keys near each other are learned each of its own from the first, and how many at most."""
+
+
+@dataclass(slots=True, eq=False)
+class Pool:
+    """What the keys of one neighbourhood find together. Every method is safe to call from any thread."""
+
+    pairs: Pairs
+    favourite: str | None = None
+    """The variant that is best, as far as that is likely."""
+    over: bool = False
+    """Whether it is settled."""
+    version: int = 0
+    """Counts changes of those two."""
+    entries: dict[str, Entry] = field(default_factory=dict)
+    """By variant, an entry that runs it at one of the keys."""
+    alone: set[Key] = field(default_factory=set)
+    """The keys that are learned each of its own."""
+    check_us: float = math.inf
+    """What it took last to see what is right for a key."""
+    clock_ns: Clock = time.perf_counter_ns
+    _spent_us: float = 0.0
+    _checked_us: float = 0.0
+    _lost_us: float = 0.0
+    """Of what was spent, on looks, and in pairs beyond what plain takes."""
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def takes(self, key: Key) -> bool:
+        """Whether a key is learned together with others; the first ones are not."""
+        with self._lock:
+            if len(self.alone) < ALONE:
+                self.alone.add(key)
+            return key not in self.alone
+
+    def leaves(self, key: Key) -> None:
+        """A key has earned to be learned alone."""
+        with self._lock:
+            if len(self.alone) < MOST_ALONE:
+                self.alone.add(key)
+
+    def affords(self) -> bool:
+        """Whether it may be found out for one more key what is right for it."""
+        return self._checked_us <= FREE_US + SHARE * self._spent_us
+
+    def join(self, entries: Mapping[str, Entry], since_ns: int) -> None:
+        """What is right for a key, plain first, was found out since then by the clock: it may give pairs of it."""
+        with self._lock:
+            self.check_us = (self.clock_ns() - since_ns) / 1e3
+            self._checked_us += self.check_us
+            self.entries = {**entries, **self.entries}
+            for name in list(entries)[1:]:
+                self.pairs.add(name)
+
+    def knows(self, name: str) -> bool:
+        """Whether a variant was right at one of the keys."""
+        return name in self.entries
+
+    def wanted(self, names: Sequence[str]) -> str | None:
+        """Which of these variants a key is to give a pair of; None for none now."""
+        with self._lock:
+            affordable = self._lost_us <= FREE_US + SHARE * self._spent_us
+            return self.pairs.wanted(names) if affordable and not self.over else None
+
+    def gave(self, name: str, ratio: float) -> None:
+        """A key gave a pair: the variant took so many times what plain took."""
+        with self._lock:
+            self.pairs.gave(name, ratio)
+            self._look()
+
+    def failed(self, name: str) -> None:
+        """A variant raised where plain did not."""
+        with self._lock:
+            self.pairs.failed(name)
+            self._look()
+
+    def spent(self, took_us: float, lost_us: float = 0.0) -> None:
+        """A call took so long, and so much of that because it was a sample."""
+        with self._lock:
+            self._spent_us += took_us
+            self._lost_us += lost_us
+
+    def _look(self) -> None:
+        before = (self.favourite, self.over)
+        self.over = self.pairs.is_over()
+        self.favourite = self.pairs.leader() or self.favourite
+        self.version += before != (self.favourite, self.over)
+
+
+def pool_of(ctx: MissContext, sizes: Mapping[str, int], make: bool = False) -> Pool | None:
+    """That of the calls which differ from this one in sizes alone, and lie in the same octave; None without one."""
+    kin = ctx.core.backend.kin(ctx.key)
+    if kin is None:
+        return None
+    place: Hashable = (kin, *(size.bit_length() for size in sizes.values()))
+    pools = ctx.core.table.facts.pools
+    found: Pool | None = pools.get(place)
+    if found is None and make:
+        found = pools[place] = Pool(Pairs(ctx.settings.margin))
+    return found
+
+
+@dataclass(slots=True, eq=False)
+class PooledContest:
+    """As `online.OnlineContest` for one key of a pool: it gives pairs as long as any are wanted."""
+
+    pool: Pool
+    contestants: list[Figures]
+    """First plain."""
+    over: bool = False
+    _begun: int = 0
+    _left: deque[Figures] = field(default_factory=deque)
+    """Of the pair that is given now, who has not run yet."""
+    _wanted: Figures | None = None
+
+    def next_sample(self) -> Figures | None:
+        """Whose sample the next call is."""
+        self._give()
+        if self._wanted is None and not self.over:
+            self._begin()
+        return self._left[0] if self._left and not self.over else None
+
+    def _begin(self) -> None:
+        name = self.pool.wanted([one.name for one in self.contestants[1:]])
+        self._wanted = next((one for one in self.contestants if one.name == name), None)
+        if self._wanted is not None:
+            pair = (self.contestants[0], self._wanted)
+            self._left.extend(pair if self._begun % 2 else reversed(pair))
+            self._begun += 1
+
+    def _give(self) -> None:
+        """Give the pair, once it is known what both of its calls took."""
+        if self._wanted is not None and not self._left:
+            plain, other = self.contestants[0].cost(), self._wanted.cost()
+            if plain.repeats and other.repeats:
+                self.pool.gave(self._wanted.name, other.median_us / plain.median_us)
+                self._wanted = None
+        self.over = self.pool.over
+
+    def next_samples(self) -> list[Figures]:
+        """None: kernels have no pools."""
+        return []
+
+    def sampled(self, contestant: Figures, took_us: float) -> None:
+        """See `OnlineContest.sampled`."""
+        if self._left and self._left[0] is contestant:
+            self._left.popleft()
+        usual_us = self.contestants[0].cost().median_us
+        if math.isfinite(took_us):
+            lost_us = max(0.0, took_us - usual_us) if contestant is self._wanted else 0.0
+            self.pool.spent(took_us, lost_us if math.isfinite(usual_us) else 0.0)
+        self._give()
+
+    def ran(self, took_us: float) -> None:
+        """See `OnlineContest.ran`."""
+        if math.isfinite(took_us):
+            self.pool.spent(took_us)
+
+    def leader(self) -> Figures:
+        """What the pool takes to be best, if it is here; else plain."""
+        return next((one for one in self.contestants if one.name == self.pool.favourite), self.contestants[0])
+
+    def admit(self, contestant: Figures, place: int) -> None:
+        """See `OnlineContest.admit`."""
+        self.contestants.insert(place, contestant)
+
+    def failed(self, contestant: Figures) -> None:
+        """See `OnlineContest.failed`."""
+        self.contestants.remove(contestant)
+        self._left.clear()
+        self._wanted = None
+        self.pool.failed(contestant.name)
+        self.over = self.pool.over
+
+    def costs(self) -> Iterator[Timing]:
+        """What is known of each candidate that has a sample here."""
+        return (cost for one in self.contestants if (cost := one.shown()).repeats)
+
+
+@dataclass(slots=True, eq=False)
+class Following:
+    """What a key runs that gives no pairs: ``run``, until its pool has another favourite or it is called a lot."""
+
+    core: DispatcherParts
+    key: Key
+    pool: Pool
+    run: Callable[..., Any]
+    version: int
+    spent_us: float = 0.0
+
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
+        """Run the call; the next one is decided anew where there is reason to."""
+        if self._is_due() and not self.core.frozen:
+            instead(self.core.table, self.key, self, None)
+        started_ns = self.pool.clock_ns()
+        try:
+            return self.run(*args, **kwargs)
+        finally:
+            took_us = (self.pool.clock_ns() - started_ns) / 1e3
+            self.spent_us += took_us
+            self.pool.spent(took_us)
+
+    def _is_due(self) -> bool:
+        """Whether there is another favourite, or enough was spent here to see what is right, and best, at this key."""
+        if self.pool.version != self.version:
+            return True
+        if SHARE * self.spent_us > self.pool.check_us:
+            self.pool.leaves(self.key)
+            return True
+        return False
+
+    def choice(self, begun: Choice) -> Choice:
+        """See `table.Learner`."""
+        return begun
+
+    def pinned(self, begun: Choice) -> Entry:
+        """See `table.Learner`."""
+        return Entry(self.core.backend.plain, None, replace(begun, variant="plain"), any_state=True)
+
+
+def instead(table: Table, key: Key, learner: Any, entry: Entry | None) -> None:
+    """Let the entry stand where one stands that learns; without one the next call is decided anew."""
+    for learning in table.peek(key):
+        if learning.learner is learner:
+            table.replace(key, learning, entry)

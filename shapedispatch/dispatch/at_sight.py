@@ -1,0 +1,105 @@
+"""A key that was never seen, and is like others that were: what runs it is known at sight, and nothing is offered.
+
+Programs whose sizes hardly repeat meet such a key at every other call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from ..backend import Candidate, Offer
+from ..choices.between import as_there, taken_over
+from ..choices.context import DispatcherParts, MissContext, capturing
+from ..choices.learning import pooled
+from ..choices.neighbours import Neighbours
+from ..choices.pool import ALONE, TOGETHER, Following, Pool, pool_of
+from ..hit.table import Entry
+from ..keys.key import Key
+from ..records import Choice
+from ..shapes.dims import DimsMismatch
+
+__all__ = ["at_sight"]
+
+
+def at_sight(core: DispatcherParts, key: Key, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Entry | None:
+    """The entry for a key that was never seen, published; None where the call must be decided.
+
+    It comes before the lock that deciding holds: another thread may compile meanwhile.
+    """
+    ctx, facts = core.ctx(key, args, kwargs), core.table.facts
+    if not (facts.settled or facts.pools) or core.table.peek(key) or not _may_be_known(ctx):
+        return None
+    try:
+        near = Neighbours.of(ctx)
+    except DimsMismatch:
+        return None
+    if capturing(ctx.device) or _is_stored(ctx):
+        return None
+    entry = _agreed(ctx, near) or _together(ctx, near.sizes)
+    if entry is None:
+        return None
+    new_because = ctx.core.backend.differences(key, next(iter(core.table.newest(1)), key))
+    core.table.count("misses", ", ".join(new_because))
+    entry = entry.changed(sizes=near.sizes, key=key, new_because=new_because)
+    core.table.publish(key, entry, (args, kwargs))
+    core.table.log.decided(entry.choice)
+    return entry
+
+
+def _may_be_known(ctx: MissContext) -> bool:
+    """Whether nothing else would be asked first: a setting, the other ranks, a bucket."""
+    settings = ctx.settings
+    if settings.mode != "tune" or settings.pick is not None or settings.learn != "now":
+        return False
+    return ctx.why_not_online() is None and not ctx.core.table.facts.buckets and ctx.core.ledger() is None
+
+
+def _is_stored(ctx: MissContext) -> bool:
+    """Whether an earlier process has chosen for this very key."""
+    stored = ctx.core.kernel_store
+    return stored is not None and stored.find(ctx.key, ctx.device) is not None
+
+
+def _agreed(ctx: MissContext, near: Neighbours) -> Entry | None:
+    """The entry of what won at sizes on both sides."""
+    variant, where = near.agreed() or ("", "")
+    return as_there(ctx, near, Choice(variant, "nearest", notes=(where,))) if variant else None
+
+
+def _together(ctx: MissContext, sizes: Mapping[str, int]) -> Entry | None:
+    """The entry of what keys near this one have found together, or find; None where more is to be seen for it."""
+    pool = pool_of(ctx, sizes)
+    if pool is None or len(pool.alone) < ALONE or ctx.key in pool.alone:
+        return None
+    favourite, over, version = pool.favourite, pool.over, pool.version
+    found = taken_over(ctx, pool.entries.get(favourite or ""), Choice(favourite or "", "nearest", notes=(TOGETHER,)))
+    if over and found is not None:
+        return found
+    if not over:
+        if pool.affords():
+            return None
+        if giver := _giver(ctx, pool):
+            return giver
+    if found is None or found.run is None:
+        found = Entry(ctx.core.backend.plain, None, Choice("plain", "nearest", notes=(TOGETHER,)), any_state=True)
+    following = Following(ctx.core, ctx.key, pool, found.run or ctx.core.backend.plain, version)
+    return replace(found, run=following, learner=following, choice=replace(found.choice, origin="learning"))
+
+
+def _giver(ctx: MissContext, pool: Pool) -> Entry | None:
+    """The entry of a key that gives pairs of builds that take it: they are right at all sizes that they take."""
+    there = {name: entry for name, entry in pool.entries.items() if name == "plain" or entry.build is not None}
+    found = {name: taken_over(ctx, entry, Choice(name, "nearest")) for name, entry in there.items()}
+    known = {name: entry for name, entry in found.items() if entry is not None}
+    if "plain" not in known or pool.wanted([*known]) is None:
+        return None
+    candidates = tuple(_candidate(name, entry) for name, entry in known.items())
+    written = () if all(entry.retry for name, entry in known.items() if name != "plain") else None
+    return pooled(Offer(candidates, written=written), candidates, ctx, pool)
+
+
+def _candidate(name: str, entry: Entry) -> Candidate:
+    assert entry.run is not None
+    return Candidate(name, entry.run, entry.check, entry.build, entry.choice.route)

@@ -1,0 +1,296 @@
+"""Keys that were never seen, and are decided by what others like them have shown."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from shapedispatch import Store, Variant, shapedispatch
+from shapedispatch.choices import pool as room
+from shapedispatch.online import real_calls
+from shapedispatch.online.real_calls import Figures, HostSampler
+
+WIDTH = 8
+
+
+class MadeUp(HostSampler):
+    """Samples that take what they are said to, by variant, for each row."""
+
+    def __init__(self, us: Mapping[str, float]) -> None:
+        super().__init__()
+        self.us = us
+
+    def run(self, figures: Figures, run: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """See `real_calls.Sampler.run`."""
+        answer = run(*args, **kwargs)
+        figures.took(figures.host_us, self.us[figures.name] * len(args[0]))
+        return answer
+
+
+@pytest.fixture
+def us(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
+    """What a variant takes a row, in microseconds: the build half of plain."""
+    made = {"plain": 10.0, "hint[M=64]": 5.0, "other": 20.0}
+    monkeypatch.setenv("SHAPEDISPATCH_JUDGE", "online")
+    monkeypatch.setattr("shapedispatch.choices.learning.sampler", lambda device, regime: (MadeUp(made), None))
+    monkeypatch.setattr("shapedispatch.choices.watch.sampler", lambda device, regime: (MadeUp(made), None))
+    return made
+
+
+def waves(x: Tensor) -> Tensor:
+    """Plain."""
+    return torch.sin(x) * 2 + 1
+
+
+def by_eight(x: Tensor) -> Tensor:
+    """Something else for numbers of rows that eight does not divide, as it does the hint."""
+    return torch.cos(x) if x.shape[0] % 8 else torch.sin(x) * 2 + 1
+
+
+def dispatched(fn: Callable[[Tensor], Tensor] = waves, **given: Any) -> Any:
+    """Plain and one build."""
+    return shapedispatch(**{"dims": {"x": "M _"}, "hints": {"M": (64,)}, "store": False, **given})(fn)
+
+
+def rows(count: int) -> Tensor:
+    """An argument."""
+    return torch.linspace(-1, 1, count * WIDTH).reshape(count, WIDTH)
+
+
+def learn(f: Any, *counts: int) -> None:
+    """Call it at these sizes until each is settled."""
+    for count in counts:
+        for _ in range(80):
+            f(rows(count))
+        assert f.explain(rows(count)).origin == "timed"
+
+
+def test_a_build_is_taken_over_between_two_sizes_where_it_won(us: dict[str, float], offers: list[int]) -> None:
+    """Without an offer, and its answer is plain's."""
+    f = dispatched()
+    learn(f, 80, 120)
+    offers.clear()
+    assert torch.allclose(f(rows(100)), waves(rows(100)))
+    choice = f.explain(rows(100))
+    assert (choice.variant, choice.origin, choice.sizes["M"]) == ("hint[M=64]", "nearest", 100)
+    assert choice.route
+    assert offers == []
+
+
+@pytest.fixture
+def offers(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Counts offers."""
+    from shapedispatch.functions.backend import TorchFunction
+
+    made: list[int] = []
+    offer = TorchFunction.offer
+
+    def counted(self: Any, *args: Any, **kwargs: Any) -> Any:
+        made.append(1)
+        return offer(self, *args, **kwargs)
+
+    monkeypatch.setattr(TorchFunction, "offer", counted)
+    return made
+
+
+def test_sizes_that_the_build_was_not_made_for_are_decided(us: dict[str, float]) -> None:
+    """By its guards: of other rows the function does something else."""
+    f = dispatched(by_eight)
+    learn(f, 80, 120)
+    assert torch.allclose(f(rows(97)), torch.cos(rows(97)))
+    assert torch.allclose(f(rows(96)), waves(rows(96)), atol=1e-5)
+
+
+SCALE = 2.0
+
+
+def scaled(x: Tensor) -> Tensor:
+    """Reads a global."""
+    return torch.sin(x) * SCALE
+
+
+def test_another_state_is_decided(us: dict[str, float], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A global that has changed since."""
+    f = dispatched(scaled)
+    learn(f, 80, 120)
+    monkeypatch.setitem(globals(), "SCALE", 3.0)
+    assert torch.allclose(f(rows(100)), torch.sin(rows(100)) * 3)
+
+
+def test_a_build_that_has_left_is_not_taken_over(us: dict[str, float]) -> None:
+    """It is made again, or plain runs."""
+    f = dispatched()
+    learn(f, 80, 120)
+    table = f.core.table
+    with table.lock:
+        for key in list(table._builds):
+            table._pushed_out(key, table._builds.pop(key))
+    assert torch.allclose(f(rows(100)), waves(rows(100)))
+
+
+def test_what_is_stored_for_a_key_comes_first(us: dict[str, float], tmp_path: Path) -> None:
+    """It was chosen for this very size."""
+    other = Variant(waves, name="other")
+    store = Store(tmp_path / "store")
+    us["other"] = 1.0
+    learn(dispatched(variants=[other], store=store), 100)
+    us["other"] = 20.0
+    again = dispatched(variants=[other], store=store)
+    learn(again, 80, 120)
+    again(rows(100))
+    assert again.explain(rows(100)).variant == "other"
+
+
+def test_a_call_that_fits_no_declaration_runs_plain(us: dict[str, float]) -> None:
+    """As ever, and says so."""
+    f = dispatched()
+    learn(f, 80, 120)
+    with pytest.warns(UserWarning, match="cannot be dispatched"):
+        f(torch.ones(3, 4, 5))
+
+
+def test_a_supplied_variant_is_compared_at_every_key(us: dict[str, float]) -> None:
+    """Nothing says that it is right at another size."""
+    us["wrong at 100"] = 1.0
+
+    def wrong_at_100(x: Tensor) -> Tensor:
+        return waves(x) + (len(x) == 100)
+
+    f = dispatched(hints=(), variants=[Variant(wrong_at_100, name="wrong at 100")])
+    learn(f, 80, 120)
+    assert f.explain(rows(120)).variant == "wrong at 100"
+    with pytest.warns(UserWarning, match="wrong at 100 was refused"):
+        assert torch.equal(f(rows(100)), waves(rows(100)))
+
+
+# Keys of few calls.
+
+
+def few(f: Any, counts: range, calls: int = 2) -> None:
+    """A few calls of each of many sizes, each right."""
+    for count in counts:
+        for _ in range(calls):
+            assert torch.allclose(f(rows(count)), waves(rows(count)), atol=1e-5)
+
+
+@pytest.fixture
+def no_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing may be spent to see what is right for a key."""
+    monkeypatch.setattr(room.Pool, "affords", lambda self: not self.entries)
+
+
+def test_keys_of_few_calls_find_together_what_is_best(us: dict[str, float], no_room: None, offers: list[int]) -> None:
+    """None of them has the calls that a contest takes; and hardly any needs an offer."""
+    f = dispatched()
+    few(f, range(65, 127))
+    assert {f.explain(rows(count)).variant for count in range(110, 127)} == {"hint[M=64]"}
+    assert len(offers) <= 4
+    few(f, range(66, 127), calls=1)
+    assert {f.explain(rows(count)).origin for count in range(70, 127)} == {"nearest"}
+
+
+def test_a_favourite_whose_build_has_left_runs_no_more(us: dict[str, float], no_room: None) -> None:
+    """What was compiled has been let go."""
+    f = dispatched()
+    few(f, range(65, 80))
+    (pool,) = [pool for pool in f.core.table.facts.pools._known.values() if pool.entries]
+    entry, table = pool.entries["hint[M=64]"], f.core.table
+    few(f, range(110, 111))
+    assert f.explain(rows(110)).variant == "hint[M=64]"
+    with table.lock:
+        table._pushed_out(entry.build, table._builds.pop(entry.build))
+    f.tune(rows(66))  # makes it anew
+    assert table.build(entry.build) is not None
+    entry.run = None if entry.run is None else lambda *_: pytest.fail("it has left")
+    few(f, range(90, 100))
+
+
+def test_plain_is_what_they_come_to_where_it_is_best(us: dict[str, float], no_room: None) -> None:
+    """And then no call is a sample."""
+    us["hint[M=64]"] = 30.0
+    f = dispatched()
+    few(f, range(65, 127))
+    few(f, range(65, 127), calls=1)
+    found = [f.explain(rows(count)) for count in range(70, 127)]
+    assert {(choice.variant, choice.origin) for choice in found} == {("plain", "nearest")}
+
+
+def test_a_key_that_is_called_a_lot_is_learned_alone(us: dict[str, float], no_room: None) -> None:
+    """It has earned it."""
+    us["other"] = 1.0
+    f = dispatched(hints=(), variants=[Variant(waves, name="other")])
+    few(f, range(65, 127))
+    assert f.explain(rows(100)).variant == "plain"
+    (pool,) = [pool for pool in f.core.table.facts.pools._known.values() if pool.entries]
+    pool.check_us = 1e-6
+    few(f, range(100, 101), calls=80)
+    assert (f.explain(rows(100)).variant, f.explain(rows(100)).origin) == ("other", "timed")
+    assert f.explain(rows(99)).variant == "plain"
+
+
+def test_a_variant_that_raises_in_a_pair_is_answered_by_plain(us: dict[str, float], no_room: None) -> None:
+    """And asked of no other key."""
+    f = dispatched()
+    few(f, range(65, 72))
+    (pool,) = [pool for pool in f.core.table.facts.pools._known.values() if pool.entries]
+    entry = pool.entries["hint[M=64]"]
+
+    def raises(*args: Any) -> Any:
+        raise RuntimeError("no more")
+
+    build = f.core.table.build(entry.build)
+    build.call = raises
+    entry.run = raises
+    few(f, range(80, 90))
+    assert pool.pairs.wanted(["hint[M=64]"]) is None
+
+
+def test_under_deterministic_algorithms_nothing_changes(us: dict[str, float], no_room: None) -> None:
+    """What runs at a key is not to depend on the calls of others."""
+    f = dispatched()
+    few(f, range(65, 75))
+    torch.use_deterministic_algorithms(True)
+    try:
+        few(f, range(80, 120))
+        assert {f.explain(rows(count)).origin for count in range(80, 120)}.isdisjoint({"learning"})
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+def test_exact_builds_are_no_matter_of_others(us: dict[str, float]) -> None:
+    """A build for the very sizes is asked for: each key has its own contest."""
+    us["exact"] = 1.0
+    f = dispatched(hints=(), exact=True)
+    few(f, range(65, 69), calls=40)
+    assert {f.explain(rows(count)).origin for count in range(65, 69)} == {"timed"}
+
+
+def test_the_real_clock_is_what_samples_are_taken_with() -> None:
+    """Where nothing is made up."""
+    assert isinstance(real_calls.sampler(torch.device("cpu"), "auto")[0], HostSampler)
+
+
+def test_threads_find_it_together(us: dict[str, float], no_room: None) -> None:
+    """Each call of each is right, whatever another is giving a pair of."""
+    f = dispatched()
+    wrong: list[int] = []
+
+    def is_wrong(count: int) -> bool:
+        return not torch.allclose(f(rows(count)), waves(rows(count)), atol=1e-5)
+
+    def calls(first: int) -> None:
+        wrong.extend(filter(is_wrong, [*range(64 + first, 127, 3), *range(66, 127)]))
+
+    threads = [threading.Thread(target=calls, args=(first,)) for first in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+    assert f.core.table.bypasses_by_reason.keys() <= {"another thread is deciding"}

@@ -1,0 +1,114 @@
+"""Variants compared with plain by pairs of calls at several keys."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shapedispatch.online.pairs import Pairs
+
+
+def pairs(*names: str) -> Pairs:
+    """Of plain and these."""
+    made = Pairs(0.02)
+    for name in names:
+        made.add(name)
+    return made
+
+
+def give(made: Pairs, ratios: dict[str, float], noise: float = 0.0, most: int = 400) -> Pairs:
+    """Pairs as long as any are wanted."""
+    rng = random.Random(0)
+    for _ in range(most):
+        name = made.wanted([*ratios])
+        if name is None or made.is_over():
+            break
+        made.gave(name, ratios[name] * (1 + noise * (rng.random() - 0.5)))
+    return made
+
+
+def test_the_best_leads() -> None:
+    """Whatever the others are."""
+    made = give(pairs("fast", "slow"), {"fast": 0.5, "slow": 1.2}, noise=0.1)
+    assert made.is_over()
+    assert made.leader() == "fast"
+
+
+def test_plain_leads_where_no_variant_is_better() -> None:
+    """By more than the margin."""
+    assert give(pairs("same"), {"same": 0.99}, noise=0.02).leader() == "plain"
+    assert give(pairs("worse"), {"worse": 1.1}, noise=0.02).leader() == "plain"
+
+
+def test_nothing_leads_before_there_are_some_pairs() -> None:
+    """One may be luck."""
+    made = pairs("fast")
+    assert made.leader() is None
+    made.gave("fast", 0.5)
+    assert made.leader() is None
+    made.gave("fast", 0.5)
+    made.gave("fast", 0.5)
+    assert made.leader() == "fast"
+
+
+def test_what_there_is_least_of_is_wanted() -> None:
+    """Of what a key has."""
+    made = pairs("one", "other")
+    made.gave("one", 1.0)
+    assert made.wanted(["one", "other"]) == "other"
+    assert made.wanted(["one"]) == "one"
+    assert made.wanted(["unknown"]) is None
+
+
+def test_what_is_far_behind_is_wanted_no_more() -> None:
+    """After two pairs, not after one."""
+    made = pairs("slow", "fast")
+    made.gave("slow", 9.0)
+    assert made.wanted(["slow"]) == "slow"
+    made.gave("slow", 9.0)
+    assert made.wanted(["slow"]) is None
+    assert made.wanted(["fast"]) == "fast"
+
+
+def test_what_raised_is_out() -> None:
+    """Though it was the fastest."""
+    made = pairs("fast", "other")
+    for _ in range(5):
+        made.gave("fast", 0.1)
+    made.failed("fast")
+    assert give(made, {"other": 0.5}).leader() == "other"
+
+
+def test_what_does_not_differ_is_over_some_day() -> None:
+    """Noise or not."""
+    assert give(pairs("same"), {"same": 1.0}, noise=0.5).is_over()
+
+
+def test_a_variant_that_comes_later_opens_it_again() -> None:
+    """A build that was not there before."""
+    made = give(pairs("slow"), {"slow": 1.5})
+    assert made.is_over()
+    made.add("fast")
+    assert not made.is_over()
+    assert give(made, {"fast": 0.5}).leader() == "fast"
+
+
+@pytest.mark.parametrize("ratio", [0.0, -1.0, math.inf, math.nan])
+def test_what_makes_no_sense_is_no_pair(ratio: float) -> None:
+    """A clock that went back."""
+    made = pairs("one")
+    made.gave("one", ratio)
+    assert [timing.variant for timing in made.costs()] == ["plain"]
+
+
+@given(st.lists(st.floats(0.2, 5.0), min_size=1, max_size=4), st.integers(0, 5))
+def test_it_ends_with_one_that_is_as_good_as_the_best(ratios: list[float], seed: int) -> None:
+    """Within margin and noise, however many variants there are."""
+    named = {f"v{i}": ratio for i, ratio in enumerate(ratios)}
+    made = give(pairs(*named), named, noise=0.01, most=41 * len(named) + seed)
+    assert made.is_over()
+    assert {"plain": 1.0, **named}[str(made.leader())] <= min([1.0, *ratios]) * 1.04
