@@ -3,7 +3,7 @@
 #   make demo     run the demo: the runtime size × variant tables and a plot, on the GPU if there is one
 #   make test     lint, type checks, tests           make soak     the long runs of the tests that take minutes
 #   make bench    run all benchmarks: in full on a GPU, else with small sizes, to see that they run
-#   make matrix   the tests in each virtual environment here (.venv, .venv-*), and README's table of versions
+#   make matrix   the tests in each virtual environment here (.venv, .venv-*), and the table of versions in docs/install.md
 #   make venv     the virtual environment alone; VENV=.venv-oldest CONSTRAINTS=constraints-oldest.txt: another one
 #   make lint     ruff and mypy alone          make format   let ruff lay the code out
 #   make clean    remove everything made here, the virtual environments too

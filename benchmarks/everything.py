@@ -4,7 +4,7 @@
     python benchmarks/everything.py --small --only fuzz --only regret
 
 Each script is a process of its own with a bound on its time, so that one that fails or hangs costs no other; at the end
-stands what became of each. After a full run `benchmarks/plots.py` draws what was measured and fills in the READMEs.
+stands what became of each. After a full run `benchmarks/plots.py` draws what was measured and fills in the pages.
 """
 
 from __future__ import annotations

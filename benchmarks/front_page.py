@@ -1,4 +1,4 @@
-"""What the project's README quotes of the results: for each question the last full run, on a GPU where there is one.
+"""What the README and docs/ quote of the results: for each question the last full run, on a GPU where there is one.
 
 A result that is not recorded is left out; no number is written by hand.
 """
@@ -189,6 +189,44 @@ SCRIPTS = {
 """The file, where it has another name than its results."""
 
 
+AT = {"tensors": "2", "shapes": "32"}
+"""Of what was measured at many, what the README shows."""
+
+
+def headline(folder: Path | None) -> str:
+    """What a newcomer asks for first, a line each: ours beside what is used for the same; nothing before any run."""
+    rows = [row for row in (known_launch(folder), known_call(folder), new_shape(folder)) if row]
+    return markdown(("", OURS, "beside it", "measured on"), rows) + "\n" * bool(rows) if rows else ""
+
+
+def known_launch(folder: Path | None) -> tuple[str, ...]:
+    """Of a kernel."""
+    found, result = launches_of(folder), newest("launch_overhead", folder)
+    if result is None or AUTOTUNE not in found:
+        return ()
+    what = f"host time of a known kernel launch, {AT['tensors']} tensors"
+    return what, found[OURS], f"`{AUTOTUNE}` {found[AUTOTUNE]}", short(result)
+
+
+def known_call(folder: Path | None) -> tuple[str, ...]:
+    """Of a function, with many shapes in turn."""
+    result = newest("call_overhead", folder)
+    part = None if result is None else result.document["shapes"].get(AT["shapes"])
+    if result is None or part is None:
+        return ()
+    mine, other = (median(part["times"], name) for name in (OURS, f"{COMPILE}(dynamic=False)"))
+    what = f"host time of a known call of a compiled function, {AT['shapes']} shapes in turn"
+    return what, f"{mine:.1f} µs", f"`{COMPILE}` {other:.1f} µs", short(result)
+
+
+def new_shape(folder: Path | None) -> tuple[str, ...]:
+    """Where nothing has to be compiled."""
+    found, result = stalls_of(folder), newest("tuning_stall", folder)
+    if result is None or AUTOTUNE not in found:
+        return ()
+    return "a kernel's first call at a new shape", found[OURS], f"`{AUTOTUNE}` {found[AUTOTUNE]}", short(result)
+
+
 def costs(folder: Path | None) -> str:
     """The table."""
     rows = []
@@ -237,7 +275,7 @@ def launches_of(folder: Path | None) -> dict[str, str]:
     if result is None:
         return {}
     road = result.document.get("C") or result.document["Python"]
-    times = road["tensors"]["2"]["one shape"]
+    times = road["tensors"][AT["tensors"]]["one shape"]
     named = {OURS: GIVEN, COMPILE: f"{COMPILE}(dynamic=False)", AUTOTUNE: AUTOTUNE, HELION: HELION}
     return {name: f"{median(times, contender):.1f} µs" for name, contender in named.items() if contender in times}
 
@@ -309,7 +347,8 @@ PARTS: dict[str, Callable[[Path | None], str]] = {
     "costs": costs,
     "comparison": comparison,
     "fuzz": fuzz,
+    "headline": headline,
     "picture": picture,
     "versions": versions,
 }
-"""By the names in the page's markers."""
+"""By the names in the pages' markers."""

@@ -1,10 +1,10 @@
-"""Draw the pictures of this folder's README from `results/*.json`, and write the numbers of both READMEs.
+"""Draw the pictures of this folder's README from `results/*.json`, and write the numbers of that page and of docs/.
 
     python benchmarks/plots.py
 
 What stands between ``<!-- numbers: NAME -->`` and ``<!-- end -->`` is made here, from the full runs that are recorded:
-in this folder's README a paragraph for each result of the script NAME, in the project's what `front_page` makes of
-them. A test checks that both are what the files say. Nothing is measured.
+in this folder's README a paragraph for each result of the script NAME, in the project's and in docs/ what `front_page`
+makes of them. A test checks that all are what the files say. Nothing is measured.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def links(script: str, result: Result) -> str:
 
 PAGES: dict[Path, Callable[[str], str]] = {
     HERE / "README.md": paragraphs,
-    HERE.parent / "README.md": front_page.part,
+    **dict.fromkeys((HERE.parent / "README.md", *sorted((HERE.parent / "docs").rglob("*.md"))), front_page.part),
 }
 """Each page and what fills it in."""
 

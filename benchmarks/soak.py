@@ -171,7 +171,7 @@ def seen(fn: Callable[..., Any], subject: Any, spec: Spec, copied: bool) -> Seen
         if a.untyped_storage().data_ptr() == b.untyped_storage().data_ptr()
     ]
     leaves = [*given, *(p for module in modules for p in module.parameters())]
-    # Without their strides, which a variant may have others of (README).
+    # Without their strides, which a variant may have others of (docs/guarantees.md).
     gradients = [without_strides(one) for one in fuzzing._gradients(out, leaves)]
     state = [dict(module.state_dict()) for module in modules]
     plain_args = [value for value in args if not isinstance(value, torch.nn.Module)]

@@ -20,7 +20,7 @@ ValueError. ``hotpath_available`` says whether hits are answered in C, ``hotpath
 
 Sizes are numbers of elements along an axis. Times are microseconds in names that end in ``_us``, wall-clock budgets
 milliseconds (``_ms``), memory bytes. An answer is always that of the function as written, within the tolerance that a
-compiled build is allowed; what that means, and the settings, stand in README.md.
+compiled build is allowed. What that means, the settings, and what a message means stand in docs/.
 """
 
 from typing import Any

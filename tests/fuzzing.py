@@ -1006,7 +1006,9 @@ def _unlike_tensors(one: Tensor, other: Tensor, exact: bool | float, place: str)
     for name in ("dtype", "shape", "device", "layout", "requires_grad", "is_leaf"):
         if getattr(one, name) != getattr(other, name):
             return f"{place}.{name}: {getattr(one, name)} and {getattr(other, name)}"
-    free = exact is not True and place.startswith("gradients")  # in which layout a build gives them (README)
+    free = exact is not True and place.startswith(
+        "gradients"
+    )  # in which layout a build gives them (docs/guarantees.md)
     if one.layout is torch.strided and one.stride() != other.stride() and not free:
         return f"{place}.stride: {one.stride()} and {other.stride()}"
     if one.is_inference() != other.is_inference():

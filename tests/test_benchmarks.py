@@ -1,4 +1,4 @@
-"""The benchmarks' common parts, and that every number in both READMEs comes from a recorded result."""
+"""The benchmarks' common parts, and that every number in the READMEs and in docs/ comes from a recorded result."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def put(folder: Path, name: str, document: dict[str, Any]) -> Path:
 # The pages.
 
 
-@pytest.mark.parametrize("page", plots.PAGES, ids=lambda page: page.parent.name or page.name)
+@pytest.mark.parametrize("page", plots.PAGES, ids=lambda page: f"{page.parent.name}-{page.stem}")
 def test_the_numbers_of_a_page_are_those_of_the_results(page: Path) -> None:
     """Every number between the markers comes from a file: where this fails, run benchmarks/plots.py."""
     text = page.read_text("utf-8")
@@ -59,13 +59,13 @@ def test_the_numbers_of_a_page_are_those_of_the_results(page: Path) -> None:
 
 
 def test_every_name_has_its_place_on_a_page() -> None:
-    """Each script's answer on the benchmarks' page, each part on the project's."""
-    bench, kernel_object = (page.read_text("utf-8") for page in plots.PAGES)
+    """Each script's answer on the benchmarks' page, each part on the project's or in docs/."""
+    bench, *others = (page.read_text("utf-8") for page in plots.PAGES)
     assert {match[2] for match in plots.MARKED.finditer(bench)} == plots.ALL.keys()
-    assert {match[2] for match in plots.MARKED.finditer(kernel_object)} == front_page.PARTS.keys()
+    assert {match[2] for text in others for match in plots.MARKED.finditer(text)} == front_page.PARTS.keys()
 
 
-@pytest.mark.parametrize("page", plots.PAGES, ids=lambda page: page.parent.name or page.name)
+@pytest.mark.parametrize("page", plots.PAGES, ids=lambda page: f"{page.parent.name}-{page.stem}")
 def test_no_measured_number_is_written_by_hand(page: Path) -> None:
     """Outside the markers there is no time, no memory and no ratio, but for bars and tolerances that are said to be."""
     text = FENCED.sub("", plots.MARKED.sub("", page.read_text("utf-8")))

@@ -1,4 +1,4 @@
-"""The README's kernel runs as printed."""
+"""The kernels of the README and of docs/ run as printed."""
 
 from __future__ import annotations
 
@@ -7,12 +7,15 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.test_readme import NEEDS_A_GPU, README, readme_blocks
+import pytest
+
+from tests.pages import README, Block
+from tests.test_pages import ON_A_GPU
 
 
-def test_the_kernels_of_the_readme_run(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("page", "block"), ON_A_GPU)
+def test_the_kernels_of_a_page_run(page: Path, block: Block, tmp_path: Path) -> None:
     """In a process of its own, with a store of its own; the answer is right, and a config was chosen."""
-    (block,) = [block for block in readme_blocks() if block.comment == NEEDS_A_GPU]
     check = "\ntorch.testing.assert_close(out, x.relu())\nassert launch.explain(x, out, x.numel()).config is not None\n"
     (tmp_path / "kernels.py").write_text(block.text + check, "utf-8")
     path = os.pathsep.join((str(README.parent), *sys.path))  # what this process imports, the other can
