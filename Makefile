@@ -1,6 +1,6 @@
 # `make demo` and `make test` are all that needs typing: each makes the virtual environment first if it must.
 #
-#   make demo     run the demo: the runtime size × variant tables and a plot, on the GPU if there is one
+#   make demo     run the demo, a minute: functions that are learned while they run, size × variant tables, a plot
 #   make test     lint, type checks, tests           make soak     the long runs of the tests that take minutes
 #   make bench    run all benchmarks: in full on a GPU, else with small sizes, to see that they run
 #   make matrix   the tests in each virtual environment here (.venv, .venv-*), and the table of versions in docs/install.md

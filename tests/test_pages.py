@@ -49,6 +49,8 @@ def test_a_page_runs_as_it_is_typed_in(page: Path, monkeypatch: pytest.MonkeyPat
 
     tiny = demo.shows
     monkeypatch.setattr(demo, "shows", lambda device: tiny("cpu", scale=64, exact=False))
+    monkeypatch.setattr(demo, "LIMIT_S", 0.3)
+    monkeypatch.setattr(demo, "AGAIN_S", 0.1)
     monkeypatch.setenv("SHAPEDISPATCH_BUDGET_MS", "20")
     monkeypatch.syspath_prepend(str(Path.cwd()))
     session = Session()

@@ -78,6 +78,7 @@ def telling() -> Iterator[None]:
             stream.reconfigure(errors="replace")
     with warnings.catch_warnings():
         warnings.simplefilter("always")
+        warnings.simplefilter("ignore", DeprecationWarning)  # of libraries, to those who write them
         warnings.showwarning = lambda message, *_, **__: click.echo(f"Warning: {message}", err=True)
         try:
             yield

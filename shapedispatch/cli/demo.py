@@ -1,21 +1,21 @@
-"""``shapedispatch demo``: three functions, each called at sizes that want different variants.
+"""``shapedispatch demo``: three functions, each called at random among sizes that want different variants.
 
-Shown for each: the runtime size × variant table with the winner marked, and what one variant for all sizes would have
-cost. Then one ``explain`` in full, and a second pass in which every call is a hit.
+First a loop in which all is learned while it runs: what runs at each size, how many calls a second that is beside the
+function as written, and the moment at which a winner takes over. Then for each the runtime size × variant table with
+the winner marked, what one variant for all sizes would have cost, and one ``explain`` in full.
 """
 
 from __future__ import annotations
 
+import contextlib
+import os
 import platform
 import time
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 from torch import Tensor
@@ -23,8 +23,10 @@ from torch.nn import functional
 
 from ..api.decorator import shapedispatch
 from ..records import Choice, Variant
+from ..settings.modes import overriding
+from .live import Loop, Show, finish_of, places_of, watch
 
-__all__ = ["Show", "decide", "main", "second_pass", "shows", "table", "verdict"]
+__all__ = ["Show", "decide", "main", "shows", "table", "verdict"]
 
 Call = tuple[Tensor, ...]
 
@@ -83,21 +85,6 @@ def batched_xsa(output: Tensor, xv: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 # What is shown.
 
 
-@dataclass(frozen=True)
-class Show:
-    """A dispatcher, what its variants are in a sentence, and its calls by the size of ``dim``."""
-
-    dispatcher: Any
-    about: str
-    dim: str
-    calls: Mapping[int, Call]
-
-    @property
-    def name(self) -> str:
-        """The function's name."""
-        return str(self.dispatcher.__name__)
-
-
 SOFTMAX_DIMS = {"x": "R N"}
 MATMUL_DIMS = {"x": "M K", "a": "K L", "b": "L N"}
 XSA_DIMS = {"output": "B T HQ D", "xv": "B T HKV D"}
@@ -112,14 +99,17 @@ def shows(device: str, *, scale: int = 1, **more: Any) -> list[Show]:
 
 
 def cpu_shows(scale: int, **more: Any) -> list[Show]:
-    """Exact builds against supplied variants, and no hints: Inductor's code for a CPU hardly depends on them."""
+    """Exact builds against supplied variants, and no hints: Inductor's code for a CPU hardly depends on them.
+
+    Nor does that of a product on anything: it is a call of the library.
+    """
     said = "exact is plain compiled for that very shape"
     rows, products, heads = (
-        shapedispatch(dims=dims, hints=(), variants=[supplied], **more)
-        for dims, supplied in (
-            (SOFTMAX_DIMS, Variant(library_softmax, name="library")),
-            (MATMUL_DIMS, Variant(merged_matmul, name="merged")),
-            (XSA_DIMS, Variant(batched_xsa, name="batched")),
+        shapedispatch(dims=dims, hints=(), variants=[supplied], **{**more, **own})
+        for dims, supplied, own in (
+            (SOFTMAX_DIMS, Variant(library_softmax, name="library"), {}),
+            (MATMUL_DIMS, Variant(merged_matmul, name="merged"), {"exact": False}),
+            (XSA_DIMS, Variant(batched_xsa, name="batched"), {}),
         )
     )
     return [
@@ -127,19 +117,19 @@ def cpu_shows(scale: int, **more: Any) -> list[Show]:
             rows(softmax),
             f"plain is max, exp, sum, divide; library is torch.softmax; {said}",
             "N",
-            softmax_calls(scaled((8, 64, 1024, 8192), scale), 256, "cpu"),
+            softmax_calls(scaled((8, 64, 1024, 4096), scale), 128, "cpu"),
         ),
         Show(
             products(matmul),
-            f"plain is relu((x @ a) @ b); merged is relu(x @ (a @ b)); {said}",
+            "plain is relu((x @ a) @ b); merged is relu(x @ (a @ b))",
             "M",
-            matmul_calls(scaled((1, 64, 1024, 4096), scale), max(8, 512 // scale), "cpu", torch.float32),
+            matmul_calls(scaled((1, 64, 1024), scale), max(8, 256 // scale), "cpu", torch.float32),
         ),
         Show(
             heads(xsa),
             f"plain broadcasts; batched uses batched matrix products; {said}",
             "T",
-            xsa_calls(scaled((1, 16, 128, 1024), scale), "cpu", torch.float32),
+            xsa_calls(scaled((1, 16, 128), scale), "cpu", torch.float32),
         ),
     ]
 
@@ -199,35 +189,28 @@ def xsa_calls(lengths: Iterable[int], device: str, dtype: torch.dtype) -> dict[i
 # Running it.
 
 
-def decide(show: Show, told: Callable[[str], None]) -> dict[int, Choice]:
-    """Call at every size for the first time; ``told`` gets a line as each is decided. Returns what was chosen."""
-    found = {}
-    for size, call in show.calls.items():
-        builds, start = show.dispatcher.cache_info().builds, time.perf_counter()
-        show.dispatcher(*call)
-        found[size] = show.dispatcher.explain(*call)
-        made = show.dispatcher.cache_info().builds - builds
-        seconds = time.perf_counter() - start
-        told(f"{show.name} {show.dim}={size}: {found[size].variant} ({made} built, {seconds:.1f} s)")
-    return found
+LIMIT_S = 30.0
+"""How long shapes are called, if not all is learned before."""
+AGAIN_S = 4.0
+"""How long they are called once more at the end."""
+LEARNING: Mapping[str, Any] = {"learn": "background", "judge": "online", "earn": 0.02}
+"""No call waits for a compiler, and calls are the samples. A build is made early: a demo is shorter than a program."""
 
 
-def counted(shown: Iterable[Show]) -> Counter[str]:
-    """Hits, misses, bypasses, builds and timings of all dispatchers together."""
-    infos = [show.dispatcher.cache_info() for show in shown]
-    names = ("hits", "misses", "bypasses", "builds", "timings")
-    return Counter({name: sum(getattr(info, name) for info in infos) for name in names})
+@contextlib.contextmanager
+def one_core_left() -> Iterator[None]:
+    """A thread less than there are cores: the process that compiles runs beside the loop."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(max(1, min(threads, (os.cpu_count() or 1) - 1)))
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
-def second_pass(shown: Sequence[Show]) -> Counter[str]:
-    """Call everything once more; return what was counted in this pass alone."""
-    before = counted(shown)
-    for show in shown:
-        for call in show.calls.values():
-            show.dispatcher(*call)
-    after = counted(shown)
-    after.subtract(before)
-    return after
+def decide(show: Show) -> dict[int, Choice]:
+    """Every variant that there is, timed side by side at every size; what is chosen."""
+    return {size: show.dispatcher.tune(*call) for size, call in show.calls.items()}
 
 
 # Telling it.
@@ -321,30 +304,6 @@ def ran_on(device: str) -> str:
     return f"{name}, torch {torch.__version__}, Python {platform.python_version()}"
 
 
-def run(shown: Sequence[Show], console: Console) -> list[dict[int, Choice]]:
-    """The first pass, with its progress: build, time, choose at every size."""
-    found = []
-    with Progress(
-        SpinnerColumn(),
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        console=console,
-        transient=True,
-    ) as bar:
-        task = bar.add_task("building and timing", total=sum(len(show.calls) for show in shown))
-
-        def told(line: str) -> None:
-            console.print(f"  {line}", style="dim", highlight=False)
-            bar.advance(task)
-
-        for show in shown:
-            bar.update(task, description=f"{show.name}: building and timing")
-            found.append(decide(show, told))
-    return found
-
-
 def tell(shown: Sequence[Show], found: Sequence[Mapping[int, Choice]], console: Console) -> None:
     """The tables and what follows from them."""
     for show, choices in zip(shown, found, strict=True):
@@ -361,28 +320,49 @@ def tell_explain(show: Show, console: Console) -> None:
     console.print(str(show.dispatcher.explain(*call)), highlight=False, markup=False)
 
 
-def tell_second_pass(shown: Sequence[Show], console: Console) -> None:
-    """That nothing is built or timed twice."""
-    passes = {"the first time": counted(shown), "the same calls again": second_pass(shown)}
-    console.print("\n[bold]A second pass[/bold], by cache_info():")
-    for name, found in passes.items():
-        console.print(f"  {name}: {', '.join(f'{count} {what}' for what, count in found.items())}", highlight=False)
+def tell_again(shown: Sequence[Show], console: Console, finish: Callable[[], None]) -> None:
+    """The loop once more, now that all is known: nothing is built or timed, and every call runs its winner."""
+    console.print("\n[bold]The same loop again, with all known[/bold]\n", highlight=False)
+    before = [show.dispatcher.cache_info() for show in shown]
+    loop = Loop(places_of(shown), AGAIN_S, finish=finish)
+    for _ in loop.steps():
+        pass
+    after = [show.dispatcher.cache_info() for show in shown]
+    console.print(loop.table(states=False))
+    console.print(loop.summary(), highlight=False, markup=False)
+    counts = {
+        name: sum(getattr(new, name) - getattr(old, name) for old, new in zip(before, after, strict=True))
+        for name in ("hits", "misses", "builds", "timings")
+    }
+    told = ", ".join(f"{count:,} {name}" for name, count in counts.items())
+    console.print(f"Counted by cache_info() in this loop: {told}.", highlight=False)
 
 
 def main() -> tuple[list[Show], list[dict[int, Choice]]]:
     """Run the demo and print it; what was shown, and what was chosen in each."""
     console = Console(width=None if Console().is_terminal else 120)
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    start = time.perf_counter()
-    console.print(f"[bold]shapedispatch[/bold] on {ran_on(device)}", highlight=False)
-    if device == "cpu":
-        console.print("There is no GPU here, so exact builds and supplied variants compete instead of hints.")
-    with torch.no_grad():
+    start, finish = time.perf_counter(), finish_of(device)
+    with torch.no_grad(), one_core_left():
+        console.print(f"[bold]shapedispatch[/bold] on {ran_on(device)}\n{INTRODUCTION[device]}\n", highlight=False)
         torch.manual_seed(0)
-        shown = shows(device)
-        found = run(shown, console)
+        with overriding(**LEARNING):
+            shown = shows(device)
+            watch(Loop(places_of(shown), LIMIT_S, finish=finish), console)
+        console.print("\n[bold]Every version, timed side by side[/bold]\n", highlight=False)
+        found = [decide(show) for show in shown]
         tell(shown, found, console)
         tell_explain(shown[0], console)
-        tell_second_pass(shown, console)
-    console.print(f"{time.perf_counter() - start:.0f} s in all.", highlight=False)
+        tell_again(shown, console, finish)
+    console.print(f"\n{time.perf_counter() - start:.0f} s in all.", highlight=False)
     return shown, found
+
+
+_LOOP = (
+    "Functions are called at random shapes. At first each runs as it was written; other processes compile,\n"
+    "and the calls themselves show which version is fastest. One call of each function waits for its trace."
+)
+INTRODUCTION = {
+    "cuda": _LOOP,
+    "cpu": f"{_LOOP}\nThere is no GPU here: exact builds and supplied alternatives compete, and no hints.",
+}

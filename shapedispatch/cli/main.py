@@ -77,7 +77,7 @@ main.add_command(store)
 @main.command(short_help="Show it on this machine, in tables.")
 @click.option("--plot", "picture", type=FILE, help="Also draw the first table, to a .png or .svg FILE.")
 def demo(picture: Path | None) -> None:
-    """Show it on this machine: three functions, every variant timed at several sizes, the winner marked."""
+    """Show it on this machine: three functions at random shapes, learned while they run; then every variant timed."""
     if picture is not None:
         _refuse_picture(picture)
     shown, found = demo_room.main()

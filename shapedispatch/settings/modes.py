@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType, TracebackType
 from typing import Any
 
 from ..errors import DeclarationError
 from .resolve import TABLE
 
-__all__ = ["current", "on_change", "set_mode"]
+__all__ = ["current", "on_change", "overriding", "set_mode"]
 
 _override: Mapping[str, Any] = MappingProxyType({})
 _listeners: list[Callable[[], None]] = []
@@ -45,6 +46,20 @@ class set_mode:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         _set(self._before)
+
+
+@contextlib.contextmanager
+def overriding(**wanted: Any) -> Iterator[None]:
+    """Any settings for all dispatchers, within a ``with`` block; as strong as what `set_mode` sets.
+
+    Raises DeclarationError for values that are not allowed, KeyError for what is no setting.
+    """
+    before = _override
+    _set({**before, **{name: _clean(name, value) for name, value in wanted.items()}})
+    try:
+        yield
+    finally:
+        _set(before)
 
 
 def _clean(name: str, value: Any) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 from collections.abc import Mapping
 
 import pytest
@@ -116,33 +117,39 @@ def tiny() -> list[demo.Show]:
     return demo.shows("cpu", scale=64, exact=False)
 
 
-def test_the_first_pass_chooses_at_every_size_and_tells_each(tiny: list[demo.Show]) -> None:
-    """One line and one timed choice a size."""
-    told: list[str] = []
+def test_it_decides_at_every_size(tiny: list[demo.Show]) -> None:
+    """With every variant that there is timed side by side."""
     with torch.no_grad():
-        found = demo.decide(tiny[0], told.append)
+        found = demo.decide(tiny[0])
     assert list(found) == list(tiny[0].calls)
-    assert len(told) == len(found)
     assert all({"plain", "library"} == {timing.variant for timing in one.timings} for one in found.values())
 
 
-def test_the_second_pass_is_all_hits(tiny: list[demo.Show]) -> None:
+def test_the_loop_at_the_end_is_all_hits(tiny: list[demo.Show], monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is missed, built or timed again."""
+    monkeypatch.setattr(demo, "AGAIN_S", 0.1)
+    console = Console(width=120, record=True, file=io.StringIO())
     with torch.no_grad():
-        demo.run(tiny, Console(quiet=True))
-        counted = demo.second_pass(tiny)
-    calls = sum(len(one.calls) for one in tiny)
-    assert counted == {"hits": calls, "misses": 0, "bypasses": 0, "builds": 0, "timings": 0}
+        for one in tiny:
+            demo.decide(one)
+        demo.tell_again(tiny, console, lambda: None)
+    assert " hits, 0 misses, 0 builds, 0 timings." in console.export_text()
 
 
 def test_all_of_it_prints(tiny: list[demo.Show]) -> None:
-    """Tables, verdicts, one explain and the second pass, for every show."""
+    """Tables, verdicts and one explain, for every show."""
     console = Console(width=120, record=True, file=io.StringIO())
     with torch.no_grad():
-        demo.tell(tiny, demo.run(tiny, console), console)
+        demo.tell(tiny, [demo.decide(one) for one in tiny], console)
         demo.tell_explain(tiny[0], console)
-        demo.tell_second_pass(tiny, console)
     text = console.export_text()
     assert all(f"{one.name}: µs a call" in text for one in tiny)
     assert "print(softmax.explain(...))" in text
-    assert "the same calls again" in text
+
+
+def test_a_core_is_left_for_the_compiler() -> None:
+    """Within the block one thread less than there are cores, and behind it as many as before."""
+    before = torch.get_num_threads()
+    with demo.one_core_left():
+        assert 1 <= torch.get_num_threads() <= max(1, (os.cpu_count() or 1) - 1)
+    assert torch.get_num_threads() == before

@@ -619,6 +619,8 @@ def test_the_demo_runs_and_draws(monkeypatch: pytest.MonkeyPatch) -> None:
 
     shows = demo.shows
     monkeypatch.setattr(demo, "shows", lambda device: shows("cpu", scale=64, exact=False))
+    monkeypatch.setattr(demo, "LIMIT_S", 0.3)
+    monkeypatch.setattr(demo, "AGAIN_S", 0.1)
     text = done("demo", "--plot", "demo.png")
     assert "softmax: µs a call" in text
     assert "drawn: demo.png" in text

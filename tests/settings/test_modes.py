@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from shapedispatch import set_mode, shapedispatch
+from shapedispatch.errors import DeclarationError
 from shapedispatch.settings import modes
 from tests.helpers import built
 
@@ -132,3 +133,15 @@ def test_set_mode_lets_a_standing_dispatcher_read_the_environment(monkeypatch: p
 def test_what_an_earlier_test_had_in_its_environment_is_read_no_more() -> None:
     """The test before this one had a pick; the fixture of all tests lets dispatchers read their settings anew."""
     assert STANDING.core.settings.pick is None
+
+
+def test_any_setting_can_be_overridden_for_a_while() -> None:
+    """As strong as a mode that was set, and gone behind the block; a wrong value is refused as there."""
+    before = modes.current()
+    with modes.overriding(learn="background", earn=0.5):
+        assert {**modes.current()} == {**before, "learn": "background", "earn": 0.5}
+    assert modes.current() == before
+    with pytest.raises(DeclarationError, match="learn='never'"), modes.overriding(learn="never"):
+        pass
+    with pytest.raises(KeyError, match="lern"), modes.overriding(lern="now"):
+        pass
