@@ -90,7 +90,9 @@ def _built(core: Any, choice: Choice, text: str, like: Call) -> Choice:
 def _offered(ctx: MissContext, choice: Choice) -> None:
     """Have the variant built and held; raises CannotReplay where the backend does not offer it.
 
-    Beside the table: of a call that nobody made, and maybe of the wrong instance, nothing is to be learned.
+    Beside the table: of a call that nobody made, and maybe of the wrong instance, nothing is to be learned. But for
+    what the function does, where an alternative of the user's has won: no build of its own says so when it is called,
+    and a trace is asked for each call whether it holds.
     """
     table, apart = ctx.core.table, ctx.core.table.apart()
     request = OfferRequest(choice.variant, build=False, config=choice.config)
@@ -103,6 +105,8 @@ def _offered(ctx: MissContext, choice: Choice) -> None:
         raise CannotReplay(f"there is no variant {choice.variant}")
     if made.build is not None:
         table.hold(made.build, apart.build(made.build))
+    elif made.supplied:
+        table.facts.effects.adopt(apart.facts.effects)
 
 
 def _candidate(ctx: MissContext, request: OfferRequest, apart: Table) -> Candidate | None:

@@ -37,6 +37,13 @@ class FactMap(Generic[_K, _V]):
         with self._table.lock:
             return self._known.get(key)
 
+    def adopt(self, other: FactMap[_K, _V]) -> None:
+        """Take over what another map knows and this one does not."""
+        with other._table.lock:
+            theirs = dict(other._known)
+        with self._table.lock:
+            self._known.update({key: value for key, value in theirs.items() if key not in self._known})
+
     def __setitem__(self, key: _K, value: _V) -> None:
         with self._table.lock:
             self._known[key] = value

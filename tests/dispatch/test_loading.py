@@ -203,3 +203,23 @@ def test_one_that_fails_does_not_keep_the_others_from_being_loaded(
 def test_without_a_store_there_is_nothing_to_load() -> None:
     """And nothing to say."""
     assert built(waves, exact=True, hints=()).load() == []
+
+
+def other_waves(x: Tensor) -> Tensor:
+    """`waves`, written otherwise."""
+    return x.sin().mul(2).add(1)
+
+
+def test_an_alternative_that_was_chosen_runs_sealed_from_the_start(store: Store) -> None:
+    """It has no build that says what the function does: a load finds that out, and a sealed call traces nothing."""
+    x = torch.randn(3, 5)
+    given: dict[str, Any] = {"variants": [other_waves], "objective": lambda timing: float(timing.variant == "plain")}
+    first = built(waves, hints=(), store=store, **given)
+    first(x)
+    assert first.explain(x).variant == "other_waves"
+    fresh = built(waves, hints=(), store=store, **given)
+    (choice,) = fresh.load()
+    assert choice.variant == "other_waves"
+    answer, variant, origin = sealed_answer(fresh, x)
+    assert (variant, origin) == ("other_waves", "stored")
+    assert_same(answer, waves(x))
