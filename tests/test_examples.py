@@ -1,31 +1,76 @@
-"""The examples run as their first lines say, on the CPU."""
+"""The examples run as their first lines say, on the CPU and at small sizes; each checks its own answers."""
 
 from __future__ import annotations
 
 import os
+import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from shapedispatch.cli.main import main
+from tests.cli_app import runner
+
 ROOT = Path(__file__).parent.parent
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+RANKS = [path for path in EXAMPLES if "torchrun" in path.read_text("utf-8")]
+ALONE = [path for path in EXAMPLES if "--small" in path.read_text("utf-8")]
+SHIPPED = ROOT / "examples" / "shipped_table.py"
+MOST_LINES = 60  # that are not empty
+
+
+def run(*command: str | Path, folder: Path, limit_s: float = 280) -> str:
+    """What a command prints that ends well, with no GPU and a store of its own."""
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "XDG_CACHE_HOME": str(folder), "CUDA_VISIBLE_DEVICES": ""}
+    env |= {"SHAPEDISPATCH_BUDGET_MS": "5"}
+    ran = subprocess.run(
+        [sys.executable, *command], cwd=folder, env=env, capture_output=True, text=True, check=False, timeout=limit_s
+    )
+    assert ran.returncode == 0, ran.stderr[-3000:]
+    return ran.stdout
+
+
+@pytest.mark.parametrize("example", RANKS, ids=lambda path: path.stem)
+def test_an_example_of_ranks_runs(example: Path, tmp_path: Path) -> None:
+    """With two ranks over gloo, to its end; what was learned in it is agreed on."""
+    words = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+    assert "(agreed)" in run(*words, example, folder=tmp_path)
+
+
+@pytest.mark.parametrize("example", ALONE, ids=lambda path: path.stem)
+def test_an_example_runs(example: Path, tmp_path: Path) -> None:
+    """Its answers are those of the functions as written, and it says what it has gained."""
+    assert " as written " in run(example, "--small", folder=tmp_path)
+
+
+def test_a_table_is_shipped_and_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One process measures, another that has measured nothing serves sealed, and `store check` finds the table new."""
+    copy = Path(shutil.copy(SHIPPED, tmp_path))
+    written = re.search(r"(\d+) rows written to shipped_table.json", run(copy, "tune", folder=tmp_path))
+    assert written is not None
+    assert int(written[1]) > 0  # what is undecided for noise is not stored
+    shutil.rmtree(tmp_path / ".measured")
+    assert run(copy, folder=tmp_path).count("(shipped)") == int(written[1])
+    monkeypatch.syspath_prepend(str(tmp_path))
+    checked = runner().invoke(main, ["store", "check", str(tmp_path / "shipped_table.json"), "shipped_table:score"])
+    sys.modules.pop("shipped_table", None)
+    assert checked.exit_code == 0, checked.output
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
-def test_an_example_runs(example: Path, tmp_path: Path) -> None:
-    """With two ranks over gloo, to its end; what was learned in it is agreed on."""
-    env = {**os.environ, "PYTHONPATH": str(ROOT), "XDG_CACHE_HOME": str(tmp_path), "CUDA_VISIBLE_DEVICES": ""}
-    env |= {"SHAPEDISPATCH_BUDGET_MS": "5"}
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(example)]
-    ran = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, check=False, timeout=280)
-    assert ran.returncode == 0, ran.stderr[-3000:]
-    assert "(agreed)" in ran.stdout
+def test_an_example_is_short(example: Path) -> None:
+    """So that it is read."""
+    lines = [line for line in example.read_text("utf-8").splitlines() if line.strip()]
+    assert len(lines) < MOST_LINES
 
 
 def test_each_example_is_on_the_page() -> None:
-    """In docs/ranks.md, and how to run it in the folder's own."""
+    """In the folder's own, and those of ranks in docs/ranks.md; each is run by a test."""
     page, own = (path.read_text("utf-8") for path in (ROOT / "docs" / "ranks.md", ROOT / "examples" / "README.md"))
-    assert EXAMPLES
-    assert [path.name for path in EXAMPLES if path.name not in page or path.name not in own] == []
+    assert [path.name for path in EXAMPLES if path.name not in own] == []
+    assert RANKS
+    assert [path.name for path in RANKS if path.name not in page] == []
+    assert sorted([*RANKS, *ALONE, SHIPPED]) == EXAMPLES
