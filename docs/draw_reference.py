@@ -107,7 +107,7 @@ def members(kind: type) -> Iterator[tuple[str, Any]]:
             yield label, member
 
 
-def signature(name: str, thing: Any) -> str:
+def signature(name: str, thing: Any, width: int = 110) -> str:
     """As it is called, a parameter a line where one line is too short; what was left out is ``...``."""
     if isinstance(thing, property):
         return f"{name}: {shown(inspect.signature(thing.fget).return_annotation)}"
@@ -124,7 +124,7 @@ def signature(name: str, thing: Any) -> str:
         texts.insert(kinds.index(inspect.Parameter.KEYWORD_ONLY), "*")
     result = "" if inspect.isclass(thing) else f" -> {shown(found.return_annotation)}"
     line = f"{name}({', '.join(texts)}){result}"
-    if len(line) <= 110:
+    if len(line) <= width:
         return line
     return "\n".join([f"{name}(", *(f"    {text}," for text in texts), f"){result}"])
 

@@ -48,7 +48,9 @@ class Artifacts:
         most_bytes: int = MOST_BYTES,
         clock_s: Callable[[], float] = time.time,
     ) -> None:
-        self.path, self.readonly, self.most_bytes = store / "artifacts", readonly, most_bytes
+        self.path: Path = store / "artifacts"
+        self.readonly: bool = readonly
+        self.most_bytes: int = most_bytes
         self._store, self._told, self._clock_s = store, note, clock_s
         self._untold: list[str] = []
 

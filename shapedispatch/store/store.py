@@ -70,7 +70,7 @@ class Store:
     ) -> None:
         place = Path(path) if path is not None else platformdirs.user_cache_path("shapedispatch", appauthor=False)
         self._disk = Disk(_absolute(place, explicit=path is not None), readonly=readonly)
-        self.artifacts = Artifacts(self._disk.path, readonly=readonly, note=self._disk.note)
+        self.artifacts: Artifacts = Artifacts(self._disk.path, readonly=readonly, note=self._disk.note)
         self._shipped_files = tuple(Path(file) for file in shipped)
         self._counts: Counter[str] = Counter()
         self._elsewhere: dict[Any, Store] = {}
