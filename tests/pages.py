@@ -90,6 +90,12 @@ def anchors_of(text: str) -> set[str]:
     return found
 
 
+def lost_files(text: str) -> list[str]:
+    """Files of the checkout that a page names in code and that are not there."""
+    named = re.findall(r"`((?:tests|benchmarks|docs|examples|shapedispatch)/[\w/.-]+)`", prose_of(text))
+    return [name for name in dict.fromkeys(named) if not (ROOT / name).exists()]
+
+
 def odd_rows(text: str) -> list[str]:
     """Rows of tables that have more or fewer cells than the row at the head."""
     odd = []

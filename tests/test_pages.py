@@ -131,6 +131,18 @@ def test_a_row_of_another_width_is_seen() -> None:
     assert pages.odd_rows("| a | b |\n|---|---|\n| 1 | `x|y` |\n| 1 | `x\\|y` |\n") == ["| 1 | `x|y` |"]
 
 
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_files_of_the_checkout_that_are_named_are_there(page: Path) -> None:
+    """The test of a law, the script of a number, the example: each under its name."""
+    assert pages.lost_files(page.read_text("utf-8")) == []
+
+
+def test_a_file_that_is_not_there_is_seen() -> None:
+    """Tests, benchmarks, pages, examples; not what is a user's, or made."""
+    text = "`tests/test_nowhere.py` `tests/pages.py` `docs/` `mypackage/ops.py` `benchmarks/results/*.json`"
+    assert pages.lost_files(text) == ["tests/test_nowhere.py"]
+
+
 def test_every_page_is_on_the_index() -> None:
     """And the index, with the pages that a newcomer needs, is on the README."""
     index = pages.ROOT / "docs" / "index.md"
