@@ -48,6 +48,12 @@ class Imports:
         """Whether all that was begun is done."""
         return self._thread is not None and not self._thread.is_alive()
 
+    def wait(self, timeout_s: float) -> bool:
+        """Wait until all that was begun is done, so many seconds at most; whether it is."""
+        if self._thread is not None:
+            self._thread.join(timeout_s)
+        return self.ready()
+
     def _called(self) -> None:
         if not self.failed:
             module, _, name = self._then.partition(":")

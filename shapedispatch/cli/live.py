@@ -28,8 +28,8 @@ VISIT_S = 0.004
 """How long a shape is called before it is the next one's turn."""
 TURNS = 8
 """Of so many turns of a shape the calls a second are counted."""
-LEAST_S, FRAMES = 3.0, 4
-"""The loop goes on for so long at least; on a terminal it is drawn so many times a second."""
+QUIET_S, FRAMES = 6.0, 4
+"""The loop ends when for so long nothing was being learned; on a terminal it is drawn so many times a second."""
 EVENTS = 8
 """Of what has changed, the last ones are shown."""
 
@@ -125,7 +125,7 @@ def places_of(shown: Sequence[Show]) -> list[Place]:
 
 
 class Loop:
-    """Turns at places in random order, until all is decided and nothing is being built, or the time is up."""
+    """Turns at places in random order, until nothing is learned any more, or the time is up."""
 
     def __init__(
         self,
@@ -140,7 +140,7 @@ class Loop:
         self.events: list[str] = []
         self._random = random.Random(seed)
         self._clock_s, self._finish = clock_s, finish
-        self._begun_s = clock_s()
+        self._begun_s = self._learning_s = clock_s()
 
     @property
     def seconds(self) -> float:
@@ -159,7 +159,9 @@ class Loop:
     def _over(self) -> bool:
         shows = {id(place.show): place.show for place in self.places}.values()
         settled = all(place.decided for place in self.places)
-        return self.seconds >= LEAST_S and settled and not any(show.dispatcher.progress() for show in shows)
+        if not settled or any(show.dispatcher.progress() for show in shows):
+            self._learning_s = self._clock_s()
+        return self._clock_s() - self._learning_s >= QUIET_S
 
     def summary(self) -> str:
         """Calls a second of all shapes in turn, beside those of the functions as written."""

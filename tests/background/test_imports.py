@@ -18,9 +18,7 @@ def ready(imports: Imports) -> bool:
     """Whether it is, when its thread has ended."""
     assert not imports.ready()
     imports.begin()
-    assert imports._thread is not None
-    imports._thread.join(30)
-    return imports.ready()
+    return imports.wait(30)
 
 
 def test_modules_are_imported_and_then_a_function_is_called() -> None:
