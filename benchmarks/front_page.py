@@ -241,9 +241,11 @@ def costs(folder: Path | None) -> str:
 
 
 def short(result: Result) -> str:
-    """``H100, torch 2.11``: the device without its maker, the release without its build."""
+    """``H100, torch 2.11, at 0123456``: the device without its maker, the release without its build, the commit."""
     device = result.device.removeprefix("NVIDIA ").partition(" ")[0] if result.on_gpu else f"CPU, {result.device}"
-    return f"{device}, torch {'.'.join(result.environment['torch'].split('+')[0].split('.')[:2])}"
+    commit = result.environment.get("commit", "unknown")
+    at = "" if commit == "unknown" else f", at {commit[:7]}"
+    return f"{device}, torch {'.'.join(result.environment['torch'].split('+')[0].split('.')[:2])}{at}"
 
 
 # The other parts.

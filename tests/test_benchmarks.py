@@ -8,6 +8,7 @@ import importlib
 import json
 import os
 import re
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -25,6 +26,7 @@ from tests.paths import NO_COMPILER
 
 FOLDER = plots.HERE
 MEASURED = re.compile(r"\d[\d.,]*\s*(?:µs|ms|us|ns|×|MB|GB)(?!\w)")
+COMMIT = re.compile(r"(?:\bat|\bcommit|\|) ([0-9a-f]{7,12})\b")
 FENCED = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 
 Load = Callable[[str], ModuleType]
@@ -71,6 +73,21 @@ def test_no_measured_number_is_written_by_hand(page: Path) -> None:
     text = FENCED.sub("", plots.MARKED.sub("", page.read_text("utf-8")))
     lines = [line for line in text.splitlines() if MEASURED.search(line) and not line.startswith("Bar")]
     assert lines == []
+
+
+def git(*words: str) -> subprocess.CompletedProcess[str]:
+    """What git says of this checkout."""
+    return subprocess.run(["git", *words], cwd=FOLDER, capture_output=True, text=True, check=False)
+
+
+def test_the_commits_of_numbers_are_ancestors() -> None:
+    """What was measured was code that led to this one; where there is no history, nobody can tell."""
+    if git("rev-parse", "--is-shallow-repository").stdout.strip() != "false":
+        pytest.skip("there is no history here")
+    texts = [match[0] for page in plots.PAGES for match in plots.MARKED.finditer(page.read_text("utf-8"))]
+    commits = {commit for text in texts for commit in COMMIT.findall(text)}
+    assert len(commits) > 5
+    assert [one for one in commits if git("merge-base", "--is-ancestor", one, "HEAD").returncode] == []
 
 
 def test_every_full_result_has_its_pictures() -> None:
@@ -129,7 +146,7 @@ def test_the_front_page_leaves_out_what_is_not_recorded(tmp_path: Path) -> None:
     assert {row.split("`")[-2] for row in rows} == {
         f"{front_page.SCRIPTS.get(name, name)}.py" for name in front_page.COSTS
     }
-    assert all("| A1, torch 2.99 |" in row for row in rows)
+    assert all("| A1, torch 2.99, at 0123456 |" in row for row in rows)
     rows = {
         row.split(" | ")[0].strip("| `"): row.split(" | ")[6:] for row in front_page.comparison(tmp_path).splitlines()
     }
