@@ -1,8 +1,7 @@
 """Learning that stops no call: a key runs the best that is known, and what its calls take decides what is made for it.
 
-Nothing is made before time was spent that it would have saved. A class of calls earns a trace, which is made in one of
-its calls, and with it builds, which other processes compile; a key earns a build for its very sizes. What has been
-built is looked at in the next call, and judged like any other.
+What is worth making says `background/account.py`. What has been built is looked at in the next call, and judged like
+any other.
 """
 
 from __future__ import annotations
@@ -10,12 +9,11 @@ from __future__ import annotations
 import atexit
 import contextlib
 import math
-import pickle
 import time
 import weakref
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 
@@ -23,135 +21,23 @@ from ..autotune.choose import PlainRaised
 from ..autotune.preserve_state import preserve_state
 from ..backend import Call, OfferRequest
 from ..background import imports
-from ..background.orders import Order, Orders
+from ..background.account import Account, Allowance
 from ..choices.context import DispatcherParts, MissContext, capturing
 from ..errors import where_raised
 from ..hit.table import Entry
-from ..keys.identity import environment
 from ..keys.key import Bypass, Key, storable
 from ..private import why_off
 from ..records import Choice
 from ..shapes.dims import DimsMismatch
-from ..store.artifacts import KeptJob, name_of
 from ..store.key_text import canonical
 from ..store.replay import CannotReplay, made_under
-from ..store.store import Store
 from .loading import call_of_key
 from .miss import decide, tuning_lock
 
-__all__ = ["Account", "Waiting", "at_once", "note_what_was_spent", "order_all", "waiting_keys"]
+__all__ = ["Waiting", "at_once", "note_what_was_spent", "order_all", "waiting_keys"]
 
-_T = TypeVar("_T")
 OFFERS = 8
 """How many times what it takes to see what there is for a key must have been spent there since the last time."""
-
-
-@dataclass(slots=True, eq=False)
-class Account:
-    """What a class of calls has spent, in seconds, and what makes it worth a trace; ``news`` counts what was built.
-
-    ``short`` says whether something may be left to trace, ``seen`` whether it was looked at at all.
-    """
-
-    spent_s: float = 0.0
-    next_s: float = 0.0
-    noted_s: float = 0.0
-    """What of it earlier processes have spent."""
-    news: int = 0
-    short: bool = True
-    seen: bool = False
-
-    def traced(self, cost_s: float) -> None:
-        """A trace was made: the next one is worth it when so much more was spent, or was by earlier processes."""
-        self.next_s = min(self.spent_s, max(self.next_s, self.spent_s - self.noted_s)) + cost_s
-
-    def landed(self) -> None:
-        """Something that was ordered is over."""
-        self.news += 1
-
-
-@dataclass(slots=True)
-class Allowance:
-    """What one look at a call may order, as `backend.Later`: at most one build, if that is worth it."""
-
-    core: DispatcherParts
-    orders: Orders
-    account: Account
-    may_begin: bool
-    exact: bool
-    device: torch.device
-    short: bool = False
-    """Whether something was left out for want of worth."""
-    exact_short: bool = False
-    took_s: float = 0.0
-    """How long the caller has waited for traces."""
-    waits: list[str] = field(default_factory=list)
-
-    def worth_exact(self) -> bool:
-        """See `backend.Later`."""
-        self.exact_short |= not self.exact
-        return self.exact
-
-    def trace(self, make: Callable[[], _T]) -> _T | None:
-        """See `backend.Later`."""
-        if not self.may_begin:
-            self.short = True
-            return None
-        began_s = time.perf_counter()
-        try:
-            return make()
-        finally:
-            self.took_s += time.perf_counter() - began_s
-
-    def begin(self, make: Callable[[], _T]) -> _T | None:
-        """See `backend.Later`."""
-        try:
-            return self.trace(make)
-        finally:
-            if self.may_begin:
-                self.may_begin = False
-                self.orders.costs.note(here_s=self.took_s)
-                self.account.traced(self.orders.costs.build_s() * self.core.earn())
-
-    def order(self, variant: str, job: bytes, keep: bool) -> Order:
-        """See `backend.Later`."""
-        account = self.account
-        order = Order(self.core.backend.name, variant, job, lambda: account.spent_s, account.landed)
-        if keep and (store := self._store()) is not None:
-            name = name_of(job, environment(self.device))
-            order.answer = store.artifacts.get(name)
-            order.kept = order.answer is not None
-            if not store.readonly:
-                order.job = pickle.dumps(KeptJob(job, str(store.path), name))
-        if not order.over:
-            self.orders.put(order)
-        return order
-
-    def order_anew(self, order: Order) -> None:
-        """See `backend.Later`."""
-        order.answer, order.kept = None, False
-        asked = pickle.loads(order.job)
-        if isinstance(asked, KeptJob) and (store := self._store()) is not None:
-            store.artifacts.remove(asked.name)
-        self.orders.put(order)
-
-    def tell(self) -> None:
-        """Say why what was kept is not used, if so."""
-        if (store := self._store()) is not None:
-            store.artifacts.tell()
-
-    def _store(self) -> Store | None:
-        """Where compiled code is kept."""
-        return self.core.kernel_store.store if self.core.kernel_store is not None else None
-
-    def goes_on(self) -> bool:
-        """See `backend.Later`."""
-        return self.short or self.exact_short or bool(self.waits)
-
-    def waits_for(self, order: Order) -> str:
-        """See `backend.Later`."""
-        self.waits.append(order.variant)
-        return f"it is {order.progress()}"
 
 
 @dataclass(slots=True, eq=False)
@@ -282,6 +168,13 @@ def account_of(core: DispatcherParts, family: Any) -> Account:
     return found
 
 
+def _allowance(waiting: Waiting, device: torch.device, may_begin: bool, exact: bool) -> Allowance:
+    """What a look at a call of that key may order."""
+    core = waiting.core
+    kept = core.kernel_store.kept_builds(device) if core.kernel_store is not None else None
+    return Allowance(core.backend.name, core.orders(), waiting.account, may_begin, exact, core.earn(), kept)
+
+
 def decide_again(waiting: Waiting, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Callable[..., Any] | None:
     """Decide the call with what is there, and order what is worth it; what runs it now, or None as before."""
     core, account = waiting.core, waiting.account
@@ -295,7 +188,7 @@ def decide_again(waiting: Waiting, args: tuple[Any, ...], kwargs: Mapping[str, A
     waiting.news, waiting.seen_s, account.seen = account.news, waiting.spent_s, True
     exact = waiting.known or waiting.forced or waiting.spent_s >= core.orders().costs.build_s() * core.earn()
     may_begin = worth and imports.compiler.ready()
-    allowance = Allowance(core, core.orders(), account, may_begin, exact, ctx.device)
+    allowance = _allowance(waiting, ctx.device, may_begin, exact)
     settings = replace(ctx.settings, judge="online")  # a contest would stop the call
     began_s = time.perf_counter()
     entry = decide(replace(ctx, settings=settings, later=allowance, kept=_Keeper(waiting, allowance)))
@@ -341,9 +234,8 @@ def waiting_keys(core: DispatcherParts) -> list[tuple[Any, Waiting]]:
 
 
 def _order_all_of(waiting: Waiting, ctx: MissContext) -> None:
-    core, account = ctx.core, waiting.account
     for _ in range(MOST_OFFERS):
-        allowance = Allowance(core, core.orders(), account, True, True, ctx.device)
+        allowance = _allowance(waiting, ctx.device, may_begin=True, exact=True)
         replace(ctx, later=allowance).offer(OfferRequest())
         if not allowance.short:
             waiting.forced = False

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
+import pickle
 import re
 import time
 import uuid
@@ -19,7 +20,7 @@ from pathlib import Path
 from ..keys.identity import Environment, digest
 from .folder import Damaged, Folder
 
-__all__ = ["Artifacts", "KeptJob", "name_of"]
+__all__ = ["Artifacts", "KeptBuilds", "KeptJob", "name_of"]
 
 MOST_BYTES = 512 * 1024 * 1024
 """What all artifacts of one store may take; beyond it those leave that were used least lately."""
@@ -51,7 +52,7 @@ class Artifacts:
         self.path: Path = store / "artifacts"
         self.readonly: bool = readonly
         self.most_bytes: int = most_bytes
-        self._store, self._told, self._clock_s = store, note, clock_s
+        self.store, self._told, self._clock_s = store, note, clock_s
         self._untold: list[str] = []
 
     def get(self, name: str) -> bytes | None:
@@ -105,7 +106,7 @@ class Artifacts:
 
     def _opened(self, *, create: bool) -> Folder:
         """The folder, where it and the store's own are private; raises OSError."""
-        Folder.open(self._store, create=create).close()
+        Folder.open(self.store, create=create).close()
         return Folder.open(self.path, create=create)
 
     def _read(self, folder: Folder, name: str) -> bytes | None:
@@ -160,6 +161,33 @@ class KeptJob:
     def keep(self, answer: bytes) -> None:
         """Keep the answer; where that cannot be, the next process has it built anew."""
         Artifacts(Path(self.store)).put(self.name, answer)
+
+
+@dataclass(frozen=True, slots=True)
+class KeptBuilds:
+    """See `account.KeptAnswers`; ``here`` describes where such a job is done."""
+
+    artifacts: Artifacts
+    here: Callable[[], Environment]
+
+    def answer(self, job: bytes) -> bytes | None:
+        """What an earlier process has had built."""
+        return self.artifacts.get(name_of(job, self.here()))
+
+    def asked(self, job: bytes) -> bytes:
+        """Whoever does it keeps what comes of it, unless this store is only read."""
+        where = self.artifacts
+        return job if where.readonly else pickle.dumps(KeptJob(job, str(where.store), name_of(job, self.here())))
+
+    def drop(self, asked: bytes) -> None:
+        """Forget what is of no use."""
+        job = pickle.loads(asked)
+        if isinstance(job, KeptJob):
+            self.artifacts.remove(job.name)
+
+    def tell(self) -> None:
+        """See `Artifacts.tell`."""
+        self.artifacts.tell()
 
 
 def name_of(job: bytes, here: Environment) -> str:

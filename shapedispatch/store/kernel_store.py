@@ -23,6 +23,7 @@ import torch
 from ..keys.identity import Environment, environment
 from ..keys.key import Key, storable
 from ..records import Choice
+from .artifacts import KeptBuilds
 from .key_text import canonical, leaves, parse
 from .rows import BadRow, Kind
 from .store import Found, Missing, Row, Store
@@ -100,6 +101,10 @@ class KernelStore:
     def verdicts(self, device: torch.device) -> StoredVerdicts:
         """What processes have found of the numbers of builds on this kind of device."""
         return StoredVerdicts(self.store, self.kernel, self._here(device))
+
+    def kept_builds(self, device: torch.device) -> KeptBuilds:
+        """What processes have had built on this kind of device."""
+        return KeptBuilds(self.store.artifacts, lambda: environment(device))
 
     def missed(self, key: Key, device: torch.device, spent_s: float | None = None) -> None:
         """Note a key that was met where nothing may be timed, or nothing was yet, and what was spent there."""

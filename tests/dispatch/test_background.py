@@ -17,9 +17,10 @@ from torch.utils.checkpoint import checkpoint
 import shapedispatch as package
 from shapedispatch import Variant, shapedispatch
 from shapedispatch.background import imports
+from shapedispatch.background.account import Account, Allowance
 from shapedispatch.background.orders import Costs
 from shapedispatch.dispatch import background, miss
-from shapedispatch.dispatch.background import Account, Allowance, Waiting
+from shapedispatch.dispatch.background import Waiting
 from shapedispatch.store.rows import BadRow, Row
 from tests.built_here import BuiltHere, learning_here
 

@@ -1,0 +1,137 @@
+"""What a class of calls has spent, and what that is worth: what one look at a call of it may order.
+
+Nothing is made before time was spent that it would have saved: a class earns a trace, which is made in one of its
+calls, and with it builds, which other processes compile; a key earns a build for its very sizes.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol, TypeVar
+
+from .orders import Order, Orders
+
+__all__ = ["Account", "Allowance", "KeptAnswers"]
+
+_T = TypeVar("_T")
+
+
+@dataclass(slots=True, eq=False)
+class Account:
+    """What a class of calls has spent, in seconds, and what makes it worth a trace; ``news`` counts what was built.
+
+    ``short`` says whether something may be left to trace, ``seen`` whether it was looked at at all.
+    """
+
+    spent_s: float = 0.0
+    next_s: float = 0.0
+    noted_s: float = 0.0
+    """What of it earlier processes have spent."""
+    news: int = 0
+    short: bool = True
+    seen: bool = False
+
+    def traced(self, cost_s: float) -> None:
+        """A trace was made: the next one is worth it when so much more was spent, or was by earlier processes."""
+        self.next_s = min(self.spent_s, max(self.next_s, self.spent_s - self.noted_s)) + cost_s
+
+    def landed(self) -> None:
+        """Something that was ordered is over."""
+        self.news += 1
+
+
+class KeptAnswers(Protocol):
+    """What earlier processes have had built, and what is done so that later ones find what this one has built."""
+
+    def answer(self, job: bytes) -> bytes | None:
+        """What came of this job before; None where nothing is kept of it."""
+
+    def asked(self, job: bytes) -> bytes:
+        """The job as it is sent, so that what comes of it is kept."""
+
+    def drop(self, asked: bytes) -> None:
+        """Forget what came of a job that was sent like this."""
+
+    def tell(self) -> None:
+        """Say why what was kept is not used, if so."""
+
+
+@dataclass(slots=True)
+class Allowance:
+    """What one look at a call may order, as `backend.Later`: at most one build, if that is worth it."""
+
+    owner: str
+    orders: Orders
+    account: Account
+    may_begin: bool
+    exact: bool
+    earn: float
+    """How many times what a build costs must have been spent where it would be used."""
+    kept: KeptAnswers | None = None
+    short: bool = False
+    """Whether something was left out for want of worth."""
+    exact_short: bool = False
+    took_s: float = 0.0
+    """How long the caller has waited for traces."""
+    waits: list[str] = field(default_factory=list)
+
+    def worth_exact(self) -> bool:
+        """See `backend.Later`."""
+        self.exact_short |= not self.exact
+        return self.exact
+
+    def trace(self, make: Callable[[], _T]) -> _T | None:
+        """See `backend.Later`."""
+        if not self.may_begin:
+            self.short = True
+            return None
+        began_s = time.perf_counter()
+        try:
+            return make()
+        finally:
+            self.took_s += time.perf_counter() - began_s
+
+    def begin(self, make: Callable[[], _T]) -> _T | None:
+        """See `backend.Later`."""
+        try:
+            return self.trace(make)
+        finally:
+            if self.may_begin:
+                self.may_begin = False
+                self.orders.costs.note(here_s=self.took_s)
+                self.account.traced(self.orders.costs.build_s() * self.earn)
+
+    def order(self, variant: str, job: bytes, keep: bool) -> Order:
+        """See `backend.Later`."""
+        account = self.account
+        order = Order(self.owner, variant, job, lambda: account.spent_s, account.landed)
+        if keep and self.kept is not None:
+            order.answer = self.kept.answer(job)
+            order.kept = order.answer is not None
+            order.job = self.kept.asked(job)
+        if not order.over:
+            self.orders.put(order)
+        return order
+
+    def order_anew(self, order: Order) -> None:
+        """See `backend.Later`."""
+        order.answer, order.kept = None, False
+        if self.kept is not None:
+            self.kept.drop(order.job)
+        self.orders.put(order)
+
+    def tell(self) -> None:
+        """Say why what was kept is not used, if so."""
+        if self.kept is not None:
+            self.kept.tell()
+
+    def goes_on(self) -> bool:
+        """See `backend.Later`."""
+        return self.short or self.exact_short or bool(self.waits)
+
+    def waits_for(self, order: Order) -> str:
+        """See `backend.Later`."""
+        self.waits.append(order.variant)
+        return f"it is {order.progress()}"
