@@ -182,13 +182,17 @@ class Builder:
         return build
 
     def verdict(self, build: Build, call: BuildRequest, request: OfferRequest) -> Verdict:
-        """Whether its numbers are right, found out once, and where there is a store, once for all processes."""
+        """Whether its numbers are right, found out once, and where there is a store, once for all processes.
+
+        By whoever compiled it, if that has looked; what was found of it on a caller's values counts for more.
+        """
         from .compile.graph_check import Verdict
 
         code = build.code
-        if code.verdict is None and code.check is not None and request.room is not None:
-            known = request.verdicts.look_up(build.identity()) if request.verdicts is not None else None
-            code.verdict = Verdict(*known) if known is not None else _judged(build, call, code.check, request.room())
+        if code.verdict is None and (check := code.check) is not None and request.room is not None:
+            stored = request.verdicts.look_up(build.identity()) if request.verdicts is not None else None
+            known = Verdict(*stored) if stored is not None else check.known
+            code.verdict = known or _judged(build, call, check, request.room())
             code.check = None
             if request.verdicts is not None and known is None and not code.verdict.unjudged:
                 request.verdicts.keep(build.identity(), code.verdict.wrong, code.verdict.digits)

@@ -10,14 +10,19 @@ from __future__ import annotations
 import pickle
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any
+
+import torch
 
 from ..backend import Later
 from ..background.orders import Order
 from ..errors import in_a_line
 from ..hit.table import Table
+from ..keys.identity import environment
 from ..keys.signature import call_of
 from ..shapes.dims import variant_name
+from ..store.artifacts import made_by
 from .compile.build import Build, NoBuild, Trace
 from .request import BuildRequest
 
@@ -27,6 +32,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ClassTrace", "RemoteBuild", "class_trace", "ordered"]
 
+_CPU = torch.device("cpu")
 MOST_TRACES = 4
 """Traces of one class of calls: for other states of what no call carries, and for sizes that go another way."""
 
@@ -61,6 +67,8 @@ class RemoteBuild:
 
     traced: ClassTrace
     order: Order
+    job: str
+    """A digest of what was asked for."""
     sizes: Mapping[int, int] = field(default_factory=dict)
 
     def landed(self) -> Build | NoBuild:
@@ -85,7 +93,8 @@ class RemoteBuild:
             why = f"what another process has built cannot be loaded: {in_a_line(error)}"
             return NoBuild(why, transient=self.order.kept)
         graph = self.traced.graph
-        code.check = None if is_transformed(graph) else GraphCheck(graph, run)
+        known = answer.verdict(self.job, made_by(environment(_CPU)))
+        code.check = None if is_transformed(graph) else GraphCheck(graph, run, known=known)
         conditions = replace(answer.conditions, sizes=tuple(self.sizes.items()))
         trace = self.traced.trace.with_graph(run)
         pass_over(trace.call.__code__)
@@ -157,7 +166,8 @@ def _ordered(
         job = found.parcel.job(options, f"shapedispatch {variant}", named, constant)
     except Untransportable as reason:
         return NoBuild(str(reason))
-    return RemoteBuild(found, later.order(variant, job, found.parcel.says_all()), {} if point else sizes)
+    order = later.order(variant, job, found.parcel.says_all())
+    return RemoteBuild(found, order, sha256(job).hexdigest(), {} if point else sizes)
 
 
 def _resized(

@@ -20,7 +20,7 @@ from pathlib import Path
 from ..keys.identity import Environment, digest
 from .folder import Damaged, Folder
 
-__all__ = ["Artifacts", "KeptBuilds", "KeptJob", "name_of"]
+__all__ = ["Artifacts", "KeptBuilds", "KeptJob", "made_by", "name_of"]
 
 MOST_BYTES = 512 * 1024 * 1024
 """What all artifacts of one store may take; beyond it those leave that were used least lately."""
@@ -192,16 +192,20 @@ class KeptBuilds:
 
 def name_of(job: bytes, here: Environment) -> str:
     """The name of what is made of this job on such a machine, by such libraries and by our own code as it is now."""
-    around = digest([dict(here.hard), dict(here.soft), _our_code()])
-    return hashlib.sha256(around.encode() + job).hexdigest()
+    return hashlib.sha256(made_by(here).encode() + job).hexdigest()
+
+
+def made_by(here: Environment) -> str:
+    """What is made, and what is found of it, depends on: the machine, the libraries, our own code as it is now."""
+    return digest([dict(here.hard), dict(here.soft), _our_code()])
 
 
 @functools.cache
 def _our_code() -> str:
-    """SHA-256 of our own compiler: a change of it that has no version yet counts as well."""
+    """SHA-256 of our own compiler and of what judges: a change of it that has no version yet counts as well."""
     own = hashlib.sha256()
-    root = Path(__file__).parent.parent / "functions"
-    for path in sorted(root.rglob("*")):
+    root = Path(__file__).parent.parent
+    for path in sorted([*(root / "functions").rglob("*"), *(root / "autotune").rglob("*")]):
         if path.suffix in (".py", ".json") and path.is_file():
             own.update(f"{path.relative_to(root)}\0".encode() + path.read_bytes())
     return own.hexdigest()

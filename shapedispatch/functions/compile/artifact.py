@@ -8,6 +8,7 @@ give that record stand here: where a release has others, nothing is compiled els
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import pickle
 import tempfile
 import uuid
@@ -29,9 +30,10 @@ from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from .code import Code, generated_modules_kept
+from .graph_check import Verdict
 from .inductor import count_together, skip_wrappers
 
-__all__ = ["Artifact", "NotSaved", "ShapeConditions", "loaded", "recorded", "saved"]
+__all__ = ["Artifact", "Checked", "NotSaved", "ShapeConditions", "loaded", "recorded", "saved"]
 
 Run = Callable[..., Any]
 
@@ -69,6 +71,20 @@ class ShapeConditions:
 
 
 @dataclass(frozen=True, slots=True)
+class Checked:
+    """That compiled code computes what its graph says, whatever the values: found by the process that compiled it.
+
+    It says so of that very ``code``, for that ``job`` (the graph and how it was compiled), where the compiler, the
+    check and the machine are as they were there (``where``): each as a digest. ``digits`` are as in `Verdict`.
+    """
+
+    digits: int
+    code: str
+    job: str
+    where: str
+
+
+@dataclass(frozen=True, slots=True)
 class Artifact:
     """Compiled code, what is to be known of it, and of which sizes it is right."""
 
@@ -77,6 +93,21 @@ class Artifact:
     conditions: ShapeConditions
     libraries: tuple[tuple[str, bytes], ...] = ()
     """Its kernels for a CPU, by their places in Inductor's cache."""
+    checked: Checked | None = None
+
+    def digest(self) -> str:
+        """Of all that runs, and of how: equal for what computes the same."""
+        found = hashlib.sha256(repr((self.code.shared, self.code.bare, self.conditions)).encode())
+        for part in (self.entry, *(part for place, content in self.libraries for part in (place.encode(), content))):
+            found.update(len(part).to_bytes(8) + part)
+        return found.hexdigest()
+
+    def verdict(self, job: str, where: str) -> Verdict | None:
+        """What the process found that compiled it, where that is said of this code, of this job and for this place."""
+        told = self.checked
+        if told is None or told != Checked(told.digits, self.digest(), job, where):
+            return None
+        return Verdict(digits=told.digits)
 
 
 def ready_to_load() -> None:

@@ -1,8 +1,8 @@
-"""Whether compiled code computes what its graph says: both are run, on two sets of values, against double precision.
+"""Whether compiled code computes what its graph says: both are run, on sets of values, against double precision.
 
 First on the caller's values; then on floats of the same scale of which no two are equal and none is zero, so that
-nothing is right by chance. What reaches an index, a size, a branch or a check of values keeps the caller's. The
-function itself is not run.
+nothing is right by chance. What reaches an index, a size, a branch or a check of values keeps the caller's. Where no
+value does, and whoever checks has no caller, floats of several scales stand for all. The function itself is not run.
 """
 
 from __future__ import annotations
@@ -21,12 +21,14 @@ from ...autotune.compare import inaccuracy
 from ...errors import in_a_line
 from .shadow import NotJudged, Shadow
 
-__all__ = ["GraphCheck", "Verdict", "state_kept"]
+__all__ = ["GraphCheck", "NotJudged", "Verdict", "state_kept"]
 
 SECONDS, TIMES_PLAIN = 0.05, 10
 """How long a run in double precision may take: so long, or so many times what plain takes, whichever is longer."""
 COPIES = 4
 """How many copies of the inputs there are at a time."""
+SCALES = ((-2.0, 2.0), (-0.125, 0.125), (0.5, 1.5))
+"""Of values that are no caller's: such as what saturates sees, what is nearly linear, and what takes no negatives."""
 MOVES = 3
 """How often plain is run with all that it computes moved by its rounding, where a result needs an excuse."""
 
@@ -47,30 +49,42 @@ class Verdict:
 
 @dataclass(slots=True)
 class GraphCheck:
-    """A graph and what was compiled of it, until they have been compared."""
+    """A graph and what was compiled of it, until they have been compared.
+
+    ``known`` is what the process found that has compiled it, if that holds here.
+    """
 
     graph: Run
     compiled: Run
     clock: Callable[[], float] = field(default=time.perf_counter)
+    known: Verdict | None = None
+    seconds: float = field(default_factory=lambda: SECONDS)
 
     def verdict(self, inputs: Sequence[Any], room: int) -> Verdict:
         """Run both on copies of these inputs of the graph; ``room`` is how many bytes a run may take for them."""
+        return self._judged(self._verdict, inputs, room)
+
+    def verdict_for_any(self, inputs: Sequence[Any], room: int) -> Verdict:
+        """The same, of inputs that only say what a caller's look like: what is found holds for whatever they carry.
+
+        Unjudged where that may not be: where values reach an index, a size or a check of values, or are no floats; and
+        where plain's results are numbers at none of the `SCALES`.
+        """
+        return self._judged(self._verdict_for_any, inputs, room)
+
+    def _judged(self, verdict: Callable[[Sequence[Any], int], Verdict], inputs: Sequence[Any], room: int) -> Verdict:
         try:
             with state_kept():
-                return self._verdict(inputs, room)
+                return verdict(inputs, room)
         except NotJudged as reason:
             return Verdict(unjudged=str(reason))
         except Exception as error:  # noqa: BLE001 - a candidate is judged here, and the reason kept
             return Verdict(unjudged=f"the graph cannot be run beside doubles: {in_a_line(error)}")
 
     def _verdict(self, inputs: Sequence[Any], room: int) -> Verdict:
-        for given in inputs:
-            if isinstance(given, Tensor) and (type(given) not in _PLAIN or given.layout is not torch.strided):
-                raise NotJudged("it takes tensors that are not plain")
-        if COPIES * sum(_span(given) * given.element_size() for given in inputs if isinstance(given, Tensor)) > room:
-            raise NotJudged("copies of what it is given would take more memory than copies may")
+        _refuse_inputs(inputs, room)
         values = [_flat(given) if isinstance(given, Tensor) else None for given in inputs]
-        seconds = max(SECONDS, TIMES_PLAIN * self._plain_seconds(inputs, values))
+        seconds = max(self.seconds, TIMES_PLAIN * self._plain_seconds(inputs, values))
         wrong, kept, digits = self._compared(inputs, values, room, seconds)
         if not wrong:
             generator = torch.Generator().manual_seed(0)
@@ -81,6 +95,29 @@ class GraphCheck:
             wrong, _, digits = self._compared(inputs, drawn, room, seconds)
             wrong = wrong and f"{wrong}, on values that are all different"
         return Verdict(wrong, digits=digits)
+
+    def _verdict_for_any(self, inputs: Sequence[Any], room: int) -> Verdict:
+        _refuse_inputs(inputs, room)
+        if any(isinstance(given, Tensor) and not given.is_floating_point() for given in inputs):
+            raise NotJudged("it takes whole numbers or truth values, which are the caller's")
+        finite: list[bool] = []
+
+        def seen(shadow: Shadow, plain: Sequence[Tensor]) -> None:
+            if shadow.kept:
+                raise NotJudged("its values reach an index, a size or a check of values")
+            finite.append(all(bool(one.isfinite().all()) for one in plain))
+
+        generator, digits = torch.Generator().manual_seed(0), 53
+        for low, high in SCALES:
+            values = [_drawn(given, low, high, generator) if isinstance(given, Tensor) else None for given in inputs]
+            seconds = max(self.seconds, TIMES_PLAIN * self._plain_seconds(inputs, values))
+            wrong, _, met = self._compared(inputs, values, room, seconds, seen)
+            digits = min(digits, met)
+            if wrong:
+                return Verdict(wrong, digits=digits)
+        if not any(finite):
+            raise NotJudged("no such values give numbers")
+        return Verdict(digits=digits)
 
     def _plain_seconds(self, inputs: Sequence[Any], values: Sequence[Tensor | None]) -> float:
         """How long plain takes, once."""
@@ -93,9 +130,17 @@ class GraphCheck:
         return self.clock() - begun
 
     def _compared(
-        self, inputs: Sequence[Any], values: Sequence[Tensor | None], room: int, seconds: float
+        self,
+        inputs: Sequence[Any],
+        values: Sequence[Tensor | None],
+        room: int,
+        seconds: float,
+        seen: Callable[[Shadow, Sequence[Tensor]], None] | None = None,
     ) -> tuple[str, Collection[int], int]:
-        """What is wrong with one set of values, which inputs must keep the caller's, and the digits that were met."""
+        """What is wrong with one set of values, which inputs must keep the caller's, and the digits that were met.
+
+        ``seen`` is called with what plain's run came to, before what was compiled is run.
+        """
         states = _generator_states(inputs)
         begun = self.clock()
 
@@ -109,6 +154,8 @@ class GraphCheck:
             plain = _outcome(self.graph, given)
             right = [shadow.doubles(one) for one in plain]
         _restore(states)
+        if seen is not None:
+            seen(shadow, plain)
         try:
             actual = _outcome(self.compiled, _copies(inputs, values))
         except Exception as error:  # noqa: BLE001 - a candidate is judged here, and the reason kept
@@ -134,6 +181,15 @@ class GraphCheck:
 
 
 _PLAIN = (Tensor, torch.nn.Parameter)
+
+
+def _refuse_inputs(inputs: Sequence[Any], room: int) -> None:
+    """Raise NotJudged where these cannot be copied, or not within so many bytes."""
+    tensors = [given for given in inputs if isinstance(given, Tensor)]
+    if any(type(given) not in _PLAIN or given.layout is not torch.strided for given in tensors):
+        raise NotJudged("it takes tensors that are not plain")
+    if COPIES * sum(_span(given) * given.element_size() for given in tensors) > room:
+        raise NotJudged("copies of what it is given would take more memory than copies may")
 
 
 def _first_wrong(
@@ -265,6 +321,11 @@ def _copy(like: Tensor, value: Tensor) -> Tensor:
     with torch.inference_mode(like.is_inference()):
         fresh = value.clone().as_strided(like.size(), like.stride())
         return fresh.requires_grad_() if like.requires_grad else fresh
+
+
+def _drawn(like: Tensor, low: float, high: float, generator: torch.Generator) -> Tensor:
+    """Values for such a tensor as they lie in memory: of this range, no two equal, none zero."""
+    return distinct(torch.linspace(low, high, _span(like), dtype=like.dtype, device=like.device), generator)
 
 
 def distinct(values: Tensor, generator: torch.Generator) -> Tensor:

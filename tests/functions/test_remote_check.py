@@ -1,0 +1,282 @@
+"""The numbers of a build, looked at by the process that compiles it; and when that is believed."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import shapedispatch.functions.remote_build as remote_build
+from shapedispatch import Store, shapedispatch
+from shapedispatch.functions.compile import remote
+from shapedispatch.functions.compile.artifact import Artifact
+from shapedispatch.functions.compile.graph_check import GraphCheck, NotJudged, Verdict
+from shapedispatch.store.artifacts import KeptJob
+from tests.built_here import BuiltHere, learning_here
+from tests.custom_operators import cubed
+from tests.helpers import assert_same
+
+X, W = torch.linspace(-2, 2, 640).reshape(40, 16), torch.linspace(-0.5, 0.5, 256).reshape(16, 16)
+
+
+@pytest.fixture
+def here(monkeypatch: pytest.MonkeyPatch) -> BuiltHere:
+    """Whoever builds; everything is worth it at once."""
+    return learning_here(monkeypatch)
+
+
+@pytest.fixture
+def checked_here(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The inputs on which graphs are checked in calls."""
+    found: list[Any] = []
+    check = GraphCheck.verdict
+
+    def verdict(self: GraphCheck, inputs: Any, room: int) -> Verdict:
+        found.append(inputs)
+        return check(self, inputs, room)
+
+    monkeypatch.setattr(GraphCheck, "verdict", verdict)
+    return found
+
+
+def composed(x: Tensor, w: Tensor) -> Tensor:
+    """Plain."""
+    return torch.tanh(x @ w) * torch.sigmoid(x @ w) + x
+
+
+def learned(fn: Callable[..., Any], *call: Any, **how: Any) -> Any:
+    """A dispatcher, after calls enough."""
+    f = shapedispatch(fn, **{"dims": {"x": "M _"}, "hints": (64,), "store": False, **how})
+    for _ in range(40):
+        f(*call)
+    return f
+
+
+def was_timed(dispatcher: Any, *call: Any) -> bool:
+    """Whether there was a build to time."""
+    return "hint[M=64]" in {timing.variant for timing in dispatcher.explain(*call).timings}
+
+
+def sent(tasks: BuiltHere) -> list[Artifact]:
+    """What was answered."""
+    return [pickle.loads(task.answer) for task in tasks.tasks if task.answer is not None]
+
+
+def test_no_call_checks_what_was_checked(here: BuiltHere, checked_here: list[Any]) -> None:
+    """By the process that compiled it; and it is judged by that."""
+    f = learned(composed, X, W)
+    assert was_timed(f, X, W)
+    assert checked_here == []
+    (answer,) = sent(here)
+    assert answer.checked is not None
+    assert answer.checked.digits == 24
+
+
+def test_one_with_a_backward_is_checked(here: BuiltHere, checked_here: list[Any]) -> None:
+    """With its gradients."""
+    x, w = X.clone().requires_grad_(), W.clone().requires_grad_()
+    assert was_timed(learned(composed, x, w), x, w)
+    assert checked_here == []
+
+
+def test_one_for_exact_sizes_is_checked(here: BuiltHere, checked_here: list[Any]) -> None:
+    """At these."""
+    f = learned(composed, X, W, exact=True)
+    assert "exact" in {timing.variant for timing in f.explain(X, W).timings}
+    assert checked_here == []
+
+
+@pytest.mark.parametrize("other", ["code", "job", "where"])
+def test_what_was_found_of_something_else_is_not_believed(
+    here: BuiltHere, checked_here: list[Any], monkeypatch: pytest.MonkeyPatch, other: str
+) -> None:
+    """Other code, another graph, other versions: the call looks at the numbers itself."""
+    made = remote.compiled
+
+    def compiled(job: bytes) -> bytes:
+        answer = pickle.loads(made(job))
+        return pickle.dumps(replace(answer, checked=replace(answer.checked, **{other: "another"})))
+
+    monkeypatch.setattr(remote, "compiled", compiled)
+    assert was_timed(learned(composed, X, W), X, W)
+    assert len(checked_here) == 1
+
+
+@pytest.mark.filterwarnings("ignore:(?s).*every variant but plain was refused")
+def test_code_that_was_exchanged_is_looked_at(
+    here: BuiltHere, checked_here: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was found right is the very code that comes with it."""
+
+    def other(x: Tensor, w: Tensor) -> Tensor:
+        return torch.tanh(x @ w) * torch.sigmoid(x @ w) - x
+
+    learned(composed, X, W)
+    (right,), made = sent(here), remote.compiled
+
+    def compiled(job: bytes) -> bytes:
+        return pickle.dumps(replace(right, checked=pickle.loads(made(job)).checked))
+
+    monkeypatch.setattr(remote, "compiled", compiled)
+    f = learned(other, X, W)
+    assert len(checked_here) == 1
+    assert any("of the graph's" in " ".join(one.reasons) for one in f.explain(X, W).refusals)
+    assert_same(f(X, W), other(X, W))
+
+
+def test_what_is_made_for_another_machine_is_not_believed(
+    here: BuiltHere, checked_here: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one with other libraries is."""
+    monkeypatch.setattr(remote_build, "made_by", lambda _: "another machine")
+    assert was_timed(learned(composed, X, W), X, W)
+    assert len(checked_here) == 1
+
+
+def test_a_kept_build_comes_with_what_was_found(here: BuiltHere, checked_here: list[Any], tmp_path: Any) -> None:
+    """For the next process; the store says nothing of it then."""
+    store = Store(tmp_path / "store")
+    learned(composed, X, W, store=store)
+    store._disk.wipe()
+    assert was_timed(learned(composed, X, W, store=store), X, W)
+    assert isinstance(pickle.loads(here.tasks[0].job), KeptJob)
+    assert len(here.tasks) == 1
+    assert checked_here == []
+
+
+@pytest.mark.filterwarnings("ignore:(?s).*every variant but plain was refused")
+def test_what_was_found_on_a_callers_values_counts_for_more(here: BuiltHere, tmp_path: Any) -> None:
+    """A build that the store has as wrong is wrong, whoever has found it right on other values."""
+    store = Store(tmp_path / "store")
+    f = learned(composed, X, W, store=store)
+    offer = f.core.backend.offer((X, W), {}, f.explain(X, W).key, f.core.table)
+    (slot,) = [one.build for one in offer.candidates if one.build]
+    store._disk.wipe()
+    f.core.kernel_store.verdicts(X.device).keep(f.core.table.build(slot).identity(), "it was wrong there", 24)
+    again = learned(composed, X, W, store=store)
+    assert any("it was wrong there" in one.reasons for one in again.explain(X, W).refusals)
+
+
+def test_numbers_that_are_wrong_are_looked_at_here(
+    here: BuiltHere, checked_here: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They may be none of the caller's."""
+    monkeypatch.setattr(GraphCheck, "verdict_for_any", lambda *_: Verdict("tensor 0 is wrong"))
+    learned(composed, X, W)
+    assert len(checked_here) == 1
+
+
+def test_a_check_that_breaks_leaves_the_build(
+    here: BuiltHere, checked_here: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is looked at here."""
+    monkeypatch.setattr(remote, "free_memory", lambda _: 1 / 0)
+    assert was_timed(learned(composed, X, W), X, W)
+    assert len(checked_here) == 1
+
+
+# -- whose values matter
+
+
+def placed(x: Tensor, w: Tensor) -> Tensor:
+    """Whose values are bounds in order."""
+    return x * torch.bucketize(x, w[0])
+
+
+def taken(x: Tensor, w: Tensor) -> Tensor:
+    """Whose whole numbers are the caller's."""
+    return x * 2 + w
+
+
+def scaled(x: Tensor, w: int) -> Tensor:
+    """With a number."""
+    return torch.tanh(x) * w
+
+
+def logarithm(x: Tensor, w: Tensor) -> Tensor:
+    """Numbers for some values only."""
+    return torch.log(x + 3) @ w
+
+
+def never(x: Tensor, w: Tensor) -> Tensor:
+    """No numbers ever."""
+    return (x * torch.inf - x * torch.inf) @ w
+
+
+def custom(x: Tensor, w: Tensor) -> Tensor:
+    """What the user's own operator makes."""
+    return cubed(x) @ w
+
+
+WHOLE = torch.arange(16)
+
+
+@pytest.mark.parametrize(
+    ("fn", "w"),
+    [(placed, W), (taken, WHOLE), (taken, WHOLE > 3), (never, W), (custom, W)],
+    ids=["place", "whole", "truth", "never", "custom"],
+)
+def test_where_values_may_matter_a_call_checks(
+    here: BuiltHere, checked_here: list[Any], fn: Callable[..., Any], w: Tensor
+) -> None:
+    """On its own."""
+    f = learned(fn, X, w)
+    assert [one.checked for one in sent(here)] == [None]
+    assert len(checked_here) == 1
+    assert_same(f(X, w), fn(X, w))
+
+
+def test_numbers_that_vary_are_the_callers(here: BuiltHere, checked_here: list[Any]) -> None:
+    """They are inputs of the graph like sizes."""
+    f = shapedispatch(scaled, dims={"x": "M _"}, hints=(64,), store=False)
+    for i in range(60):
+        f(X, 2 + i % 3)
+    numbers = [pickle.loads(task.job).number_inputs for task in here.tasks]
+    assert True in numbers
+    assert [one.checked is None for one in sent(here)] == numbers
+
+
+def test_numbers_for_some_values_are_enough(here: BuiltHere, checked_here: list[Any]) -> None:
+    """Beyond them plain and what was compiled have none at the same places."""
+    assert was_timed(learned(logarithm, X, W), X, W)
+    assert checked_here == []
+
+
+def test_no_operator_of_the_users_runs_there(here: BuiltHere, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On values that are made up."""
+    monkeypatch.setattr(GraphCheck, "verdict_for_any", lambda *_: pytest.fail("it is run"))
+    monkeypatch.setattr(remote, "loaded", lambda *_: pytest.fail("it is loaded"))
+    learned(custom, X, W)
+    assert [one.checked for one in sent(here)] == [None]
+
+
+def test_what_is_large_is_not_made_up(
+    here: BuiltHere, checked_here: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would take memory that nobody has asked for."""
+    monkeypatch.setattr(remote, "CHECK_BYTES", 100)
+    learned(composed, X, W)
+    assert len(checked_here) == 1
+
+
+def test_sizes_that_it_is_not_for_are_not_made_up(here: BuiltHere, checked_here: list[Any]) -> None:
+    """Those that it was traced with are taken where small ones will not do."""
+
+    def halves(x: Tensor, w: Tensor) -> Tensor:
+        return (x @ w).reshape(x.shape[0] // 8, 8, 16).sum(1)
+
+    f = learned(halves, X, W)
+    assert_same(f(X, W), halves(X, W))
+    assert [one.checked is not None for one in sent(here)] == [True]
+    assert checked_here == []
+
+
+def test_what_runs_elsewhere_is_not_made_up() -> None:
+    """A GPU is the caller's."""
+    with pytest.raises(NotJudged, match="a device that is the caller's"):
+        remote._of_sizes([torch.empty(4), torch.empty(4, device="meta")], {})
