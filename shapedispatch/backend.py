@@ -27,6 +27,7 @@ __all__ = [
     "Candidate",
     "Effects",
     "Later",
+    "Observed",
     "Offer",
     "OfferBuilder",
     "OfferRequest",
@@ -38,6 +39,8 @@ __all__ = [
 
 Call = tuple[tuple[Any, ...], Mapping[str, Any]]
 """The arguments of a call, by position and by name."""
+Observed = tuple[Hashable, bool]
+"""What calls have in common that differ in sizes, strides and numbers only; and whether one shows more to vary."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -375,8 +378,8 @@ class Backend(Signer, Protocol):
     def sizes(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, int]:
         """The size of each dim; raises dims.DimsMismatch."""
 
-    def family(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], key: Key) -> Hashable:
-        """Equal for calls that differ in sizes, strides and numbers only; raises dims.DimsMismatch."""
+    def observed(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], key: Key, memory: Table) -> Observed:
+        """Note the sizes of a call that is not decided yet; raises dims.DimsMismatch."""
 
     def resized(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any], point: Mapping[str, int]

@@ -22,7 +22,8 @@ _T = TypeVar("_T")
 class Account:
     """What a class of calls has spent, in seconds, and what makes it worth a trace; ``news`` counts what was built.
 
-    ``short`` says whether something may be left to trace, ``seen`` whether it was looked at at all.
+    ``short`` says whether something may be left to trace, ``seen`` whether it was looked at at all, ``waits`` whether
+    all that was found then is yet to be built.
     """
 
     spent_s: float = 0.0
@@ -32,6 +33,7 @@ class Account:
     news: int = 0
     short: bool = True
     seen: bool = False
+    waits: bool = False
 
     def traced(self, cost_s: float) -> None:
         """A trace was made: the next one is worth it when so much more was spent, or was by earlier processes."""

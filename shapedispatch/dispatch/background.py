@@ -94,9 +94,16 @@ class Waiting:
             return True
         if self.known:
             return account.news != self.news or (self.seen_s is None and imports.compiler.ready())
-        news = account.news != self.news or self.spent_s >= self.next_s or (self.seen_s is None and account.seen)
+        news = account.news != self.news or self.spent_s >= self.next_s or self._first_look_shows_something()
         offer_s = OFFERS * orders.costs.offer_s * self.core.earn()
         return news and self.spent_s - (self.seen_s or 0.0) >= offer_s
+
+    def _first_look_shows_something(self) -> bool:
+        """Whether there is more to see for a key that was not looked at than that builds of its class are awaited."""
+        account, orders = self.account, self.core.orders()
+        if self.seen_s is not None or not account.seen:
+            return False
+        return not account.waits or account.news > 0 or self.spent_s >= orders.costs.build_s() * self.core.earn()
 
     def _best_known(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Callable[..., Any]:
         """What runs the call, after a look at what there is if one is due; what fails in here is no business of it."""
@@ -135,10 +142,12 @@ def at_once(core: DispatcherParts, key: Key, args: tuple[Any, ...], kwargs: Mapp
     if not core.in_background():
         return None
     try:
-        account = account_of(core, core.backend.family(args, kwargs, key))
+        family, varies_more = core.backend.observed(args, kwargs, key, core.table)
+        account = account_of(core, family)
         sizes = core.backend.sizes(args, kwargs)
     except DimsMismatch as misfit:
         raise Bypass(str(misfit)) from None
+    account.short |= varies_more  # there are hints to build for, then
     known, spent_s = _remembered(ctx := core.ctx(key, args, kwargs))
     account.spent_s, account.noted_s = account.spent_s + spent_s, account.noted_s + spent_s
     plain, device = core.backend.plain, ctx.device
@@ -192,10 +201,10 @@ def decide_again(waiting: Waiting, args: tuple[Any, ...], kwargs: Mapping[str, A
     settings = replace(ctx.settings, judge="online")  # a contest would stop the call
     began_s = time.perf_counter()
     entry = decide(replace(ctx, settings=settings, later=allowance, kept=_Keeper(waiting, allowance)))
-    account.short = allowance.short
+    account.short, account.waits = allowance.short, bool(allowance.waits)
     waiting.forced = waiting.forced and allowance.short
     if allowance.may_begin == may_begin:
-        core.orders().costs.note(offer_s=time.perf_counter() - began_s)
+        core.orders().costs.note(offer_s=time.perf_counter() - began_s - allowance.took_s)
     before = next((one for one in core.table.peek(waiting.key) if one.learner is waiting), None)
     if before is not None:
         core.table.replace(waiting.key, before, None)

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from ..backend import ALL, Candidate, Effects, Offer, OfferBuilder, OfferRequest
+from ..backend import ALL, Candidate, Effects, Observed, Offer, OfferBuilder, OfferRequest
 from ..hit import native
 from ..hit.call import NowAndThen
 from ..hit.table import Table
@@ -106,9 +106,12 @@ class TorchFunction(CallSigner):
         declared = self.spec.declaration.sizes({name: sizes_of(value) for name, value in scope.items()})
         return declared or ArgumentLeaves.of(scope, self.spec.declaration).sizes()
 
-    def family(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], key: Key) -> Hashable:
-        """See `Backend.family`."""
-        return _family(key, ArgumentLeaves.of(self._frame(args, kwargs)[0], self.spec.declaration))
+    def observed(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], key: Key, memory: Table) -> Observed:
+        """See `Backend.observed`."""
+        leaves = ArgumentLeaves.of(self._frame(args, kwargs)[0], self.spec.declaration)
+        family = _family(key, leaves)
+        before: ObservedSizes | None = memory.facts.observed_sizes.get(family)
+        return family, _observed(leaves, family, memory) != before and before is not None
 
     def _frame(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
         """The local names at the function's entry: its arguments, and what stays as it is: closure, ``self``.
@@ -183,10 +186,7 @@ class TorchFunction(CallSigner):
     ) -> BuildRequest:
         scope, fixed = self._frame(args, kwargs)
         leaves = ArgumentLeaves.of(scope, self.spec.declaration)
-        family = _family(key, leaves)
-        seen: ObservedSizes | None = memory.facts.observed_sizes.get(family)
-        seen = leaves.seen() if seen is None else seen.with_call(leaves)
-        memory.facts.observed_sizes[family] = seen
+        seen = _observed(leaves, _family(key, leaves), memory)
         spec = self.spec
         varying = tuple(axis for axis in seen.axes if axis not in spec.static)
         dynamic = varying if spec.bare else dynamic_dims(spec.hints, spec.declaration.names, spec.static)
@@ -335,6 +335,14 @@ def _lack(builder: OfferBuilder, variant: str, build: NoBuild) -> None:
 def _family(key: Key, leaves: ArgumentLeaves) -> Hashable:
     """Calls whose sizes are compared, to see which of them vary."""
     return (key[0], leaves.rank_signature())
+
+
+def _observed(leaves: ArgumentLeaves, family: Hashable, memory: Table) -> ObservedSizes:
+    """What has been seen of the calls of a family, this one included."""
+    seen: ObservedSizes | None = memory.facts.observed_sizes.get(family)
+    seen = leaves.seen() if seen is None else seen.with_call(leaves)
+    memory.facts.observed_sizes[family] = seen
+    return seen
 
 
 def may_involve_ranks(effects: Effects) -> bool:

@@ -14,7 +14,7 @@ from typing import Any
 
 from torch import Tensor
 
-from ..backend import ALL, Call, Candidate, Offer, OfferRequest
+from ..backend import ALL, Call, Candidate, Observed, Offer, OfferRequest
 from ..errors import four_parts, render_call
 from ..hit.table import Table
 from ..keys.identity import candidates_identity, code_identity
@@ -116,9 +116,9 @@ class TritonKernel:
         keys = self.key_schema.keys or self._scouted(self._call(args, kwargs))
         return keys.key_of_bound(form, args[1:], kwargs)[0]
 
-    def family(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], key: Key) -> Hashable:
-        """Each key is one of its own: the configs of a kernel are made within the call."""
-        return key
+    def observed(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], key: Key, memory: Table) -> Observed:
+        """Each key is a family of its own: the configs of a kernel are made within the call."""
+        return key, False
 
     def _scouted(self, call: KernelCall) -> Specializer:
         """The key after heuristics, grid and pruning have been seen at work, on one config."""

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
+import time
 import warnings
 import weakref
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -47,6 +50,13 @@ X = torch.arange(8.0)
 def waiting(dispatcher: Any, *call: Any) -> Waiting:
     """What the first call of these leaves to be run."""
     dispatcher(*call)
+    (entry,) = dispatcher.core.table.peek(dispatcher.explain(*call).key)
+    assert isinstance(entry.run, Waiting)
+    return entry.run
+
+
+def waiting_at(dispatcher: Any, *call: Any) -> Waiting:
+    """What runs such calls, of which there were some."""
     (entry,) = dispatcher.core.table.peek(dispatcher.explain(*call).key)
     assert isinstance(entry.run, Waiting)
     return entry.run
@@ -283,6 +293,81 @@ def test_an_account_counts_what_was_built() -> None:
     account.landed()
     account.landed()
     assert account.news == 2
+
+
+# -- what is looked at
+
+
+@pytest.fixture
+def earned(here: BuiltHere, monkeypatch: pytest.MonkeyPatch) -> Callable[[], Any]:
+    """Bare dispatchers whose classes have earned a trace, but no key a build of its own."""
+
+    def made() -> Any:
+        f = shapedispatch(doubled, store=False)
+        monkeypatch.setattr(f.core, "earn", lambda: 1.0)
+        waiting(f, X).account.spent_s = 1e9
+        return f
+
+    return made
+
+
+def test_sizes_that_vary_are_known_before_anything_is_looked_at(here: BuiltHere, earned: Callable[[], Any]) -> None:
+    """So that the first trace is one for hints."""
+    earned()(X[:6])
+    assert len(here.tasks) == 1
+
+
+def test_a_class_whose_sizes_turn_out_to_vary_is_looked_at_again(here: BuiltHere, earned: Callable[[], Any]) -> None:
+    """By the first call that may."""
+    f = earned()
+    f(X)
+    f(X)
+    assert here.tasks == []
+    f(X[:6])
+    f(X[:6])
+    assert len(here.tasks) == 1
+
+
+def test_what_a_trace_takes_is_no_part_of_what_a_look_takes(
+    here: BuiltHere, earned: Callable[[], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though nothing is ordered after it: else keys would have to spend eight times as much to be looked at."""
+    f, trace, clock, late = earned(), Allowance.trace, time.perf_counter, [0.0]
+
+    def slow(self: Allowance, make: Callable[[], Any]) -> Any:
+        def made() -> Any:
+            late[0] += 1000.0
+            return make()
+
+        return trace(self, made)
+
+    monkeypatch.setattr(Allowance, "trace", slow)
+    monkeypatch.setattr(time, "perf_counter", lambda: clock() + late[0])
+    f(X)
+    assert late == [1000.0]
+    assert here.tasks == []
+    assert f.core.orders().costs.offer_s < 100.0
+
+
+def test_other_keys_are_not_looked_at_while_builds_are_awaited(here: BuiltHere, earned: Callable[[], Any]) -> None:
+    """There is nothing to see; when something has been built there is."""
+    f, here.paused = earned(), True
+    f(X[:6])
+    assert f.progress()
+    calls = [(X[:size],) for size in (5, 4)]
+    for call in calls:
+        f(*call)
+    others = [waiting_at(f, *call) for call in calls]
+    for _, call in itertools.product(range(9), calls):
+        for one in others:
+            one.spent_s += 0.1
+        f(*call)
+    assert [one.seen_s for one in others] == [None] * 2
+    here.paused = False
+    for call in calls:
+        f(*call)
+        f(*call)
+    assert None not in [one.seen_s for one in others]
 
 
 # -- a choice that is known
