@@ -1,6 +1,9 @@
 """A process of our own, from both ends: a fresh interpreter, never a fork, that ends with the one that started it.
 
-It leads a process group, which is killed as a whole. It is asked on its standard input, and answers on a pipe.
+It leads a process group, which is killed as a whole, in the session of the one that started it: Linux shares a
+processor between sessions first, and by how nice each is only between what runs in one (`autogroup`). In a session of
+its own it would take half of a processor from the program, however nice. It is asked on its standard input, and answers
+on a pipe.
 """
 
 from __future__ import annotations
@@ -34,7 +37,7 @@ def start(program: str, *arguments: str) -> tuple[subprocess.Popen[bytes], int]:
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             pass_fds=(theirs,),
-            start_new_session=True,
+            process_group=0,
         )
     except BaseException:
         os.close(replies)
