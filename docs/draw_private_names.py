@@ -56,6 +56,8 @@ OWNERS = {
     "_cuda_getDevice": "torch._C._cuda_getDevice",
     "_current_level": "torch.autograd.forward_ad._current_level",
     "_debug_get_cache_entry_list": "torch._C._dynamo.eval_frame._debug_get_cache_entry_list",
+    "_get_uncompiled_header": "torch._inductor.codecache.CppPythonBindingsCodeCache._get_uncompiled_header",
+    "_init_amx": "torch.cpu._init_amx",
     "_disable_profiler_legacy": "torch.autograd._disable_profiler_legacy",
     "_dynamo_dynamic_indices": "torch._dynamo.decorators: tensor._dynamo_dynamic_indices",
     "_edits": "torch._dynamo.metrics_context.MetricsContext._edits",

@@ -1,48 +1,30 @@
-"""Modules that are imported beside the program."""
+"""Modules that are imported before they are needed."""
 
 from __future__ import annotations
 
-import threading
+import sys
+
+import pytest
 
 from shapedispatch.background.imports import Imports
 
-called = threading.Event()
 
-
-def call() -> None:
-    """What a step calls."""
-    called.set()
-
-
-def ready(imports: Imports) -> bool:
-    """Whether it is, when its thread has ended."""
+def test_modules_are_imported_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And then all is ready."""
+    monkeypatch.delitem(sys.modules, "colorsys", raising=False)
+    imports = Imports(["colorsys"])
     assert not imports.ready()
     imports.begin()
-    return imports.wait(30)
-
-
-def test_modules_are_imported_and_then_a_function_is_called() -> None:
-    """That by a thread of its own, and once."""
-    imports = Imports(["colorsys"], f"{__name__}:call")
-    assert ready(imports)
-    called.clear()
-    imports.begin()
-    assert not called.is_set()
-
-
-def test_the_function_is_called() -> None:
-    """After the modules."""
-    called.clear()
-    imports = Imports(["colorsys"], f"{__name__}:call")
-    assert ready(imports)
-    assert called.is_set()
+    assert imports.ready()
     assert imports.failed == ""
+    monkeypatch.delitem(sys.modules, "colorsys")
+    imports.begin()
+    assert "colorsys" not in sys.modules
 
 
 def test_what_cannot_be_imported_is_ready_too() -> None:
     """Whoever needs it meets the error itself."""
-    called.clear()
-    imports = Imports(["no.such.module"], f"{__name__}:call")
-    assert ready(imports)
-    assert not called.is_set()
+    imports = Imports(["no.such.module"])
+    imports.begin()
+    assert imports.ready()
     assert "no" in imports.failed

@@ -189,9 +189,30 @@ def test_kernels_for_a_cpu_come_with_it(here: BuiltHere, store: Store, monkeypat
 
     with fresh_cache():
         monkeypatch.setattr("torch._inductor.cpp_builder.CppBuilder.build", fail)
+        monkeypatch.setattr("torch._inductor.codecache._precompile_header", fail)
+        monkeypatch.setattr("torch._inductor.cpu_vec_isa.valid_vec_isa_list", fail)
         f = learned(decorated(store), X, W)
         assert len(here.tasks) == 1
         assert_same(f.variant("hint[M=64]")(X, W), composed(X, W))
+
+
+class Tiles:
+    """Instructions that a process asks the system for."""
+
+    def __str__(self) -> str:
+        return "avx512 amx_tile"
+
+
+@pytest.mark.parametrize("may", [True, False])
+def test_instructions_on_tiles_are_asked_for(monkeypatch: pytest.MonkeyPatch, may: bool) -> None:
+    """Since Inductor, which does so when it finds out what there is, is not asked; else it is."""
+    asked: list[bool] = []
+    monkeypatch.setattr(torch.cpu, "_init_amx", lambda: asked.append(may) or may)
+    before = artifact.codecache.pick_vec_isa
+    with artifact._kernels_known(Tiles()):
+        assert (artifact.codecache.pick_vec_isa is before) is not may
+    assert artifact.codecache.pick_vec_isa is before
+    assert asked == [may]
 
 
 def test_a_build_of_this_process_says_nothing_of_an_earlier_one(here: BuiltHere, store: Store) -> None:

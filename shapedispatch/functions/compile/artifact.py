@@ -20,9 +20,9 @@ from typing import Any
 import torch
 import torch._functorch.config
 import torch._inductor.config
-import torch._inductor.cpu_vec_isa
 from torch._functorch._aot_autograd import autograd_cache
 from torch._guards import TracingContext, tracing
+from torch._inductor import codecache, cpu_vec_isa
 from torch._inductor.cudagraph_utils import BoxedDeviceIndex
 from torch._inductor.runtime.cache_dir_utils import cache_dir
 from torch._inductor.utils import BoxedBool
@@ -93,6 +93,8 @@ class Artifact:
     conditions: ShapeConditions
     libraries: tuple[tuple[str, bytes], ...] = ()
     """Its kernels for a CPU, by their places in Inductor's cache."""
+    instructions: Any = None
+    """The instructions of a CPU that those are made of, as Inductor has found out: by programs that it compiles."""
     checked: Checked | None = None
 
     def digest(self) -> str:
@@ -108,15 +110,6 @@ class Artifact:
         if told is None or told != Checked(told.digits, self.digest(), job, where):
             return None
         return Verdict(digits=told.digits)
-
-
-def ready_to_load() -> None:
-    """Find out now what the first load of code for a CPU asks: which instructions this one has, and where headers lie.
-
-    Inductor compiles and runs programs for that, and remembers for the process what they say.
-    """
-    with contextlib.suppress(Exception):  # whatever it is, a load meets it again, and says so
-        torch._inductor.cpu_vec_isa.pick_vec_isa()
 
 
 @contextlib.contextmanager
@@ -147,7 +140,8 @@ def saved(code: Code, examples: Sequence[Any]) -> Artifact:
             setattr(entry, name, None)  # for a log that nobody reads: to render it takes longer than to load
     conditions = _conditions(entry, examples)
     try:
-        return Artifact(pickle.dumps(entry), code, conditions, _libraries(code))
+        instructions = cpu_vec_isa.pick_vec_isa() if code.libraries else None
+        return Artifact(pickle.dumps(entry), code, conditions, _libraries(code), instructions)
     except Exception as error:  # noqa: BLE001 - whatever pickling raises is the reason
         raise NotSaved(f"what was compiled cannot be sent: {type(error).__name__}: {error}") from None
 
@@ -157,6 +151,32 @@ def _libraries(code: Code) -> tuple[tuple[str, bytes], ...]:
     cache = Path(cache_dir())
     inside = [path for path in code.libraries if cache in path.parents]
     return tuple((str(path.relative_to(cache)), path.read_bytes()) for path in inside)
+
+
+@contextlib.contextmanager
+def _kernels_known(instructions: Any) -> Iterator[None]:
+    """Have Inductor find kernels for a CPU in its cache by what another process here has found out, for all threads.
+
+    It would compile and run programs to see which instructions there are, and the headers of kernels to see whether
+    they have changed, though nothing is to be compiled.
+    """
+    if instructions is None or not _may_run(instructions):
+        yield
+        return
+    inductor: Any = codecache
+    kernels = inductor.CppPythonBindingsCodeCache
+    pick, header = inductor.pick_vec_isa, vars(kernels)["_get_uncompiled_header"]
+    try:
+        inductor.pick_vec_isa = lambda: instructions
+        kernels._get_uncompiled_header = classmethod(lambda *_: None)
+        yield
+    finally:
+        inductor.pick_vec_isa, kernels._get_uncompiled_header = pick, header
+
+
+def _may_run(instructions: Any) -> bool:
+    """Whether this process may run them: those on tiles it has to ask the system for, and Inductor has not done so."""
+    return "amx" not in str(instructions) or torch.cpu._init_amx()
 
 
 def _put_back(libraries: Sequence[tuple[str, bytes]]) -> None:
@@ -192,7 +212,7 @@ def loaded(artifact: Artifact, code: Code) -> Run:
     how = {"cudagraphs": BoxedBool(False), "boxed_forward_device_index": BoxedDeviceIndex(None)}
     context = TracingContext(FakeTensorMode(shape_env=ShapeEnv()))
     known = torch._inductor.config.patch(unsafe_skip_cache_dynamic_shape_guards=True)
-    with generated_modules_kept(code), tracing(context), known:
+    with generated_modules_kept(code), tracing(context), known, _kernels_known(artifact.instructions):
         whole = entry.wrap_post_compile([], entry.sanitized_aot_config, how)
     graph = entry.compiled_fw.result
     if code.shared is not None:
