@@ -52,6 +52,8 @@ class Task:
     answer: bytes | None = None
     failed: str = ""
     took_s: float = 0.0
+    spent_s: float | None = None
+    """How long processors were at it, where it was done: how nice its process is makes it take longer, not more."""
 
     @property
     def over(self) -> bool:
@@ -192,7 +194,9 @@ class Children:
         assert task is not None
         task.took_s = self._clock_s() - child.began_s
         if select.select([child.replies], [], [], 0)[0]:
-            if os.read(child.replies, 1 << 12):
+            if said := os.read(child.replies, 1 << 12):
+                with contextlib.suppress(ValueError):
+                    task.spent_s = float(said)
                 self._take_answer(child, task)
             else:
                 task.failed = f"the process that built it was ended by {_ending(child.process)}"

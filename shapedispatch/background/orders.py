@@ -33,7 +33,7 @@ class Costs:
     """What a build has cost so far, in seconds of the caller's time: a moving mean, from a guess on.
 
     ``here_s`` is what a trace takes in a call, ``offer_s`` to see what there is for a call. A process that builds takes
-    one of the ``cores`` from the program for ``child_s``.
+    one of the ``cores`` from the program for ``child_s``, however long it has to wait for it.
     """
 
     here_s: float = 0.3
@@ -135,7 +135,7 @@ class Orders:
         for order in finished:
             assert order.task is not None
             order.answer, order.failed = order.task.answer, order.task.failed
-            self.costs.note(child_s=order.task.took_s)
+            self.costs.note(child_s=order.task.took_s if order.task.spent_s is None else order.task.spent_s)
             self.built += order.answer is not None
         self._working = [order for order in self._working if order not in finished]
         return finished

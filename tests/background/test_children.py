@@ -27,7 +27,7 @@ while line := sys.stdin.readline().rstrip("\\n"):
     if job != b"nothing":
         pathlib.Path(line + ".answer").write_bytes(job.upper())
     import os
-    os.write(int(sys.argv[1]), b"done\\n")
+    os.write(int(sys.argv[1]), b"1.50\\n" if job == b"counted" else b"done\\n")
 """
 """A child that needs no import: it answers with what it is sent, in capitals."""
 
@@ -92,6 +92,12 @@ def test_a_job_is_answered(children: Children) -> None:
     assert done(children, children.begin(b"two")).answer == b"TWO"
     assert processes(children) == before
     assert len(before) == 1
+
+
+def test_what_a_job_took_of_a_processor_is_told(children: Children) -> None:
+    """By who did it; where that is not known it is left open."""
+    assert done(children, children.begin(b"counted")).spent_s == 1.5
+    assert done(children, children.begin(b"one")).spent_s is None
 
 
 def test_as_many_as_may_be_work_at_a_time(children: Children) -> None:

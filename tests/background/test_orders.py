@@ -209,3 +209,16 @@ def test_where_none_can_be_started_that_is_told_once(
     assert orders.unable == "no more processes"
     assert orders.wait(None, 0.0)
     assert [record.getMessage().startswith("no more processes: from now on") for record in caplog.records] == [True]
+
+
+def test_a_build_costs_what_it_took_of_a_processor(orders: Orders, children: Children) -> None:
+    """Not how long it has waited for one, where that is known."""
+    before, held = orders.costs.child_s, [order("a"), order("b")]
+    orders.put(held[0])
+    children.begun[0].answer, children.begun[0].took_s, children.begun[0].spent_s = b"", 1000.0, 4.0
+    orders.poll(now=True)
+    assert orders.costs.child_s == before + (4.0 - before) / 4
+    orders.put(held[1])
+    children.begun[1].answer, children.begun[1].took_s = b"", 1000.0
+    orders.poll(now=True)
+    assert orders.costs.child_s > 200.0
