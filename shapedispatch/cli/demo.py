@@ -22,7 +22,6 @@ from torch import Tensor
 from torch.nn import functional
 
 from ..api.decorator import shapedispatch
-from ..background import imports
 from ..records import Choice, Variant
 from ..settings.modes import overriding
 from .live import Loop, Show, finish_of, places_of, watch
@@ -209,12 +208,6 @@ def one_core_left() -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
-def get_ready(console: Console) -> None:
-    """Wait for what torch's compiler finds out about this machine: seconds, the first time that it is used here."""
-    with console.status("torch's compiler looks at this machine, which takes a while the first time"):
-        imports.compiler.wait(LIMIT_S)
-
-
 def decide(show: Show) -> dict[int, Choice]:
     """Every variant that there is, timed side by side at every size; what is chosen."""
     return {size: show.dispatcher.tune(*call) for size, call in show.calls.items()}
@@ -355,7 +348,6 @@ def main() -> tuple[list[Show], list[dict[int, Choice]]]:
         torch.manual_seed(0)
         with overriding(**LEARNING):
             shown = shows(device)
-            get_ready(console)
             left_s = max(LIMIT_S - (time.perf_counter() - start), LIMIT_S / 2)
             watch(Loop(places_of(shown), left_s, finish=finish), console)
         console.print("\n[bold]Every version, timed side by side[/bold]\n", highlight=False)
