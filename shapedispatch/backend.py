@@ -389,7 +389,7 @@ class Backend(Signer, Protocol):
     def bucket(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any], key: Key, rules: Mapping[str, Rule], memory: Table
     ) -> Hashable | None:
-        """What calls have in common that share one timing: all but the dims with rules, and there the bucket; or None."""
+        """What calls have in common that share one timing: all but the dims with rules, there the bucket; or None."""
 
     def identity(self) -> Mapping[str, str]:
         """What a stored choice depends on besides the key and the machine: the code, the candidates."""
