@@ -113,12 +113,15 @@ def test_every_public_name_has_a_known_type(tmp_path: Path) -> None:
         text=True,
         check=False,
     )
-    symbols = json.loads(ran.stdout)["typeCompleteness"]["symbols"]
-    public = [one for one in symbols if one["name"].startswith(PUBLIC)]
+    found = json.loads(ran.stdout)["typeCompleteness"]
+    assert found["completenessScore"] > MOST_INSIDE
+    public = [one for one in found["symbols"] if one["name"].startswith(PUBLIC)]
     assert len(public) > 100
     assert [one["name"] for one in public if not one["isTypeKnown"] or one["isTypeAmbiguous"]] == []
 
 
+MOST_INSIDE = 0.99
+"""Of all names inside, which are private: but for what torch leaves untyped, they are known, too."""
 PUBLIC = tuple(
     f"shapedispatch.{module}."
     for module in ("records", "errors", "api.decorator", "api.registry", "settings.modes", "store.store")

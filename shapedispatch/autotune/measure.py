@@ -51,7 +51,7 @@ class HostTimer:
 
     def __init__(self, clock_ns: Clock = time.perf_counter_ns, shortest_us: float = 20.0) -> None:
         self.clock_ns = clock_ns
-        self.shortest_ns = shortest_us * 1e3
+        self.shortest_ns: float = shortest_us * 1e3
 
     def samples_us(self, fn: Call, count: int) -> list[float]:
         """Times of ``count`` samples, in microseconds a call."""
@@ -83,7 +83,7 @@ class CudaTimer:
     def __init__(self, device: torch.device, *, flush: bool = True, clock_ns: Clock = time.perf_counter_ns) -> None:
         self.device = device
         self.clock_ns = clock_ns
-        self.buffer = _buffer_over_l2(device) if flush else None
+        self.buffer: Any | None = _buffer_over_l2(device) if flush else None
         # By the id of the callable, a guess only: an id used again costs one batch with a spin of the wrong length.
         self.host_ns: dict[int, float] = {}
 

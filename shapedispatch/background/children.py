@@ -113,7 +113,9 @@ class Children:
         start: Callable[[str], tuple[subprocess.Popen[bytes], int]] | None = None,
         places: HostSlots | None = None,
     ) -> None:
-        self.handler, self.most, self.limit_s = handler, most, limit_s
+        self.handler: str = handler
+        self.most: int = most
+        self.limit_s: float = limit_s
         self._clock_s, self._start = clock_s, start or _started
         self._family = _Family(places=places or HostSlots(most))
         self._numbers = 0

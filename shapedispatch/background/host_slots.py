@@ -27,7 +27,8 @@ class HostSlots:
 
     def __init__(self, most: int, folder: Path | None = None) -> None:
         user = os.geteuid() if hasattr(os, "geteuid") else 0
-        self.most, self.folder = most, folder or Path(tempfile.gettempdir()) / f"shapedispatch-{user}"
+        self.most: int = most
+        self.folder: Path = folder or Path(tempfile.gettempdir()) / f"shapedispatch-{user}"
 
     def take(self) -> int | None:
         """A place, to be given back; None where all are taken."""

@@ -28,7 +28,7 @@ class Imports:
         self._modules = tuple(modules)
         self._lock = threading.Lock()
         self._begun = False
-        self.failed = ""
+        self.failed: str = ""
 
     def begin(self) -> None:
         """Import them here and now, if nobody has; what cannot be imported, whoever needs it meets again."""
@@ -47,5 +47,5 @@ class Imports:
         return self._begun
 
 
-compiler = Imports(COMPILER)
+compiler: Imports = Imports(COMPILER)
 """What a trace and a load need."""

@@ -90,8 +90,8 @@ class Orders:
 
     def __init__(self, children: Callable[[], Children], clock_s: Callable[[], float] = time.monotonic) -> None:
         self._children_of, self._clock_s = children, clock_s
-        self.costs = Costs()
-        self.built = 0
+        self.costs: Costs = Costs()
+        self.built: int = 0
         self._reset()
         _all.add(self)
 
@@ -102,7 +102,7 @@ class Orders:
         self._working: list[Order] = []
         self._next_poll_s = 0.0
         self._failed_starts = 0
-        self.unable = ""
+        self.unable: str = ""
         """Why nothing can be ordered any more, if so."""
 
     def put(self, order: Order) -> None:
@@ -136,7 +136,7 @@ class Orders:
             assert order.task is not None
             order.answer, order.failed = order.task.answer, order.task.failed
             self.costs.note(child_s=order.task.took_s if order.task.spent_s is None else order.task.spent_s)
-            self.built += order.answer is not None
+            self.built += int(order.answer is not None)
         self._working = [order for order in self._working if order not in finished]
         return finished
 

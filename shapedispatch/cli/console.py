@@ -51,8 +51,10 @@ __all__ = [
 ID_DIGITS = 10
 WIDTH_WITHOUT_A_TERMINAL = 140
 
-json_option = click.option("--json", "wants_json", is_flag=True, help="Print JSON, for a program.")
-store_option = click.option(
+json_option: Callable[[Any], Any] = click.option(
+    "--json", "wants_json", is_flag=True, help="Print JSON, for a program."
+)
+store_option: Callable[[Any], Any] = click.option(
     "--store", "place", type=click.Path(path_type=Path), help="The store's folder (default: that of the settings)."
 )
 

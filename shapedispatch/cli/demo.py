@@ -28,7 +28,7 @@ from .live import Loop, Show, finish_of, places_of, watch
 
 __all__ = ["Show", "decide", "main", "shows", "table", "verdict"]
 
-Call = tuple[Tensor, ...]
+Call = tuple[Any, ...]
 
 
 # The functions, each written as one writes it, and the alternatives that the CPU demo supplies.

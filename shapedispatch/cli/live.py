@@ -136,7 +136,8 @@ class Loop:
         clock_s: Callable[[], float] = time.perf_counter,
         finish: Callable[[], None] = nothing,
     ) -> None:
-        self.places, self.limit_s = list(places), limit_s
+        self.places: list[Place] = list(places)
+        self.limit_s: float = limit_s
         self.events: list[str] = []
         self._random = random.Random(seed)
         self._clock_s, self._finish = clock_s, finish

@@ -32,7 +32,7 @@ MISSED = "Tune the calls that FILE says were missed."
 RANDOM = "With --missed: tensors may be filled with small random numbers."
 
 
-under_option = click.option(
+under_option: Callable[[Any], Any] = click.option(
     "--under", type=click.Choice(list(GRAD_MODES)), default="grad", show_default=True, help="The mode of the calls."
 )
 

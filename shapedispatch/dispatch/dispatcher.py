@@ -77,21 +77,23 @@ class Core(HitPath, Introspection):
     ) -> None:
         super().__init__(backend, self.ctx, inputs)
         self.backend = backend
-        self.plain = backend.plain
+        self.plain: Callable[..., Any] = backend.plain
         self._resolve = resolve
         self.inputs = inputs
-        self.timer_for = timer_for or timer
+        self.timer_for: Callable[[torch.device, str], Timer] = timer_for or timer
         self.objective = objective
         self.worker: Callable[[], Worker] = shared
         self.fast_path: FastPath | None = None
         self.hand_on: HandOn | None = None
         self.stays = False  # dispatched for the calls that have a key, although others were left to its children
-        self.settings = resolve()
-        self.table = Table(self.settings.maxsize, self.settings.max_builds, EventLog(backend.name))
+        self.settings: Resolved = resolve()
+        self.table: Table = Table(self.settings.maxsize, self.settings.max_builds, EventLog(backend.name))
         store = store_at(self.settings.store)
-        self.kernel_store = KernelStore(store, backend.name, self.identity) if store is not None else None
+        self.kernel_store: KernelStore | None = (
+            KernelStore(store, backend.name, self.identity) if store is not None else None
+        )
         self._ledger: Ledger | None = None
-        self.turns = Turns(self.settings.retime)
+        self.turns: Turns = Turns(self.settings.retime)
         self.refresh()
         if self.in_background():
             imports.compiler.begin()
@@ -145,8 +147,8 @@ class Core(HitPath, Introspection):
         before, self.settings = self.settings, self._resolve()
         if (self.settings.mode, self.settings.on_miss) != (before.mode, before.on_miss):
             self.table.forget(_of_its_mode)
-        self.off = self.retired or self.settings.mode == "off"
-        self.frozen = self.settings.mode in FROZEN_MODES
+        self.off: bool = self.retired or self.settings.mode == "off"
+        self.frozen: bool = self.settings.mode in FROZEN_MODES
         if self.fast_path is not None:
             self.fast_path.off, self.fast_path.frozen = self.off, self.frozen
 
@@ -169,9 +171,8 @@ class Core(HitPath, Introspection):
         if self.hand_on is not None and reason.startswith(OF_ARGUMENTS) and not self.retired:
             self._leave_to_children(reason, args)
             values = (*args, *kwargs.values())
-            self.left_out |= {
-                kind for kind in map(type, values) if reason.startswith(WITHOUT_KEY.format(kind.__name__))
-            }
+            kinds = {kind for kind in map(type, values) if reason.startswith(WITHOUT_KEY.format(kind.__name__))}
+            self.left_out: frozenset[type] = self.left_out | kinds
             if not self.stays:
                 self.retired = True
                 self.table.clear()
@@ -192,7 +193,7 @@ class Core(HitPath, Introspection):
         """Have them dispatched, before plain runs, and tell it once; another thread may do the same."""
         if self.hand_on is not None and not self.handed_on:
             found = self.hand_on(args[0])
-            self.handed_on = f"{self.backend.name} is not dispatched as a whole: {reason}. In its place: {found}"
+            self.handed_on: str = f"{self.backend.name} is not dispatched as a whole: {reason}. In its place: {found}"
             self.table.log.handed_on(self.handed_on)
 
     def _rendered(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:

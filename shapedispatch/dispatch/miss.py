@@ -78,7 +78,7 @@ class TuningLock:
         self._holder = threading.get_ident()
 
 
-tuning_lock = TuningLock()
+tuning_lock: TuningLock = TuningLock()
 """Held around building and timing, one for the process: compiler settings are global, timings disturb each other."""
 os.register_at_fork(after_in_child=tuning_lock.renew)
 

@@ -70,16 +70,18 @@ class TorchFunction(CallSigner):
 
     def __init__(self, fn: Callable[..., Any], name: str, spec: FunctionSpec) -> None:
         self.name = name
-        self.plain = self.first = self.named = fn
+        self.plain: Callable[..., Any] = fn
+        self.first: Callable[..., Any] = fn
+        self.named: Any = fn
         self.spec = spec
-        self.dims = spec.declaration.names
+        self.dims: tuple[str, ...] = spec.declaration.names
         self._traced = python_function(fn)
-        self.signature = Signature.of(fn, receiver_of(self._traced) is not None)
-        self.normal = self.signature.normal
-        self.arguments = self.signature.arguments
-        self.arity = self.signature.arity if self.signature.bare else -1
-        self.receiver = self.signature.receiver
-        self.overlaps = bool(spec.mutates)
+        self.signature: Signature = Signature.of(fn, receiver_of(self._traced) is not None)
+        self.normal: Callable[..., tuple[tuple[Any, ...], dict[str, Any]]] = self.signature.normal
+        self.arguments: Callable[..., dict[str, Any]] = self.signature.arguments
+        self.arity: int = self.signature.arity if self.signature.bare else -1
+        self.receiver: bool | None = self.signature.receiver
+        self.overlaps: bool = bool(spec.mutates)
         self._builder = Builder(spec.options)
 
     # -- the call

@@ -183,7 +183,7 @@ class NowAndThen:
     __slots__ = ("_doubted", "_gaps", "_in_c", "_left", "look")
 
     def __init__(self, look: Check) -> None:
-        self.look = look
+        self.look: Check = look
         self._gaps = random.Random(0)  # not at every n-th: calls that come in turns would be seen one alone
         self._left, self._doubted = 0, False
         self._in_c: Any = None

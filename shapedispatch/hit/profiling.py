@@ -21,7 +21,7 @@ def state_of(module: Any) -> Any:
     return module if hasattr(module, "_is_profiler_enabled") else SimpleNamespace(_is_profiler_enabled=False)
 
 
-state = state_of(profiler)
+state: Any = state_of(profiler)
 """Its ``_is_profiler_enabled`` is whether a profiler is on."""
 
 

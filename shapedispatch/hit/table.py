@@ -138,10 +138,10 @@ class Table:
     def __init__(self, maxsize: int, max_builds: int, log: EventLog | None = None) -> None:
         self.maxsize = maxsize
         self.max_builds = max_builds
-        self.log = log or EventLog("a table")
+        self.log: EventLog = log or EventLog("a table")
         self.remade = False  # whether builds are made again however often they leave: other ranks run them, too
         self._fast_path: FastPath | None = None
-        self.lock = threading.Lock()
+        self.lock: threading.Lock = threading.Lock()
         self._reset()
         _tables.add(self)
 
@@ -151,7 +151,7 @@ class Table:
         self._builds = _Lru(self.max_builds, self._pushed_out)
         self._departures: LRUCache[Hashable, tuple[int, ...]] = LRUCache(WITHIN * self.maxsize)
         self._replacements: LRUCache[Hashable, tuple[int, ...]] = LRUCache(WITHIN * self.maxsize)
-        self.facts = Facts(self)
+        self.facts: Facts = Facts(self)
         self._hits = itertools.count()  # numbers hits; next() of it is atomic
         if self._fast_path is not None:
             self._fast_path.clear()

@@ -31,7 +31,7 @@ class Turns:
         self._left = 0
         self._often = 0
 
-        self.on = False
+        self.on: bool = False
         """Whether any hit is to have a turn."""
 
     def begin(self, in_c: Countdown | None) -> None:

@@ -52,16 +52,18 @@ class TritonKernel:
         self.name = name
         self.wrapped = wrapped
         self.spec = spec
-        self.dims = spec.dims
-        self.key_schema = KeySchema(wrapped, spec.dims, spec.configs, spec.grid)
+        self.dims: tuple[str, ...] = spec.dims
+        self.key_schema: KeySchema = KeySchema(wrapped, spec.dims, spec.configs, spec.grid)
         self._names = self.key_schema.names
         self.first: AsWritten = FirstConfig(wrapped, self._first_config, self._names, spec.grid, self.why_no_call)
         # Without an autotuner below, what the decorator's configs fill in is missing from the call as it is written.
         alone = wrapped.tuning is None and spec.configs is not None and not wrapped.unsupported
-        self.plain = self.first if alone else AsWritten(wrapped.original, self._names, spec.grid, self.why_no_call)
+        self.plain: AsWritten = (
+            self.first if alone else AsWritten(wrapped.original, self._names, spec.grid, self.why_no_call)
+        )
         if wrapped.unsupported:
             self.first = self.plain
-        self.named = wrapped.kernel.fn
+        self.named: Any = wrapped.kernel.fn
         self._why_never = "; ".join(wrapped.unsupported) or self.key_schema.refusal
         self._points = hint_points(spec.hints, spec.dynamic) or (({},) if spec.hints else ())
         self._builds = Builds(wrapped.kernel, self._names)

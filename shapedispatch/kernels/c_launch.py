@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -41,7 +42,7 @@ launcher."""
 MOST_SCRATCH = 2
 """Pointers to scratch memory that Triton adds behind a kernel's own parameters; how many depends on its version."""
 
-ONLY_WITHOUT = {
+ONLY_WITHOUT: Mapping[str, tuple[Any, str]] = {
     "num_ctas": (1, "it runs in clusters"),
     "launch_cooperative_grid": (False, "its grid is cooperative"),
     "launch_pdl": (False, "it is launched programmatically"),

@@ -38,13 +38,15 @@ class KeySchema:
         grid: Callable[..., Any] | tuple[int, ...] | None,
     ) -> None:
         self.keys: Specializer | None = None
-        self.reads = Reads()
-        self.parameters, self.refusal = _parameters(wrapped.kernel)
-        self.names = tuple(parameter.name for parameter in self.parameters)
+        self.reads: Reads = Reads()
+        parameters, refusal = _parameters(wrapped.kernel)
+        self.parameters: tuple[Parameter, ...] = parameters
+        self.refusal: str | None = refusal
+        self.names: tuple[str, ...] = tuple(parameter.name for parameter in self.parameters)
         self._wrapped = wrapped
         self._dims = dims
         below = wrapped.tuning.configs if wrapped.tuning is not None else ()
-        self.declared = configs if configs is not None else below
+        self.declared: Sequence[Any] | Callable[..., Sequence[Any]] = configs if configs is not None else below
         self._grid = grid
         self._configs: dict[int, tuple[Any, ...]] = {}
         self._adopted: dict[int, tuple[Any, ...]] = {}

@@ -150,7 +150,7 @@ class Direct(Run):
         launcher: Any = None,
     ) -> None:
         super().__init__(resolved)
-        self.launcher = launcher
+        self.launcher: Any = launcher
         self._launch = launch
         self._stream_of = stream_of
         self._device = device

@@ -69,7 +69,7 @@ _tracing = find("torch._C._get_tracing_state")
 saved_tensor_hooks: Callable[[bool], Any] = find("torch._C._autograd._top_saved_tensors_default_hooks")
 _grad_mode = torch.is_grad_enabled
 _inference_mode = torch.is_inference_mode_enabled
-any_autocast = find("torch._C._is_any_autocast_enabled")
+any_autocast: Any = find("torch._C._is_any_autocast_enabled")
 _deterministic = find("torch._C._get_deterministic_algorithms")
 _default_dtype = torch.get_default_dtype
 # Backend by backend: the older question for one word raises where `torch.backends.*.fp32_precision` has been set.

@@ -249,8 +249,10 @@ class StreamSampler:
         stream: Callable[[], Any] = torch.cuda.current_stream,
         event: Callable[[], Any] = lambda: torch.cuda.Event(enable_timing=True),
     ) -> None:
-        self.shares, self.clock_ns = shares, clock_ns
-        self.stream, self.event = stream, event
+        self.shares: Shares = shares
+        self.clock_ns: Clock = clock_ns
+        self.stream: Callable[[], Any] = stream
+        self.event: Callable[[], Any] = event
         self._pool: list[Any] = []
         self._pending: deque[_Pending] = deque(maxlen=KEPT)
         self._last: tuple[int, float] | None = None

@@ -198,6 +198,6 @@ def _leave() -> None:
     agreement._left = handle
 
 
-agreement = Agreement()
+agreement: Agreement = Agreement()
 """That of this process."""
 os.register_at_fork(after_in_child=_leave)

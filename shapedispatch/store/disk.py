@@ -27,7 +27,7 @@ except ImportError:  # a Python built without SQLite
 __all__ = ["Disk"]
 
 T = TypeVar("T")
-Form: TypeAlias = "Files | Database"
+_Form: TypeAlias = "Files | Database"
 
 MEMORY_LIMIT = 4096
 _TROUBLE_LIMIT = 16
@@ -45,7 +45,7 @@ class Disk:
         self.readonly = readonly
         self.trouble: tuple[str, ...] = ()
         self._lock = threading.RLock()
-        self._open: list[Form] = []  # the form that is open, or nothing; shared with the finalizer
+        self._open: list[_Form] = []  # the form that is open, or nothing; shared with the finalizer
         self._usable = True
         self._writable = not readonly
         self._memory: dict[str, Row] = {}
@@ -73,7 +73,7 @@ class Disk:
         ``drop`` names a row to remove at the same time.
         """
 
-        def store(form: Form) -> Row | None:
+        def store(form: _Form) -> Row | None:
             def keep(body: object) -> bool:
                 there = _decoded(body, row.identity)
                 if there is None:
@@ -117,7 +117,7 @@ class Disk:
     def wipe(self) -> None:
         """Remove everything that stores left in the folder, and forget what is in memory."""
 
-        def remove_files(form: Form) -> None:
+        def remove_files(form: _Form) -> None:
             form.close()
             form.wipe(form.folder)
 
@@ -136,21 +136,21 @@ class Disk:
         with self._lock:
             _close_all(self._open)
 
-    def _sound(self, form: Form, identity: str) -> Row | None:
+    def _sound(self, form: _Form, identity: str) -> Row | None:
         body = form.read(identity)
         row = None if body is None else _decoded(body, identity)
         if body is not None and row is None:
             self._refuse(form, identity)
         return row
 
-    def _refuse(self, form: Form, identity: str) -> None:
+    def _refuse(self, form: _Form, identity: str) -> None:
         if self._writable:
             form.refuse(identity)
         self._note(f"a damaged row in {self.path} was refused")
 
     # --- silence -------------------------------------------------------------------------------------------------
 
-    def _attempt(self, work: Callable[[Form], T], nothing: T, *, writes: bool = False, again: bool = True) -> T:
+    def _attempt(self, work: Callable[[_Form], T], nothing: T, *, writes: bool = False, again: bool = True) -> T:
         """What ``work`` returns, or ``nothing`` when the disk cannot do it."""
         try:
             with self._lock:
@@ -158,7 +158,7 @@ class Disk:
         finally:
             self._tell()
 
-    def _attempts(self, work: Callable[[Form], T], nothing: T, writes: bool, again: bool) -> T:
+    def _attempts(self, work: Callable[[_Form], T], nothing: T, writes: bool, again: bool) -> T:
         for _ in range(_TRIES):
             if not self._usable or (writes and not self._writable):
                 return nothing
@@ -177,7 +177,7 @@ class Disk:
         self._stop("what is stored there keeps being damaged or removed")
         return nothing
 
-    def _opened(self) -> Form | None:
+    def _opened(self) -> _Form | None:
         """The form that is open, opened if need be; None where there is nothing to read yet."""
         if self._open and self._open[0].is_gone():
             self.close()
@@ -265,7 +265,7 @@ def _form_of(folder: Folder) -> type[Files] | type[Database]:
     return Files if Database is None or on_network(folder.path) else Database
 
 
-def _open_form(path: Path, *, readonly: bool) -> Form:
+def _open_form(path: Path, *, readonly: bool) -> _Form:
     folder = Folder.open(path, create=not readonly)
     try:
         return _form_of(folder)(folder, readonly=readonly)
@@ -279,7 +279,7 @@ def _set_aside(path: Path, name: str) -> tuple[str, list[object]]:
         return _form_of(folder).set_aside(folder, name)
 
 
-def _close_all(forms: list[Form]) -> None:
+def _close_all(forms: list[_Form]) -> None:
     while forms:
         form = forms.pop()
         for what in (form, form.folder):

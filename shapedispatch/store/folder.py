@@ -30,7 +30,7 @@ class Refused(OSError):
 
     def __init__(self, reasons: Sequence[str]) -> None:
         super().__init__("; ".join(reasons))
-        self.reasons = tuple(reasons)
+        self.reasons: tuple[str, ...] = tuple(reasons)
 
 
 class Damaged(Exception):

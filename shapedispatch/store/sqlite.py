@@ -91,7 +91,7 @@ class Database:
     def __init__(self, folder: Folder, *, readonly: bool) -> None:
         self.folder = folder
         self.readonly = readonly
-        self.name = ""
+        self.name: str = ""
         self._connection: sqlite3.Connection | None = None
         self._inode: tuple[int, int] | None = None
         try:

@@ -346,7 +346,7 @@ def test_what_another_thread_compiles_meanwhile_is_not_taken_for_ours(monkeypatc
     """The user's own torch.compile in another thread leaves its guards out of the build being made."""
     maker = instance_guards.CheckFunctionManager
     monkeypatch.setattr(maker, "build_guards", lambda self: ("builder", threading.current_thread().name))
-    compilation, session = types.SimpleNamespace(_weakrefs={}), tracer.Session(lambda: None, (), {}, effects_only)
+    compilation, session = types.SimpleNamespace(_weakrefs={}), tracer._Session(lambda: None, (), {}, effects_only)
     with session.active():
         theirs = threading.Thread(target=lambda: maker.build_guards(compilation))
         theirs.start()

@@ -62,11 +62,11 @@ class Shadow(TorchDispatchMode):
         self._stop, self._room = stop, room
         self._memories: dict[int, _Memory] = {}
         self._bytes = self._count = 0
-        self.given_up = ""
+        self.given_up: str = ""
         """Why nothing is doubled any more."""
         self.kept: set[int] = set()
         """The inputs whose values reach an index, a size or a check of values."""
-        self.digits = 53
+        self.digits: int = 53
         """Of the coarsest arithmetic that was met."""
 
     def watch(self, inputs: Sequence[Any]) -> None:

@@ -81,7 +81,7 @@ def trace(
 
     def once() -> Trace:
         # In a context of its own: each setting that is changed for a while leaves a variable there for good.
-        session = Session(fn, args, kwargs, compile_graph)
+        session = _Session(fn, args, kwargs, compile_graph)
         return contextvars.copy_context().run(session.trace, tag, number_inputs)
 
     for _ in range(TRIES - 1):
@@ -94,7 +94,7 @@ TRIES = 3
 """For code that another thread replaces meanwhile."""
 
 
-class Session:
+class _Session:
     """One trace of one call: while Dynamo runs, its backend and its filter of guards; asked afterwards what came of it.
 
     ``thread`` is the one that traces: another may compile something of the user's own meanwhile.
@@ -104,12 +104,12 @@ class Session:
         self, fn: types.FunctionType, args: tuple[Any, ...], kwargs: Mapping[str, Any], compile_graph: GraphCompiler
     ) -> None:
         self.fn, self.args, self.kwargs, self.compile_graph = fn, args, kwargs, compile_graph
-        self.scope = frame_locals(fn, args, kwargs)
-        self.arguments = {name: self.scope[name] for name in argument_names(fn) if name in self.scope}
-        self.thread = threading.get_ident()
+        self.scope: dict[str, Any] = frame_locals(fn, args, kwargs)
+        self.arguments: dict[str, Any] = {name: self.scope[name] for name in argument_names(fn) if name in self.scope}
+        self.thread: int = threading.get_ident()
         self.made: list[bool] = []
         self.managers: list[Any] = []
-        self.found = TracedObjects()
+        self.found: TracedObjects = TracedObjects()
         self.unsupported: list[str] = []
         self.unguarded: list[str] = []
         self.asked: list[Callable[[], Any]] = []
@@ -206,7 +206,7 @@ class Session:
     def active(self) -> Iterator[None]:
         """Have Dynamo's hooks ask this session."""
         global _session
-        self.filter = GuardFilter(self.arguments, receiver_of(self.fn))
+        self.filter: GuardFilter = GuardFilter(self.arguments, receiver_of(self.fn))
         try:
             _session = self
             with (
@@ -279,7 +279,7 @@ class Session:
         return verdict is Verdict.CHECK
 
 
-_session: Session | None = None
+_session: _Session | None = None
 """The one that traces, under the lock that building holds."""
 
 

@@ -310,7 +310,7 @@ def keys_guarded(tracing: Callable[[], bool]) -> Iterator[None]:
 
 # ------------------------------------------------------------------------------------------ classes that no guard sees
 
-CLASSES_ARE_WATCHED = TorchVersion(torch.__version__) >= TorchVersion("2.13")
+CLASSES_ARE_WATCHED: bool = TorchVersion(torch.__version__) >= TorchVersion("2.13")
 _CONSTANTS = (int, float, complex, bool, str, bytes, type(None))
 
 
@@ -343,12 +343,12 @@ def _is_value(name: str, held: Any) -> bool:
 Ask: TypeAlias = Callable[[], Any]
 
 _ATTENTION = tuple(
-    ask
+    _ask
     for name in (
         "flash_sdp_enabled", "mem_efficient_sdp_enabled", "math_sdp_enabled", "cudnn_sdp_enabled",
         "overrideable_sdp_enabled", "fa3_sdp_enabled", "sdp_priority_order", "math_sdp_allow_fp16_bf16_reduction",
     )
-    if (ask := getattr(torch._C, f"_get_{name}", None)) is not None
+    if (_ask := getattr(torch._C, f"_get_{name}", None)) is not None
 )  # fmt: skip
 
 

@@ -31,7 +31,8 @@ class PlaceGuard:
     """What is read of the object at a place: the same as at first. ``scope`` has the globals as G, the locals as L."""
 
     def __init__(self, what: str, place: str, read: Callable[[Any], Any], scope: dict[str, Any]) -> None:
-        self.what, self.read = what, read
+        self.what: str = what
+        self.read: Callable[[Any], Any] = read
         self._place = compile(place, "<a guard>", "eval")
         self._then = self._now(scope)
 

@@ -49,8 +49,8 @@ class TritonLauncher:
     __slots__ = ("_function", "_packed", "_run", "captured", "compiled")
 
     def __init__(self, compiled: Any) -> None:
-        self.compiled = compiled
-        self.captured = False
+        self.compiled: Any = compiled
+        self.captured: bool = False
         self._run = compiled.run  # loads the module
         self._function = compiled.function
         self._packed = compiled.packed_metadata

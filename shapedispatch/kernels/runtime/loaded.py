@@ -16,7 +16,7 @@ from .unload import PendingUnload, UnloadQueue
 
 __all__ = ["Build", "Builds", "build_key", "unload_queue"]
 
-unload_queue = UnloadQueue(lambda: capturing(), forget)
+unload_queue: UnloadQueue = UnloadQueue(lambda: capturing(), forget)
 """What all dispatchers of the process let go: a capture in one of them keeps the others waiting, too."""
 
 
@@ -58,7 +58,7 @@ class Builds:
 
     def __init__(self, kernel: Any, names: Sequence[str]) -> None:
         self.kernel = kernel
-        self.names = list(names)
+        self.names: list[str] = list(names)
         self._copies: dict[frozenset[str], Any] = {frozenset(): kernel}
 
     def function(self, static: Collection[str]) -> Any:
