@@ -8,6 +8,7 @@ the winner marked, what one variant for all sizes would have cost, and one ``exp
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import platform
 import time
@@ -191,6 +192,8 @@ def xsa_calls(lengths: Iterable[int], device: str, dtype: torch.dtype) -> dict[i
 
 LIMIT_S = 30.0
 """When the loop ends, counted from the start, if not all is learned before; half of it is the loop's in any case."""
+DECIDED_S = 42.0
+"""Counted from the start, when all that was not timed side by side is left as it was learned."""
 AGAIN_S = 4.0
 """How long they are called once more at the end."""
 LEARNING: Mapping[str, Any] = {"learn": "background", "judge": "online", "earn": 0.02}
@@ -208,9 +211,15 @@ def one_core_left() -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
-def decide(show: Show) -> dict[int, Choice]:
-    """Every variant that there is, timed side by side at every size; what is chosen."""
-    return {size: show.dispatcher.tune(*call) for size, call in show.calls.items()}
+def decide(show: Show, until_s: float = math.inf) -> dict[int, Choice]:
+    """Every variant that there is, timed side by side at every size; what is chosen.
+
+    What would begin after ``until_s``, by `time.perf_counter`, is as it was learned: there may be much to compile.
+    """
+    return {
+        size: (show.dispatcher.tune if time.perf_counter() < until_s else show.dispatcher.explain)(*call)
+        for size, call in show.calls.items()
+    }
 
 
 # Telling it.
@@ -351,7 +360,9 @@ def main() -> tuple[list[Show], list[dict[int, Choice]]]:
             left_s = max(LIMIT_S - (time.perf_counter() - start), LIMIT_S / 2)
             watch(Loop(places_of(shown), left_s, finish=finish), console)
         console.print("\n[bold]Every version, timed side by side[/bold]\n", highlight=False)
-        found = [decide(show) for show in shown]
+        found = [decide(show, start + DECIDED_S) for show in shown]
+        if time.perf_counter() > start + DECIDED_S:
+            console.print(SHORT, highlight=False)
         tell(shown, found, console)
         tell_explain(shown[0], console)
         tell_again(shown, console, finish)
@@ -362,6 +373,9 @@ def main() -> tuple[list[Show], list[dict[int, Choice]]]:
 _LOOP = (
     "Functions are called at random shapes. At first each runs as it was written; other processes compile,\n"
     "and the calls themselves show which version is fastest. One call of each function waits for its trace."
+)
+SHORT = (
+    "Time is short here: the sizes that were left are shown as they were learned, and not all has competed at each.\n"
 )
 INTRODUCTION = {
     "cuda": _LOOP,

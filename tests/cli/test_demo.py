@@ -125,6 +125,14 @@ def test_it_decides_at_every_size(tiny: list[demo.Show]) -> None:
     assert all({"plain", "library"} == {timing.variant for timing in one.timings} for one in found.values())
 
 
+def test_what_is_late_is_shown_as_it_was_learned(tiny: list[demo.Show]) -> None:
+    """A demo ends within a minute, on a slow machine, too."""
+    with torch.no_grad():
+        found = demo.decide(tiny[0], until_s=0.0)
+    assert [one.origin for one in found.values()] == ["unseen"] * len(tiny[0].calls)
+    assert tiny[0].dispatcher.cache_info().timings == 0
+
+
 def test_the_loop_at_the_end_is_all_hits(tiny: list[demo.Show], monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is missed, built or timed again."""
     monkeypatch.setattr(demo, "AGAIN_S", 0.1)
