@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
-from .background.orders import Order
+from .background.account import Later
 from .errors import in_a_line
 from .hit.call import Signer
 from .hit.table import Entry, Table
@@ -26,7 +26,6 @@ __all__ = [
     "Call",
     "Candidate",
     "Effects",
-    "Later",
     "Observed",
     "Offer",
     "OfferBuilder",
@@ -185,34 +184,6 @@ class TunedConfigs(Protocol):
 
     def keep(self, of: Key, hint: str, choice: Choice, configs: Sequence[str], instead: bool) -> tuple[str, ...]:
         """Keep what a search has found; returns what stands: another process's if it was first, and not ``instead``."""
-
-
-_T = TypeVar("_T")
-
-
-class Later(Protocol):
-    """For builds that nobody waits for: what may be ordered now, and how far that is."""
-
-    def worth_exact(self) -> bool:
-        """Whether enough time was spent at this very key for a build of its own."""
-
-    def trace(self, make: Callable[[], _T]) -> _T | None:
-        """What ``make`` makes of the call by tracing it; None where no build is worth its time now."""
-
-    def begin(self, make: Callable[[], _T]) -> _T | None:
-        """What ``make`` orders; None where nothing, or nothing more, is worth its time now."""
-
-    def order(self, variant: str, job: bytes, keep: bool) -> Order:
-        """Have it compiled; with ``keep`` it is over at once where an earlier process has kept what comes of it."""
-
-    def order_anew(self, order: Order) -> None:
-        """Have compiled what was kept, and is of no use."""
-
-    def waits_for(self, order: Order) -> str:
-        """How far it is, for a person."""
-
-    def goes_on(self) -> bool:
-        """Whether something is ordered, or may be yet: what is chosen now may be chosen again."""
 
 
 class Verdicts(Protocol):

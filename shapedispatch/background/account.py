@@ -13,7 +13,7 @@ from typing import Protocol, TypeVar
 
 from .orders import Order, Orders
 
-__all__ = ["Account", "Allowance", "KeptAnswers"]
+__all__ = ["Account", "Allowance", "KeptAnswers", "Later"]
 
 _T = TypeVar("_T")
 
@@ -44,6 +44,34 @@ class Account:
         self.news += 1
 
 
+class Later(Protocol):
+    """For builds that nobody waits for: what may be ordered now, and how far that is."""
+
+    def worth_exact(self) -> bool:
+        """Whether enough time was spent at this very key for a build of its own."""
+
+    def trace(self, make: Callable[[], _T]) -> _T | None:
+        """What ``make`` makes of the call by tracing it; None where no build is worth its time now."""
+
+    def once(self, make: Callable[[], _T]) -> _T:
+        """What ``make`` makes of what was built; it takes time once, however often calls are looked at."""
+
+    def begin(self, make: Callable[[], _T]) -> _T | None:
+        """What ``make`` orders; None where nothing, or nothing more, is worth its time now."""
+
+    def order(self, variant: str, job: bytes, keep: bool) -> Order:
+        """Have it compiled; with ``keep`` it is over at once where an earlier process has kept what comes of it."""
+
+    def order_anew(self, order: Order) -> None:
+        """Have compiled what was kept, and is of no use."""
+
+    def waits_for(self, order: Order) -> str:
+        """How far it is, for a person."""
+
+    def goes_on(self) -> bool:
+        """Whether something is ordered, or may be yet: what is chosen now may be chosen again."""
+
+
 class KeptAnswers(Protocol):
     """What earlier processes have had built, and what is done so that later ones find what this one has built."""
 
@@ -62,7 +90,7 @@ class KeptAnswers(Protocol):
 
 @dataclass(slots=True)
 class Allowance:
-    """What one look at a call may order, as `backend.Later`: at most one build, if that is worth it."""
+    """What one look at a call may order, as `Later`: at most one build, if that is worth it."""
 
     owner: str
     orders: Orders
@@ -77,15 +105,17 @@ class Allowance:
     exact_short: bool = False
     took_s: float = 0.0
     """How long the caller has waited for traces."""
+    once_s: float = 0.0
+    """How long for what else takes time once."""
     waits: list[str] = field(default_factory=list)
 
     def worth_exact(self) -> bool:
-        """See `backend.Later`."""
+        """See `Later`."""
         self.exact_short |= not self.exact
         return self.exact
 
     def trace(self, make: Callable[[], _T]) -> _T | None:
-        """See `backend.Later`."""
+        """See `Later`."""
         if not self.may_begin:
             self.short = True
             return None
@@ -95,8 +125,16 @@ class Allowance:
         finally:
             self.took_s += time.perf_counter() - began_s
 
+    def once(self, make: Callable[[], _T]) -> _T:
+        """See `Later`."""
+        began_s = time.perf_counter()
+        try:
+            return make()
+        finally:
+            self.once_s += time.perf_counter() - began_s
+
     def begin(self, make: Callable[[], _T]) -> _T | None:
-        """See `backend.Later`."""
+        """See `Later`."""
         try:
             return self.trace(make)
         finally:
@@ -106,7 +144,7 @@ class Allowance:
                 self.account.traced(self.orders.costs.build_s() * self.earn)
 
     def order(self, variant: str, job: bytes, keep: bool) -> Order:
-        """See `backend.Later`."""
+        """See `Later`."""
         account = self.account
         order = Order(self.owner, variant, job, lambda: account.spent_s, account.landed)
         if keep and self.kept is not None:
@@ -118,7 +156,7 @@ class Allowance:
         return order
 
     def order_anew(self, order: Order) -> None:
-        """See `backend.Later`."""
+        """See `Later`."""
         order.answer, order.kept = None, False
         if self.kept is not None:
             self.kept.drop(order.job)
@@ -130,10 +168,10 @@ class Allowance:
             self.kept.tell()
 
     def goes_on(self) -> bool:
-        """See `backend.Later`."""
+        """See `Later`."""
         return self.short or self.exact_short or bool(self.waits)
 
     def waits_for(self, order: Order) -> str:
-        """See `backend.Later`."""
+        """See `Later`."""
         self.waits.append(order.variant)
         return f"it is {order.progress()}"

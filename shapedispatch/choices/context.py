@@ -17,7 +17,8 @@ from ..autotune.choose import Objective, Rules
 from ..autotune.measure import HostTimer, Timer, free_memory
 from ..autotune.trial import Trial
 from ..autotune.worker import Isolation, Worker, address
-from ..backend import Backend, Candidate, Later, Offer, OfferRequest, TrialRequest
+from ..backend import Backend, Candidate, Offer, OfferRequest, TrialRequest
+from ..background.account import Later
 from ..background.orders import Orders
 from ..errors import render_call
 from ..hit.fast_path import FastPath

@@ -204,7 +204,8 @@ def decide_again(waiting: Waiting, args: tuple[Any, ...], kwargs: Mapping[str, A
     account.short, account.waits = allowance.short, bool(allowance.waits)
     waiting.forced = waiting.forced and allowance.short
     if allowance.may_begin == may_begin:
-        core.orders().costs.note(offer_s=time.perf_counter() - began_s - allowance.took_s)
+        took_s = time.perf_counter() - began_s - allowance.took_s - allowance.once_s
+        core.orders().costs.note(offer_s=took_s)
     before = next((one for one in core.table.peek(waiting.key) if one.learner is waiting), None)
     if before is not None:
         core.table.replace(waiting.key, before, None)

@@ -8,6 +8,7 @@ share whose globals are the same dict: generated code and guards read names from
 from __future__ import annotations
 
 import contextlib
+import functools
 import time
 import types
 import weakref
@@ -16,7 +17,8 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from ..backend import Effects, Later, OfferRequest
+from ..backend import Effects, OfferRequest
+from ..background.account import Later
 from ..errors import as_written, in_a_line
 from ..hit.table import MOST_REPLACEMENTS, Table
 from ..keys.signature import call_of
@@ -132,7 +134,7 @@ class Builder:
             remote = memory.facts.ordered[slot] = found
         if not remote.order.over:
             return NoBuild(later.waits_for(remote.order), transient=True)
-        build = remote.landed()
+        build = later.once(remote.landed)
         if isinstance(build, NoBuild) and build.transient:  # what an earlier process has kept is of no use
             later.order_anew(remote.order)
             return NoBuild(f"{build.reason}; {later.waits_for(remote.order)}", transient=True)
@@ -192,7 +194,8 @@ class Builder:
         if code.verdict is None and (check := code.check) is not None and request.room is not None:
             stored = request.verdicts.look_up(build.identity()) if request.verdicts is not None else None
             known = Verdict(*stored) if stored is not None else check.known
-            code.verdict = known or _judged(build, call, check, request.room())
+            judged = functools.partial(_judged, build, call, check, request.room())
+            code.verdict = known or (judged() if request.later is None else request.later.once(judged))
             code.check = None
             if request.verdicts is not None and known is None and not code.verdict.unjudged:
                 request.verdicts.keep(build.identity(), code.verdict.wrong, code.verdict.digits)

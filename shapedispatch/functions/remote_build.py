@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..backend import Later
+from ..background.account import Later
 from ..background.orders import Order
 from ..errors import in_a_line
 from ..hit.table import Table

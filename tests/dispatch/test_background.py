@@ -349,6 +349,28 @@ def test_what_a_trace_takes_is_no_part_of_what_a_look_takes(
     assert f.core.orders().costs.offer_s < 100.0
 
 
+def test_what_a_load_takes_is_no_part_of_what_a_look_takes(
+    here: BuiltHere, earned: Callable[[], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A build is loaded once, and its numbers are looked at once: the next look has neither to do."""
+    f, once, clock, late = earned(), Allowance.once, time.perf_counter, [0.0]
+
+    def slow(self: Allowance, make: Callable[[], Any]) -> Any:
+        def made() -> Any:
+            late[0] += 1000.0
+            return make()
+
+        return once(self, made)
+
+    monkeypatch.setattr(Allowance, "once", slow)
+    monkeypatch.setattr(time, "perf_counter", lambda: clock() + late[0])
+    f(X[:6])
+    while not late[0]:
+        waiting_at(f, X[:6]).spent_s += 1e3
+        f(X[:6])
+    assert f.core.orders().costs.offer_s < 100.0
+
+
 def test_other_keys_are_not_looked_at_while_builds_are_awaited(here: BuiltHere, earned: Callable[[], Any]) -> None:
     """There is nothing to see; when something has been built there is."""
     f, here.paused = earned(), True
