@@ -8,6 +8,8 @@ path was taken, Python or C, stands in the result: SHAPEDISPATCH_HOTPATH=false t
 
 Most calls are of functions under builds that know nothing but the key (`tests/fuzzing.py`); of a hundred one is of a
 module that changes between calls, and two of builds that were compiled (`tests/fuzzing_modules.py`).
+With `--background` all are of functions and modules for which other processes build meanwhile, and how many builds they
+have made is told.
 """
 
 from __future__ import annotations
@@ -45,6 +47,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     ran_on = banner(chosen.device)
     calls = chosen.calls or (SMALL_CALLS if chosen.small else CALLS)
     found: dict[str, Any] = {"seed": chosen.seed, "asked": calls, **dict.fromkeys(COUNTED, 0), "notes": []}
+    if chosen.background:
+        os.environ.update(SHAPEDISPATCH_LEARN="background", SHAPEDISPATCH_EARN="0")
     started, until = time.monotonic(), time.time() + chosen.seconds
     with ThreadPoolExecutor(chosen.jobs) as pool:
         running = [pool.submit(in_a_process, *one, until, chosen.device) for one in slices(calls, chosen)]
@@ -53,7 +57,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             found["calls_per_second"] = round(found["calls"] / max(found["seconds"], 0.1))
             CONSOLE.print(", ".join(f"{found[name]} {name.replace('_', ' ')}" for name in COUNTED), highlight=False)
             CONSOLE.print(f"{found['seconds']} s, {found['calls_per_second']} calls a second", highlight=False)
-            write(__file__, found, ran_on, chosen, part=slug(f"{found.get('road', 'no')} road"))
+            part = "in the background" if chosen.background else f"{found.get('road', 'no')} road"
+            write(__file__, found, ran_on, chosen, part=slug(part))
     return int(any(found[name] for name in BAD))
 
 
@@ -63,6 +68,7 @@ def own_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--jobs", type=int, default=1, help="how many processes at a time")
     parser.add_argument("--seconds", type=float, default=math.inf, help="begin nothing after so long")
+    parser.add_argument("--background", action="store_true", help="learn in the background, with real processes")
     parser.add_argument("--slice", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--until", type=float, default=math.inf, help=argparse.SUPPRESS)
 
@@ -82,17 +88,26 @@ def run_slice(calls: int, seed: int, until: float) -> dict[str, Any]:
     """Fuzz in this process; what it found."""
     import torch
 
-    from shapedispatch import __version__
-    from shapedispatch.hit import native
     from tests.fuzzing import fuzz
-    from tests.fuzzing_modules import fuzz_builds, fuzz_modules
+    from tests.fuzzing_modules import fuzz_background, fuzz_builds, fuzz_modules
 
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     built, of_modules = int(calls * BUILDS), int(calls * MODULES)
+    if os.environ.get("SHAPEDISPATCH_LEARN") == "background":
+        tally, landed = fuzz_background(calls, seed, until)
+        return {"landed": landed, **told([tally], seed)}
     tallies = [fuzz(calls - built - of_modules, seed, batch=min(4000, max(100, calls // 20)), states=4, until=until)]
     if built >= 100 and time.time() < until:
         tallies += [fuzz_modules(of_modules, seed, until=until), fuzz_builds(built, seed)]
+    return told(tallies, seed)
+
+
+def told(tallies: Sequence[Any], seed: int) -> dict[str, Any]:
+    """What these have found."""
+    from shapedispatch import __version__
+    from shapedispatch.hit import native
+
     notes = [note for tally in tallies for note in tally.mismatches[:10]]
     sums = {name: sum(getattr(tally, name) for tally in tallies) for name in ("calls", "hits", "misses", "bypasses")}
     return {
@@ -126,6 +141,8 @@ def in_a_process(calls: int, seed: int, until: float, device: str) -> dict[str, 
 def added(found: Mapping[str, Any], one: Mapping[str, Any]) -> dict[str, Any]:
     """What was found so far, and one slice more."""
     sums = {name: found[name] + one.get(name, 0) for name in COUNTED}
+    if "landed" in one:
+        sums["landed"] = found.get("landed", 0) + one["landed"]
     said = {name: one[name] for name in ("road", "shapedispatch") if name in one}
     # No failure in n trials: the rate is below 3/n with 95 % confidence.
     bound = 3 / sums["calls"] if sums["calls"] and not any(sums[name] for name in BAD) else None

@@ -15,12 +15,25 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from shapedispatch import Variant, shapedispatch
+from shapedispatch import Variant, shapedispatch, wait
 from tests import fuzzing
-from tests.fuzzing import DEFAULTS, FUNCTIONS, Tally, fuzz_built, last_wins, make_tensor, unlike, within
+from tests.fuzzing import (
+    DEFAULTS,
+    FUNCTIONS,
+    Simple,
+    Tally,
+    compare,
+    fuzz_built,
+    last_wins,
+    make_tensor,
+    unlike,
+    within,
+)
 
 BUILT = ("same_or_not", "write_then_read", "in_place", "transposed", "scale", "noisy", "configured", "made", "layers")
 """The functions that builds are compiled of."""
+WAITS = 0.004
+"""How often it is waited for what other processes build."""
 
 
 class Fuzzed(nn.Module):
@@ -239,6 +252,40 @@ def fuzz_builds(calls: int, seed: int) -> Tally:
     tally.mismatches += found.mismatches
     tally.count(dispatcher)
     return tally
+
+
+def fuzz_background(calls: int, seed: int, until: float = math.inf) -> tuple[Tally, int]:
+    """Functions and modules in turn while other processes build for them; and how many builds these have made.
+
+    Builds land at any moment, between any two calls; now and then all that is ordered is waited for.
+    """
+    from shapedispatch.background import orders
+
+    rng, tally = random.Random(seed), Tally()
+    learned = [
+        (FUNCTIONS[name], shapedispatch(FUNCTIONS[name].fn, exact=rng.random() < 0.5, store=False)) for name in BUILT
+    ]
+    pools = {function: [rng.getrandbits(32) for _ in range(3)] for function, _ in learned}
+    twins = [(Twins(kind, rng, {"exact": True}), rng.getrandbits(32)) for kind in MODULES]
+    while tally.calls < calls and time.time() < until:
+        if rng.random() < 0.75:
+            function, dispatcher = rng.choice(learned)
+            state = {**DEFAULTS, "grad": rng.random() < 0.6}
+            for _ in range(rng.randrange(5, 80)):
+                call = Simple(function, rng.choice(pools[function]), state)
+                compare(dispatcher, call, rng.getrandbits(16), tally, exact=False)
+        else:
+            both, spec = rng.choice(twins)
+            if rng.random() < 0.2:
+                rng.choice((both.train, both.attribute, both.freeze, both.write))()
+            state = rng.choice(STATES[:2])
+            for _ in range(rng.randrange(5, 60)):
+                both.compare(spec, state, tally)
+        if rng.random() < WAITS:
+            wait(timeout=10)
+    for dispatcher in [*(one for _, one in learned), *(both.dispatcher for both, _ in twins)]:
+        tally.count(dispatcher)
+    return tally, sum(one.built for one in orders._shared)
 
 
 def _run(
