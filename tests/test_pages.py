@@ -41,7 +41,15 @@ def test_blocks_are_found() -> None:
     assert [block.comment for block in blocks] == ["", NEEDS_A_GPU, pages.NEW_NAMES]
 
 
+@pytest.fixture
+def _as_a_process_starts() -> None:
+    """The same random numbers in each run, and the precision of products that no test has set."""
+    torch.manual_seed(0)
+    torch.backends.cuda.matmul.fp32_precision = torch.backends.mkldnn.matmul.fp32_precision = "none"
+
+
 @pytest.mark.own_store
+@pytest.mark.usefixtures("_as_a_process_starts")
 @pytest.mark.parametrize("page", TYPED, ids=name_of)
 def test_a_page_runs_as_it_is_typed_in(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """From top to bottom, in a folder of its own: files, Python, commands; the demo at tiny sizes."""
