@@ -128,18 +128,21 @@ def _right(
 ) -> tuple[list[Candidate], tuple[Refusal, ...]]:
     """Those that give plain's numbers for this call, and why the others do not.
 
-    With the call's floats in another order, too, unless all that no graph vouches for were right at another size.
+    A build that its graph vouches for is compared once for its class. The others are with the call's floats in another
+    order, too, unless all that no graph vouches for were right at another size.
     """
-    pool = pool_of(ctx, near.sizes)
-    sure = all(
-        one.judged or near.timed(one.name) or (pool is not None and pool.knows(one.name)) for one in candidates[1:]
-    )
+    pool, sound = pool_of(ctx, near.sizes), ctx.core.table.facts.sound
+    known = [one for one in candidates[1:] if one.judged and one.build is not None and sound.get(one.build)]
+    asked = [one for one in candidates if one not in known]
+    sure = all(one.judged or near.timed(one.name) or (pool is not None and pool.knows(one.name)) for one in asked[1:])
     rules = ctx.judging(trial)
-    right, wrong, _ = checked(candidates, trial, replace(rules, permute=rules.permute and not sure), later)
+    right, wrong = list(asked), tuple[Refusal, ...]()
+    if len(asked) > 1:
+        right, wrong, _ = checked(asked, trial, replace(rules, permute=rules.permute and not sure), later)
     for one in right:
         if one.build is not None and not (later or {}).get(one.name):
-            ctx.core.table.facts.sound[one.build] = True
-    return right, wrong
+            sound[one.build] = True
+    return [one for one in candidates if one in known or one in right], wrong
 
 
 def _best(margin: float) -> Callable[[Sequence[Timing]], Timing | None]:

@@ -73,15 +73,15 @@ def _together(ctx: MissContext, sizes: Mapping[str, int]) -> Entry | None:
     pool = pool_of(ctx, sizes)
     if pool is None or len(pool.alone) < ALONE or ctx.key in pool.alone:
         return None
-    favourite, over, version = pool.favourite, pool.over, pool.version
-    found = taken_over(ctx, pool.entries.get(favourite or ""), Choice(favourite or "", "nearest", notes=(TOGETHER,)))
-    if over and found is not None:
-        return found
+    version, over, favourite = pool.version, pool.over, pool.favourite or ""
     if not over:
         if pool.affords():
             return None
         if giver := _giver(ctx, pool):
             return giver
+    found = taken_over(ctx, pool.entries.get(favourite), Choice(favourite, "nearest", notes=(TOGETHER,)))
+    if over and found is not None:
+        return found
     if found is None or found.run is None:
         found = Entry(ctx.core.backend.plain, None, Choice("plain", "nearest", notes=(TOGETHER,)), any_state=True)
     following = Following(ctx.core, ctx.key, pool, found.run or ctx.core.backend.plain, version)

@@ -12,7 +12,10 @@ import torch
 from torch import Tensor
 
 from shapedispatch import Store, Variant, shapedispatch
+from shapedispatch.choices import learning
 from shapedispatch.choices import pool as room
+from shapedispatch.functions.builder import Builder
+from shapedispatch.functions.compile.graph_check import Verdict
 from shapedispatch.online import real_calls
 from shapedispatch.online.real_calls import Figures, HostSampler
 
@@ -169,6 +172,39 @@ def test_a_supplied_variant_is_compared_at_every_key(us: dict[str, float]) -> No
         assert torch.equal(f(rows(100)), waves(rows(100)))
 
 
+def test_a_build_is_compared_once_a_class(us: dict[str, float], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its graph vouches for its numbers; what nothing vouches for is compared at every key."""
+    asked: list[list[str]] = []
+    checked = learning.checked
+
+    def noting(candidates: Any, *given: Any) -> Any:
+        asked.append([one.name for one in candidates])
+        return checked(candidates, *given)
+
+    monkeypatch.setattr(learning, "checked", noting)
+    us.update({"plain": 1.0, "hint[M=64]": 0.5, "other": 1.1})  # so little that a few samples may be afforded
+    f = dispatched()
+    learn(f, 80, 300)
+    assert asked == [["plain", "hint[M=64]"]]
+    asked.clear()
+    f = dispatched(variants=[Variant(waves, name="other")])
+    learn(f, 80, 300)
+    assert asked == [["plain", "hint[M=64]", "other"], ["plain", "other"]]
+
+
+def test_a_build_that_no_graph_vouches_for_is_compared_at_every_key(
+    us: dict[str, float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it gives at one size says little of another."""
+    asked: list[int] = []
+    checked = learning.checked
+    monkeypatch.setattr(learning, "checked", lambda *given: (asked.append(1), checked(*given))[1])
+    monkeypatch.setattr(Builder, "verdict", lambda *_: Verdict(unjudged="nobody has looked"))
+    us.update({"plain": 1.0, "hint[M=64]": 0.5})
+    learn(dispatched(), 80, 300)
+    assert asked == [1, 1]
+
+
 # Keys of few calls.
 
 
@@ -293,4 +329,3 @@ def test_threads_find_it_together(us: dict[str, float], no_room: None) -> None:
     for thread in threads:
         thread.join()
     assert wrong == []
-    assert f.core.table.bypasses_by_reason.keys() <= {"another thread is deciding"}
