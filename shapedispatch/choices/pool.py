@@ -77,7 +77,7 @@ class Pool:
         with self._lock:
             self.check_us = (self.clock_ns() - since_ns) / 1e3
             self._checked_us += self.check_us
-            self.entries = {**entries, **self.entries}
+            self.entries = {**self.entries, **entries}  # the newest: an older one's build may have left
             for name in list(entries)[1:]:
                 self.pairs.add(name)
 
