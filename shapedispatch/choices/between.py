@@ -43,9 +43,10 @@ def _plain(ctx: MissContext, there: Entry, choice: Choice) -> Entry | None:
 
 
 def _build(ctx: MissContext, there: Entry, choice: Choice) -> Entry | None:
-    """A build that is held, and takes these sizes."""
-    build = ctx.core.table.build(there.build) if there.run is not None and there.build is not None else None
-    if build is None or build.run is not there.run or not ctx.core.backend.serves(build, ctx.args, ctx.kwargs):
+    """A build that is held, and takes these sizes; not where each variant is tried in a worker before it runs."""
+    run = there.run  # once: another thread may let the build go
+    build = ctx.core.table.build(there.build) if there.build is not None and not ctx.settings.isolate else None
+    if run is None or build is None or build.run is not run or not ctx.core.backend.serves(build, ctx.args, ctx.kwargs):
         return None
     choice = replace(choice, route=there.choice.route, config=there.choice.config)
-    return Entry(there.run, there.check, choice, there.build, there.retry)
+    return Entry(run, there.check, choice, there.build, there.retry)

@@ -24,7 +24,7 @@ from ..online.real_calls import Figures
 from ..records import Choice, Timing
 from .context import DispatcherParts, MissContext
 
-__all__ = ["ALONE", "TOGETHER", "Following", "Pool", "PooledContest", "instead", "pool_of"]
+__all__ = ["ALONE", "TOGETHER", "Pool", "PooledContest", "RunsFavourite", "instead", "pool_of"]
 
 TOGETHER = "found together with calls of sizes near it"
 ALONE, MOST_ALONE = 2, 256
@@ -72,13 +72,17 @@ class Pool:
         """Whether it may be found out for one more key what is right for it."""
         return self._checked_us <= FREE_US + SHARE * self._spent_us
 
-    def join(self, entries: Mapping[str, Entry], since_ns: int) -> None:
-        """What is right for a key, plain first, was found out since then by the clock: it may give pairs of it."""
+    def spent_on_checks(self, since_ns: int) -> None:
+        """Since then by the clock it was found out what is right for a key."""
         with self._lock:
             self.check_us = (self.clock_ns() - since_ns) / 1e3
             self._checked_us += self.check_us
-            self.entries = {**self.entries, **entries}  # the newest: an older one's build may have left
-            for name in list(entries)[1:]:
+
+    def found_right(self, name: str, entry: Entry) -> None:
+        """A variant is right at a key, where this entry runs it: pairs of it may be given."""
+        with self._lock:
+            self.entries = {**self.entries, name: entry}  # the newest: an older one's build may have left
+            if name != "plain":
                 self.pairs.add(name)
 
     def knows(self, name: str) -> bool:
@@ -134,6 +138,8 @@ class PooledContest:
     """As `online.OnlineContest` for one key of a pool: it gives pairs as long as any are wanted."""
 
     pool: Pool
+    entries: Mapping[str, Entry]
+    """What runs those of the candidates that its pool is to know of, once they are known to be right."""
     contestants: list[Figures]
     """First plain."""
     over: bool = False
@@ -141,6 +147,14 @@ class PooledContest:
     _left: deque[Figures] = field(default_factory=deque)
     """Of the pair that is given now, who has not run yet."""
     _wanted: Figures | None = None
+
+    def __post_init__(self) -> None:
+        for one in self.contestants:
+            self._known_right(one)
+
+    def _known_right(self, contestant: Figures) -> None:
+        if contestant.name in self.entries:
+            self.pool.found_right(contestant.name, self.entries[contestant.name])
 
     def next_sample(self) -> Figures | None:
         """Whose sample the next call is."""
@@ -192,6 +206,7 @@ class PooledContest:
     def admit(self, contestant: Figures, place: int) -> None:
         """See `OnlineContest.admit`."""
         self.contestants.insert(place, contestant)
+        self._known_right(contestant)
 
     def failed(self, contestant: Figures) -> None:
         """See `OnlineContest.failed`."""
@@ -207,7 +222,7 @@ class PooledContest:
 
 
 @dataclass(slots=True, eq=False)
-class Following:
+class RunsFavourite:
     """What a key runs that gives no pairs: ``run``, until its pool has another favourite or it is called a lot."""
 
     core: DispatcherParts

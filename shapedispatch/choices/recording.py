@@ -15,11 +15,12 @@ from typing import Any
 from ..autotune.choose import checked
 from ..autotune.preserve_state import preserve_state
 from ..backend import Candidate, OfferRequest
-from ..hit.table import Entry
+from ..errors import in_a_line
+from ..hit.table import Entry, Table
 from ..records import Choice, Refusal
 from ..store.switches import Recorder, Switches, read_switches, text_of
 from .context import MissContext
-from .learning import Learning
+from .learner import Learning, all_checks
 from .watch import Watch
 
 __all__ = ["recorded", "replayed"]
@@ -123,11 +124,11 @@ def _following(switches: Sequence[tuple[int, str]], ctx: MissContext) -> Entry:
     )
     before = ctx.core.table.facts.counted.get(ctx.key)  # of an entry whose build has left
     calls = before.calls if before is not None else 0
-    following = Following({one.name: one for one in candidates}, deque(switches), offer.written, calls)
+    following = Following({one.name: one for one in candidates}, deque(switches), offer.written, ctx.core.table, calls)
     ctx.core.table.facts.counted[ctx.key] = following
     choice = Choice(following.now, "pinned", refusals=(*offer.refusals, *refusals), notes=notes)
     builds = tuple(one.build for one in candidates if one.build is not None)
-    return Entry(following, _all_hold(candidates), choice, others=builds, learner=following)
+    return Entry(following, all_checks(candidates), choice, others=builds, learner=following)
 
 
 def _right(
@@ -143,11 +144,6 @@ def _right(
     return right, wrong
 
 
-def _all_hold(candidates: Sequence[Candidate]) -> Callable[[tuple[Any, ...], Mapping[str, Any]], bool] | None:
-    checks = [one.check for one in candidates if one.build is not None and one.check is not None]
-    return (lambda args, kwargs: all(check(args, kwargs) for check in checks)) if checks else None
-
-
 @dataclass(slots=True, eq=False)
 class Following:
     """What runs a key as a record says. ``switches`` are those that are still to come."""
@@ -155,6 +151,7 @@ class Following:
     candidates: Mapping[str, Candidate]
     switches: deque[tuple[int, str]]
     written: Any
+    table: Table
     calls: int = 0
     now: str = "plain"
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -167,10 +164,11 @@ class Following:
         one = self._named()
         try:
             answer = one.run(*args, **kwargs)
-        except Exception:  # the boundary where a build is judged: if plain raises too, that is the answer
+        except Exception as error:  # the boundary where a build is judged; the reason is counted
             if one.build is None or self.written is None or self.written:
                 raise
-            answer = self.candidates["plain"].run(*args, **kwargs)
+            answer = self.candidates["plain"].run(*args, **kwargs)  # if it raises too, that is the answer
+            self.table.count("bypasses", f"a build raised {in_a_line(error)}")
         self._counted()
         return answer
 

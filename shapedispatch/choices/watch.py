@@ -6,14 +6,14 @@ The hits that are samples are few (`hit.turns`), and all others run what was cho
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from operator import attrgetter
 from typing import Any
 
 import torch
 
 from ..backend import Candidate, Offer
+from ..errors import in_a_line
 from ..hit.table import Entry
 from ..keys.key import Key
 from ..online.backward import follow, history
@@ -22,13 +22,9 @@ from ..online.real_calls import Figures, Sampler, sampler
 from ..records import Choice
 from ..settings.resolve import Resolved
 from .context import DispatcherParts, MissContext, capturing
+from .sampling import Sampling, Way
 
-__all__ = ["CALLED", "LAUNCHED", "Watch", "Watching", "Way"]
-
-Way = Callable[[Candidate], Callable[..., Any]]
-CALLED: Way = attrgetter("run")
-LAUNCHED: Way = attrgetter("run.launch")
-"""How a candidate runs: called in normal form, or a kernel's at a hit."""
+__all__ = ["Watch", "Watching"]
 
 SEVERAL = 4
 """How many bursts' samples may come soon while a key has one: others of the dispatcher get some of them."""
@@ -68,7 +64,7 @@ class Watching:
 
 
 @dataclass(slots=True, eq=False)
-class Watch:
+class Watch(Sampling):
     """What runs the hits of one key that are timed again. It holds no call."""
 
     here: Watching
@@ -79,25 +75,15 @@ class Watch:
     sampler: Sampler
     _noting: threading.Lock = field(default_factory=threading.Lock)
 
-    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
-        """Run the call once, as a sample where it may be one."""
-        return self._ran(CALLED, args, kwargs)
-
-    def launch(self, /, *launch: Any) -> Any:
-        """The same for a hit of a kernel."""
-        return self._ran(LAUNCHED, launch, {})
-
-    def _ran(self, way: Way, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        if self._paused() or not self._noting.acquire(blocking=False):
-            return way(self.candidates[self.drift.winner])(*args, **kwargs)
-        try:
-            return self._sampled(self._next(args, kwargs), way, args, kwargs)
-        finally:
-            self._noting.release()
-
-    def _paused(self) -> bool:
+    def _pauses(self) -> bool:
         fixed = self.here.core.frozen or torch.are_deterministic_algorithms_enabled()
         return fixed or capturing(self.here.device)
+
+    def _best(self) -> Candidate:
+        return self.candidates[self.drift.winner]
+
+    def _ran_once(self, way: Way, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        return self._sampled(self._next(args, kwargs), way, args, kwargs)
 
     def _next(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Candidate:
         """Whose sample this call is: the winner's, where the other cannot run it now."""
@@ -111,13 +97,15 @@ class Watch:
         before = history(args, kwargs) if figures.backward is not None else None
         try:
             answer = self.sampler.run(figures, way(one), args, kwargs)
-        except Exception:  # the boundary where a candidate is judged
+        except Exception as error:  # the boundary where a candidate is judged; the reason is counted
             if one.build is None or self.offer.written is None or self.offer.written:  # it may have written something
                 raise
             self.drift.left(one.name)
-            return way(self.offer.candidates[0])(*args, **kwargs)  # if it raises too, that is the answer
+            answer = way(self.offer.candidates[0])(*args, **kwargs)  # if it raises too, that is the answer
+            self.here.core.table.count("bypasses", f"a build raised {in_a_line(error)}")
+            return answer
         if before is not None:
-            follow(answer, before, figures, self.sampler, self._paused)
+            follow(answer, before, figures, self.sampler, self._pauses)
         self._noted(one.name, figures.cost().median_us)
         return answer
 

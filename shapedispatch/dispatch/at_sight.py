@@ -14,7 +14,7 @@ from ..choices.between import as_there, taken_over
 from ..choices.context import DispatcherParts, MissContext, capturing
 from ..choices.learning import pooled
 from ..choices.neighbours import Neighbours
-from ..choices.pool import ALONE, TOGETHER, Following, Pool, pool_of
+from ..choices.pool import ALONE, TOGETHER, Pool, RunsFavourite, pool_of
 from ..hit.table import Entry
 from ..keys.key import Key
 from ..records import Choice
@@ -84,7 +84,7 @@ def _together(ctx: MissContext, sizes: Mapping[str, int]) -> Entry | None:
         return found
     if found is None or found.run is None:
         found = Entry(ctx.core.backend.plain, None, Choice("plain", "nearest", notes=(TOGETHER,)), any_state=True)
-    following = Following(ctx.core, ctx.key, pool, found.run or ctx.core.backend.plain, version)
+    following = RunsFavourite(ctx.core, ctx.key, pool, found.run or ctx.core.backend.plain, version)
     return replace(found, run=following, learner=following, choice=replace(found.choice, origin="learning"))
 
 
@@ -97,7 +97,7 @@ def _giver(ctx: MissContext, pool: Pool) -> Entry | None:
         return None
     candidates = tuple(_candidate(name, entry) for name, entry in known.items())
     written = () if all(entry.retry for name, entry in known.items() if name != "plain") else None
-    return pooled(Offer(candidates, written=written), candidates, ctx, pool)
+    return pooled(Offer(candidates, written=written), candidates, ctx, pool, {})
 
 
 def _candidate(name: str, entry: Entry) -> Candidate:

@@ -137,10 +137,8 @@ class Waiting:
         return self.now if self.now.learner is None else self.now.learner.pinned(self.now.choice)
 
 
-def at_once(core: DispatcherParts, key: Key, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Entry | None:
-    """The entry that runs plain, and notes what that takes; None where calls of this dispatcher are decided now."""
-    if not core.in_background():
-        return None
+def at_once(core: DispatcherParts, key: Key, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Entry:
+    """The entry that runs plain, and notes what that takes, where calls of this dispatcher are not decided now."""
     try:
         family, varies_more = core.backend.observed(args, kwargs, key, core.table)
         account = account_of(core, family)

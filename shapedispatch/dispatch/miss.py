@@ -16,7 +16,8 @@ from ..autotune.preserve_state import preserve_state
 from ..backend import Call, Offer, OfferRequest
 from ..choices.context import MissContext, capturing
 from ..choices.known_choices import FROZEN_MODES, look_up, persist, share_in_bucket, without_timing
-from ..choices.learning import Learning, learn
+from ..choices.learner import Learning
+from ..choices.learning import learn
 from ..choices.neighbours import SLOWER, remember
 from ..choices.recording import recorded, replayed
 from ..hit.table import Entry

@@ -156,8 +156,7 @@ class Table:
         if self._fast_path is not None:
             self._fast_path.clear()
             self._fast_path.number(self._hits)
-        self._readings = 0
-        self._settled = -1
+        self._readings, self._settled = 0, -1
         self._counts: Counter[str] = Counter()
         self.misses_by_reason: Counter[str] = Counter()
         self.bypasses_by_reason: Counter[str] = Counter()
@@ -278,6 +277,7 @@ class Table:
                 self._build_evicted(key, before)
             self._builds[key] = build
             self._counts["builds"] += made
+        self.facts.sound[key] = False  # what was found of another one, made in another state maybe
         self._tell()
 
     def _pushed_out(self, key: Hashable, build: Held) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import threading
+import dataclasses
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,11 @@ import torch
 from torch import Tensor
 
 from shapedispatch import Store, Variant, shapedispatch
+from shapedispatch.autotune import worker
 from shapedispatch.choices import learning
 from shapedispatch.choices import pool as room
 from shapedispatch.functions.builder import Builder
 from shapedispatch.functions.compile.graph_check import Verdict
-from shapedispatch.online import real_calls
 from shapedispatch.online.real_calls import Figures, HostSampler
 
 WIDTH = 8
@@ -150,6 +151,20 @@ def test_what_is_stored_for_a_key_comes_first(us: dict[str, float], tmp_path: Pa
     assert again.explain(rows(100)).variant == "other"
 
 
+def test_where_variants_are_tried_in_a_worker_none_is_taken_over(
+    us: dict[str, float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each is tried there for each key, before it may run here."""
+    f = dispatched()
+    learn(f, 80, 120)
+    f.core.settings = dataclasses.replace(f.core.settings, isolate=True)
+    tried: list[str] = []
+    monkeypatch.setattr(worker.Isolation, "why_not", lambda self, name, request: tried.append(name) or "not here")
+    f(rows(100))
+    assert "hint[M=64]" in tried
+    assert f.explain(rows(100)).variant == "plain"
+
+
 def test_a_call_that_fits_no_declaration_runs_plain(us: dict[str, float]) -> None:
     """As ever, and says so."""
     f = dispatched()
@@ -192,6 +207,22 @@ def test_a_build_is_compared_once_a_class(us: dict[str, float], monkeypatch: pyt
     assert asked == [["plain", "hint[M=64]", "other"], ["plain", "other"]]
 
 
+def test_a_build_that_was_made_again_is_compared_again(us: dict[str, float], monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may be another one: what the function reads has changed."""
+    asked: list[list[str]] = []
+    checked = learning.checked
+    monkeypatch.setattr(learning, "checked", lambda given, *more: (asked.append(given), checked(given, *more))[1])
+    us.update({"plain": 1.0, "hint[M=64]": 0.5})
+    f = dispatched()
+    learn(f, 80)
+    table = f.core.table
+    with table.lock:
+        for key in list(table._builds):
+            table._pushed_out(key, table._builds.pop(key))
+    learn(f, 300)
+    assert [len(given) for given in asked] == [2, 2]
+
+
 def test_a_build_that_no_graph_vouches_for_is_compared_at_every_key(
     us: dict[str, float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -203,6 +234,16 @@ def test_a_build_that_no_graph_vouches_for_is_compared_at_every_key(
     us.update({"plain": 1.0, "hint[M=64]": 0.5})
     learn(dispatched(), 80, 300)
     assert asked == [1, 1]
+
+
+def test_a_build_that_no_graph_vouches_for_is_no_matter_of_others(
+    us: dict[str, float], no_room: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is compared at each key, and no key runs it for what another has found."""
+    monkeypatch.setattr(Builder, "verdict", lambda *_: Verdict(unjudged="nobody has looked"))
+    f = dispatched()
+    few(f, range(65, 80))
+    assert not f.core.table.facts.pools
 
 
 # Keys of few calls.
@@ -307,11 +348,6 @@ def test_exact_builds_are_no_matter_of_others(us: dict[str, float]) -> None:
     assert {f.explain(rows(count)).origin for count in range(65, 69)} == {"timed"}
 
 
-def test_the_real_clock_is_what_samples_are_taken_with() -> None:
-    """Where nothing is made up."""
-    assert isinstance(real_calls.sampler(torch.device("cpu"), "auto")[0], HostSampler)
-
-
 def test_threads_find_it_together(us: dict[str, float], no_room: None) -> None:
     """Each call of each is right, whatever another is giving a pair of."""
     f = dispatched()
@@ -323,9 +359,6 @@ def test_threads_find_it_together(us: dict[str, float], no_room: None) -> None:
     def calls(first: int) -> None:
         wrong.extend(filter(is_wrong, [*range(64 + first, 127, 3), *range(66, 127)]))
 
-    threads = [threading.Thread(target=calls, args=(first,)) for first in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(calls, range(4)))
     assert wrong == []

@@ -96,6 +96,8 @@ class Artifact:
     instructions: Any = None
     """The instructions of a CPU that those are made of, as Inductor has found out: by programs that it compiles."""
     checked: Checked | None = None
+    unchecked: str = ""
+    """Why nothing is said of its numbers, which are looked at where it is used then."""
 
     def digest(self) -> str:
         """Of all that runs, and of how: equal for what computes the same."""

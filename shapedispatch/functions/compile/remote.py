@@ -63,30 +63,30 @@ def _artifact(sent: bytes) -> Artifact:
             say_nothing_donated()
             artifact = saved(code, inputs)
         digits = _digits_where_right(job, artifact, code.check, inputs)
-        if digits is None:
-            return artifact
+        if isinstance(digits, str):
+            return replace(artifact, unchecked=digits)
         where = made_by(environment(_CPU))
         return replace(artifact, checked=Checked(digits, artifact.digest(), sha256(sent).hexdigest(), where))
 
 
-def _digits_where_right(job: Job, artifact: Artifact, check: GraphCheck | None, inputs: Sequence[Any]) -> int | None:
-    """The digits of its arithmetic, where its numbers are right whatever the caller's; None if in any doubt.
+def _digits_where_right(job: Job, artifact: Artifact, check: GraphCheck | None, inputs: Sequence[Any]) -> int | str:
+    """The digits of its arithmetic, where its numbers are right whatever the caller's; in any doubt, why not.
 
     What is run is what the other process will load. No operator of the user's is run on values that are made up, and
     numbers among the inputs are the caller's.
     """
     if check is None or job.operators.schemas or job.number_inputs:
-        return None
+        return "it has no graph to be held against, operators of the user's, or numbers of the caller's"
     code = Code()
     try:
         made = _made_up(inputs, artifact.conditions)
         judge = GraphCheck(check.graph, loaded(artifact, code), seconds=CHECK_SECONDS)
         verdict = judge.verdict_for_any(made, int(CHECK_SHARE * free_memory(_CPU)))
-    except Exception:  # noqa: BLE001 - whatever it is, the numbers are looked at where they are used
-        return None
+    except Exception as error:  # noqa: BLE001 - a candidate is judged here, and the reason kept
+        return in_a_line(error)
     finally:
         code.release()
-    return None if verdict.wrong or verdict.unjudged else verdict.digits
+    return verdict.wrong or verdict.unjudged or verdict.digits
 
 
 def _made_up(inputs: Sequence[Any], conditions: ShapeConditions) -> list[Any]:

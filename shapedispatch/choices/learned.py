@@ -1,0 +1,72 @@
+"""What becomes of a key that has been learned: its winner runs, and is remembered."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from ..autotune.benchmark import undecided
+from ..hit.table import Entry
+from ..keys.key import Key
+from ..online.contest import FAR
+from ..records import Choice
+from .context import DispatcherParts
+from .learner import WRONG, Learning
+from .neighbours import remember
+from .pool import TOGETHER, PooledContest, instead
+from .watch import Watching
+
+__all__ = ["Learned", "learned_together"]
+
+
+def learned_together(core: DispatcherParts, key: Key, learning: Learning) -> None:
+    """Let stay what keys have found together; where this one does not have it, its next call is decided anew."""
+    contest, found = learning.contest, None
+    before = next((entry for entry in core.table.peek(key) if entry.learner is learning), None)
+    if before is not None and isinstance(contest, PooledContest) and learning.leader().name == contest.pool.favourite:
+        found = learning.pinned(before.choice).changed(origin="nearest", notes=(*before.choice.notes, TOGETHER))
+    instead(core.table, key, learning, found)
+
+
+@dataclass(frozen=True, slots=True)
+class Learned:
+    """What becomes of a key that has been learned: it holds no call."""
+
+    core: DispatcherParts
+    key: Key
+    keep: Callable[[Key, Choice], None]
+    watching: Watching
+    kept: Callable[[Entry], Entry]
+
+    def __call__(self, learning: Learning) -> None:
+        """Let the winner stand where the key was learned, and kin learn from it."""
+        table = self.core.table
+        entry = next((one for one in table.peek(self.key) if one.learner is learning), None)
+        if entry is None:  # it has left, or was decided otherwise
+            return
+        supplied = {one.name for one in learning.offer.candidates if one.supplied}
+        for refusal in learning.refusals:
+            if refusal.reasons == (WRONG,) and refusal.variant in supplied:
+                table.log.warn_supplied(refusal, lambda: self.core.backend.name)
+        found = self.entry(learning, entry.choice)
+        settled = self.kept(found)
+        table.replace(self.key, entry, settled)
+        if settled is found:  # else there may be more to choose among yet, here and at other sizes
+            remember(self.core, self.key, settled.choice)
+
+    def entry(self, learning: Learning, begun: Choice) -> Entry:
+        """The winner's entry, remembered in the store too, unless the samples do not bear it out."""
+        choice = replace(learning.choice(begun), origin="timed")
+        won = next((timing for timing in choice.timings if timing.variant == choice.variant), None)
+        others = [timing for timing in choice.timings if timing is not won]
+        near = [other for other in others if won is not None and other.median_us <= FAR * won.median_us]
+        doubts = (undecided(won, other) for other in near) if won is not None else ()
+        doubt = next(filter(None, doubts), None)
+        self.core.table.count("timings")
+        self.core.table.log.decided(choice)
+        if doubt is None:
+            self.keep(self.key, choice)
+        else:
+            choice = replace(choice, notes=(*choice.notes, f"undecided, and not stored: {doubt}"))
+        entry = learning.leader().entry(choice, learning.offer)
+        return self.watching.of_entry(entry, learning.offer, learning.with_backward())

@@ -1,0 +1,184 @@
+"""What runs a key whose choice is being learned from its own calls: each runs one candidate, once.
+
+No call waits: where another thread is noting a sample, or nothing may be sampled now, the best known candidate runs.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from ..backend import Candidate, Offer
+from ..errors import in_a_line
+from ..hit.native import LaunchTurns
+from ..hit.table import Entry
+from ..online.backward import follow, history
+from ..online.contest import OnlineContest
+from ..online.real_calls import Figures, Sampler, Verdict
+from ..records import Choice, Refusal
+from .pool import PooledContest
+from .sampling import Sampling, Way
+
+__all__ = ["WRONG", "Learning", "all_checks"]
+
+PATIENCE = 3
+"""Calls in a row that are not C's, though it has turns, before samples are taken here: a first call has no node."""
+BETWEEN = 16
+"""Launches in C of the leader, where no sample may be taken, before it is asked again whether one may."""
+WRONG = "it gives other numbers than plain"
+
+
+def all_checks(candidates: Sequence[Candidate]) -> Callable[[tuple[Any, ...], Mapping[str, Any]], bool] | None:
+    """The guards of all builds: where one does not hold, the state is another, which is learned of its own."""
+    checks = [one.check for one in candidates if one.build is not None and one.check is not None]
+    if not checks:
+        return None
+    return lambda args, kwargs: all(check(args, kwargs) for check in checks)
+
+
+@dataclass(slots=True, eq=False)
+class Learning(Sampling):
+    """What a key runs meanwhile; ``done(self)`` is called once, when its contest is over.
+
+    ``found_right`` is told each candidate of ``pending`` that turns out to be right.
+    """
+
+    candidates: tuple[Candidate, ...]
+    offer: Offer
+    contest: OnlineContest | PooledContest
+    sampler: Sampler
+    paused: Callable[[], bool]
+    done: Callable[[Learning], None]
+    found_right: Callable[[Candidate], None]
+    refusals: list[Refusal] = field(default_factory=list)
+    pending: list[tuple[Figures, Verdict]] = field(default_factory=list)
+    """Those of which the device has not said yet whether their numbers are right: none runs."""
+    turns: LaunchTurns | None = None
+    """Where hits of a kernel are launched in C: which candidate each launches."""
+    _taken: int = 0
+    _passed_over: int = 0
+    """Calls in a row that came here though C had launches to make."""
+    _noting: threading.Lock = field(default_factory=threading.Lock)
+
+    def _pauses(self) -> bool:
+        return self.paused()
+
+    def _best(self) -> Candidate:
+        return self.leader()
+
+    def _ran_once(self, way: Way, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        if self.pending:
+            self._admit()
+        if self.turns is not None and self._goes_on_in_c(self.turns):
+            return self._unsampled(way, args, kwargs)
+        figures = None if self._alone() else self.contest.next_sample()
+        if not isinstance(figures, Figures):
+            self._end()  # others may have ended what is found together
+            return self._unsampled(way, args, kwargs)
+        return self._sampled(figures, way, args, kwargs)
+
+    def _admit(self) -> None:
+        """Take in who is known to be right by now, and leave out who is wrong."""
+        for one in [one for one in self.pending if one[1].ready()]:
+            figures, verdict = one
+            self.pending.remove(one)
+            if verdict.wrong():
+                self.refusals.append(Refusal(figures.name, (WRONG,)))
+            else:
+                before = [other.name for other in self.candidates].index
+                earlier = [other for other in self.contest.contestants if before(other.name) < before(figures.name)]
+                self.contest.admit(figures, len(earlier))
+                self.found_right(self._named(figures.name))
+        if not self.pending and len(self.contest.contestants) == 1:
+            self.contest.over = True
+            self.done(self)
+
+    def _alone(self) -> bool:
+        """Whether the numbers of no other candidate are known yet."""
+        return bool(self.pending) and len(self.contest.contestants) == 1
+
+    def _goes_on_in_c(self, turns: LaunchTurns) -> bool:
+        """Note what was launched in C since the last time, and say what is next; False where C does not get there.
+
+        The call that is here is no sample: it takes the host longer than those.
+        """
+        self._passed_over = self._passed_over + 1 if turns.left and turns.taken == self._taken else 0
+        for whose, started_ns, host_ns, device_us, dry in turns.collect():
+            if not self.contest.over:
+                self.sampler.noted(whose, started_ns, host_ns, device_us, dry)
+                self.contest.sampled(whose, self.sampler.took_us(whose))
+        if self.contest.over and not self.pending:
+            turns.begin(())
+            self.done(self)
+        elif self._passed_over > PATIENCE:
+            turns.begin(())
+            self.turns = None
+        elif not turns.left:
+            turns.begin(self._next_turns(turns))
+        self._taken = turns.taken
+        return self.turns is not None
+
+    def _next_turns(self, turns: LaunchTurns) -> tuple[tuple[Any, Any, int], ...]:
+        """A round, once all samples of the last one are over; else some launches of the leader."""
+        sampled = [] if turns.waiting or self._alone() else self.contest.next_samples()
+        if sampled:
+            return tuple((self._named(one.name).run.launcher, one, 1) for one in sampled)  # type: ignore[attr-defined]
+        leader = self.contest.leader()
+        self.contest.ran(BETWEEN * leader.cost().median_us)
+        return ((self._named(leader.name).run.launcher, None, BETWEEN),)  # type: ignore[attr-defined]  # as C has it
+
+    def _unsampled(self, way: Way, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        leader = self.contest.leader()
+        self.contest.ran(leader.cost().median_us)
+        return way(self._named(leader.name))(*args, **kwargs)
+
+    def _sampled(self, figures: Figures, way: Way, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        candidate = self._named(figures.name)
+        before = history(args, kwargs) if figures.backward is not None else None
+        try:
+            answer = self.sampler.run(figures, way(candidate), args, kwargs)
+        except Exception as error:  # the boundary where a candidate is judged; the reason is kept
+            written = self.offer.written
+            if candidate.build is None or written is None or written:  # plain's own, or it may have written something
+                raise
+            answer = way(self.candidates[0])(*args, **kwargs)  # if it raises too, that is the answer
+            self.refusals.append(Refusal(candidate.name, (f"it raised {in_a_line(error)}",)))
+            self.contest.failed(figures)
+        else:
+            if before is not None:
+                follow(answer, before, figures, self.sampler, self.paused)
+            self.contest.sampled(figures, self.sampler.took_us(figures) + figures.behind_us())
+        self._end()
+        return answer
+
+    def _end(self) -> None:
+        if self.contest.over and not self.pending:
+            self.done(self)
+
+    def _named(self, name: str) -> Candidate:
+        return next(candidate for candidate in self.candidates if candidate.name == name)
+
+    def leader(self) -> Candidate:
+        """The best candidate as far as it is known."""
+        return self._named(self.contest.leader().name)
+
+    def choice(self, begun: Choice) -> Choice:
+        """What stands now, of the choice with which it began."""
+        refused = tuple(dict.fromkeys((*begun.refusals, *self.refusals)))
+        timings = tuple(self.contest.costs())
+        decided_by = dict.fromkeys(one.decided_by() for one in self.contest.contestants if isinstance(one, Figures))
+        notes = tuple(dict.fromkeys((*begun.notes, *decided_by)))
+        leader = self.leader()
+        begun = replace(begun, variant=leader.name, config=leader.config)
+        return replace(begun, timings=timings, refusals=refused, notes=notes)
+
+    def with_backward(self) -> bool:
+        """Whether backwards are part of what its candidates take."""
+        figures = (one for one in self.contest.contestants if isinstance(one, Figures))
+        return any(one.backwards.seen and not one.backwards.unknown for one in figures)
+
+    def pinned(self, begun: Choice) -> Entry:
+        """The entry of what is best as far as it is known."""
+        return self.leader().entry(self.choice(begun), self.offer)
