@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,9 @@ from torch.utils.checkpoint import checkpoint
 
 import shapedispatch as package
 from shapedispatch import Variant, shapedispatch
+from shapedispatch.backend import Candidate
 from shapedispatch.choices import recording
+from shapedispatch.hit.table import Table
 from shapedispatch.online import real_calls
 from shapedispatch.store.switches import FILE, Recorder, read_switches
 
@@ -190,3 +193,16 @@ def test_the_next_record_of_a_process_begins_anew(tmp_path: Path, monkeypatch: p
         assert recorder.switched("f", "key", 1, variant) is None
         assert recorder.switched("f", "key", 2, "c") is None
     assert read_switches(FILE) == {("f", "key"): [(1, "b"), (2, "c")]}
+
+
+def test_a_recorded_build_that_raises_is_answered_by_plain_and_counted() -> None:
+    """With what it raised."""
+
+    def raises(x: Tensor) -> Tensor:
+        raise RuntimeError("out of order")
+
+    table = Table(8, 8)
+    candidates = {"plain": Candidate("plain", lambda x: x * 2), "exact": Candidate("exact", raises, build="b")}
+    following = recording.Following(candidates, deque(), (), table, now="exact")
+    assert torch.equal(following(torch.ones(2)), torch.full((2,), 2.0))
+    assert dict(table.bypasses_by_reason) == {"a build raised RuntimeError: out of order": 1}

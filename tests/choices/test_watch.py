@@ -186,6 +186,7 @@ def test_one_that_raises_at_a_sample_is_answered_by_plain(times: Times) -> None:
     f.core.table.hold("b", Released())
     assert torch.equal(watch(X), X * 2)
     assert "other" not in watch.drift.known_us
+    assert dict(f.cache_info().bypasses_by_reason) == {"a build raised RuntimeError: out of order": 1}
 
 
 class Released:

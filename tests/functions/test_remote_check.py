@@ -227,6 +227,7 @@ def test_where_values_may_matter_a_call_checks(
     """On its own."""
     f = learned(fn, X, w)
     assert [one.checked for one in sent(here)] == [None]
+    assert all(one.unchecked for one in sent(here))
     assert len(checked_here) == 1
     assert_same(f(X, w), fn(X, w))
 
