@@ -3,9 +3,9 @@
 A decoder as Llama's (`llama.py`; with --hf that of transformers), 1.2 billion parameters in bfloat16 on a GPU: decoding
 at four batches, prefill at five lengths, a training step at mixed lengths. Contenders, in turn on the same weights:
 eager; torch.compile(dynamic=True) of RMSNorm.forward, MLP.forward and apply_rotary, and of the whole model;
-shapedispatch as it is without a word, at the same places and of the whole model. Before a time is taken the logits, in
-training the loss and gradients, are compared with those of a wider dtype. Bar: a training step of ours at most 1.00 of
-eager's.
+shapedispatch as it is without a word, or with the settings named (--setting judge=online), at the same places and of
+the whole model. Before a time is taken the logits, in training the loss and gradients, are compared with those of a
+wider dtype. Bar: a training step of ours at most 1.00 of eager's.
 """
 
 from __future__ import annotations
@@ -46,6 +46,8 @@ SAMPLE_S, SMALL_SAMPLE_S = 0.06, 0.02  # about as long is a sample: so many forw
 MOST_FORWARDS = 20
 LIMIT_S, SMALL_LIMIT_S = 420.0, 200.0
 FOR_ROUNDS = 0.3  # of the limit: first calls that would take longer are left out
+FOR_SETTLING = 0.4  # of what is left after first calls
+SETTLING_PASSES, SETTLING_FORWARDS = 3, 20
 TRAIN_BAR = 1.0
 TIMES_EAGER = 2.0  # how much farther than eager's answer from that of the wider dtype one may be
 WIDER = {torch.bfloat16: torch.float32, torch.float16: torch.float32, torch.float32: torch.float64}
@@ -81,7 +83,7 @@ class Found:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run, print, write."""
     chosen = options(__doc__, arguments, more=own_options)
-    os.environ["SHAPEDISPATCH_STORE"] = "false"  # nothing is read from earlier runs
+    os.environ |= {"SHAPEDISPATCH_STORE": "false", **dict(chosen.setting)}  # nothing is read from earlier runs
     if chosen.device == "cpu":
         torch.set_num_threads(1)  # forwards this short are the host's work: threads that wait would be what is timed
     ran_on = banner(chosen.device)
@@ -97,6 +99,14 @@ def own_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--contender", action="append", help="this one beside eager; may be repeated", metavar="NAME")
     parser.add_argument("--limit", type=float, metavar="SECONDS", help="about how long it may take")
     parser.add_argument("--rounds", type=int, metavar="N")
+    help_ = "of shapedispatch, as in the environment: judge=online; may be repeated"
+    parser.add_argument("--setting", action="append", default=[], type=setting, help=help_, metavar="NAME=VALUE")
+
+
+def setting(text: str) -> tuple[str, str]:
+    """``name=value``, taken apart."""
+    name, _, value = text.partition("=")
+    return f"SHAPEDISPATCH_{name.upper()}", value
 
 
 def measure(chosen: argparse.Namespace, size: Size, folder: Path, keep: Callable[[Found], Any]) -> Found:
@@ -107,7 +117,12 @@ def measure(chosen: argparse.Namespace, size: Size, folder: Path, keep: Callable
     if len(names) > 1:
         prepare_compilers(folder)
     made, left_out = contenders_of(program, names, folder)
-    about |= {"config": asdict(size.config), "dtype": str(size.dtype), "limit_s": clock.limit_s}
+    about |= {
+        "settings": dict(chosen.setting),
+        "config": asdict(size.config),
+        "dtype": str(size.dtype),
+        "limit_s": clock.limit_s,
+    }
     about |= {"parameters": sum(parameter.numel() for parameter in program.model.parameters())}
     found = Found(about | {"calls": [str(call) for call in size.calls], "contenders": list(made)}, left_out)
     found.seconds["models"] = clock.lap()
@@ -117,6 +132,8 @@ def measure(chosen: argparse.Namespace, size: Size, folder: Path, keep: Callable
     steps = first_calls(program, made, judge, found, clock)
     found.seconds["first calls"] = clock.lap()
     keep(found)
+    settle(made, steps, clock)
+    found.seconds["settling"] = clock.lap()
     rounds = chosen.rounds or (ROUNDS if chosen.device == "cuda" else ROUNDS_ON_CPU)
     found.about["rounds"] = in_rounds(steps, rounds, SMALL_SAMPLE_S if chosen.small else SAMPLE_S, found, clock)
     found.seconds["rounds"] = clock.lap()
@@ -263,6 +280,20 @@ def first_calls(
         spent = sum(found.first_ms.get(name, {}).values()) / 1e3
         CONSOLE.print(f"{name}: first calls {spent:.1f} s", highlight=False)
     return steps
+
+
+def settle(made: Mapping[str, Contender], steps: Mapping[str, Mapping[str, Step]], clock: Clock) -> None:
+    """Let them learn from further forwards, of each call in turn, and from what other processes build for them."""
+    from shapedispatch import wait
+
+    until = clock.left() * (1 - FOR_SETTLING)
+    for name, contender in made.items():
+        for _ in range(SETTLING_PASSES):
+            with contender.compiling():
+                for step in (ready[name] for ready in steps.values() if name in ready and clock.left() > until):
+                    timed(step, SETTLING_FORWARDS)
+                if name.startswith("shapedispatch"):
+                    wait(max(0.0, clock.left() - until), force=True)
 
 
 def first_call(program: Program, contender: Contender, call: Call, judge: Judge, found: Found) -> Step:
