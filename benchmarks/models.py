@@ -49,6 +49,7 @@ FOR_ROUNDS = 0.3  # of the limit: first calls that would take longer are left ou
 FOR_SETTLING = 0.4  # of what is left after first calls
 SETTLING_PASSES, SETTLING_FORWARDS = 3, 20
 TRAIN_BAR = 1.0
+KINDS = ("decode", "prefill", "train")
 TIMES_EAGER = 2.0  # how much farther than eager's answer from that of the wider dtype one may be
 WIDER = {torch.bfloat16: torch.float32, torch.float16: torch.float32, torch.float32: torch.float64}
 RECOMPILES = 64
@@ -88,6 +89,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         torch.set_num_threads(1)  # forwards this short are the host's work: threads that wait would be what is timed
     ran_on = banner(chosen.device)
     size = SMALL if chosen.small else FULL if chosen.device == "cuda" else ON_CPU
+    if chosen.kind:
+        size = replace(size, calls=tuple(call for call in size.calls if call.kind in chosen.kind))
     with tempfile.TemporaryDirectory(prefix="models-") as folder:
         found = measure(chosen, size, Path(folder), lambda one: write(__file__, one.document(), ran_on, chosen))
     show(found)
@@ -98,6 +101,7 @@ def own_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--hf", action="store_true", help="the Llama of transformers in place of this folder's")
     parser.add_argument("--contender", action="append", help="this one beside eager; may be repeated", metavar="NAME")
     parser.add_argument("--limit", type=float, metavar="SECONDS", help="about how long it may take")
+    parser.add_argument("--kind", action="append", choices=KINDS, help="calls of this kind alone; may be repeated")
     parser.add_argument("--rounds", type=int, metavar="N")
     help_ = "of shapedispatch, as in the environment: judge=online; may be repeated"
     parser.add_argument("--setting", action="append", default=[], type=setting, help=help_, metavar="NAME=VALUE")

@@ -18,7 +18,7 @@ from torch._library.custom_ops import OPDEFS
 from torch.fx import GraphModule
 
 from ...keys.key import ambient
-from ..guards.guard_filter import config_guards
+from ..guards.torch_settings import set_torch_settings, torch_settings
 
 __all__ = ["Operators", "ProcessState", "StateDiffers", "UnknownElsewhere"]
 
@@ -105,7 +105,7 @@ class ProcessState:
         """This process's, where ``around`` is the call's ambient state."""
         device = torch.cuda.current_device() if torch.cuda.is_initialized() else None
         precision, threads = torch.get_float32_matmul_precision(), torch.get_num_threads()
-        return cls(around, _read_settings(), precision, threads, device, _inductor_settings())
+        return cls(around, torch_settings(), precision, threads, device, _inductor_settings())
 
     @contextlib.contextmanager
     def entered(self) -> Iterator[None]:
@@ -122,6 +122,7 @@ class ProcessState:
         torch.backends.cuda.matmul.fp32_precision = cuda
         torch.backends.mkldnn.matmul.fp32_precision = mkldnn  # type: ignore[attr-defined]  # made by the module
         _set_determinism(deterministic)
+        set_torch_settings(self.torch_settings)
         if self.device is not None:
             torch.cuda.set_device(self.device)
         with contextlib.ExitStack() as modes:
@@ -141,8 +142,10 @@ class ProcessState:
         here = ambient()
         if here != self.ambient:
             raise StateDiffers(f"the state around the call is {here} there, and {self.ambient} here")
-        if _read_settings() != self.torch_settings:
-            raise StateDiffers("kernels of attention, or autocast's own dtypes, are set otherwise here")
+        if (settings := torch_settings()) != self.torch_settings:
+            raise StateDiffers(
+                f"settings of attention and autocast are {settings} there, and {self.torch_settings} here"
+            )
 
 
 def _set_determinism(deterministic: Any) -> None:
@@ -152,11 +155,6 @@ def _set_determinism(deterministic: Any) -> None:
     warn_only, fill = deterministic
     torch.use_deterministic_algorithms(True, warn_only=warn_only)
     torch.utils.deterministic.fill_uninitialized_memory = fill  # type: ignore[attr-defined]  # the module's property
-
-
-def _read_settings() -> Any:
-    """What a graph may take in while it is traced, by value."""
-    return tuple(guard.value for guard in config_guards(("_enter_autocast", "scaled_dot_product_attention")))
 
 
 _OF_THE_PROCESS = frozenset({"compile_threads", "worker_start_method", "quiesce_async_compile_pool"})

@@ -10,10 +10,9 @@ import functools
 import os
 import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from enum import Enum, auto
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,14 +23,13 @@ from torch.nn import Module
 from torch.torch_version import TorchVersion
 
 from ...keys.key import Bypass, describe
+from .torch_settings import ConfigGuard
 
 __all__ = [
     "CLASSES_ARE_WATCHED",
     "CODE_GUARDS",
-    "ConfigGuard",
     "GuardFilter",
     "Verdict",
-    "config_guards",
     "finalizers_left_out",
     "identities_guarded",
     "is_of_a_class_with_values",
@@ -223,7 +221,7 @@ def _fx_traces() -> bool:
     return bool(symbolic_trace._is_fx_tracing_flag if ask is None else ask())
 
 
-_FX: Mapping[Any, Ask] = {
+_FX: Mapping[Any, Callable[[], Any]] = {
     symbolic_trace.is_fx_tracing: _fx_traces,
     symbolic_trace.is_fx_symbolic_tracing: _fx_traces,
     torch.onnx.is_in_onnx_export: torch.onnx.is_in_onnx_export,
@@ -336,62 +334,3 @@ def _own_names(member: Enum) -> list[str]:
 def _is_value(name: str, held: Any) -> bool:
     """Neither code, which no release watches on a class, nor Python's own."""
     return not (name.startswith("__") and name.endswith("__")) and not hasattr(type(held), "__get__")
-
-
-# ----------------------------------------------------------------------------------------------- settings of torch
-
-Ask: TypeAlias = Callable[[], Any]
-
-_ATTENTION = tuple(
-    _ask
-    for name in (
-        "flash_sdp_enabled", "mem_efficient_sdp_enabled", "math_sdp_enabled", "cudnn_sdp_enabled",
-        "overrideable_sdp_enabled", "fa3_sdp_enabled", "sdp_priority_order", "math_sdp_allow_fp16_bf16_reduction",
-    )
-    if (_ask := getattr(torch._C, f"_get_{name}", None)) is not None
-)  # fmt: skip
-
-
-def _default_casts() -> Any:
-    """What autocast casts to where the code that enters one does not say."""
-    return tuple(torch.get_autocast_dtype(device) for device in ("cpu", "cuda"))
-
-
-def _attention() -> Any:
-    """Which kernels of attention may be taken, and in which order: one is taken while the graph is traced."""
-    return [ask() for ask in _ATTENTION]
-
-
-_READERS: dict[str, tuple[str, Ask]] = {
-    "_enter_autocast": ("what autocast casts to by default", _default_casts),
-    "scaled_dot_product_attention": ("which kernels of attention may be taken", _attention),
-    "multi_head_attention_forward": ("which kernels of attention may be taken", _attention),
-}
-"""By the name of what a graph calls: the setting that it takes in, for a person and by value."""
-
-
-@dataclass(frozen=True, slots=True)
-class ConfigGuard:
-    """A setting of torch that a graph took in while it was traced: what it is, how it is asked, and what it was.
-
-    No key holds these: few functions read them, and every call would pay. Dynamo has no guard on them, or only while an
-    autocast is on. The names by which torch is asked stand here; one that this release has not is not asked.
-    """
-
-    what: str
-    ask: Ask
-    value: Any
-
-    def failed(self) -> str | None:
-        """That it has changed, if so."""
-        return None if self.check() else f"{self.what} has changed"
-
-    def check(self) -> bool:
-        """Whether it is as it was."""
-        return bool(self.ask() == self.value)
-
-
-def config_guards(called: Iterable[str]) -> tuple[ConfigGuard, ...]:
-    """On the settings, as they are now, that a graph takes in by what it calls: the names of that."""
-    found = dict(_READERS[name] for name in called if name in _READERS)
-    return tuple(ConfigGuard(what, ask, ask()) for what, ask in found.items())
