@@ -13,6 +13,7 @@ from torch.nn import Module
 
 from ..keys.tree import device_of, span, tensors
 from .compare import distinct_like
+from .generators import Generators
 from .measure import free_memory
 from .preserve_state import bytes_to_copy, copy_call, generators, preserve_state
 
@@ -72,11 +73,11 @@ class Trial:
     def permuted(self) -> Trial:
         """The same call on copies whose floats are in another order; raises TypeError for what cannot be copied."""
         args, kwargs = copy_call(self.args, self.kwargs, None, self.names)
-        generator = torch.Generator().manual_seed(0)
+        draws = Generators()
         for tensor in tensors((args, kwargs)):
             expanded = any(size > 1 and not stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
             if tensor.is_floating_point() and not expanded:
-                places = torch.randperm(tensor.numel(), generator=generator).to(tensor.device)
+                places = draws.order(tensor)
                 with torch.inference_mode() if tensor.is_inference() else nullcontext():
                     bare = tensor.detach()
                     bare.copy_(bare.reshape(-1)[places].view(tensor.shape))

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from shapedispatch.autotune.generators import Generators
 from shapedispatch.functions import builder
 from shapedispatch.functions.compile import graph_check, inductor
 from shapedispatch.functions.compile.graph_check import GraphCheck, distinct
@@ -166,7 +167,7 @@ def test_the_callers_tensors_are_not_written() -> None:
 @pytest.mark.parametrize("values", [torch.zeros(50), torch.full((50,), 3.0), torch.rand(50), -torch.rand(50)])
 def test_drawn_values_are_all_different_and_none_is_zero(values: Tensor) -> None:
     """In the range that the caller's lie in."""
-    drawn = distinct(values, torch.Generator().manual_seed(0))
+    drawn = distinct(values, Generators())
     assert len(drawn.unique()) == 50
     assert not bool((drawn == 0).any())
     assert float(drawn.min()) >= min(0.5 * float(values.min()), 1.5 * float(values.min()), 0.0)
@@ -175,7 +176,7 @@ def test_drawn_values_are_all_different_and_none_is_zero(values: Tensor) -> None
 def test_integers_and_masks_stay_as_they_are() -> None:
     """As do floats some of which are infinite: they fill in for nothing."""
     for kept in (torch.arange(5), torch.tensor([0.0, float("-inf")])):
-        assert distinct(kept, torch.Generator()) is kept
+        assert distinct(kept, Generators()) is kept
 
 
 def lost_swap(a: Tensor, b: Tensor) -> Tensor:

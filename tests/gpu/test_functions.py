@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 import torch
 
@@ -149,3 +151,16 @@ def test_a_device_that_is_not_current() -> None:
     x = torch.randn(64, 100, device="cuda:1")
     torch.testing.assert_close(dispatched(x), softmax(x), atol=1e-5, rtol=1e-4)
     assert torch.cuda.current_device() == 0
+
+
+def test_a_check_of_large_weights_takes_no_time_of_the_hosts() -> None:
+    """Sixteen million numbers are put in another order where they lie: a host would take seconds for each weight."""
+    from shapedispatch.autotune.generators import Generators
+
+    weight = torch.empty(2048, 8192, device="cuda")
+    torch.cuda.synchronize()
+    start = time.perf_counter()
+    order = Generators().order(weight)
+    assert order.device == weight.device
+    assert bool((order.sort().values == torch.arange(weight.numel(), device="cuda")).all())
+    assert time.perf_counter() - start < 0.5

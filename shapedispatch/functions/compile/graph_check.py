@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ...autotune.compare import inaccuracy
+from ...autotune.generators import Generators
 from ...errors import in_a_line
 from .shadow import NotJudged, Shadow
 
@@ -87,9 +88,9 @@ class GraphCheck:
         seconds = max(self.seconds, TIMES_PLAIN * self._plain_seconds(inputs, values))
         wrong, kept, digits = self._compared(inputs, values, room, seconds)
         if not wrong:
-            generator = torch.Generator().manual_seed(0)
+            generators = Generators()
             drawn = [
-                distinct(value, generator) if value is not None and i not in kept else value
+                distinct(value, generators) if value is not None and i not in kept else value
                 for i, value in enumerate(values)
             ]
             wrong, _, digits = self._compared(inputs, drawn, room, seconds)
@@ -107,9 +108,9 @@ class GraphCheck:
                 raise NotJudged("its values reach an index, a size or a check of values")
             finite.append(all(bool(one.isfinite().all()) for one in plain))
 
-        generator, digits = torch.Generator().manual_seed(0), 53
+        generators, digits = Generators(), 53
         for low, high in SCALES:
-            values = [_drawn(given, low, high, generator) if isinstance(given, Tensor) else None for given in inputs]
+            values = [_drawn(given, low, high, generators) if isinstance(given, Tensor) else None for given in inputs]
             seconds = max(self.seconds, TIMES_PLAIN * self._plain_seconds(inputs, values))
             wrong, _, met = self._compared(inputs, values, room, seconds, seen)
             digits = min(digits, met)
@@ -279,13 +280,13 @@ class _Nudging(TorchDispatchMode):
 
     def __init__(self, seed: int) -> None:
         super().__init__()
-        self._generator = torch.Generator().manual_seed(seed)
+        self._generators = Generators(seed)
 
     def moved(self, value: Tensor) -> Tensor:
         """A copy of the values, moved."""
         if not value.is_floating_point():
             return value
-        by = 2 * torch.rand(value.shape, generator=self._generator, dtype=torch.float64).to(value.device) - 1
+        by = 2 * self._generators.shares(value) - 1
         return (value.double() * (1 + torch.finfo(value.dtype).eps * by)).to(value.dtype)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -323,12 +324,12 @@ def _copy(like: Tensor, value: Tensor) -> Tensor:
         return fresh.requires_grad_() if like.requires_grad else fresh
 
 
-def _drawn(like: Tensor, low: float, high: float, generator: torch.Generator) -> Tensor:
+def _drawn(like: Tensor, low: float, high: float, generators: Generators) -> Tensor:
     """Values for such a tensor as they lie in memory: of this range, no two equal, none zero."""
-    return distinct(torch.linspace(low, high, _span(like), dtype=like.dtype, device=like.device), generator)
+    return distinct(torch.linspace(low, high, _span(like), dtype=like.dtype, device=like.device), generators)
 
 
-def distinct(values: Tensor, generator: torch.Generator) -> Tensor:
+def distinct(values: Tensor, generators: Generators) -> Tensor:
     """Floats in the range of these, no two equal and none zero as far as the dtype has so many; others as they are."""
     if not values.is_floating_point() or not values.numel() or not bool(values.isfinite().all()):
         return values
@@ -336,6 +337,5 @@ def distinct(values: Tensor, generator: torch.Generator) -> Tensor:
     if low == high:
         low, high = (0.5 * low, 1.5 * high) if low else (0.5, 1.5)
     count = values.numel()
-    places = torch.randperm(count, generator=generator).to(values.device)
-    spread = low + (high - low) * (places.double() + 0.5) / count
+    spread = low + (high - low) * (generators.order(values).double() + 0.5) / count
     return torch.where(spread == 0, (high - low) / (4 * count), spread).to(values.dtype)
