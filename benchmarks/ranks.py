@@ -53,12 +53,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if given.small:
         given.calls, given.every, given.runs, given.shapes, given.functions = 400, 100, 2, 2, 2
     result: dict[str, Any] = {"ranks": given.ranks, "calls": given.calls, "every": given.every, "runs": given.runs}
-    result["agreement"] = agreement(given)
-    result["alone"] = counted(jobs(given, "replicated_alone", given.ranks))
-    if given.shapes:
-        result["tuning"] = tuning(given)
+    for part, ask in PARTS.items():
+        if part == "tuning" and not given.shapes:
+            continue
+        result[part] = ask(given)
+        if given.device == "cuda":  # a run that is cut off leaves what it has; on a CPU ranks are forked, and from
+            write_result(__file__, result, banner(given.device), given)  # a process that has begun CUDA none may be
     show(result)
-    write_result(__file__, result, banner(given.device), given)  # last: where CUDA has begun, nothing is forked
+    write_result(__file__, result, banner(given.device), given)
 
 
 def _more(parser: argparse.ArgumentParser) -> None:
@@ -341,6 +343,13 @@ def tuning(given: argparse.Namespace) -> dict[str, Any]:
         found[str(ranks)] = {"took_s": took_s, "builds": [one["builds"] for one in done]}
     one, several = found["1"]["took_s"], found[str(given.ranks)]["took_s"]
     return {**found, "ratio": several / one if one and several else None}
+
+
+PARTS: dict[str, Callable[[argparse.Namespace], dict[str, Any]]] = {
+    "agreement": agreement,
+    "alone": lambda given: counted(jobs(given, "replicated_alone", given.ranks)),
+    "tuning": tuning,
+}
 
 
 def show(result: dict[str, Any]) -> None:
