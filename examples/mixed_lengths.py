@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import argparse
 import random
-import sys
 import time
 
 import torch
@@ -12,9 +12,11 @@ from torch.nn.functional import gelu
 
 from shapedispatch import shapedispatch
 
-SMALL = "--small" in sys.argv
-WIDTH, LENGTHS, STEPS = (32, (9, 12), 6) if SMALL else (256, (33, 50, 64, 90, 128, 200), 60)
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+PARSER = argparse.ArgumentParser(description=__doc__)
+PARSER.add_argument("--small", action="store_true", help="a quick look")
+PARSER.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+CHOSEN = PARSER.parse_args()
+WIDTH, LENGTHS, STEPS = (32, (9, 12), 6) if CHOSEN.small else (256, (33, 50, 64, 90, 128, 200), 60)
 
 
 class Model(nn.Module):
@@ -40,9 +42,9 @@ def train(model: nn.Module) -> tuple[list[float], float]:
     for step in range(STEPS):
         if step == STEPS // 2:
             begun_s = time.perf_counter()
-        x = torch.randn(4, draw.choice(LENGTHS), WIDTH, generator=make).to(DEVICE)
+        x = torch.randn(4, draw.choice(LENGTHS), WIDTH, generator=make).to(CHOSEN.device)
         optimizer.zero_grad()
-        with torch.autocast(DEVICE, dtype=torch.bfloat16):
+        with torch.autocast(CHOSEN.device, dtype=torch.bfloat16):
             loss = model(x).float().square().mean()
         loss.backward()
         optimizer.step()
@@ -54,7 +56,7 @@ if __name__ == "__main__":
     found = {}
     for name in ("as written", "dispatched"):
         torch.manual_seed(0)
-        model = Model().to(DEVICE)
+        model = Model().to(CHOSEN.device)
         if name == "dispatched":
             model = shapedispatch(model, dims={"x": "B T C"}, hints={"T": (64,)}, buckets={"T": "pow2"})
         found[name] = train(model)

@@ -5,6 +5,8 @@ torchrun --nproc-per-node 2 examples/replicated.py
 
 from __future__ import annotations
 
+import argparse
+
 import torch
 import torch.distributed as dist
 from torch import Tensor
@@ -30,9 +32,9 @@ def same_everywhere(value: Tensor) -> bool:
     return all(torch.equal(one, value) for one in found)
 
 
-def main() -> None:
+def main(device_type: str) -> None:
     """Twenty steps, with an agreement after each five."""
-    cuda = torch.cuda.is_available()
+    cuda = device_type == "cuda"
     dist.init_process_group("nccl" if cuda else "gloo")
     rank = dist.get_rank()
     device = torch.device("cuda", rank % torch.cuda.device_count()) if cuda else torch.device("cpu")
@@ -49,4 +51,6 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    main(parser.parse_args().device)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sys
+import argparse
 import time
 
 import torch
@@ -11,10 +11,12 @@ from torch.nn.functional import gelu, interpolate, scaled_dot_product_attention
 
 from shapedispatch import shapedispatch
 
-SMALL = "--small" in sys.argv
-LAYERS, HEADS, WIDTH = (1, 2, 32) if SMALL else (4, 4, 128)
-SIZES = (32,) if SMALL else (64, 96, 128)
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+PARSER = argparse.ArgumentParser(description=__doc__)
+PARSER.add_argument("--small", action="store_true", help="a quick look")
+PARSER.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+CHOSEN = PARSER.parse_args()
+LAYERS, HEADS, WIDTH = (1, 2, 32) if CHOSEN.small else (4, 4, 128)
+SIZES = (32,) if CHOSEN.small else (64, 96, 128)
 
 
 class Block(nn.Module):
@@ -58,8 +60,8 @@ def best_of(model: nn.Module, x: Tensor) -> tuple[float, Tensor]:
 if __name__ == "__main__":
     torch.manual_seed(0)
     with torch.no_grad():
-        model = Transformer().to(DEVICE).eval()
-        pictures = [torch.randn(2, 3, size, size, device=DEVICE) for size in SIZES]
+        model = Transformer().to(CHOSEN.device).eval()
+        pictures = [torch.randn(2, 3, size, size, device=CHOSEN.device) for size in SIZES]
         written = [best_of(model, each) for each in pictures]
         model = shapedispatch(model, dims={"pictures": "B _ H W"}, hints=(), exact=True)
         for each, (rate, expected) in zip(pictures, written, strict=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 import shutil
@@ -19,13 +20,19 @@ EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 RANKS = [path for path in EXAMPLES if "torchrun" in path.read_text("utf-8")]
 ALONE = [path for path in EXAMPLES if "--small" in path.read_text("utf-8")]
 SHIPPED = ROOT / "examples" / "shipped_table.py"
+NEEDED = {"transformers_llama": "transformers", "liger_wrapped": "liger_kernel", "fla_wrapped": "fla"}
+"""What else is to be installed, by example."""
+INTERPRETED, ON_A_GPU = {"liger_wrapped"}, {"fla_wrapped"}
+"""What launches kernels: under Triton's interpreter, where there is no GPU; what cannot be imported without one."""
 MOST_LINES = 60  # that are not empty
+GAIN = re.compile(r" as written [\d,.]+: [\d.]+ ×")
 
 
-def run(*command: str | Path, folder: Path, limit_s: float = 280) -> str:
-    """What a command prints that ends well, with no GPU and a store of its own."""
-    env = {**os.environ, "PYTHONPATH": str(ROOT), "XDG_CACHE_HOME": str(folder), "CUDA_VISIBLE_DEVICES": ""}
-    env |= {"SHAPEDISPATCH_BUDGET_MS": "5"}
+def run(*command: str | Path, folder: Path, limit_s: float = 280, on_gpu: bool = False, **told: str) -> str:
+    """What a command prints that ends well, with a store of its own and, but where it is told, no GPU."""
+    path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    env = {**os.environ, "PYTHONPATH": path, "XDG_CACHE_HOME": str(folder), "SHAPEDISPATCH_BUDGET_MS": "5", **told}
+    env |= {} if on_gpu else {"CUDA_VISIBLE_DEVICES": ""}
     ran = subprocess.run(
         [sys.executable, *command], cwd=folder, env=env, capture_output=True, text=True, check=False, timeout=limit_s
     )
@@ -33,17 +40,28 @@ def run(*command: str | Path, folder: Path, limit_s: float = 280) -> str:
     return ran.stdout
 
 
+def skip_without_its_package(example: Path) -> None:
+    """Where an example is of another package, and that is not here."""
+    package = NEEDED.get(example.stem)
+    if package is not None and importlib.util.find_spec(package) is None:
+        pytest.skip(f"{package} is not installed")
+
+
 @pytest.mark.parametrize("example", RANKS, ids=lambda path: path.stem)
 def test_an_example_of_ranks_runs(example: Path, tmp_path: Path) -> None:
     """With two ranks over gloo, to its end; what was learned in it is agreed on."""
     words = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
-    assert "(agreed)" in run(*words, example, folder=tmp_path)
+    assert "(agreed)" in run(*words, example, "--device", "cpu", folder=tmp_path)
 
 
 @pytest.mark.parametrize("example", ALONE, ids=lambda path: path.stem)
 def test_an_example_runs(example: Path, tmp_path: Path) -> None:
     """Its answers are those of the functions as written, and it says what it has gained."""
-    assert " as written " in run(example, "--small", folder=tmp_path)
+    if example.stem in ON_A_GPU:
+        pytest.skip("it needs a GPU")
+    skip_without_its_package(example)
+    told = {"TRITON_INTERPRET": "1"} if example.stem in INTERPRETED else {}
+    assert GAIN.search(run(example, "--small", "--device", "cpu", folder=tmp_path, **told))
 
 
 def test_a_table_is_shipped_and_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
