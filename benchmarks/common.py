@@ -99,6 +99,7 @@ def environment(device: str) -> dict[str, Any]:
         "command": command(sys.argv),
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "commit": commit(),
+        "shapedispatch": own_version(),
         "device": device_name(device),
         "cpu": cpu_name(),
         "threads": torch.get_num_threads(),
@@ -128,6 +129,12 @@ def commit() -> str:
         return subprocess.run(git, capture_output=True, text=True, check=True).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
+
+
+def own_version() -> str:
+    """The version that this checkout is or will be: the one that its changelog tells of first."""
+    found = re.search(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text("utf-8"), re.MULTILINE)
+    return found[1] if found else "unknown"
 
 
 def device_name(device: str) -> str:

@@ -10,6 +10,9 @@ from typing import Any
 
 RESULTS = Path(__file__).resolve().parent / "results"
 
+FIRST_OF_0_2 = "2026-11-22T07:42:32+00:00"
+"""When CHANGELOG.md began to tell of 0.2: what was measured before is of 0.1."""
+
 Document = dict[str, Any]
 
 
@@ -40,6 +43,14 @@ class Result:
         """``torch 2.13.0, Triton 3.7.1, Python 3.11.7``, without Triton where none was there."""
         words = {"torch": "torch", "triton": "Triton", "python": "Python"}
         return ", ".join(f"{word} {self.environment[name]}" for name, word in words.items() if name in self.environment)
+
+    @property
+    def version(self) -> str:
+        """Of shapedispatch, without its patch; results did not always note it, and 0.1 and 0.2 are told by the day."""
+        noted = self.environment.get("shapedispatch")
+        if noted is None:
+            return "0.1" if self.environment.get("date", "") < FIRST_OF_0_2 else "0.2"
+        return ".".join(str(noted).split(".")[:2])
 
     @property
     def corner(self) -> str:
@@ -85,6 +96,15 @@ def newest(script: str, folder: Path | None = None) -> Result | None:
     """The last full run of a script, one on a GPU before one on a CPU; None where there is none."""
     found = results_of(script, folder)
     return max(found, key=lambda one: (one.on_gpu, one.environment.get("date", "")), default=None)
+
+
+def short(result: Result) -> str:
+    """``H100, torch 2.11, version 0.1 at 0123456``: the device without its maker, the release without its build."""
+    device = result.device.removeprefix("NVIDIA ").partition(" ")[0] if result.on_gpu else f"CPU, {result.device}"
+    torch = ".".join(result.environment["torch"].split("+")[0].split(".")[:2])
+    commit = result.environment.get("commit", "unknown")
+    at = "" if commit == "unknown" else f" at {commit[:7]}"
+    return f"{device}, torch {torch}, version {result.version}{at}"
 
 
 def markdown(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

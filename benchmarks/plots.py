@@ -20,11 +20,11 @@ sys.path.insert(0, str(HERE.parent))
 from benchmarks import front_page  # noqa: E402 - of this checkout, wherever the script is called from
 from benchmarks.answers import ANSWERS, OF_LIBRARIES  # noqa: E402
 from benchmarks.documents import Result, results_of  # noqa: E402
+from benchmarks.quotes import NONE_YET  # noqa: E402
 from shapedispatch.cli import tables  # noqa: E402
 
 MARKED = re.compile(r"(<!-- numbers: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 ALL = {**ANSWERS, **OF_LIBRARIES}
-NONE_YET = "No full run is recorded yet.\n"
 
 
 def main() -> None:

@@ -8,6 +8,7 @@ GPU = {
     "command": "python benchmarks/made_up.py",
     "date": "2026-01-02T03:04:05+00:00",
     "commit": "0123456789ab",
+    "shapedispatch": "9.8.7",
     "device": "NVIDIA A1 2GB",
     "cpu": "a processor",
     "threads": 1,
@@ -203,6 +204,28 @@ def models() -> dict[str, Any]:
     }
 
 
+def cold_model() -> dict[str, Any]:
+    """Three contenders at two shapes, one of them learning in the background."""
+
+    def one(first_s: float, worst_s: float, final_ms: float) -> dict[str, Any]:
+        final, ready = {"decode 1 × 1": final_ms, "prefill 1 × 17": 2 * final_ms}, {"decode 1 × 1": worst_s}
+        return {"forwards": 900, "first_s": first_s, "final_ms": final, "ready_s": ready, "worst_s": worst_s}
+
+    places = "the three places"
+    contenders = {"eager": one(5.0, 0.1, 10.0), f"torch.compile, {places}": one(25.0, 7.0, 9.0)}
+    contenders |= {f"shapedispatch in the background, {places}": one(6.0, 0.3, 7.0)}
+    return {"seconds": 150.0, "forwards": 500, "contenders": contenders}
+
+
+def first_calls() -> dict[str, Any]:
+    """Two contenders."""
+    one = {"calls": 900, "p999_ms": 9.0, "median_ms": 3.0, "stalls_s": 1.0, "late_median_ms": 3.0, "prepared_s": 0.1}
+    return {
+        "seconds": 45.0,
+        "contenders": {"plain": {**one, "worst_s": 0.1}, "shapedispatch in the background": {**one, "worst_s": 0.3}},
+    }
+
+
 def module_hits() -> dict[str, Any]:
     """Two modules, of one of which C was asked nothing."""
     timed = times(plain=10.0, **{"shapedispatch, plain chosen": 11.0, "shapedispatch, exact chosen": 4.0})
@@ -261,6 +284,8 @@ RESULTS = {
     "warm_start": warm_start,
     "lessons": lessons,
     "models": models,
+    "cold_model": cold_model,
+    "first_calls": first_calls,
     "module_hits": module_hits,
     "libraries": libraries,
     "host_time": host_time,

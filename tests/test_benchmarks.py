@@ -18,15 +18,19 @@ from typing import Any
 import pytest
 import torch
 
-from benchmarks import front_page, plots
+from benchmarks import front_page, plots, quotes
 from benchmarks.answers import ANSWERS, soundness
-from benchmarks.documents import newest, read, results_of
+from benchmarks.documents import Result, newest, read, results_of
 from tests import made_up_results
+from tests.pages import anchors_of
 from tests.paths import NO_COMPILER
 
 FOLDER = plots.HERE
 MEASURED = re.compile(r"\d[\d.,]*\s*(?:µs|ms|us|ns|×|MB|GB)(?!\w)")
 COMMIT = re.compile(r"(?:\bat|\bcommit|\|) ([0-9a-f]{7,12})\b")
+BEGINS_0_2 = "2767721"
+OTHERS = ("first_calls", "cold_model", "online", "ranks", "repeatable", "soak", "false_refusals", "background_faults")
+"""Scripts with results that are quoted or named, and have no paragraph of their own."""
 FENCED = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 
 Load = Callable[[str], ModuleType]
@@ -134,26 +138,85 @@ def test_a_question_without_a_full_run_says_so(name: str, tmp_path: Path) -> Non
     assert plots.paragraphs(name, tmp_path) == plots.NONE_YET
 
 
-def test_the_front_page_leaves_out_what_is_not_recorded(tmp_path: Path) -> None:
-    """No result, no row; with all results, a row or more each, every one with its script."""
-    assert front_page.costs(tmp_path).count("\n") == 2
+def test_the_pages_leave_out_what_is_not_recorded(tmp_path: Path) -> None:
+    """No result, no line, and no number in a comparison."""
+    assert [quotes.table(section, tmp_path).count("\n") for section in quotes.SECTIONS] == [2] * len(quotes.SECTIONS)
     assert MEASURED.search(front_page.comparison(tmp_path)) is None
     assert front_page.picture(tmp_path) == ""
-    assert front_page.fuzz(tmp_path) == plots.NONE_YET
-    for name in {**ANSWERS, **front_page.COSTS}:
+    assert quotes.whole_model(tmp_path) == front_page.fuzz(tmp_path) == plots.NONE_YET
+
+
+@pytest.fixture
+def recorded(tmp_path: Path) -> Path:
+    """A folder with a made-up result of each script."""
+    quoted = [name for section in quotes.SECTIONS.values() for name in section]
+    for name in dict.fromkeys([*ANSWERS, *quoted]):
         put(tmp_path, f"{name}-a1", made_up_results.document(name.partition("-")[0]))
-    rows = front_page.costs(tmp_path).splitlines()[2:]
-    assert {row.split("`")[-2] for row in rows} == {
-        f"{front_page.SCRIPTS.get(name, name)}.py" for name in front_page.COSTS
-    }
-    assert all("| A1, torch 2.99, at 0123456 |" in row for row in rows)
+    return tmp_path
+
+
+@pytest.mark.parametrize("section", quotes.SECTIONS)
+def test_each_line_says_on_what_it_was_measured_and_leads_to_all_of_it(section: str, recorded: Path) -> None:
+    """A line or more for each script: device, versions, commit, and a heading of the benchmarks' page."""
+    rows = quotes.table(section, recorded).splitlines()[2:]
+    files = {f"{quotes.SCRIPTS.get(name, name)}.py" for name in quotes.SECTIONS[section]}
+    assert {row.split("`")[-2] for row in rows} == files
+    assert all("| A1, torch 2.99, version 9.8 at 0123456 |" in row for row in rows)
+    headings = anchors_of((FOLDER / "README.md").read_text("utf-8"))
+    assert {row.rpartition("#")[2].partition(")")[0] for row in rows} <= headings
+
+
+def test_a_contender_that_was_not_at_all_calls_is_said_to_be(tmp_path: Path) -> None:
+    """Its mean is of those that it was at; of none of a kind there is a dash."""
+    found = made_up_results.document("models")
+    found["times"]["decode 4 × 1"] = {"eager": made_up_results.time(9.0)}
+    found["ratios"]["decode 4 × 1"] = {}
+    put(tmp_path, "models-a1", found)
+    rows = {row.split(" | ")[0]: row.split(" | ")[1:3] for row in quotes.whole_model(tmp_path).splitlines()}
+    assert rows["| eager"] == ["1", "1"]
+    assert rows["| torch.compile, the whole model"] == ["0.90 (1 of 2 calls)", "-"]
+
+
+def test_a_comparison_says_on_what_it_was_measured(recorded: Path) -> None:
+    """Three numbers of ours and of others, each with device, versions and commit."""
     rows = {
-        row.split(" | ")[0].strip("| `"): row.split(" | ")[6:] for row in front_page.comparison(tmp_path).splitlines()
+        row.split(" | ")[0].strip("| `"): row.split(" | ")[6:] for row in front_page.comparison(recorded).splitlines()
     }
     assert rows["shapedispatch"] == ["3.0 µs", "10 ms", "- |"]
     assert rows["triton.autotune"] == ["18.0 µs", "310 ms", "- |"]
     assert rows["Helion"] == ["-", "-", "- |"]
-    assert "2,000 generated calls" in front_page.fuzz(tmp_path)
+    assert front_page.comparison(recorded).count(": A1, torch 2.99, version 9.8 at 0123456") == 3
+    assert "2,000 generated calls" in front_page.fuzz(recorded)
+
+
+@pytest.mark.parametrize(
+    ("environment", "version"),
+    [
+        ({"shapedispatch": "0.3.1", "date": "2026-11-21T00:00:00+00:00"}, "0.3"),
+        ({"date": "2026-11-22T02:06:53+00:00"}, "0.1"),
+        ({"date": "2026-11-22T09:59:31+00:00"}, "0.2"),
+    ],
+)
+def test_a_result_says_of_which_version_it_is(environment: dict[str, Any], version: str) -> None:
+    """Noted in it, or else by its day."""
+    assert Result(Path("a.json"), {"environment": environment}).version == version
+
+
+def test_the_version_by_the_day_is_that_by_the_commit() -> None:
+    """What was measured at a commit before 0.2 is not said to be of 0.2, nor the other way round."""
+    if git("cat-file", "-e", BEGINS_0_2).returncode:
+        pytest.skip("there is no history here")
+    results = [result for name in (*plots.ALL, *OTHERS) for result in results_of(name)]
+    silent = [result for result in results if "shapedispatch" not in result.environment]
+    commits = {result.path: result.environment.get("commit", "none").rstrip("+") for result in silent}
+    known = [result for result in silent if git("cat-file", "-e", commits[result.path]).returncode == 0]
+    assert len(known) > 10
+    later = [
+        result
+        for result in known
+        if git("merge-base", "--is-ancestor", BEGINS_0_2, commits[result.path]).returncode == 0
+    ]
+    assert {result.path.name for result in known if result.version != "0.1"} == {result.path.name for result in later}
 
 
 def test_a_run_on_a_gpu_comes_before_a_later_one_on_a_cpu(tmp_path: Path) -> None:
