@@ -5,6 +5,7 @@
 #   make bench    run all benchmarks: in full on a GPU, else with small sizes, to see that they run
 #   make matrix   the tests in each virtual environment here (.venv, .venv-*), and the table of versions in docs/install.md
 #   make dist     a wheel and an sdist in dist/
+#   make release  what a release of this commit still lacks; nothing is published
 #   make venv     the virtual environment alone; VENV=.venv-oldest CONSTRAINTS=constraints-oldest.txt: another one
 #   make lint     ruff and mypy alone          make format   let ruff lay the code out
 #   make clean    remove everything made here, the virtual environments too
@@ -12,7 +13,7 @@
 # PYTHON=... picks the interpreter, ARGS=... is handed on to the demo, to pytest, to the benchmarks or to the matrix.
 
 .DELETE_ON_ERROR:
-.PHONY: demo test pytest soak lint format bench matrix dist venv clean
+.PHONY: demo test pytest soak lint format bench matrix dist release venv clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -50,6 +51,9 @@ matrix: $(STAMP)
 dist: $(STAMP)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check build
 	$(BIN)/python -m build
+
+release: $(STAMP)
+	$(BIN)/python benchmarks/release.py
 
 venv: $(STAMP)
 
