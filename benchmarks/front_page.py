@@ -167,10 +167,21 @@ def picture(folder: Path | None) -> str:
     return "\n".join(lines) + "\n" * bool(lines)
 
 
+def model(folder: Path | None) -> str:
+    """A model's first seconds and its steady state, on a GPU; nothing before that was measured."""
+    result = newest("cold_model", folder)
+    if result is None or not result.on_gpu or not result.picture("picture").exists():
+        return ""
+    title = "a model's first seconds and its steady state, beside eager and torch.compile"
+    said = 'One line on a model, or on its norms, its MLPs and its rotary embedding ("the three places"); low is fast.'
+    return f"{said}\n\n![{title}](benchmarks/results/{result.picture('picture').name})\n"
+
+
 PARTS: dict[str, Callable[[Path | None], str]] = {
     "comparison": comparison,
     "fuzz": fuzz,
     "headline": headline,
+    "model": model,
     "picture": picture,
     "versions": versions,
     "whole_model": quotes.whole_model,

@@ -18,13 +18,13 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
 from benchmarks import front_page  # noqa: E402 - of this checkout, wherever the script is called from
-from benchmarks.answers import ANSWERS, OF_LIBRARIES  # noqa: E402
+from benchmarks.answers import ANSWERS, OF_LEARNING, OF_LIBRARIES  # noqa: E402
 from benchmarks.documents import Result, results_of  # noqa: E402
 from benchmarks.quotes import NONE_YET  # noqa: E402
 from shapedispatch.cli import tables  # noqa: E402
 
 MARKED = re.compile(r"(<!-- numbers: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
-ALL = {**ANSWERS, **OF_LIBRARIES}
+ALL = {**ANSWERS, **OF_LIBRARIES, **OF_LEARNING}
 
 
 def main() -> None:

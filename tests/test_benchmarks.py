@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import importlib
+import itertools
 import json
 import os
 import re
@@ -19,7 +20,7 @@ import pytest
 import torch
 
 from benchmarks import front_page, plots, quotes
-from benchmarks.answers import ANSWERS, soundness
+from benchmarks.answers import ANSWERS, first_seconds, soundness
 from benchmarks.documents import Result, newest, read, results_of
 from tests import made_up_results
 from tests.pages import anchors_of
@@ -29,7 +30,7 @@ FOLDER = plots.HERE
 MEASURED = re.compile(r"\d[\d.,]*\s*(?:µs|ms|us|ns|×|MB|GB)(?!\w)")
 COMMIT = re.compile(r"(?:\bat|\bcommit|\|) ([0-9a-f]{7,12})\b")
 BEGINS_0_2 = "2767721"
-OTHERS = ("first_calls", "cold_model", "online", "ranks", "repeatable", "soak", "false_refusals", "background_faults")
+OTHERS = ("first_calls", "online", "ranks", "repeatable", "soak", "false_refusals", "background_faults")
 """Scripts with results that are quoted or named, and have no paragraph of their own."""
 FENCED = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 
@@ -128,6 +129,49 @@ def test_a_result_is_told_and_drawn_as_soon_as_it_is_there(name: str, tmp_path: 
     for path in tmp_path.glob("*.svg"):
         assert f"(results/{path.name})" in text
         assert "nvidia a1 2gb, torch 2.99.1+cu1, triton 3.9" in path.read_text("utf-8").lower()
+
+
+def test_a_model_has_one_picture_of_two_runs(tmp_path: Path) -> None:
+    """Its first seconds alone, or beside them the steady state on the same device; no bar for what was not measured."""
+    put(tmp_path, "cold_model-a1", made_up_results.document("cold_model"))
+    (cold,) = results_of("cold_model", tmp_path)
+    alone = first_seconds.draw_cold_model(cold)["picture"]
+    assert [axes.get_title(loc="left").split(",")[0] for axes in alone.axes] == ["first seconds"]
+    put(tmp_path, "models-b2", made_up_results.document("models", {**made_up_results.GPU, "device": "NVIDIA B2"}))
+    assert len(first_seconds.draw_cold_model(cold)["picture"].axes) == 1
+    put(tmp_path, "models-a1", made_up_results.document("models"))
+    (tmp_path / "models-b2.json").unlink()
+    both = first_seconds.draw_cold_model(cold)["picture"]
+    assert [axes.get_title(loc="left").split(":")[0] for axes in both.axes][1] == "steady state"
+    numbers = [text.get_text() for text in both.axes[1].texts]
+    assert sorted(numbers) == ["", "0.80", "0.80", "0.90", "1", "1"]
+
+
+def test_the_picture_of_a_model_is_whole(tmp_path: Path) -> None:
+    """Nothing is drawn beyond its edges, no two numbers lie over each other, and it has a ground of its own."""
+    for name in ("cold_model", "models"):
+        put(tmp_path, f"{name}-a1", made_up_results.document(name))
+    (cold,) = results_of("cold_model", tmp_path)
+    figure = first_seconds.draw_cold_model(cold)["picture"]
+    figure.canvas.draw()
+    assert figure.get_facecolor() == (1.0, 1.0, 1.0, 1.0)
+    seen = [text for axes in figure.axes for text in [*axes.texts, *axes.get_xticklabels(), axes.title]]
+    boxes = [text.get_window_extent() for text in [*seen, *figure.legends, *figure.texts]]
+    assert all(box.x0 >= 0 and box.y0 >= 0 and box.x1 <= figure.bbox.x1 and box.y1 <= figure.bbox.y1 for box in boxes)
+    for axes in figure.axes:
+        labels = [text.get_window_extent() for text in axes.get_xticklabels()]
+        assert not any(one.overlaps(other) for one, other in itertools.pairwise(labels))
+
+
+def test_the_front_page_has_the_picture_of_a_model_once_it_was_measured_on_a_gpu(tmp_path: Path) -> None:
+    """And was drawn; of a CPU alone there is none."""
+    put(tmp_path, "cold_model-cpu", made_up_results.document("cold_model", made_up_results.CPU))
+    (tmp_path / "cold_model-cpu-picture.svg").touch()
+    assert front_page.model(tmp_path) == ""
+    put(tmp_path, "cold_model-a1", made_up_results.document("cold_model"))
+    assert front_page.model(tmp_path) == ""
+    (tmp_path / "cold_model-a1-picture.svg").touch()
+    assert "(benchmarks/results/cold_model-a1-picture.svg)" in front_page.model(tmp_path)
 
 
 @pytest.mark.parametrize("name", plots.ALL)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from benchmarks.documents import Result
 
-from . import builds, calls, choices, libraries, models, soundness
+from . import builds, calls, choices, first_seconds, libraries, models, soundness
 from .pictures import Pictures
 
 
@@ -43,3 +43,8 @@ OF_LIBRARIES: Mapping[str, Answer] = {
     "host_time": Answer(libraries.tell_host_time, libraries.draw_host_time),
 }
 """What runs other packages' kernels, by a checkout of theirs: no part of a run of all benchmarks."""
+
+OF_LEARNING: Mapping[str, Answer] = {
+    "cold_model": Answer(first_seconds.tell_cold_model, first_seconds.draw_cold_model),
+}
+"""What takes minutes for each contender, from empty caches: no part of that run, either."""
