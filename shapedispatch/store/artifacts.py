@@ -52,7 +52,8 @@ class Artifacts:
         self.path: Path = store / "artifacts"
         self.readonly: bool = readonly
         self.most_bytes: int = most_bytes
-        self.store, self._told, self._clock_s = store, note, clock_s
+        self.store: Path = store
+        self._told, self._clock_s = note, clock_s
         self._untold: list[str] = []
 
     def get(self, name: str) -> bytes | None:
