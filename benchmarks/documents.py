@@ -13,6 +13,9 @@ RESULTS = Path(__file__).resolve().parent / "results"
 FIRST_OF_0_2 = "2026-11-22T07:42:32+00:00"
 """When CHANGELOG.md began to tell of 0.2: what was measured before is of 0.1."""
 
+SOME_PARTS = {"--kind", "--part", "--setting"}
+"""Options of scripts that leave something out, or measure with other settings."""
+
 Document = dict[str, Any]
 
 
@@ -93,9 +96,16 @@ def read(path: Path) -> Document:
 
 
 def newest(script: str, folder: Path | None = None) -> Result | None:
-    """The last full run of a script, one on a GPU before one on a CPU; None where there is none."""
-    found = results_of(script, folder)
-    return max(found, key=lambda one: (one.on_gpu, one.environment.get("date", "")), default=None)
+    """The last full run of a script, one on a GPU before one on a CPU; None where there is none.
+
+    One of all parts, with no settings of its own, comes before others.
+    """
+
+    def order(one: Result) -> tuple[bool, bool, str]:
+        words = one.environment.get("command", "").split()
+        return one.on_gpu, not SOME_PARTS.intersection(words), one.environment.get("date", "")
+
+    return max(results_of(script, folder), key=order, default=None)
 
 
 def short(result: Result) -> str:

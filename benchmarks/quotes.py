@@ -130,7 +130,9 @@ FELT = {OURS: "built within the call", "torch.compile(dynamic=True)": "`torch.co
 def from_cold(result: Result) -> Sayings:
     """A model's first forwards, with empty caches."""
     found = result.document["contenders"]
-    asked = f"the first {result.document['forwards']} forwards of a model, empty caches; the slowest of them"
+    asked = "the first {forwards} forwards of a model, empty caches; the slowest in {seconds:g} s".format(
+        **result.document
+    )
     parts = (f"{name} {one['first_s']:.1f} s, {one['worst_s']:.2f} s" for name, one in found.items())
     yield asked, "; ".join(parts)
 

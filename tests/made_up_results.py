@@ -209,7 +209,7 @@ def cold_model() -> dict[str, Any]:
 
     def one(first_s: float, worst_s: float, final_ms: float) -> dict[str, Any]:
         final, ready = {"decode 1 × 1": final_ms, "prefill 1 × 17": 2 * final_ms}, {"decode 1 × 1": worst_s}
-        return {"forwards": 900, "first_s": first_s, "final_ms": final, "ready_s": ready, "worst_s": worst_s}
+        return {"forwards": 900, "first_s": first_s, "final_ms": final, "near_s": ready, "worst_s": worst_s}
 
     places = "the three places"
     contenders = {"eager": one(5.0, 0.1, 10.0), f"torch.compile, {places}": one(25.0, 7.0, 9.0)}

@@ -273,6 +273,14 @@ def test_a_run_on_a_gpu_comes_before_a_later_one_on_a_cpu(tmp_path: Path) -> Non
     assert newest("regret", tmp_path).environment["device"] == "NVIDIA B2"
 
 
+def test_a_run_of_some_parts_comes_after_a_whole_one(tmp_path: Path) -> None:
+    """Though it is later."""
+    put(tmp_path, "regret-a1", made_up_results.document("regret"))
+    later = {**made_up_results.GPU, "command": "python regret.py --part one", "date": "2027-02-02T00:00:00+00:00"}
+    put(tmp_path, "regret-a1-one", made_up_results.document("regret", later))
+    assert newest("regret", tmp_path).path.stem == "regret-a1"
+
+
 def test_a_fuzz_that_found_something_is_not_among_those_that_did_not(tmp_path: Path) -> None:
     """It says so on the benchmarks' page, and the front page sums the others."""
     put(tmp_path, "fuzz-a", {**made_up_results.document("fuzz"), "mismatches": 3, "rate_below": None})

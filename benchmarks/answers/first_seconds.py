@@ -20,8 +20,8 @@ LOOKS = {
 """A contender's fill and hatch, by what its name begins with: told apart in grey, too."""
 ASKED = {
     "first_s": "the first {forwards}\nforwards",
-    "worst_s": "the slowest\nof them",
-    "ready_s": "until each shape\nis at its final speed",
+    "worst_s": "the slowest\nin {seconds:g} s",
+    "near_s": "until each shape\nis near its final speed",
 }
 
 
@@ -31,16 +31,24 @@ def tell_cold_model(result: Result) -> str:
     contenders = found["contenders"]
     calls = list(next(iter(contenders.values()))["final_ms"])
     rows = [
-        (name, *(f"{seconds(one, part):.2f}" for part in ASKED), *(f"{one['final_ms'][call]:.2f}" for call in calls))
+        (
+            name,
+            *(number(seconds(one, part)) or "-" for part in ASKED),
+            *(f"{one['final_ms'][call]:.2f}" for call in calls),
+        )
         for name, one in contenders.items()
     ]
-    columns = (f"the first {found['forwards']}, s", "slowest, s", "at its final speed after, s")
+    columns = (
+        f"the first {found['forwards']}, s",
+        f"slowest in {found['seconds']:g} s",
+        "near its final speed after, s",
+    )
     return markdown(("from empty caches", *columns, *(f"{call} then, ms" for call in calls)), rows)
 
 
 def seconds(one: Mapping[str, Any], part: str) -> float:
-    """Of a contender; of what is told by shape the most."""
-    value = one[part]
+    """Of a contender; of what is told by shape the most. NaN where a run has not asked it."""
+    value = one.get(part, math.nan)
     return float(max(value.values()) if isinstance(value, dict) else value)
 
 
@@ -63,8 +71,9 @@ def picture(cold: Result, models: Result | None) -> Any:
     found = cold.document["contenders"]
     names = list(dict.fromkeys([*found, *(models.document["contenders"] if models else ())]))
     looks = looks_of(names)
-    groups = [text.format(forwards=cold.document["forwards"]) for text in ASKED.values()]
-    first = {name: [seconds(one, part) for part in ASKED] for name, one in found.items()}
+    asked = [part for part in ASKED if any(part in one for one in found.values())]
+    groups = [ASKED[part].format(**cold.document) for part in asked]
+    first = {name: [seconds(one, part) for part in asked] for name, one in found.items()}
     draw_groups(panels[0], "first seconds, from empty caches: s", groups, first, looks)
     if models is not None:
         kinds = [kind for kind in models.document["means"] if kind != "all"]
