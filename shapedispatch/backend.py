@@ -97,7 +97,8 @@ class Candidate:
         retry = self.build is not None and offer.written is not None and not offer.written
         choice = replace(choice, route=self.route, config=self.config)
         any_state = self.name == "plain" and (self.check is not None or choice.origin == "only")
-        return Entry(self.run, self.check, choice, self.build, retry, any_state)
+        vouched = self.build is not None and self.judged
+        return Entry(self.run, self.check, choice, self.build, retry, any_state, vouched=vouched)
 
     def wins(
         self,

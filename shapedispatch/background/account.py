@@ -23,7 +23,7 @@ class Account:
     """What a class of calls has spent, in seconds, and what makes it worth a trace; ``news`` counts what was built.
 
     ``short`` says whether something may be left to trace, ``seen`` whether it was looked at at all, ``waits`` whether
-    all that was found then is yet to be built.
+    all that was found then is yet to be built, ``chosen`` at how many keys something was chosen.
     """
 
     spent_s: float = 0.0
@@ -34,6 +34,12 @@ class Account:
     short: bool = True
     seen: bool = False
     waits: bool = False
+    chosen: int = 0
+
+    @property
+    def whole(self) -> bool:
+        """Whether all that is made for the class is there."""
+        return self.seen and not self.short and not self.waits
 
     def traced(self, cost_s: float) -> None:
         """A trace was made: the next one is worth it when so much more was spent, or was by earlier processes."""

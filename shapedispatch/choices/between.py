@@ -1,28 +1,66 @@
 """What runs at one key taken over for another that differs in sizes alone: nothing is offered, and nothing compared.
 
 Plain is right at all sizes. A build is where all of its guards take them. Nothing is known of a supplied variant.
+What runs at a single other key, and not on both sides, is taken over for the time that the call's own choice is
+learned, and only where a build's graph vouches for its numbers at all sizes.
 """
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import replace
 
 from ..hit.call import NowAndThen
 from ..hit.table import Entry
-from ..records import Choice
+from ..records import CHOSEN_AT, Choice, spelled
 from .context import MissContext
 from .neighbours import Neighbours
 
-__all__ = ["as_there", "taken_over"]
+__all__ = ["as_there", "meanwhile", "taken_over"]
 
 
 def as_there(ctx: MissContext, near: Neighbours, choice: Choice) -> Entry | None:
     """The entry that runs what runs at a neighbour of this choice's variant, if that may run this call now."""
     backend = ctx.core.backend
     keys = [] if backend.searches else [one.key for one in near.choices if one.variant == choice.variant]
-    there = (entry for key in keys for entry in ctx.core.table.peek(key) if entry.choice.variant == choice.variant)
-    found = (taken_over(ctx, entry, choice) for entry in there if entry.run is not entry.learner)
+    there = [entry for key in keys for entry in ctx.core.table.peek(key) if entry.choice.variant == choice.variant]
+    found = (taken_over(ctx, entry, choice) for entry in _each_build_once(map(_settled, there)))
     return next((entry for entry in found if entry is not None), None)
+
+
+def meanwhile(ctx: MissContext, near: Neighbours) -> Entry | None:
+    """The entry that runs the build which runs at the nearest key, or at the next where that build takes no such call.
+
+    None where plain is what runs there, or where there is no such build.
+    """
+    tried = set[str]()
+    for choice in near.choices:
+        if choice.variant == "plain":
+            return None
+        if choice.variant not in tried:
+            tried.add(choice.variant)
+            note = f"{CHOSEN_AT}{spelled(choice.sizes)}, and run here meanwhile"
+            found = as_there(ctx, near, Choice(choice.variant, "learning", near.sizes, ctx.key, notes=(note,)))
+            if found is not None and found.vouched:
+                return found
+    return None
+
+
+def _settled(entry: Entry) -> Entry | None:
+    """What was chosen at a key; None while it is learned there for the first time."""
+    if entry.run is not entry.learner or entry.run is None:
+        return entry
+    begun = getattr(entry.learner, "now", None)  # of a key that waits for more builds
+    return begun if begun is None or begun.run is not begun.learner else None
+
+
+def _each_build_once(entries: Iterable[Entry | None]) -> Iterator[Entry]:
+    """Without those whose build was among them: it would be asked the same again."""
+    asked = set[Hashable]()
+    for entry in entries:
+        if entry is not None and (entry.build is None or entry.build not in asked):
+            asked.add(entry.build)
+            yield entry
 
 
 def taken_over(ctx: MissContext, there: Entry | None, choice: Choice) -> Entry | None:
@@ -49,4 +87,4 @@ def _build(ctx: MissContext, there: Entry, choice: Choice) -> Entry | None:
     if run is None or build is None or build.run is not run or not ctx.core.backend.serves(build, ctx.args, ctx.kwargs):
         return None
     choice = replace(choice, route=there.choice.route, config=there.choice.config)
-    return Entry(run, there.check, choice, there.build, there.retry)
+    return Entry(run, there.check, choice, there.build, there.retry, vouched=there.vouched)

@@ -105,10 +105,11 @@ def _entry(
 def _pool(right: Sequence[Candidate], ctx: MissContext, near: Neighbours) -> Pool | None:
     """What the key finds the best together with; None where it is learned alone.
 
-    As where a build for its very sizes is among them, which is no other key's, or one that no graph vouches for: at
-    other sizes its numbers are not known.
+    As where more may be built for it, and where a build for its very sizes is among them, which is no other key's, or
+    one that no graph vouches for: at other sizes its numbers are not known.
     """
-    if ctx.settings.learn != "now" or ctx.core.backend.searches:
+    awaits_more = ctx.later is not None and ctx.later.goes_on()
+    if ctx.settings.learn not in ("now", "background") or awaits_more or ctx.core.backend.searches:
         return None
     if any(one.build is not None and (one.name == "exact" or not one.judged) for one in right):
         return None

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ..autotune.benchmark import FEW
-from ..hit.table import Table
 from ..keys.key import Key
 from ..records import CHOSEN_AT, Choice, spelled
 from ..shapes.dims import distance
@@ -25,16 +24,16 @@ LEFT_OUT = 1.5
 _SETTLED = ("timed", "stored", "shipped")
 
 
-def remember(core: DispatcherParts, key: Key, choice: Choice) -> None:
-    """Let new sizes learn from this choice, if it says anything of them."""
+def remember(core: DispatcherParts, key: Key, choice: Choice, so_far: bool = False) -> None:
+    """Let new sizes learn from this choice, if it says anything of them.
+
+    One that is best ``so_far``, of less than there will be, decides nothing, and is run meanwhile.
+    """
     kin = core.backend.kin(key) if choice.origin in _SETTLED else None
     if kin is not None:
-        others = [other for other in _known(core.table, kin) if other.sizes != choice.sizes]
-        core.table.facts.settled[kin] = (choice, *others)[:AMONG]
-
-
-def _known(table: Table, kin: object) -> tuple[Choice, ...]:
-    return table.facts.settled.get(kin) or ()
+        known = core.table.facts.so_far if so_far else core.table.facts.settled
+        others = [other for other in known.get(kin) or () if other.sizes != choice.sizes]
+        known[kin] = (choice, *others)[:AMONG]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +44,11 @@ class Neighbours:
     choices: Sequence[Choice]
 
     @classmethod
-    def of(cls, ctx: MissContext) -> Neighbours:
-        """Of the newest settled choices of its kin."""
-        sizes, kin = ctx.sizes(), ctx.core.backend.kin(ctx.key)
-        known = _known(ctx.core.table, kin) if kin is not None else ()
+    def of(cls, ctx: MissContext, so_far: bool = False) -> Neighbours:
+        """Of the newest settled choices of its kin; with ``so_far`` those too that may be bettered yet."""
+        sizes, kin, facts = ctx.sizes(), ctx.core.backend.kin(ctx.key), ctx.core.table.facts
+        known = (facts.settled.get(kin) or ()) if kin is not None else ()
+        known += (facts.so_far.get(kin) or ()) if so_far and kin is not None else ()
         found = [choice for choice in known if choice.sizes.keys() == sizes.keys()]
         return cls(sizes, sorted(found, key=lambda choice: distance(sizes, choice.sizes)))
 

@@ -7,29 +7,41 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 from ..backend import Candidate, Offer
 from ..choices.between import as_there, taken_over
-from ..choices.context import DispatcherParts, MissContext, capturing
+from ..choices.context import MissContext, capturing
 from ..choices.learning import pooled
 from ..choices.neighbours import Neighbours
 from ..choices.pool import ALONE, TOGETHER, Pool, RunsFavourite, pool_of
 from ..hit.table import Entry
-from ..keys.key import Key
 from ..records import Choice
 from ..shapes.dims import DimsMismatch
 
-__all__ = ["at_sight"]
+__all__ = ["at_sight", "like_others"]
 
 
-def at_sight(core: DispatcherParts, key: Key, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Entry | None:
+def at_sight(ctx: MissContext) -> Entry | None:
     """The entry for a key that was never seen, published; None where the call must be decided.
 
     It comes before the lock that deciding holds: another thread may compile meanwhile.
     """
-    ctx, facts = core.ctx(key, args, kwargs), core.table.facts
-    if not (facts.settled or facts.pools) or core.table.peek(key) or not _may_be_known(ctx):
+    table, key = ctx.core.table, ctx.key
+    entry = None if table.peek(key) else like_others(ctx)
+    if entry is None:
+        return None
+    new_because = ctx.core.backend.differences(key, next(iter(table.newest(1)), key))
+    table.count("misses", ", ".join(new_because))
+    entry = entry.changed(new_because=new_because)
+    table.publish(key, entry, (ctx.args, ctx.kwargs))
+    table.log.decided(entry.choice)
+    return entry
+
+
+def like_others(ctx: MissContext) -> Entry | None:
+    """The entry of what keys like this one have come to; None where they have not, or it must be decided."""
+    facts = ctx.core.table.facts
+    if not (facts.settled or facts.pools) or not _may_be_known(ctx):
         return None
     try:
         near = Neighbours.of(ctx)
@@ -38,20 +50,13 @@ def at_sight(core: DispatcherParts, key: Key, args: tuple[Any, ...], kwargs: Map
     if capturing(ctx.device) or _is_stored(ctx):
         return None
     entry = _agreed(ctx, near) or _together(ctx, near.sizes)
-    if entry is None:
-        return None
-    new_because = ctx.core.backend.differences(key, next(iter(core.table.newest(1)), key))
-    core.table.count("misses", ", ".join(new_because))
-    entry = entry.changed(sizes=near.sizes, key=key, new_because=new_because)
-    core.table.publish(key, entry, (args, kwargs))
-    core.table.log.decided(entry.choice)
-    return entry
+    return None if entry is None else entry.changed(sizes=near.sizes, key=ctx.key)
 
 
 def _may_be_known(ctx: MissContext) -> bool:
     """Whether nothing else would be asked first: a setting, the other ranks, a bucket."""
     settings = ctx.settings
-    if settings.mode != "tune" or settings.pick is not None or settings.learn != "now":
+    if settings.mode != "tune" or settings.pick is not None or settings.learn not in ("now", "background"):
         return False
     return ctx.why_not_online() is None and not ctx.core.table.facts.buckets and ctx.core.ledger() is None
 
@@ -75,7 +80,8 @@ def _together(ctx: MissContext, sizes: Mapping[str, int]) -> Entry | None:
         return None
     version, over, favourite = pool.version, pool.over, pool.favourite or ""
     if not over:
-        if pool.affords():
+        # In the background a key is looked at when it has earned that, and not for others' sake.
+        if not pool.entries if ctx.core.in_background() else pool.affords():
             return None
         if giver := _giver(ctx, pool):
             return giver

@@ -22,7 +22,9 @@ from ..autotune.preserve_state import preserve_state
 from ..backend import Call, OfferRequest
 from ..background import imports
 from ..background.account import Account, Allowance
+from ..choices.between import meanwhile
 from ..choices.context import DispatcherParts, MissContext, capturing
+from ..choices.neighbours import Neighbours, remember
 from ..errors import where_raised
 from ..hit.table import Entry
 from ..keys.key import Bypass, Key, storable
@@ -31,6 +33,7 @@ from ..records import Choice
 from ..shapes.dims import DimsMismatch
 from ..store.key_text import canonical
 from ..store.replay import CannotReplay, made_under
+from .at_sight import at_sight, like_others
 from .loading import call_of_key
 from .miss import decide, tuning_lock
 
@@ -56,6 +59,8 @@ class Waiting:
     seen_s: float | None = None
     """What had been spent here when it was last looked at; None before."""
     news: int = 0
+    chosen: int = 0
+    """At how many keys of its class something had been chosen when that was last looked for."""
     known: bool = False
     """Whether its choice is known, and only the build is missing: that needs not be earned."""
     forced: bool = False
@@ -105,14 +110,20 @@ class Waiting:
             return False
         return not account.waits or account.news > 0 or self.spent_s >= orders.costs.build_s() * self.core.earn()
 
+    def _others_have_chosen(self) -> bool:
+        """Whether at twice as many keys as before: to ask what runs there takes as long as a small call."""
+        return self.account.chosen > 2 * self.chosen and self.now is None and not self.known and not self.failed
+
     def _best_known(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Callable[..., Any]:
         """What runs the call, after a look at what there is if one is due; what fails in here is no business of it."""
         try:
-            if not self._due():
+            due = self._due()
+            if not (due or self._others_have_chosen()):
                 return self.run
             with tuning_lock.if_free() as free:
                 if free and not self.core.frozen:
-                    return decide_again(self, args, kwargs) or self.run
+                    taken = take_over(self, args, kwargs)
+                    return taken or (decide_again(self, args, kwargs) if due else None) or self.run
         except (Bypass, PlainRaised) as reason:
             self.failed = str(reason)
         except Warning:  # that its user has made an error
@@ -142,19 +153,51 @@ def at_once(core: DispatcherParts, key: Key, args: tuple[Any, ...], kwargs: Mapp
     try:
         family, varies_more = core.backend.observed(args, kwargs, key, core.table)
         account = account_of(core, family)
-        sizes = core.backend.sizes(args, kwargs)
+        near = Neighbours.of(ctx := core.ctx(key, args, kwargs), so_far=True)
     except DimsMismatch as misfit:
         raise Bypass(str(misfit)) from None
     account.short |= varies_more  # there are hints to build for, then
-    known, spent_s = _remembered(ctx := core.ctx(key, args, kwargs))
+    known, spent_s = _remembered(ctx)
     account.spent_s, account.noted_s = account.spent_s + spent_s, account.noted_s + spent_s
-    plain, device = core.backend.plain, ctx.device
-    waiting = Waiting(core, key, account, plain, device, spent_s=spent_s, news=account.news, known=known)
-    choice = Choice("plain", "learning", sizes, key)
-    entry = Entry(waiting, None, choice, any_state=True, learner=waiting)
+    if account.whole and not known and (entry := at_sight(_online(ctx))):
+        return entry
+    waiting = Waiting(core, key, account, core.backend.plain, ctx.device, spent_s=spent_s, news=account.news)
+    waiting.known, waiting.chosen = known, account.chosen
+    entry = Entry(waiting, None, Choice("plain", "learning", near.sizes, key), any_state=True, learner=waiting)
+    there = None if known or capturing(ctx.device) else meanwhile(ctx, near)
+    entry = entry if there is None else _goes_on(there, waiting)
     core.table.count("misses", "learning in the background")
     core.table.publish(key, entry)
     return entry
+
+
+def _online(ctx: MissContext) -> MissContext:
+    """The call, judged on such calls: a contest would stop it."""
+    return replace(ctx, settings=replace(ctx.settings, judge="online"))
+
+
+def _goes_on(entry: Entry, waiting: Waiting) -> Entry:
+    """The entry, whose calls are noted: it may be bettered yet."""
+    assert entry.run is not None
+    waiting = replace(waiting, run=entry.run, now=entry)
+    return replace(entry, run=waiting, learner=waiting)
+
+
+def take_over(waiting: Waiting, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Callable[..., Any] | None:
+    """Run the call by what other keys have come to, if they have: without a look, where they have come to an end."""
+    core, account = waiting.core, waiting.account
+    ctx = core.ctx(waiting.key, args, kwargs)
+    before = next((one for one in core.table.peek(waiting.key) if one.learner is waiting), None)
+    if before is None or waiting.known or waiting.forced or capturing(ctx.device):
+        return None
+    entry, ended = like_others(_online(ctx)) if account.whole else None, True
+    if entry is None and waiting.now is None:
+        entry, ended = meanwhile(ctx, Neighbours.of(ctx, so_far=True)), False
+    waiting.chosen = account.chosen
+    if entry is None or entry.run is None:
+        return None
+    core.table.replace(waiting.key, before, entry if ended else _goes_on(entry, waiting))
+    return entry.run
 
 
 def _remembered(ctx: MissContext) -> tuple[bool, float]:
@@ -196,9 +239,8 @@ def decide_again(waiting: Waiting, args: tuple[Any, ...], kwargs: Mapping[str, A
     exact = waiting.known or waiting.forced or waiting.spent_s >= core.orders().costs.build_s() * core.earn()
     may_begin = worth and imports.compiler.ready()
     allowance = _allowance(waiting, ctx.device, may_begin, exact)
-    settings = replace(ctx.settings, judge="online")  # a contest would stop the call
     began_s = time.perf_counter()
-    entry = decide(replace(ctx, settings=settings, later=allowance, kept=_Keeper(waiting, allowance)))
+    entry = decide(replace(_online(ctx), later=allowance, kept=_Keeper(waiting, allowance)))
     account.short, account.waits = allowance.short, bool(allowance.waits)
     waiting.forced = waiting.forced and allowance.short
     if allowance.may_begin == may_begin:
@@ -286,9 +328,10 @@ class _Keeper:
     def __call__(self, entry: Entry) -> Entry:
         """The entry itself, or one that runs it and waits."""
         before, allowance = self.waiting, self.allowance
+        before.account.chosen += 1
         if not allowance.goes_on() or entry.run is None:
             return entry
+        remember(before.core, before.key, entry.choice, so_far=True)
         next_s = allowance.orders.costs.build_s() * before.core.earn() if allowance.exact_short else math.inf
         forced = before.forced and allowance.short
-        waiting = replace(before, run=entry.run, now=entry, next_s=next_s, forced=forced)
-        return replace(entry, run=waiting, learner=waiting)
+        return _goes_on(entry, replace(before, next_s=next_s, forced=forced))

@@ -234,8 +234,9 @@ class Core(HitPath, Introspection):
         if tuning_lock.owned():
             return None
         try:
-            known = at_sight(self, key, args, kwargs) if self.settings.judge == "online" else None
-            return at_once(self, key, args, kwargs) if known is None and self.in_background() else known
+            if self.in_background():
+                return at_once(self, key, args, kwargs)
+            return at_sight(self.ctx(key, args, kwargs)) if self.settings.judge == "online" else None
         except Bypass as reason:
             return str(reason)
         except Warning:  # that its user has made an error

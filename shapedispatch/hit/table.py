@@ -27,11 +27,9 @@ __all__ = ["MOST_REPLACEMENTS", "STATES_A_KEY", "Entry", "Held", "Table"]
 
 STATES_A_KEY = 4
 """How many states of what a call does not carry (train and eval, say) are remembered for one key."""
-
 WITHIN = 2
 """A build that leaves twice within so many times ``maxsize`` calls is not made again. At 1, shapes in turn that are one
 more than the table holds would each be just out of sight when they leave again."""
-
 MOST_REPLACEMENTS = 8
 """A build that is made anew so often within `WITHIN` times ``maxsize`` calls, since code under it was replaced, is not
 made again."""
@@ -77,6 +75,8 @@ class Entry:
     """Further builds that ``run`` may run, while it is being learned which is the best."""
     learner: Learner | None = None
     """What ``run`` is meanwhile, and what runs later instead of it at a hit that is timed again."""
+    vouched: bool = False
+    """Whether it runs a build that its graph vouches for: at all sizes that it takes its numbers are right."""
 
     def lost(self) -> bool:
         """Whether the build has left: the choice stands, and what it needs must be built again."""
