@@ -156,6 +156,7 @@ WITHOUT = {
     "torch.nn.Module._buffers": "A name that shadows what a module registers is not guarded.",
     "torch.nn.Module._call_impl": "The guard on a module's code looks at one function more.",
     "torch.nn.Module._wrapped_call_impl": "The guard on a module's code looks at one function more.",
+    "torch.Tensor._make_subclass": "A fake of which only guards are asked takes five times as long to make.",
     "torch.compiler._compile_session_context": "Code that is not traced, and asks, is told that it is being compiled.",
     "torch._C._cuda_getDevice": "The current device is asked of the public function, which is slower.",
     "torch._dynamo.decorators: tensor._dynamo_dynamic_indices": "A caller's `mark_dynamic` says nothing.",

@@ -5,8 +5,9 @@ It is made for one decision or one question, of the dispatcher's state at that m
 
 from __future__ import annotations
 
+import functools
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import ne
 from typing import Any, Protocol
@@ -80,7 +81,7 @@ class DispatcherParts(Protocol):
         """Told where plain is all there is, for reasons that are no matter of the call's sizes."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class MissContext:
     """A call in normal form and its key, the settings of this moment, and the dispatcher that is to decide."""
 
@@ -98,7 +99,12 @@ class MissContext:
         """The same decision, made by running another call."""
         return replace(self, args=args, kwargs=kwargs)
 
-    @property
+    @functools.cached_property
+    def kin(self) -> Hashable:
+        """What its key has in common with others that differ in sizes alone; None where that cannot be told."""
+        return self.core.backend.kin(self.key)
+
+    @functools.cached_property
     def device(self) -> torch.device:
         """Where the call runs; a module counts by its parameters."""
         return device_of(self._all_tensors())

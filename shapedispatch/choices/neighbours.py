@@ -46,7 +46,7 @@ class Neighbours:
     @classmethod
     def of(cls, ctx: MissContext, so_far: bool = False) -> Neighbours:
         """Of the newest settled choices of its kin; with ``so_far`` those too that may be bettered yet."""
-        sizes, kin, facts = ctx.sizes(), ctx.core.backend.kin(ctx.key), ctx.core.table.facts
+        sizes, kin, facts = ctx.sizes(), ctx.kin, ctx.core.table.facts
         known = (facts.settled.get(kin) or ()) if kin is not None else ()
         known += (facts.so_far.get(kin) or ()) if so_far and kin is not None else ()
         found = [choice for choice in known if choice.sizes.keys() == sizes.keys()]

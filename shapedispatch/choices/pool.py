@@ -122,10 +122,9 @@ class Pool:
 
 def pool_of(ctx: MissContext, sizes: Mapping[str, int], make: bool = False) -> Pool | None:
     """That of the calls which differ from this one in sizes alone, and lie in the same octave; None without one."""
-    kin = ctx.core.backend.kin(ctx.key)
-    if kin is None:
+    if ctx.kin is None:
         return None
-    place: Hashable = (kin, *(size.bit_length() for size in sizes.values()))
+    place: Hashable = (ctx.kin, *(size.bit_length() for size in sizes.values()))
     pools = ctx.core.table.facts.pools
     found: Pool | None = pools.get(place)
     if found is None and make:

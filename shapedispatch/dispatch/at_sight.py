@@ -5,7 +5,8 @@ Programs whose sizes hardly repeat meet such a key at every other call.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import functools
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from ..backend import Candidate, Offer
@@ -32,7 +33,7 @@ def at_sight(ctx: MissContext) -> Entry | None:
         return None
     new_because = ctx.core.backend.differences(key, next(iter(table.newest(1)), key))
     table.count("misses", ", ".join(new_because))
-    entry = entry.changed(new_because=new_because)
+    entry.choice = replace(entry.choice, new_because=new_because)
     table.publish(key, entry, (ctx.args, ctx.kwargs))
     table.log.decided(entry.choice)
     return entry
@@ -49,8 +50,7 @@ def like_others(ctx: MissContext) -> Entry | None:
         return None
     if capturing(ctx.device) or _is_stored(ctx):
         return None
-    entry = _agreed(ctx, near) or _together(ctx, near.sizes)
-    return None if entry is None else entry.changed(sizes=near.sizes, key=ctx.key)
+    return _agreed(ctx, near) or _together(ctx, near.sizes)
 
 
 def _may_be_known(ctx: MissContext) -> bool:
@@ -70,7 +70,8 @@ def _is_stored(ctx: MissContext) -> bool:
 def _agreed(ctx: MissContext, near: Neighbours) -> Entry | None:
     """The entry of what won at sizes on both sides."""
     variant, where = near.agreed() or ("", "")
-    return as_there(ctx, near, Choice(variant, "nearest", notes=(where,))) if variant else None
+    choice = Choice(variant, "nearest", near.sizes, ctx.key, notes=(where,))
+    return as_there(ctx, near, choice) if variant else None
 
 
 def _together(ctx: MissContext, sizes: Mapping[str, int]) -> Entry | None:
@@ -79,26 +80,33 @@ def _together(ctx: MissContext, sizes: Mapping[str, int]) -> Entry | None:
     if pool is None or len(pool.alone) < ALONE or ctx.key in pool.alone:
         return None
     version, over, favourite = pool.version, pool.over, pool.favourite or ""
+    begun = Choice("plain", "nearest", sizes, ctx.key, notes=(TOGETHER,))
+
+    @functools.cache  # to ask a build's guards takes longer than all the rest
+    def taken(name: str) -> Entry | None:
+        return taken_over(ctx, pool.entries.get(name), replace(begun, variant=name))
+
     if not over:
         # In the background a key is looked at when it has earned that, and not for others' sake.
         if not pool.entries if ctx.core.in_background() else pool.affords():
             return None
-        if giver := _giver(ctx, pool):
-            return giver
-    found = taken_over(ctx, pool.entries.get(favourite), Choice(favourite, "nearest", notes=(TOGETHER,)))
+        if giver := _giver(ctx, pool, taken):
+            return giver.changed(sizes=sizes, key=ctx.key)
+    found = taken(favourite)
     if over and found is not None:
         return found
     if found is None or found.run is None:
-        found = Entry(ctx.core.backend.plain, None, Choice("plain", "nearest", notes=(TOGETHER,)), any_state=True)
+        found = Entry(ctx.core.backend.plain, None, begun, any_state=True)
     following = RunsFavourite(ctx.core, ctx.key, pool, found.run or ctx.core.backend.plain, version)
     return replace(found, run=following, learner=following, choice=replace(found.choice, origin="learning"))
 
 
-def _giver(ctx: MissContext, pool: Pool) -> Entry | None:
+def _giver(ctx: MissContext, pool: Pool, taken: Callable[[str], Entry | None]) -> Entry | None:
     """The entry of a key that gives pairs of builds that take it: they are right at all sizes that they take."""
-    there = {name: entry for name, entry in pool.entries.items() if name == "plain" or entry.build is not None}
-    found = {name: taken_over(ctx, entry, Choice(name, "nearest")) for name, entry in there.items()}
-    known = {name: entry for name, entry in found.items() if entry is not None}
+    there = [name for name, entry in pool.entries.items() if name == "plain" or entry.build is not None]
+    if pool.wanted(there) is None:
+        return None
+    known = {name: entry for name in there if (entry := taken(name)) is not None}
     if "plain" not in known or pool.wanted([*known]) is None:
         return None
     candidates = tuple(_candidate(name, entry) for name, entry in known.items())

@@ -105,7 +105,8 @@ class TorchFunction(CallSigner):
     def sizes(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, int]:
         """The size of each declared dim, else of each axis; raises dims.DimsMismatch."""
         scope, _ = self._frame(args, kwargs)
-        declared = self.spec.declaration.sizes({name: sizes_of(value) for name, value in scope.items()})
+        axes = self.spec.declaration.axes
+        declared = axes and self.spec.declaration.sizes({name: sizes_of(scope[name]) for name in axes if name in scope})
         return declared or ArgumentLeaves.of(scope, self.spec.declaration).sizes()
 
     def observed(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], key: Key, memory: Table) -> Observed:

@@ -61,10 +61,13 @@ def differences(one: Key, other: Key, names: Sequence[str]) -> tuple[str, ...]:
 
     ``names`` are the names of the arguments in the key's order.
     """
-    found = [part for part, a, b in zip(_AMBIENT_WORDS, one[0], other[0], strict=True) if a != b]
-    labels = [*names, *[f"argument {i}" for i in range(len(names), len(one))]]
-    for name, a, b in itertools.zip_longest(labels[: len(one) - 1], one[1:], other[1:]):
+    found = []
+    if one[0] != other[0]:
+        found += [part for part, a, b in zip(_AMBIENT_WORDS, one[0], other[0], strict=True) if a != b]
+    for place, (a, b) in enumerate(itertools.zip_longest(one[1:], other[1:])):
         if a != b:
+            known = names[place] if place < len(names) else f"argument {place}"
+            name = known if place < len(one) - 1 else None
             says_same = any(type(part) is tuple and part[:1] == (SAME,) for part in (a, b))
             found.append("which tensors are the same" if says_same else f"{_which_parts(a, b)}{name}")
     return tuple(found)

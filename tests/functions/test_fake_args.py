@@ -10,7 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.nn import Parameter
 
+from shapedispatch.functions import fake_args
 from shapedispatch.functions.fake_args import fake_arguments, resized, scaled_strides
 
 Pair = collections.namedtuple("Pair", "a b")
@@ -172,3 +174,50 @@ def test_a_twin_is_not_made_by_its_class() -> None:
     assert (fakes["pair"].b, fakes["pair"].more) == (2, 4)
     assert list(vars(fakes["h"])) == ["x", "more"]
     assert fakes["h"].more == 3
+
+
+LOOKED_AT = [
+    torch.zeros(3, 4),
+    torch.zeros(3, 4, dtype=torch.int64)[:, ::2],
+    torch.zeros(3, 4, requires_grad=True),
+    torch.nn.Parameter(torch.zeros(3, 4)),
+    torch.zeros(3, 4, requires_grad=True) * 1,
+    torch.zeros(0, 4).t(),
+    torch.zeros(4).expand(3, 4),
+]
+
+
+@pytest.mark.parametrize("t", LOOKED_AT, ids=map(str, range(len(LOOKED_AT))))
+@pytest.mark.parametrize("inference", [False, True])
+def test_a_fake_that_is_only_looked_at_is_like_torchs_own(t: Tensor, inference: bool) -> None:
+    """In all that a guard may ask of it."""
+    with torch.inference_mode(inference):
+        given = t.clone() if inference and not t.requires_grad else t
+        quick, own = (fake_arguments({"x": given}, looked_at=one)["x"] for one in (True, False))
+        assert described(quick) == described(own)
+        assert vars(quick).keys() == vars(own).keys()
+
+
+def described(fake: Tensor) -> tuple[Any, ...]:
+    """What guards ask."""
+    keys = torch._C._dispatch_keys(fake).raw_repr()
+    form = (type(fake), fake.dtype, fake.device, fake.shape, fake.stride(), fake.storage_offset(), keys)
+    return (*form, fake.requires_grad, fake.is_leaf, fake.is_inference(), fake.layout, isinstance(fake, Parameter))
+
+
+def test_fakes_are_torchs_own_where_others_cannot_be_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By another release, say."""
+    fake_args._first.cache_clear()
+    monkeypatch.setattr(fake_args, "_twin", lambda *_: (_ for _ in ()).throw(TypeError("unknown")))
+    fake = fake_arguments({"x": torch.zeros(3, 4)}, looked_at=True)["x"]
+    assert (type(fake).__name__, tuple(fake.shape)) == ("FakeTensor", (3, 4))
+    fake_args._first.cache_clear()
+
+
+def test_fakes_are_torchs_own_where_others_are_not_like_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is made of the first one is held against it."""
+    fake_args._first.cache_clear()
+    twin = fake_args._twin
+    monkeypatch.setattr(fake_args, "_twin", lambda first, blank, device: twin(first, blank.double(), device))
+    assert fake_args._first(fake_args._mode(), torch.device("cpu")) is None
+    fake_args._first.cache_clear()
