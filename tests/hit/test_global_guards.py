@@ -3,6 +3,7 @@ from __future__ import annotations
 import collections
 import gc
 import math
+import sys
 import types
 import weakref
 from collections.abc import Callable
@@ -60,6 +61,7 @@ def globals_here() -> dict[str, Any]:
         "table": {"it": 2.5, "inner": {"it": "text"}, "unread": 0},
         "module": module(it=doubled, inner=module(it=(1, torch.float32)), unread=0),
         "hooks": collections.OrderedDict(),
+        "bare": module(),
     }
 
 
@@ -74,6 +76,7 @@ TREE: Any = (
         ("k", "table", ("", (("k", "it", COMPARED), ("k", "inner", under("k", "it", COMPARED))))),
         ("k", "module", ("", (("a", "it", under("c", None)), ("a", "inner", under("a", "it", COMPARED))))),
         ("k", "hooks", LEAF),
+        ("k", "bare", LEAF),
     ),
 )
 
@@ -110,6 +113,7 @@ CHANGES: dict[str, Callable[[dict[str, Any]], object]] = {
     "gone from a module": lambda names: delattr(names["module"], "it"),
     "in a module in a module": lambda names: setattr(names["module"].inner, "it", (1, torch.float64)),
     "a module's class": lambda names: setattr(names["module"], "__class__", OtherModule),
+    "the class of a module in which nothing is read": lambda names: setattr(names["bare"], "__class__", OtherModule),
     "a table": lambda names: names.update(hooks=collections.OrderedDict()),
 }
 
@@ -172,6 +176,35 @@ def test_what_may_change_unseen_is_asked_at_each_call(value: Any, tree: Any) -> 
     guards = of_globals(under("k", "it", tree), {"it": value})
     assert all(guards({}) for _ in range(4))
     assert guards.asked == 4
+
+
+def test_a_module_at_the_address_of_another_is_asked_about() -> None:
+    """It has a dict of its own, of which nothing is known; that of the other is still there."""
+    names, others = {"module": module(it=1.5)}, Asked()
+    guards = of_globals(under("k", "module", under("a", "it", COMPARED)), names, others)
+    assert guards({})
+    address, kept = id(names["module"]), vars(names["module"])
+    del names["module"]
+    made = [module(it=2.5) for _ in range(1000)]
+    names["module"] = next((one for one in made if id(one) == address), made[0])
+    others.verdict = False
+    assert kept["it"] == 1.5
+    assert not guards({})
+
+
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="there are no watchers")
+def test_globals_are_not_watched() -> None:
+    """A program that counts in them would pay for each step; dicts below them are."""
+    names, elsewhere = globals_here(), dict[str, Any]()
+    guards, changed = of_globals(TREE, names), c_module().changed
+    assert guards({})
+    before = changed(elsewhere)
+    names["other"] = 1
+    assert changed(elsewhere) == before
+    names["module"].other = 1
+    assert changed(elsewhere) > before
+    assert guards({})
+    assert guards.asked == 1
 
 
 def test_the_state_is_asked_at_each_call() -> None:

@@ -1,30 +1,43 @@
 /*
  * Guards that most hits need not ask: those on globals, and those of what is right in every state.
  *
- * The former hold while each name that they read leads to what it led to when they held. Names are looked up anew at
- * each hit, from the globals on: a dict of globals changes all the time, by names that no guard reads. Nothing but
- * constants and code is held: each value is compared with what stands there now, as the guards compare it, by address
- * and type.
+ * The former hold while each name that they read leads to what it led to when they held. Where a dict has not changed
+ * since, its names do; else each of them is looked up anew, for a dict of globals may change all the time, by names that
+ * no guard reads. Nothing but constants and code is held: each value is compared with what stands there now, as the
+ * guards compare it, by address and type.
  */
 
 /* --------------------------------------------------------------------------------------------------- what names led to */
 
 typedef struct {
-    int parent;                         /* the name before this one whose value this is a name in; -1: the globals */
     PyObject *key, *value;              /* the latter is not held */
     PyTypeObject *type;                 /* the value's */
     PyObject *held;                     /* a constant, which is the value; a function's code; or NULL */
+    int fixed;                          /* whether the value is for ever of this type, and nothing more is read of it */
 } SeenName;
 
-static void free_names(Array *names)
+/* A dict that names were read from: they stand together, behind those of the dicts that lead to it. */
+typedef struct {
+    int holder;                         /* the name whose value this is, or is the dict of; -1: the globals */
+    int end;                            /* of its names */
+    PyObject *dict;                     /* not held */
+    uint64_t mark, count;               /* of its state, and of changes, when all of its names led where they led */
+} SeenPlace;
+
+typedef struct {
+    Array places, names;
+} Names;
+
+static void free_names(Names *names)
 {
-    SeenName *seen = names->items;
-    for (int i = 0; i < names->count; i++) {
+    SeenName *seen = names->names.items;
+    for (int i = 0; i < names->names.count; i++) {
         Py_DECREF(seen[i].key);
         Py_XDECREF(seen[i].held);
     }
     PyMem_Free(seen);
-    *names = (Array){NULL, 0, 0};
+    PyMem_Free(names->places.items);
+    *names = (Names){{NULL, 0, 0}, {NULL, 0, 0}};
 }
 
 /* The dict that names in a value are looked up in, borrowed; NULL for what has other rules. */
@@ -35,30 +48,65 @@ static PyObject *names_in(PyObject *value)
     return Py_IS_TYPE(value, &PyModule_Type) ? PyModule_GetDict(value) : NULL;
 }
 
-static int name_unchanged(const SeenName *all, const SeenName *seen, PyObject *globals)
+/* Globals are not watched: a program that counts in them would pay for each step. */
+static void mark_place(SeenPlace *place, PyObject *dict)
 {
-    PyObject *names = seen->parent < 0 ? globals : names_in(all[seen->parent].value);
-    PyObject *now = names == NULL ? NULL : PyDict_GetItemWithError(names, seen->key);
-    return now != NULL && now == seen->value && Py_TYPE(now) == seen->type
-        && (!PyFunction_Check(now) || PyFunction_GET_CODE(now) == seen->held);
+    place->dict = dict;
+    place->count = changes.count;
+    place->mark = !changes.relied_on || (BY_WATCHER && place->holder < 0) ? NEVER : mark_dict(dict);
 }
 
-/* Each stands behind the one that leads to it, whose value is there if that was found unchanged. */
-static int names_unchanged(const Array *names, PyObject *globals)
+static int place_unchanged(const SeenPlace *place, const PyObject *dict)
 {
-    const SeenName *all = names->items;
-    for (int i = 0; i < names->count; i++)
-        if (!name_unchanged(all, &all[i], globals)) {
-            PyErr_Clear();
+    return changes.relied_on && place->mark != NEVER && place->dict == dict
+        && dict_unchanged(dict, place->mark, place->count);
+}
+
+/* Whether a value that is still there is what it was. */
+static int value_unchanged(const SeenName *seen)
+{
+    return seen->fixed || (Py_TYPE(seen->value) == seen->type
+        && (!PyFunction_Check(seen->value) || PyFunction_GET_CODE(seen->value) == seen->held));
+}
+
+static int name_unchanged(const SeenName *seen, PyObject *dict, int marked)
+{
+    PyObject *now = marked ? seen->value : PyDict_GetItemWithError(dict, seen->key);
+    return now != NULL && now == seen->value && value_unchanged(seen);
+}
+
+/* Each place stands behind the name that leads to it, whose value is there if that was found unchanged. */
+static int names_unchanged(const Names *names, PyObject *globals)
+{
+    const SeenName *all = names->names.items;
+    SeenPlace *place = names->places.items, *end = place + names->places.count;
+    for (int i = 0; place < end; place++) {
+        PyObject *dict = place->holder < 0 ? globals : names_in(all[place->holder].value);
+        if (dict == NULL)
             return 0;
-        }
+        int marked = place_unchanged(place, dict);
+        if (!marked)
+            mark_place(place, dict);    /* before its names are looked up: a change after that is seen */
+        for (; i < place->end; i++)
+            if (!name_unchanged(&all[i], dict, marked)) {
+                place->mark = NEVER;
+                PyErr_Clear();
+                return 0;
+            }
+    }
     return 1;
 }
 
 /* -------------------------------------------------------------------------------------------------------------- reading */
 
+/* A dict whose names are still to be read. */
+typedef struct {
+    PyObject *tree, *dict;
+    int holder;
+    Py_UCS4 by;                         /* the way to its names */
+} PendingNames;
+
 /* Each of these returns whether all that is read can be compared later. None runs Python code. */
-static int read_names(Array *names, PyObject *tree, int parent, PyObject *dict, Py_UCS4 by);
 
 /* What can be read of a value without names in it: which it is, and all of a constant. */
 static int read_whole(SeenName *seen, PyObject *tree)
@@ -77,31 +125,56 @@ static int read_whole(SeenName *seen, PyObject *tree)
     return is_leaf(tree) && !is_read(tree);
 }
 
-static int read_name(Array *names, PyObject *tree, PyObject *key, int parent, PyObject *dict)
+/* Code and the types of modules may be replaced; of all other types, those that are written in C may not. */
+static int is_fixed(PyObject *value)
+{
+    return PyType_HasFeature(Py_TYPE(value), Py_TPFLAGS_IMMUTABLETYPE) && !PyFunction_Check(value)
+        && !PyModule_Check(value);
+}
+
+static int read_name(Names *names, Array *pending, PyObject *tree, PyObject *key, PyObject *dict)
 {
     PyObject *value = PyUnicode_CheckExact(key) ? PyDict_GetItemWithError(dict, key) : NULL;
-    SeenName *seen = value == NULL ? NULL : append(names, sizeof *seen);
-    int at = names->count - 1;
+    SeenName *seen = value == NULL ? NULL : append(&names->names, sizeof *seen);
     if (seen == NULL)
         return 0;
-    *seen = (SeenName){parent, Py_NewRef(key), value, Py_TYPE(value), NULL};
+    *seen = (SeenName){Py_NewRef(key), value, Py_TYPE(value), NULL, is_fixed(value)};
     PyUnicode_InternInPlace(&seen->key);
     PyObject *inner = is_leaf(tree) ? NULL : names_in(value);
     if (inner == NULL)
         return read_whole(seen, tree);
-    return !is_read(tree) && read_names(names, tree, at, inner, inner == value ? ITEM : ATTRIBUTE);
+    PendingNames *next = is_read(tree) ? NULL : append(pending, sizeof *next);
+    if (next != NULL)
+        *next = (PendingNames){tree, inner, names->names.count - 1, inner == value ? ITEM : ATTRIBUTE};
+    return next != NULL;
 }
 
 /* A module's own attributes are what its dict holds, but for what its type decides about. */
-static int read_names(Array *names, PyObject *tree, int parent, PyObject *dict, Py_UCS4 by)
+static int read_place(Names *names, Array *pending, PendingNames from)
 {
-    FOR_EACH_BRANCH(i, tree) {
-        PyObject *key = part(tree, i, 1);
-        if (way(tree, i) != by || (by == ATTRIBUTE && class_attribute(&PyModule_Type, key) != NULL)
-            || !read_name(names, part(tree, i, 2), key, parent, dict))
+    SeenPlace *place = append(&names->places, sizeof *place);
+    if (place == NULL)
+        return 0;
+    place->holder = from.holder;
+    mark_place(place, from.dict);
+    FOR_EACH_BRANCH(i, from.tree) {
+        PyObject *key = part(from.tree, i, 1);
+        if (way(from.tree, i) != from.by || (from.by == ATTRIBUTE && class_attribute(&PyModule_Type, key) != NULL)
+            || !read_name(names, pending, part(from.tree, i, 2), key, from.dict))
             return 0;
     }
+    place->end = names->names.count;
     return 1;
+}
+
+static int read_names(Names *names, PyObject *tree, PyObject *globals)
+{
+    Array pending = {NULL, 0, 0};
+    int complete = read_place(names, &pending, (PendingNames){tree, globals, -1, ITEM});
+    for (int i = 0; complete && i < pending.count; i++)
+        complete = read_place(names, &pending, ((PendingNames *)pending.items)[i]);
+    PyMem_Free(pending.items);
+    return complete;
 }
 
 /* ------------------------------------------------------------------------------------------------ guards on globals alone */
@@ -115,7 +188,7 @@ typedef struct {
     PyObject *state;                    /* state(): those of them that read no name at all */
     PyObject *globals, *tree;           /* a dict, and what guards read of it */
     int known;                          /* whether the guards have held with these names */
-    Array names;
+    Names names;
     int idle, wait;                     /* calls until names are compared; how many that are the next time */
     unsigned asked;                     /* how often the others were */
 } GlobalGuards;
@@ -123,8 +196,8 @@ typedef struct {
 /* Names are read before and must lead there afterwards: then the guards were asked of what they led to. */
 static int ask_and_read(GlobalGuards *guards, PyObject *given)
 {
-    Array names = {NULL, 0, 0}, before;
-    int complete = guards->idle == 0 && read_names(&names, guards->tree, -1, guards->globals, ITEM);
+    Names names = {{NULL, 0, 0}, {NULL, 0, 0}}, before;
+    int complete = guards->idle == 0 && read_names(&names, guards->tree, guards->globals);
     PyErr_Clear();
     guards->asked++;
     int hold = is_true(PyObject_CallOneArg(guards->others, given));
