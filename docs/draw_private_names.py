@@ -39,6 +39,7 @@ NOT_JUDGED = (
     "The numbers of a graph that calls it are judged with other values too, at which it may raise: then they are not."
 )
 UNHIDDEN = "Code that asks it while a build is made is told that it is being compiled."
+ASKED_OF_A_GUARD = "A guard on a tensor is asked for the state of the dispatcher, which is slower."
 NO_C = "The C module does not compile: hits are answered in Python."
 
 # Private names that are reached through an object, or are parts of a text, with the place that has them.
@@ -108,16 +109,21 @@ OWNERS = {
     "_ZN2at11str2backendERKNSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEE": "torch.libtorch_cpu.at::str2backend",
     "_ZN2at13globalContextEv": "torch.libtorch_cpu.at::globalContext",
     "_ZN2at15get_num_threadsEv": "torch.libtorch_cpu.at::get_num_threads",
+    "_ZN2at23SavedTensorDefaultHooks13get_tls_stateEv": (
+        "torch.libtorch_cpu.at::SavedTensorDefaultHooks::get_tls_state"
+    ),
     "_ZN2at4impl22PythonTorchFunctionTLS9stack_lenEv": "torch.libtorch_cpu.at::impl::PythonTorchFunctionTLS::stack_len",
     "_ZN2at6str2opERKNSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEE": "torch.libtorch_cpu.at::str2op",
     "_ZN2at9functorch20getDynamicLayerStackEv": "torch.libtorch_cpu.at::functorch::getDynamicLayerStack",
     "_ZN3c1013InferenceMode10is_enabledEv": "torch.libc10.c10::InferenceMode::is_enabled",
     "_ZN3c1031get_default_dtype_as_scalartypeEv": "torch.libc10.c10::get_default_dtype_as_scalartype",
     "_ZN3c104impl20TorchDispatchModeTLS9stack_lenEv": "torch.libc10.c10::impl::TorchDispatchModeTLS::stack_len",
+    "_ZN3c104impl26raw_local_dispatch_key_setE": "torch.libc10.c10::impl::raw_local_dispatch_key_set",
     "_ZN3c104impl31tls_is_dispatch_keyset_excludedENS_14DispatchKeySetE": (
         "torch.libc10.c10::impl::tls_is_dispatch_keyset_excluded"
     ),
     "_ZN3c108GradMode10is_enabledEv": "torch.libc10.c10::GradMode::is_enabled",
+    "_ZN5torch8autograd11AnomalyMode8_enabledE": "torch.libtorch_cpu.torch::autograd::AnomalyMode::_enabled",
     "_ZN5torch3jit6tracer15getTracingStateEv": "torch.libtorch_cpu.torch::jit::tracer::getTracingState",
     "_ZNK2at7Context16float32PrecisionENS_14Float32BackendENS_9Float32OpE": (
         "torch.libtorch_cpu.at::Context::float32Precision"
@@ -152,6 +158,9 @@ C_NAMES = {
 
 WITHOUT = {
     **dict.fromkeys(SYMBOLS, "C asks Python's function for the same, which is slower."),
+    "torch.libc10.c10::impl::raw_local_dispatch_key_set": ASKED_OF_A_GUARD,
+    "torch._C._dispatch_tls_local_include_set": ASKED_OF_A_GUARD,
+    "torch._C._dispatch_tls_local_exclude_set": ASKED_OF_A_GUARD,
     "torch.libc10.c10::TensorImpl::requires_grad": "C asks torch's shim for the metadata of a module's tensors.",
     "torch.nn.Module._buffers": "A name that shadows what a module registers is not guarded.",
     "torch.nn.Module._call_impl": "The guard on a module's code looks at one function more.",

@@ -23,6 +23,7 @@ SET = "tests/hit/test_guard_set.py"
 NAMED = "tests/hit/test_global_guards.py"
 CALL = "tests/hit/test_call.py"
 SYMBOLS = "tests/hit/test_symbols.py"
+SIGNS = "tests/hit/test_native.py"
 WATCHERS = sys.version_info >= (3, 12)
 
 
@@ -41,6 +42,7 @@ class Mutation:
 RECORD, TENSOR, ALL = "hit/csrc/instance_record.c", "hit/csrc/tensor_view.c", "hit/csrc/code_guard.c"
 FILTER = "functions/guards/instance_guards.py"
 NAMES = "hit/csrc/skipped_guards.c"
+QUESTIONS, CACHE = "hit/csrc/torch_questions.c", "hit/csrc/signature_cache.c"
 MUTATIONS = (
     # What dicts hold: attributes, parameters, buffers, submodules, hooks.
     Mutation(
@@ -115,7 +117,15 @@ MUTATIONS = (
     Mutation("hit/symbols.py", "and found < _MOST_NUMBERS", "", (SYMBOLS,)),
     Mutation("hit/symbols.py", "            if keys.any_autocast():\n", "            if True:\n", (SYMBOLS,)),
     Mutation("hit/native.py", '[] if private.newer("torch") else ', "", (SYMBOLS,)),
-    Mutation("hit/csrc/torch_questions.c", "return ends[0] != ends[1];", "return ends == NULL;", (SYMBOLS,)),
+    Mutation(QUESTIONS, "return ends[0] != ends[1];", "return ends == NULL;", (SYMBOLS,)),
+    Mutation(QUESTIONS, "return deque[2] != deque[6];", "return deque == NULL;", (SYMBOLS,)),
+    Mutation(QUESTIONS, "    return *variable;\n", "    return variable == NULL;\n", (SYMBOLS,)),
+    Mutation(QUESTIONS, "&& added == state->added ", "", (GUARDS,)),
+    Mutation(QUESTIONS, "&& left_out == state->left_out", "", (GUARDS,)),
+    Mutation("hit/csrc/cpython_api.c", "&& dict_unchanged(names, seen->mark, seen->count))", ")", (SIGNS,)),
+    Mutation(CACHE, "vacate(cache, place);\n    cache->latest = NULL;\n", "vacate(cache, place);\n", (SIGNS,)),
+    Mutation(CACHE, "cache->held = 0;\n    cache->latest = NULL;\n", "cache->held = 0;\n", (SIGNS,)),
+    Mutation(CACHE, "if (node == NULL || !is_signed_so(node, sig)) {", "if (node == NULL) {", (SIGNS,)),
     # Classes and functions that were traced.
     Mutation(
         ALL, "all_live(guard) && classes_unchanged(guard) && ", "(classes_unchanged(guard) | 1) && ", (GUARDS, CODE)

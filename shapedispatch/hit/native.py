@@ -25,8 +25,8 @@ from torch.nn import Module, Parameter
 from .. import private
 from ..keys import key as keys
 from ..settings.resolve import settings
+from . import symbols
 from .fast_path import FastPath
-from .symbols import agreeing
 from .watchers import watchers_are_reliable
 
 __all__ = ["CudaLauncher", "LaunchTurns", "cuda_launcher", "fast_path", "launch_turns", "module", "reason"]
@@ -171,7 +171,7 @@ def bind(module: Any) -> str | None:
         return f"torch {torch.__version__} has dtypes that the C module cannot tell from each other"
     module.calibrate(samples)
     module.compare_memory(_unlike())
-    module.use_symbols([] if private.newer("torch") else agreeing(module.read_symbol))
+    module.use_symbols([] if private.newer("torch") else symbols.agreeing(module.read_symbol))
     use_watchers(module)
     return None
 
@@ -198,7 +198,7 @@ def _tells_dtypes(module: Any) -> bool:
 
 def _names() -> dict[str, Any]:
     """All that C takes, in the order of `taken` in csrc/torch_api.c, which refuses any other number of names."""
-    return _types() | _state() | {"exchange": Tensor.__dlpack_c_exchange_api__}  # type: ignore[attr-defined]  # new
+    return _types() | _state() | _thread() | {"exchange": Tensor.__dlpack_c_exchange_api__}  # type: ignore[attr-defined]  # new
 
 
 def _types() -> dict[str, Any]:
@@ -261,6 +261,14 @@ def _state() -> dict[str, Any]:
         "deterministic": (keys._deterministic,),
         "warn_only": (torch.is_deterministic_algorithms_warn_only_enabled,),
         "determinism": torch.utils.deterministic,
+    }
+
+
+def _thread() -> dict[str, Any]:
+    """What a build's guards ask of the thread that no key holds."""
+    return {
+        "keys_added": symbols.QUESTIONS["keys added"],
+        "keys_left_out": symbols.QUESTIONS["keys left out"],
     }
 
 

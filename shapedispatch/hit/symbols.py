@@ -14,8 +14,23 @@ from typing import Any, TypeAlias
 import torch
 
 from ..keys import key as keys
+from ..private import find
 
 __all__ = ["QUESTIONS", "Read", "agreeing"]
+
+_included = find("torch._C._dispatch_tls_local_include_set")
+_excluded = find("torch._C._dispatch_tls_local_exclude_set")
+
+
+def _keys_added() -> int | None:
+    """Which dispatch keys this thread adds to those of a tensor, a bit each; None where torch does not tell."""
+    return None if (keys := _included()) is None else int(keys.raw_repr())
+
+
+def _keys_left_out() -> int | None:
+    """Which of them it leaves out."""
+    return None if (keys := _excluded()) is None else int(keys.raw_repr())
+
 
 Question: TypeAlias = tuple[Any, ...]
 """A function of Python's, and what it is called with."""
@@ -36,6 +51,10 @@ QUESTIONS: Mapping[str, Question] = MappingProxyType(
         "determinism": (keys._deterministic,),
         "precision of cuda": (keys._precision, "cuda", "matmul"),
         "precision of mkldnn": (keys._precision, "mkldnn", "matmul"),
+        "saved-tensor hooks": (keys.saved_tensor_hooks, True),
+        "anomaly": (keys._anomaly,),
+        "keys added": (_keys_added,),
+        "keys left out": (_keys_left_out,),
     }
 )
 """By what C calls the function that answers them."""
@@ -60,12 +79,22 @@ def _casting(device: str) -> Iterator[None]:
             torch.set_autocast_enabled(device, before)
 
 
+@contextlib.contextmanager
+def _saving() -> Iterator[None]:
+    """Hooks on what is saved for a backward; nothing where they are refused."""
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(RuntimeError):
+            stack.enter_context(torch.autograd.graph.saved_tensors_hooks(lambda saved: saved, lambda saved: saved))
+        yield
+
+
 _STATES: tuple[Callable[[], contextlib.AbstractContextManager[Any]], ...] = (
     contextlib.nullcontext,
     torch.no_grad,
     torch.enable_grad,
     torch.inference_mode,
     lambda: torch.device("cpu"),
+    _saving,
     *(lambda device=device: _casting(device) for device in _DEVICES),  # type: ignore[misc]  # mypy guesses its type
 )
 """States of this thread alone. What other threads would see is only compared as it is."""
@@ -74,6 +103,7 @@ _STATES: tuple[Callable[[], contextlib.AbstractContextManager[Any]], ...] = (
 def agreeing(read: Read) -> list[tuple[Question, str, int]]:
     """The questions that may be asked so, each with the function that answers it and what that is given."""
     given = dict.fromkeys(QUESTIONS, 0) | {"autocast": _keys_of_autocast(read)}
+    given |= {name: _first(name, read) for name in ("keys added", "keys left out")}
     names = list(QUESTIONS)
     for state in _STATES:
         with state():
@@ -89,6 +119,12 @@ def _agree(name: str, read: Read, given: int) -> bool:
     if found is None or name in _BY_NUMBER:
         return found is not None and found < _MOST_NUMBERS
     return found == (int(said) if isinstance(said, int) else said is not None)
+
+
+def _first(name: str, read: Read) -> int:
+    """The dispatch keys that a thread begins with: what is kept is how they differ from them. A word of bits."""
+    said, kept = QUESTIONS[name][0](), read(name, 0)
+    return 0 if said is None or kept is None else said ^ kept
 
 
 def _keys_of_autocast(read: Read) -> int:

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import builtins
 import copy
+import sys
+import threading
 import types
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -489,13 +491,43 @@ def test_the_dispatcher_s_state_is_asked_at_each_call(made: tuple[Model, Trace])
     assert check.asked == 2
 
 
-def test_the_state_is_the_dispatcher_s() -> None:
-    """Of the thread that asks."""
-    state = dispatcher_state()
+@pytest.mark.parametrize(
+    "enter",
+    [
+        torch._C._AutoDispatchBelowAutograd,
+        lambda: torch._C._IncludeDispatchKeyGuard(torch._C.DispatchKey.Negative),
+    ],
+    ids=["left out", "added"],
+)
+@pytest.mark.parametrize("in_c", [True, False])
+def test_the_state_is_the_dispatcher_s(enter: Any, in_c: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the thread that asks; as C reads it, or by a guard on a tensor."""
+    monkeypatch.setattr(native, "in_use", c_module() if in_c else None)
+    state, elsewhere = dispatcher_state(), list[bool]()
     assert state()
-    with torch._C._AutoDispatchBelowAutograd():
+    with enter():
         assert not state()
         assert dispatcher_state()()
+        thread = threading.Thread(target=lambda: elsewhere.append(state()))
+        thread.start()
+        thread.join()
+    assert elsewhere == [True]
+    assert state()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the linker is not asked")
+def test_only_python_is_asked_where_c_does_not_know_a_thread_s_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a release that is not known, say: and what was made before knows nothing any more."""
+    module = c_module()
+    monkeypatch.setattr(native, "in_use", module)
+    state = module.dispatcher_state()
+    module.use_symbols([])
+    try:
+        assert module.dispatcher_state() is None
+        assert not state()
+        assert dispatcher_state()()
+    finally:
+        assert native.bind(module) is None
     assert state()
 
 

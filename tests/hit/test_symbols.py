@@ -65,7 +65,15 @@ STATES: dict[str, Callable[[], contextlib.AbstractContextManager[Any]]] = {
     ),
     "precision of cuda": lambda: precision("cuda"),
     "precision of mkldnn": lambda: precision("mkldnn"),
+    "saved-tensor hooks": lambda: torch.autograd.graph.saved_tensors_hooks(lambda saved: saved, lambda saved: saved),
+    "anomaly": lambda: torch.autograd.set_detect_anomaly(True),
+    "keys added": torch.inference_mode,
+    "keys left out": lambda: torch.autocast("cpu"),
 }
+
+SEEN_IN_ONE_THREAD = (
+    "function modes", "grad mode", "inference mode", "autocast", "saved-tensor hooks", "keys added", "keys left out",
+)  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
@@ -123,7 +131,7 @@ def test_what_says_otherwise_is_not_asked(name: str, answer: Any) -> None:
     """It is not there, it says what Python does not, or it says the same in every state."""
     read = c_module().read_symbol
     if answer == "no change":
-        if name not in ("function modes", "grad mode", "inference mode", "autocast"):
+        if name not in SEEN_IN_ONE_THREAD:
             pytest.skip("in no state of one thread alone it would differ")
         answer = read(name, 0) if name != "autocast" else 0
     found = agreeing(lambda one, given: answer if one == name else read(one, given))

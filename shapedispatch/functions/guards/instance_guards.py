@@ -21,6 +21,8 @@ import torch
 from torch._C._dynamo.guards import GlobalStateGuard, TensorGuards
 from torch._dynamo.guards import CheckFunctionManager, GuardBuilder
 
+from ...hit import native
+
 __all__ = [
     "GlobalGuards",
     "InstanceGuards",
@@ -73,6 +75,9 @@ def dispatcher_state() -> Callable[[], bool]:
 
     Guards on tensors ask it, and no key holds it: in the code of a custom operator, say, autograd is left out.
     """
+    in_c: Callable[[], bool] | None = None if native.in_use is None else native.in_use.dispatcher_state()
+    if in_c is not None:
+        return in_c
     sample = torch.empty(0)
     maker: Any = TensorGuards  # what the stubs say of it is not so
     return functools.partial(maker(sample, dynamic_dims_sizes=[[None]], dynamic_dims_strides=[[None]]).check, sample)

@@ -109,14 +109,6 @@ static int push_answer(CallSignature *sig, PyObject *answer)
     return take_word(answer, &word) && push(sig, word);
 }
 
-/* A module's variable, read where `module.name` would read it; also true where it is no number or is missing. */
-static int variable_is_at_least(PyObject *names, PyObject *name, long bound)
-{
-    PyObject *value = PyDict_GetItemWithError(names, name);
-    long number = value == NULL ? bound : PyLong_AsLong(value);
-    return number >= bound || PyErr_Occurred();
-}
-
 static int no_modes_on(void)
 {
     uint64_t word;
@@ -124,10 +116,12 @@ static int no_modes_on(void)
         if (!word_from(&torch.no_modes.probes[i], &word) || word != 0)
             return 0;
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(torch.hook_tables); i++)
-        if (PyDict_Size(PyTuple_GET_ITEM(torch.hook_tables, i)) != 0)
+        if (!PyDict_Check(PyTuple_GET_ITEM(torch.hook_tables, i))
+            || PyDict_GET_SIZE(PyTuple_GET_ITEM(torch.hook_tables, i)) != 0)
             return 0;
-    return !variable_is_at_least(torch.compiler_names, torch.is_compiling_flag, 1)
-        && !variable_is_at_least(torch.forward_names, torch.current_level, 0);
+    static SeenVariable compiling, level;
+    return !variable_is_at_least(torch.compiler_names, torch.is_compiling_flag, 1, &compiling)
+        && !variable_is_at_least(torch.forward_names, torch.current_level, 0, &level);
 }
 
 /* Which devices cast, to what, and whether casts are remembered. */

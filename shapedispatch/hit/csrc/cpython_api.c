@@ -319,6 +319,29 @@ static PyObject *changed(PyObject *Py_UNUSED(module), PyObject *dict)
     return PyLong_FromUnsignedLongLong(change_number(dict));
 }
 
+/* ---------------------------------------------------------------------------------------------- a module's variable */
+
+/* What a module's variable was when its dict was in this state. */
+typedef struct {
+    uint64_t mark, count;
+    int at_least;
+} SeenVariable;
+
+/* A module's variable, read where `module.name` would read it; also true where it is no number or is missing. */
+static int variable_is_at_least(PyObject *names, PyObject *name, long bound, SeenVariable *seen)
+{
+    if (seen->mark != NEVER && changes.relied_on && dict_unchanged(names, seen->mark, seen->count))
+        return seen->at_least;
+    *seen = (SeenVariable){mark_dict(names), changes.count, 1};
+    PyObject *value = PyDict_GetItemWithError(names, name);
+    long number = value == NULL ? bound : PyLong_AsLong(value);
+    if (PyErr_Occurred())
+        seen->mark = NEVER;
+    else
+        seen->at_least = number >= bound;
+    return seen->at_least;
+}
+
 /* -------------------------------------------------------------------------------------------------- lists of structs */
 
 /* Items of one size, one after the other. */

@@ -37,7 +37,7 @@ static PyObject *run_of(const FastPath *path, PyObject *entry)
 }
 
 /* The node of a call, maybe a fresh one; NULL where C cannot judge the call. No error is set. */
-static CacheNode *lookup(const FastPath *path, PyObject *args, PyObject *kwargs)
+static CacheNode *lookup(FastPath *path, PyObject *args, PyObject *kwargs)
 {
     CallSignature sig;
     return path->sign(path, &sig, args, kwargs) ? node_of(&path->cache, &sig) : NULL;

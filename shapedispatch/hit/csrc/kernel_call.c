@@ -38,7 +38,7 @@ static int sign_launch(const KernelFastPath *path, Launch *launch)
     return 0;
 }
 
-static int find_slot(const KernelFastPath *path, Launch *launch)
+static int find_slot(KernelFastPath *path, Launch *launch)
 {
     launch->node = node_of(&path->base.cache, &launch->sig);
     launch->slot = launch->node == NULL ? NULL : Py_XNewRef(launch->node->slot);

@@ -89,6 +89,7 @@ static PyMethodDef functions[] = {
     {"use_events", use_events, METH_VARARGS, use_events_doc},
     {"use_watchers", use_watchers, METH_O, use_watchers_doc},
     {"changed", changed, METH_O, changed_doc},
+    {"dispatcher_state", dispatcher_state, METH_NOARGS, dispatcher_state_doc},
     {NULL, NULL, 0, NULL},
 };
 
@@ -133,7 +134,7 @@ PyMODINIT_FUNC PyInit__native(void)
         return PyErr_Format(PyExc_ImportError, "shapedispatch's C path is written for 64-bit processors");
     PyTypeObject *types[] = {&FastPathType, &CacheNodeType, &CudaLauncherType, &LaunchTurnsType, &KeySchemaType,
         &CodeGuardType, &GlobalGuardsType, &CountdownType, &GuardSetType, &GridBoundType, &KernelObjectType,
-        &KernelFastPathType};
+        &KernelFastPathType, &DispatcherStateType};
     PyObject *module = intern_names() ? PyModule_Create(&definition) : NULL;
     for (size_t i = 0; module != NULL && i < sizeof types / sizeof *types; i++)
         if (PyModule_AddType(module, types[i]) < 0)     /* which readies it */

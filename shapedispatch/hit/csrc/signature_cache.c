@@ -84,9 +84,9 @@ static int same_object(PyObject *a, PyObject *b)
     return same == 1;
 }
 
-static int node_is_of(const CacheNode *node, const CallSignature *sig, uint64_t hash)
+static int is_signed_so(const CacheNode *node, const CallSignature *sig)
 {
-    if (node->hash != hash || node->word_count != sig->word_count || node->object_count != sig->object_count
+    if (node->word_count != sig->word_count || node->object_count != sig->object_count
         || memcmp(node->cells, sig->words, (size_t)sig->word_count * sizeof(Cell)) != 0)
         return 0;
     for (int i = 0; i < sig->object_count; i++)
@@ -95,11 +95,17 @@ static int node_is_of(const CacheNode *node, const CallSignature *sig, uint64_t 
     return 1;
 }
 
+static int node_is_of(const CacheNode *node, const CallSignature *sig, uint64_t hash)
+{
+    return node->hash == hash && is_signed_so(node, sig);
+}
+
 /* -------------------------------------------------------------------------------------------------------- the cache */
 
 typedef struct {
     CacheNode **places;                 /* open addressing, linear probing; at most half full */
     size_t room, held;
+    CacheNode *latest;                  /* that was found, borrowed: most calls are the last one again */
 } SignatureCache;
 
 enum { SMALLEST_ROOM = 8 };
@@ -123,12 +129,17 @@ static CacheNode *find_node(const SignatureCache *cache, const CallSignature *si
 
 /* The same or a fresh one without a slot, as a new reference; NULL where memory is out. The signature's objects are let
  * go. */
-static CacheNode *node_of(const SignatureCache *cache, CallSignature *sig)
+static CacheNode *node_of(SignatureCache *cache, CallSignature *sig)
 {
-    uint64_t hash = hash_of(sig);
-    CacheNode *node = find_node(cache, sig, hash);
-    Py_XINCREF(node);
-    if (node == NULL && (node = new_node(sig, hash)) == NULL)
+    uint64_t hash;
+    CacheNode *node = cache->latest;
+    if (node == NULL || !is_signed_so(node, sig)) {
+        hash = hash_of(sig);
+        node = find_node(cache, sig, hash);
+    }
+    if (node != NULL)
+        cache->latest = (CacheNode *)Py_NewRef(node);
+    else if ((node = new_node(sig, hash)) == NULL)
         PyErr_Clear();
     drop_objects(sig);
     return node;
@@ -193,6 +204,7 @@ static void remove_node(SignatureCache *cache, CacheNode *node)
     if (cache->places[place] == NULL)
         return;
     vacate(cache, place);
+    cache->latest = NULL;
     Py_CLEAR(node->slot);
     Py_DECREF(node);
 }
@@ -208,6 +220,7 @@ static void remove_all_nodes(SignatureCache *cache)
             cache->places[place] = NULL;
         }
     cache->held = 0;
+    cache->latest = NULL;
     while ((node = removed) != NULL) {
         removed = node->next_removed;
         Py_CLEAR(node->slot);

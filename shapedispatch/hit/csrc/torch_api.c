@@ -165,6 +165,8 @@ static const struct {
     {"deterministic", take_question, &torch.deterministic},
     {"warn_only", take_question, &torch.warn_only},
     {"determinism", take_object, &torch.determinism},
+    {"keys_added", take_question, &keys_added},
+    {"keys_left_out", take_question, &keys_left_out},
     {"exchange", take_exchange, &torch.exchange},
 };
 
@@ -204,6 +206,8 @@ static void use_symbol_everywhere(PyObject *question, const Symbol *symbol)
     use_symbol(torch.keyed.probes, torch.keyed.count, question, symbol);
     use_symbol(&torch.any_autocast, 1, question, symbol);
     use_symbol(&torch.deterministic, 1, question, symbol);
+    use_symbol(&keys_added, 1, question, symbol);
+    use_symbol(&keys_left_out, 1, question, symbol);
 }
 
 static PyObject *use_symbols(PyObject *Py_UNUSED(module), PyObject *asked)

@@ -72,6 +72,74 @@ static uint64_t read_is_filled(const Symbol *symbol)
     return ends[0] != ends[1];
 }
 
+/* Of a reference to what begins with a stack: a deque, in which words 2 and 6 say where its items begin and end. */
+static uint64_t read_is_stacked(const Symbol *symbol)
+{
+    void *const *deque = ((void *const *(*)(void))symbol->function)();
+    return deque[2] != deque[6];
+}
+
+/* Of a variable. */
+static uint64_t read_switch(const Symbol *symbol)
+{
+    const _Bool *variable;
+    memcpy(&variable, &symbol->function, sizeof variable);
+    return *variable;
+}
+
+/* --------------------------------------------------------------------------------- which dispatch keys a thread adds */
+
+/*
+ * A variable that each thread has its own of: those added to a tensor's and those left out, a word each. The compiler
+ * reads such by the number of the library and a place in it, and so does this.
+ */
+#define LOCAL_KEYS "_ZN3c104impl26raw_local_dispatch_key_setE"
+
+static struct {
+    unsigned long library, place;
+} local_keys;
+
+#if defined(__GLIBC__) && (defined(__x86_64__) || defined(__aarch64__))
+extern void *__tls_get_addr(void *place);
+
+static int find_local_keys(const Symbol *symbol)
+{
+    void *library = dlopen(symbol->library, RTLD_LAZY | RTLD_NOLOAD);
+    char *here = library == NULL ? NULL : dlsym(library, symbol->linked), *block = NULL;
+    if (here == NULL || dlinfo(library, RTLD_DI_TLS_MODID, &local_keys.library) != 0
+        || dlinfo(library, RTLD_DI_TLS_DATA, &block) != 0 || block == NULL)
+        return 0;
+    local_keys.place = (unsigned long)(here - block);
+    return 1;
+}
+
+static uint64_t local_word(int which)
+{
+    return ((const uint64_t *)__tls_get_addr(&local_keys))[which];
+}
+#else
+static int find_local_keys(const Symbol *Py_UNUSED(symbol))
+{
+    return 0;
+}
+
+static uint64_t local_word(int Py_UNUSED(which))
+{
+    return 0;
+}
+#endif
+
+/* What stands there differs from the keys in those that are added, or left out, from the beginning: the argument. */
+static uint64_t read_added(const Symbol *symbol)
+{
+    return local_word(0) ^ symbol->argument;
+}
+
+static uint64_t read_left_out(const Symbol *symbol)
+{
+    return local_word(1) ^ symbol->argument;
+}
+
 /* -------------------------------------------------------------------------------------------------- settings of torch */
 
 #define C10 "libc10.so"
@@ -86,16 +154,16 @@ typedef struct {
     char inside[16];
 } Text;
 
-static void *(*settings_of_torch)(void);
+static void *settings_of_torch;         /* one object, for the process */
 
 static uint64_t read_setting(const Symbol *symbol)
 {
-    return ((_Bool (*)(void *))symbol->function)(settings_of_torch());
+    return ((_Bool (*)(void *))symbol->function)(settings_of_torch);
 }
 
 static uint64_t read_precision(const Symbol *symbol)
 {
-    return (uint64_t)((int (*)(void *, int, int))symbol->function)(settings_of_torch(), symbol->codes[0], symbol->codes[1]);
+    return (uint64_t)((int (*)(void *, int, int))symbol->function)(settings_of_torch, symbol->codes[0], symbol->codes[1]);
 }
 
 static int code_of(const char *name, const char *linked, int *code)
@@ -109,9 +177,16 @@ static int code_of(const char *name, const char *linked, int *code)
 /* Torch's own codes for what Python names. It knows these names: Python was answered before. */
 static int find_settings(Symbol *symbol)
 {
-    settings_of_torch = (void *(*)(void))torch_symbol(ATEN, "_ZN2at13globalContextEv");
+    void *(*settings)(void) = (void *(*)(void))torch_symbol(ATEN, "_ZN2at13globalContextEv");
+    settings_of_torch = settings == NULL ? NULL : settings();
     return settings_of_torch != NULL && (symbol->backend == NULL
         || (code_of(symbol->backend, BACKEND_OF, &symbol->codes[0]) && code_of("matmul", OP_OF, &symbol->codes[1])));
+}
+
+static int is_there(Symbol *symbol)
+{
+    int local = symbol->read == read_added || symbol->read == read_left_out;
+    return local ? find_local_keys(symbol) : find_settings(symbol);
 }
 
 /* ------------------------------------------------------------------------------------------------------ all of them */
@@ -132,6 +207,10 @@ static Symbol symbols[] = {
     SYMBOL("determinism", ATEN, "_ZNK2at7Context23deterministicAlgorithmsEv", read_setting, NULL),
     SYMBOL("precision of cuda", ATEN, PRECISION, read_precision, "cuda"),
     SYMBOL("precision of mkldnn", ATEN, PRECISION, read_precision, "mkldnn"),
+    SYMBOL("saved-tensor hooks", ATEN, "_ZN2at23SavedTensorDefaultHooks13get_tls_stateEv", read_is_stacked, NULL),
+    SYMBOL("anomaly", ATEN, "_ZN5torch8autograd11AnomalyMode8_enabledE", read_switch, NULL),
+    SYMBOL("keys added", C10, LOCAL_KEYS, read_added, NULL),
+    SYMBOL("keys left out", C10, LOCAL_KEYS, read_left_out, NULL),
 };
 
 /* NULL where there is none, with or without an error. */
@@ -141,7 +220,7 @@ static const Symbol *symbol_named(PyObject *name, uint64_t argument)
         Symbol *symbol = &symbols[i];
         if (PyUnicode_CompareWithASCIIString(name, symbol->name) != 0)
             continue;
-        if (symbol->function == NULL && find_settings(symbol))
+        if (symbol->function == NULL && is_there(symbol))
             symbol->function = torch_symbol(symbol->library, symbol->linked);
         symbol->argument = argument;
         return symbol->function == NULL ? NULL : symbol;
@@ -222,4 +301,62 @@ static int take_questions(PyObject *value, const char *name, void *place)
             return 0;
     return probes->count == PyTuple_GET_SIZE(value)
         || PyErr_Format(PyExc_TypeError, "%s holds more than %d questions", name, MOST_PROBES) != NULL;
+}
+
+/* ---------------------------------------------------------------------------------------------- the dispatcher's state */
+
+/* Whether operators are dispatched as when a question was made, which no key holds: which keys this thread adds. */
+static Probe keys_added, keys_left_out;
+
+typedef struct {
+    PyObject_HEAD
+    vectorcallfunc vectorcall;
+    uint64_t added, left_out;
+} DispatcherState;
+
+static int read_state(uint64_t *added, uint64_t *left_out)
+{
+    const Symbol *first = keys_added.symbol, *second = keys_left_out.symbol;
+    if (first == NULL || second == NULL)
+        return 0;
+    *added = first->read(first);
+    *left_out = second->read(second);
+    return 1;
+}
+
+static PyObject *dispatcher_state_vectorcall(PyObject *self, PyObject *const *Py_UNUSED(call), size_t flags,
+    PyObject *names)
+{
+    const DispatcherState *state = (DispatcherState *)self;
+    uint64_t added, left_out;
+    if (PyVectorcall_NARGS(flags) != 0 || names != NULL)
+        return PyErr_Format(PyExc_TypeError, "takes no arguments");
+    return PyBool_FromLong(read_state(&added, &left_out) && added == state->added && left_out == state->left_out);
+}
+
+static PyTypeObject DispatcherStateType = {
+    PyVarObject_HEAD_INIT(NULL, 0)
+    .tp_name = "shapedispatch.hit._native.DispatcherState",
+    .tp_doc = "Called, whether operators are dispatched as they were where it was made, and this thread is asked.",
+    .tp_basicsize = sizeof(DispatcherState),
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_DISALLOW_INSTANTIATION,
+    .tp_vectorcall_offset = offsetof(DispatcherState, vectorcall),
+    .tp_call = PyVectorcall_Call,
+};
+
+PyDoc_STRVAR(dispatcher_state_doc, "dispatcher_state(/)\n--\n\n"
+    "A question: whether operators are dispatched as they are now; None where only Python can ask that.");
+
+static PyObject *dispatcher_state(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(none))
+{
+    uint64_t added, left_out;
+    if (!read_state(&added, &left_out))
+        Py_RETURN_NONE;
+    DispatcherState *state = PyObject_New(DispatcherState, &DispatcherStateType);
+    if (state == NULL)
+        return NULL;
+    state->vectorcall = dispatcher_state_vectorcall;
+    state->added = added;
+    state->left_out = left_out;
+    return (PyObject *)state;
 }
