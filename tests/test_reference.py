@@ -33,3 +33,9 @@ def test_what_is_marked_in_a_docstring_is_a_link() -> None:
     assert script.linked("`Timing` and \0Timing\0, `explain`, `x`") == (
         "[`Timing`](#timing) and `Timing`, [`explain`](#dispatcherexplain), `x`"
     )
+
+
+def test_help_on_the_decorator_is_indented_alike_throughout() -> None:
+    """From Python 3.13 on a docstring comes without its indentation, and what is added to it would keep its own."""
+    assert "\nRun each call" in f"\n{shapedispatch.shapedispatch.__doc__}"
+    assert "\n\nArgs:\n    dims: " in shapedispatch.shapedispatch.__doc__

@@ -176,7 +176,8 @@ def shapedispatch(
     return functools.partial(_dispatcher, said) if fn is None else _dispatcher(said, fn)
 
 
-shapedispatch.__doc__ = f"{shapedispatch.__doc__}{_ARGUMENTS}"
+# Each by itself: from Python 3.13 on the docstring comes without its indentation, and what is added would keep its own.
+shapedispatch.__doc__ = "\n\n".join(inspect.cleandoc(part) for part in (shapedispatch.__doc__ or "", _ARGUMENTS))
 
 
 def _dispatcher(said: DecoratorArguments, target: Any) -> Any:
