@@ -12,8 +12,7 @@ from torch import Tensor
 from torch.nn import Module
 
 from ..keys.tree import device_of, span, tensors
-from .compare import distinct_like
-from .generators import Generators
+from .compare import Generators, distinct_like
 from .measure import free_memory
 from .preserve_state import bytes_to_copy, copy_call, generators, preserve_state
 

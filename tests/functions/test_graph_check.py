@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from shapedispatch.autotune.generators import Generators
+from shapedispatch.autotune.compare import Generators
 from shapedispatch.functions import builder
 from shapedispatch.functions.compile import graph_check, inductor
 from shapedispatch.functions.compile.graph_check import GraphCheck, distinct

@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 from shapedispatch import shapedispatch
 from shapedispatch.functions.compile.graph import called, nodes
 from shapedispatch.functions.guards.guard import in_words, only_where
-from shapedispatch.functions.guards.torch_settings import ConfigGuard, config_guards
+from shapedispatch.functions.guards.guard_filter import ConfigGuard, config_guards
 from tests.functions.test_graph import captured
 from tests.helpers import assert_same, built
 

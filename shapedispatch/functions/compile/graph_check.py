@@ -17,8 +17,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ...autotune.compare import inaccuracy
-from ...autotune.generators import Generators
+from ...autotune.compare import Generators, inaccuracy
 from ...errors import in_a_line
 from .shadow import NotJudged, Shadow
 

@@ -18,7 +18,7 @@ from torch._library.custom_ops import OPDEFS
 from torch.fx import GraphModule
 
 from ...keys.key import ambient
-from ..guards.torch_settings import set_torch_settings, torch_settings
+from ..guards.guard_filter import attention, default_casts
 
 __all__ = ["Operators", "ProcessState", "StateDiffers", "UnknownElsewhere"]
 
@@ -105,7 +105,7 @@ class ProcessState:
         """This process's, where ``around`` is the call's ambient state."""
         device = torch.cuda.current_device() if torch.cuda.is_initialized() else None
         precision, threads = torch.get_float32_matmul_precision(), torch.get_num_threads()
-        return cls(around, torch_settings(), precision, threads, device, _inductor_settings())
+        return cls(around, _torch_settings(), precision, threads, device, _inductor_settings())
 
     @contextlib.contextmanager
     def entered(self) -> Iterator[None]:
@@ -122,7 +122,7 @@ class ProcessState:
         torch.backends.cuda.matmul.fp32_precision = cuda
         torch.backends.mkldnn.matmul.fp32_precision = mkldnn  # type: ignore[attr-defined]  # made by the module
         _set_determinism(deterministic)
-        set_torch_settings(self.torch_settings)
+        _set_torch(*self.torch_settings)
         if self.device is not None:
             torch.cuda.set_device(self.device)
         with contextlib.ExitStack() as modes:
@@ -142,7 +142,7 @@ class ProcessState:
         here = ambient()
         if here != self.ambient:
             raise StateDiffers(f"the state around the call is {here} there, and {self.ambient} here")
-        if (settings := torch_settings()) != self.torch_settings:
+        if (settings := _torch_settings()) != self.torch_settings:
             raise StateDiffers(
                 f"settings of attention and autocast are {settings} there, and {self.torch_settings} here"
             )
@@ -155,6 +155,34 @@ def _set_determinism(deterministic: Any) -> None:
     warn_only, fill = deterministic
     torch.use_deterministic_algorithms(True, warn_only=warn_only)
     torch.utils.deterministic.fill_uninitialized_memory = fill  # type: ignore[attr-defined]  # the module's property
+
+
+_SETTERS = {
+    "flash_sdp_enabled": "sdp_use_flash",
+    "mem_efficient_sdp_enabled": "sdp_use_mem_efficient",
+    "math_sdp_enabled": "sdp_use_math",
+    "cudnn_sdp_enabled": "sdp_use_cudnn",
+    "overrideable_sdp_enabled": "sdp_use_overrideable",
+    "fa3_sdp_enabled": "sdp_use_fa3",
+    "fa4_sdp_enabled": "sdp_use_fa4",
+}
+"""What sets a setting of attention, where it has another name. The first attention on a GPU may change their order."""
+
+
+def _torch_settings() -> tuple[Any, ...]:
+    """What a graph may take in while it is traced, by value."""
+    return default_casts(), attention()
+
+
+def _set_torch(casts: Any, kernels: Any) -> None:
+    """As it was where `_torch_settings` was asked; what has no setter stays as it is."""
+    for device, dtype in zip(("cpu", "cuda"), casts, strict=True):
+        torch.set_autocast_dtype(device, dtype)
+    here = attention()
+    for name, value in kernels.items():
+        change = getattr(torch._C, f"_set_{_SETTERS.get(name, name)}", None)
+        if change is not None and here.get(name) != value:
+            change(value)
 
 
 _OF_THE_PROCESS = frozenset({"compile_threads", "worker_start_method", "quiesce_async_compile_pool"})

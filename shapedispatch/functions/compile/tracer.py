@@ -34,6 +34,7 @@ from ..guards.guard_filter import (
     CODE_GUARDS,
     GuardFilter,
     Verdict,
+    config_guards,
     finalizers_left_out,
     identities_guarded,
     is_of_a_class_with_values,
@@ -43,7 +44,6 @@ from ..guards.guard_filter import (
 )
 from ..guards.instance_guards import global_guards, instance_guards, managers_kept
 from ..guards.object_guard import builtin_guards, place_guards, registration_guards
-from ..guards.torch_settings import config_guards
 from .build import GRAPH, Trace
 from .graph import called, effects_of, forget_fakes, nodes, say_nothing_donated, unguarded_reads
 

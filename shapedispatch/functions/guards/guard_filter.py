@@ -10,6 +10,7 @@ import functools
 import os
 import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from enum import Enum, auto
 from pathlib import Path
 from typing import Any
@@ -23,13 +24,16 @@ from torch.nn import Module
 from torch.torch_version import TorchVersion
 
 from ...keys.key import Bypass, describe
-from .torch_settings import ConfigGuard
 
 __all__ = [
     "CLASSES_ARE_WATCHED",
     "CODE_GUARDS",
+    "ConfigGuard",
     "GuardFilter",
     "Verdict",
+    "attention",
+    "config_guards",
+    "default_casts",
     "finalizers_left_out",
     "identities_guarded",
     "is_of_a_class_with_values",
@@ -334,3 +338,58 @@ def _own_names(member: Enum) -> list[str]:
 def _is_value(name: str, held: Any) -> bool:
     """Neither code, which no release watches on a class, nor Python's own."""
     return not (name.startswith("__") and name.endswith("__")) and not hasattr(type(held), "__get__")
+
+
+# ----------------------------------------------------------------------------------------------- settings of torch
+
+
+_ATTENTION = (
+    "flash_sdp_enabled", "mem_efficient_sdp_enabled", "math_sdp_enabled", "cudnn_sdp_enabled",
+    "overrideable_sdp_enabled", "fa3_sdp_enabled", "fa4_sdp_enabled", "sdp_priority_order",
+    "math_sdp_allow_fp16_bf16_reduction",
+)  # fmt: skip
+
+
+def default_casts() -> tuple[torch.dtype, ...]:
+    """What autocast casts to where the code that enters one does not say: on a CPU, on a GPU."""
+    return tuple(torch.get_autocast_dtype(device) for device in ("cpu", "cuda"))
+
+
+def attention() -> dict[str, Any]:
+    """Which kernels of attention may be taken, and in which order: one is taken while the graph is traced."""
+    asks = {name: getattr(torch._C, f"_get_{name}", None) for name in _ATTENTION}
+    return {name: ask() for name, ask in asks.items() if ask is not None}
+
+
+_READERS: dict[str, tuple[str, Callable[[], Any]]] = {
+    "_enter_autocast": ("what autocast casts to by default", default_casts),
+    "scaled_dot_product_attention": ("which kernels of attention may be taken", attention),
+    "multi_head_attention_forward": ("which kernels of attention may be taken", attention),
+}
+"""By the name of what a graph calls: the setting that it takes in, for a person and by value."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigGuard:
+    """A setting of torch that a graph took in while it was traced: what it is, how it is asked, and what it was.
+
+    Dynamo has no guard on these, or only while an autocast is on.
+    """
+
+    what: str
+    ask: Callable[[], Any]
+    value: Any
+
+    def failed(self) -> str | None:
+        """That it has changed, if so."""
+        return None if self.check() else f"{self.what} has changed"
+
+    def check(self) -> bool:
+        """Whether it is as it was."""
+        return bool(self.ask() == self.value)
+
+
+def config_guards(called: Iterable[str]) -> tuple[ConfigGuard, ...]:
+    """On the settings, as they are now, that a graph takes in by what it calls: the names of that."""
+    found = dict(_READERS[name] for name in called if name in _READERS)
+    return tuple(ConfigGuard(what, ask, ask()) for what, ask in found.items())
