@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -12,29 +11,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from shapedispatch import Store, Variant, shapedispatch
+from shapedispatch import Store, Variant
 from shapedispatch.autotune import worker
 from shapedispatch.choices import learning
 from shapedispatch.choices import pool as room
 from shapedispatch.functions.builder import Builder
 from shapedispatch.functions.compile.graph_check import Verdict
-from shapedispatch.online.real_calls import Figures, HostSampler
-
-WIDTH = 8
-
-
-class MadeUp(HostSampler):
-    """Samples that take what they are said to, by variant, for each row."""
-
-    def __init__(self, us: Mapping[str, float]) -> None:
-        super().__init__()
-        self.us = us
-
-    def run(self, figures: Figures, run: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """See `real_calls.Sampler.run`."""
-        answer = run(*args, **kwargs)
-        figures.took(figures.host_us, self.us[figures.name] * len(args[0]))
-        return answer
+from tests.rows import by_eight, calls_take, dispatched, rows, waves
 
 
 @pytest.fixture
@@ -42,29 +25,8 @@ def us(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
     """What a variant takes a row, in microseconds: the build half of plain."""
     made = {"plain": 10.0, "hint[M=64]": 5.0, "other": 20.0}
     monkeypatch.setenv("SHAPEDISPATCH_JUDGE", "online")
-    monkeypatch.setattr("shapedispatch.choices.learning.sampler", lambda device, regime: (MadeUp(made), None))
-    monkeypatch.setattr("shapedispatch.choices.watch.sampler", lambda device, regime: (MadeUp(made), None))
+    calls_take(made, monkeypatch, per_row=True)
     return made
-
-
-def waves(x: Tensor) -> Tensor:
-    """Plain."""
-    return torch.sin(x) * 2 + 1
-
-
-def by_eight(x: Tensor) -> Tensor:
-    """Something else for numbers of rows that eight does not divide, as it does the hint."""
-    return torch.cos(x) if x.shape[0] % 8 else torch.sin(x) * 2 + 1
-
-
-def dispatched(fn: Callable[[Tensor], Tensor] = waves, **given: Any) -> Any:
-    """Plain and one build."""
-    return shapedispatch(**{"dims": {"x": "M _"}, "hints": {"M": (64,)}, "store": False, **given})(fn)
-
-
-def rows(count: int) -> Tensor:
-    """An argument."""
-    return torch.linspace(-1, 1, count * WIDTH).reshape(count, WIDTH)
 
 
 def learn(f: Any, *counts: int) -> None:

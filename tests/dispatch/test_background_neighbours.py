@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,24 +17,8 @@ from shapedispatch.dispatch import background
 from shapedispatch.dispatch.background import Waiting
 from shapedispatch.functions.builder import Builder
 from shapedispatch.functions.compile.graph_check import Verdict
-from shapedispatch.online.real_calls import Figures, HostSampler
 from tests.built_here import learning_here
-
-WIDTH, BUILD = 8, "hint[M=64]"
-
-
-class MadeUp(HostSampler):
-    """Samples that take what they are said to, by variant."""
-
-    def __init__(self, us: Mapping[str, float]) -> None:
-        super().__init__()
-        self.us = us
-
-    def run(self, figures: Figures, run: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """See `real_calls.Sampler.run`."""
-        answer = run(*args, **kwargs)
-        figures.took(figures.host_us, self.us[figures.name])
-        return answer
+from tests.rows import BUILD, by_eight, calls_take, dispatched, rows, waves
 
 
 @pytest.fixture
@@ -43,29 +26,8 @@ def us(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
     """What each variant takes: the build half of plain."""
     made = {"plain": 10.0, BUILD: 5.0, "exact": 8.0, "other": 20.0}
     learning_here(monkeypatch)
-    monkeypatch.setattr("shapedispatch.choices.learning.sampler", lambda device, regime: (MadeUp(made), None))
-    monkeypatch.setattr("shapedispatch.choices.watch.sampler", lambda device, regime: (MadeUp(made), None))
+    calls_take(made, monkeypatch)
     return made
-
-
-def waves(x: Tensor) -> Tensor:
-    """Plain."""
-    return torch.sin(x) * 2 + 1
-
-
-def by_eight(x: Tensor) -> Tensor:
-    """Something else for numbers of rows that eight does not divide, as it does the hint."""
-    return torch.cos(x) if x.shape[0] % 8 else torch.sin(x) * 2 + 1
-
-
-def dispatched(fn: Callable[[Tensor], Tensor] = waves, **given: Any) -> Any:
-    """Plain and one build."""
-    return shapedispatch(**{"dims": {"x": "M _"}, "hints": {"M": (64,)}, "store": False, **given})(fn)
-
-
-def rows(count: int) -> Tensor:
-    """An argument."""
-    return torch.linspace(-1, 1, count * WIDTH).reshape(count, WIDTH)
 
 
 def earn(f: Any, times: float) -> None:

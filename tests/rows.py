@@ -1,0 +1,55 @@
+"""A function of rows with one build for them, and samples of its calls that take what a test says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from shapedispatch import shapedispatch
+from shapedispatch.online.real_calls import Figures, HostSampler
+
+WIDTH, BUILD = 8, "hint[M=64]"
+
+
+class MadeUp(HostSampler):
+    """Samples that take what they are said to, by variant; ``per_row``, so much for each row."""
+
+    def __init__(self, us: Mapping[str, float], per_row: bool) -> None:
+        super().__init__()
+        self.us, self.per_row = us, per_row
+
+    def run(self, figures: Figures, run: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """See `real_calls.Sampler.run`."""
+        answer = run(*args, **kwargs)
+        figures.took(figures.host_us, self.us[figures.name] * (len(args[0]) if self.per_row else 1))
+        return answer
+
+
+def calls_take(us: Mapping[str, float], monkeypatch: pytest.MonkeyPatch, per_row: bool = False) -> None:
+    """Have calls that are samples take so many microseconds, by variant, as long as the test runs."""
+    for user in ("learning", "watch"):
+        monkeypatch.setattr(f"shapedispatch.choices.{user}.sampler", lambda device, regime: (MadeUp(us, per_row), None))
+
+
+def waves(x: Tensor) -> Tensor:
+    """Plain."""
+    return torch.sin(x) * 2 + 1
+
+
+def by_eight(x: Tensor) -> Tensor:
+    """Something else for numbers of rows that eight does not divide, as it does the hint."""
+    return torch.cos(x) if x.shape[0] % 8 else torch.sin(x) * 2 + 1
+
+
+def dispatched(fn: Callable[[Tensor], Tensor] = waves, **given: Any) -> Any:
+    """Plain and one build."""
+    return shapedispatch(**{"dims": {"x": "M _"}, "hints": {"M": (64,)}, "store": False, **given})(fn)
+
+
+def rows(count: int) -> Tensor:
+    """An argument."""
+    return torch.linspace(-1, 1, count * WIDTH).reshape(count, WIDTH)
