@@ -91,6 +91,16 @@ class Candidate:
     """Whether its numbers have been judged by its graph, on other values than the call's, too."""
     digits: int = 53
     """The binary digits of its coarsest arithmetic, where that is known: its numbers are no finer."""
+    missed: Callable[[], int] | None = None
+    """Of a CUDA graph: how many calls were no replay of it. Such a call says nothing of what it costs."""
+
+    @property
+    def numbers(self) -> Hashable | None:
+        """What it is known by, once its numbers have been compared with plain's; None where other calls say nothing.
+
+        A recording is of one key's calls, whatever is known of the build.
+        """
+        return self.build if self.missed is None else None
 
     def entry(self, choice: Choice, offer: Offer) -> Entry:
         """The entry that runs this for a choice made before."""
@@ -225,6 +235,9 @@ class OfferRequest:
     """Whether plain comes with the check of the state that it is chosen in, though nothing else is asked for."""
     verdicts: Verdicts | None = None
     later: Later | None = None
+    graphs: bool = False
+    """Whether builds come as CUDA graphs, too, which hold ``graph_bytes`` together, or a share of the device's."""
+    graph_bytes: int | None = None
 
     def wants(self, variant: str) -> bool:
         """Whether a variant is asked for."""

@@ -129,6 +129,8 @@ _ARGUMENTS = """
             number of a `Timing`, the smaller the better; what it has no finite number for does not win.
         maxsize: most choices kept (default 4096).
         store: where choices are kept between processes: True, False, a path or a `Store`.
+        graphs: for functions on a CUDA device: whether each build comes as a CUDA graph, too, ``graph[exact]``, which
+            is recorded at its first call and launched as one from then on. Default: False.
         name: what settings and messages call it (default: module and qualified name).
         options: for the compiler, as in torch.compile.
 
@@ -154,6 +156,7 @@ def shapedispatch(
     objective: Any = "time",
     maxsize: Any = UNSET,
     store: Any = UNSET,
+    graphs: Any = UNSET,
     name: str | None = None,
     options: Mapping[str, Any] | None = None,
     **unknown: Any,
@@ -171,6 +174,7 @@ def shapedispatch(
         raise DeclarationError(unknown_argument(unknown, list(inspect.signature(shapedispatch).parameters)[1:-1]))
     kernel = given(configs=configs, grid=grid)
     overrides = given(hints=hints, static=static, exact=exact, buckets=buckets, maxsize=maxsize, store=store)
+    overrides |= given(graphs=graphs)
     variants, objective = () if variants is None else variants, "time" if objective is None else objective
     said = DecoratorArguments(dims, variants, inputs, mutates, objective, name, options, kernel, overrides)
     return functools.partial(_dispatcher, said) if fn is None else _dispatcher(said, fn)

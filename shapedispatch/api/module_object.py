@@ -29,7 +29,7 @@ from .registry import TARGET
 
 __all__ = ["dispatched_module"]
 
-_HANDED_DOWN = ("hints", "exact", "maxsize", "store")
+_HANDED_DOWN = ("hints", "exact", "maxsize", "store", "graphs")
 """The decorator's settings that name nothing of the module that it was given."""
 
 

@@ -130,7 +130,8 @@ class MissContext:
 
     def offer(self, request: OfferRequest) -> Offer:
         """What may run the call."""
-        request = replace(request, later=self.later)
+        graphs, most = self.settings.graphs, self.settings.max_graph_bytes
+        request = replace(request, later=self.later, graphs=graphs, graph_bytes=most)
         if self.settings.check is None:
             stored = self.core.kernel_store.verdicts(self.device) if self.core.kernel_store is not None else None
             request = replace(request, room=self._room, verdicts=stored)

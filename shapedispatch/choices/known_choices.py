@@ -208,16 +208,16 @@ def _sound(candidate: Candidate, offer: Offer, ctx: MissContext) -> bool:
     A build is looked at once for its class, a supplied variant at each key: nothing is known of its classes. Where
     nothing may be run to see, a build is trusted as the nearest hint's would be; what a user wrote, where he says so.
     """
-    plain, build, sound = offer.candidates[0], candidate.build, ctx.core.table.facts.sound
-    if candidate is plain or (build is not None and sound.get(build)):
+    plain, numbers, sound = offer.candidates[0], candidate.numbers, ctx.core.table.facts.sound
+    if candidate is plain or (numbers is not None and sound.get(numbers)):
         return True
     trial = ctx.trial(offer)
     if ctx.why_untimed(offer, trial):
         return candidate.trusted or (offer.untimed is None and not candidate.supplied)
     # Nothing is timed: the maker of stopwatches, whose may take memory, is not asked.
     right = not refusal(candidate, plain, trial, Rules(HostTimer(), tolerance=ctx.settings.check))
-    if right and build is not None:
-        sound[build] = True
+    if right and numbers is not None:
+        sound[numbers] = True
     return right
 
 

@@ -27,7 +27,24 @@ PATIENCE = 3
 """Calls in a row that are not C's, though it has turns, before samples are taken here: a first call has no node."""
 BETWEEN = 16
 """Launches in C of the leader, where no sample may be taken, before it is asked again whether one may."""
+MOST_MISSED = 512
+"""Calls of a CUDA graph that were no replay, after which one counts as taken."""
 WRONG = "it gives other numbers than plain"
+
+
+def _unless_missed(figures: Figures, candidate: Candidate, run: Callable[..., Any]) -> Callable[..., Any]:
+    """How to run a candidate, by a sample that does not count where the call was no replay of its graph."""
+    missed = candidate.missed
+    if missed is None:
+        return run
+
+    def counted(*args: Any, **kwargs: Any) -> Any:
+        before = missed()
+        answer = run(*args, **kwargs)
+        figures.warm = figures.warm and missed() == before
+        return answer
+
+    return counted
 
 
 def all_checks(candidates: Sequence[Candidate]) -> Callable[[tuple[Any, ...], Mapping[str, Any]], bool] | None:
@@ -137,8 +154,9 @@ class Learning(Sampling):
     def _sampled(self, figures: Figures, way: Way, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         candidate = self._named(figures.name)
         before = history(args, kwargs) if figures.backward is not None else None
+        missed = candidate.missed() if candidate.missed is not None else 0
         try:
-            answer = self.sampler.run(figures, way(candidate), args, kwargs)
+            answer = self.sampler.run(figures, _unless_missed(figures, candidate, way(candidate)), args, kwargs)
         except Exception as error:  # the boundary where a candidate is judged; the reason is kept
             written = self.offer.written
             if candidate.build is None or written is None or written:  # plain's own, or it may have written something
@@ -147,6 +165,8 @@ class Learning(Sampling):
             self.refusals.append(Refusal(candidate.name, (f"it raised {in_a_line(error)}",)))
             self.contest.failed(figures)
         else:
+            if candidate.missed is not None and candidate.missed() != missed and missed < MOST_MISSED:
+                return answer  # it is its turn again: a graph takes some calls until it is there
             if before is not None:
                 follow(answer, before, figures, self.sampler, self.paused)
             self.contest.sampled(figures, self.sampler.took_us(figures) + figures.behind_us())

@@ -141,8 +141,8 @@ def _right(
 
 def _note_sound(core: DispatcherParts, candidate: Candidate) -> None:
     """It gave plain's numbers."""
-    if candidate.build is not None:
-        core.table.facts.sound[candidate.build] = True
+    if candidate.numbers is not None:
+        core.table.facts.sound[candidate.numbers] = True
 
 
 def _best(margin: float) -> Callable[[Sequence[Timing]], Timing | None]:

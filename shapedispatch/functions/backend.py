@@ -35,6 +35,7 @@ from ..shapes.dims import (
 from .builder import Builder, trace_effects
 from .compile.build import Build, NoBuild, Trace
 from .fake_args import fake_arguments, resized
+from .recorded import inner_variant, offer_recorded
 from .request import ArgumentLeaves, BuildRequest, ObservedSizes, sizes_of
 
 __all__ = ["FunctionSpec", "TorchFunction"]
@@ -159,6 +160,7 @@ class TorchFunction(CallSigner):
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any], key: Key, memory: Table, request: OfferRequest = ALL
     ) -> Offer:
         """Plain, hints, exact, then the supplied variants: what may run this call, built where it is missing."""
+        request = replace(request, only=inner_variant(request.only))  # which comes with what it is recorded of
         call = self._build_request(args, kwargs, key, memory, request)
         builder = OfferBuilder(request, [Candidate("plain", self.plain)])
         wants_builds = self._points(call, memory) or self._wants_exact(call, request)
@@ -276,18 +278,19 @@ class TorchFunction(CallSigner):
                 builder.fail(name, verdict.wrong)
                 return
             builder.notes += build.notes()
-            builder.candidates.append(
-                Candidate(
-                    name,
-                    build.run,
-                    build.check(),
-                    slot,
-                    build.route,
-                    point=point or None,
-                    judged=not verdict.unjudged,
-                    digits=verdict.digits,
-                )
+            found = Candidate(
+                name,
+                build.run,
+                build.check(),
+                slot,
+                build.route,
+                point=point or None,
+                judged=not verdict.unjudged,
+                digits=verdict.digits,
             )
+            builder.candidates.append(found)
+            if builder.request.graphs:
+                offer_recorded(build, found, call, builder)
 
     # -- effects
 

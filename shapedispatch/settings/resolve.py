@@ -57,6 +57,8 @@ class Resolved:
     regime: str
     retime: float
     ranks: str
+    graphs: bool
+    max_graph_bytes: int | None
     pick: str | None
     hotpath: bool
     trust_newer: bool

@@ -20,7 +20,7 @@ from shapedispatch.store.store import Store
 
 NAMES = (
     "hints static exact buckets maxsize max_builds mode on_miss store budget_ms margin check copy_limit isolate "
-    "judge learn earn builders regime retime ranks pick hotpath trust_newer"
+    "judge learn earn builders regime retime ranks graphs max_graph_bytes pick hotpath trust_newer"
 )
 
 
@@ -83,6 +83,8 @@ GOOD = {
     "learn": ['"now"', '"record"', '"some/folder/run.jsonl"'],
     "regime": ['"stream"', '"graph"'],
     "retime": ["0", "0.0005"],
+    "graphs": ["true"],
+    "max_graph_bytes": ["1048576"],
     "pick": ['"hint[M=64]"'],
     "hotpath": ["false"],
     "trust_newer": ["true"],
@@ -106,6 +108,8 @@ BAD = {
     "learn": ['"later"', '"run.json"', "true"],
     "regime": ['"eager"'],
     "retime": ["0.01", "-1", "true"],
+    "graphs": ["1", '"yes"'],
+    "max_graph_bytes": ["0", "-1", "true", "1.5"],
     "pick": ['""', "1"],
     "hotpath": ["1"],
     "trust_newer": ["1"],

@@ -30,7 +30,7 @@ if TYPE_CHECKING:  # Dynamo and Inductor take seconds to import, which is for th
     from ..guards.instance_guards import GlobalGuards, InstanceGuards
     from .code import Code
 
-__all__ = ["GRAPH", "PLAIN_TYPES", "Build", "NoBuild", "Trace", "same_closure"]
+__all__ = ["GRAPH", "PLAIN_TYPES", "Build", "NoBuild", "Trace", "graph_name", "same_closure"]
 
 
 @dataclass

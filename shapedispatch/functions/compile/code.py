@@ -51,6 +51,8 @@ class Code:
     """Whether AOTAutograd has nothing to do around a run, as far as can be told before one."""
     libraries: list[Path] = field(default_factory=list)
     """The files of its kernels for a CPU, as Inductor has put them into its cache."""
+    unrecordable: str = ""
+    """Why no CUDA graph is to be recorded of it, if so."""
     record: Callable[[], Any] | None = None
     """Gives AOTAutograd's record of what was compiled, where one is kept."""
 
@@ -78,7 +80,7 @@ class Code:
             _forget(self.modules)
 
 
-_OF_THE_CODE = ("sources", "only_views", "numbers", "notes", "shared", "bare")
+_OF_THE_CODE = ("sources", "only_views", "numbers", "notes", "shared", "bare", "unrecordable")
 
 
 def _described(*values: Any) -> Code:

@@ -1,0 +1,73 @@
+"""A build as a CUDA graph: the same code and guards, whose graph is recorded once and replayed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from ..backend import Candidate, OfferBuilder
+from ..graphs.memory import Memory
+from ..graphs.replay import Replay, memory_of
+from .compile.build import Build, graph_name
+from .request import BuildRequest
+
+__all__ = ["inner_variant", "offer_recorded", "recorded_variant"]
+
+_BEGINS, _ENDS = "graph[", "]"
+
+
+def recorded_variant(variant: str) -> str:
+    """What a variant is called where it is recorded."""
+    return f"{_BEGINS}{variant}{_ENDS}"
+
+
+def inner_variant(variant: str | None) -> str | None:
+    """What is recorded in one of that name: a variant's name; any other is left as it is."""
+    if variant is None or not (variant.startswith(_BEGINS) and variant.endswith(_ENDS)):
+        return variant
+    return variant[len(_BEGINS) : -len(_ENDS)]
+
+
+def offer_recorded(build: Build, of: Candidate, call: BuildRequest, builder: OfferBuilder) -> None:
+    """Offer the build of a candidate as a CUDA graph, too, where it may be recorded; a refusal where it may not."""
+    name = recorded_variant(of.name)
+    device = next((leaf.tensor.device for leaf in call.leaves.tensors), torch.device("cpu"))
+    memory = memory_of(device, builder.request.graph_bytes)
+    if memory is None or (reason := _why_not(build, call)):
+        builder.refuse(name, "there is no CUDA device" if memory is None else reason)
+        return
+    run, missed = _recorded(build, memory, sized=bool(of.point))
+    route = "a CUDA graph of the compiled code"
+    builder.candidates.append(Candidate(name, run, of.check, of.build, route, digits=of.digits, missed=missed))
+
+
+def _why_not(build: Build, call: BuildRequest) -> str:
+    """Why it may not be recorded for this call; empty where it may."""
+    if torch.is_grad_enabled() and any(leaf.tensor.requires_grad for leaf in call.leaves.tensors):
+        return "it needs gradients"
+    if build.code.only_views:
+        return "it launches no kernel"
+    if graph_name(build.call) is None:
+        return "what it calls cannot be seen"
+    return build.code.unrecordable
+
+
+def _recorded(build: Build, memory: Memory, sized: bool) -> tuple[Callable[..., Any], Callable[[], int]]:
+    """What runs the build's code by replays of its graph, and how many calls have been none.
+
+    On copies others run: the caller's tensors are elsewhere.
+    """
+    name = graph_name(build.call)
+    assert name is not None
+    run, writes = build.call.__globals__[name], bool(build.effects.mutated)
+    replay = Replay(run, memory, writes, sized)
+
+    def once(*inputs: Any) -> Any:
+        return Replay(run, memory, writes, sized, at_once=True)(*inputs)
+
+    recorded: Any = build.with_graph(replay).call
+    recorded.run_once_on_copies = build.with_graph(once).call
+    recorded.run_on_copies = build.with_graph(Replay(run, memory, writes, sized, at_once=True)).call
+    return recorded, lambda: replay.missed

@@ -1,0 +1,165 @@
+"""A device that records what is launched and launches it again: the one place where CUDA graphs are made.
+
+Two streams are kept a device. What runs before a recording, so that everything is loaded, runs on one; recordings are
+made on the other, on which nothing else runs ever: so cuBLAS's workspace of it is part of the recordings' memory, and
+stays that whoever has torch forget its workspaces.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
+
+import torch
+
+from ..errors import in_a_line
+
+__all__ = ["Graph", "Recorder", "recorder"]
+
+
+class Graph(Protocol):
+    """What was recorded."""
+
+    def replay(self) -> None:
+        """Launch it on the current stream."""
+
+
+class Recorder(Protocol):
+    """Whatever can record."""
+
+    def recording(self) -> bool:
+        """Whether somebody is recording what is launched now."""
+
+    def stream(self) -> int:
+        """What the current stream is known by."""
+
+    def wait_for_last(self, last: int) -> None:
+        """Have the current stream wait for what was replayed on the one before it, which is another."""
+
+    def replayed(self, stream: int) -> None:
+        """Told after each replay, and after each recording."""
+
+    def aside(self) -> contextlib.AbstractContextManager[None]:
+        """On a stream of its own, after what is on the current one; that goes on after it."""
+
+    def record(self, run: Callable[[], Any]) -> tuple[Graph, Any]:
+        """Record a run, which launches nothing; with what it returned, whose memory is written by each replay."""
+
+    def held(self) -> int:
+        """The bytes that the device's memory for all that was recorded has taken."""
+
+    def renew(self) -> None:
+        """Take new memory from now on: nothing that was recorded is there any more."""
+
+    def why_not(self) -> str:
+        """Why nothing is recorded any more; empty where it may be."""
+
+
+class CudaRecorder:
+    """See `Recorder`: of one CUDA device."""
+
+    def __init__(self, index: int) -> None:
+        self.device = torch.device("cuda", index)
+        self._before, self._records = (torch.cuda.Stream(self.device) for _ in range(2))
+        self._event = torch.cuda.Event()
+        self._pool: Any = torch.cuda.graph_pool_handle()
+        self._held, self._failed = 0, ""
+        # Without it: the same by an object for the stream, in a microsecond instead of a tenth of one.
+        self._raw_stream: Any = getattr(torch._C, "_cuda_getCurrentRawStream", None)
+
+    def recording(self) -> bool:
+        """See `Recorder.recording`."""
+        return torch.cuda.is_current_stream_capturing()
+
+    def stream(self) -> int:
+        """See `Recorder.stream`."""
+        if self._raw_stream is not None:
+            return int(self._raw_stream(self.device.index))
+        return int(torch.cuda.current_stream(self.device).cuda_stream)
+
+    def wait_for_last(self, last: int) -> None:
+        """See `Recorder.wait_for_last`."""
+        if not last:  # the default stream is always there to be asked; others had their event recorded at once
+            self._event.record(torch.cuda.default_stream(self.device))
+        torch.cuda.current_stream(self.device).wait_event(self._event)
+
+    def replayed(self, stream: int) -> None:
+        """See `Recorder.replayed`: a stream of the user's may be gone when the next replay wants to wait for it."""
+        if stream:
+            self._event.record(torch.cuda.current_stream(self.device))
+
+    @contextlib.contextmanager
+    def aside(self) -> Iterator[None]:
+        """See `Recorder.aside`."""
+        current = torch.cuda.current_stream(self.device)
+        self._before.wait_stream(current)
+        try:
+            with torch.cuda.stream(self._before):
+                yield
+        finally:
+            current.wait_stream(self._before)
+
+    def record(self, run: Callable[[], Any]) -> tuple[Graph, Any]:
+        """See `Recorder.record`; raises what the run raises, and what CUDA says of a call that it cannot record."""
+        graph, before = torch.cuda.CUDAGraph(), torch.cuda.memory_reserved(self.device)
+        self._records.wait_stream(torch.cuda.current_stream(self.device))
+        with torch.cuda.stream(self._records), _no_garbage_collected():
+            # Not `torch.cuda.graph`, which waits, collects and empties the allocator's cache on the way in.
+            graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
+            try:
+                outputs = run()
+            except BaseException as error:
+                self._give_up(graph, error)
+                raise
+            graph.capture_end()
+        self._held += max(0, torch.cuda.memory_reserved(self.device) - before)
+        return graph, outputs
+
+    def _give_up(self, graph: torch.cuda.CUDAGraph, error: BaseException) -> None:
+        """End a recording that has failed: the allocator would else take it for one that goes on, for ever."""
+        try:
+            graph.capture_end()
+        except RuntimeError:  # it is no recording any more; the first error says why
+            self._failed = f"a recording has failed: {in_a_line(error)}"
+            if (end := getattr(torch._C, "_cuda_endAllocateToPool", None)) is not None:
+                with contextlib.suppress(RuntimeError):  # ended already
+                    end(self.device.index, self._pool)
+
+    def held(self) -> int:
+        """See `Recorder.held`."""
+        return self._held
+
+    def renew(self) -> None:
+        """See `Recorder.renew`."""
+        self._pool, self._held = torch.cuda.graph_pool_handle(), 0
+
+    def why_not(self) -> str:
+        """See `Recorder.why_not`."""
+        return self._failed
+
+
+@contextlib.contextmanager
+def _no_garbage_collected() -> Iterator[None]:
+    """What would be freed in the middle of a recording may be an event or a graph, which CUDA refuses there."""
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was:
+            gc.enable()
+
+
+_recorders: dict[int, Recorder] = {}
+
+
+def recorder(device: torch.device) -> Recorder | None:
+    """That of a device; None where nothing can be recorded."""
+    if device.type != "cuda":
+        return None
+    index = device.index or 0
+    if index not in _recorders:
+        _recorders[index] = CudaRecorder(index)
+    return _recorders[index]

@@ -1,0 +1,222 @@
+"""A recorded run: which inputs it reads where they are and which are copied in, and what becomes of its results.
+
+A recording has the addresses of what it reads and writes in it: whoever replays it has seen that the inputs which it
+reads in place are there. The others are copied into buffers that it reads. Results are copied out, so that none ever
+changes after it was given; one that shares an input's memory is made of the caller's own tensor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .order import Order
+from .recorder import Graph
+
+__all__ = ["Recording", "Unrecordable", "record"]
+
+Run = Callable[..., Any]
+PLAIN_RESULTS = (type(None), bool, int, float)
+
+
+class Unrecordable(Exception):
+    """No recording of this run would do what the run does; the message is why."""
+
+
+@dataclass(frozen=True, slots=True)
+class _View:
+    """A result in the memory of an input, that input itself where ``size`` is None; ``offset`` is from its start."""
+
+    place: int
+    size: tuple[int, ...] | None = None
+    stride: tuple[int, ...] = ()
+    offset: int = 0
+
+    def of(self, inputs: Sequence[Any]) -> Tensor:
+        tensor: Tensor = inputs[self.place]
+        if self.size is None:
+            return tensor
+        return tensor.as_strided(self.size, self.stride, tensor.storage_offset() + self.offset)
+
+
+@dataclass(slots=True, eq=False, weakref_slot=True)
+class Recording:
+    """What is needed to run it again; see `record`."""
+
+    graph: Graph
+    order: Order
+    kinds: tuple[tuple[int, tuple[Any, ...]], ...]
+    """Of each input: where it is, and its metadata, a number's value."""
+    copied: tuple[int, ...]
+    buffers: list[Tensor]
+    written: tuple[int, ...]
+    """Those that are written where they are."""
+    written_back: tuple[tuple[int, Tensor], ...]
+    results: list[Tensor]
+    """Those in the recording's own memory."""
+    form: tuple[int | _View | None, ...]
+    """Of each result: the place among ``results``, a view of an input, or None for one of ``constants``."""
+    constants: tuple[Any, ...]
+    last_used: int = 0
+    """By the count of `order`."""
+
+    def is_alike(self, inputs: Sequence[Any]) -> bool:
+        """Whether the inputs are of the very kinds that were recorded: a build may serve others of its class."""
+        return all(_kind(inputs[place]) == kind for place, kind in self.kinds)
+
+    def replay(self, inputs: Sequence[Any]) -> tuple[Any, ...]:
+        """The results for inputs that fit."""
+        order = self.order
+        with order.lock:
+            order.enter()
+            self.last_used = order.count
+            if self.copied:
+                torch._foreach_copy_(self.buffers, [inputs[place] for place in self.copied])
+            self.graph.replay()
+            made = self._copies()
+            for place, buffer in self.written_back:
+                inputs[place].copy_(buffer)
+            for place in self.written:
+                torch.autograd.graph.increment_version(inputs[place])
+            order.leave()
+        return self._in_form(made, inputs)
+
+    def _copies(self) -> list[Tensor]:
+        results = self.results
+        if len(results) == 1:
+            return [results[0].clone()]
+        made = [torch.empty_like(result) for result in results]
+        if made:
+            torch._foreach_copy_(made, results)
+        return made
+
+    def _in_form(self, made: list[Tensor], inputs: Sequence[Any]) -> tuple[Any, ...]:
+        constants = iter(self.constants)
+        return tuple(
+            made[one] if type(one) is int else next(constants) if one is None else one.of(inputs)  # type: ignore[union-attr]  # no int
+            for one in self.form
+        )
+
+    def bytes(self) -> int:
+        """What its buffers and results hold."""
+        return sum(tensor.untyped_storage().nbytes() for tensor in (*self.buffers, *self.results))
+
+
+def record(run: Run, inputs: Sequence[Any], copied: Collection[int], order: Order, writes: bool) -> Recording:
+    """Record a run of these inputs, of which those at ``copied`` are not read in place. Called in a turn of ``order``.
+
+    ``writes`` says whether it may write into any of them. The run itself is made twice on a stream aside, on copies of
+    what it may write, and nothing of it is seen. Raises Unrecordable, and what the run raises.
+    """
+    places = [place for place, one in enumerate(inputs) if isinstance(one, Tensor)]
+    _refuse_inputs(inputs, places)
+    given = list(inputs)
+    with order.recorder.aside():
+        for place in copied:
+            given[place] = _buffer(inputs[place])
+        written, before = _rehearsed(run, given, places, writes)
+        graph, outputs = order.recorder.record(lambda: run(*given))
+    form, results, constants = _results(outputs, given, places, before)
+    return Recording(
+        graph,
+        order,
+        tuple((place, _kind(one)) for place, one in enumerate(inputs)),
+        tuple(copied),
+        [given[place] for place in copied],
+        tuple(place for place in written if place not in copied),
+        tuple((place, given[place]) for place in written if place in copied),
+        results,
+        form,
+        constants,
+        order.count,
+    )
+
+
+def _refuse_inputs(inputs: Sequence[Any], places: Sequence[int]) -> None:
+    if torch.is_grad_enabled() and any(inputs[place].requires_grad for place in places):
+        raise Unrecordable("it needs gradients")
+    if any(type(inputs[place]) not in (Tensor, torch.nn.Parameter) for place in places):
+        raise Unrecordable("an input is a subclass of Tensor")
+    if any(not isinstance(one, (Tensor, *PLAIN_RESULTS)) for one in inputs):
+        raise Unrecordable("an input is neither a tensor nor a number")
+    if any(inputs[place].layout is not torch.strided for place in places):
+        raise Unrecordable("an input is not strided")
+
+
+def _buffer(tensor: Tensor) -> Tensor:
+    buffer = torch.empty_like(tensor, requires_grad=False)
+    if buffer.stride() != tensor.stride():
+        raise Unrecordable("an input that is elsewhere in each call has gaps or overlaps")
+    return buffer.copy_(tensor.detach())
+
+
+def _rehearsed(run: Run, given: Sequence[Any], places: Sequence[int], writes: bool) -> tuple[list[int], set[int]]:
+    """Run it once so that all it needs is loaded: which inputs it writes, and the memory of its results."""
+    trial = list(given)
+    if writes:
+        if any(given[place].is_inference() for place in places):
+            raise Unrecordable("it writes, and nothing counts what is written into tensors of inference mode")
+        for place in places:
+            trial[place] = given[place].detach().clone()
+    versions = [trial[place]._version for place in places] if writes else []
+    outputs = run(*trial)
+    written = [place for place, before in zip(places, versions, strict=False) if trial[place]._version != before]
+    if writes and not written:
+        raise Unrecordable("what it writes is not seen")
+    kept = {_memory(one) for one in outputs if isinstance(one, Tensor)}
+    return written, kept - {_memory(trial[place]) for place in places}
+
+
+def _results(
+    outputs: Any, given: Sequence[Any], places: Sequence[int], before: set[int]
+) -> tuple[tuple[int | _View | None, ...], list[Tensor], tuple[Any, ...]]:
+    """How each output is made anew at a replay, the memory that is copied, and what is the same each time."""
+    owners = {_memory(given[place]): place for place in reversed(places)}
+    form, results, constants = list[int | _View | None](), list[Tensor](), list[Any]()
+    for one in outputs:
+        if not isinstance(one, Tensor):
+            if type(one) not in PLAIN_RESULTS:
+                raise Unrecordable(f"a result is a {type(one).__name__}")
+            form.append(None)
+            constants.append(one)
+        elif (owner := owners.get(_memory(one))) is not None:
+            form.append(_view(one, given[owner], owner))
+        else:
+            _refuse_result(one, before, results)
+            form.append(len(results))
+            results.append(one)
+    return tuple(form), results, tuple(constants)
+
+
+def _view(one: Tensor, of: Tensor, place: int) -> _View:
+    if one is of:
+        return _View(place)
+    if one.dtype != of.dtype or one.is_conj() != of.is_conj() or one.is_neg() != of.is_neg():
+        raise Unrecordable("a result is another reading of an input's memory")
+    offset = int(one.storage_offset()) - int(of.storage_offset())
+    return _View(place, tuple(one.size()), tuple(one.stride()), offset)
+
+
+def _refuse_result(one: Tensor, before: set[int], results: Sequence[Tensor]) -> None:
+    if type(one) is not Tensor or one.requires_grad or one.layout is not torch.strided:
+        raise Unrecordable("a result is no plain tensor")
+    if one.is_conj() or one.is_neg() or torch.empty_like(one).stride() != one.stride():
+        raise Unrecordable("a result has gaps or overlaps")
+    if _memory(one) in before:
+        raise Unrecordable("a result is the same memory each time")
+    if any(_memory(one) == _memory(other) for other in results):
+        raise Unrecordable("results share memory")
+
+
+def _memory(tensor: Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
+
+
+def _kind(one: Any) -> tuple[Any, ...]:
+    if isinstance(one, Tensor):
+        return (one.dtype, tuple(one.shape), one.stride(), one.device)
+    return (type(one), one.hex() if isinstance(one, float) else one)

@@ -1,0 +1,118 @@
+"""Compiled code's run as one launch: recorded where its inputs come to the same places again, and replayed there.
+
+Wherever no recording fits a call, and none is to be made, the code itself runs: that is right in every call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from ..errors import in_a_line
+from .addresses import Addresses, Places
+from .memory import Memory
+from .order import Order
+from .recorder import recorder
+from .recording import Recording, Unrecordable, record
+
+__all__ = ["Replay", "memory_of"]
+
+MOST_RECORDINGS = 256
+"""So often a run is recorded: for each instance that shares its code, and anew where a few weights were replaced. A
+program whose tensors are elsewhere all the time has nothing of more."""
+SHARE = 0.05
+"""Of a device's memory: what recordings may hold, where nobody says."""
+
+
+class Replay:
+    """What is called in the place of a compiled graph: with its inputs, for its results.
+
+    ``writes`` says whether the run writes into any of its inputs, ``sized`` whether it serves inputs of other sizes,
+    too. With ``at_once`` the first call is recorded already.
+    """
+
+    def __init__(
+        self, run: Callable[..., Any], memory: Memory, writes: bool, sized: bool, at_once: bool = False
+    ) -> None:
+        self._run, self._memory, self._writes, self._sized, self._at_once = run, memory, writes, sized, at_once
+        self._addresses = Addresses()
+        self._recordings: dict[Places, Recording] = {}
+        self.missed: int = 0
+        """Calls that were no replay of what had been recorded before."""
+        self.recorded: int = 0
+        """How often it was recorded."""
+        self.why_not: str = ""
+        """Why it is not recorded any more, if so."""
+
+    def __call__(self, *inputs: Any) -> Any:
+        """The results of the run for these inputs."""
+        places = self._addresses.of(inputs)
+        recording = self._recordings.get(places)
+        if (
+            recording is not None
+            and not self._memory.order.recorder.recording()
+            and (not self._sized or recording.is_alike(inputs))
+        ):
+            return recording.replay(inputs)
+        self.missed += 1
+        return self._missed(places, inputs)
+
+    def forget(self, recording: Recording) -> None:
+        """See `memory.Owner`."""
+        for places in [places for places, one in self._recordings.items() if one is recording]:
+            del self._recordings[places]
+
+    def _missed(self, places: Places, inputs: tuple[Any, ...]) -> Any:
+        """Record, where that is to be done now, and replay; else run."""
+        if self.why_not or self._memory.order.recorder.recording():
+            return self._run(*inputs)
+        made = None
+        if self._addresses.come_again(places, inputs) or self._at_once:
+            made = self._record(places, inputs)
+        return self._run(*inputs) if made is None else made.replay(inputs)
+
+    def _record(self, places: Places, inputs: tuple[Any, ...]) -> Recording | None:
+        """A recording for inputs in these places; None where there can be none, and why that is so is noted."""
+        order = self._memory.order
+        with order.exclusively():
+            self.why_not = order.recorder.why_not() or self._too_often()
+            if self.why_not:
+                return None
+            self._memory.make_room()
+            self.recorded += 1
+            try:
+                made = record(self._run, inputs, sorted(self._addresses.copied), order, self._writes)
+            except Unrecordable as reason:
+                self.why_not = str(reason)
+                return None
+            except Exception as error:  # noqa: BLE001 - a candidate is judged here, and the reason kept
+                self.why_not = f"it could not be recorded: {in_a_line(error)}"
+                return None
+            if not self._memory.hold(made, self):
+                self.why_not = "it would hold more memory than recordings may"
+                return None
+            self._recordings[places] = made
+            return made
+
+    def _too_often(self) -> str:
+        return f"it was recorded {self.recorded} times" if self.recorded >= MOST_RECORDINGS else ""
+
+
+_memories: dict[int, Memory] = {}
+
+
+def memory_of(device: torch.device, most: int | None) -> Memory | None:
+    """That of a device's recordings, ``most`` bytes or a share of all; None where nothing can be recorded."""
+    records = recorder(device)
+    if records is None:
+        return None
+    index = device.index or 0
+    if index not in _memories:
+        whole = torch.cuda.get_device_properties(index).total_memory
+        _memories[index] = Memory(Order(records), lambda: int(SHARE * whole))
+    memory = _memories[index]
+    if most is not None:
+        memory.most = lambda: most
+    return memory

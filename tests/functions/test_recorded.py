@@ -1,0 +1,135 @@
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from shapedispatch import shapedispatch
+from shapedispatch.functions import recorded
+from shapedispatch.functions.recorded import inner_variant, recorded_variant
+from shapedispatch.graphs.memory import Memory
+from shapedispatch.graphs.order import Order
+from tests.helpers import assert_same, pinned
+from tests.made_up_graphs import MadeUpRecorder
+
+
+@pytest.fixture
+def recorder(monkeypatch: pytest.MonkeyPatch) -> MadeUpRecorder:
+    """A CPU on which graphs can be recorded."""
+    from shapedispatch.functions.compile import inductor
+
+    made_up = MadeUpRecorder()
+    memory = Memory(Order(made_up), lambda: 1 << 30)
+    monkeypatch.setattr(recorded, "memory_of", lambda device, most: memory)
+    monkeypatch.setattr(inductor, "why_not_recorded", lambda gm: "")
+    return made_up
+
+
+def with_graphs(fn: Callable[..., Any], **given: Any) -> Any:
+    """A dispatcher that runs the graph of its exact build."""
+    given = {"hints": (), "exact": True, "store": False, "graphs": True} | given
+    return pinned(shapedispatch(**given)(fn), "graph[exact]")
+
+
+def normalized(x: Tensor, w: Tensor) -> Tensor:
+    """Several operators."""
+    return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6) * w
+
+
+def test_a_builds_graph_is_one_more_variant(recorder: MadeUpRecorder) -> None:
+    """Recorded at its first call, replayed for the next ones with their own values, at the tensors of any of them."""
+    f = with_graphs(normalized)
+    w = torch.randn(16)
+    kept = [torch.randn(4, 16) for _ in range(40)]
+    for x in kept:
+        assert_same(f(x, w), normalized(x, w))
+    assert f.explain(x, w).variant == "graph[exact]"
+    assert recorder.recorded == 1
+    assert recorder.replays > 20
+
+
+def test_a_module_has_its_parameters_where_they_are(recorder: MadeUpRecorder) -> None:
+    """One that is replaced, or moved under its tensor, is seen by the next call."""
+    layer = nn.Linear(8, 8).requires_grad_(False)
+    g = with_graphs(nn.Linear.forward)
+    x = torch.randn(2, 8)
+    for change in (lambda: None, lambda: None, _replaced(layer), _moved(layer), _loaded(layer)):
+        change()
+        assert_same(g(layer, x), layer(x))
+
+
+def _replaced(layer: nn.Linear) -> Callable[[], None]:
+    def change() -> None:
+        layer.weight = nn.Parameter(torch.randn(8, 8), requires_grad=False)
+
+    return change
+
+
+def _moved(layer: nn.Linear) -> Callable[[], None]:
+    def change() -> None:
+        layer.weight.data = torch.randn(8, 8)
+
+    return change
+
+
+def _loaded(layer: nn.Linear) -> Callable[[], None]:
+    return lambda: layer.load_state_dict(nn.Linear(8, 8).state_dict()) and None
+
+
+def test_what_is_written_is_written_as_plain_writes_it(recorder: MadeUpRecorder) -> None:
+    """A cache that is updated in place, the same or another."""
+
+    def update(cache: Tensor, new: Tensor, place: Tensor) -> Tensor:
+        cache.index_copy_(1, place, new)
+        return cache.sum(-1) * 2
+
+    f = with_graphs(update)
+    for seed in range(3):
+        torch.manual_seed(seed)
+        ours = torch.randn(2, 8, 4)
+        theirs = ours.clone()
+        for place in (0, 3, 5):
+            new, at = torch.randn(2, 1, 4), torch.tensor([place])
+            assert_same(f(ours, new, at), update(theirs, new, at))
+            assert torch.equal(ours, theirs)
+
+
+def test_it_is_chosen_where_it_is_best(recorder: MadeUpRecorder) -> None:
+    """On the calls themselves, after its numbers were compared on copies, which leave the caller's tensors unseen."""
+    f = shapedispatch(hints=(), exact=True, store=False, graphs=True)(normalized)
+    f.core.settings = dataclasses.replace(f.core.settings, judge="online")
+    x, w = torch.randn(4, 16), torch.randn(16)
+    for _ in range(60):
+        assert_same(f(x, w), normalized(x, w))
+    choice = f.explain(x, w)
+    assert "graph[exact]" in {timing.variant for timing in choice.timings}, str(choice)
+
+
+def test_without_a_device_or_where_gradients_are_needed_it_is_refused() -> None:
+    """With a sentence each."""
+    f = shapedispatch(hints=(), exact=True, store=False, graphs=True)(normalized)
+    x, w = torch.randn(4, 16), torch.randn(16)
+    f(x, w)
+    refused = {one.variant: one.reasons for one in f.explain(x, w).refusals}
+    assert refused["graph[exact]"] == ("there is no CUDA device",)
+
+
+def test_one_that_needs_gradients_is_refused(recorder: MadeUpRecorder) -> None:
+    """Training has no graphs yet, and `explain` says so."""
+    f = shapedispatch(hints=(), exact=True, store=False, graphs=True)(normalized)
+    x, w = torch.randn(4, 16, requires_grad=True), torch.randn(16)
+    assert f(x, w).requires_grad
+    refused = {one.variant: one.reasons for one in f.explain(x, w).refusals}
+    assert refused["graph[exact]"] == ("it needs gradients",)
+
+
+def test_the_name_says_what_is_recorded() -> None:
+    """And a stored choice of that name asks for the build."""
+    for variant in ("exact", "hint[M=64]"):
+        assert inner_variant(recorded_variant(variant)) == variant
+        assert inner_variant(variant) == variant
+    assert inner_variant(None) is None

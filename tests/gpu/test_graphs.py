@@ -1,0 +1,212 @@
+"""CUDA graphs as variants: results are the user's, state is watched, streams are ordered, memory is bounded."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from shapedispatch import shapedispatch
+from shapedispatch.graphs.replay import memory_of
+
+
+def graphed(fn: Callable[..., Any], variant: str = "graph[exact]", **given: Any) -> Any:
+    """A dispatcher that runs the graph of its build."""
+    made = shapedispatch(**{"hints": (), "exact": True, "store": False, "graphs": True, "options": {}} | given)(fn)
+    made.core.settings = dataclasses.replace(made.core.settings, pick=variant)
+    return made
+
+
+def chain(x: Tensor, w: Tensor) -> Tensor:
+    """Six small products, each with an activation."""
+    for _ in range(6):
+        x = torch.relu(x @ w)
+    return x
+
+
+def cuda(*sizes: int) -> Tensor:
+    """Random numbers, small enough to be multiplied again and again."""
+    return torch.randn(*sizes, device="cuda") / 8
+
+
+def replays() -> int:
+    """How many turns there have been on the device."""
+    memory = memory_of(torch.device("cuda", 0), None)
+    assert memory is not None
+    return memory.order.count
+
+
+def test_it_replays_with_fixed_and_with_fresh_inputs() -> None:
+    """Bitwise what the build gives, from the third call on by one launch."""
+    f, exact = graphed(chain), graphed(chain, "exact")
+    w = cuda(64, 64)
+    fixed = cuda(32, 64)
+    fresh = [cuda(32, 64) for _ in range(64)]
+    before = replays()
+    for x in [fixed] * 8 + fresh + fresh:
+        assert torch.equal(f(x, w), exact(x, w))
+    assert f.explain(fixed, w).variant == "graph[exact]"
+    assert replays() - before > 100
+
+
+def test_results_are_the_users() -> None:
+    """Of 3,000 calls he keeps one in twenty, and views of them, or reads them on another stream: none changes."""
+    f = graphed(chain)
+    w, draw, side = cuda(64, 64), random.Random(0), torch.cuda.Stream()
+    inputs = [cuda(32, 64) for _ in range(8)]
+    expected = [f.__wrapped__(x, w) for x in inputs]
+    kept: list[tuple[Tensor, Tensor]] = []
+    for _ in range(3000):
+        which = draw.randrange(8)
+        result = f(inputs[which], w)
+        if draw.random() < 0.05:
+            kept.append((result[1:, ::2] if draw.random() < 0.5 else result, expected[which]))
+        if draw.random() < 0.05:
+            side.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(side):
+                kept.append((result + 0, expected[which]))
+            result.record_stream(side)
+        del result
+    torch.cuda.synchronize()
+    for result, right in kept:
+        right = right if result.shape == right.shape else right[1:, ::2]
+        torch.testing.assert_close(result, right, atol=1e-5, rtol=1e-4)
+
+
+def test_a_module_is_watched() -> None:
+    """Its parameters replaced, moved, loaded, cast: each next call has the new ones."""
+    layer = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64)).cuda().requires_grad_(False)
+
+    def forward(module: nn.Module, x: Tensor) -> Tensor:
+        return torch.relu(module[2](module[1](module[0](x))))  # type: ignore[index]
+
+    f = graphed(forward)
+    x = cuda(8, 64)
+
+    def same() -> None:
+        for _ in range(4):
+            torch.testing.assert_close(f(layer, x), forward(layer, x), atol=1e-5, rtol=1e-4)
+
+    same()
+    layer[0].weight = nn.Parameter(cuda(64, 64), requires_grad=False)
+    same()
+    layer[0].weight.data = cuda(64, 64)
+    same()
+    with torch.no_grad():
+        layer[2].bias.add_(1)
+    same()
+    layer.load_state_dict({name: cuda(*value.shape) for name, value in layer.state_dict().items()}, assign=True)
+    layer.requires_grad_(False)
+    same()
+
+
+def test_what_is_written_is_written_once() -> None:
+    """A cache updated in place at the positions of a call, with its version counted."""
+
+    def update(cache: Tensor, new: Tensor, place: Tensor) -> Tensor:
+        cache.index_copy_(1, place, new)
+        return cache.sum(-1) * 2
+
+    f = graphed(update)
+    for _ in range(3):
+        ours = cuda(2, 128, 64)
+        theirs = ours.clone()
+        for place in range(24):
+            new, at = cuda(2, 1, 64), torch.tensor([place], device="cuda")
+            version = ours._version
+            torch.testing.assert_close(f(ours, new, at), update(theirs, new, at))
+            assert torch.equal(ours, theirs)
+            assert ours._version > version
+
+
+def test_inside_a_users_capture_his_graph_holds_the_work() -> None:
+    """What is captured runs as compiled code, and a replay of his computes anew."""
+    f = graphed(chain)
+    x, w = cuda(32, 64), cuda(64, 64)
+    for _ in range(4):
+        f(x, w)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        result = f(x, w)
+    for _ in range(3):
+        x.copy_(cuda(32, 64))
+        graph.replay()
+        torch.testing.assert_close(result, chain(x, w), atol=1e-5, rtol=1e-4)
+        torch.testing.assert_close(f(x, w), chain(x, w), atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("calls", [400])
+def test_threads_and_streams_never_overlap(calls: int) -> None:
+    """Five graphs, two threads, three streams: each result is that of its own call."""
+    functions = [graphed(chain) for _ in range(5)]
+    w = [cuda(64, 64) for _ in functions]
+    streams = [torch.cuda.Stream() for _ in range(3)]
+    wrong: list[str] = []
+
+    def run(seed: int) -> None:
+        draw = random.Random(seed)
+        inputs = [cuda(128, 64) for _ in range(4)]
+        expected = [[chain(x, one) for x in inputs] for one in w]
+        torch.cuda.synchronize()
+        for _ in range(calls):
+            which, x = draw.randrange(5), draw.randrange(4)
+            with torch.cuda.stream(streams[draw.randrange(3)]):
+                result = functions[which](inputs[x], w[which])
+                close = torch.isclose(result, expected[which][x], atol=1e-5, rtol=1e-4).all()
+            if not bool(close):
+                wrong.append(f"{which}, {x}")
+
+    run(0)
+    threads = [threading.Thread(target=run, args=(seed,)) for seed in (1, 2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hundreds of shapes with room for a few graphs: what is held stays within the bound, answers stay right."""
+    memory = memory_of(torch.device("cuda", 0), 32 << 20)
+    assert memory is not None
+    monkeypatch.setattr(memory, "most", lambda: 32 << 20)
+    f = graphed(lambda x: torch.relu(x) * 2 + x.sum(-1, keepdim=True), exact=False, hints={"M": (256,)},
+                dims={"x": "M K"}, variant="graph[hint[M=256]]")  # fmt: skip
+    sizes = list(range(100, 300, 2))
+    inputs = {size: cuda(size, 4096) for size in sizes}
+    for _ in range(3):
+        for size in sizes:
+            for _ in range(3):
+                x = inputs[size]
+                torch.testing.assert_close(f(x), f.__wrapped__(x), atol=1e-5, rtol=1e-4)
+    assert memory.bytes() <= 2 * (32 << 20)
+
+
+def test_it_is_learned_on_real_calls() -> None:
+    """Among the others, by what a call costs here."""
+    f = shapedispatch(hints=(), exact=True, store=False, graphs=True, options={})(chain)
+    f.core.settings = dataclasses.replace(f.core.settings, judge="online", regime="auto")
+    x, w = cuda(32, 64), cuda(64, 64)
+    for _ in range(600):
+        torch.testing.assert_close(f(x, w), chain(x, w), atol=1e-5, rtol=1e-4)
+    choice = f.explain(x, w)
+    assert "graph[exact]" in {timing.variant for timing in choice.timings}, str(choice)
+
+
+def test_dropout_and_gradients_are_refused() -> None:
+    """With a sentence each."""
+    f = shapedispatch(hints=(), exact=True, store=False, graphs=True, options={})(
+        lambda x: nn.functional.dropout(x, 0.5) * 2
+    )
+    x = cuda(64, 64)
+    f(x)
+    refused = {one.variant: one.reasons[0] for one in f.explain(x).refusals}
+    assert "random numbers" in refused["graph[exact]"]
+    f(x.requires_grad_())
+    assert {one.variant: one.reasons[0] for one in f.explain(x).refusals}["graph[exact]"] == "it needs gradients"

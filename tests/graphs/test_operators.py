@@ -1,0 +1,74 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+from shapedispatch.graphs.operators import why_not_recorded
+
+
+def graph_of(fn: Callable[..., Any], *shapes: tuple[int, ...], device: str = "cuda") -> torch.fx.GraphModule:
+    """The operators of a call on a device that need not be there."""
+    with FakeTensorMode(allow_non_fake_inputs=True, shape_env=ShapeEnv()):
+        inputs = [torch.empty(shape, device=device) for shape in shapes]
+        return make_fx(fn)(*inputs)
+
+
+def attention(dropout: float) -> Callable[..., Tensor]:
+    """With a dropout, or none."""
+
+    def attend(q: Tensor) -> Tensor:
+        result: Tensor = torch.ops.aten._scaled_dot_product_flash_attention(q, q, q, dropout)[0]
+        return result
+
+    return attend
+
+
+@pytest.mark.parametrize(
+    ("fn", "why"),
+    [
+        (lambda x: torch.relu(x @ x).sum(), ""),
+        (lambda x: torch.nn.functional.layer_norm(x, (8,)), ""),
+        (lambda x: x + torch.rand_like(x), "draws random numbers"),
+        (lambda x: torch.linalg.inv(x), "may wait for the device"),
+        (lambda x: torch.zeros(8, 8, device="cpu") + 1, "computes on cpu"),
+    ],
+)
+def test_what_a_graph_does_beside_computing_is_a_reason(fn: Callable[..., Any], why: str) -> None:
+    """Random numbers, sizes that depend on values, waiting, another device."""
+    told = why_not_recorded(graph_of(fn, (8, 8)))
+    assert told == "" if not why else why in told
+
+
+def test_a_size_that_depends_on_values_is_a_reason() -> None:
+    """The host has to ask for it."""
+    gm = graph_of(lambda x: x + 1, (8, 8))
+    call = next(node for node in gm.graph.nodes if node.op == "call_function")
+    call.target = torch.ops.aten.nonzero.default
+    assert "depend on values" in why_not_recorded(gm)
+
+
+@pytest.mark.parametrize(("dropout", "why"), [(0.0, ""), (0.5, "draws random numbers")])
+def test_attention_draws_for_its_dropout_alone(dropout: float, why: str) -> None:
+    """Torch marks it as drawing in any case."""
+    told = why_not_recorded(graph_of(attention(dropout), (1, 2, 8, 16)))
+    assert told == "" if not why else why in told
+
+
+def test_of_anothers_operator_nothing_is_known() -> None:
+    """It may do anything."""
+    library = torch.library.Library("shapedispatch_tests", "DEF")
+    try:
+        library.define("mine(Tensor x) -> Tensor")
+        library.impl("mine", lambda x: x.clone(), "CompositeExplicitAutograd")
+        library.impl("mine", lambda x: torch.empty_like(x), "Meta")
+        told = why_not_recorded(graph_of(lambda x: torch.ops.shapedispatch_tests.mine(x), (2,)))
+        assert "nothing is known of shapedispatch_tests.mine" in told
+    finally:
+        library._destroy()
