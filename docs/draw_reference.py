@@ -66,11 +66,19 @@ MEANING = {
     "that has become much slower is left for the other, and a choice from the store is verified so; 0: none",
     "ranks": "in a `torch.distributed` group of more than one rank: all run the same, and change it in "
     '`shapedispatch.sync()` only; `"alone"`: each for itself ([many ranks](ranks.md))',
+    "graphs": "builds on a CUDA device come as CUDA graphs, too ([how to](how-to/graphs.md))",
+    "max_graph_bytes": "bytes that CUDA graphs may hold on a device",
     "pick": "force a variant by name",
     "hotpath": "known calls are answered in C, where that is built",
     "trust_newer": "use builds, answers in C and direct launches on a torch or Triton newer than what was tried, too",
 }
-NOT_FIXED = {"builders": "a quarter of the cores, 8 at most", "check": "by graph", "pick": "none", "buckets": "none"}
+NOT_FIXED = {
+    "max_graph_bytes": "a twentieth of its memory",
+    "builders": "a quarter of the cores, 8 at most",
+    "check": "by graph",
+    "pick": "none",
+    "buckets": "none",
+}
 
 
 # ---------------------------------------------------------------------------------------------------------- reference

@@ -71,6 +71,7 @@ def test_the_decorator_has_the_documented_arguments() -> None:
         "objective",
         "maxsize",
         "store",
+        "graphs",
         "name",
         "options",
     ]

@@ -160,7 +160,8 @@ class TorchFunction(CallSigner):
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any], key: Key, memory: Table, request: OfferRequest = ALL
     ) -> Offer:
         """Plain, hints, exact, then the supplied variants: what may run this call, built where it is missing."""
-        request = replace(request, only=inner_variant(request.only))  # which comes with what it is recorded of
+        if request.graphs:
+            request = replace(request, only=inner_variant(request.only))  # which comes with what it is recorded of
         call = self._build_request(args, kwargs, key, memory, request)
         builder = OfferBuilder(request, [Candidate("plain", self.plain)])
         wants_builds = self._points(call, memory) or self._wants_exact(call, request)

@@ -9,6 +9,7 @@ import torch
 
 from ..backend import Candidate, OfferBuilder
 from ..graphs.memory import Memory
+from ..graphs.recording import Unrecordable
 from ..graphs.replay import Replay, memory_of
 from .compile.build import Build, graph_name
 from .request import BuildRequest
@@ -57,7 +58,7 @@ def _why_not(build: Build, call: BuildRequest) -> str:
 def _recorded(build: Build, memory: Memory, sized: bool) -> tuple[Callable[..., Any], Callable[[], int]]:
     """What runs the build's code by replays of its graph, and how many calls have been none.
 
-    On copies others run: the caller's tensors are elsewhere.
+    On copies others run: the caller's tensors are elsewhere. The first raises Unrecordable, which is then its reason.
     """
     name = graph_name(build.call)
     assert name is not None
@@ -65,7 +66,11 @@ def _recorded(build: Build, memory: Memory, sized: bool) -> tuple[Callable[..., 
     replay = Replay(run, memory, writes, sized)
 
     def once(*inputs: Any) -> Any:
-        return Replay(run, memory, writes, sized, at_once=True)(*inputs)
+        first = Replay(run, memory, writes, sized, at_once=True)
+        results = first(*inputs)
+        if first.why_not:
+            raise Unrecordable(first.why_not)
+        return results
 
     recorded: Any = build.with_graph(replay).call
     recorded.run_once_on_copies = build.with_graph(once).call

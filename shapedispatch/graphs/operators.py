@@ -10,7 +10,7 @@ from torch.fx import GraphModule, Node
 __all__ = ["why_not_recorded"]
 
 _OURS = frozenset({"aten", "prims"})
-_WAIT = ("linalg_", "_linalg", "cholesky", "lu_", "svd", "geqrf", "ormqr", "symeig", "eig", "lstsq", "triangular_solve")
+_WAIT = ("linalg_", "cholesky", "lu_", "svd", "geqrf", "ormqr", "symeig", "eig", "lstsq", "triangular_solve")
 _SIZED_BY_VALUES = (torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output)
 _DROPOUT = "dropout_p"
 
@@ -42,7 +42,7 @@ def _why_not(node: Node) -> str:
         return f"the sizes of {target} depend on values"
     if torch.Tag.nondeterministic_seeded in target.tags and not _drops_nothing(node):
         return f"{target} draws random numbers"
-    return f"{target} may wait for the device" if target._opname.startswith(_WAIT) else ""
+    return f"{target} may wait for the device" if target._opname.lstrip("_").startswith(_WAIT) else ""
 
 
 def _drops_nothing(node: Node) -> bool:

@@ -8,6 +8,7 @@ stays that whoever has torch forget its workspaces.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import gc
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
@@ -62,9 +63,10 @@ class CudaRecorder:
 
     def __init__(self, index: int) -> None:
         self.device = torch.device("cuda", index)
-        self._before, self._records = (torch.cuda.Stream(self.device) for _ in range(2))
+        self._before, self._records = (_own_stream(self.device) for _ in range(2))
         self._event = torch.cuda.Event()
         self._pool: Any = torch.cuda.graph_pool_handle()
+        self._keeper: Any = None
         self._held, self._failed = 0, ""
         # Without it: the same by an object for the stream, in a microsecond instead of a tenth of one.
         self._raw_stream: Any = getattr(torch._C, "_cuda_getCurrentRawStream", None)
@@ -103,29 +105,38 @@ class CudaRecorder:
 
     def record(self, run: Callable[[], Any]) -> tuple[Graph, Any]:
         """See `Recorder.record`; raises what the run raises, and what CUDA says of a call that it cannot record."""
+        if self._keeper is None:  # torch gives up a memory whose last graph goes, and takes none for it any more
+            self._keeper, _ = self._recorded(lambda: torch.zeros(1, device=self.device))
+        return self._recorded(run)
+
+    def _recorded(self, run: Callable[[], Any]) -> tuple[torch.cuda.CUDAGraph, Any]:
         graph, before = torch.cuda.CUDAGraph(), torch.cuda.memory_reserved(self.device)
         self._records.wait_stream(torch.cuda.current_stream(self.device))
         with torch.cuda.stream(self._records), _no_garbage_collected():
-            # Not `torch.cuda.graph`, which waits, collects and empties the allocator's cache on the way in.
-            graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
             try:
+                # Not `torch.cuda.graph`, which waits, collects and empties the allocator's cache on the way in.
+                graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
                 outputs = run()
+                graph.capture_end()
             except BaseException as error:
                 self._give_up(graph, error)
                 raise
-            graph.capture_end()
         self._held += max(0, torch.cuda.memory_reserved(self.device) - before)
         return graph, outputs
 
     def _give_up(self, graph: torch.cuda.CUDAGraph, error: BaseException) -> None:
-        """End a recording that has failed: the allocator would else take it for one that goes on, for ever."""
-        try:
-            graph.capture_end()
-        except RuntimeError:  # it is no recording any more; the first error says why
-            self._failed = f"a recording has failed: {in_a_line(error)}"
-            if (end := getattr(torch._C, "_cuda_endAllocateToPool", None)) is not None:
-                with contextlib.suppress(RuntimeError):  # ended already
-                    end(self.device.index, self._pool)
+        """End a recording that has failed; where CUDA has ended it, torch would take it for one that goes on."""
+        with contextlib.suppress(RuntimeError):
+            if self.recording():
+                graph.capture_end()
+                return
+        self._failed = f"a recording has failed: {in_a_line(error)}"
+        # The generator would take what is drawn next for a part of the recording, and refuse it.
+        generator = torch.cuda.default_generators[self.device.index]
+        generator.graphsafe_set_state(generator.clone_state())
+        if (end := getattr(torch._C, "_cuda_endAllocateToPool", None)) is not None:
+            with contextlib.suppress(RuntimeError):  # the allocator has ended it, or has not begun
+                end(self.device.index, self._pool)
 
     def held(self) -> int:
         """See `Recorder.held`."""
@@ -133,7 +144,7 @@ class CudaRecorder:
 
     def renew(self) -> None:
         """See `Recorder.renew`."""
-        self._pool, self._held = torch.cuda.graph_pool_handle(), 0
+        self._pool, self._keeper, self._held = torch.cuda.graph_pool_handle(), None, 0
 
     def why_not(self) -> str:
         """See `Recorder.why_not`."""
@@ -151,6 +162,21 @@ def _no_garbage_collected() -> Iterator[None]:
         if was:
             gc.enable()
 
+
+def _own_stream(device: torch.device) -> torch.cuda.Stream:
+    """A stream that is nobody else's: torch's own come from a few, in turn, and what another thread launches on one
+    while it records would be recorded, too. One of torch's where the driver cannot be asked.
+    """
+    with contextlib.suppress(OSError, AttributeError), torch.cuda.device(device):
+        torch.cuda.current_stream(device).synchronize()  # so that there is a context
+        stream = ctypes.c_void_p()
+        if ctypes.CDLL("libcuda.so.1").cuStreamCreate(ctypes.byref(stream), _NON_BLOCKING) == 0 and stream.value:
+            return torch.cuda.ExternalStream(stream.value, device)
+    return torch.cuda.Stream(device)
+
+
+_NON_BLOCKING = 1
+"""Of CUDA's flags of a stream: what is launched on the default stream does not wait for it."""
 
 _recorders: dict[int, Recorder] = {}
 

@@ -75,7 +75,7 @@ class Recording:
             order.enter()
             self.last_used = order.count
             if self.copied:
-                torch._foreach_copy_(self.buffers, [inputs[place] for place in self.copied])
+                _copy_all(self.buffers, [inputs[place] for place in self.copied])
             self.graph.replay()
             made = self._copies()
             for place, buffer in self.written_back:
@@ -91,7 +91,7 @@ class Recording:
             return [results[0].clone()]
         made = [torch.empty_like(result) for result in results]
         if made:
-            torch._foreach_copy_(made, results)
+            _copy_all(made, results)
         return made
 
     def _in_form(self, made: list[Tensor], inputs: Sequence[Any]) -> tuple[Any, ...]:
@@ -106,6 +106,15 @@ class Recording:
         return sum(tensor.untyped_storage().nbytes() for tensor in (*self.buffers, *self.results))
 
 
+def _copied_each(to: Sequence[Tensor], of: Sequence[Tensor]) -> None:
+    for one, other in zip(to, of, strict=True):
+        one.copy_(other)
+
+
+_copy_all: Callable[[Sequence[Tensor], Sequence[Tensor]], None] = getattr(torch, "_foreach_copy_", _copied_each)
+"""One kernel for many tensors, where this release has one."""
+
+
 def record(run: Run, inputs: Sequence[Any], copied: Collection[int], order: Order, writes: bool) -> Recording:
     """Record a run of these inputs, of which those at ``copied`` are not read in place. Called in a turn of ``order``.
 
@@ -118,9 +127,9 @@ def record(run: Run, inputs: Sequence[Any], copied: Collection[int], order: Orde
     with order.recorder.aside():
         for place in copied:
             given[place] = _buffer(inputs[place])
-        written, before = _rehearsed(run, given, places, writes)
+        written, first = _rehearsed(run, given, places, writes)
         graph, outputs = order.recorder.record(lambda: run(*given))
-    form, results, constants = _results(outputs, given, places, before)
+    form, results, constants = _results(outputs, given, places, first)
     return Recording(
         graph,
         order,
@@ -154,8 +163,8 @@ def _buffer(tensor: Tensor) -> Tensor:
     return buffer.copy_(tensor.detach())
 
 
-def _rehearsed(run: Run, given: Sequence[Any], places: Sequence[int], writes: bool) -> tuple[list[int], set[int]]:
-    """Run it once so that all it needs is loaded: which inputs it writes, and the memory of its results."""
+def _rehearsed(run: Run, given: Sequence[Any], places: Sequence[int], writes: bool) -> tuple[list[int], Any]:
+    """Run it once so that all it needs is loaded: which inputs it writes, and its results."""
     trial = list(given)
     if writes:
         if any(given[place].is_inference() for place in places):
@@ -167,15 +176,18 @@ def _rehearsed(run: Run, given: Sequence[Any], places: Sequence[int], writes: bo
     written = [place for place, before in zip(places, versions, strict=False) if trial[place]._version != before]
     if writes and not written:
         raise Unrecordable("what it writes is not seen")
-    kept = {_memory(one) for one in outputs if isinstance(one, Tensor)}
-    return written, kept - {_memory(trial[place]) for place in places}
+    return written, outputs
 
 
 def _results(
-    outputs: Any, given: Sequence[Any], places: Sequence[int], before: set[int]
+    outputs: Any, given: Sequence[Any], places: Sequence[int], first: Any
 ) -> tuple[tuple[int | _View | None, ...], list[Tensor], tuple[Any, ...]]:
-    """How each output is made anew at a replay, the memory that is copied, and what is the same each time."""
+    """How each output is made anew at a replay, the memory that is copied, and what is the same each time.
+
+    ``first`` are the outputs of another run, which are still there: what shares their memory is made by no run.
+    """
     owners = {_memory(given[place]): place for place in reversed(places)}
+    before = {_memory(one) for one in first if isinstance(one, Tensor)}
     form, results, constants = list[int | _View | None](), list[Tensor](), list[Any]()
     for one in outputs:
         if not isinstance(one, Tensor):

@@ -5,6 +5,8 @@ Wherever no recording fits a call, and none is to be made, the code itself runs:
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -22,6 +24,8 @@ __all__ = ["Replay", "memory_of"]
 MOST_RECORDINGS = 256
 """So often a run is recorded: for each instance that shares its code, and anew where a few weights were replaced. A
 program whose tensors are elsewhere all the time has nothing of more."""
+AGAIN_S = 3600.0
+"""Where there was no room for a recording any more, none is made for so long: each takes milliseconds."""
 SHARE = 0.05
 """Of a device's memory: what recordings may hold, where nobody says."""
 
@@ -34,9 +38,16 @@ class Replay:
     """
 
     def __init__(
-        self, run: Callable[..., Any], memory: Memory, writes: bool, sized: bool, at_once: bool = False
+        self,
+        run: Callable[..., Any],
+        memory: Memory,
+        writes: bool,
+        sized: bool,
+        at_once: bool = False,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._run, self._memory, self._writes, self._sized, self._at_once = run, memory, writes, sized, at_once
+        self._clock, self._not_before_s = clock, -math.inf
         self._addresses = Addresses()
         self._recordings: dict[Places, Recording] = {}
         self.missed: int = 0
@@ -57,27 +68,34 @@ class Replay:
         ):
             return recording.replay(inputs)
         self.missed += 1
-        return self._missed(places, inputs)
+        return self._missed(inputs)
 
     def forget(self, recording: Recording) -> None:
         """See `memory.Owner`."""
+        self._not_before_s = self._clock() + AGAIN_S
         for places in [places for places, one in self._recordings.items() if one is recording]:
             del self._recordings[places]
 
-    def _missed(self, places: Places, inputs: tuple[Any, ...]) -> Any:
+    def _missed(self, inputs: tuple[Any, ...]) -> Any:
         """Record, where that is to be done now, and replay; else run."""
         if self.why_not or self._memory.order.recorder.recording():
             return self._run(*inputs)
-        made = None
-        if self._addresses.come_again(places, inputs) or self._at_once:
-            made = self._record(places, inputs)
+        if self._clock() < self._not_before_s:
+            return self._run(*inputs)
+        made, copied = None, self._addresses.copied
+        again = self._addresses.come_again(inputs)
+        self.why_not = self._too_often()
+        if (again or self._at_once) and not self.why_not:
+            made = self._record(inputs)
+        if copied != self._addresses.copied:  # what was recorded read in place what is copied now
+            self._recordings = {} if made is None else {self._addresses.of(inputs): made}
         return self._run(*inputs) if made is None else made.replay(inputs)
 
-    def _record(self, places: Places, inputs: tuple[Any, ...]) -> Recording | None:
+    def _record(self, inputs: tuple[Any, ...]) -> Recording | None:
         """A recording for inputs in these places; None where there can be none, and why that is so is noted."""
         order = self._memory.order
         with order.exclusively():
-            self.why_not = order.recorder.why_not() or self._too_often()
+            self.why_not = order.recorder.why_not()
             if self.why_not:
                 return None
             self._memory.make_room()
@@ -93,10 +111,12 @@ class Replay:
             if not self._memory.hold(made, self):
                 self.why_not = "it would hold more memory than recordings may"
                 return None
-            self._recordings[places] = made
+            self._recordings[self._addresses.of(inputs)] = made
             return made
 
     def _too_often(self) -> str:
+        if self._addresses.hopeless:
+            return "its inputs are elsewhere in each call"
         return f"it was recorded {self.recorded} times" if self.recorded >= MOST_RECORDINGS else ""
 
 

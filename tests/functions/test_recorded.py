@@ -20,12 +20,9 @@ from tests.made_up_graphs import MadeUpRecorder
 @pytest.fixture
 def recorder(monkeypatch: pytest.MonkeyPatch) -> MadeUpRecorder:
     """A CPU on which graphs can be recorded."""
-    from shapedispatch.functions.compile import inductor
-
     made_up = MadeUpRecorder()
     memory = Memory(Order(made_up), lambda: 1 << 30)
     monkeypatch.setattr(recorded, "memory_of", lambda device, most: memory)
-    monkeypatch.setattr(inductor, "why_not_recorded", lambda gm: "")
     return made_up
 
 
@@ -107,6 +104,22 @@ def test_it_is_chosen_where_it_is_best(recorder: MadeUpRecorder) -> None:
         assert_same(f(x, w), normalized(x, w))
     choice = f.explain(x, w)
     assert "graph[exact]" in {timing.variant for timing in choice.timings}, str(choice)
+
+
+def test_what_cannot_be_recorded_is_refused_where_it_is_compared(recorder: MadeUpRecorder) -> None:
+    """With the reason; the build itself stays a candidate."""
+
+    def halves(x: Tensor) -> tuple[Tensor, Tensor]:
+        y = torch.sin(x) * 2
+        return y, y[1:]
+
+    f = shapedispatch(hints=(), exact=True, store=False, graphs=True)(halves)
+    x = torch.randn(8)
+    assert_same(f(x), halves(x))
+    choice = f.explain(x)
+    refused = {one.variant: one.reasons for one in choice.refusals}
+    assert "results share memory" in refused["graph[exact]"][0]
+    assert "exact" in {timing.variant for timing in choice.timings}
 
 
 def test_without_a_device_or_where_gradients_are_needed_it_is_refused() -> None:

@@ -158,9 +158,8 @@ def test_threads_and_streams_never_overlap(calls: int) -> None:
             which, x = draw.randrange(5), draw.randrange(4)
             with torch.cuda.stream(streams[draw.randrange(3)]):
                 result = functions[which](inputs[x], w[which])
-                close = torch.isclose(result, expected[which][x], atol=1e-5, rtol=1e-4).all()
-            if not bool(close):
-                wrong.append(f"{which}, {x}")
+                if not bool(torch.isclose(result, expected[which][x], atol=1e-5, rtol=1e-4).all()):
+                    wrong.append(f"{which}, {x}")
 
     run(0)
     threads = [threading.Thread(target=run, args=(seed,)) for seed in (1, 2)]

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from shapedispatch.graphs.addresses import PATIENCE_LARGE, SMALL_BYTES, Addresses
+from shapedispatch.graphs.addresses import MOST_BYTES, PATIENCE, SMALL_BYTES, Addresses
 from shapedispatch.graphs.memory import Memory
 from shapedispatch.graphs.order import Order
 from shapedispatch.graphs.replay import Replay
@@ -71,7 +71,7 @@ def test_a_call_is_recorded_when_it_comes_to_the_same_places_again() -> None:
     run = Counted(doubled)
     recorder = MadeUpRecorder()
     replay = Replay(run, Memory(Order(recorder), lambda: 1 << 30), False, False)
-    x, y = torch.randn(4), torch.randn(4)
+    x, y = torch.randn(SMALL_BYTES), torch.randn(SMALL_BYTES)
     for one, recorded in ((x, 0), (y, 0), (x, 1), (y, 2), (x, 2)):
         assert torch.equal(replay(one)[0], one * 2)
         assert recorder.recorded == recorded
@@ -82,7 +82,7 @@ def test_each_instance_has_a_recording_and_what_is_new_each_time_is_copied_in() 
     """As of layers that share their code: weights stay where they are, activations do not."""
     recorder = MadeUpRecorder()
     replay = Replay(lambda x, w: (x @ w,), Memory(Order(recorder), lambda: 1 << 30), False, False)
-    weights, kept = [torch.randn(4, 4) for _ in range(6)], []
+    weights, kept = [torch.randn(4, SMALL_BYTES) for _ in range(6)], []
     for _ in range(12):
         for w in weights:
             x = torch.randn(2, 4)
@@ -92,15 +92,40 @@ def test_each_instance_has_a_recording_and_what_is_new_each_time_is_copied_in() 
     assert recorder.replays >= 6 * len(weights)
 
 
-def test_large_inputs_that_move_are_copied_late_or_never() -> None:
+def test_large_inputs_that_move_are_copied_late() -> None:
     """A copy of them costs more than it brings, unless they never come back."""
-    large = Addresses()
-    size = SMALL_BYTES // 4 + 1
-    kept = [torch.empty(size) for _ in range(PATIENCE_LARGE)]
-    for count, x in enumerate(kept):
-        assert large.copied == frozenset(), count
-        large.come_again(large.of((x,)), (x,))
-    assert large.copied == {0}
+    addresses = Addresses()
+    kept = [torch.empty(SMALL_BYTES // 4 + 1) for _ in range(PATIENCE + 1)]
+    for count, x in enumerate(kept[:-1]):
+        assert addresses.copied == frozenset(), count
+        assert not addresses.come_again((x,))
+    assert addresses.copied == {0}
+    assert addresses.come_again((kept[-1],))
+
+
+def test_what_is_too_large_to_be_copied_is_given_up() -> None:
+    """Nothing is recorded where inputs are elsewhere for ever."""
+    addresses = Addresses()
+    size = MOST_BYTES // 4 + 1
+    whole = torch.empty(size + 2 * PATIENCE)
+    for start in range(2 * PATIENCE):
+        assert not addresses.hopeless
+        addresses.come_again((whole[start : start + size],))
+    assert addresses.copied == frozenset()
+    assert addresses.hopeless
+
+
+def test_small_inputs_that_differ_alone_are_copied_at_once() -> None:
+    """Where two calls differ in large ones too, they are of two instances."""
+    addresses = Addresses()
+    large = [torch.empty(SMALL_BYTES) for _ in range(2)]
+    small = [torch.empty(4) for _ in range(4)]
+    addresses.come_again((small[0], large[0]))
+    addresses.come_again((small[1], large[1]))
+    assert addresses.copied == frozenset()
+    addresses.come_again((small[2], large[0]))
+    assert addresses.copied == {0}
+    assert addresses.come_again((small[3], large[1]))
 
 
 def test_recordings_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,7 +133,7 @@ def test_recordings_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     run = Counted(doubled)
     replay, recorder, _ = replay_of(run)
     monkeypatch.setattr("shapedispatch.graphs.replay.MOST_RECORDINGS", 3)
-    kept = [torch.randn(4) for _ in range(6)]
+    kept = [torch.randn(SMALL_BYTES) for _ in range(6)]
     for x in kept:
         assert torch.equal(replay(x)[0], x * 2)
     assert recorder.recorded == 3
@@ -252,16 +277,21 @@ def test_replays_on_other_streams_wait_for_each_other() -> None:
 
 
 def test_the_one_not_used_for_longest_goes() -> None:
-    """Beyond the bound the oldest is forgotten, and is run by its code or recorded again."""
+    """Beyond the bound the oldest is forgotten: its code runs, and for an hour it is not recorded again."""
     results = 4 * 1024
-    first, _, memory = replay_of(doubled, most=3 * results)
+    first, recorder, memory = replay_of(doubled, most=3 * results)
     second, third = (Replay(doubled, memory, False, False, at_once=True) for _ in range(2))
     x = torch.randn(1024)
     first(x), second(x), first(x)
     third(x)
     assert not second._recordings
     assert first._recordings
+    recorded = recorder.recorded
     assert torch.equal(second(x)[0], x * 2)
+    assert recorder.recorded == recorded
+    second._clock = lambda: second._not_before_s
+    assert torch.equal(second(x)[0], x * 2)
+    assert recorder.recorded == recorded + 1
 
 
 def test_when_all_that_is_held_is_too_much_all_go() -> None:
