@@ -15,13 +15,13 @@ __all__ = ["MadeUpRecorder"]
 class MadeUpGraph:
     """What was recorded: a replay computes anew from what is where the inputs were, into the memory of the outputs."""
 
-    def __init__(self, run: Callable[[], Any], outputs: Any, owner: MadeUpRecorder) -> None:
-        self.run, self.outputs, self.owner = run, outputs, owner
+    def __init__(self, run: Callable[[], Any], inputs: list[Tensor], outputs: Any, owner: MadeUpRecorder) -> None:
+        self.run, self.inputs, self.outputs, self.owner = run, inputs, outputs, owner
 
     def replay(self) -> None:
         """As a CUDA graph's: nothing is allocated, nothing returned, no version counted."""
         self.owner.replays += 1
-        with torch.no_grad():
+        with torch.no_grad(), torch.autograd._unsafe_preserve_version_counter(tuple(self.inputs)):
             for old, new in zip(self.outputs, self.run(), strict=True):
                 if isinstance(old, Tensor) and old.data_ptr() != new.data_ptr():
                     old.data.copy_(new)
@@ -72,7 +72,7 @@ class MadeUpRecorder:
                 one.data.copy_(was)
         self.recorded += 1
         self._held += self.bytes_each
-        return MadeUpGraph(run, outputs, self), outputs
+        return MadeUpGraph(run, inputs, outputs, self), outputs
 
     def held(self) -> int:
         """As many bytes a recording as the test says."""

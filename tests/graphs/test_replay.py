@@ -53,17 +53,28 @@ def test_the_first_call_records_and_the_next_ones_replay() -> None:
     assert recorder.replays == 3
 
 
-def test_a_result_never_changes_after_it_was_given() -> None:
-    """Each call's results are memory of their own."""
-    replay, _, _ = replay_of(lambda x: (x * 2, x + 1))
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_result_never_changes_after_it_was_given(count: int) -> None:
+    """Each call's results are memory of their own, be it one or several."""
+    replay, _, _ = replay_of(lambda x: (x * 2, x + 1)[:count])
     x = torch.zeros(4)
     given = []
     for value in range(5):
         x.fill_(value)
         given.append(replay(x))
-    for value, (one, other) in enumerate(given):
-        assert torch.equal(one, torch.full((4,), 2.0 * value))
-        assert torch.equal(other, torch.full((4,), value + 1.0))
+    for value, results in enumerate(given):
+        for one, right in zip(results, (2.0 * value, value + 1.0), strict=False):
+            assert torch.equal(one, torch.full((4,), right))
+
+
+def test_what_read_in_place_what_is_copied_now_is_held_no_more() -> None:
+    """A recording that no call can come to any more would only hold memory."""
+    replay, recorder, _ = replay_of(doubled)
+    kept = [torch.randn(4) for _ in range(4)]
+    for x in kept:
+        assert torch.equal(replay(x)[0], x * 2)
+    assert recorder.recorded == 2
+    assert len(replay._recordings) == 1
 
 
 def test_a_call_is_recorded_when_it_comes_to_the_same_places_again() -> None:
