@@ -9,7 +9,8 @@ path was taken, Python or C, stands in the result: SHAPEDISPATCH_HOTPATH=false t
 Most calls are of functions under builds that know nothing but the key (`tests/fuzzing.py`); of a hundred one is of a
 module that changes between calls, and two of builds that were compiled (`tests/fuzzing_modules.py`).
 With `--background` all are of functions and modules for which other processes build meanwhile, and how many builds they
-have made is told.
+have made is told; with `--graphs` all are run by CUDA graphs wherever builds are recorded, and how many turns on the
+device these had.
 """
 
 from __future__ import annotations
@@ -49,6 +50,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     found: dict[str, Any] = {"seed": chosen.seed, "asked": calls, **dict.fromkeys(COUNTED, 0), "notes": []}
     if chosen.background:
         os.environ.update(SHAPEDISPATCH_LEARN="background", SHAPEDISPATCH_EARN="0")
+    if chosen.graphs:
+        os.environ.update(FUZZ_GRAPHS="true")
     started, until = time.monotonic(), time.time() + chosen.seconds
     with ThreadPoolExecutor(chosen.jobs) as pool:
         running = [pool.submit(in_a_process, *one, until, chosen.device) for one in slices(calls, chosen)]
@@ -58,6 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             CONSOLE.print(", ".join(f"{found[name]} {name.replace('_', ' ')}" for name in COUNTED), highlight=False)
             CONSOLE.print(f"{found['seconds']} s, {found['calls_per_second']} calls a second", highlight=False)
             part = "in the background" if chosen.background else f"{found.get('road', 'no')} road"
+            part = "as graphs" if chosen.graphs else part
             write(__file__, found, ran_on, chosen, part=slug(part))
     return int(any(found[name] for name in BAD))
 
@@ -69,6 +73,7 @@ def own_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--jobs", type=int, default=1, help="how many processes at a time")
     parser.add_argument("--seconds", type=float, default=math.inf, help="begin nothing after so long")
     parser.add_argument("--background", action="store_true", help="learn in the background, with real processes")
+    parser.add_argument("--graphs", action="store_true", help="run builds as CUDA graphs wherever they are recorded")
     parser.add_argument("--slice", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--until", type=float, default=math.inf, help=argparse.SUPPRESS)
 
@@ -89,7 +94,7 @@ def run_slice(calls: int, seed: int, until: float) -> dict[str, Any]:
     import torch
 
     from tests.fuzzing import fuzz
-    from tests.fuzzing_modules import fuzz_background, fuzz_builds, fuzz_modules
+    from tests.fuzzing_modules import fuzz_background, fuzz_builds, fuzz_graphs, fuzz_modules
 
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
@@ -97,10 +102,23 @@ def run_slice(calls: int, seed: int, until: float) -> dict[str, Any]:
     if os.environ.get("SHAPEDISPATCH_LEARN") == "background":
         tally, landed = fuzz_background(calls, seed, until)
         return {"landed": landed, **told([tally], seed)}
+    if "FUZZ_GRAPHS" in os.environ:
+        tally = fuzz_graphs(calls, seed, until)
+        return {"replays": replays(), **told([tally], seed)}
     tallies = [fuzz(calls - built - of_modules, seed, batch=min(4000, max(100, calls // 20)), states=4, until=until)]
     if built >= 100 and time.time() < until:
         tallies += [fuzz_modules(of_modules, seed, until=until), fuzz_builds(built, seed)]
     return told(tallies, seed)
+
+
+def replays() -> int:
+    """How often something recorded was replayed in this process, or recorded."""
+    import torch
+
+    from shapedispatch.graphs.replay import memory_of
+
+    memory = memory_of(torch.device("cuda", 0), None)
+    return memory.order.count if memory is not None else 0
 
 
 def told(tallies: Sequence[Any], seed: int) -> dict[str, Any]:
@@ -141,8 +159,9 @@ def in_a_process(calls: int, seed: int, until: float, device: str) -> dict[str, 
 def added(found: Mapping[str, Any], one: Mapping[str, Any]) -> dict[str, Any]:
     """What was found so far, and one slice more."""
     sums = {name: found[name] + one.get(name, 0) for name in COUNTED}
-    if "landed" in one:
-        sums["landed"] = found.get("landed", 0) + one["landed"]
+    for name in ("landed", "replays"):
+        if name in one:
+            sums[name] = found.get(name, 0) + one[name]
     said = {name: one[name] for name in ("road", "shapedispatch") if name in one}
     # No failure in n trials: the rate is below 3/n with 95 % confidence.
     bound = 3 / sums["calls"] if sums["calls"] and not any(sums[name] for name in BAD) else None

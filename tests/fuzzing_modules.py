@@ -288,6 +288,33 @@ def fuzz_background(calls: int, seed: int, until: float = math.inf) -> tuple[Tal
     return tally, sum(one.built for one in orders._shared)
 
 
+def fuzz_graphs(calls: int, seed: int, until: float = math.inf) -> Tally:
+    """Functions and modules in turn, run by CUDA graphs of their builds where there are any, tensors new each time."""
+    rng, tally = random.Random(seed), Tally()
+    given = {"exact": True, "graphs": True}
+    recorded = [(FUNCTIONS[name], shapedispatch(FUNCTIONS[name].fn, hints=(), store=False, **given)) for name in BUILT]
+    for _, dispatcher in recorded:
+        dispatcher.core.timer_for = last_wins
+    pools = {function: [rng.getrandbits(32) for _ in range(3)] for function, _ in recorded}
+    twins = [(Twins(kind, rng, given), rng.getrandbits(32)) for kind in MODULES]
+    while tally.calls < calls and time.time() < until:
+        state = {**DEFAULTS, "grad": rng.random() < 0.1}
+        if rng.random() < 0.6:
+            function, dispatcher = rng.choice(recorded)
+            for _ in range(rng.randrange(5, 80)):
+                call = Simple(function, rng.choice(pools[function]), state)
+                compare(dispatcher, call, rng.getrandbits(16), tally, exact=False)
+        else:
+            both, spec = rng.choice(twins)
+            if rng.random() < 0.3:
+                rng.choice((both.train, both.attribute, both.freeze, both.write))()
+            for _ in range(rng.randrange(5, 60)):
+                both.compare(spec, state, tally)
+    for dispatcher in [*(one for _, one in recorded), *(both.dispatcher for both, _ in twins)]:
+        tally.count(dispatcher)
+    return tally
+
+
 def _run(
     twins: Twins,
     changes: Sequence[Callable[[], object]],

@@ -6,10 +6,15 @@ import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor
 
-__all__ = ["MadeUpRecorder"]
+from shapedispatch.functions import recorded
+from shapedispatch.graphs.memory import Memory
+from shapedispatch.graphs.order import Order
+
+__all__ = ["MadeUpRecorder", "made_up_device"]
 
 
 class MadeUpGraph:
@@ -86,3 +91,11 @@ class MadeUpRecorder:
     def why_not(self) -> str:
         """What the test says."""
         return self.failed
+
+
+def made_up_device(monkeypatch: pytest.MonkeyPatch) -> MadeUpRecorder:
+    """Let builds be recorded on whatever device there is."""
+    made_up = MadeUpRecorder()
+    memory = Memory(Order(made_up), lambda: 1 << 30)
+    monkeypatch.setattr(recorded, "memory_of", lambda device, most: memory)
+    return made_up

@@ -16,7 +16,7 @@ import os
 import random
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -28,6 +28,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from shapedispatch import shapedispatch
 from tests.fuzzing import Config, Pair, ambient_state, last_wins, unlike
+from tests.made_up_graphs import made_up_device
 
 COUNTER = 0
 
@@ -306,8 +307,10 @@ def _ours(text: str) -> bool:
     return "plain runs" in text or "The plain function runs" in text
 
 
-def _left_behind(make: Callable[[World], Callable[..., Any]]) -> list[dict[str, Any]]:
-    """The world, the process, the arguments and what was said after each of four calls."""
+def _left_behind(
+    make: Callable[[World], Callable[..., Any]], sizes: Sequence[int] = (2, 2, 4, 4)
+) -> list[dict[str, Any]]:
+    """The world, the process, the arguments and what was said after each of a few calls."""
     global COUNTER
     world, found = World(), []
     fn = make(world)
@@ -315,7 +318,7 @@ def _left_behind(make: Callable[[World], Callable[..., Any]]) -> list[dict[str, 
     torch.manual_seed(11)
     random.seed(11)
     np.random.seed(11)
-    for rows in (2, 2, 4, 4):
+    for rows in sizes:
         args = _arguments(rows)
         result: Any = None
         with warnings.catch_warnings(record=True) as said, contextlib.redirect_stdout(io.StringIO()) as printed:
@@ -381,6 +384,24 @@ def test_deciding_over_real_builds_leaves_the_world_as_a_plain_call_does(name: s
     for number, (one, other) in enumerate(zip(plain, decorated, strict=True)):
         for part, value in one.items():
             assert unlike(value, other[part], False, f"call {number}, {part}") is None
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("name", sorted(AUDITED))
+def test_graphs_leave_the_world_as_plain_calls_do(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With CUDA graphs of the builds, recorded and replayed, on a device that is made up."""
+    recorder = made_up_device(monkeypatch)
+    sizes = (2,) * 6 + (4,) * 6
+    plain = _left_behind(_plain(AUDITED[name]), sizes)
+    decorated = _left_behind(_decorated(AUDITED[name], exact=True, graphs=True), sizes)
+    for number, (one, other) in enumerate(zip(plain, decorated, strict=True)):
+        for part, value in one.items():
+            assert unlike(value, other[part], False, f"call {number}, {part}") is None
+    assert recorder.replays or name not in RECORDED
+
+
+RECORDED = ("adds_in_place", "sorts", "views_out")
+"""Some that are replayed, so that the audit of graphs is of graphs."""
 
 
 def test_the_audit_sees_a_second_run() -> None:

@@ -91,7 +91,7 @@ class Recording:
             return [results[0].clone()]
         made = [torch.empty_like(result) for result in results]
         if made:
-            _copy_all(made, results)
+            _copy_all([one.data for one in made], results)  # by `data`: a new result counts no write yet
         return made
 
     def _in_form(self, made: list[Tensor], inputs: Sequence[Any]) -> tuple[Any, ...]:

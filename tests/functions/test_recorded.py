@@ -9,21 +9,15 @@ import torch
 from torch import Tensor, nn
 
 from shapedispatch import shapedispatch
-from shapedispatch.functions import recorded
 from shapedispatch.functions.recorded import inner_variant, recorded_variant
-from shapedispatch.graphs.memory import Memory
-from shapedispatch.graphs.order import Order
 from tests.helpers import assert_same, pinned
-from tests.made_up_graphs import MadeUpRecorder
+from tests.made_up_graphs import MadeUpRecorder, made_up_device
 
 
 @pytest.fixture
 def recorder(monkeypatch: pytest.MonkeyPatch) -> MadeUpRecorder:
     """A CPU on which graphs can be recorded."""
-    made_up = MadeUpRecorder()
-    memory = Memory(Order(made_up), lambda: 1 << 30)
-    monkeypatch.setattr(recorded, "memory_of", lambda device, most: memory)
-    return made_up
+    return made_up_device(monkeypatch)
 
 
 def with_graphs(fn: Callable[..., Any], **given: Any) -> Any:
