@@ -363,7 +363,7 @@ def outside_names(tree: ast.AST) -> Iterator[str]:
 @pytest.mark.parametrize(
     ("name", "owners"),
     [
-        ("cachetools", {"hit.table", "hit.facts"}),
+        ("cachetools", {"hit.table", "hit.facts", "hit.lru"}),
         ("tomllib", {"settings.resolve"}),
         ("os.environ", {"settings.resolve"}),
     ],

@@ -75,4 +75,5 @@ def _recorded(build: Build, memory: Memory, sized: bool) -> tuple[Callable[..., 
     recorded: Any = build.with_graph(replay).call
     recorded.run_once_on_copies = build.with_graph(once).call
     recorded.run_on_copies = build.with_graph(Replay(run, memory, writes, sized, at_once=True)).call
+    recorded.notes = replay.notes  # read by `Entry`
     return recorded, lambda: replay.missed

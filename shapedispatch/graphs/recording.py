@@ -101,6 +101,10 @@ class Recording:
             for one in self.form
         )
 
+    def bytes_copied(self) -> tuple[int, int]:
+        """What a replay copies in, and out."""
+        return sum(one.nbytes for one in self.buffers), sum(one.nbytes for one in self.results)
+
     def bytes(self) -> int:
         """What its buffers and results hold."""
         return sum(tensor.untyped_storage().nbytes() for tensor in (*self.buffers, *self.results))

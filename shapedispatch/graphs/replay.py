@@ -76,6 +76,20 @@ class Replay:
         for places in [places for places, one in self._recordings.items() if one is recording]:
             del self._recordings[places]
 
+    def notes(self) -> tuple[str, ...]:
+        """How it stands, for a person."""
+        why = (f"its graph is not recorded any more: {self.why_not}",) if self.why_not else ()
+        if not self._recordings:
+            return why
+        newest = next(reversed(self._recordings.values()))
+        read, given = newest.bytes_copied()
+        held = sum(one.bytes() for one in self._recordings.values())
+        return (
+            f"recorded {self.recorded} times; {len(self._recordings)} recordings hold {held} bytes, besides what they "
+            f"share; a call copies {read} bytes in and {given} out; {self.missed} calls were no replay",
+            *why,
+        )
+
     def _missed(self, inputs: tuple[Any, ...]) -> Any:
         """Record, where that is to be done now, and replay; else run."""
         if self.why_not or self._memory.order.recorder.recording():

@@ -22,6 +22,7 @@ from ..records import CacheInfo, Choice
 from .facts import Facts
 from .fast_path import FastPath
 from .log import EventLog
+from .lru import Lru
 
 __all__ = ["MOST_REPLACEMENTS", "STATES_A_KEY", "Entry", "Held", "Table"]
 
@@ -88,8 +89,10 @@ class Entry:
         return self.others if self.build is None else (self.build, *self.others)
 
     def now(self) -> Choice:
-        """The choice; of one that is being learned, as it stands."""
-        return self.choice if self.learner is None else self.learner.choice(self.choice)
+        """The choice; of one that is being learned, as it stands. With what ``run`` has to say of itself."""
+        choice = self.choice if self.learner is None else self.learner.choice(self.choice)
+        notes: tuple[str, ...] = getattr(self.run, "notes", tuple)()
+        return replace(choice, notes=(*choice.notes, *notes)) if notes else choice
 
     def changed(self, **changes: Any) -> Entry:
         """This with its choice changed."""
@@ -119,19 +122,6 @@ def _in_order(entry: Entry, before: tuple[Entry, ...]) -> tuple[Entry, ...]:
     return (*sorted(guarded, key=lambda one: one.any_state)[: STATES_A_KEY - len(left)], *left)
 
 
-class _Lru(LRUCache[Any, Any]):
-    """An LRU that says what it lets go."""
-
-    def __init__(self, maxsize: int, leaving: Callable[[Any, Any], None]) -> None:
-        super().__init__(maxsize)
-        self._leaving = leaving
-
-    def popitem(self) -> tuple[Any, Any]:
-        key, value = super().popitem()
-        self._leaving(key, value)
-        return key, value
-
-
 class Table:
     """The memory of one dispatcher. Every method is safe to call from any thread."""
 
@@ -147,8 +137,8 @@ class Table:
 
     def _reset(self) -> None:
         self._slots: dict[Hashable, _Slot] = {}
-        self._recency = _Lru(self.maxsize, self._evicted)
-        self._builds = _Lru(self.max_builds, self._pushed_out)
+        self._recency = Lru(self.maxsize, self._evicted)
+        self._builds = Lru(self.max_builds, self._pushed_out)
         self._departures: LRUCache[Hashable, tuple[int, ...]] = LRUCache(WITHIN * self.maxsize)
         self._replacements: LRUCache[Hashable, tuple[int, ...]] = LRUCache(WITHIN * self.maxsize)
         self.facts: Facts = Facts(self)
@@ -370,7 +360,7 @@ class Table:
         """Forget every choice, keeping builds and counters: the keys will have another form."""
         with self.lock:
             self._slots.clear()
-            self._recency = _Lru(self.maxsize, self._evicted)
+            self._recency = Lru(self.maxsize, self._evicted)
             if self._fast_path is not None:
                 self._fast_path.clear()
 
