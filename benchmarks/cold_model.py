@@ -28,6 +28,8 @@ from programs import EAGER, FULL, ON_CPU, PLACES, SMALL, Call, Own, Size, ways
 FORWARDS = 500
 MOST_S, SMALL_MOST_S = 150.0, 8.0
 BESIDE, NEAR_BAR_S = 1.05, 120.0
+LATER_BAR_MS = 5.0
+LONGEST, LONG_MS = 40, 50.0
 WINDOW = 9  # forwards of one shape, whose median is compared with that shape's final one
 OURS, BEHIND, COMPILED = (
     f"shapedispatch, {PLACES}",
@@ -123,8 +125,12 @@ def summed(times: dict[Call, list[tuple[float, float]]]) -> dict[str, Any]:
         windows = [each[at : at + WINDOW] for at in range(len(each) - WINDOW + 1)]
         near = (window[-1][1] for window in windows if statistics.median(took for took, _ in window) <= BESIDE * final)
         near_s[str(call)] = next(near, each[-1][1])
-    worst_s = max(took for each in times.values() for took, _ in each)
-    return {"final_ms": final_ms, "near_s": near_s, "worst_s": worst_s}
+    longest = sorted((took for each in times.values() for took, _ in each), reverse=True)
+    p999_ms = 1e3 * longest[len(longest) // 1000]
+    return {
+        "final_ms": final_ms, "near_s": near_s, "worst_s": longest[0], "p999_ms": p999_ms,
+        "longest_ms": [1e3 * took for took in longest[:LONGEST]],
+    }  # fmt: skip
 
 
 def show(found: dict[str, dict[str, Any]]) -> None:
@@ -144,6 +150,12 @@ def show(found: dict[str, dict[str, Any]]) -> None:
         ours, compiled = found[BEHIND], found[COMPILED]
         CONSOLE.print(f"a forward near its final time, s: {verdict(max(ours['near_s'].values()), NEAR_BAR_S)}")
         CONSOLE.print(f"first forwards, over compile's: {verdict(ours['first_s'] / compiled['first_s'], 1.0)}")
+    if BEHIND in found and EAGER in found:
+        ours, eager = found[BEHIND], found[EAGER]
+        more = ours["p999_ms"] - eager["p999_ms"]
+        CONSOLE.print(f"the longest of a thousand forwards, ms over eager's: {verdict(more, LATER_BAR_MS)}")
+        long = sum(took > LONG_MS for took in ours["longest_ms"])
+        CONSOLE.print(f"forwards of more than {LONG_MS:g} ms: {long} (of the {LONGEST} longest)")
 
 
 if __name__ == "__main__":

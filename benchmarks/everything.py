@@ -35,6 +35,7 @@ SCRIPTS: dict[str, list[str]] = {
     "lessons": [],
     "models": [],
     "module_hits": [],
+    "graphs": [],
     "store_kill": [],
     "fuzz": ["--calls", "100000"],
 }

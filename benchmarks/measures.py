@@ -27,6 +27,7 @@ MEASURES: Mapping[str, tuple[str, ...]] = {
     "libraries": (*_HIT, "dispatch", "kernels"),
     "host_time": (*_HIT, "dispatch", "kernels"),
     "models": _FUNCTIONS,
+    "graphs": ("functions", "graphs", *_HIT),
     "fuzz": WHOLE,
     "matrix": WHOLE,
 }

@@ -137,6 +137,24 @@ def from_cold(result: Result) -> Sayings:
     yield asked, "; ".join(parts)
 
 
+def graphs(result: Result) -> Sayings:
+    """A chain's host time, and a decoder's layers."""
+    found = result.document
+    for case, one in found.get("chain", {}).items():
+        if case != "seconds":
+            shown = {name: f"{median(one['host_us'], name):.0f}" for name in one["host_us"]}
+            others = f"as written {shown['plain']}, reduce-overhead {shown.get('reduce-overhead', '-')}"
+            yield f"host time of twelve small kernels, {case}", f"{shown['the graph']} µs; {others}"
+    batches = {batch: one for batch, one in found.get("layer", {}).items() if batch != "seconds"}
+    if batches:
+        by = {name: [one["ratios"][name] for one in batches.values()] for name in ("plain", "reduce-overhead")}
+        shown = {name: " / ".join(f"{ratio:.2f}" for ratio in ratios) for name, ratios in by.items()}
+        yield (
+            f"a token through decoder layers, batch {' / '.join(batches)}",
+            f"{shown['plain']} × eager; {shown['reduce-overhead']} × reduce-overhead",
+        )
+
+
 def starts(result: Result) -> Sayings:
     """A process whose shapes were all seen before."""
     for name, workload in workloads_started(result.document).items():
@@ -182,6 +200,7 @@ NAMES = {"fla": "flash-linear-attention", "liger": "Liger Kernel"}
 SECTIONS: Mapping[str, Mapping[str, Callable[[Result], Sayings]]] = {
     "known_calls": {"launch_overhead": launch, "call_overhead": call, "hotpath_cost": lookup, "key_cost": key},
     "new_shapes": {"tuning_stall": stall, "first_calls": longest_call, "cold_model": from_cold, "warm_start": starts},
+    "graphs": {"graphs": graphs},
     "choices": {
         "regret": regret,
         "hint_matrix": hints,

@@ -239,6 +239,21 @@ def module_hits() -> dict[str, Any]:
     return {"hotpath_reason": None, "by_looking": False, "modules": modules, "bars": bars}
 
 
+def graphs() -> dict[str, Any]:
+    """A chain, a layer at one batch, and what was counted."""
+    ways = times(plain=100.0, **{"the graph": 20.0, "reduce-overhead": 40.0})
+    ratios = {"plain": 0.2, "reduce-overhead": 0.5}
+    chain = {case: {"host_us": ways, "ratios": ratios} for case in ("the same input", "fresh inputs")}
+    batch = {"forward_us": ways, "host_us": ways, "ratios": ratios, "best": "reduce-overhead", "held_back": True}
+    return {
+        "chain": {**chain, "seconds": 1.0},
+        "layer": {"4": batch, "seconds": 1.0},
+        "kept": {"calls": 1000, "kept": 100, "changed": 0},
+        "streams": {"calls": 1000, "differences": 0},
+        "shapes": {"calls": 1000, "sizes": 50, "wrong": 0, "bytes": [0, 1 << 20], "bound": 1 << 28},
+    }
+
+
 def libraries() -> dict[str, Any]:
     """Two tests that end alike, one kernel that was called."""
     one = {"hits": 13, "misses": 2, "bypasses": 1}
@@ -287,6 +302,7 @@ RESULTS = {
     "cold_model": cold_model,
     "first_calls": first_calls,
     "module_hits": module_hits,
+    "graphs": graphs,
     "libraries": libraries,
     "host_time": host_time,
     "store_kill": store_kill,

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from benchmarks.documents import Result
 
-from . import builds, calls, choices, first_seconds, libraries, models, soundness
+from . import builds, calls, choices, first_seconds, graphs, libraries, models, soundness
 from .pictures import Pictures
 
 
@@ -33,6 +33,7 @@ ANSWERS: Mapping[str, Answer] = {
     "lessons": Answer(choices.tell_lessons, choices.draw_lessons),
     "models": Answer(models.tell_models, models.draw_models),
     "module_hits": Answer(models.tell_module_hits, models.draw_module_hits),
+    "graphs": Answer(graphs.tell_graphs, graphs.draw_graphs),
     "store_kill": Answer(soundness.tell_store_kill, soundness.draw_store_kill),
     "fuzz": Answer(soundness.tell_fuzz, soundness.draw_fuzz),
 }
