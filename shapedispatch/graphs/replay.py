@@ -96,6 +96,12 @@ class Replay:
             return self._run(*inputs)
         if self._clock() < self._not_before_s:
             return self._run(*inputs)
+        with self._memory.order.lock:  # other threads' calls may be elsewhere, too
+            made = self._noted(inputs)
+        return self._run(*inputs) if made is None else made.replay(inputs)
+
+    def _noted(self, inputs: tuple[Any, ...]) -> Recording | None:
+        """Where this call is, and a recording there, if it is time for one."""
         made, copied = None, self._addresses.copied
         again = self._addresses.come_again(inputs)
         self.why_not = self._too_often()
@@ -103,7 +109,7 @@ class Replay:
             made = self._record(inputs)
         if copied != self._addresses.copied:  # what was recorded read in place what is copied now
             self._recordings = {} if made is None else {self._addresses.of(inputs): made}
-        return self._run(*inputs) if made is None else made.replay(inputs)
+        return made
 
     def _record(self, inputs: tuple[Any, ...]) -> Recording | None:
         """A recording for inputs in these places; None where there can be none, and why that is so is noted."""

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -137,6 +138,22 @@ def test_small_inputs_that_differ_alone_are_copied_at_once() -> None:
     addresses.come_again((small[2], large[0]))
     assert addresses.copied == {0}
     assert addresses.come_again((small[3], large[1]))
+
+
+def test_where_calls_are_is_noted_by_one_thread_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What another one notes meanwhile would be a change under its feet."""
+    replay, _, memory = replay_of(doubled)
+    held, note = [], Addresses.come_again
+
+    def watched(addresses: Addresses, inputs: tuple[Any, ...]) -> bool:
+        free = threading.Thread(target=lambda: held.append(not memory.order.lock.acquire(blocking=False)))
+        free.start()
+        free.join()
+        return note(addresses, inputs)
+
+    monkeypatch.setattr(Addresses, "come_again", watched)
+    replay(torch.randn(4))
+    assert held == [True]
 
 
 def test_recordings_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
