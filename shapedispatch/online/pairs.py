@@ -32,6 +32,8 @@ class Pairs:
     margin: float
     _found: dict[str, deque[float]] = field(default_factory=dict)
     _running: list[str] = field(default_factory=list)
+    _is_decided: bool = False
+    """Whether more pairs of those of which there are enough would change nothing that matters."""
 
     def add(self, name: str) -> None:
         """One more variant."""
@@ -41,7 +43,8 @@ class Pairs:
 
     def wanted(self, names: Iterable[str]) -> str | None:
         """Of which of these there are the fewest pairs, and more are wanted."""
-        running = [name for name in names if name in self._running and len(self._found[name]) < MOST]
+        most = ENOUGH if self._is_decided else MOST
+        running = [name for name in names if name in self._running and len(self._found[name]) < most]
         return min(running, key=lambda name: len(self._found[name]), default=None)
 
     def gave(self, name: str, ratio: float) -> None:
@@ -54,18 +57,24 @@ class Pairs:
             cost = timing_of(one, self._found[one])
             if cost.repeats > 1 and is_behind(cost, leader, how_far_behind(cost.repeats)):
                 self._running.remove(one)
+        self._look()
 
     def failed(self, name: str) -> None:
         """It raised: it is out, whatever it has shown."""
         self._found.pop(name, None)
         self._running = [one for one in self._running if one != name]
+        self._look()
+
+    def _look(self) -> None:
+        known = [timing_of(name, self._found[name]) for name in self._running if len(self._found[name]) >= ENOUGH]
+        self._is_decided = is_decided((_plain(), *known), self.margin, patient=True)
 
     def is_over(self) -> bool:
         """Whether more pairs would change nothing that matters."""
-        left = [timing_of(name, self._found[name]) for name in self._running]
-        if all(one.repeats >= MOST for one in left):
+        left = [len(self._found[name]) for name in self._running]
+        if all(count >= MOST for count in left):
             return bool(self._found)
-        return all(one.repeats >= ENOUGH for one in left) and is_decided((_plain(), *left), self.margin, patient=True)
+        return all(count >= ENOUGH for count in left) and self._is_decided
 
     def leader(self) -> str | None:
         """What is best as far as that is likely; None where too little is known."""

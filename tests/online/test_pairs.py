@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from shapedispatch.autotune.benchmark import ENOUGH
 from shapedispatch.online.pairs import Pairs
 
 
@@ -112,3 +113,16 @@ def test_it_ends_with_one_that_is_as_good_as_the_best(ratios: list[float], seed:
     made = give(pairs(*named), named, noise=0.01, most=41 * len(named) + seed)
     assert made.is_over()
     assert {"plain": 1.0, **named}[str(made.leader())] <= min([1.0, *ratios]) * 1.04
+
+
+def test_what_is_decided_waits_for_what_is_not_known_yet() -> None:
+    """Pairs of one variant, once they show where it stands, say nothing of another that no key could give yet."""
+    made = pairs("fast", "unseen")
+    for _ in range(ENOUGH):
+        assert made.wanted(["fast"]) == "fast"
+        made.gave("fast", 0.5)
+    assert made.wanted(["fast"]) is None
+    assert not made.is_over()
+    for _ in range(ENOUGH):
+        made.gave("unseen", 0.5)
+    assert made.wanted(["fast"]) == "fast"
