@@ -13,18 +13,25 @@ from ..records import Choice
 from .context import DispatcherParts
 from .learner import WRONG, Learning
 from .neighbours import remember
-from .pool import TOGETHER, PooledContest, instead
+from .pool import TOGETHER, Follows, PooledContest, instead
 from .watch import Watching
 
 __all__ = ["Learned", "learned_together"]
 
 
 def learned_together(core: DispatcherParts, key: Key, learning: Learning) -> None:
-    """Let stay what keys have found together; where this one does not have it, its next call is decided anew."""
+    """Let stay what keys have found together; where this one does not have it, its next call is decided anew.
+
+    Where they have not come to an end, and this one has given what is wanted of it, it runs what is best so far.
+    """
     contest, found = learning.contest, None
     before = next((entry for entry in core.table.peek(key) if entry.learner is learning), None)
-    if before is not None and isinstance(contest, PooledContest) and learning.leader().name == contest.pool.favourite:
-        found = learning.pinned(before.choice).changed(origin="nearest", notes=(*before.choice.notes, TOGETHER))
+    if before is not None and isinstance(contest, PooledContest):
+        pool, leads = contest.pool, learning.leader().name == contest.pool.favourite
+        if leads or not pool.over:
+            found = learning.pinned(before.choice).changed(origin="nearest", notes=(*before.choice.notes, TOGETHER))
+        if found is not None and not pool.over:
+            found = Follows.of(core, key, pool, [one.name for one in contest.contestants[1:]], found)
     instead(core.table, key, learning, found)
 
 

@@ -1,8 +1,9 @@
 """What is best for keys of few calls each, which find it out together.
 
 Where sizes hardly repeat, no key gets the calls that a contest of its own takes. So of the keys near each other the
-first few are learned alone; each of the others gives pairs of calls, and runs what is best as far as that is known.
-What costs more than a pair, to see what is right for a key, is bounded for all of them together.
+first few are learned alone; each of the others gives pairs of calls as long as any are wanted, and then runs what is
+best as far as that is known: its hits are like others. What costs more than a pair, to see what is right for a key, is
+bounded for all of them together.
 """
 
 from __future__ import annotations
@@ -10,10 +11,11 @@ from __future__ import annotations
 import math
 import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ClassVar
 
 from ..autotune.measure import Clock
 from ..hit.table import Entry, Table
@@ -24,11 +26,13 @@ from ..online.real_calls import Figures
 from ..records import Choice, Timing
 from .context import DispatcherParts, MissContext
 
-__all__ = ["ALONE", "TOGETHER", "Pool", "PooledContest", "RunsFavourite", "instead", "pool_of"]
+__all__ = ["ALONE", "TOGETHER", "Follows", "Pool", "PooledContest", "instead", "pool_of"]
 
 TOGETHER = "found together with calls of sizes near it"
 ALONE, MOST_ALONE = 2, 256
 """How many keys near each other are learned each of its own from the first, and how many at most."""
+SOON = 4
+"""How many turns are to come soon after a key has begun to follow: so much is to be known of what calls take."""
 
 
 @dataclass(slots=True, eq=False)
@@ -40,8 +44,6 @@ class Pool:
     """The variant that is best, as far as that is likely."""
     over: bool = False
     """Whether it is settled."""
-    version: int = 0
-    """Counts changes of those two."""
     entries: dict[str, Entry] = field(default_factory=dict)
     """By variant, an entry that runs it at one of the keys."""
     alone: set[Key] = field(default_factory=set)
@@ -51,6 +53,8 @@ class Pool:
     clock_ns: Clock = time.perf_counter_ns
     _spent_us: float = 0.0
     _checked_us: float = 0.0
+    _followers: weakref.WeakSet[Follows] = field(default_factory=weakref.WeakSet)
+    """Of the keys that run the favourite until there is another."""
     _lost_us: float = 0.0
     """Of what was spent, on looks, and in pairs beyond what plain takes."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -95,17 +99,29 @@ class Pool:
             affordable = self._lost_us <= FREE_US + SHARE * self._spent_us
             return self.pairs.wanted(names) if affordable and not self.over else None
 
+    def wants(self, names: Sequence[str]) -> bool:
+        """Whether any more pairs of these variants are to be given, now or when they may be afforded."""
+        with self._lock:
+            return not self.over and self.pairs.wanted(names) is not None
+
     def gave(self, name: str, ratio: float) -> None:
         """A key gave a pair: the variant took so many times what plain took."""
         with self._lock:
             self.pairs.gave(name, ratio)
-            self._look()
+            left = self._look()
+        _let_go(left)
 
     def failed(self, name: str) -> None:
         """A variant raised where plain did not."""
         with self._lock:
             self.pairs.failed(name)
-            self._look()
+            left = self._look()
+        _let_go(left)
+
+    def tells(self, follows: Follows) -> None:
+        """A key runs the favourite, or plain without one, and is to be told of another."""
+        with self._lock:
+            self._followers.add(follows)
 
     def spent(self, took_us: float, lost_us: float = 0.0) -> None:
         """A call took so long, and so much of that because it was a sample."""
@@ -113,11 +129,20 @@ class Pool:
             self._spent_us += took_us
             self._lost_us += lost_us
 
-    def _look(self) -> None:
-        before = (self.favourite, self.over)
+    def _look(self) -> list[Follows]:
+        """Who runs a favourite no more, whom no one else is told of; outside of the lock they are let go."""
+        before = self.favourite
         self.over = self.pairs.is_over()
         self.favourite = self.pairs.leader() or self.favourite
-        self.version += before != (self.favourite, self.over)
+        if self.favourite == before:
+            return []
+        left, self._followers = list(self._followers), weakref.WeakSet()
+        return left
+
+
+def _let_go(left: Sequence[Follows]) -> None:
+    for one in left:
+        one.decide_anew()
 
 
 def pool_of(ctx: MissContext, sizes: Mapping[str, int], make: bool = False) -> Pool | None:
@@ -142,6 +167,7 @@ class PooledContest:
     contestants: list[Figures]
     """First plain."""
     over: bool = False
+    """Whether no call of this key need be a sample any more."""
     _begun: int = 0
     _left: deque[Figures] = field(default_factory=deque)
     """Of the pair that is given now, who has not run yet."""
@@ -177,7 +203,15 @@ class PooledContest:
             if plain.repeats and other.repeats:
                 self.pool.gave(self._wanted.name, other.median_us / plain.median_us)
                 self._wanted = None
-        self.over = self.pool.over
+        self._end()
+
+    def _end(self) -> None:
+        """It is over with its pool; and before, where all that it has can be had at other keys and no more is wanted.
+
+        What was compared with plain at this key, for itself, may be wanted later: at others that costs as much again.
+        """
+        passes = not self.entries and self._wanted is None
+        self.over = self.pool.over or (passes and not self.pool.wants([one.name for one in self.contestants[1:]]))
 
     def next_samples(self) -> list[Figures]:
         """None: kernels have no pools."""
@@ -213,48 +247,77 @@ class PooledContest:
         self._left.clear()
         self._wanted = None
         self.pool.failed(contestant.name)
-        self.over = self.pool.over
+        self._end()
 
     def costs(self) -> Iterator[Timing]:
         """What is known of each candidate that has a sample here."""
         return (cost for one in self.contestants if (cost := one.shown()).repeats)
 
 
-@dataclass(slots=True, eq=False)
-class RunsFavourite:
-    """What a key runs that gives no pairs: ``run``, until its pool has another favourite or it is called a lot."""
+@dataclass(slots=True, eq=False, weakref_slot=True)
+class Follows:
+    """A key that gives no pairs, and runs its pool's favourite: what becomes of it is looked at where a hit has a turn.
+
+    A hit that has one stands for all since the last, of whatever key: on average that is what they took.
+    """
 
     core: DispatcherParts
     key: Key
     pool: Pool
     run: Callable[..., Any]
-    version: int
+    lasting: Entry | None
+    """What stays if the favourite does; None where it cannot run this key."""
+    names: tuple[str, ...]
+    """The variants that the key may give pairs of."""
+    favourite: str | None
+    """What that was when the key began to."""
+    judges: ClassVar[bool] = False
     spent_us: float = 0.0
+
+    @classmethod
+    def of(cls, core: DispatcherParts, key: Key, pool: Pool, names: Sequence[str], entry: Entry) -> Entry:
+        """What the key runs, with what looks after it: at some hits, or at all where none have turns."""
+        run, favourite = entry.run or core.backend.plain, pool.favourite
+        lasting = entry if entry.choice.variant == favourite else None
+        follows = cls(core, key, pool, run, lasting, tuple(names), favourite)
+        pool.tells(follows)
+        core.turns.begin(core.fast_path)
+        core.turns.hurry(SOON)
+        return replace(entry, run=run if core.turns.on else follows, learner=follows)
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         """Run the call; the next one is decided anew where there is reason to."""
-        if self._is_due() and not self.core.frozen:
-            instead(self.core.table, self.key, self, None)
+        if not self.core.frozen:
+            self._look()
         started_ns = self.pool.clock_ns()
         try:
             return self.run(*args, **kwargs)
         finally:
             took_us = (self.pool.clock_ns() - started_ns) / 1e3
+            took_us *= self.core.turns.passed if self.core.turns.on else 1
             self.spent_us += took_us
             self.pool.spent(took_us)
 
-    def _is_due(self) -> bool:
-        """Whether there is another favourite, or enough was spent here to see what is right, and best, at this key."""
-        if self.pool.version != self.version:
-            return True
-        if SHARE * self.spent_us > self.pool.check_us:
+    def decide_anew(self) -> None:
+        """Forget what the key runs."""
+        instead(self.core.table, self.key, self, None)
+
+    def _look(self) -> None:
+        """Whether there is reason to decide anew: another favourite, pairs that are wanted, or what was spent here.
+
+        So much that it may be seen what is best right here; not where the favourite runs, and is settled.
+        """
+        if self.pool.favourite != self.favourite or self.pool.wants(self.names):
+            self.decide_anew()
+        elif self.pool.over and self.lasting is not None:
+            instead(self.core.table, self.key, self, self.lasting)
+        elif SHARE * self.spent_us > self.pool.check_us:
             self.pool.leaves(self.key)
-            return True
-        return False
+            self.decide_anew()
 
     def choice(self, begun: Choice) -> Choice:
         """See `table.Learner`."""
-        return begun
+        return begun if self.pool.over else replace(begun, origin="learning")
 
     def pinned(self, begun: Choice) -> Entry:
         """See `table.Learner`."""

@@ -10,7 +10,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ClassVar
 
 from ..autotune.choose import checked
 from ..autotune.preserve_state import preserve_state
@@ -154,6 +154,7 @@ class Following:
     table: Table
     calls: int = 0
     now: str = "plain"
+    judges: ClassVar[bool] = True
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def __post_init__(self) -> None:

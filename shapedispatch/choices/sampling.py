@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping
 from operator import attrgetter
-from typing import Any
+from typing import Any, ClassVar
 
 from ..backend import Candidate
 
@@ -22,6 +22,7 @@ class Sampling:
 
     __slots__ = ()
 
+    judges: ClassVar[bool] = True
     _noting: threading.Lock
     """Held while a call is noted."""
 

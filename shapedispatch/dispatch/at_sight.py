@@ -14,7 +14,7 @@ from ..choices.between import as_there, taken_over
 from ..choices.context import MissContext, capturing
 from ..choices.learning import pooled
 from ..choices.neighbours import Neighbours
-from ..choices.pool import ALONE, TOGETHER, Pool, RunsFavourite, pool_of
+from ..choices.pool import ALONE, TOGETHER, Follows, Pool, pool_of
 from ..hit.table import Entry
 from ..records import Choice
 from ..shapes.dims import DimsMismatch
@@ -45,12 +45,28 @@ def like_others(ctx: MissContext) -> Entry | None:
     if not (facts.settled or facts.pools) or not _may_be_known(ctx):
         return None
     try:
-        near = Neighbours.of(ctx)
+        sizes = ctx.sizes()
     except DimsMismatch:
         return None
     if capturing(ctx.device) or _is_stored(ctx):
         return None
-    return _agreed(ctx, near) or _together(ctx, near.sizes)
+    pool = pool_of(ctx, sizes)
+    if pool is not None and pool.over and _none_differs(ctx, pool) and (found := _decided(ctx, sizes, pool)):
+        return found
+    return _agreed(ctx, Neighbours.of(ctx)) or _together(ctx, sizes, pool)
+
+
+def _none_differs(ctx: MissContext, pool: Pool) -> bool:
+    """Whether no key of its kin has come to something else: then sizes on both sides would say the same, later."""
+    return all(choice.variant == pool.favourite for choice in ctx.core.table.facts.settled.get(ctx.kin) or ())
+
+
+def _decided(ctx: MissContext, sizes: Mapping[str, int], pool: Pool) -> Entry | None:
+    """The entry of what such keys have found to be the best, if it may run this call."""
+    if ctx.key in pool.alone:
+        return None
+    choice = Choice(pool.favourite or "", "nearest", sizes, ctx.key, notes=(TOGETHER,))
+    return taken_over(ctx, pool.entries.get(choice.variant), choice)
 
 
 def _may_be_known(ctx: MissContext) -> bool:
@@ -74,44 +90,51 @@ def _agreed(ctx: MissContext, near: Neighbours) -> Entry | None:
     return as_there(ctx, near, choice) if variant else None
 
 
-def _together(ctx: MissContext, sizes: Mapping[str, int]) -> Entry | None:
+def _together(ctx: MissContext, sizes: Mapping[str, int], pool: Pool | None) -> Entry | None:
     """The entry of what keys near this one have found together, or find; None where more is to be seen for it."""
-    pool = pool_of(ctx, sizes)
     if pool is None or len(pool.alone) < ALONE or ctx.key in pool.alone:
         return None
-    version, over, favourite = pool.version, pool.over, pool.favourite or ""
+    if pool.over:
+        return _decided(ctx, sizes, pool) or _follows(ctx, sizes, pool, None)
+    # In the background a key is looked at when it has earned that, and not for others' sake.
+    if not pool.entries if ctx.core.in_background() else pool.affords():
+        return None
     begun = Choice("plain", "nearest", sizes, ctx.key, notes=(TOGETHER,))
 
     @functools.cache  # to ask a build's guards takes longer than all the rest
     def taken(name: str) -> Entry | None:
         return taken_over(ctx, pool.entries.get(name), replace(begun, variant=name))
 
-    if not over:
-        # In the background a key is looked at when it has earned that, and not for others' sake.
-        if not pool.entries if ctx.core.in_background() else pool.affords():
-            return None
-        if giver := _giver(ctx, pool, taken):
-            return giver.changed(sizes=sizes, key=ctx.key)
-    found = taken(favourite)
-    if over and found is not None:
-        return found
+    return _giver(ctx, sizes, pool, taken) or _follows(ctx, sizes, pool, taken(pool.favourite or ""))
+
+
+def _follows(ctx: MissContext, sizes: Mapping[str, int], pool: Pool, found: Entry | None) -> Entry:
+    """The entry of a key that gives no pairs, and runs the favourite, if it may, else plain."""
+    names = [] if found is None or found.choice.variant == "plain" else [found.choice.variant]
     if found is None or found.run is None:
-        found = Entry(ctx.core.backend.plain, None, begun, any_state=True)
-    following = RunsFavourite(ctx.core, ctx.key, pool, found.run or ctx.core.backend.plain, version)
-    return replace(found, run=following, learner=following, choice=replace(found.choice, origin="learning"))
+        choice = Choice("plain", "nearest", sizes, ctx.key, notes=(TOGETHER,))
+        found = Entry(ctx.core.backend.plain, None, choice, any_state=True)
+    return Follows.of(ctx.core, ctx.key, pool, names, found)
 
 
-def _giver(ctx: MissContext, pool: Pool, taken: Callable[[str], Entry | None]) -> Entry | None:
+def _givable(pool: Pool) -> list[str]:
+    """The variants that are right wherever they take a call."""
+    return [name for name, entry in pool.entries.items() if entry.build is not None]
+
+
+def _giver(
+    ctx: MissContext, sizes: Mapping[str, int], pool: Pool, taken: Callable[[str], Entry | None]
+) -> Entry | None:
     """The entry of a key that gives pairs of builds that take it: they are right at all sizes that they take."""
-    there = [name for name, entry in pool.entries.items() if name == "plain" or entry.build is not None]
+    there = _givable(pool)
     if pool.wanted(there) is None:
         return None
-    known = {name: entry for name in there if (entry := taken(name)) is not None}
+    known = {name: entry for name in ("plain", *there) if (entry := taken(name)) is not None}
     if "plain" not in known or pool.wanted([*known]) is None:
         return None
     candidates = tuple(_candidate(name, entry) for name, entry in known.items())
     written = () if all(entry.retry for name, entry in known.items() if name != "plain") else None
-    return pooled(Offer(candidates, written=written), candidates, ctx, pool, {})
+    return pooled(Offer(candidates, written=written), candidates, ctx, pool, {}).changed(sizes=sizes, key=ctx.key)
 
 
 def _candidate(name: str, entry: Entry) -> Candidate:

@@ -13,7 +13,7 @@ import time
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -67,6 +67,7 @@ class Waiting:
     """Whether all that may be made for it is wanted, earned or not."""
     failed: str = ""
     clock_s: Callable[[], float] = time.perf_counter
+    judges: ClassVar[bool] = False
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         """Run the call once, having looked first whether there is something better for it, if that is due."""

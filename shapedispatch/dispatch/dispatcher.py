@@ -208,8 +208,11 @@ class Core(HitPath, Introspection):
         self.table.count("bypasses", reason)
         return self.backend.first(*args, **kwargs)
 
-    def miss(self, key: Key, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """Decide for a key without a choice, then run the winner once on the caller's arguments."""
+    def miss(self, key: Key, args: tuple[Any, ...], kwargs: Mapping[str, Any], node: Any = None) -> Any:
+        """Decide for a key without a choice, then run the winner once on the caller's arguments.
+
+        C may answer from the second call on, where nothing was offered: then the key is as it was. ``node`` is C's.
+        """
         at_once = self.backend.at_once(args, kwargs, self.table)
         if at_once is not None:
             return at_once(*args, **kwargs)
@@ -219,6 +222,8 @@ class Core(HitPath, Introspection):
             if why is not None:
                 return self._untimed(why, args, kwargs)
             entry = self._settled(key, args, kwargs)
+        elif node is not None and isinstance(entry, Entry):
+            self.table.insert(node, key, args, kwargs, self.backend.overlaps)
         # Here and not under the lock: the function runs under none, and what it raises has no context but its own.
         if isinstance(entry, _Failure):
             return self.failed("deciding", entry, args, kwargs)

@@ -73,8 +73,8 @@ class HitPath:
         """Run plain where something of ours raised."""
         raise NotImplementedError
 
-    def miss(self, key: Key, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """Decide for a key without a choice, then run; the call is in normal form."""
+    def miss(self, key: Key, args: tuple[Any, ...], kwargs: Mapping[str, Any], node: Any = None) -> Any:
+        """Decide for a key without a choice, then run; the call is in normal form, and ``node`` is as in `call`."""
         raise NotImplementedError
 
     def decided(self, key: Key, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Entry | str:
@@ -105,11 +105,11 @@ class HitPath:
         if hooks is not None and launch is None:
             return run_in_checkpoint(self, hooks, key, *backend.normal(args, kwargs))
         if entry is None:
-            return self.miss(key, *backend.normal(args, kwargs))
+            return self.miss(key, *backend.normal(args, kwargs), node)
         if node is not None:
             self.table.insert(node, key, given, kwargs, backend.overlaps)
         if due and entry.learner is not None:
-            entry = replace(entry, run=entry.learner, retry=False)
+            entry = replace(entry, run=entry.learner, retry=entry.retry and not entry.learner.judges)
         return self.run(entry, args, kwargs, launch)
 
     def run(

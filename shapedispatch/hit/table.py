@@ -14,7 +14,7 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from cachetools import LRUCache
 
@@ -32,8 +32,7 @@ WITHIN = 2
 """A build that leaves twice within so many times ``maxsize`` calls is not made again. At 1, shapes in turn that are one
 more than the table holds would each be just out of sight when they leave again."""
 MOST_REPLACEMENTS = 8
-"""A build that is made anew so often within `WITHIN` times ``maxsize`` calls, since code under it was replaced, is not
-made again."""
+"""A build is made anew so often, at most, within `WITHIN` times ``maxsize`` calls, since code under it was replaced."""
 
 
 class Held(Protocol):
@@ -44,7 +43,9 @@ class Held(Protocol):
 
 
 class Learner(Protocol):
-    """What runs while it is being learned which variant is best; later, the hits that are timed again."""
+    """What runs while it is being learned which variant is best; later, the hits that have a turn."""
+
+    judges: ClassVar[bool]  # whether it sees to what a candidate raises; else plain may answer, as at any hit
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         """Run the call once."""
@@ -75,7 +76,7 @@ class Entry:
     others: tuple[Hashable, ...] = ()
     """Further builds that ``run`` may run, while it is being learned which is the best."""
     learner: Learner | None = None
-    """What ``run`` is meanwhile, and what runs later instead of it at a hit that is timed again."""
+    """What ``run`` is meanwhile, and what runs later instead of it at a hit that has a turn."""
     vouched: bool = False
     """Whether it runs a build that its graph vouches for: at all sizes that it takes its numbers are right."""
 
@@ -262,8 +263,7 @@ class Table:
             self._settle()
             before = self._builds.pop(key, None)
             if before is not None:
-                times = (*self._replacements.get(key, ()), self._calls())
-                self._replacements[key] = times[-MOST_REPLACEMENTS:]
+                self._replacements[key] = (*self._replacements.get(key, ()), self._calls())[-MOST_REPLACEMENTS:]
                 self._build_evicted(key, before)
             self._builds[key] = build
             self._counts["builds"] += made

@@ -30,6 +30,11 @@ class Turns:
         self._in_c: Countdown | None = None
         self._left = 0
         self._often = 0
+        self._gap = 0
+        self._before = 0
+
+        self.passed: int = 0
+        """Calls that the last turn stands for: those since the one before it."""
 
         self.on: bool = False
         """Whether any hit is to have a turn."""
@@ -46,22 +51,28 @@ class Turns:
             self._left -= 1
         if not self.on or self._running():
             return False
+        self.passed, self._before = self._before + self._gap, 0
         self._start()
         return True
 
     def hurry(self, turns: int) -> None:
-        """Let so many turns come soon."""
+        """Let so many turns come soon; one that will come anyway is not put off."""
         self._often = max(self._often, turns)
-        if self.on:
+        left = self._calls_left()
+        if self.on and (left <= 0 or left > 2 * OFTEN):
+            self._before += self._gap - max(0, left)
             self._start()
 
+    def _calls_left(self) -> int:
+        return self._left if self._in_c is None else self._in_c.left
+
     def _running(self) -> bool:
-        return (self._left if self._in_c is None else self._in_c.left) > 0
+        return self._calls_left() > 0
 
     def _start(self) -> None:
-        self._often -= 1 if self._often else 0
         mean = OFTEN if self._often else max(OFTEN, round(1 / self._share))
-        gap = self._gaps.randint(mean // 2, mean + mean // 2)
+        self._often -= 1 if self._often else 0
+        self._gap = gap = self._gaps.randint(mean // 2, mean + mean // 2)
         if self._in_c is None:
             self._left = gap
         else:

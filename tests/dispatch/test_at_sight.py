@@ -17,6 +17,9 @@ from shapedispatch.choices import learning
 from shapedispatch.choices import pool as room
 from shapedispatch.functions.builder import Builder
 from shapedispatch.functions.compile.graph_check import Verdict
+from shapedispatch.hit import native
+from shapedispatch.hit.call import HitPath
+from shapedispatch.online.pairs import Pairs
 from tests.rows import by_eight, calls_take, dispatched, rows, waves
 
 
@@ -232,6 +235,86 @@ def test_keys_of_few_calls_find_together_what_is_best(us: dict[str, float], no_r
     assert len(offers) <= 4
     few(f, range(66, 127), calls=1)
     assert {f.explain(rows(count)).origin for count in range(70, 127)} == {"nearest"}
+
+
+@pytest.fixture
+def in_python(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The rows of each call that C does not answer."""
+    found: list[int] = []
+    call = HitPath.call
+
+    def noting(self: Any, args: tuple[Any, ...], *more: Any) -> Any:
+        found.append(len(args[0]))
+        return call(self, args, *more)
+
+    monkeypatch.setattr(HitPath, "call", noting)
+    return found
+
+
+@pytest.mark.skipif(native.module() is None, reason="C is not in use")
+def test_what_is_known_at_sight_is_answered_in_c_from_the_second_call(
+    us: dict[str, float], no_room: None, in_python: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether keys have come to an end, or run what is best so far."""
+    f = dispatched()
+    few(f, range(65, 80))
+    (pool,) = [pool for pool in f.core.table.facts.pools._known.values() if pool.entries]
+    monkeypatch.setattr(Pairs, "wanted", lambda self, names: None)
+    for over in (False, True):
+        pool.over = over
+        in_python.clear()
+        count = 100 + over
+        f(rows(count))
+        f.core.fast_path.left = 0  # no hit has a turn
+        for _ in range(10):
+            f(rows(count))
+        assert f.explain(rows(count)).origin == ("nearest" if over else "learning")
+        assert f.explain(rows(count)).variant == "hint[M=64]"
+        assert in_python.count(count) == 1
+        (entry,) = f.core.table.peek(next(iter(f.core.table.newest(1))))
+        assert entry.run is not entry.learner
+
+
+def test_keys_are_told_of_another_favourite(
+    us: dict[str, float], no_room: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their hits ask nobody."""
+    f = dispatched()
+    few(f, range(65, 80))
+    (pool,) = [pool for pool in f.core.table.facts.pools._known.values() if pool.entries]
+    pool.over = False
+    with monkeypatch.context() as nothing_wanted:
+        nothing_wanted.setattr(Pairs, "wanted", lambda self, names: None)
+        few(f, range(100, 102))
+    assert f.explain(rows(100)).variant == "hint[M=64]"
+    for _ in range(40):
+        pool.gave("hint[M=64]", 3.0)
+    few(f, range(100, 102))
+    assert pool.favourite == "plain"
+    assert f.explain(rows(100)).variant == "plain"
+
+
+def test_a_build_that_raises_at_a_turn_is_answered_by_plain(
+    us: dict[str, float], no_room: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As at any other hit of a key that follows."""
+    f = dispatched()
+    few(f, range(65, 80))
+    (pool,) = [pool for pool in f.core.table.facts.pools._known.values() if pool.entries]
+    pool.over = False
+    monkeypatch.setattr(Pairs, "wanted", lambda self, names: None)
+    few(f, range(100, 101), calls=1)
+    ((entry,),) = [f.core.table.peek(key) for key in f.core.table.newest(1)]
+
+    def raises(*args: Any) -> Any:
+        raise RuntimeError("no more")
+
+    entry.learner.run = entry.run = raises
+    monkeypatch.setattr(f.core.turns, "due", lambda: True)
+    assert torch.equal(f(rows(100)), waves(rows(100)))
+    if f.core.fast_path is not None:
+        f.core.fast_path.left = 1
+    assert torch.equal(f(rows(100)), waves(rows(100)))
 
 
 def test_a_favourite_whose_build_has_left_runs_no_more(us: dict[str, float], no_room: None) -> None:

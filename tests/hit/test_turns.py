@@ -53,3 +53,24 @@ def test_in_c_the_countdown_is_there() -> None:
     assert in_c.left >= 500
     turns.hurry(3)
     assert in_c.left <= 2 * OFTEN
+
+
+def test_a_turn_stands_for_the_calls_since_the_last() -> None:
+    """Those of a countdown that was cut short, too: what turns see, times that, is what there was."""
+    turns, counted = Turns(0.001), 0
+    turns.begin(None)
+    for call in range(20_000):
+        counted += turns.passed if turns.due() else 0
+        if call % 3000 == 1500:
+            turns.hurry(2)
+    assert 18_400 <= counted <= 20_000
+
+
+def test_turns_that_are_asked_for_again_and_again_come() -> None:
+    """Whoever asks at every call puts none off."""
+    turns, found = Turns(0.001), 0
+    turns.begin(None)
+    for _ in range(100 * OFTEN):
+        turns.hurry(1)
+        found += turns.due()
+    assert 80 <= found <= 120
