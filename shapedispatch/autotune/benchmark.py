@@ -130,14 +130,13 @@ def timing_of(name: str, samples_us: Sequence[float]) -> Timing:
     if len(samples_us) < 2:  # quartiles need two
         return Timing(name, next(iter(samples_us), math.inf), 0.0, len(samples_us))
     ordered = sorted(samples_us)
-    low, middle, high = (_quantile(ordered, quarters) for quarters in (1, 2, 3))
-    return Timing(name, middle, (high - low) / 2, len(ordered), least_us=ordered[0])
-
-
-def _quantile(ordered: Sequence[float], quarters: int) -> float:
-    """As the inclusive method of `statistics.quantiles`, which takes too long for a call that is being learnt from."""
-    place, rest = divmod((len(ordered) - 1) * quarters, 4)
-    return ordered[place] if not rest else (ordered[place] * (4 - rest) + ordered[place + 1] * rest) / 4
+    last = len(ordered) - 1
+    # As the inclusive method of `statistics.quantiles`, which takes too long for a call that is being learnt from.
+    low, middle, high = [
+        ordered[place] if not rest else (ordered[place] * (4 - rest) + ordered[place + 1] * rest) / 4
+        for place, rest in (divmod(last, 4), divmod(2 * last, 4), divmod(3 * last, 4))
+    ]
+    return Timing(name, middle, (high - low) / 2, last + 1, least_us=ordered[0])
 
 
 def interleaved_bench(

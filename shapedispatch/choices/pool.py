@@ -221,7 +221,7 @@ class PooledContest:
         """See `OnlineContest.sampled`."""
         if self._left and self._left[0] is contestant:
             self._left.popleft()
-        usual_us = self.contestants[0].cost().median_us
+        usual_us = self.contestants[0].known_us
         if math.isfinite(took_us):
             lost_us = max(0.0, took_us - usual_us) if contestant is self._wanted else 0.0
             self.pool.spent(took_us, lost_us if math.isfinite(usual_us) else 0.0)

@@ -51,8 +51,12 @@ class Shares:
         """What the device's, the host's and the caller's waiting time weigh."""
         if regime != "auto":
             return float(regime in ("device", "stream")), float(regime == "host"), float(regime == "sync")
-        weights = (1 - self.dry, self.dry * (1 - self.waited), self.dry * self.waited)
-        return tuple(weight if weight >= SLIGHT else 0.0 for weight in weights)  # type: ignore[return-value]  # three
+        device, host, sync = 1 - self.dry, self.dry * (1 - self.waited), self.dry * self.waited
+        return (
+            device if device >= SLIGHT else 0.0,
+            host if host >= SLIGHT else 0.0,
+            sync if sync >= SLIGHT else 0.0,
+        )
 
 
 @dataclass(slots=True)
@@ -82,7 +86,10 @@ class Figures(Contestant):
     """The same for all candidates of a key."""
     backward: Figures | None = None
     """The samples of its backward, which count as soon as there are any; None where there is none."""
-    _on_host: Timing | None = None
+    known_us: float = math.inf
+    """What a call of it cost when that was last asked for."""
+    _timings: dict[int, Timing] = field(default_factory=dict)
+    """What is known of samples of each kind, by the deque that they are in; forgotten at the next one."""
 
     @classmethod
     def of_key(
@@ -104,14 +111,17 @@ class Figures(Contestant):
         """Keep a sample that makes sense, unless it is of a first call."""
         if self.warm and 0 < took_us < math.inf:
             samples.append(took_us)
-            self._on_host = None
+            self._timings.pop(id(samples), None)
         self.warm = True
 
     def cost(self) -> Timing:
         """What a call of it costs here, as far as it is known, with its backward."""
         if self.backward is None or not self.backwards.seen or self.backwards.unknown:
-            return self._alone()
-        return _together(self._alone(), self.backward._alone())
+            cost = self._alone()
+        else:
+            cost = _together(self._alone(), self.backward._alone())
+        self.known_us = cost.median_us
+        return cost
 
     def shown(self) -> Timing:
         """`cost` with the host's and the device's part of it; on a CPU, where they are one, with neither."""
@@ -146,28 +156,37 @@ class Figures(Contestant):
         return known.median_us if known is not None and known.repeats else 0.0
 
     def _alone(self) -> Timing:
-        host = self._on_host = self._on_host or timing_of(self.name, self.host_us)
+        host = self._timing(self.host_us)
         if self.shares is None:
             return host
-        alone = timing_of(self.name, self.latency_us)
-        device = timing_of(self.name, self.device_us) if self.device_us else alone
+        alone = self._timing(self.latency_us)
+        device = self._timing(self.device_us) if self.device_us else alone
         held_back = host
         if self.regime == "auto" and self.device_us and device.median_us > host.median_us:
             held_back = device  # no host can launch faster than the device works
         waited = alone if self.latency_us else device
-        return _mixed(self.name, tuple(zip(self.shares.weights(self.regime), (device, held_back, waited), strict=True)))
+        of_device, of_host, of_both = self.shares.weights(self.regime)
+        parts = [(of_device, device), (of_host, held_back), (of_both, waited)]
+        return _mixed(self.name, [(weight, part) for weight, part in parts if weight])
+
+    def _timing(self, samples: deque[float]) -> Timing:
+        known = self._timings.get(id(samples))
+        if known is None:
+            known = self._timings[id(samples)] = timing_of(self.name, samples)
+        return known
 
 
-def _mixed(name: str, parts: tuple[tuple[float, Timing], ...]) -> Timing:
+def _mixed(name: str, parts: Sequence[tuple[float, Timing]]) -> Timing:
     """One timing of several, by their weights; as uncertain as the least known of them."""
-    parts = tuple((weight, part) for weight, part in parts if weight)
-    whole = sum(weight for weight, _ in parts)
-    if not parts or any(not part.repeats for _, part in parts):
+    if not parts or not all([part.repeats for _, part in parts]):
         return Timing(name, math.inf, 0.0, 0)
-    median = sum(weight * part.median_us for weight, part in parts) / whole
-    spread = math.hypot(*(weight * part.spread_us for weight, part in parts)) / whole
-    least = sum(weight * (part.least_us or part.median_us) for weight, part in parts) / whole
-    return Timing(name, median, spread, min(part.repeats for _, part in parts), least_us=least)
+    if len(parts) == 1:
+        return parts[0][1]
+    whole = sum([weight for weight, _ in parts])
+    median = sum([weight * part.median_us for weight, part in parts]) / whole
+    spread = math.hypot(*[weight * part.spread_us for weight, part in parts]) / whole
+    least = sum([weight * (part.least_us or part.median_us) for weight, part in parts]) / whole
+    return Timing(name, median, spread, min([part.repeats for _, part in parts]), least_us=least)
 
 
 def _together(one: Timing, other: Timing) -> Timing:
@@ -291,9 +310,10 @@ class StreamSampler:
         self._is_over(figures, started_ns, device_us, dry)
 
     def took_us(self, figures: Figures) -> float:
-        """See `Sampler.took_us`."""
-        cost = figures.cost().median_us
-        return cost if math.isfinite(cost) else (figures.host_us[-1] if figures.host_us else math.nan)
+        """See `Sampler.took_us`: not what its samples show by now, which takes longer to see than some calls."""
+        if figures.known_us < math.inf:
+            return figures.known_us
+        return figures.host_us[-1] if figures.host_us else math.nan
 
     def _event(self) -> Any:
         try:

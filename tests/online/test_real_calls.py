@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 import torch
 
+from shapedispatch.autotune.benchmark import timing_of
+from shapedispatch.online import real_calls
 from shapedispatch.online.real_calls import Figures, HostSampler, Shares, StreamSampler, sampler
 
 
@@ -205,3 +207,20 @@ def test_on_a_cpu_host_and_device_are_one() -> None:
     shown = figures.shown()
     assert (shown.host_us, shown.device_us, shown.dry, shown.busy) == (None, None, 3, 0)
     assert figures.decided_by() == "judged on the calls themselves"
+
+
+def test_a_sample_looks_at_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What all of them show takes longer to see than some calls, and is seen when it is asked for."""
+    device = Device()
+    takes, figures = on(device)
+    looks: list[str] = []
+    monkeypatch.setattr(real_calls, "timing_of", lambda name, samples: looks.append(name) or timing_of(name, samples))
+    for _ in range(20):
+        takes.run(figures, device.launches(5, 50), (), {})
+        assert takes.took_us(figures) == 5
+    assert looks == []
+    assert figures.cost().median_us == takes.took_us(figures)
+    first, looks[:] = len(looks), []
+    assert figures.cost() == figures.cost()
+    assert first
+    assert looks == []
