@@ -188,8 +188,8 @@ class Learning(Sampling):
         """What stands now, of the choice with which it began."""
         refused = tuple(dict.fromkeys((*begun.refusals, *self.refusals)))
         timings = tuple(self.contest.costs())
-        decided_by = dict.fromkeys(one.decided_by() for one in self.contest.contestants if isinstance(one, Figures))
-        notes = tuple(dict.fromkeys((*begun.notes, *decided_by)))
+        plain = self.contest.contestants[0]  # the others are judged by the same
+        notes = tuple(dict.fromkeys((*begun.notes, *([plain.decided_by()] if isinstance(plain, Figures) else []))))
         leader = self.leader()
         begun = replace(begun, variant=leader.name, config=leader.config)
         return replace(begun, timings=timings, refusals=refused, notes=notes)

@@ -51,14 +51,10 @@ class Watching:
         """
         times = {timing.variant: timing.median_us for timing in entry.choice.timings}
         candidates = {one.name: one for one in offer.candidates if one.name in times}
-        regime = self.settings.regime
         if not self.settings.retime or entry.choice.variant not in candidates or len(candidates) < 2:
             return entry
-        takes, shares = sampler(self.device, regime)
-        figures = Figures.of_key(list(candidates), regime, shares, backward, kept=1)
-        figures[0].backwards.seen = backward
         drift = Drift(entry.choice.variant, {name: times[name] for name in candidates}, self.settings.margin)
-        watch = Watch(self, offer, candidates, {one.name: one for one in figures}, drift, takes)
+        watch = Watch(self, offer, candidates, drift, backward)
         self.core.turns.begin(self.core.fast_path)
         return replace(entry, learner=watch)
 
@@ -70,9 +66,11 @@ class Watch(Sampling):
     here: Watching
     offer: Offer
     candidates: Mapping[str, Candidate]
-    figures: Mapping[str, Figures]
     drift: Drift
-    sampler: Sampler
+    backward: bool = False
+    figures: Mapping[str, Figures] = field(default_factory=dict)
+    """Of each candidate, once the key has its first turn: most have none for long."""
+    sampler: Sampler | None = None
     _noting: threading.Lock = field(default_factory=threading.Lock)
 
     def _pauses(self) -> bool:
@@ -83,7 +81,15 @@ class Watch(Sampling):
         return self.candidates[self.drift.winner]
 
     def _ran_once(self, way: Way, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        return self._sampled(self._next(args, kwargs), way, args, kwargs)
+        return self._sampled(self.sampler or self._begun(), self._next(args, kwargs), way, args, kwargs)
+
+    def _begun(self) -> Sampler:
+        regime = self.here.settings.regime
+        self.sampler, shares = sampler(self.here.device, regime)
+        figures = Figures.of_key(list(self.candidates), regime, shares, self.backward, kept=1)
+        figures[0].backwards.seen = self.backward
+        self.figures = {one.name: one for one in figures}
+        return self.sampler
 
     def _next(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Candidate:
         """Whose sample this call is: the winner's, where the other cannot run it now."""
@@ -92,11 +98,13 @@ class Watch(Sampling):
         holds = one.name == self.drift.winner or one.build is None or one.check is None or one.check(args, kwargs)
         return self.candidates[self.drift.winner] if gone or not holds else one
 
-    def _sampled(self, one: Candidate, way: Way, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    def _sampled(
+        self, takes: Sampler, one: Candidate, way: Way, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> Any:
         figures = self.figures[one.name]
         before = history(args, kwargs) if figures.backward is not None else None
         try:
-            answer = self.sampler.run(figures, way(one), args, kwargs)
+            answer = takes.run(figures, way(one), args, kwargs)
         except Exception as error:  # the boundary where a candidate is judged; the reason is counted
             if one.build is None or self.offer.written is None or self.offer.written:  # it may have written something
                 raise
@@ -105,7 +113,7 @@ class Watch(Sampling):
             self.here.core.table.count("bypasses", f"a build raised {in_a_line(error)}")
             return answer
         if before is not None:
-            follow(answer, before, figures, self.sampler, self._pauses)
+            follow(answer, before, figures, takes, self._pauses)
         self._noted(one.name, figures.cost().median_us)
         return answer
 

@@ -67,6 +67,8 @@ class OnlineContest:
     _more_us: float = 0.0
     """What the rounds beyond `ROUNDS_MAX` have cost."""
     _best_us: float = math.inf
+    _won: Contestant | None = None
+    """Who leads, once it is over."""
     _known_us: dict[Contestant, float] = field(default_factory=dict)
     """Both as of the end of the last round: to look at all samples takes longer than some calls."""
 
@@ -96,6 +98,13 @@ class OnlineContest:
 
         Not what has left, though the samples of what has not may scatter more by now, unless it was faster.
         """
+        if not self.over:
+            return self._leads()
+        if self._won is None:
+            self._won = self._leads()
+        return self._won
+
+    def _leads(self) -> Contestant:
         costs = {one: one.cost() for one in self.contestants}
         least_us = min((costs[one].median_us for one in self._running if one in costs), default=math.inf)
         won = self.best([cost for one, cost in costs.items() if one in self._running or cost.median_us <= least_us])
@@ -125,6 +134,7 @@ class OnlineContest:
 
     def admit(self, contestant: Contestant, place: int) -> None:
         """One more, before others that it would have been before: ties are the earlier's."""
+        self._won = None
         self.contestants.insert(place, contestant)
         self._running.append(contestant)
         self._turns.append(contestant)
@@ -132,6 +142,7 @@ class OnlineContest:
 
     def failed(self, contestant: Contestant) -> None:
         """A candidate raised: it is out, whatever it has shown."""
+        self._won = None
         self.contestants.remove(contestant)
         self._leave([contestant])
         if not self._turns and not self.over:

@@ -10,7 +10,6 @@ and a candidate's cost is mixed by the shares of such calls.
 from __future__ import annotations
 
 import math
-import statistics
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -130,8 +129,8 @@ class Figures(Contestant):
         device = self.device_us or self.latency_us
         return replace(
             self.cost(),
-            host_us=statistics.median(self.host_us) if self.host_us else None,
-            device_us=statistics.median(device) if device else None,
+            host_us=self._timing(self.host_us).median_us if self.host_us else None,
+            device_us=self._timing(device).median_us if device else None,
             dry=len(self.latency_us),
             busy=len(self.device_us),
         )
@@ -178,7 +177,7 @@ class Figures(Contestant):
 
 def _mixed(name: str, parts: Sequence[tuple[float, Timing]]) -> Timing:
     """One timing of several, by their weights; as uncertain as the least known of them."""
-    if not parts or not all([part.repeats for _, part in parts]):
+    if not parts or not all(part.repeats for _, part in parts):
         return Timing(name, math.inf, 0.0, 0)
     if len(parts) == 1:
         return parts[0][1]

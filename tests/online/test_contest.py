@@ -23,6 +23,7 @@ from shapedispatch.online.contest import (
     Contestant,
     OnlineContest,
 )
+from shapedispatch.online.real_calls import Figures
 from shapedispatch.records import Timing
 
 
@@ -266,3 +267,22 @@ def test_what_samples_cost_is_bounded(times: list[float], seed: int) -> None:
     played, _, total = play([Told(str(i), us, 0.1) for i, us in enumerate(times)], 300, seed)
     fastest = min(times)
     assert played._lost_us <= FREE_US + SHARE * total + 3 * sum(1.5 * us - fastest for us in times if us > fastest) + 1
+
+
+def test_who_has_won_is_seen_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """When it is over no sample changes it; another candidate does."""
+    looks: list[int] = []
+    leads = OnlineContest._leads
+    monkeypatch.setattr(OnlineContest, "_leads", lambda self: looks.append(1) or leads(self))
+    fast, slow, faster = Figures("fast", "auto", None), Figures("slow", "auto", None), Figures("faster", "auto", None)
+    for one, us in ((slow, 9.0), (fast, 1.0), (faster, 0.1)):
+        one.host_us.extend([us] * 9)
+    contest = OnlineContest([slow, fast], 0.02, lambda timings: min(timings, key=lambda timing: timing.median_us))
+    assert [contest.leader() for _ in range(2)] == [fast, fast]
+    contest.over = True
+    looks.clear()
+    assert [contest.leader() for _ in range(5)] == [fast] * 5
+    assert len(looks) == 1
+    contest.admit(faster, 2)
+    contest.over = True
+    assert contest.leader() is faster
