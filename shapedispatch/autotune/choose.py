@@ -18,7 +18,7 @@ from ..backend import Candidate
 from ..errors import in_a_line
 from ..records import Refusal, Timing
 from .benchmark import CONFIDENCE, BenchResult, ahead, error_us, interleaved_bench, undecided
-from .compare import autocast_digits, difference, tolerance_of
+from .compare import EVERY_BIT, autocast_digits, difference, tolerance_of
 from .measure import Timer, peak_bytes, recorded_bytes
 from .preserve_state import preserve_state
 from .trial import Outcome, Trial
@@ -276,22 +276,28 @@ def _refusal(
             if isinstance(rules.tolerance, tuple)
             else tolerance_of(min(candidate.digits, autocast_digits()))
         )
-        return None if rules.tolerance is False else _outcome_difference(expected, actual, told, later)
+        kept = EVERY_BIT if trial.only_reads else told
+        return None if rules.tolerance is False else _outcome_difference(expected, actual, told, kept, later)
     except Exception as error:  # noqa: BLE001 - the boundary where a candidate is judged; the reason is kept
         return _raised(error)
 
 
 def _outcome_difference(
-    expected: Outcome, actual: Outcome, tolerance: tuple[float, float] | None, later: list[Tensor] | None
+    expected: Outcome,
+    actual: Outcome,
+    tolerance: tuple[float, float] | None,
+    of_written: tuple[float, float] | None,
+    later: list[Tensor] | None,
 ) -> str | None:
     if expected.aliases != actual.aliases:
         return "its result shares other memory, with the arguments or within itself, than plain's does"
     if not all(map(torch.equal, expected.random, actual.random)):
         return "it draws other random numbers than plain does, or as many as plain does not"
+    wrote, scales = "what it wrote into the arguments", expected.scales
     return (
-        difference(expected.result, actual.result, tolerance, later=later)
-        or difference(expected.written, actual.written, tolerance, "what it wrote into the arguments", later)
-        or difference(expected.gradients, actual.gradients, tolerance, "the gradient", later)
+        difference(expected.result, actual.result, tolerance, later=later, scales=scales)
+        or difference(expected.written, actual.written, of_written, wrote, later, scales)
+        or difference(expected.gradients, actual.gradients, tolerance, "the gradient", later, scales)
     )
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -20,10 +20,12 @@ from torch import Tensor
 from ..keys.key import any_autocast
 
 __all__ = [
+    "EVERY_BIT",
     "FACTOR",
     "TOLERANCES",
     "ULPS",
     "Generators",
+    "Scales",
     "autocast_digits",
     "difference",
     "distinct_like",
@@ -46,6 +48,12 @@ are finite and no fill values.
 A build sums in another order and keeps half-precision intermediates in float32, so an element may be off by a few
 roundings of the largest terms in its sum. Whole numbers and booleans are equal or wrong.
 """
+
+EVERY_BIT = (-1.0, -1.0)
+"""The tolerance of what nobody may have written: a copy of it is as it was made."""
+
+Scales: TypeAlias = dict[int, tuple[Tensor, Tensor]]
+"""By identity, a tensor that something was compared with, which stays alive for that, and `_scale` of it."""
 
 _BY_DIGITS = {8: torch.bfloat16, 11: torch.float16}
 _COARSE = (0.25, 0.25)
@@ -115,15 +123,17 @@ def difference(
     tolerance: tuple[float, float] | None = None,
     place: str = "the result",
     later: list[Tensor] | None = None,
+    scales: Scales | None = None,
 ) -> str | None:
     """The first way in which ``actual`` is not ``expected``, as a sentence, or None.
 
     Compared are types of containers, and of tensors dtype, device, sizes, strides, ``requires_grad`` and values, NaN
     equal to NaN. ``tolerance`` is (rtol, atol) for floating-point values, atol relative to their root mean square.
-    With ``later`` no value is waited for: whether any differs is a flag on its device, which is put there.
+    With ``later`` no value is waited for: whether any differs is a flag on its device, which is put there. ``scales``
+    are those of tensors of ``expected``, by identity: whoever compares it with several keeps them.
     """
     if isinstance(expected, Tensor) and isinstance(actual, Tensor):
-        return _tensor_difference(expected, actual, tolerance, place, later)
+        return _tensor_difference(expected, actual, tolerance, place, later, {} if scales is None else scales)
     if type(expected) is not type(actual):
         return f"{place} is a {type(actual).__name__} and not a {type(expected).__name__}"
     if isinstance(expected, (int, float, complex, str, bool)) and expected != actual and expected == expected:
@@ -131,7 +141,9 @@ def difference(
     ours, theirs = _items(expected), _items(actual)
     if len(ours) != len(theirs):
         return f"{place} has {len(theirs)} items and not {len(ours)}"
-    found = (difference(one, theirs.get(name), tolerance, f"{place}[{name!r}]", later) for name, one in ours.items())
+    found = (
+        difference(one, theirs.get(name), tolerance, f"{place}[{name!r}]", later, scales) for name, one in ours.items()
+    )
     return next(filter(None, found), None)
 
 
@@ -147,7 +159,12 @@ def _items(value: Any) -> Mapping[Any, Any]:
 
 
 def _tensor_difference(
-    expected: Tensor, actual: Tensor, tolerance: tuple[float, float] | None, place: str, later: list[Tensor] | None
+    expected: Tensor,
+    actual: Tensor,
+    tolerance: tuple[float, float] | None,
+    place: str,
+    later: list[Tensor] | None,
+    scales: Scales,
 ) -> str | None:
     for name in ("dtype", "device", "shape", "layout", "requires_grad"):
         one, other = getattr(expected, name), getattr(actual, name)
@@ -155,7 +172,15 @@ def _tensor_difference(
             return f"{place} has {name} {_short(other)} and not {_short(one)}"
     if expected.layout is torch.strided and expected.stride() != actual.stride():
         return f"{place} has strides {actual.stride()} and not {expected.stride()}"
-    return _numbers_difference(expected.detach(), actual.detach(), tolerance, place, later)
+    if expected.is_quantized or expected.layout is not torch.strided or not expected.numel():
+        return None
+
+    def scale(one: Tensor) -> Tensor:
+        if id(expected) not in scales:
+            scales[id(expected)] = expected, _scale(one, _FILL_IN_HALF if expected.dtype in _HALF else _FILL)
+        return scales[id(expected)][1]
+
+    return _numbers_difference(expected.detach(), actual.detach(), tolerance, place, later, scale)
 
 
 def _short(value: Any) -> str:
@@ -163,17 +188,21 @@ def _short(value: Any) -> str:
 
 
 def _numbers_difference(
-    expected: Tensor, actual: Tensor, tolerance: tuple[float, float] | None, place: str, later: list[Tensor] | None
+    expected: Tensor,
+    actual: Tensor,
+    tolerance: tuple[float, float] | None,
+    place: str,
+    later: list[Tensor] | None,
+    scale_of: Callable[[Tensor], Tensor],
 ) -> str | None:
-    if expected.is_quantized or expected.layout is not torch.strided or not expected.numel():
-        return None
     bits, others = _bits(expected), _bits(actual)
     if expected.data_ptr() == actual.data_ptr() and later is not None:  # one tensor that neither has written
         return None
     if later is None and torch.equal(bits, others):  # as of all that was not written; the rest takes dozens of kernels
         return None
-    if expected.dtype in _OPAQUE or not (expected.is_floating_point() or expected.is_complex()):
-        wrong = bits != others if expected.dtype in _OPAQUE else expected != actual  # True has more than one byte
+    in_bits = expected.dtype in _OPAQUE or tolerance == EVERY_BIT
+    if in_bits or not (expected.is_floating_point() or expected.is_complex()):
+        wrong = bits != others if in_bits else expected != actual  # True has more than one byte
         if later is not None:
             later.append(wrong.any())
             return None
@@ -183,7 +212,7 @@ def _numbers_difference(
         return None
     wide = _wide(expected)
     one, other = expected.to(wide), actual.to(wide)
-    error, scale = (one - other).abs(), _scale(one, _FILL_IN_HALF if expected.dtype in _HALF else _FILL)
+    error, scale = (one - other).abs(), scale_of(one)
     same = (one == other) | (one.isnan() & other.isnan())
     numbers = one.isfinite() & other.isfinite()  # to an infinity everything would be near
     wrong = ~same & ~(numbers & (error <= rtol * one.abs() + atol * scale))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import Module
 
 from ..keys.tree import device_of, span, tensors
-from .compare import Generators, distinct_like
+from .compare import Generators, Scales, distinct_like
 from .measure import free_memory
 from .preserve_state import bytes_to_copy, copy_call, generators, preserve_state
 
@@ -31,13 +31,16 @@ class Outcome:
     aliases: tuple[tuple[int, int, int], ...]
     random: tuple[Any, ...]
     """The states of the generators after it, as `preserve_state.generators` has them."""
+    scales: Scales = field(default_factory=dict)
+    """Of the tensors here that were compared, by identity: see `compare.difference`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
     """A call with what is known of its effects. ``written`` are names of arguments, None where that is unknown.
 
-    With ``grad`` a run is forward and backward; gradients go nowhere but into the outcome.
+    With ``grad`` a run is forward and backward; gradients go nowhere but into the outcome. ``only_reads`` says that
+    plain is known to write nothing, though what is compared with it may.
     """
 
     args: tuple[Any, ...]
@@ -45,6 +48,7 @@ class Trial:
     names: Sequence[str]
     written: Collection[str] | None
     grad: bool
+    only_reads: bool = False
 
     @property
     def device(self) -> torch.device:

@@ -145,7 +145,8 @@ class MissContext:
         # A supplied variant that writes what plain does not is to be found out on copies.
         written = None if any(candidate.supplied for candidate in offer.candidates) else offer.written
         names = tuple(self.core.backend.arguments(self.args, self.kwargs))
-        return Trial(self.args, self.kwargs, names, written, self.grad())
+        only_reads = offer.written is not None and not offer.written
+        return Trial(self.args, self.kwargs, names, written, self.grad(), only_reads)
 
     def why_untimed(self, offer: Offer, trial: Trial) -> str | None:
         """Why nothing may be run to see what it gives and costs, or None."""

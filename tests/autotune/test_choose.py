@@ -5,6 +5,7 @@ import math
 import warnings
 import weakref
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,7 +15,8 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from shapedispatch import Timing, Variant, shapedispatch
-from shapedispatch.autotune.choose import PlainRaised, Rules, best, check_objective, choose
+from shapedispatch.autotune import compare
+from shapedispatch.autotune.choose import PlainRaised, Rules, best, check_objective, checked, choose
 from shapedispatch.autotune.measure import free_memory
 from shapedispatch.autotune.trial import Trial
 from shapedispatch.backend import Candidate
@@ -526,3 +528,31 @@ def test_backward_is_part_of_the_memory() -> None:
     forward(x.detach())
     held = [next(t.bytes for t in g.explain(y).timings) for g, y in ((f, x), (forward, x.detach()))]
     assert held[0] > held[1]
+
+
+@pytest.mark.parametrize("later", [None, {}])
+def test_what_plain_only_reads_is_left_as_it_is_to_the_last_bit(later: Any) -> None:
+    """What a candidate writes into it is wrong, however little that is, and whether it is told now or later."""
+
+    def writes(a: Tensor) -> Tensor:
+        a.mul_(1 + 1e-6)
+        return a + 1
+
+    candidates = [Candidate("plain", lambda a: a + 1), Candidate("1", writes), Candidate("2", lambda a: 1 + a)]
+    for only_reads in (False, True):
+        of = replace(trial(X, written=None), only_reads=only_reads)
+        right, wrong, _ = checked(candidates, of, rules(), later if later is None else (found := {}))
+        refused = [one.variant for one in wrong] if later is None else [n for n, flags in found.items() if any(flags)]
+        assert refused == (["1"] if only_reads else [])
+        assert right[-1].name == "2"
+
+
+def test_plains_numbers_are_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For all that are compared with them: what they are near to takes longest to see."""
+    looks: list[Tensor] = []
+    scale = compare._scale
+    monkeypatch.setattr(compare, "_scale", lambda values, fill: looks.append(values) or scale(values, fill))
+    candidates = [Candidate(str(i), lambda a: a + 1) for i in range(4)]
+    only_reads = replace(trial(X, written=None), only_reads=True)  # and of what that leaves every bit is looked at
+    right, _, _ = checked(candidates, only_reads, rules(), {})
+    assert (len(right), len(looks)) == (4, 1)

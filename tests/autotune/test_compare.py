@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from shapedispatch.autotune.compare import TOLERANCES, _surely_near, difference, inaccuracy
+from shapedispatch.autotune.compare import TOLERANCES, Scales, _surely_near, difference, inaccuracy
 
 Pair = collections.namedtuple("Pair", "a b")
 
@@ -310,3 +310,14 @@ def test_what_is_told_later_is_what_is_told_now(expected: Any, actual: Any) -> N
     later: list[Tensor] = []
     assert difference(expected, actual, later=later) is None
     assert any(map(bool, later)) == (difference(expected, actual) is not None)
+
+
+def test_what_one_tensor_allows_is_no_matter_of_another() -> None:
+    """Though it comes to lie where the one was."""
+    scales: Scales = {}
+    for size in (1e3, 1e-3) * 20:
+        flags: list[Tensor] = []
+        expected = torch.linspace(-size, size, 16)
+        difference(expected, expected + 0.01, later=flags, scales=scales)
+        assert any(map(bool, flags)) == (size < 1)
+        del expected
