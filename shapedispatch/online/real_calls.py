@@ -266,12 +266,14 @@ class StreamSampler:
         clock_ns: Clock = time.perf_counter_ns,
         stream: Callable[[], Any] = torch.cuda.current_stream,
         event: Callable[[], Any] = lambda: torch.cuda.Event(enable_timing=True),
+        pool: list[Any] | None = None,
     ) -> None:
         self.shares: Shares = shares
         self.clock_ns: Clock = clock_ns
         self.stream: Callable[[], Any] = stream
         self.event: Callable[[], Any] = event
-        self._pool: list[Any] = []
+        self.pool: list[Any] = [] if pool is None else pool
+        """Events that are free: those of a device serve all keys, most of which have few samples."""
         self._pending: deque[_Pending] = deque(maxlen=KEPT)
         self._last: tuple[int, float] | None = None
         """When the last call that found the stream dry began, and how long it took the device, in microseconds."""
@@ -316,8 +318,8 @@ class StreamSampler:
 
     def _event(self) -> Any:
         try:
-            return self._pool.pop()
-        except IndexError:  # a backward, in a thread of its own, may have taken the last
+            return self.pool.pop()
+        except IndexError:  # another thread may have taken the last
             return self.event()
 
     def _collect(self) -> None:
@@ -325,7 +327,8 @@ class StreamSampler:
         while self._pending and self._pending[0].end.query():
             one = self._pending.popleft()
             self._is_over(one.figures, one.started_ns, one.start.elapsed_time(one.end) * 1e3, one.dry)
-            self._pool += (one.start, one.end)
+            if len(self.pool) < KEPT:
+                self.pool += (one.start, one.end)
 
     def _is_over(self, figures: Figures, started_ns: int, took_us: float, dry: bool) -> None:
         self._last = (started_ns, took_us) if dry else None
@@ -370,11 +373,14 @@ SOON_US = 30.0
 """How long after its work is done a call returns to a caller that waits."""
 
 _shares: dict[int, Shares] = {}
+_events: dict[int, list[Any]] = {}
+"""By device, those that are free."""
 
 
 def sampler(device: torch.device, regime: str) -> tuple[Sampler, Shares | None]:
     """What makes samples of calls on this device; the shares are those of all calls there."""
     if device.type != "cuda":
         return HostSampler(), None
-    shares = _shares.setdefault(device.index or 0, Shares())
-    return StreamSampler(shares, stream=lambda: torch.cuda.current_stream(device)), shares
+    place = device.index or 0
+    shares, events = _shares.setdefault(place, Shares()), _events.setdefault(place, [])
+    return StreamSampler(shares, stream=lambda: torch.cuda.current_stream(device), pool=events), shares

@@ -224,3 +224,19 @@ def test_a_sample_looks_at_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     assert figures.cost() == figures.cost()
     assert first
     assert looks == []
+
+
+def test_events_are_made_once_for_all_keys() -> None:
+    """To make one takes the driver longer than to record it, and most keys have few samples."""
+    device, pool = Device(), list[Any]()
+    for _ in range(10):
+        takes = StreamSampler(Shares(), device.clock_ns, device.stream, device.event, pool)
+        for _ in range(2):
+            takes.run(Figures("plain", "auto", None, warm=True), device.launches(5, 1), (), {})
+            device.now_us = device.done_us
+        takes._collect()
+    assert device.events == 2
+    on_gpu = [sampler(torch.device("cuda", place), "auto")[0] for place in (0, 0, 1)]
+    first, same, other = [one.pool for one in on_gpu if isinstance(one, StreamSampler)]
+    assert first is same
+    assert first is not other
