@@ -10,6 +10,8 @@ import importlib
 import threading
 from collections.abc import Sequence
 
+from .collector import no_collections
+
 __all__ = ["Imports", "compiler"]
 
 COMPILER = (
@@ -36,8 +38,9 @@ class Imports:
             if self._begun:
                 return
             try:
-                for module in self._modules:
-                    importlib.import_module(module)
+                with no_collections(then_all=True):
+                    for module in self._modules:
+                        importlib.import_module(module)
             except Exception as error:  # noqa: BLE001 - whatever a module does when it is imported
                 self.failed = f"{type(error).__name__}: {error}"
             self._begun = True
