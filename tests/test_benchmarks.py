@@ -8,6 +8,7 @@ import importlib
 import itertools
 import json
 import os
+import random
 import re
 import subprocess
 import sys
@@ -597,3 +598,24 @@ def test_means_are_of_contenders_that_were_at_all_calls(script: Load) -> None:
     found = models.Found({}, {})
     found.times = {"decode 1 × 1": row(eager=4.0, a=1.0, b=2.0), "decode 4 × 1": row(eager=4.0, a=4.0)}
     assert models.means(found) == {"decode": {"a": pytest.approx(0.5)}, "all": {"a": pytest.approx(0.5)}}
+
+
+# Learning in the background, where sizes hardly repeat.
+
+
+def test_the_sizes_of_the_first_program_never_repeat(script: Load) -> None:
+    """A thousand, each once; those of the others do."""
+    costs = script("background_costs")
+    once, zipf, hot = (costs.drawn(kind, 500, 1000, random.Random(0)) for kind in ("once", "zipf", "hot"))
+    assert len(set(once)) == len(once) == 1000
+    assert len(set(zipf)) < len(zipf) == 500
+    assert hot.count(costs.HOT) > 400
+
+
+def test_who_has_built_is_told_with_the_reasons(script: Load, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of ten variants nine were built elsewhere: that is the bar."""
+    costs = script("background_costs")
+    costs.tell({"who": {"one": {"made": 6, "lacking": {}}, "two": {"made": 3, "lacking": {"exact": "a reason"}}}})
+    told = capsys.readouterr().out
+    assert "0.90 (holds 0.9)" in told
+    assert "a reason" in told
