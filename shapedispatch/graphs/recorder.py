@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import gc
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 import torch
 
+from ..background.collector import no_collections
 from ..errors import in_a_line
 
 __all__ = ["Graph", "Recorder", "recorder"]
@@ -112,7 +112,8 @@ class CudaRecorder:
     def _recorded(self, run: Callable[[], Any]) -> tuple[torch.cuda.CUDAGraph, Any]:
         graph, before = torch.cuda.CUDAGraph(), torch.cuda.memory_reserved(self.device)
         self._records.wait_stream(torch.cuda.current_stream(self.device))
-        with torch.cuda.stream(self._records), _no_garbage_collected():
+        # A collection in the middle may free an event or a graph, which CUDA refuses there.
+        with torch.cuda.stream(self._records), no_collections():
             try:
                 # Not `torch.cuda.graph`, which waits, collects and empties the allocator's cache on the way in.
                 graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
@@ -149,18 +150,6 @@ class CudaRecorder:
     def why_not(self) -> str:
         """See `Recorder.why_not`."""
         return self._failed
-
-
-@contextlib.contextmanager
-def _no_garbage_collected() -> Iterator[None]:
-    """What would be freed in the middle of a recording may be an event or a graph, which CUDA refuses there."""
-    was = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was:
-            gc.enable()
 
 
 def _own_stream(device: torch.device) -> torch.cuda.Stream:
