@@ -6,7 +6,6 @@ what stands behind a dispatcher knows `HitPath.bypass` and `HitPath.miss`.
 
 from __future__ import annotations
 
-import random
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -26,6 +25,8 @@ __all__ = ["HitPath", "NowAndThen", "Signer", "all_hold", "past_wrappers", "stan
 
 HITS_PER_CHECK = 64
 """Hits on what is right in every state, on average, for each that looks whether the state is still the one."""
+_FIRST_DRAWN = 0x9E3779B97F4A7C15
+_WORD = 2**64 - 1
 
 Run = Callable[..., Any]
 
@@ -180,20 +181,18 @@ class NowAndThen:
     again: the path in C hands such a call to Python. ``look`` asks them always.
     """
 
-    __slots__ = ("_doubted", "_gaps", "_in_c", "_left", "look")
+    __slots__ = ("_doubted", "_drawn", "_left", "look")
 
     def __init__(self, look: Check) -> None:
         self.look: Check = look
-        self._gaps = random.Random(0)  # not at every n-th: calls that come in turns would be seen one alone
+        self._drawn = _FIRST_DRAWN
         self._left, self._doubted = 0, False
-        self._in_c: Any = None
 
     def fast_check(self, c: Any) -> Check:
         """The same, counted down in the C module, if that is given."""
         if c is None:
             return self
-        in_c: Check = c.Countdown(self._ask, self.look)
-        self._in_c = in_c
+        in_c: Check = c.Countdown(self.look, 2 * HITS_PER_CHECK, _FIRST_DRAWN)
         return in_c
 
     def __call__(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
@@ -201,20 +200,19 @@ class NowAndThen:
         if self._left > 0:
             self._left -= 1
             return True
-        return self._ask(args, kwargs)
-
-    def _ask(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
         holds = self.look(args, kwargs)
         if holds or self._doubted:
-            self._wait(self._gaps.randint(0, 2 * HITS_PER_CHECK))
+            self._left = self._draw()
         self._doubted = not holds and not self._doubted
         return holds
 
-    def _wait(self, hits: int) -> None:
-        if self._in_c is None:
-            self._left = hits
-        else:
-            self._in_c.left = hits
+    def _draw(self) -> int:
+        """How many hits go without: not always as many, for calls that come in turns would be seen one alone."""
+        drawn = self._drawn  # Marsaglia's xorshift, as C has it
+        drawn ^= drawn << 13 & _WORD
+        drawn ^= drawn >> 7
+        self._drawn = drawn ^ (drawn << 17 & _WORD)
+        return self._drawn % (2 * HITS_PER_CHECK + 1)
 
 
 def past_wrappers(whole: Run, first: Run, found: Sequence[Run | None]) -> Run:

@@ -289,43 +289,66 @@ static PyTypeObject GlobalGuardsType = {
 typedef struct {
     PyObject_HEAD
     vectorcallfunc vectorcall;
-    PyObject *ask;                      /* ask(args, kwargs): the guards; it says how many hits go without */
-    PyObject *look;                     /* the guards themselves, for who asks them always */
-    Py_ssize_t left;
+    PyObject *look;                     /* look(args, kwargs): the guards, for who asks them always */
+    Py_ssize_t left, most;              /* how many hits go without them; how many they are at most */
+    uint64_t drawn;                     /* the last of the numbers that look random */
+    char doubted;                       /* whether they did not hold when they were asked last */
 } Countdown;
+
+/* From 0 to `most`, each as often as another: Marsaglia's xorshift, as hit/call.py has it. */
+static Py_ssize_t draw(Countdown *counted)
+{
+    counted->drawn ^= counted->drawn << 13;
+    counted->drawn ^= counted->drawn >> 7;
+    counted->drawn ^= counted->drawn << 17;
+    return (Py_ssize_t)(counted->drawn % (uint64_t)(counted->most + 1));
+}
 
 static PyObject *countdown_vectorcall(PyObject *self, PyObject *const *call, size_t flags, PyObject *names)
 {
     Countdown *counted = (Countdown *)self;
-    if (counted->ask == NULL)           /* the collector has cleared it */
+    if (counted->look == NULL)          /* the collector has cleared it */
         Py_RETURN_FALSE;
-    if (counted->left <= 0 || PyVectorcall_NARGS(flags) != 2 || names != NULL)
-        return PyObject_Vectorcall(counted->ask, call, flags, names);
-    counted->left--;
-    Py_RETURN_TRUE;
+    if (counted->left > 0) {
+        counted->left--;
+        Py_RETURN_TRUE;
+    }
+    int hold = is_true(PyObject_Vectorcall(counted->look, call, flags, names));
+    if (hold < 0)
+        return NULL;
+    if (hold || counted->doubted)
+        counted->left = draw(counted);
+    counted->doubted = !hold && !counted->doubted;
+    return PyBool_FromLong(hold);
 }
 
 static int countdown_traverse(PyObject *self, visitproc visit, void *arg)
 {
-    return visit_references(REFERENCES((Countdown *)self, ask, look), visit, arg);
+    Py_VISIT(((Countdown *)self)->look);
+    return 0;
 }
 
 static int countdown_clear(PyObject *self)
 {
-    clear_references(REFERENCES((Countdown *)self, ask, look));
+    Py_CLEAR(((Countdown *)self)->look);
     return 0;
 }
 
 static PyObject *countdown_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSED(kwargs))
 {
-    PyObject *ask, *look;
-    if (!PyArg_ParseTuple(args, "OO", &ask, &look))
+    PyObject *look;
+    Py_ssize_t most;
+    unsigned long long drawn;
+    if (!PyArg_ParseTuple(args, "OnK", &look, &most, &drawn))
         return NULL;
+    if (most < 0 || drawn == 0)
+        return PyErr_Format(PyExc_ValueError, "no numbers from 0 to %zd are drawn of %llu", most, drawn);
     Countdown *counted = (Countdown *)type->tp_alloc(type, 0);
     if (counted != NULL) {
         counted->vectorcall = countdown_vectorcall;
-        counted->ask = Py_NewRef(ask);
         counted->look = Py_NewRef(look);
+        counted->most = most;
+        counted->drawn = drawn;
     }
     return (PyObject *)counted;
 }
@@ -339,7 +362,9 @@ static PyMemberDef countdown_members[] = {
 static PyTypeObject CountdownType = {
     PyVarObject_HEAD_INIT(NULL, 0)
     .tp_name = "shapedispatch.hit._native.Countdown",
-    .tp_doc = "Countdown(ask, look)\n--\n\nCalled as check(args, kwargs): True so many times as `left` says, then ask's.",
+    .tp_doc = "Countdown(look, most, drawn)\n--\n\n"
+              "Called as check(args, kwargs): True so many times as `left` says, then what look says, and `left` is drawn\n"
+              "anew, from 0 to most. What does not hold is asked once more before.",
     .tp_basicsize = sizeof(Countdown),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL,
     .tp_new = countdown_new,
