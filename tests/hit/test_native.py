@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import dataclasses
 import gc
 import itertools
 import os
@@ -243,6 +244,22 @@ STATES: dict[str, Callable[[], contextlib.AbstractContextManager[Any]]] = {
     "warns of the undeterministic": lambda: within({"deterministic": "warn"}),
     "two threads": lambda: within({"threads": 2}),
 }
+
+
+def test_a_receiver_whose_fields_may_be_tensors_is_never_signed() -> None:
+    """Each time it is asked; and one that becomes such is not signed any more."""
+
+    @dataclasses.dataclass
+    class Holds:
+        x: Any = 1
+
+    class Bare:
+        """No dataclass, at first."""
+
+    assert [pack(Holds(), receiver=True) for _ in range(3)] == [None] * 3
+    assert all(pack(Bare(), receiver=True) is not None for _ in range(3))
+    Bare.__dataclass_fields__ = {}  # type: ignore[attr-defined]
+    assert pack(Bare(), receiver=True) is None
 
 
 @pytest.mark.parametrize("name", STATES)

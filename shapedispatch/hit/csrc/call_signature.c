@@ -317,10 +317,23 @@ static int may_hold_tensors(PyTypeObject *type)
         || class_attribute(type, torch.dataclass_fields) != NULL;
 }
 
+/* The same, asked once of each state of a class: no other class ever has the version of one. */
+static int holds_no_tensors(PyTypeObject *type)
+{
+    static unsigned found[16];
+    unsigned *seen = &found[((uintptr_t)type >> 4) % 16];
+    if (has_version(type, *seen))
+        return 1;
+    unsigned version = class_version(type, torch.dataclass_fields);
+    int none = !may_hold_tensors(type);
+    *seen = none ? version : 0;
+    return none;
+}
+
 /* What counts by its type: a module, or a method's `self`. */
 static int sign_kind(CallSignature *sig, PyTypeObject *type)
 {
-    return !may_hold_tensors(type) && sign_identical(sig, KIND, (PyObject *)type);
+    return holds_no_tensors(type) && sign_identical(sig, KIND, (PyObject *)type);
 }
 
 /* Types that are met less often than tensors and numbers. */

@@ -6,6 +6,7 @@
  * PyMemberDescrObject, for where a field in __slots__ lies; `field_at` refuses what is none.
  * PyGetSetDescrObject, for the C function behind an attribute; `take_attribute` refuses what has none.
  * _PyObject_GetDictPtr, to see that an instance has another dict now: the public function makes references.
+ * PyWeakReference.wr_object, to see what a weak reference leads to: the public function of 3.13 takes a lock.
  * PyDictObject.ma_version_tag, up to 3.11, to see that a dict has changed; native.py finds out whether it shows all.
  *
  * A Python that has lost one of them cannot compile this module, which is optional: calls then take the Python path.
@@ -61,18 +62,11 @@ static Py_ssize_t field_at(PyTypeObject *type, const char *name)
     return at;
 }
 
-/* What a weak reference leads to, as a new reference; NULL where that is gone. */
+/* What a weak reference leads to, as a new reference; NULL where that is gone, or going. */
 static PyObject *referent(PyObject *reference)
 {
-#if PY_VERSION_HEX >= 0x030D0000
-    PyObject *found;
-    if (PyWeakref_GetRef(reference, &found) < 0)
-        PyErr_Clear();                  /* it is a weak reference */
-    return found;
-#else
-    PyObject *found = PyWeakref_GET_OBJECT(reference);
-    return found == Py_None ? NULL : Py_NewRef(found);
-#endif
+    PyObject *found = ((PyWeakReference *)reference)->wr_object;
+    return found == Py_None || Py_REFCNT(found) <= 0 ? NULL : Py_NewRef(found);
 }
 
 /* Whether a weak reference leads nowhere. */
