@@ -39,6 +39,8 @@ NOT_JUDGED = (
     "The numbers of a graph that calls it are judged with other values too, at which it may raise: then they are not."
 )
 UNHIDDEN = "Code that asks it while a build is made is told that it is being compiled."
+BENEATH = "A graph runs through the wrappers of autograd's operators, which pass on what they are given."
+ASKED_WHOLE = "A build asks Dynamo's guard on all of torch's state at each hit, which is slower."
 ASKED_OF_A_GUARD = "A guard on a tensor is asked for the state of the dispatcher, which is slower."
 NO_C = "The C module does not compile: hits are answered in Python."
 
@@ -121,6 +123,15 @@ OWNERS = {
     "_ZN3c1013InferenceMode10is_enabledEv": "torch.libc10.c10::InferenceMode::is_enabled",
     "_ZN3c1031get_default_dtype_as_scalartypeEv": "torch.libc10.c10::get_default_dtype_as_scalartype",
     "_ZN3c104impl20TorchDispatchModeTLS9stack_lenEv": "torch.libc10.c10::impl::TorchDispatchModeTLS::stack_len",
+    "_ZN2at4impl22PythonTorchFunctionTLS18get_disabled_stateEv": (
+        "torch.libtorch_cpu.at::impl::PythonTorchFunctionTLS::get_disabled_state"
+    ),
+    "_ZN3c104impl23ExcludeDispatchKeyGuardC1ENS_14DispatchKeySetE": (
+        "torch.libc10.c10::impl::ExcludeDispatchKeyGuard::ExcludeDispatchKeyGuard"
+    ),
+    "_ZN3c104impl23ExcludeDispatchKeyGuardD1Ev": (
+        "torch.libc10.c10::impl::ExcludeDispatchKeyGuard::~ExcludeDispatchKeyGuard"
+    ),
     "_ZN3c104impl26raw_local_dispatch_key_setE": "torch.libc10.c10::impl::raw_local_dispatch_key_set",
     "_ZN3c104impl31tls_is_dispatch_keyset_excludedENS_14DispatchKeySetE": (
         "torch.libc10.c10::impl::tls_is_dispatch_keyset_excluded"
@@ -161,6 +172,12 @@ C_NAMES = {
 
 WITHOUT = {
     **dict.fromkeys(SYMBOLS, "C asks Python's function for the same, which is slower."),
+    "torch.libc10.c10::impl::ExcludeDispatchKeyGuard::ExcludeDispatchKeyGuard": BENEATH,
+    "torch.libc10.c10::impl::ExcludeDispatchKeyGuard::~ExcludeDispatchKeyGuard": BENEATH,
+    "torch.libtorch_cpu.at::impl::PythonTorchFunctionTLS::get_disabled_state": ASKED_WHOLE,
+    "torch._C._is_torch_function_enabled": ASKED_WHOLE,
+    "torch._C._is_torch_function_all_disabled": ASKED_WHOLE,
+    "torch._C._AutoDispatchBelowAutograd": BENEATH,
     "torch.libc10.c10::impl::raw_local_dispatch_key_set": ASKED_OF_A_GUARD,
     "torch._C._dispatch_tls_local_include_set": ASKED_OF_A_GUARD,
     "torch._C._dispatch_tls_local_exclude_set": ASKED_OF_A_GUARD,

@@ -42,6 +42,7 @@ class Mutation:
 RECORD, TENSOR, ALL = "hit/csrc/instance_record.c", "hit/csrc/tensor_view.c", "hit/csrc/code_guard.c"
 FILTER = "functions/guards/instance_guards.py"
 NAMES = "hit/csrc/skipped_guards.c"
+GRAPH, WRAPPERS = "hit/csrc/graph_call.c", "tests/functions/test_skip_wrappers.py"
 QUESTIONS, CACHE = "hit/csrc/torch_questions.c", "hit/csrc/signature_cache.c"
 MUTATIONS = (
     # What dicts hold: attributes, parameters, buffers, submodules, hooks.
@@ -120,8 +121,29 @@ MUTATIONS = (
     Mutation(QUESTIONS, "return ends[0] != ends[1];", "return ends == NULL;", (SYMBOLS,)),
     Mutation(QUESTIONS, "return deque[2] != deque[6];", "return deque == NULL;", (SYMBOLS,)),
     Mutation(QUESTIONS, "    return *variable;\n", "    return variable == NULL;\n", (SYMBOLS,)),
-    Mutation(QUESTIONS, "&& added == state->added ", "", (GUARDS,)),
-    Mutation(QUESTIONS, "&& left_out == state->left_out", "", (GUARDS,)),
+    Mutation(QUESTIONS, "symbol->read(symbol) != state->words[i]", "state->count < 0", (GUARDS,)),
+    Mutation(QUESTIONS, "state->count = count;", "state->count = 1;", (GUARDS,)),
+    Mutation(
+        QUESTIONS,
+        "if (symbol == NULL || symbol->read(symbol) !=",
+        "if (symbol != NULL && symbol->read(symbol) !=",
+        (GUARDS,),
+    ),
+    Mutation(FILTER, "or torch._C._len_torch_function_stack() != 0:", ":"),
+    # The state around a call, asked of torch's libraries.
+    Mutation("hit/symbols.py", "if _agree(name, read, given[name])]", "]", (SYMBOLS,)),
+    Mutation("hit/symbols.py", "return found == (", "return True or (", (SYMBOLS,)),
+    Mutation("hit/symbols.py", "and found < _MOST_NUMBERS", "", (SYMBOLS,)),
+    Mutation("hit/symbols.py", "            if keys.any_autocast():\n", "            if True:\n", (SYMBOLS,)),
+    Mutation("hit/native.py", '[] if private.newer("torch") else ', "", (SYMBOLS,)),
+    Mutation(QUESTIONS, "return ends[0] != ends[1];", "return ends == NULL;", (SYMBOLS,)),
+    Mutation(QUESTIONS, "return deque[2] != deque[6];", "return deque == NULL;", (SYMBOLS,)),
+    Mutation(QUESTIONS, "    return *variable;\n", "    return variable == NULL;\n", (SYMBOLS,)),
+    Mutation(FILTER, "or torch.cuda.is_available():", ":", (GUARDS,)),
+    Mutation(FILTER, "not noted.keys() <= _HELD | _OF_FUNCTIONS | _OF_GPUS or ", "", (GUARDS,)),
+    Mutation("hit/native.py", " and not symbols.are_left_out(keys, module)", " and False", (SYMBOLS,)),
+    Mutation("hit/csrc/call_signature.c", "has_version(type, *seen)", "*seen != 0", (SIGNS,)),
+    Mutation("hit/csrc/call_signature.c", "*seen = none ? version : 0;", "*seen = version;", (SIGNS,)),
     Mutation("hit/csrc/cpython_api.c", "&& dict_unchanged(names, seen->mark, seen->count))", ")", (SIGNS,)),
     Mutation(CACHE, "vacate(cache, place);\n    cache->latest = NULL;\n", "vacate(cache, place);\n", (SIGNS,)),
     Mutation(CACHE, "cache->held = 0;\n    cache->latest = NULL;\n", "cache->held = 0;\n", (SIGNS,)),
@@ -136,7 +158,16 @@ MUTATIONS = (
     # Plain, which looks at the state now and then.
     Mutation("hit/call.py", "holds = self.look(args, kwargs)", "holds = True", (CALL,)),
     Mutation(NAMES, "    counted->left--;\n", "", (CALL,)),
-    Mutation(NAMES, "if (counted->left <= 0 || ", "if (", (CALL,)),
+    Mutation(NAMES, "counted->left > 0", "1", (CALL,)),
+    Mutation(NAMES, "if (hold || counted->doubted)", "if (hold)", (CALL,)),
+    Mutation(NAMES, "counted->doubted = !hold && !counted->doubted;", "", (CALL,)),
+    # A graph past its wrappers.
+    Mutation(GRAPH, "PyList_GET_SIZE(graph->found) == 1 && ", "", (WRAPPERS,)),
+    Mutation(GRAPH, " && PyList_GET_ITEM(graph->found, 0) != Py_None", "", (WRAPPERS,)),
+    Mutation(GRAPH, "torch.profiler_enabled, 1, &profiling", "torch.profiler_enabled, 2, &profiling", (WRAPPERS,)),
+    Mutation(GRAPH, " && grad == 0;", ";", (WRAPPERS,)),
+    Mutation(GRAPH, "graph->written ? beneath.keys : 0", "beneath.keys", (WRAPPERS,)),
+    Mutation(GRAPH, "        beneath.leave(guard);\n", "        (void)guard;\n", (WRAPPERS,)),
 )
 
 

@@ -25,7 +25,7 @@ from torch.nn import Module, Parameter
 from .. import private
 from ..keys import key as keys
 from ..settings.resolve import settings
-from . import symbols
+from . import profiling, symbols
 from .fast_path import FastPath
 from .watchers import watchers_are_reliable
 
@@ -172,8 +172,16 @@ def bind(module: Any) -> str | None:
     module.calibrate(samples)
     module.compare_memory(_unlike())
     module.use_symbols([] if private.newer("torch") else symbols.agreeing(module.read_symbol))
+    leave_out_autograd(module)
     use_watchers(module)
     return None
+
+
+def leave_out_autograd(module: Any) -> None:
+    """Let graphs that Inductor has written run beneath autograd, where it is found that C does so as torch does."""
+    keys = 0 if private.newer("torch") else symbols.keys_of_autograd()
+    if module.leave_out(keys) and not symbols.are_left_out(keys, module):
+        module.leave_out(0)
 
 
 def use_watchers(module: Any) -> None:
@@ -244,6 +252,7 @@ def _state() -> dict[str, Any]:
         ),
         "compiler_names": vars(torch.compiler),
         "forward_names": vars(forward_ad),
+        "profiler_names": vars(profiling.state),
         # Questions whose answers stand in the key.
         "keyed": (
             (keys._grad_mode,),
@@ -269,6 +278,8 @@ def _thread() -> dict[str, Any]:
     return {
         "keys_added": symbols.QUESTIONS["keys added"],
         "keys_left_out": symbols.QUESTIONS["keys left out"],
+        "function_state": symbols.QUESTIONS["function state"],
+        "grad_mode": symbols.QUESTIONS["grad mode"],
     }
 
 

@@ -16,10 +16,13 @@ import torch
 from ..keys import key as keys
 from ..private import find
 
-__all__ = ["QUESTIONS", "Read", "agreeing"]
+__all__ = ["QUESTIONS", "Read", "agreeing", "are_left_out", "keys_of_autograd"]
 
 _included = find("torch._C._dispatch_tls_local_include_set")
 _excluded = find("torch._C._dispatch_tls_local_exclude_set")
+_function_enabled = find("torch._C._is_torch_function_enabled")
+_function_disabled = find("torch._C._is_torch_function_all_disabled")
+_below_autograd = find("torch._C._AutoDispatchBelowAutograd", None)
 
 
 def _keys_added() -> int | None:
@@ -30,6 +33,11 @@ def _keys_added() -> int | None:
 def _keys_left_out() -> int | None:
     """Which of them it leaves out."""
     return None if (keys := _excluded()) is None else int(keys.raw_repr())
+
+
+def _function_state() -> int:
+    """Whether `__torch_function__` is called: 0 always, 1 of modes alone, 2 never."""
+    return 0 if _function_enabled() else 2 if _function_disabled() else 1
 
 
 Question: TypeAlias = tuple[Any, ...]
@@ -53,6 +61,7 @@ QUESTIONS: Mapping[str, Question] = MappingProxyType(
         "precision of mkldnn": (keys._precision, "mkldnn", "matmul"),
         "saved-tensor hooks": (keys.saved_tensor_hooks, True),
         "anomaly": (keys._anomaly,),
+        "function state": (_function_state,),
         "keys added": (_keys_added,),
         "keys left out": (_keys_left_out,),
     }
@@ -88,6 +97,12 @@ def _saving() -> Iterator[None]:
         yield
 
 
+_FUNCTIONS_UNSEEN = tuple(
+    guard
+    for name in ("DisableTorchFunctionSubclass", "DisableTorchFunction")
+    if (guard := find(f"torch._C.{name}", None)) is not None
+)
+
 _STATES: tuple[Callable[[], contextlib.AbstractContextManager[Any]], ...] = (
     contextlib.nullcontext,
     torch.no_grad,
@@ -95,6 +110,7 @@ _STATES: tuple[Callable[[], contextlib.AbstractContextManager[Any]], ...] = (
     torch.inference_mode,
     lambda: torch.device("cpu"),
     _saving,
+    *_FUNCTIONS_UNSEEN,
     *(lambda device=device: _casting(device) for device in _DEVICES),  # type: ignore[misc]  # mypy guesses its type
 )
 """States of this thread alone. What other threads would see is only compared as it is."""
@@ -135,3 +151,24 @@ def _keys_of_autocast(read: Read) -> int:
             if keys.any_autocast():
                 found |= sum(1 << bit for bit in range(64) if read("autocast", 1 << bit) != before[bit])
     return found
+
+
+def keys_of_autograd() -> int:
+    """The dispatch keys that torch leaves out beneath autograd's kernels, a bit each; 0 where it does not tell."""
+    before = _keys_left_out()
+    if before is None or _below_autograd is None:
+        return 0
+    with _below_autograd():
+        return (_keys_left_out() or 0) & ~before
+
+
+def are_left_out(keys: int, module: Any) -> bool:
+    """Whether the C module's graphs leave out these and no others, as long as their code runs, and only then."""
+
+    def asked(_: list[Any]) -> int | None:
+        return _keys_left_out()
+
+    before = _keys_left_out()
+    with torch.no_grad():
+        inside = [module.GraphCall(asked, [asked], written)() for written in (True, False)]
+    return before is not None and [*inside, _keys_left_out()] == [before | keys, before, before]

@@ -2,11 +2,12 @@ from __future__ import annotations
 
 import builtins
 import copy
+import json
 import sys
 import threading
 import types
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -16,7 +17,12 @@ from torch.nn.utils import parametrize
 
 from shapedispatch.functions.compile.build import Trace
 from shapedispatch.functions.compile.tracer import trace
-from shapedispatch.functions.guards.instance_guards import dispatcher_state, global_guards, instance_guards
+from shapedispatch.functions.guards.instance_guards import (
+    _what_no_key_holds,
+    dispatcher_state,
+    global_guards,
+    instance_guards,
+)
 from shapedispatch.hit import native
 from tests.helpers import as_written, assert_same
 from tests.paths import NO_COMPILER, c_module
@@ -453,9 +459,16 @@ def test_globals_are_compared_where_no_argument_is_read() -> None:
     assert check.others.asked == 2
 
 
-def test_torch_s_state_is_asked_at_each_call(made_of_globals: tuple[Global, Trace]) -> None:
-    """What Dynamo guards of it, and the key does not hold."""
-    module, build = made_of_globals
+@pytest.fixture
+def gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is traced in the test asks all of torch's state, as where there are some."""
+    monkeypatch.setattr("shapedispatch.functions.guards.instance_guards._what_no_key_holds", lambda noted: None)
+
+
+def test_torch_s_state_is_asked_at_each_call(gpus: None) -> None:
+    """What Dynamo guards of it, and the key does not hold, where there are GPUs."""
+    module = Global()
+    build = traced(module)
     check = build.check()
     assert [check((module, X), {}) for _ in range(2)] == [True] * 2
     for setting in ("allow_bf16_reduced_precision_reduction", "allow_fp16_reduced_precision_reduction"):
@@ -470,9 +483,29 @@ def test_torch_s_state_is_asked_at_each_call(made_of_globals: tuple[Global, Trac
     assert check.others.asked == 1
 
 
-def test_grad_mode_is_asked_at_each_call(made: tuple[Model, Trace]) -> None:
-    """As all of the state that Dynamo guards."""
-    model, build = made
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there are GPUs")
+def test_what_only_gpus_compute_otherwise_is_not_asked_where_there_are_none() -> None:
+    """But whether functions are seen is, of this thread."""
+    module = Global()
+    build = traced(module)
+    check = build.check()
+    assert check((module, X), {})
+    before = torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction
+    try:
+        torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = not before
+        assert check((module, X), {})
+    finally:
+        torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = before
+    for unseen in (torch._C.DisableTorchFunctionSubclass, torch._C.DisableTorchFunction):
+        with unseen():
+            assert not check((module, X), {})
+    assert check((module, X), {})
+
+
+def test_grad_mode_is_asked_at_each_call(gpus: None) -> None:
+    """As all of the state that Dynamo guards, where there are GPUs; the key holds it, too."""
+    model = Model().eval()
+    build = traced(model)
     check = build.check()
     assert [check((model, X), {}) for _ in range(2)] == [True] * 2
     with torch.no_grad():
@@ -667,6 +700,20 @@ def test_a_state_is_asked_faster_only_where_it_is_the_one_of_the_guards() -> Non
         assert not fast(known)
     with torch.device("cpu"):
         assert not fast(known)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there are GPUs")
+def test_a_state_with_a_part_that_is_not_known_is_asked_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a later release may have it; and so is any where C is not in use."""
+    monkeypatch.setattr(native, "in_use", c_module())
+    noted = json.loads(cast("Any", GlobalStateGuard()).__getstate__())
+    assert _what_no_key_holds(noted) is not None
+    assert _what_no_key_holds(noted | {"another": 1}) is None
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.cuda, "is_available", lambda: True)
+        assert _what_no_key_holds(noted) is None
+    monkeypatch.setattr(native, "in_use", None)
+    assert _what_no_key_holds(noted) is None
 
 
 def fast(state: Any) -> bool:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,11 +11,22 @@ from torch import Tensor
 
 from shapedispatch.functions.compile import graph, inductor
 from shapedispatch.functions.compile.inductor import skip_wrappers
-from shapedispatch.hit import profiling
+from shapedispatch.hit import native, profiling
 from tests.helpers import assert_same, built, pinned
+from tests.paths import NO_COMPILER, c_module, taking
 
 X = torch.linspace(-1, 1, 32).reshape(4, 8)
 RUNS = 4
+
+
+@pytest.fixture(autouse=True, params=[False, True], ids=["python", "c"])
+def in_c(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[bool]:
+    """Whether graphs of the test are called in C, which is in grad mode's absence; in Python, it is on."""
+    if request.param and NO_COMPILER is not None:
+        pytest.skip(NO_COMPILER)
+    monkeypatch.setattr(native, "in_use", c_module() if request.param else None)
+    with taking("c" if request.param else "python"), torch.set_grad_enabled(not request.param):
+        yield request.param
 
 
 class Layers:
@@ -83,6 +95,49 @@ def test_a_first_run_that_raises_shows_nothing() -> None:
     assert (layers.wrapped, layers.bare) == (2, 3)
 
 
+def left_out() -> int:
+    """The dispatch keys that this thread leaves out."""
+    return int(torch._C._dispatch_tls_local_exclude_set().raw_repr())
+
+
+@pytest.mark.parametrize("written", [True, False])
+def test_autograd_is_left_out_where_inductor_has_written_all(in_c: bool, written: bool) -> None:
+    """In C, as beneath one of autograd's kernels, also where the code raises; and nowhere else."""
+    layers = Layers()
+    seen: list[int] = []
+    code = layers.code
+    layers.graph.current_callable = lambda given: seen.append(left_out()) or code(given)
+    run = skip_wrappers(layers.whole, layers.graph, written)
+    before = left_out()
+    with torch._C._AutoDispatchBelowAutograd():
+        beneath = left_out()
+    with torch.no_grad():
+        run(X), run(X)
+        layers.change = "raises"
+        with pytest.raises(RuntimeError, match="of the code"):
+            run(X)
+    assert seen == [before, *[beneath if written and in_c else before] * 2]
+    assert beneath != before == left_out()
+
+
+def test_what_leaves_autograd_out_computes_what_plain_does() -> None:
+    """And a step in grad mode is not touched."""
+    f = pinned(built(multiplies, exact=True, hints=()), "exact")
+    weight = torch.nn.Parameter(X.T.clone())
+    for _ in range(3):
+        with torch.no_grad():
+            answer, expected = f(X, weight), multiplies(X, weight)
+            assert_same(answer, expected)
+    with torch.enable_grad():
+        f(X, weight).sum().backward()
+    assert weight.grad is not None
+
+
+def multiplies(x: Tensor, weight: Tensor) -> Tensor:
+    """A product into memory of the code's own."""
+    return torch.relu(x @ weight) + 1
+
+
 @pytest.mark.parametrize("mode", [True, False])
 def test_grad_mode_is_off_inside_and_as_before_afterwards(mode: bool) -> None:
     """As AOTAutograd's wrapper has it, also where the code raises."""
@@ -110,10 +165,12 @@ def test_an_interrupt_leaves_grad_mode_as_it_was(monkeypatch: pytest.MonkeyPatch
         if not mode:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(torch._C, "_set_grad_enabled", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        run(X)
-    assert torch.is_grad_enabled()
+    with torch.enable_grad():
+        monkeypatch.setattr(torch._C, "_set_grad_enabled", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            run(X)
+        assert torch.is_grad_enabled()
+        monkeypatch.undo()
 
 
 def test_a_profiler_sees_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -239,7 +296,8 @@ def test_only_what_computes_alone_is_shortened(fn: Any, passed: bool) -> None:
 
 def test_a_graph_with_a_backward_is_not_shortened() -> None:
     """Its forward is called by autograd."""
-    assert not is_shortened(pinned(built(computes, exact=True, hints=()), "exact"), X.clone().requires_grad_())
+    with torch.enable_grad():
+        assert not is_shortened(pinned(built(computes, exact=True, hints=()), "exact"), X.clone().requires_grad_())
 
 
 def test_under_autocast_nothing_is_shortened() -> None:
@@ -282,4 +340,5 @@ def is_shortened(f: Any, x: Tensor = X) -> bool:
     f(x)
     [build] = f.core.table.builds()
     [name] = [name for name in build.run.__code__.co_names if name.startswith("__compiled_fn")]
-    return "past_wrappers" in build.run.__globals__[name].__qualname__
+    graph = build.run.__globals__[name]
+    return type(graph).__name__ == "GraphCall" or "past_wrappers" in graph.__qualname__

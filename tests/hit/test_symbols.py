@@ -11,7 +11,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from shapedispatch import private
-from shapedispatch.hit import native
+from shapedispatch.hit import native, symbols
 from shapedispatch.hit.symbols import QUESTIONS, agreeing
 from tests.paths import NO_COMPILER, c_module
 
@@ -72,7 +72,8 @@ STATES: dict[str, Callable[[], contextlib.AbstractContextManager[Any]]] = {
 }
 
 SEEN_IN_ONE_THREAD = (
-    "function modes", "grad mode", "inference mode", "autocast", "saved-tensor hooks", "keys added", "keys left out",
+    "function modes", "function state", "grad mode", "inference mode", "autocast", "saved-tensor hooks", "keys added",
+    "keys left out",
 )  # fmt: skip
 
 
@@ -107,6 +108,43 @@ def test_a_change_is_seen_and_signed_as_without_symbols(name: str) -> None:
 def sign() -> Any:
     """A call without arguments, in the state around it."""
     return c_module().sign_call((), {}, False, False)
+
+
+def test_whether_functions_are_seen_is_no_call_s_business() -> None:
+    """A call is signed as ever: plain tensors have none, and modes are asked by themselves."""
+    module, signed = c_module(), sign()
+    found = [module.read_symbol("function state", 0)]
+    for unseen in (torch._C.DisableTorchFunctionSubclass, torch._C.DisableTorchFunction):
+        with unseen():
+            found.append(module.read_symbol("function state", 0))
+            assert sign() == signed
+    assert found == [0, 1, 2]
+
+
+def left_out_by(module: Any) -> int:
+    """Which dispatch keys a graph leaves out that Inductor has written."""
+    asked = symbols.QUESTIONS["keys left out"][0]
+    with torch.no_grad():
+        inside: int = module.GraphCall(asked, [lambda _: asked()], True)()
+    return inside & ~asked()
+
+
+def test_autograd_is_left_out_only_where_that_is_found_to_be_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As torch does it; not on a release that is not known, nor where it is found otherwise."""
+    module, keys = c_module(), symbols.keys_of_autograd()
+    assert left_out_by(module) == keys != 0
+    module.leave_out(keys << 1)
+    assert not symbols.are_left_out(keys, module)
+    for place, name in ((symbols, "are_left_out"), (symbols, "_keys_left_out")):
+        with monkeypatch.context() as patch:
+            patch.setattr(place, name, lambda *_: None)
+            assert native.bind(module) is None
+            patch.undo()
+            assert left_out_by(module) == 0
+    with monkeypatch.context() as patch:
+        patch.setattr(private, "newer", lambda library: True)
+        assert native.bind(module) is None
+    assert left_out_by(module) == 0
 
 
 def test_a_trace_is_seen() -> None:

@@ -101,7 +101,7 @@ class Artifact:
 
     def digest(self) -> str:
         """Of all that runs, and of how: equal for what computes the same."""
-        found = hashlib.sha256(repr((self.code.shared, self.code.bare, self.conditions)).encode())
+        found = hashlib.sha256(repr((self.code.shared, self.code.bare, self.code.written, self.conditions)).encode())
         for part in (self.entry, *(part for place, content in self.libraries for part in (place.encode(), content))):
             found.update(len(part).to_bytes(8) + part)
         return found.hexdigest()
@@ -223,4 +223,4 @@ def loaded(artifact: Artifact, code: Code) -> Run:
     def run(*inputs: Any) -> Any:
         return whole(list(inputs))
 
-    return skip_wrappers(run, graph) if code.bare else run
+    return skip_wrappers(run, graph, code.written) if code.bare else run

@@ -49,6 +49,8 @@ class Code:
     """Which outputs share memory, and which hide that they are views, as `count_together` takes them."""
     bare: bool = False
     """Whether AOTAutograd has nothing to do around a run, as far as can be told before one."""
+    written: bool = False
+    """Whether Inductor has written all of its graph: it calls no operators, but products into memory of its own."""
     libraries: list[Path] = field(default_factory=list)
     """The files of its kernels for a CPU, as Inductor has put them into its cache."""
     unrecordable: str = ""
@@ -80,7 +82,7 @@ class Code:
             _forget(self.modules)
 
 
-_OF_THE_CODE = ("sources", "only_views", "numbers", "notes", "shared", "bare", "unrecordable")
+_OF_THE_CODE = ("sources", "only_views", "numbers", "notes", "shared", "bare", "written", "unrecordable")
 
 
 def _described(*values: Any) -> Code:

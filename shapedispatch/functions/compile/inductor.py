@@ -18,6 +18,7 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # of torch about torch, and no business of the call that comes first
     from torch._inductor.compile_fx import compile_fx, compile_fx_inner
 
+from ...hit import native
 from ...hit.call import past_wrappers
 from ...keys.key import any_autocast
 from .code import Code, generated_modules_kept
@@ -143,7 +144,8 @@ def _compiled(
     # Autocast is ambient, as the key has it: with any, AOTAutograd turns it off around the graph.
     code.bare = len(inference) == len(code.sources) == 1 and only_computes() and not any_autocast()
     code.record = getattr(run, "serialize", None)
-    return skip_wrappers(run, inference[0]) if code.bare else run
+    code.written = trusted
+    return skip_wrappers(run, inference[0], trusted) if code.bare else run
 
 
 def _one_graph(gm: torch.fx.GraphModule, examples: Sequence[Any], code: Code, kwargs: Mapping[str, Any]) -> Any:
@@ -262,7 +264,7 @@ def _is_view(target: Any) -> bool:
 _watching = threading.Lock()
 
 
-def skip_wrappers(whole: Run, graph: Any) -> Run:
+def skip_wrappers(whole: Run, graph: Any, written: bool = False) -> Run:
     """``whole``, from its second run on without what stands around ``graph``, if its first shows that to be nothing.
 
     AOTAutograd's wrapper writes back what a graph changes of its inputs, makes views anew and keeps autograd out of it;
@@ -270,10 +272,14 @@ def skip_wrappers(whole: Run, graph: Any) -> Run:
     the host's time for a small call. That they do so is seen and not presumed: the first run goes through them and is
     watched.
 
-    ``graph`` is Inductor's, and holds what it runs as ``current_callable``.
+    ``graph`` is Inductor's, and holds what it runs as ``current_callable``; ``written``: Inductor wrote all of it.
     """
     found: list[Run | None] = []  # what the graph runs, or None where the wrappers do something
-    return past_wrappers(whole, lambda *inputs: _watched(whole, graph, inputs, found), found)
+    run = past_wrappers(whole, lambda *inputs: _watched(whole, graph, inputs, found), found)
+    if native.in_use is None:
+        return run
+    in_c: Run = native.in_use.GraphCall(run, found, written)
+    return in_c
 
 
 def _watched(whole: Run, graph: Any, inputs: Sequence[Any], found: list[Run | None]) -> Any:

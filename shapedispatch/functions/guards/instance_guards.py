@@ -152,8 +152,33 @@ def _torch_state(state: Any) -> Callable[[], bool] | None:
         return None
     now: Any = GlobalStateGuard()
     texts = [text for kind, parts in _texts(state) for text in parts if kind == "GLOBAL_STATE"]
+    noted = json.loads(now.__getstate__())
+    if [_noted(text) for text in texts] != [noted]:
+        return None
     asked: Callable[[], bool] = now.check
-    return asked if [_noted(text) for text in texts] == [json.loads(now.__getstate__())] else None
+    return _what_no_key_holds(noted) or asked
+
+
+def _what_no_key_holds(noted: Mapping[str, Any]) -> Callable[[], bool] | None:
+    """A question of that alone, in C, if the others are all known: what casts where nothing is cast changes nothing.
+
+    Nor do settings of products on GPUs where there is none.
+    """
+    if native.in_use is None or not noted.keys() <= _HELD | _OF_FUNCTIONS | _OF_GPUS or torch.cuda.is_available():
+        return None
+    in_c: Callable[[], bool] | None = native.in_use.function_state()
+    return in_c
+
+
+_HELD = frozenset(
+    {
+        "autocast_state", "default_dtype", "deterministic_algorithms", "deterministic_algorithms_warn_only",
+        "grad_mode", "num_threads",
+    }
+)  # fmt: skip
+"""What of the state around a call a key holds, as far as it changes anything."""
+_OF_FUNCTIONS = frozenset({"torch_function", "torch_function_all_disabled"})
+_OF_GPUS = frozenset({"allow_bf16_reduce", "allow_fp16_reduce", "allow_tf32", "cuda_matmul_precision"})
 
 
 def _noted(text: str) -> Any:

@@ -35,6 +35,7 @@
 #include "call_signature.c"
 #include "signature_cache.c"
 #include "function_call.c"
+#include "graph_call.c"
 #include "instance_record.c"
 #include "skipped_guards.c"
 #include "code_guard.c"
@@ -90,6 +91,8 @@ static PyMethodDef functions[] = {
     {"use_watchers", use_watchers, METH_O, use_watchers_doc},
     {"changed", changed, METH_O, changed_doc},
     {"dispatcher_state", dispatcher_state, METH_NOARGS, dispatcher_state_doc},
+    {"function_state", function_state, METH_NOARGS, function_state_doc},
+    {"leave_out", leave_out, METH_O, leave_out_doc},
     {NULL, NULL, 0, NULL},
 };
 
@@ -117,6 +120,7 @@ static int intern_names(void)
         {"_called", &torch.called},
         {"_launched", &torch.launched},
         {"__getattribute__", &torch.getattribute},
+        {"_is_profiler_enabled", &torch.profiler_enabled},
     };
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if ((*names[i].place = PyUnicode_InternFromString(names[i].text)) == NULL)
@@ -134,7 +138,7 @@ PyMODINIT_FUNC PyInit__native(void)
         return PyErr_Format(PyExc_ImportError, "shapedispatch's C path is written for 64-bit processors");
     PyTypeObject *types[] = {&FastPathType, &CacheNodeType, &CudaLauncherType, &LaunchTurnsType, &KeySchemaType,
         &CodeGuardType, &GlobalGuardsType, &CountdownType, &GuardSetType, &GridBoundType, &KernelObjectType,
-        &KernelFastPathType, &DispatcherStateType};
+        &KernelFastPathType, &ThreadStateType, &GraphCallType};
     PyObject *module = intern_names() ? PyModule_Create(&definition) : NULL;
     for (size_t i = 0; module != NULL && i < sizeof types / sizeof *types; i++)
         if (PyModule_AddType(module, types[i]) < 0)     /* which readies it */

@@ -45,15 +45,16 @@ static struct {
     PyGetSetDef *requires_grad, *is_leaf, *dtype_of;
     Probes no_modes;                       /* what makes a call a bypass, or is rare: each must answer "nothing" */
     Probes keyed;                       /* what stands in the key by value */
-    Probe any_autocast, autocast_cache, deterministic, warn_only;
+    Probe any_autocast, autocast_cache, deterministic, warn_only, grad_mode;
     PyObject *autocast_devices, *autocast_enabled, *autocast_dtype;
     PyObject *determinism;              /* has fill_uninitialized_memory */
     PyObject *compiler_names, *forward_names;   /* the names of torch.compiler and of torch.autograd.forward_ad */
+    PyObject *profiler_names;           /* of what says whether a profiler is on */
     PyObject *hook_tables;              /* a tuple of dicts */
     PyObject *dispatch_keys, *storage_offset;
     Py_ssize_t impl_at, keyset_at;      /* where a tensor keeps its dispatch-key set; 0 where that is not known */
     PyObject *is_compiling_flag, *current_level, *raw_repr, *fill_memory, *dataclass_fields;
-    PyObject *calls, *value, *called, *launched, *getattribute;     /* names, too */
+    PyObject *calls, *value, *called, *launched, *getattribute, *profiler_enabled;  /* names, too */
 } torch;
 
 /* Of types whose values are for ever what they are. */
@@ -156,6 +157,7 @@ static const struct {
     {"hook_tables", take_tuple, &torch.hook_tables},
     {"compiler_names", take_dict, &torch.compiler_names},
     {"forward_names", take_dict, &torch.forward_names},
+    {"profiler_names", take_dict, &torch.profiler_names},
     {"keyed", take_questions, &torch.keyed},
     {"any_autocast", take_question, &torch.any_autocast},
     {"autocast_devices", take_tuple, &torch.autocast_devices},
@@ -167,6 +169,8 @@ static const struct {
     {"determinism", take_object, &torch.determinism},
     {"keys_added", take_question, &keys_added},
     {"keys_left_out", take_question, &keys_left_out},
+    {"function_state", take_question, &functions_seen},
+    {"grad_mode", take_question, &torch.grad_mode},
     {"exchange", take_exchange, &torch.exchange},
 };
 
@@ -208,6 +212,8 @@ static void use_symbol_everywhere(PyObject *question, const Symbol *symbol)
     use_symbol(&torch.deterministic, 1, question, symbol);
     use_symbol(&keys_added, 1, question, symbol);
     use_symbol(&keys_left_out, 1, question, symbol);
+    use_symbol(&functions_seen, 1, question, symbol);
+    use_symbol(&torch.grad_mode, 1, question, symbol);
 }
 
 static PyObject *use_symbols(PyObject *Py_UNUSED(module), PyObject *asked)

@@ -194,7 +194,8 @@ static int is_there(Symbol *symbol)
 #define PRECISION "_ZNK2at7Context16float32PrecisionENS_14Float32BackendENS_9Float32OpE"
 #define SYMBOL(name, library, linked, read, backend) {name, library, linked, read, backend, NULL, 0, {0, 0}}
 
-static Symbol symbols[] = {
+/* Each in a line of the cache of its own, since between two hits all of them leave it. */
+static _Alignas(64) Symbol symbols[] = {
     SYMBOL("function modes", ATEN, "_ZN2at4impl22PythonTorchFunctionTLS9stack_lenEv", read_count, NULL),
     SYMBOL("dispatch modes", C10, "_ZN3c104impl20TorchDispatchModeTLS9stack_lenEv", read_count, NULL),
     SYMBOL("transforms", ATEN, "_ZN2at9functorch20getDynamicLayerStackEv", read_is_filled, NULL),
@@ -207,6 +208,7 @@ static Symbol symbols[] = {
     SYMBOL("determinism", ATEN, "_ZNK2at7Context23deterministicAlgorithmsEv", read_setting, NULL),
     SYMBOL("precision of cuda", ATEN, PRECISION, read_precision, "cuda"),
     SYMBOL("precision of mkldnn", ATEN, PRECISION, read_precision, "mkldnn"),
+    SYMBOL("function state", ATEN, "_ZN2at4impl22PythonTorchFunctionTLS18get_disabled_stateEv", read_code, NULL),
     SYMBOL("saved-tensor hooks", ATEN, "_ZN2at23SavedTensorDefaultHooks13get_tls_stateEv", read_is_stacked, NULL),
     SYMBOL("anomaly", ATEN, "_ZN5torch8autograd11AnomalyMode8_enabledE", read_switch, NULL),
     SYMBOL("keys added", C10, LOCAL_KEYS, read_added, NULL),
@@ -303,60 +305,72 @@ static int take_questions(PyObject *value, const char *name, void *place)
         || PyErr_Format(PyExc_TypeError, "%s holds more than %d questions", name, MOST_PROBES) != NULL;
 }
 
-/* ---------------------------------------------------------------------------------------------- the dispatcher's state */
+/* ------------------------------------------------------------------------------------------------ the state of a thread */
 
-/* Whether operators are dispatched as when a question was made, which no key holds: which keys this thread adds. */
-static Probe keys_added, keys_left_out;
+/* What no key holds: which dispatch keys this thread adds and leaves out, and whether it calls `__torch_function__`. */
+static Probe keys_added, keys_left_out, functions_seen;
 
 typedef struct {
     PyObject_HEAD
     vectorcallfunc vectorcall;
-    uint64_t added, left_out;
-} DispatcherState;
+    int count;
+    const Probe *probes[2];
+    uint64_t words[2];
+} ThreadState;
 
-static int read_state(uint64_t *added, uint64_t *left_out)
+static PyObject *thread_state_vectorcall(PyObject *self, PyObject *const *Py_UNUSED(call), size_t flags, PyObject *names)
 {
-    const Symbol *first = keys_added.symbol, *second = keys_left_out.symbol;
-    if (first == NULL || second == NULL)
-        return 0;
-    *added = first->read(first);
-    *left_out = second->read(second);
-    return 1;
-}
-
-static PyObject *dispatcher_state_vectorcall(PyObject *self, PyObject *const *Py_UNUSED(call), size_t flags,
-    PyObject *names)
-{
-    const DispatcherState *state = (DispatcherState *)self;
-    uint64_t added, left_out;
+    const ThreadState *state = (ThreadState *)self;
     if (PyVectorcall_NARGS(flags) != 0 || names != NULL)
         return PyErr_Format(PyExc_TypeError, "takes no arguments");
-    return PyBool_FromLong(read_state(&added, &left_out) && added == state->added && left_out == state->left_out);
+    for (int i = 0; i < state->count; i++) {
+        const Symbol *symbol = state->probes[i]->symbol;
+        if (symbol == NULL || symbol->read(symbol) != state->words[i])
+            Py_RETURN_FALSE;
+    }
+    Py_RETURN_TRUE;
 }
 
-static PyTypeObject DispatcherStateType = {
+static PyTypeObject ThreadStateType = {
     PyVarObject_HEAD_INIT(NULL, 0)
-    .tp_name = "shapedispatch.hit._native.DispatcherState",
-    .tp_doc = "Called, whether operators are dispatched as they were where it was made, and this thread is asked.",
-    .tp_basicsize = sizeof(DispatcherState),
+    .tp_name = "shapedispatch.hit._native.ThreadState",
+    .tp_doc = "Called, whether the thread that asks is as it was where this was made.",
+    .tp_basicsize = sizeof(ThreadState),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_DISALLOW_INSTANTIATION,
-    .tp_vectorcall_offset = offsetof(DispatcherState, vectorcall),
+    .tp_vectorcall_offset = offsetof(ThreadState, vectorcall),
     .tp_call = PyVectorcall_Call,
 };
+
+/* As it is now by what these probes read; None where one of them is for Python to ask. */
+static PyObject *thread_state(const Probe *const *probes, int count)
+{
+    for (int i = 0; i < count; i++)
+        if (probes[i]->symbol == NULL)
+            Py_RETURN_NONE;
+    ThreadState *state = PyObject_New(ThreadState, &ThreadStateType);
+    if (state == NULL)
+        return NULL;
+    state->vectorcall = thread_state_vectorcall;
+    state->count = count;
+    for (int i = 0; i < count; i++) {
+        state->probes[i] = probes[i];
+        state->words[i] = probes[i]->symbol->read(probes[i]->symbol);
+    }
+    return (PyObject *)state;
+}
 
 PyDoc_STRVAR(dispatcher_state_doc, "dispatcher_state(/)\n--\n\n"
     "A question: whether operators are dispatched as they are now; None where only Python can ask that.");
 
 static PyObject *dispatcher_state(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(none))
 {
-    uint64_t added, left_out;
-    if (!read_state(&added, &left_out))
-        Py_RETURN_NONE;
-    DispatcherState *state = PyObject_New(DispatcherState, &DispatcherStateType);
-    if (state == NULL)
-        return NULL;
-    state->vectorcall = dispatcher_state_vectorcall;
-    state->added = added;
-    state->left_out = left_out;
-    return (PyObject *)state;
+    return thread_state((const Probe *[]){&keys_added, &keys_left_out}, 2);
+}
+
+PyDoc_STRVAR(function_state_doc, "function_state(/)\n--\n\n"
+    "A question: whether `__torch_function__` is called as it is now; None where only Python can ask that.");
+
+static PyObject *function_state(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(none))
+{
+    return thread_state((const Probe *[]){&functions_seen}, 1);
 }
