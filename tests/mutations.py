@@ -165,6 +165,7 @@ MUTATIONS = (
     Mutation(GRAPH, "PyList_GET_SIZE(graph->found) == 1 && ", "", (WRAPPERS,)),
     Mutation(GRAPH, " && PyList_GET_ITEM(graph->found, 0) != Py_None", "", (WRAPPERS,)),
     Mutation(GRAPH, "torch.profiler_enabled, 1, &profiling", "torch.profiler_enabled, 2, &profiling", (WRAPPERS,)),
+    Mutation("functions/compile/inductor.py", "code.written = trusted", "code.written = True", (WRAPPERS,)),
     Mutation(GRAPH, " && grad == 0;", ";", (WRAPPERS,)),
     Mutation(GRAPH, "graph->written ? beneath.keys : 0", "beneath.keys", (WRAPPERS,)),
     Mutation(GRAPH, "        beneath.leave(guard);\n", "        (void)guard;\n", (WRAPPERS,)),

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import pickle
 import threading
 from collections.abc import Iterator
 from types import SimpleNamespace
@@ -27,6 +28,16 @@ def in_c(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Ite
     monkeypatch.setattr(native, "in_use", c_module() if request.param else None)
     with taking("c" if request.param else "python"), torch.set_grad_enabled(not request.param):
         yield request.param
+
+
+def multiplies_itself(x: Tensor) -> Tensor:
+    """A product."""
+    return x @ x.T + 1
+
+
+def sorts(x: Tensor) -> Tensor:
+    """By an operator."""
+    return torch.sort(x).values @ x.T
 
 
 class Layers:
@@ -131,6 +142,17 @@ def test_what_leaves_autograd_out_computes_what_plain_does() -> None:
     with torch.enable_grad():
         f(X, weight).sum().backward()
     assert weight.grad is not None
+
+
+@pytest.mark.parametrize(("fn", "written"), [(multiplies_itself, True), (sorts, False)])
+def test_a_graph_that_calls_an_operator_is_not_inductor_s_own(fn: Any, written: bool) -> None:
+    """Whose code might ask for autograd: it is run as it would be without us, and its code says so elsewhere, too."""
+    f = pinned(built(fn, exact=True, hints=()), "exact")
+    with torch.no_grad():
+        assert_same(f(X), fn(X))
+    [build] = f.core.table.builds()
+    assert build.code.written is written
+    assert pickle.loads(pickle.dumps(build.code)).written is written
 
 
 def multiplies(x: Tensor, weight: Tensor) -> Tensor:
