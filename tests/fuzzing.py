@@ -1043,10 +1043,13 @@ def _within_rounding(a: Tensor, b: Tensor, rtol: float) -> bool:
     """Relative to each value and to the root mean square of all, as a build is allowed.
 
     What overflows depends on the order in which a sum is taken: an infinity, or none, may stand for a very large value.
-    Where one of a tensor's sums does, others have had terms as large, and of what cancelled their rounding is left.
+    Where one of a tensor's sums does, others have had terms as large: of what cancelled their rounding is left, or an
+    infinity, if two of a sign came first.
     """
     most = torch.finfo(a.dtype).max / 8
     overflowed = ~(a.abs() < most) & ~(b.abs() < most)
+    if bool((a.isinf() & b.isinf()).any()):
+        overflowed |= a.isinf() | b.isinf()
     a, b = a.masked_fill(overflowed, 0.0), b.masked_fill(overflowed, 0.0)
     finite = a.double().nan_to_num(0.0, 0.0, 0.0)
     scale = float(finite.square().mean().sqrt()) if a.numel() else 0.0

@@ -27,6 +27,7 @@ from ..hit.table import Entry, Table
 from ..hit.turns import Turns
 from ..keys.key import Key
 from ..keys.tree import device_of, leaves, tensors
+from ..online.shares import held_back
 from ..private import why_off
 from ..ranks.ledger import Ledger
 from ..records import Refusal
@@ -130,12 +131,19 @@ class MissContext:
 
     def offer(self, request: OfferRequest) -> Offer:
         """What may run the call."""
-        graphs, most = self.settings.graphs, self.settings.max_graph_bytes
-        request = replace(request, later=self.later, graphs=graphs, graph_bytes=most)
+        request = replace(request, later=self.later, graph_bytes=self.settings.max_graph_bytes, **self._graphs())
         if self.settings.check is None:
             stored = self.core.kernel_store.verdicts(self.device) if self.core.kernel_store is not None else None
             request = replace(request, room=self._room, verdicts=stored)
         return self.core.backend.offer(self.args, self.kwargs, self.key, self.core.table, request)
+
+    def _graphs(self) -> dict[str, Any]:
+        """Whether builds come as CUDA graphs, too, and when they are recorded: nobody knows yet whether that pays."""
+        wanted, regime = self.settings.graphs, self.settings.regime
+        if wanted != "auto":
+            return {"graphs": wanted}
+        may_pay = self.device.type == "cuda" and self.why_not_online() is None and regime in ("auto", "host", "sync")
+        return {"graphs": may_pay, "graphs_pay": functools.partial(held_back, self.device, regime)}
 
     def _room(self) -> int:
         return int(self.settings.copy_limit * free_memory(self.device))

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from ..backend import Candidate, OfferBuilder
+from ..graphs.allocations import Allocations
 from ..graphs.memory import Memory
 from ..graphs.recording import Unrecordable
 from ..graphs.replay import Replay, memory_of
@@ -39,7 +40,7 @@ def offer_recorded(build: Build, of: Candidate, call: BuildRequest, builder: Off
     if memory is None or (reason := _why_not(build, call)):
         builder.refuse(name, "there is no CUDA device" if memory is None else reason)
         return
-    run, missed = _recorded(build, memory, sized=bool(of.point))
+    run, missed = _recorded(build, memory, bool(of.point), builder.request.graphs_pay)
     route = "a CUDA graph of the compiled code"
     builder.candidates.append(Candidate(name, run, of.check, of.build, route, digits=of.digits, missed=missed))
 
@@ -55,7 +56,9 @@ def _why_not(build: Build, call: BuildRequest) -> str:
     return build.code.unrecordable
 
 
-def _recorded(build: Build, memory: Memory, sized: bool) -> tuple[Callable[..., Any], Callable[[], int]]:
+def _recorded(
+    build: Build, memory: Memory, sized: bool, pays: Callable[[], bool] | None
+) -> tuple[Callable[..., Any], Callable[[], int]]:
     """What runs the build's code by replays of its graph, and how many calls have been none.
 
     On copies others run: the caller's tensors are elsewhere. The first raises Unrecordable, which is then its reason.
@@ -63,9 +66,11 @@ def _recorded(build: Build, memory: Memory, sized: bool) -> tuple[Callable[..., 
     name = graph_name(build.call)
     assert name is not None
     run, writes = build.call.__globals__[name], bool(build.effects.mutated)
-    replay = Replay(run, memory, writes, sized)
+    replay = Replay(run, memory, writes, sized, allocations=Allocations(build.code.modules), pays=pays)
 
     def once(*inputs: Any) -> Any:
+        if pays is not None and not pays():
+            return run(*inputs)
         first = Replay(run, memory, writes, sized, at_once=True)
         results = first(*inputs)
         if first.why_not:

@@ -24,13 +24,17 @@ SMALL_BYTES, MOST_BYTES = 1 << 18, 1 << 24
 
 
 class Addresses:
-    """Those of the inputs that are read in place; the others are ``copied``."""
+    """Those of the inputs that are read in place; the others are ``copied``.
 
-    def __init__(self) -> None:
+    Calls come to some places again when they have been there ``often``.
+    """
+
+    def __init__(self, often: int = 1) -> None:
+        self._often = often
         self.copied: frozenset[int] = frozenset()
         self.hopeless: bool = False
         """Whether calls come to new places for ever."""
-        self._seen: dict[Places, None] = {}
+        self._seen: dict[Places, int] = {}
         self._unseen = 0
 
     def of(self, inputs: Sequence[object]) -> Places:
@@ -43,12 +47,13 @@ class Addresses:
         ])  # fmt: skip
 
     def come_again(self, inputs: Sequence[object]) -> bool:
-        """Whether a call was there before; note it, and what moves, where not."""
+        """Whether calls were there often enough; note this one, and what moves, where it is the first."""
         in_place = [i for i, one in enumerate(inputs) if isinstance(one, Tensor) and i not in self.copied]
         found = self.of(inputs)
         if found in self._seen:
             self._unseen = 0
-            return True
+            self._seen[found] += 1
+            return self._seen[found] > self._often
         small = [_bytes(inputs[place]) <= SMALL_BYTES for place in in_place]
         near = next((one for one in reversed(self._seen) if _all_small(small, one, found)), None)
         self._unseen += 1
@@ -57,7 +62,7 @@ class Addresses:
         elif self._unseen == PATIENCE:
             self._copy([place for at, place in enumerate(in_place) if self._moves(at, inputs[place])], in_place)
         self.hopeless = self._unseen >= 2 * PATIENCE
-        self._seen[self.of(inputs)] = None
+        self._seen[self.of(inputs)] = 1
         if len(self._seen) > MOST_SEEN:
             del self._seen[next(iter(self._seen))]
         return False
@@ -71,7 +76,7 @@ class Addresses:
         """Copy these inputs from now on: places differ by the others alone."""
         kept = [at for at, place in enumerate(in_place) if place not in moved]
         self.copied |= frozenset(moved)
-        self._seen = {tuple([one[at] for at in kept]): None for one in self._seen}
+        self._seen = {tuple([one[at] for at in kept]): times for one, times in self._seen.items()}
 
 
 def _all_small(small: Sequence[bool], one: Places, other: Places) -> bool:

@@ -44,6 +44,10 @@ class Memory:
     def hold(self, recording: Recording, owner: Owner) -> bool:
         """Count one more; whether there is room for it."""
         self._owners[recording] = weakref.ref(owner)
+        return self.has_room()
+
+    def has_room(self) -> bool:
+        """Whether they hold no more than they may."""
         return self.bytes() <= self.most()
 
     def forget(self, recording: Recording) -> None:

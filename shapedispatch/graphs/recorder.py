@@ -8,7 +8,6 @@ stays that whoever has torch forget its workspaces.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
@@ -16,6 +15,7 @@ import torch
 
 from ..background.collector import no_collections
 from ..errors import in_a_line
+from .driver import nodes_recorded, own_stream
 
 __all__ = ["Graph", "Recorder", "recorder"]
 
@@ -48,6 +48,9 @@ class Recorder(Protocol):
     def record(self, run: Callable[[], Any]) -> tuple[Graph, Any]:
         """Record a run, which launches nothing; with what it returned, whose memory is written by each replay."""
 
+    nodes: int | None
+    """How many the graph has that was recorded last; None where that is not known."""
+
     def held(self) -> int:
         """The bytes that the device's memory for all that was recorded has taken."""
 
@@ -63,11 +66,12 @@ class CudaRecorder:
 
     def __init__(self, index: int) -> None:
         self.device = torch.device("cuda", index)
-        self._before, self._records = (_own_stream(self.device) for _ in range(2))
+        self._before, self._records = (own_stream(self.device) for _ in range(2))
         self._event = torch.cuda.Event()
         self._pool: Any = torch.cuda.graph_pool_handle()
         self._keeper: Any = None
         self._held, self._failed = 0, ""
+        self.nodes: int | None = None
         # Without it: the same by an object for the stream, in a microsecond instead of a tenth of one.
         self._raw_stream: Any = getattr(torch._C, "_cuda_getCurrentRawStream", None)
 
@@ -118,6 +122,7 @@ class CudaRecorder:
                 # Not `torch.cuda.graph`, which waits, collects and empties the allocator's cache on the way in.
                 graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
                 outputs = run()
+                self.nodes = nodes_recorded(self._records)
                 graph.capture_end()
             except BaseException as error:
                 self._give_up(graph, error)
@@ -151,21 +156,6 @@ class CudaRecorder:
         """See `Recorder.why_not`."""
         return self._failed
 
-
-def _own_stream(device: torch.device) -> torch.cuda.Stream:
-    """A stream that is nobody else's: torch's own come from a few, in turn, and what another thread launches on one
-    while it records would be recorded, too. One of torch's where the driver cannot be asked.
-    """
-    with contextlib.suppress(OSError, AttributeError), torch.cuda.device(device):
-        torch.cuda.current_stream(device).synchronize()  # so that there is a context
-        stream = ctypes.c_void_p()
-        if ctypes.CDLL("libcuda.so.1").cuStreamCreate(ctypes.byref(stream), _NON_BLOCKING) == 0 and stream.value:
-            return torch.cuda.ExternalStream(stream.value, device)
-    return torch.cuda.Stream(device)
-
-
-_NON_BLOCKING = 1
-"""Of CUDA's flags of a stream: what is launched on the default stream does not wait for it."""
 
 _recorders: dict[int, Recorder] = {}
 

@@ -2,25 +2,29 @@
 
 A recording has the addresses of what it reads and writes in it: whoever replays it has seen that the inputs which it
 reads in place are there. The others are copied into buffers that it reads. Results are copied out, so that none ever
-changes after it was given; one that shares an input's memory is made of the caller's own tensor.
+changes after it was given; one that shares an input's memory is made of the caller's own tensor. Where calls come to
+the same places again and again, `placed` has a recording that copies nothing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, empty_like
 
+from .allocations import Allocations
 from .order import Order
 from .recorder import Graph
 
-__all__ = ["Recording", "Unrecordable", "record"]
+__all__ = ["NONE_KNOWN", "Placed", "Recording", "Unrecordable", "record"]
 
 Run = Callable[..., Any]
 PLAIN_RESULTS = (type(None), bool, int, float)
+NONE_KNOWN = Allocations(())
+"""Those of code that is not Inductor's."""
 
 
 class Unrecordable(Exception):
@@ -43,6 +47,29 @@ class _View:
         return tensor.as_strided(self.size, self.stride, tensor.storage_offset() + self.offset)
 
 
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """A run at some places, and what of its results is not there: it is to be copied out of the recording's memory."""
+
+    graph: Graph
+    left: tuple[tuple[int, Tensor], ...]
+
+
+class Places(Protocol):
+    """The places that calls of a recording come to again and again; see `placed`."""
+
+    recorded: int
+    """How many have one of their own; none is ever left out."""
+    why_not: str
+    """Why no other has, if one could not be recorded."""
+
+    def find(self, recording: Recording, inputs: Sequence[Any], made: Sequence[Tensor]) -> Placed | None:
+        """That of these inputs and of results in this memory."""
+
+    def hopeless(self) -> bool:
+        """Whether there is none, and none is looked for."""
+
+
 @dataclass(slots=True, eq=False, weakref_slot=True)
 class Recording:
     """What is needed to run it again; see `record`."""
@@ -61,6 +88,11 @@ class Recording:
     form: tuple[int | _View | None, ...]
     """Of each result: the place among ``results``, a view of an input, or None for one of ``constants``."""
     constants: tuple[Any, ...]
+    homes: tuple[int | None, ...] = ()
+    """Of each of ``results``: by which of the run's allocations it is made; None where that is not known."""
+    placing: Places | None = None
+    nodes: int | None = None
+    """How many its graph has, where that is known."""
     last_used: int = 0
     """By the count of `order`."""
 
@@ -74,24 +106,49 @@ class Recording:
         with order.lock:
             order.enter()
             self.last_used = order.count
-            if self.copied:
-                _copy_all(self.buffers, [inputs[place] for place in self.copied])
-            self.graph.replay()
-            made = self._copies()
-            for place, buffer in self.written_back:
-                inputs[place].copy_(buffer)
+            if self.placing is None:
+                self._replay_copied(inputs)
+                made = self._copies()
+            else:
+                made = self._placed(self.placing, inputs)
             for place in self.written:
                 torch.autograd.graph.increment_version(inputs[place])
             order.leave()
         return self._in_form(made, inputs)
 
-    def _copies(self) -> list[Tensor]:
-        results = self.results
-        if len(results) == 1:
-            return [results[0].clone()]
-        made = [torch.empty_like(result) for result in results]
+    def _placed(self, placing: Places, inputs: Sequence[Any]) -> list[Tensor]:
+        """The results in memory of their own, which is taken first: it says which recording there is for it."""
+        made = [empty_like(result) for result in self.results]
+        placed = placing.find(self, inputs, made)
+        if placed is None:
+            self._replay_copied(inputs)
+            self._copy_out(made, self.results)
+            if placing.hopeless():
+                self.placing = None
+            return made
+        placed.graph.replay()
+        self._copy_out([made[at] for at, _ in placed.left], [one for _, one in placed.left])
+        for place, _ in self.written_back:  # it has written them where they are
+            torch.autograd.graph.increment_version(inputs[place])
+        return made
+
+    def _replay_copied(self, inputs: Sequence[Any]) -> None:
+        """Run it, on copies of what is not read in place."""
+        if self.copied:
+            _copy_all(self.buffers, [inputs[place] for place in self.copied])
+        self.graph.replay()
+        for place, buffer in self.written_back:
+            inputs[place].copy_(buffer)
+
+    def _copy_out(self, made: Sequence[Tensor], results: Sequence[Tensor]) -> None:
         if made:
             _copy_all([one.data for one in made], results)  # by `data`: a new result counts no write yet
+
+    def _copies(self) -> list[Tensor]:
+        if len(self.results) == 1:
+            return [self.results[0].clone()]
+        made = [empty_like(result) for result in self.results]
+        self._copy_out(made, self.results)
         return made
 
     def _in_form(self, made: list[Tensor], inputs: Sequence[Any]) -> tuple[Any, ...]:
@@ -119,20 +176,29 @@ _copy_all: Callable[[Sequence[Tensor], Sequence[Tensor]], None] = getattr(torch,
 """One kernel for many tensors, where this release has one."""
 
 
-def record(run: Run, inputs: Sequence[Any], copied: Collection[int], order: Order, writes: bool) -> Recording:
+def record(
+    run: Run,
+    inputs: Sequence[Any],
+    copied: Collection[int],
+    order: Order,
+    writes: bool,
+    allocations: Allocations = NONE_KNOWN,
+) -> Recording:
     """Record a run of these inputs, of which those at ``copied`` are not read in place. Called in a turn of ``order``.
 
-    ``writes`` says whether it may write into any of them. The run itself is made twice on a stream aside, on copies of
-    what it may write, and nothing of it is seen. Raises Unrecordable, and what the run raises.
+    ``writes`` says whether it may write into any of them, ``allocations`` where it takes its memory. The run itself is
+    made twice on a stream aside, on copies of what it may write, and nothing of it is seen. Raises Unrecordable, and
+    what the run raises.
     """
     places = [place for place, one in enumerate(inputs) if isinstance(one, Tensor)]
     _refuse_inputs(inputs, places)
     given = list(inputs)
     with order.recorder.aside():
-        for place in copied:
-            given[place] = _buffer(inputs[place])
+        for place in places:  # by `data`: what is written while it is recorded counts no write
+            given[place] = _buffer(inputs[place]) if place in copied else inputs[place].data
         written, first = _rehearsed(run, given, places, writes)
-        graph, outputs = order.recorder.record(lambda: run(*given))
+        with allocations.noted() as places_taken:
+            graph, outputs = order.recorder.record(lambda: run(*given))
     form, results, constants = _results(outputs, given, places, first)
     return Recording(
         graph,
@@ -145,8 +211,18 @@ def record(run: Run, inputs: Sequence[Any], copied: Collection[int], order: Orde
         results,
         form,
         constants,
-        order.count,
+        tuple(_home(one, places_taken) for one in results),
+        nodes=order.recorder.nodes,
+        last_used=order.count,
     )
+
+
+def _home(result: Tensor, places_taken: Sequence[int]) -> int | None:
+    """By which allocation a result is made, if all of that is the result: the last one there."""
+    storage = result.untyped_storage()
+    if storage.nbytes() != result.nbytes or storage.data_ptr() not in places_taken:
+        return None
+    return len(places_taken) - 1 - list(reversed(places_taken)).index(storage.data_ptr())
 
 
 def _refuse_inputs(inputs: Sequence[Any], places: Sequence[int]) -> None:

@@ -14,16 +14,20 @@ import torch
 
 from ..errors import in_a_line
 from .addresses import Addresses, Places
+from .allocations import Allocations
 from .memory import Memory
 from .order import Order
+from .placed import Placing
 from .recorder import recorder
-from .recording import Recording, Unrecordable, record
+from .recording import NONE_KNOWN, Recording, Unrecordable, record
 
 __all__ = ["Replay", "memory_of"]
 
 MOST_RECORDINGS = 256
 """So often a run is recorded: for each instance that shares its code, and anew where a few weights were replaced. A
 program whose tensors are elsewhere all the time has nothing of more."""
+OFTEN = 8
+"""So many calls at the same places are often: a recording takes as long as some dozens of calls."""
 AGAIN_S = 3600.0
 """Where there was no room for a recording any more, none is made for so long: each takes milliseconds."""
 SHARE = 0.05
@@ -34,7 +38,9 @@ class Replay:
     """What is called in the place of a compiled graph: with its inputs, for its results.
 
     ``writes`` says whether the run writes into any of its inputs, ``sized`` whether it serves inputs of other sizes,
-    too. With ``at_once`` the first call is recorded already.
+    too. With ``at_once`` the first call is recorded already. Where it ``pays``, and not before, calls are recorded that
+    come to the same places often. ``allocations`` are those of the run, where they are known:
+    where calls come to the same places again and again, a recording for those is made, too.
     """
 
     def __init__(
@@ -44,11 +50,14 @@ class Replay:
         writes: bool,
         sized: bool,
         at_once: bool = False,
+        allocations: Allocations = NONE_KNOWN,
+        pays: Callable[[], bool] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._run, self._memory, self._writes, self._sized, self._at_once = run, memory, writes, sized, at_once
-        self._clock, self._not_before_s = clock, -math.inf
-        self._addresses = Addresses()
+        self._clock, self._not_before_s, self._allocations = clock, -math.inf, allocations
+        self._pays = pays
+        self._addresses = Addresses() if pays is None else Addresses(OFTEN)
         self._recordings: dict[Places, Recording] = {}
         self.missed: int = 0
         """Calls that were no replay of what had been recorded before."""
@@ -67,6 +76,8 @@ class Replay:
             and (not self._sized or recording.is_alike(inputs))
         ):
             return recording.replay(inputs)
+        if self._pays is not None and not self._pays():  # and so not missed either
+            return self._run(*inputs)
         self.missed += 1
         return self._missed(inputs)
 
@@ -84,9 +95,14 @@ class Replay:
         newest = next(reversed(self._recordings.values()))
         read, given = newest.bytes_copied()
         held = sum(one.bytes() for one in self._recordings.values())
+        of_nodes = "" if newest.nodes is None else f" of {newest.nodes} nodes"
+        places = [one.placing for one in self._recordings.values() if one.placing is not None]
+        copies_none = sum(one.recorded for one in places)
         return (
-            f"recorded {self.recorded} times; {len(self._recordings)} recordings hold {held} bytes, besides what they "
-            f"share; a call copies {read} bytes in and {given} out; {self.missed} calls were no replay",
+            f"recorded {self.recorded} times; {len(self._recordings)} recordings{of_nodes} hold {held} bytes, besides "
+            f"what they share; a call copies {read} bytes in and {given} out, or nothing at {copies_none} more places; "
+            f"{self.missed} calls were no replay",
+            *dict.fromkeys(one.why_not for one in places if one.why_not),
             *why,
         )
 
@@ -121,7 +137,7 @@ class Replay:
             self._memory.make_room()
             self.recorded += 1
             try:
-                made = record(self._run, inputs, sorted(self._addresses.copied), order, self._writes)
+                made = record(self._run, inputs, sorted(self._addresses.copied), order, self._writes, self._allocations)
             except Unrecordable as reason:
                 self.why_not = str(reason)
                 return None
@@ -131,8 +147,15 @@ class Replay:
             if not self._memory.hold(made, self):
                 self.why_not = "it would hold more memory than recordings may"
                 return None
+            made.placing = self._placing(made)
             self._recordings[self._addresses.of(inputs)] = made
             return made
+
+    def _placing(self, made: Recording) -> Placing | None:
+        """What finds places that a recording's moving tensors come to again; None where all that moves is copied."""
+        if all(home is None for home in made.homes):
+            return None
+        return Placing(self._run, self._allocations, self._memory.has_room)
 
     def _too_often(self) -> str:
         if self._addresses.hopeless:

@@ -22,40 +22,21 @@ from ..autotune.benchmark import timing_of
 from ..autotune.measure import Clock
 from ..records import Timing
 from .contest import Contestant
+from .shares import Shares, shares_of
 
-__all__ = ["Figures", "HostSampler", "Sampler", "Shares", "StreamSampler", "Verdict", "Verdicts", "sampler", "verdicts"]
+__all__ = [
+    "Figures",
+    "HostSampler",
+    "Sampler",
+    "StreamSampler",
+    "Verdict",
+    "Verdicts",
+    "sampler",
+    "verdicts",
+]
 
 KEPT = 256
 """The newest samples of each kind that a candidate keeps."""
-SHARE_OF_ONE = 0.05
-"""What one call adds to a share: some twenty calls are remembered."""
-SLIGHT = 0.1
-"""A share below which what it weighs need not be known."""
-
-
-@dataclass(slots=True)
-class Shares:
-    """Which part of the calls found the stream dry, and which part of those was waited for; decayed."""
-
-    dry: float = 0.5
-    waited: float = 0.0
-
-    def saw(self, dry: bool, waited: bool) -> None:
-        """One call more."""
-        self.dry += SHARE_OF_ONE * (dry - self.dry)
-        if dry:
-            self.waited += SHARE_OF_ONE * (waited - self.waited)
-
-    def weights(self, regime: str) -> tuple[float, float, float]:
-        """What the device's, the host's and the caller's waiting time weigh."""
-        if regime != "auto":
-            return float(regime in ("device", "stream")), float(regime == "host"), float(regime == "sync")
-        device, host, sync = 1 - self.dry, self.dry * (1 - self.waited), self.dry * self.waited
-        return (
-            device if device >= SLIGHT else 0.0,
-            host if host >= SLIGHT else 0.0,
-            sync if sync >= SLIGHT else 0.0,
-        )
 
 
 @dataclass(slots=True)
@@ -372,7 +353,6 @@ def verdicts(device: torch.device) -> Verdicts | None:
 SOON_US = 30.0
 """How long after its work is done a call returns to a caller that waits."""
 
-_shares: dict[int, Shares] = {}
 _events: dict[int, list[Any]] = {}
 """By device, those that are free."""
 
@@ -381,6 +361,5 @@ def sampler(device: torch.device, regime: str) -> tuple[Sampler, Shares | None]:
     """What makes samples of calls on this device; the shares are those of all calls there."""
     if device.type != "cuda":
         return HostSampler(), None
-    place = device.index or 0
-    shares, events = _shares.setdefault(place, Shares()), _events.setdefault(place, [])
+    shares, events = shares_of(device), _events.setdefault(device.index or 0, [])
     return StreamSampler(shares, stream=lambda: torch.cuda.current_stream(device), pool=events), shares

@@ -57,7 +57,7 @@ class Resolved:
     regime: str
     retime: float
     ranks: str
-    graphs: bool
+    graphs: bool | str
     max_graph_bytes: int | None
     pick: str | None
     hotpath: bool

@@ -77,3 +77,27 @@ def test_a_module_that_is_written_is_not_timed() -> None:
     f(module, x)
     assert module.total.tolist() == [1.0, 1.0, 1.0]
     assert any("the state of a module is not copied" in note for note in f.explain(module, x).notes)
+
+
+@pytest.mark.parametrize(
+    ("graphs", "judge", "regime", "offered"),
+    [
+        (True, "contest", "stream", True),
+        (False, "online", "auto", False),
+        ("auto", "online", "auto", True),
+        ("auto", "online", "host", True),
+        ("auto", "online", "device", False),
+        ("auto", "contest", "auto", False),
+    ],
+)
+def test_graphs_are_offered_where_they_are_asked_for_or_may_pay(
+    graphs: bool | str, judge: str, regime: str, offered: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where nobody asks for them, they are judged by what the calls cost here, on a CUDA device."""
+    ctx = case_of(3, graphs=graphs, judge=judge, regime=regime)
+    monkeypatch.setitem(vars(ctx), "device", torch.device("cuda", 0))
+    asked = ctx._graphs()
+    assert asked["graphs"] is offered
+    assert ("graphs_pay" in asked) is (graphs == "auto")
+    monkeypatch.setitem(vars(ctx), "device", torch.device("cpu"))
+    assert ctx._graphs()["graphs"] is (graphs is True)

@@ -11,7 +11,7 @@ from torch import Tensor
 from shapedispatch.graphs.addresses import MOST_BYTES, PATIENCE, SMALL_BYTES, Addresses
 from shapedispatch.graphs.memory import Memory
 from shapedispatch.graphs.order import Order
-from shapedispatch.graphs.replay import Replay
+from shapedispatch.graphs.replay import OFTEN, Replay
 from tests.made_up_graphs import MadeUpRecorder
 
 
@@ -336,3 +336,35 @@ def test_when_all_that_is_held_is_too_much_all_go() -> None:
     assert recorder.renewed == 1
     assert not first._recordings
     assert third._recordings
+
+
+def test_a_write_is_counted_once_in_the_call_that_records_too() -> None:
+    """The code counts what it writes while it is recorded, of which nothing is run."""
+
+    def run(x: Tensor) -> tuple[Tensor]:
+        x.add_(1)
+        return (x * 2,)
+
+    replay, _, _ = replay_of(run, writes=True)
+    x = torch.zeros(4)
+    for count in range(1, 4):
+        assert torch.equal(replay(x)[0], torch.full((4,), 2.0 * count))
+        assert x._version == count
+
+
+def test_where_nobody_has_asked_for_it_it_is_recorded_once_it_pays() -> None:
+    """Not before, and where calls come to the same places often; a call that is not to be recorded misses nothing."""
+    pays, run, recorder = False, Counted(doubled), MadeUpRecorder()
+    replay = Replay(run, Memory(Order(recorder), lambda: 1 << 30), False, False, pays=lambda: pays)
+    x = torch.randn(4)
+    for _ in range(2 * OFTEN):
+        assert torch.equal(replay(x)[0], x * 2)
+    assert (recorder.recorded, replay.missed) == (0, 0)
+    pays = True
+    for _ in range(2 * OFTEN):
+        assert torch.equal(replay(x)[0], x * 2)
+    assert recorder.recorded == 1
+    assert replay.missed == OFTEN + 1
+    pays, before = False, recorder.replays
+    assert torch.equal(replay(x)[0], x * 2)
+    assert recorder.replays == before + 1

@@ -10,7 +10,8 @@ import torch
 
 from shapedispatch.autotune.benchmark import timing_of
 from shapedispatch.online import real_calls
-from shapedispatch.online.real_calls import Figures, HostSampler, Shares, StreamSampler, sampler
+from shapedispatch.online.real_calls import Figures, HostSampler, StreamSampler, sampler
+from shapedispatch.online.shares import Shares
 
 
 class Device:

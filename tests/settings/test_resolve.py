@@ -83,7 +83,7 @@ GOOD = {
     "learn": ['"now"', '"record"', '"some/folder/run.jsonl"'],
     "regime": ['"stream"', '"graph"'],
     "retime": ["0", "0.0005"],
-    "graphs": ["true"],
+    "graphs": ["true", '"auto"'],
     "max_graph_bytes": ["1048576"],
     "pick": ['"hint[M=64]"'],
     "hotpath": ["false"],

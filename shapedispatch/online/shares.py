@@ -1,0 +1,56 @@
+"""What holds a program back: the shares of its calls that found the device idle, and of those that were waited for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+__all__ = ["Shares", "held_back", "shares_of"]
+
+SHARE_OF_ONE = 0.05
+"""What one call adds to a share: some twenty calls are remembered."""
+SLIGHT = 0.1
+"""A share below which what it weighs need not be known."""
+MOSTLY = 0.6
+"""A share of calls that found the stream dry from which the host counts as what holds a device back."""
+
+
+@dataclass(slots=True)
+class Shares:
+    """Which part of the calls found the stream dry, and which part of those was waited for; decayed."""
+
+    dry: float = 0.5
+    waited: float = 0.0
+
+    def saw(self, dry: bool, waited: bool) -> None:
+        """One call more."""
+        self.dry += SHARE_OF_ONE * (dry - self.dry)
+        if dry:
+            self.waited += SHARE_OF_ONE * (waited - self.waited)
+
+    def weights(self, regime: str) -> tuple[float, float, float]:
+        """What the device's, the host's and the caller's waiting time weigh."""
+        if regime != "auto":
+            return float(regime in ("device", "stream")), float(regime == "host"), float(regime == "sync")
+        device, host, sync = 1 - self.dry, self.dry * (1 - self.waited), self.dry * self.waited
+        return (
+            device if device >= SLIGHT else 0.0,
+            host if host >= SLIGHT else 0.0,
+            sync if sync >= SLIGHT else 0.0,
+        )
+
+
+_shares: dict[int, Shares] = {}
+
+
+def shares_of(device: torch.device) -> Shares:
+    """Those of all calls on a device."""
+    return _shares.setdefault(device.index or 0, Shares())
+
+
+def held_back(device: torch.device, regime: str) -> bool:
+    """Whether the host holds a device back here, as far as calls have shown it: what saves launches saves time."""
+    if regime != "auto":
+        return regime in ("host", "sync")
+    return shares_of(device).dry >= MOSTLY
