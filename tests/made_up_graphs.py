@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from shapedispatch.functions import recorded
-from shapedispatch.graphs import recording
+from shapedispatch.graphs import operators, recording
 from shapedispatch.graphs.memory import Memory
 from shapedispatch.graphs.order import Order
 
@@ -68,6 +68,7 @@ class MadeUpRecorder:
 
     def __init__(self) -> None:
         self.now = 0
+        self.device = torch.device("cpu")
         self.waits: list[tuple[int, int]] = []
         self.recorded = 0
         self.replays = 0
@@ -152,5 +153,6 @@ def made_up_device(monkeypatch: pytest.MonkeyPatch) -> MadeUpRecorder:
     monkeypatch.setattr(recording, "empty_like", MadeUpAllocator().empty_like)
     made_up = MadeUpRecorder()
     memory = Memory(Order(made_up), lambda: 1 << 30)
+    monkeypatch.setattr(operators, "RECORDS", "cpu")
     monkeypatch.setattr(recorded, "memory_of", lambda device, most: memory)
     return made_up

@@ -9,6 +9,8 @@ from torch.fx import GraphModule, Node
 
 __all__ = ["why_not_recorded"]
 
+RECORDS = "cuda"
+"""The kind of device on which anything is recorded."""
 _OURS = frozenset({"aten", "prims"})
 _WAIT = ("linalg_", "cholesky", "lu_", "svd", "geqrf", "ormqr", "symeig", "eig", "lstsq", "triangular_solve")
 _SIZED_BY_VALUES = (torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output)
@@ -22,7 +24,7 @@ def why_not_recorded(gm: GraphModule) -> str:
     be waited for, and all must be on one device. Of an operator that torch did not write none of this is known.
     """
     devices = {value.device for node in gm.graph.nodes for value in _tensors(node)}
-    if others := sorted(str(device) for device in devices if device.type != "cuda"):
+    if others := sorted(str(device) for device in devices if device.type != RECORDS):
         return f"it computes on {others[0]}"
     if len(devices) > 1:
         return "it computes on several devices"

@@ -30,6 +30,9 @@ class Graph(Protocol):
 class Recorder(Protocol):
     """Whatever can record."""
 
+    device: torch.device
+    """Where it records what is launched."""
+
     def recording(self) -> bool:
         """Whether somebody is recording what is launched now."""
 

@@ -191,7 +191,7 @@ def record(
     what the run raises.
     """
     places = [place for place, one in enumerate(inputs) if isinstance(one, Tensor)]
-    _refuse_inputs(inputs, places)
+    _refuse_inputs(inputs, places, order.recorder.device)
     given = list(inputs)
     with order.recorder.aside():
         for place in places:  # by `data`: what is written while it is recorded counts no write
@@ -199,6 +199,7 @@ def record(
         written, first = _rehearsed(run, given, places, writes)
         with allocations.noted() as places_taken:
             graph, outputs = order.recorder.record(lambda: run(*given))
+    _refuse_elsewhere([one for one in outputs if isinstance(one, Tensor)], order.recorder.device)
     form, results, constants = _results(outputs, given, places, first)
     return Recording(
         graph,
@@ -225,7 +226,8 @@ def _home(result: Tensor, places_taken: Sequence[int]) -> int | None:
     return len(places_taken) - 1 - list(reversed(places_taken)).index(storage.data_ptr())
 
 
-def _refuse_inputs(inputs: Sequence[Any], places: Sequence[int]) -> None:
+def _refuse_inputs(inputs: Sequence[Any], places: Sequence[int], device: torch.device) -> None:
+    _refuse_elsewhere([inputs[place] for place in places], device)
     if torch.is_grad_enabled() and any(inputs[place].requires_grad for place in places):
         raise Unrecordable("it needs gradients")
     if any(type(inputs[place]) not in (Tensor, torch.nn.Parameter) for place in places):
@@ -234,6 +236,12 @@ def _refuse_inputs(inputs: Sequence[Any], places: Sequence[int]) -> None:
         raise Unrecordable("an input is neither a tensor nor a number")
     if any(inputs[place].layout is not torch.strided for place in places):
         raise Unrecordable("an input is not strided")
+
+
+def _refuse_elsewhere(tensors: Sequence[Tensor], device: torch.device) -> None:
+    """What another device computes is no part of the recording: a replay would leave it as it was then."""
+    if other := next((str(one.device) for one in tensors if one.device != device), None):
+        raise Unrecordable(f"a tensor is on {other}")
 
 
 def _buffer(tensor: Tensor) -> Tensor:

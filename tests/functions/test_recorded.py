@@ -9,7 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from shapedispatch import shapedispatch
+from shapedispatch.choices.context import MissContext
 from shapedispatch.functions.recorded import inner_variant, recorded_variant
+from shapedispatch.graphs import operators
+from shapedispatch.graphs.replay import OFTEN
 from tests.helpers import assert_same, pinned
 from tests.made_up_graphs import MadeUpRecorder, made_up_device
 
@@ -142,3 +145,26 @@ def test_the_name_says_what_is_recorded() -> None:
         assert inner_variant(recorded_variant(variant)) == variant
         assert inner_variant(variant) == variant
     assert inner_variant(None) is None
+
+
+def test_what_computes_elsewhere_alone_is_refused_too(recorder: MadeUpRecorder) -> None:
+    """A graph that takes no tensor of the device: its results would be those of the one time when it was recorded."""
+    operators.RECORDS = "cuda"  # as it is without the fixture, which puts it back
+    f = shapedispatch(hints=(), exact=True, store=False, graphs=True)(lambda x: (torch.rand(2), x))
+    f(torch.ones(3))
+    refused = {one.variant: one.reasons for one in f.explain(torch.ones(3)).refusals}
+    assert refused["graph[exact]"] == ("it computes on cpu",)
+
+
+def test_nothing_is_recorded_before_it_pays(recorder: MadeUpRecorder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its numbers are those of the code until then, which is what is compared."""
+    pays = False
+    monkeypatch.setattr(MissContext, "_graphs", lambda _: {"graphs": True, "graphs_pay": lambda: pays})
+    f = with_graphs(normalized, graphs="auto")
+    x, w = torch.randn(4, 16), torch.randn(16)
+    for wanted in (False, True):
+        pays = wanted
+        for _ in range(3 * OFTEN):
+            assert_same(f(x, w), normalized(x, w))
+        assert f.explain(x, w).variant == "graph[exact]"
+        assert (recorder.recorded > 0) is wanted

@@ -368,3 +368,13 @@ def test_where_nobody_has_asked_for_it_it_is_recorded_once_it_pays() -> None:
     pays, before = False, recorder.replays
     assert torch.equal(replay(x)[0], x * 2)
     assert recorder.replays == before + 1
+
+
+def test_what_is_elsewhere_is_not_recorded() -> None:
+    """A replay would leave a result as it was when it was recorded, and read an input as it was then."""
+    for run in (lambda x: (x * 2, torch.ones(3, device="meta")), lambda x, number: (x * 2,)):
+        replay, recorder, _ = replay_of(run)
+        number = [torch.ones((), device="meta")] if run.__code__.co_argcount > 1 else []
+        assert torch.equal(replay(torch.ones(4), *number)[0], torch.full((4,), 2.0))
+        assert recorder.replays == 0
+        assert replay.why_not == "a tensor is on meta"

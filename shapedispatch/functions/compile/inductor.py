@@ -18,6 +18,7 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # of torch about torch, and no business of the call that comes first
     from torch._inductor.compile_fx import compile_fx, compile_fx_inner
 
+from ...graphs.operators import why_not_recorded
 from ...hit import native
 from ...hit.call import past_wrappers
 from ...keys.key import any_autocast
@@ -126,10 +127,7 @@ def _compiled(
         refuse_kernels(gm)
         code.only_views &= _only_views(gm)
         code.numbers |= dtypes_of_numbers(gm)
-        if any(isinstance(example, torch.Tensor) and example.is_cuda for example in examples):
-            from ...graphs.operators import why_not_recorded
-
-            code.unrecordable = code.unrecordable or why_not_recorded(gm)
+        code.unrecordable = code.unrecordable or why_not_recorded(gm)  # also of a graph that takes no tensor
         trusted = trust and bool(kwargs.get("is_inference")) and _is_all_written(gm)
         with torch._inductor.config.patch({"size_asserts": False} if trusted else {}):
             compiled = _one_graph(gm, examples, code, kwargs)
