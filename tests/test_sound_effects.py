@@ -87,6 +87,7 @@ def of_the_process() -> dict[str, Any]:
     return {
         "counter": COUNTER,
         "torch generator": torch.get_rng_state(),
+        "generators of GPUs": torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else [],
         "python generator": random.getstate(),
         "numpy generator": str(np.random.get_state()),
         "ambient": ambient_state(),
@@ -308,18 +309,20 @@ def _ours(text: str) -> bool:
 
 
 def _left_behind(
-    make: Callable[[World], Callable[..., Any]], sizes: Sequence[int] = (2, 2, 4, 4)
+    make: Callable[[World], Callable[..., Any]], sizes: Sequence[int] = (2, 2, 4, 4), device: str = "cpu"
 ) -> list[dict[str, Any]]:
     """The world, the process, the arguments and what was said after each of a few calls."""
     global COUNTER
-    world, found = World(), []
+    with torch.device(device):
+        world, found = World(), []
     fn = make(world)
     COUNTER = 0
     torch.manual_seed(11)
     random.seed(11)
     np.random.seed(11)
     for rows in sizes:
-        args = _arguments(rows)
+        with torch.device(device):
+            args = _arguments(rows)
         result: Any = None
         with warnings.catch_warnings(record=True) as said, contextlib.redirect_stdout(io.StringIO()) as printed:
             warnings.simplefilter("always")

@@ -14,6 +14,8 @@ from torch import Tensor, nn
 
 from shapedispatch import shapedispatch
 from shapedispatch.graphs.replay import memory_of
+from tests.fuzzing import unlike
+from tests.test_sound_effects import AUDITED, RECORDED, _decorated, _left_behind, _plain
 
 
 def graphed(fn: Callable[..., Any], variant: str = "graph[exact]", **given: Any) -> Any:
@@ -209,3 +211,15 @@ def test_dropout_and_gradients_are_refused() -> None:
     assert "random numbers" in refused["graph[exact]"]
     f(x.requires_grad_())
     assert {one.variant: one.reasons[0] for one in f.explain(x).refusals}["graph[exact]"] == "it needs gradients"
+
+
+@pytest.mark.parametrize("name", sorted(AUDITED))
+def test_the_world_is_left_as_by_plain_calls(name: str) -> None:
+    """State, writes, views, random numbers: what each of the functions does that are audited on the CPU."""
+    sizes, before = (2,) * 6 + (4,) * 6, replays()
+    plain = _left_behind(_plain(AUDITED[name]), sizes, "cuda")
+    decorated = _left_behind(_decorated(AUDITED[name], exact=True, graphs=True), sizes, "cuda")
+    for number, (one, other) in enumerate(zip(plain, decorated, strict=True)):
+        for part, value in one.items():
+            assert unlike(value, other[part], False, f"call {number}, {part}") is None
+    assert replays() > before or name not in RECORDED
