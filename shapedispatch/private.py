@@ -159,6 +159,15 @@ FEATURES: Mapping[str, Feature] = MappingProxyType(
         "builds": Feature(
             "no build of a function is made", (*_DYNAMO, *_INDUCTOR, *_OPERATORS), inside=True, late=True
         ),
+        "steps": Feature(
+            "a step of training goes through AOTAutograd's wrappers",
+            (
+                "torch._C._dynamo.eval_frame.get_eval_frame_callback",
+                "torch._C._functorch.peek_interpreter_stack",
+                "torch._C._get_obj_in_tls",
+                "torch._C._is_key_in_tls",
+            ),
+        ),
         "builds elsewhere": Feature("in the background nothing is built, and plain runs", _SENT, late=True),
         "hits in C": Feature(
             "hits are answered in Python",

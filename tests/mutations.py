@@ -43,6 +43,7 @@ RECORD, TENSOR, ALL = "hit/csrc/instance_record.c", "hit/csrc/tensor_view.c", "h
 FILTER = "functions/guards/instance_guards.py"
 NAMES = "hit/csrc/skipped_guards.c"
 GRAPH, WRAPPERS = "hit/csrc/graph_call.c", "tests/functions/test_skip_wrappers.py"
+INDUCTOR, STEPS = "functions/compile/inductor.py", "tests/functions/test_skip_autograd.py"
 QUESTIONS, CACHE = "hit/csrc/torch_questions.c", "hit/csrc/signature_cache.c"
 MUTATIONS = (
     # What dicts hold: attributes, parameters, buffers, submodules, hooks.
@@ -169,6 +170,29 @@ MUTATIONS = (
     Mutation(GRAPH, " && grad == 0;", ";", (WRAPPERS,)),
     Mutation(GRAPH, "graph->written ? beneath.keys : 0", "beneath.keys", (WRAPPERS,)),
     Mutation(GRAPH, "        beneath.leave(guard);\n", "        (void)guard;\n", (WRAPPERS,)),
+    # A step past AOTAutograd's.
+    Mutation("hit/call.py", "apply is None or not torch.is_grad_enabled() or profiling", "profiling", (STEPS,)),
+    Mutation("hit/call.py", "not torch.is_grad_enabled() or profiling.state._is_profiler_enabled:", "0:", (STEPS,)),
+    Mutation("hit/call.py", "[one.detach() if one._is_view() else one for one in made[kept]]", "made[:0]", (STEPS,)),
+    Mutation("hit/call.py", "if not (alone() and all(", "if not (all(", (STEPS,)),
+    Mutation("hit/call.py", "alone() and all(map(lies_as, gradients, layouts))", "alone()", (STEPS,)),
+    Mutation("hit/call.py", "        torch.is_grad_enabled()\n        or ", "        ", (STEPS,)),
+    Mutation("hit/call.py", "        or interpreter_stack() is not None\n", "", (STEPS,)),
+    Mutation("hit/call.py", "        or dynamo_callback() is not None\n", "", (STEPS,)),
+    Mutation("hit/call.py", "            gradients.clear()", "            pass", (STEPS,)),
+    Mutation("hit/call.py", "            ctx.maybe_clear_saved_tensors()\n", "", (STEPS,)),
+    Mutation("hit/call.py", 'stashed("context") if is_stashed("context") else None', "None", (STEPS,)),
+    Mutation("hit/call.py", "    if type(gradient) is not torch.Tensor:\n        return False\n", "", (STEPS,)),
+    Mutation("hit/call.py", "gradient.shape == size and ", "", (STEPS,)),
+    Mutation("hit/call.py", " and gradient.stride() == stride", "", (STEPS,)),
+    Mutation(INDUCTOR, "    if not torch.is_grad_enabled():\n        return whole(*inputs)\n", "", (STEPS,)),
+    Mutation(INDUCTOR, "and len(seen) == 1 and _same(seen[0][0], inputs):\n        made", ":\n        made", (STEPS,)),
+    Mutation(INDUCTOR, "if _same(made, outputs) else None", "", (STEPS,)),
+    Mutation(INDUCTOR, '_forward_cls", None) if len(nodes) == 1 else None', '_forward_cls", None)', (STEPS,)),
+    Mutation(INDUCTOR, "of_parts and boxed", "boxed", (STEPS,)),
+    Mutation(INDUCTOR, "of_parts and boxed and", "of_parts and", (STEPS,)),
+    Mutation(INDUCTOR, "not any(more) and", "", (STEPS,)),
+    Mutation(INDUCTOR, " and set(counts) == {len(outputs)}", "", (STEPS,)),
 )
 
 

@@ -16,12 +16,25 @@ import torch
 from ..errors import in_a_line, where_raised
 from ..keys.checkpoint import CHECKPOINTS, checkpoint_of
 from ..keys.key import Key, Signed, saved_tensor_hooks
+from ..private import find
 from . import profiling
 from .checkpoint import run_in_checkpoint
 from .table import Entry, Table
 from .turns import Turns
 
-__all__ = ["HitPath", "NowAndThen", "Signer", "all_hold", "past_wrappers", "stand_in"]
+__all__ = [
+    "HitPath",
+    "Layout",
+    "NowAndThen",
+    "Signer",
+    "all_hold",
+    "alone",
+    "between_codes",
+    "lies_as",
+    "past_autograd",
+    "past_wrappers",
+    "stand_in",
+]
 
 HITS_PER_CHECK = 64
 """Hits on what is right in every state, on average, for each that looks whether the state is still the one."""
@@ -237,6 +250,83 @@ def past_wrappers(whole: Run, first: Run, found: Sequence[Run | None]) -> Run:
             torch._C._set_grad_enabled(True)
 
     return run
+
+
+def past_autograd(whole: Run, first: Run, found: Sequence[Run | None]) -> Run:
+    """A compiled graph with a backward: as `past_wrappers`, where ``found`` holds what `between_codes` made."""
+
+    def run(*inputs: Any) -> Any:
+        if not found:
+            return first(*inputs)
+        apply = found[0]
+        if apply is None or not torch.is_grad_enabled() or profiling.state._is_profiler_enabled:
+            return whole(*inputs)
+        return apply(*inputs)
+
+    return run
+
+
+Layout = tuple[torch.Size | None, tuple[int, ...] | None, torch.memory_format | None]
+"""What compiled code takes of a gradient: its sizes and strides, or a memory format."""
+
+
+# Without one of them nothing is called past autograd.
+interpreter_stack = find("torch._C._functorch.peek_interpreter_stack")
+dynamo_callback = find("torch._C._dynamo.eval_frame.get_eval_frame_callback")
+is_stashed, stashed = find("torch._C._is_key_in_tls"), find("torch._C._get_obj_in_tls")
+
+
+def between_codes(of: Any, forward: Run, backward: Run, layouts: Sequence[Layout]) -> Run:
+    """AOTAutograd's function of a graph, ``of``, as it is applied: with its two codes called as they are.
+
+    It keeps, names and raises what that one does, whose own backward runs where there is more to do: where it is not
+    `alone`, or a gradient does not lie as the code takes it.
+    """
+    results, kept = of.metadata.num_forward_returns, of.metadata.tensors_saved_for_backwards_with_vc_check_slice
+    numbers, whole = of.metadata.symints_saved_for_backwards_slice, of.backward
+
+    class CompiledFunction(of):  # type: ignore[misc]  # torch makes one for each graph
+        """Named as AOTAutograd's: a node of a graph tells whose it is."""
+
+        @staticmethod
+        def forward(ctx: Any, *inputs: Any) -> tuple[Any, ...]:
+            made = forward(list(inputs))
+            ctx.save_for_backward(*[one.detach() if one._is_view() else one for one in made[kept]])
+            ctx.symints, ctx.opaque_objects = made[numbers], ()
+            return tuple(made[:results])
+
+        @staticmethod
+        def backward(ctx: Any, gradients: list[Any]) -> Any:
+            if not (alone() and all(map(lies_as, gradients, layouts))):
+                return whole(ctx, gradients)
+            inputs = [*ctx.symints, *ctx.saved_tensors, *gradients]
+            gradients.clear()  # the code lets go of each as soon as it can, and of what was kept
+            ctx.maybe_clear_saved_tensors()
+            context = stashed("context") if is_stashed("context") else None  # of who called the backward
+            return tuple(backward(inputs) if context is None else context.run(backward, inputs))
+
+    run: Run = CompiledFunction.apply
+    return run
+
+
+def alone() -> bool:
+    """Whether a backward that runs now is in no other (`create_graph`) and no transform, nor seen by a profiler."""
+    return not (
+        torch.is_grad_enabled()
+        or profiling.state._is_profiler_enabled
+        or interpreter_stack() is not None
+        or dynamo_callback() is not None
+    )
+
+
+def lies_as(gradient: Any, layout: Layout) -> bool:
+    """Whether compiled code takes a gradient as it is."""
+    if type(gradient) is not torch.Tensor:
+        return False
+    size, stride, memory_format = layout
+    if memory_format is not None:
+        return gradient.is_contiguous(memory_format=memory_format)
+    return gradient.shape == size and gradient.stride() == stride
 
 
 def stand_in(fn: Callable[..., Any], arity: int, path: HitPath, call: Callable[..., Any]) -> Any:

@@ -223,4 +223,5 @@ def loaded(artifact: Artifact, code: Code) -> Run:
     def run(*inputs: Any) -> Any:
         return whole(list(inputs))
 
-    return skip_wrappers(run, graph, code.written) if code.bare else run
+    backward = None if entry.compiled_bw is None else entry.compiled_bw.result
+    return skip_wrappers(run, graph, code.written, backward) if code.bare else run

@@ -20,8 +20,9 @@ with warnings.catch_warnings():
 
 from ...graphs.operators import why_not_recorded
 from ...hit import native
-from ...hit.call import past_wrappers
+from ...hit.call import Layout, alone, between_codes, lies_as, past_autograd, past_wrappers
 from ...keys.key import any_autocast
+from ...private import why_off
 from .code import Code, generated_modules_kept
 from .graph import (
     allow_determinism,
@@ -35,6 +36,7 @@ from .graph import (
 )
 from .graph_check import GraphCheck
 from .operators import decompositions, table_notes
+from .tracer import pass_over
 
 __all__ = [
     "compiler",
@@ -117,7 +119,7 @@ def _compiled(
     out of a graph without a backward that calls no operator, whose result may have other sizes than it said.
     """
     code.sources.clear()
-    inference: list[Any] = []  # graphs without a backward; one that has one is in two parts
+    parts: dict[str, Any] = {}  # one, without a backward, or a forward and a backward
     trusted = False
 
     def inner(gm: torch.fx.GraphModule, examples: Sequence[Any], **kwargs: Any) -> Any:
@@ -131,8 +133,9 @@ def _compiled(
         trusted = trust and bool(kwargs.get("is_inference")) and _is_all_written(gm)
         with torch._inductor.config.patch({"size_asserts": False} if trusted else {}):
             compiled = _one_graph(gm, examples, code, kwargs)
-        if kwargs.get("is_inference") and callable(getattr(compiled, "current_callable", None)):
-            inference.append(compiled)  # and where a release has another name for it, it keeps its wrappers
+        if callable(getattr(compiled, "current_callable", None)):  # else it keeps its wrappers
+            part = "backward" if kwargs.get("is_backward") else "alone" if kwargs.get("is_inference") else "forward"
+            parts[part] = compiled
         return compiled
 
     decomposed = decompositions(patches)
@@ -140,10 +143,13 @@ def _compiled(
     if trusted and _OPERATORS_RESULT.search(code.sources[0]):
         return None
     # Autocast is ambient, as the key has it: with any, AOTAutograd turns it off around the graph.
-    code.bare = len(inference) == len(code.sources) == 1 and only_computes() and not any_autocast()
+    known = parts.keys() in ({"alone"}, {"forward", "backward"}) and len(parts) == len(code.sources)
+    code.bare = known and only_computes() and not any_autocast()
     code.record = getattr(run, "serialize", None)
     code.written = trusted
-    return skip_wrappers(run, inference[0], trusted) if code.bare else run
+    if not code.bare:
+        return run
+    return skip_wrappers(run, parts.get("alone", parts.get("forward")), trusted, parts.get("backward"))
 
 
 def _one_graph(gm: torch.fx.GraphModule, examples: Sequence[Any], code: Code, kwargs: Mapping[str, Any]) -> Any:
@@ -262,17 +268,22 @@ def _is_view(target: Any) -> bool:
 _watching = threading.Lock()
 
 
-def skip_wrappers(whole: Run, graph: Any, written: bool = False) -> Run:
+def skip_wrappers(whole: Run, graph: Any, written: bool = False, backward: Any = None) -> Run:
     """``whole``, from its second run on without what stands around ``graph``, if its first shows that to be nothing.
 
     AOTAutograd's wrapper writes back what a graph changes of its inputs, makes views anew and keeps autograd out of it;
     Inductor's tells a profiler. For a graph that only computes, they hand on what they are given, and take a third of
     the host's time for a small call. That they do so is seen and not presumed: the first run goes through them and is
-    watched.
+    watched. With a ``backward`` they take most of it: of what stands between autograd and the two, ours does what is
+    left to do.
 
     ``graph`` is Inductor's, and holds what it runs as ``current_callable``; ``written``: Inductor wrote all of it.
     """
     found: list[Run | None] = []  # what the graph runs, or None where the wrappers do something
+    if backward is not None:
+        if why_off("steps"):
+            return whole
+        return past_autograd(whole, lambda *inputs: _watched_step(whole, graph, backward, inputs, found), found)
     run = past_wrappers(whole, lambda *inputs: _watched(whole, graph, inputs, found), found)
     if native.in_use is None:
         return run
@@ -282,9 +293,22 @@ def skip_wrappers(whole: Run, graph: Any, written: bool = False) -> Run:
 
 def _watched(whole: Run, graph: Any, inputs: Sequence[Any], found: list[Run | None]) -> Any:
     """Run the whole, and note whether the graph's code was given these very inputs and made these very outputs."""
+    outputs, seen = _seen(whole, graph, inputs)
+    if seen is not None:
+        straight = len(seen) == 1 and _same(seen[0][0], inputs) and _same(seen[0][1], outputs)
+        found.append(graph.current_callable if straight else None)
+    return outputs
+
+
+Seen = list[tuple[list[Any], Any]]
+"""Of each run of a graph's code, what it was given and what it made."""
+
+
+def _seen(whole: Run, graph: Any, inputs: Sequence[Any]) -> tuple[Any, Seen | None]:
+    """Run the whole, and what is seen of its graph; None where another run is watched."""
     if not _watching.acquire(blocking=False):  # by another thread, or by the graph itself through an operator's Python
-        return whole(*inputs)
-    code, me, seen = graph.current_callable, threading.get_ident(), []
+        return whole(*inputs), None
+    code, me, seen = graph.current_callable, threading.get_ident(), Seen()
 
     def watched(given: list[Any]) -> Any:
         before = list(given)
@@ -299,9 +323,58 @@ def _watched(whole: Run, graph: Any, inputs: Sequence[Any], found: list[Run | No
     finally:
         graph.current_callable = code
         _watching.release()
-    straight = len(seen) == 1 and _same(seen[0][0], inputs) and _same(seen[0][1], outputs)
-    found.append(code if straight else None)
+    return outputs, seen
+
+
+def _watched_step(whole: Run, forward: Any, backward: Any, inputs: Sequence[Any], found: list[Run | None]) -> Any:
+    """As `_watched`, where autograd is to call the two parts; what it shows without autograd is nothing."""
+    if not torch.is_grad_enabled():
+        return whole(*inputs)
+    outputs, seen = _seen(whole, forward, inputs)
+    if seen is not None:
+        of, layouts = _function_of(outputs), None
+        if of is not None and len(seen) == 1 and _same(seen[0][0], inputs):
+            made = list(seen[0][1])[: len(outputs)]
+            layouts = _gradient_layouts(of, outputs, forward, backward) if _same(made, outputs) else None
+        found.append(None)
+        if layouts is not None:
+            found[0] = between_codes(of, forward.current_callable, backward.current_callable, layouts)
+            of_ours: Any = getattr(found[0], "__self__", None)
+            for function in (of_ours.forward, of_ours.backward, alone, lies_as):
+                pass_over(function.__code__)
     return outputs
+
+
+def _function_of(outputs: Any) -> Any:
+    """The function of autograd that all of them come from; None where there is none, or more."""
+    nodes = {id(node): node for node in (getattr(one, "grad_fn", None) for one in outputs)}
+    return getattr(next(iter(nodes.values())), "_forward_cls", None) if len(nodes) == 1 else None
+
+
+def _gradient_layouts(of: Any, outputs: Sequence[Any], forward: Any, backward: Any) -> list[Layout] | None:
+    """How the backward takes the gradients of the outputs; None where AOTAutograd's function ``of`` them does more.
+
+    As where this release has another word for what it may do.
+    """
+    try:
+        of_parts = of.compiled_fw is forward and _enabled(of.compiled_bw) is backward
+        said, told = of.metadata, [one.memory_format for one in of.metadata.subclass_tangent_meta]
+        counts = len(told), said.num_outputs, said.num_forward_returns
+        more = (
+            said.num_unsafe_view_outputs, said.num_tensors_saved_with_no_vc_check, said.num_opaque_objects_saved_for_bw,
+            said.num_backward_tokens, said.num_graphsafe_rng_states, said.bw_donated_idxs, said.deterministic is False,
+            said.indices_of_inputs_that_requires_grad_with_mutations_in_bw, of.maybe_subclass_metadata,
+        )  # fmt: skip
+        layouts = [(one.size, one.stride, one.memory_format) for one in told]
+        boxed = of.boxed_grads_call and callable(of.maybe_clear_saved_tensors)
+    except AttributeError:
+        return None
+    return layouts if of_parts and boxed and not any(more) and set(counts) == {len(outputs)} else None
+
+
+def _enabled(run: Any) -> Any:
+    """What Dynamo is kept out of."""
+    return getattr(run, "_torchdynamo_orig_callable", run)
 
 
 def _same(some: Any, others: Any) -> bool:
