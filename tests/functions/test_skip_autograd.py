@@ -240,14 +240,15 @@ ROWS: tuple[call.Layout, ...] = ((torch.Size([4, 8]), (8, 1), None),)
 
 
 def twice(layouts: tuple[call.Layout, ...] = ROWS) -> tuple[Callable[[Tensor], Any], list[int]]:
-    """``x * 2`` by codes that note what they are given, and how many of what is kept live when the backward runs."""
+    """``x * 2`` by codes that note how much of what the backward is given lives on when it lets go of it."""
     given: list[int] = []
 
     def backward(inputs: list[Any]) -> tuple[Tensor]:
-        kept, gradient = weakref.ref(inputs[0]), inputs[1]
+        kept, gradient = map(weakref.ref, inputs)
+        result = inputs[1] * 2
         inputs.clear()
-        given.append(0 if kept() is None else 1)
-        return (gradient * 2,)
+        given.append(sum(one() is not None for one in (kept, gradient)))
+        return (result,)
 
     Twice.runs = 0
     return call.between_codes(Twice, lambda inputs: (inputs[0] * 2, inputs[0] * 3), backward, layouts), given
@@ -257,7 +258,7 @@ def test_the_code_holds_all_that_was_kept() -> None:
     """What it lets go of is free while it runs: a step takes no more memory than before."""
     run, given = twice()
     x = X.clone().requires_grad_()
-    run(x)[0].backward(torch.ones_like(X))
+    (run(x)[0] * 1).backward(torch.ones_like(X))
     assert_same(x.grad, torch.full_like(X, 2))
     assert (given, Twice.runs) == ([0], 0)
 
@@ -298,16 +299,58 @@ def test_a_gradient_lies_as_the_code_takes_it(gradient: Any, layout: call.Layout
     assert call.lies_as(gradient, layout) is lies
 
 
-def test_the_context_of_the_caller_is_that_of_the_code() -> None:
-    """As AOTAutograd has it: context variables are those of who called the backward."""
+def test_the_context_of_the_caller_is_that_of_the_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As AOTAutograd has it: context variables are those of who called the backward, maybe in another thread."""
     variable, seen = contextvars.ContextVar("variable", default=0), []
+    context = contextvars.copy_context()
+    context.run(variable.set, 3)
     run = call.between_codes(
         Twice, lambda inputs: (inputs[0] * 2,), lambda inputs: (seen.append(variable.get()) or inputs[0],), ROWS
     )
-    variable.set(3)
     x = X.clone().requires_grad_()
     run(x)[0].backward(torch.ones_like(X))
-    assert seen == [3]
+    monkeypatch.setattr(call, "is_stashed", lambda name: name == "context")
+    monkeypatch.setattr(call, "stashed", lambda name: context)
+    run(x)[0].backward(torch.ones_like(X))
+    assert seen == [0, 3]
+
+
+@pytest.mark.parametrize("what", ["", "more to do", "no grad mode", "a profiler"])
+def test_the_whole_runs_where_there_is_more_to_do(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or no backward to come, or one who should see all of it."""
+    found: list[Any] = [None if what == "more to do" else lambda x: "past"]
+    run = call.past_autograd(lambda x: "whole", lambda x: "first", found)
+    monkeypatch.setattr(profiling.state, "_is_profiler_enabled", what == "a profiler")
+    with torch.set_grad_enabled(what != "no grad mode"):
+        assert run(X) == ("whole" if what else "past")
+
+
+def test_results_of_two_functions_are_of_none() -> None:
+    """Something stands between the graph and what the caller is given."""
+    x = X.clone().requires_grad_()
+    run, _ = twice()
+    [one], [other] = run(x), run(x)
+    assert inductor._function_of([one]) is not None
+    assert inductor._function_of([one, other]) is None
+
+
+@pytest.mark.parametrize("change", ["", "an input", "an output", "two runs"])
+def test_wrappers_that_do_something_stay(change: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever it changes of what goes in or comes out, or how often the graph runs."""
+    made = SimpleNamespace(current_callable=lambda inputs: (inputs[0] * 2, inputs[0]))
+
+    def whole(x: Tensor) -> list[Tensor]:
+        given = x + 0 if change == "an input" else x
+        answer = made.current_callable([given])
+        if change == "two runs":
+            made.current_callable([given])
+        return [answer[0] + 0 if change == "an output" else answer[0]]
+
+    monkeypatch.setattr(inductor, "_function_of", lambda outputs: Twice)
+    monkeypatch.setattr(inductor, "_gradient_layouts", lambda *_: list(ROWS))
+    found: list[Any] = []
+    inductor._watched_step(whole, made, made, (X.clone().requires_grad_(),), found)
+    assert (found == [None]) is bool(change)
 
 
 SAID = {

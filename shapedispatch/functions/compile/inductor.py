@@ -133,9 +133,7 @@ def _compiled(
         trusted = trust and bool(kwargs.get("is_inference")) and _is_all_written(gm)
         with torch._inductor.config.patch({"size_asserts": False} if trusted else {}):
             compiled = _one_graph(gm, examples, code, kwargs)
-        if callable(getattr(compiled, "current_callable", None)):  # else it keeps its wrappers
-            part = "backward" if kwargs.get("is_backward") else "alone" if kwargs.get("is_inference") else "forward"
-            parts[part] = compiled
+        parts[_part_of(kwargs)] = compiled
         return compiled
 
     decomposed = decompositions(patches)
@@ -143,13 +141,22 @@ def _compiled(
     if trusted and _OPERATORS_RESULT.search(code.sources[0]):
         return None
     # Autocast is ambient, as the key has it: with any, AOTAutograd turns it off around the graph.
-    known = parts.keys() in ({"alone"}, {"forward", "backward"}) and len(parts) == len(code.sources)
-    code.bare = known and only_computes() and not any_autocast()
+    code.bare = _are_known(parts, code) and only_computes() and not any_autocast()
     code.record = getattr(run, "serialize", None)
     code.written = trusted
-    if not code.bare:
-        return run
-    return skip_wrappers(run, parts.get("alone", parts.get("forward")), trusted, parts.get("backward"))
+    whole = parts.get("alone", parts.get("forward"))
+    return skip_wrappers(run, whole, trusted, parts.get("backward")) if code.bare else run
+
+
+def _part_of(how: Mapping[str, Any]) -> str:
+    """What Inductor was asked to compile: a graph without a backward, or one of the two that another is in."""
+    return "backward" if how.get("is_backward") else "alone" if how.get("is_inference") else "forward"
+
+
+def _are_known(parts: Mapping[str, Any], code: Code) -> bool:
+    """Whether these are all, and say what they run: where a release has another name for it, it keeps its wrappers."""
+    whole = parts.keys() in ({"alone"}, {"forward", "backward"}) and len(parts) == len(code.sources)
+    return whole and all(callable(getattr(part, "current_callable", None)) for part in parts.values())
 
 
 def _one_graph(gm: torch.fx.GraphModule, examples: Sequence[Any], code: Code, kwargs: Mapping[str, Any]) -> Any:
