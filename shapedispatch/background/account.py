@@ -13,9 +13,13 @@ from typing import Protocol, TypeVar
 
 from .orders import Order, Orders
 
-__all__ = ["Account", "Allowance", "KeptAnswers", "Later"]
+__all__ = ["Account", "Allowance", "KeptAnswers", "Later", "LeftForNext"]
 
 _T = TypeVar("_T")
+
+
+class LeftForNext(Exception):
+    """What this look was for goes on at the next one: nothing is decided by it."""
 
 
 @dataclass(slots=True, eq=False)
@@ -59,8 +63,17 @@ class Later(Protocol):
     def trace(self, make: Callable[[], _T]) -> _T | None:
         """What ``make`` makes of the call by tracing it; None where no build is worth its time now."""
 
-    def once(self, make: Callable[[], _T]) -> _T:
-        """What ``make`` makes of what was built; it takes time once, however often calls are looked at."""
+    def once(self, doing: str, make: Callable[[], _T]) -> _T | None:
+        """What ``make`` makes of what was built; it takes time once, however often calls are looked at.
+
+        It gives None where it has done a part; None comes back where the rest is left for the next look.
+        """
+
+    def has_worked(self) -> bool:
+        """Whether another trace is left for the next look."""
+
+    def raise_if_left(self) -> None:
+        """Raise LeftForNext where something was done of what was built, or is left: then the next look decides."""
 
     def begin(self, make: Callable[[], _T]) -> _T | None:
         """What ``make`` orders; None where nothing, or nothing more, is worth its time now."""
@@ -96,7 +109,10 @@ class KeptAnswers(Protocol):
 
 @dataclass(slots=True)
 class Allowance:
-    """What one look at a call may order, as `Later`: at most one build, if that is worth it."""
+    """What one look at a call may order, as `Later`: at most one build, if that is worth it.
+
+    With ``in_steps`` it makes one trace at most, or loads one build, or does one part of looking at its numbers.
+    """
 
     owner: str
     orders: Orders
@@ -106,13 +122,20 @@ class Allowance:
     earn: float
     """How many times what a build costs must have been spent where it would be used."""
     kept: KeptAnswers | None = None
+    in_steps: bool = False
     short: bool = False
     """Whether something was left out for want of worth."""
     exact_short: bool = False
     took_s: float = 0.0
     """How long the caller has waited for traces."""
-    once_s: float = 0.0
-    """How long for what else takes time once."""
+    did: list[tuple[str, float]] = field(default_factory=list)
+    """What takes time once, and how long each took."""
+    began: bool = False
+    """Whether a build was ordered, or found to be none that can be."""
+    touched: bool = False
+    """Whether anything was done of what was built."""
+    left: bool = False
+    """Whether something is left for the next look, which has enough to do then."""
     waits: list[str] = field(default_factory=list)
 
     def worth_exact(self) -> bool:
@@ -122,30 +145,62 @@ class Allowance:
 
     def trace(self, make: Callable[[], _T]) -> _T | None:
         """See `Later`."""
-        if not self.may_begin:
+        if not self.may_begin or self.has_worked():
             self.short = True
             return None
-        began_s = time.perf_counter()
-        try:
-            return make()
-        finally:
-            self.took_s += time.perf_counter() - began_s
+        return self._traced("traced", make)
 
-    def once(self, make: Callable[[], _T]) -> _T:
-        """See `Later`."""
+    def _traced(self, doing: str, make: Callable[[], _T]) -> _T:
         began_s = time.perf_counter()
         try:
             return make()
         finally:
-            self.once_s += time.perf_counter() - began_s
+            self.took_s += self._note(doing, began_s)
+
+    def once(self, doing: str, make: Callable[[], _T]) -> _T | None:
+        """See `Later`."""
+        while not self.has_worked():
+            began_s = time.perf_counter()
+            try:
+                found = make()
+            finally:
+                self.touched = True
+                self._note(doing, began_s)
+            if found is not None:
+                return found
+        self.left = True
+        return None
+
+    def _note(self, doing: str, began_s: float) -> float:
+        took_s = time.perf_counter() - began_s
+        self.did.append((doing, took_s))
+        return took_s
+
+    def has_worked(self) -> bool:
+        """See `Later`."""
+        return self.in_steps and bool(self.did)
+
+    def raise_if_left(self) -> None:
+        """See `Later`."""
+        if self.in_steps and (self.touched or self.left):
+            raise LeftForNext
 
     def begin(self, make: Callable[[], _T]) -> _T | None:
         """See `Later`."""
+        if not self.may_begin:
+            self.short = True
+            return None
+        put_off = False
         try:
-            return self.trace(make)
+            found = self._traced("ordered", make)
+            put_off = found is None
+            if put_off:
+                self.short = True
+                self.did.pop()
+            return found
         finally:
-            if self.may_begin:
-                self.may_begin = False
+            if not put_off:
+                self.may_begin, self.began = False, True
                 self.orders.costs.note(here_s=self.took_s)
                 self.account.traced(self.orders.costs.build_s() * self.earn)
 
@@ -175,7 +230,7 @@ class Allowance:
 
     def goes_on(self) -> bool:
         """See `Later`."""
-        return self.short or self.exact_short or bool(self.waits)
+        return self.short or self.exact_short or self.left or bool(self.waits)
 
     def waits_for(self, order: Order) -> str:
         """See `Later`."""

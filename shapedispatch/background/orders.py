@@ -7,6 +7,7 @@ build costs, whatever comes (the ski rental's rule). What a build costs is what 
 from __future__ import annotations
 
 import logging
+import math
 import os
 import threading
 import time
@@ -24,6 +25,8 @@ MOST_FAILED_STARTS = 3
 """After so many in a row no process is started any more."""
 POLL_S = 0.02
 """How often a caller looks what has come, at most."""
+REST, MOST_REST_S = 4.0, 1.0
+"""How many times as long as work in a call has taken calls are left alone after it, and how long at most."""
 _log = logging.getLogger("shapedispatch")
 HANDLER = "shapedispatch.functions.compile.remote:compiled"
 
@@ -97,6 +100,9 @@ class Orders:
 
     def _reset(self) -> None:
         self._lock = threading.Lock()
+        self.paced: bool = True
+        """Whether what calls do for builds is done in steps, with rests between: not once somebody waited for them."""
+        self._now_s = self._rests_until_s = -math.inf
         self._children: Children | None = None
         self._queue: list[weakref.ref[Order]] = []
         self._working: list[Order] = []
@@ -108,6 +114,7 @@ class Orders:
     def put(self, order: Order) -> None:
         """Have it built, as soon as its turn comes."""
         with self._lock:
+            self.paced = True
             if sum(one() is not None for one in self._queue) >= MOST_QUEUED:
                 order.failed, order.again = f"{MOST_QUEUED} builds are queued already", True
             else:
@@ -116,7 +123,7 @@ class Orders:
 
     def poll(self, now: bool = False) -> None:
         """Note what has been built, and begin what may be; does nothing where another thread does it, or just did."""
-        time_s = self._clock_s()
+        time_s = self._now_s = self._clock_s()
         if not (now or time_s >= self._next_poll_s) or not self._lock.acquire(blocking=False):
             return
         try:
@@ -127,6 +134,14 @@ class Orders:
             self._lock.release()
         for order in finished:
             order.done()
+
+    def worked(self, took_s: float) -> None:
+        """A call did so much for builds: others of this process do nothing for them for a while."""
+        self._rests_until_s = self._clock_s() + min(REST * took_s, MOST_REST_S)
+
+    def resting(self) -> bool:
+        """Whether calls are left alone, as of the last `poll`."""
+        return self.paced and self._now_s < self._rests_until_s
 
     def _collected(self) -> list[Order]:
         if self._children is not None:
@@ -183,11 +198,16 @@ class Orders:
         return [order for order in self.pending() if owner in (None, order.owner)]
 
     def wait(self, owner: str | None, timeout_s: float | None) -> bool:
-        """Until nothing is pending for this dispatcher (or for any), or so long; whether nothing is."""
+        """Until nothing is pending for this dispatcher (or for any), or so long; whether nothing is.
+
+        Whoever has waited for builds does not mind what it takes a call to load them.
+        """
+        waited = bool(self.of(owner))
         end_s = None if timeout_s is None else self._clock_s() + timeout_s
         while True:
             self.poll(now=True)
             if not self.of(owner):
+                self.paced = self.paced and not waited
                 return True
             left_s = 0.1 if end_s is None else min(0.1, end_s - self._clock_s())
             if left_s <= 0:

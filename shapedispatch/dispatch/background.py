@@ -21,7 +21,7 @@ from ..autotune.choose import PlainRaised
 from ..autotune.preserve_state import preserve_state
 from ..backend import Call, OfferRequest
 from ..background import imports
-from ..background.account import Account, Allowance
+from ..background.account import Account, Allowance, LeftForNext
 from ..choices.between import meanwhile
 from ..choices.context import DispatcherParts, MissContext, capturing
 from ..choices.neighbours import Neighbours, remember
@@ -65,6 +65,8 @@ class Waiting:
     """Whether its choice is known, and only the build is missing: that needs not be earned."""
     forced: bool = False
     """Whether all that may be made for it is wanted, earned or not."""
+    unfinished: bool = False
+    """Whether the last look has left something for the next."""
     failed: str = ""
     clock_s: Callable[[], float] = time.perf_counter
     judges: ClassVar[bool] = False
@@ -95,6 +97,10 @@ class Waiting:
             return False
         orders.poll()
         if self.forced and imports.compiler.ready():
+            return True
+        if orders.resting() and not self.known:
+            return False
+        if self.unfinished:
             return True
         if account.short and account.spent_s >= account.next_s and imports.compiler.ready():
             return True
@@ -222,8 +228,10 @@ def account_of(core: DispatcherParts, family: Any) -> Account:
 def _allowance(waiting: Waiting, device: torch.device, may_begin: bool, exact: bool) -> Allowance:
     """What a look at a call of that key may order."""
     core = waiting.core
+    orders = core.orders()
     kept = core.kernel_store.kept_builds(device) if core.kernel_store is not None else None
-    return Allowance(core.backend.name, core.orders(), waiting.account, may_begin, exact, core.earn(), kept)
+    in_steps = orders.paced and not (waiting.known or waiting.forced)
+    return Allowance(core.backend.name, orders, waiting.account, may_begin, exact, core.earn(), kept, in_steps)
 
 
 def decide_again(waiting: Waiting, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Callable[..., Any] | None:
@@ -241,17 +249,30 @@ def decide_again(waiting: Waiting, args: tuple[Any, ...], kwargs: Mapping[str, A
     may_begin = worth and imports.compiler.ready()
     allowance = _allowance(waiting, ctx.device, may_begin, exact)
     began_s = time.perf_counter()
-    entry = decide(replace(_online(ctx), later=allowance, kept=_Keeper(waiting, allowance)))
-    account.short, account.waits = allowance.short, bool(allowance.waits)
-    waiting.forced = waiting.forced and allowance.short
-    if allowance.may_begin == may_begin:
-        took_s = time.perf_counter() - began_s - allowance.took_s - allowance.once_s
-        core.orders().costs.note(offer_s=took_s)
+    entry = None
+    with contextlib.suppress(LeftForNext):
+        entry = decide(replace(_online(ctx), later=allowance, kept=_Keeper(waiting, allowance)))
+    _looked(waiting, allowance, entry is None, time.perf_counter() - began_s)
+    if entry is None:
+        return None
     before = next((one for one in core.table.peek(waiting.key) if one.learner is waiting), None)
     if before is not None:
         core.table.replace(waiting.key, before, None)
     allowance.tell()  # when everything is in order: a warning may be an error
     return entry.run.run if isinstance(entry.run, Waiting) else entry.run
+
+
+def _looked(waiting: Waiting, allowance: Allowance, left: bool, took_s: float) -> None:
+    """Note what a look has come to: nothing is decided where something is ``left`` for the next."""
+    account, orders = waiting.account, waiting.core.orders()
+    account.short, account.waits = allowance.short, left or bool(allowance.waits)
+    waiting.forced, waiting.unfinished = waiting.forced and allowance.short, left
+    did_s = sum(each_s for _, each_s in allowance.did)
+    if not allowance.began:
+        orders.costs.note(offer_s=took_s - did_s)
+    if allowance.did:
+        orders.worked(took_s)
+    waiting.core.table.log.looked(took_s, allowance.did)
 
 
 # -- all that is queued

@@ -85,7 +85,8 @@ os.register_at_fork(after_in_child=tuning_lock.renew)
 
 
 def decide(ctx: MissContext, retune: bool = False, exhaustive: bool = False) -> Entry:
-    """Recall or choose, and remember; called with `tuning_lock` held. Raises Bypass, MissError, PlainRaised.
+    """Recall or choose, and remember; called with `tuning_lock` held. Raises Bypass, MissError, PlainRaised, and
+    LeftForNext where a look does not come to an end.
 
     1. the sizes, which may not fit the declaration; 2. what is known already: a choice whose build was lost, a
     stored one, that of the call's bucket (not if ``retune``); 3. in a frozen mode, what to do without;
@@ -222,6 +223,8 @@ def _decided(
     """An offer and its winner, found out at another call where one is given; ``at_once`` where it is needed now."""
     with preserve_state(ctx.args, ctx.kwargs):  # which lets no warning through: not ours, and not the store's
         offer = offered()
+        if ctx.later is not None:
+            ctx.later.raise_if_left()
         return offer, _winner(offer, ctx if at is None else ctx.at(*at), at_once)
 
 

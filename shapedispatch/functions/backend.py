@@ -274,6 +274,9 @@ class TorchFunction(CallSigner):
                 builder.refuse(name, *reasons)
                 return
             verdict = self._builder.verdict(build, call, builder.request)
+            if verdict is None:
+                builder.put_off(name, "its numbers are looked at in the next calls")
+                return
             if verdict.wrong:
                 memory.facts.no_builds[slot] = NoBuild(verdict.wrong)
                 builder.fail(name, verdict.wrong)

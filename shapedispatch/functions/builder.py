@@ -8,14 +8,13 @@ share whose globals are the same dict: generated code and guards read names from
 from __future__ import annotations
 
 import contextlib
-import functools
 import time
 import types
 import weakref
 from collections import deque
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..backend import Effects, OfferRequest
 from ..background.account import Later
@@ -32,6 +31,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Builder", "made", "trace_effects"]
 
+_V = TypeVar("_V")
 MOST_STATES = 4
 """Builds of one variant and class for different states of what a call does not carry (train and eval, say)."""
 TRACES_A_FAMILY = 4
@@ -134,7 +134,9 @@ class Builder:
             remote = memory.facts.ordered[slot] = found
         if not remote.order.over:
             return NoBuild(later.waits_for(remote.order), transient=True)
-        build = later.once(remote.landed)
+        build = later.once("loaded", remote.landed)
+        if build is None:
+            return NoBuild("it is built, and loaded at one of the next calls", transient=True)
         if isinstance(build, NoBuild) and build.transient:  # what an earlier process has kept is of no use
             later.order_anew(remote.order)
             return NoBuild(f"{build.reason}; {later.waits_for(remote.order)}", transient=True)
@@ -183,10 +185,11 @@ class Builder:
             return NoBuild(same_as=name, code=twin.code)
         return build
 
-    def verdict(self, build: Build, call: BuildRequest, request: OfferRequest) -> Verdict:
+    def verdict(self, build: Build, call: BuildRequest, request: OfferRequest) -> Verdict | None:
         """Whether its numbers are right, found out once, and where there is a store, once for all processes.
 
-        By whoever compiled it, if that has looked; what was found of it on a caller's values counts for more.
+        By whoever compiled it, if that has looked; what was found of it on a caller's values counts for more. None
+        where that is left for the next calls.
         """
         from .compile.graph_check import Verdict
 
@@ -194,8 +197,9 @@ class Builder:
         if code.verdict is None and (check := code.check) is not None and request.room is not None:
             stored = request.verdicts.look_up(build.identity()) if request.verdicts is not None else None
             known = Verdict(*stored) if stored is not None else check.known
-            judged = functools.partial(_judged, build, call, check, request.room())
-            code.verdict = known or (judged() if request.later is None else request.later.once(judged))
+            code.verdict = known or _judged(build, call, check, request.room(), request.later)
+            if code.verdict is None:
+                return None
             code.check = None
             if request.verdicts is not None and known is None and not code.verdict.unjudged:
                 request.verdicts.keep(build.identity(), code.verdict.wrong, code.verdict.digits)
@@ -217,15 +221,18 @@ class Builder:
         return {"max_autotune_gemm": True} if point else {"max_autotune": True}
 
 
-def _judged(build: Build, call: BuildRequest, check: GraphCheck, room: int) -> Verdict:
-    """What the check of its graph says, on what the graph is called with in this call."""
+def _judged(build: Build, call: BuildRequest, check: GraphCheck, room: int, later: Later | None) -> Verdict | None:
+    """What the check of its graph says, on what the graph is called with in this call; None where more is left."""
     from .compile.graph_check import Verdict, state_kept
 
-    with state_kept():
-        inputs = build.graph_inputs(*call_of(call.fn, {**call.scope, **call.fixed}))
-    if inputs is None:
-        return Verdict(unjudged="what its graph is called with cannot be seen")
-    return check.verdict(inputs, room)
+    def judged(judge: Callable[[Sequence[Any], int], _V]) -> _V | Verdict:
+        with state_kept():
+            inputs = build.graph_inputs(*call_of(call.fn, {**call.scope, **call.fixed}))
+        if inputs is None:
+            return Verdict(unjudged="what its graph is called with cannot be seen")
+        return judge(inputs, room)
+
+    return judged(check.verdict) if later is None else later.once("checked", lambda: judged(check.part))
 
 
 def _stands(build: Build, call: BuildRequest, point: Mapping[str, int]) -> bool:

@@ -152,11 +152,14 @@ def ordered(
 
 def _ordered(
     call: BuildRequest, point: Mapping[str, int], options: Mapping[str, Any], later: Later, memory: Table
-) -> RemoteBuild | NoBuild:
+) -> RemoteBuild | NoBuild | None:
     from .compile.parcel import Untransportable
 
     traced, sizes = _resized(call, point, memory)
-    found = traced or _refused_at(call, point, memory) or _traced(call, point)
+    found = traced or _refused_at(call, point, memory)
+    if found is None and later.has_worked():
+        return None
+    found = found or _traced(call, point)
     if isinstance(found, NoBuild):
         return found
     named = {name: sizes[place] for place, name in (found.parcel.symbols or {}).items() if place in sizes}

@@ -75,6 +75,12 @@ class EventLog:
         """The progress of a load."""
         _log.info("%s: loading %d of %d: %s", self._name, number, count, variant)
 
+    def looked(self, took_s: float, did: Sequence[tuple[str, float]]) -> None:
+        """A call was held up to see what there is for it: how long, and of that for what takes time once."""
+        if _log.isEnabledFor(logging.DEBUG):
+            parts = "".join(f", {doing} for {each_s * 1e3:.1f} ms" for doing, each_s in did)
+            _log.debug("%s: a call was looked at for %.1f ms%s", self._name, took_s * 1e3, parts)
+
     def left(self, what: str, setting: str, bound: int) -> None:
         """The least recently used choice or build left for another: told the first time."""
         if self._first("left", what):

@@ -222,3 +222,35 @@ def test_a_build_costs_what_it_took_of_a_processor(orders: Orders, children: Chi
     children.begun[1].answer, children.begun[1].took_s = b"", 1000.0
     orders.poll(now=True)
     assert orders.costs.child_s > 200.0
+
+
+def test_after_work_in_a_call_others_rest(children: Children) -> None:
+    """Some times as long as it has taken, and a second at most."""
+    now = [0.0]
+    orders = Orders(lambda: children, clock_s=lambda: now[0])  # type: ignore[arg-type,return-value]  # as above
+
+    def resting_at(time_s: float) -> bool:
+        now[0] = time_s
+        orders.poll()
+        return orders.resting()
+
+    assert not resting_at(0.0)
+    orders.worked(0.1)
+    assert (resting_at(0.3), resting_at(0.5)) == (True, False)
+    orders.worked(100.0)
+    assert (resting_at(1.4), resting_at(1.6)) == (True, False)
+
+
+def test_whoever_has_waited_for_builds_has_them_at_once(orders: Orders) -> None:
+    """Until something else is ordered; not who has only asked."""
+    orders.worked(100.0)
+    orders.poll(now=True)
+    assert orders.wait(None, 0.0)
+    assert (orders.paced, orders.resting()) == (True, True)
+    one = order("hint")
+    orders.put(one)
+    assert orders.wait(None, None)
+    assert (orders.paced, orders.resting()) == (False, False)
+    other = order("other")
+    orders.put(other)
+    assert orders.paced

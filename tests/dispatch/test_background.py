@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import math
+import re
 import threading
 import time
 import warnings
@@ -355,12 +357,12 @@ def test_what_a_load_takes_is_no_part_of_what_a_look_takes(
     """A build is loaded once, and its numbers are looked at once: the next look has neither to do."""
     f, once, clock, late = earned(), Allowance.once, time.perf_counter, [0.0]
 
-    def slow(self: Allowance, make: Callable[[], Any]) -> Any:
+    def slow(self: Allowance, doing: str, make: Callable[[], Any]) -> Any:
         def made() -> Any:
             late[0] += 1000.0
             return make()
 
-        return once(self, made)
+        return once(self, doing, made)
 
     monkeypatch.setattr(Allowance, "once", slow)
     monkeypatch.setattr(time, "perf_counter", lambda: clock() + late[0])
@@ -369,6 +371,90 @@ def test_what_a_load_takes_is_no_part_of_what_a_look_takes(
         waiting_at(f, X[:6]).spent_s += 1e3
         f(X[:6])
     assert f.core.orders().costs.offer_s < 100.0
+
+
+@pytest.fixture
+def looks(here: BuiltHere, caplog: pytest.LogCaptureFixture) -> Callable[[], list[list[str]]]:
+    """What was done in each call in which anything was done for builds."""
+    caplog.set_level("DEBUG", "shapedispatch")
+
+    def found() -> list[list[str]]:
+        told = [one.getMessage() for one in caplog.records if "a call was looked at" in one.getMessage()]
+        return [done for one in told if (done := re.findall(r", (\w+) for", one))]
+
+    return found
+
+
+def test_a_build_is_loaded_in_one_call_and_judged_in_another(
+    here: BuiltHere, looks: Callable[[], list[list[str]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who has compiled it has looked at its numbers; the call that loads it runs what ran before."""
+    here.paused = True
+    f = shapedispatch(doubled, dims={"x": "M"}, hints=(64,), store=False)
+    for _ in range(5):
+        f(X)
+    one, here.paused = waiting_at(f, X), False
+    while ["loaded"] not in looks():
+        assert waiting_at(f, X) is one
+        f(X)
+    assert waiting_at(f, X) is one
+    assert one.unfinished
+    until_timed(f, X)
+    assert looks()[-1] == ["loaded"]
+    assert "hint[M=64]" in {timing.variant for timing in f.explain(X).timings}
+
+
+def test_numbers_are_looked_at_in_calls_of_their_own(
+    here: BuiltHere, looks: Callable[[], list[list[str]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It runs; then those of the caller, and those that are all different; where nobody else has looked."""
+    monkeypatch.setattr("shapedispatch.functions.compile.artifact.Artifact.verdict", lambda *_: None)
+    f = shapedispatch(doubled, dims={"x": "M"}, hints=(64,), store=False)
+    until_timed(f, X)
+    assert [one for one in looks() if one != ["traced", "ordered"]] == [["loaded"], *[["checked"]] * 3]
+    assert "hint[M=64]" in {timing.variant for timing in f.explain(X).timings}
+
+
+def test_two_traces_are_made_in_two_calls(here: BuiltHere, looks: Callable[[], list[list[str]]]) -> None:
+    """One says what the function does, whatever the sizes; the other is for these."""
+    f = shapedispatch(doubled, dims={"x": "M"}, hints=(), exact=True, store=False)
+    until_timed(f, X)
+    assert looks() == [["traced"], ["ordered"], ["loaded"]]
+
+
+def test_two_builds_are_loaded_in_two_calls(here: BuiltHere, looks: Callable[[], list[list[str]]]) -> None:
+    """However many have come meanwhile; all of them are judged together."""
+    here.paused = True
+    f = shapedispatch(doubled, dims={"x": "M"}, hints=(64,), exact=True, store=False)
+    for _ in range(20):
+        f(X)
+    assert len(f.progress()) == 2
+    here.paused = False
+    until_timed(f, X)
+    assert looks()[-2:] == [["loaded"], ["loaded"]]
+    assert {timing.variant for timing in f.explain(X).timings} == {"plain", "hint[M=64]", "exact"}
+
+
+def test_whoever_has_waited_has_all_at_the_next_call(here: BuiltHere, looks: Callable[[], list[list[str]]]) -> None:
+    """Nobody minds then what it takes."""
+    here.paused = True
+    f = shapedispatch(doubled, dims={"x": "M"}, hints=(64,), exact=True, store=False)
+    for _ in range(20):
+        f(X)
+    assert f.wait()
+    f(X)
+    assert looks()[-1] == ["loaded", "loaded"]
+
+
+def test_while_calls_are_left_alone_none_is_looked_at(here: BuiltHere, looks: Callable[[], list[list[str]]]) -> None:
+    """A trace or a load was made just now, for whatever call."""
+    f = shapedispatch(doubled, dims={"x": "M"}, hints=(64,), store=False)
+    f.core.orders()._rests_until_s = math.inf
+    for _ in range(20):
+        f(X)
+    assert looks() == []
+    f.core.orders()._rests_until_s = -math.inf
+    until_timed(f, X)
 
 
 def test_other_keys_are_not_looked_at_while_builds_are_awaited(here: BuiltHere, earned: Callable[[], Any]) -> None:

@@ -32,6 +32,47 @@ def test_the_same_code_is_right() -> None:
     assert verdict(step, step, torch.randn(8, 4), torch.randn(4, 3, requires_grad=True)).wrong == ""
 
 
+def test_the_second_set_of_values_may_come_at_another_call() -> None:
+    """What was found of the first call's values counts: which of them an index is made of."""
+
+    def picked(x: Tensor, i: Tensor) -> Tensor:
+        return x[i.long()]
+
+    check = GraphCheck(picked, picked, clock=lambda: 0.0, ran=True)
+    assert check.part([torch.randn(9), torch.tensor([1.0, 8.0])], ROOM) is None
+    assert check.kept == {1}
+    found = check.part([torch.randn(5), torch.tensor([4.0, 0.0, 4.0])], ROOM)
+    assert found is not None
+    assert (found.wrong, found.unjudged) == ("", "")
+
+
+def test_what_is_wrong_on_the_first_values_is_wrong() -> None:
+    """And nothing more is run."""
+    check = GraphCheck(torch.sin, torch.cos, clock=lambda: 0.0, ran=True)
+    found = check.part([torch.randn(9)], ROOM)
+    assert found is not None
+    assert found.wrong
+
+
+def test_what_was_compiled_runs_once_before_it_is_compared() -> None:
+    """On copies, with random numbers that nobody misses; what it raises is said when it is compared."""
+    ran: list[Tensor] = []
+
+    def noisy(x: Tensor) -> Tensor:
+        ran.append(x)
+        x.add_(torch.rand(9))
+        raise ValueError("it cannot run")
+
+    check, x = GraphCheck(torch.sin, noisy, clock=lambda: 0.0), torch.zeros(9)
+    before = torch.get_rng_state()
+    assert check.part([x], ROOM) is None
+    assert (len(ran), ran[0] is x, bool(x.any())) == (1, False, False)
+    assert torch.equal(torch.get_rng_state(), before)
+    found = check.part([x], ROOM)
+    assert found is not None
+    assert "it raised ValueError" in found.wrong
+
+
 def test_equal_inputs_hide_nothing() -> None:
     """Two tensors of zeros come out swapped whatever is done; those that the check makes do not."""
 

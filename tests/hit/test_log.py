@@ -357,3 +357,14 @@ def test_reasons_without_end_are_not_all_told() -> None:
             log.warn_bypassed(f"reason {i}", lambda: "the call")
     assert len(seen) == 256
     log.warn_bypassed("reason 0", lambda: pytest.fail("it was rendered"))
+
+
+def test_what_a_call_was_held_up_for_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    """To whoever asks for that much."""
+    told = log.EventLog("f")
+    with caplog.at_level("INFO", "shapedispatch"):
+        told.looked(0.05, [("loaded", 0.02)])
+    assert caplog.messages == []
+    with caplog.at_level("DEBUG", "shapedispatch"):
+        told.looked(0.05, [("loaded", 0.02)])
+    assert caplog.messages == ["f: a call was looked at for 50.0 ms, loaded for 20.0 ms"]

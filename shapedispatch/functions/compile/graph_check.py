@@ -11,7 +11,7 @@ import contextlib
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -33,6 +33,7 @@ MOVES = 3
 """How often plain is run with all that it computes moved by its rounding, where a result needs an excuse."""
 
 Run = Callable[..., Any]
+_V = TypeVar("_V")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +60,28 @@ class GraphCheck:
     clock: Callable[[], float] = field(default=time.perf_counter)
     known: Verdict | None = None
     seconds: float = field(default_factory=lambda: SECONDS)
+    ran: bool = False
+    """Whether what was compiled has run for the first time."""
+    kept: Collection[int] | None = None
+    """Which inputs must keep the caller's values: once those of a call were compared."""
 
     def verdict(self, inputs: Sequence[Any], room: int) -> Verdict:
         """Run both on copies of these inputs of the graph; ``room`` is how many bytes a run may take for them."""
-        return self._judged(self._verdict, inputs, room)
+        self.ran, self.kept, found = True, None, None
+        while found is None:
+            found = self.part(inputs, room)
+        return found
+
+    def part(self, inputs: Sequence[Any], room: int) -> Verdict | None:
+        """The next of three parts: None where there is more to do. Each may be of another call's inputs.
+
+        First what was compiled runs once, for which a GPU loads its kernels, and Inductor tries some; then come the two
+        sets of values. What reaches an index on the first of them does so in the graph, and not in that call.
+        """
+        if not self.ran:
+            self._judged(self._first_run, inputs, room)  # what stops it stops the next part, too, which says so
+            return None
+        return self._judged(self._part, inputs, room)
 
     def verdict_for_any(self, inputs: Sequence[Any], room: int) -> Verdict:
         """The same, of inputs that only say what a caller's look like: what is found holds for whatever they carry.
@@ -72,7 +91,7 @@ class GraphCheck:
         """
         return self._judged(self._verdict_for_any, inputs, room)
 
-    def _judged(self, verdict: Callable[[Sequence[Any], int], Verdict], inputs: Sequence[Any], room: int) -> Verdict:
+    def _judged(self, verdict: Callable[[Sequence[Any], int], _V], inputs: Sequence[Any], room: int) -> _V | Verdict:
         try:
             with state_kept():
                 return verdict(inputs, room)
@@ -81,20 +100,32 @@ class GraphCheck:
         except Exception as error:  # noqa: BLE001 - a candidate is judged here, and the reason kept
             return Verdict(unjudged=f"the graph cannot be run beside doubles: {in_a_line(error)}")
 
-    def _verdict(self, inputs: Sequence[Any], room: int) -> Verdict:
+    def _first_run(self, inputs: Sequence[Any], room: int) -> None:
+        self.ran = True
+        _refuse_inputs(inputs, room)
+        states = _generator_states(inputs)
+        values = [_flat(given) if isinstance(given, Tensor) else None for given in inputs]
+        try:
+            _outcome(self.compiled, _copies(inputs, values))
+        finally:
+            _restore(states)
+
+    def _part(self, inputs: Sequence[Any], room: int) -> Verdict | None:
         _refuse_inputs(inputs, room)
         values = [_flat(given) if isinstance(given, Tensor) else None for given in inputs]
         seconds = max(self.seconds, TIMES_PLAIN * self._plain_seconds(inputs, values))
-        wrong, kept, digits = self._compared(inputs, values, room, seconds)
-        if not wrong:
-            generators = Generators()
-            drawn = [
-                distinct(value, generators) if value is not None and i not in kept else value
-                for i, value in enumerate(values)
-            ]
-            wrong, _, digits = self._compared(inputs, drawn, room, seconds)
-            wrong = wrong and f"{wrong}, on values that are all different"
-        return Verdict(wrong, digits=digits)
+        if self.kept is None:
+            wrong, kept, digits = self._compared(inputs, values, room, seconds)
+            if not wrong:
+                self.kept = kept
+            return Verdict(wrong, digits=digits) if wrong else None
+        generators = Generators()
+        drawn = [
+            distinct(value, generators) if value is not None and i not in self.kept else value
+            for i, value in enumerate(values)
+        ]
+        wrong, _, digits = self._compared(inputs, drawn, room, seconds)
+        return Verdict(wrong and f"{wrong}, on values that are all different", digits=digits)
 
     def _verdict_for_any(self, inputs: Sequence[Any], room: int) -> Verdict:
         _refuse_inputs(inputs, room)

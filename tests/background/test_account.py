@@ -1,0 +1,87 @@
+"""What one look at a call may do: one thing that takes time, where it is done in steps."""
+
+from __future__ import annotations
+
+import pytest
+
+from shapedispatch.background.account import Account, Allowance, LeftForNext
+from shapedispatch.background.orders import Costs, Orders
+
+
+class Done:
+    """As orders that are never given."""
+
+    def __init__(self) -> None:
+        self.costs = Costs()
+
+
+def look(in_steps: bool = True) -> Allowance:
+    """One that may begin what it likes."""
+    orders: Orders = Done()  # type: ignore[assignment]  # it has what is asked of orders here
+    return Allowance("f", orders, Account(spent_s=5.0), may_begin=True, exact=True, earn=1.0, in_steps=in_steps)
+
+
+def test_a_second_load_is_left_for_the_next_look() -> None:
+    """Which decides then, and this one does not."""
+    one = look()
+    assert one.once("loaded", lambda: "first") == "first"
+    assert one.once("loaded", lambda: pytest.fail("it is loaded")) is None
+    assert [doing for doing, _ in one.did] == ["loaded"]
+    assert one.goes_on()
+    with pytest.raises(LeftForNext):
+        one.raise_if_left()
+
+
+def test_what_has_done_a_part_is_left_for_the_next_look() -> None:
+    """It says so by giving nothing."""
+    one, parts = look(), iter((None, "all"))
+    assert one.once("checked", lambda: next(parts)) is None
+    assert look().once("checked", lambda: next(parts)) == "all"
+    with pytest.raises(LeftForNext):
+        one.raise_if_left()
+
+
+def test_where_nothing_is_done_in_steps_all_of_it_is_done() -> None:
+    """Whoever waits for it would wait longer."""
+    one, parts = look(in_steps=False), iter((None, "all"))
+    assert one.once("checked", lambda: next(parts)) == "all"
+    assert one.once("loaded", lambda: "second") == "second"
+    assert one.trace(lambda: "traced") == "traced"
+    one.raise_if_left()
+    assert not one.goes_on()
+
+
+def test_a_load_leaves_a_trace_for_the_next_look() -> None:
+    """And a trace a load."""
+    one, other = look(), look()
+    one.once("loaded", lambda: "code")
+    assert one.trace(lambda: pytest.fail("it is traced")) is None
+    assert one.short
+    other.trace(lambda: "traced")
+    assert other.once("loaded", lambda: pytest.fail("it is loaded")) is None
+
+
+def test_a_look_that_only_traced_decides() -> None:
+    """What was there before it is there."""
+    one = look()
+    one.trace(lambda: "traced")
+    one.raise_if_left()
+
+
+def test_an_order_that_is_put_off_costs_nothing() -> None:
+    """The next look gives it."""
+    one = look()
+    assert one.begin(lambda: None) is None
+    assert (one.short, one.may_begin, one.account.next_s, one.did) == (True, True, 0.0, [])
+    assert one.begin(lambda: "order") == "order"
+    assert (one.may_begin, one.began) == (False, True)
+    assert one.account.next_s > 0.0
+
+
+def test_an_order_that_raises_is_not_tried_for_nothing() -> None:
+    """It has taken its time."""
+    one = look()
+    with pytest.raises(ZeroDivisionError):
+        one.begin(lambda: 1 // 0)
+    assert not one.may_begin
+    assert one.account.next_s > 0.0
