@@ -2,14 +2,17 @@
 
 The decoder of `models.py`, decoding and prefill, each contender in a process of its own with empty caches; 500
 forwards, each waited for: eager, torch.compile(dynamic=True) of the three places, shapedispatch there as it is, and
-with learn="background". Then as many more as fit the time, so that the final time of each shape is known. Bars for the
-background: a forward within 1.05 of its final time after 120 s; the first 500 in no more time than compile's.
+with learn="background". Then as many more as fit the time, so that the final time of each shape is known. The calls of
+the three places are timed on the host, too, and of the longest it is told what the dispatcher says of them. Bars for
+the background: a forward within 1.05 of its final time after 120 s; the first 500 in no more time than compile's; over
+plain's, 5 ms in a thousandth of the calls, 50 ms where nothing was traced, and a second where something was.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import logging
 import os
 import random
 import statistics
@@ -17,7 +20,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from array import array
+from collections.abc import Callable, Mapping, Sequence
 from itertools import count
 from typing import Any
 
@@ -29,7 +33,10 @@ FORWARDS = 500
 MOST_S, SMALL_MOST_S = 150.0, 8.0
 BESIDE, NEAR_BAR_S = 1.05, 120.0
 LATER_BAR_MS = 5.0
-LONGEST, LONG_MS = 40, 50.0
+LONGEST, LONG_MS, TRACE_MS = 40, 50.0, 1000.0
+NOTED_MS, TRACED = 5.0, "a trace or an order"
+CAUSES = {"traced": TRACED, "ordered": TRACED, "loaded": "a load", "checked": "a look at numbers", "looked": "a look"}
+"""What a long call was for, by the first of these words that was said of how long it was looked at."""
 WINDOW = 9  # forwards of one shape, whose median is compared with that shape's final one
 OURS, BEHIND, COMPILED = (
     f"shapedispatch, {PLACES}",
@@ -81,7 +88,8 @@ def one(name: str, device: str, size: Size, most_s: float) -> dict[str, Any]:
         torch.set_num_threads(1)
     program = Own(size, device)
     place, whole = ways()[OURS if name == BEHIND else name]
-    _, model = program.twin(name, place)
+    clock = CallClock(name)
+    _, model = program.twin(name, lambda target: clock.around(target if place is None else place(target)))
     run = model if whole is None else whole(model)
     calls = [call for call in size.calls if call.kind != "train"]
     told = {call: program.arguments(call, model) for call in calls}
@@ -95,9 +103,69 @@ def one(name: str, device: str, size: Size, most_s: float) -> dict[str, Any]:
             call = drawn.choice(calls)
             times[call].append(timed(lambda call=call: run(**told[call]), device, started))  # type: ignore[misc]
             first_s = times[call][-1][1] if index < FORWARDS else first_s
+        calls_made = clock.summed()
         for call in calls:
             close(run(**told[call]), plain[call], size)
-    return {"forwards": sum(map(len, times.values())), "first_s": first_s, **summed(times)}
+    return {"forwards": sum(map(len, times.values())), "first_s": first_s, **summed(times), "calls": calls_made}
+
+
+class CallClock(logging.Handler):
+    """What each call of a place takes on the host, and of the longest ones what the dispatcher says in them."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.took, self.started = array("d"), time.perf_counter()
+        self.noted: list[dict[str, Any]] = []
+        self.said: list[str] = []
+        if name in (OURS, BEHIND):
+            log = logging.getLogger("shapedispatch")
+            log.setLevel(logging.DEBUG)
+            log.addHandler(self)
+            log.propagate = False
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """One more line about the call that runs."""
+        self.said.append(record.getMessage())
+
+    def around(self, target: Callable[..., Any]) -> Callable[..., Any]:
+        """The same, timed; wherever contenders differ, this is the same for all."""
+
+        def clocked(*args: Any) -> Any:
+            began = time.perf_counter()
+            answer = target(*args)
+            took = time.perf_counter() - began
+            self.took.append(took)
+            if took > NOTED_MS / 1e3 or self.said:
+                self.note(target.__qualname__, took)
+            return answer
+
+        return clocked
+
+    def note(self, place: str, took: float) -> None:
+        """A call that took long, or in which something was said."""
+        said, self.said = self.said, []
+        if took > NOTED_MS / 1e3:
+            at_s = time.perf_counter() - self.started
+            self.noted.append({"ms": 1e3 * took, "place": place, "at_s": at_s, "cause": cause(said), "said": said})
+
+    def summed(self) -> dict[str, Any]:
+        """Of all calls: how they are spread, what the long ones were for, the longest."""
+        each = sorted(self.took)
+        causes: dict[str, list[float]] = {}
+        for one in self.noted:
+            causes.setdefault(one["cause"], []).append(one["ms"])
+        return {
+            "count": len(each), "p50_ms": 1e3 * each[len(each) // 2], "p999_ms": 1e3 * each[-1 - len(each) // 1000],
+            "worst_ms": 1e3 * each[-1], "noted_from_ms": NOTED_MS,
+            "by_cause": {why: {"calls": len(ms), "sum_ms": sum(ms), "worst_ms": max(ms)} for why, ms in causes.items()},
+            "longest": sorted(self.noted, key=lambda one: -one["ms"])[:LONGEST],
+        }  # fmt: skip
+
+
+def cause(said: Sequence[str]) -> str:
+    """What a call was for, by what was said in it."""
+    looks = [line for line in said if " looked at for " in line]
+    return next((why for word, why in CAUSES.items() if any(f" {word} " in line for line in looks)), "nothing was said")
 
 
 def timed(forward: Callable[[], Any], device: str, started: float) -> tuple[float, float]:
@@ -156,6 +224,25 @@ def show(found: dict[str, dict[str, Any]]) -> None:
         CONSOLE.print(f"the longest of a thousand forwards, ms over eager's: {verdict(more, LATER_BAR_MS)}")
         long = sum(took > LONG_MS for took in ours["longest_ms"])
         CONSOLE.print(f"forwards of more than {LONG_MS:g} ms: {long} (of the {LONGEST} longest)")
+        show_calls(ours["calls"], eager["calls"])
+
+
+def show_calls(ours: Mapping[str, Any], eager: Mapping[str, Any]) -> None:
+    """What the long calls were for, and the bars of calls."""
+    rows = [
+        (why, str(one["calls"]), f"{one['sum_ms']:.0f}", f"{one['worst_ms']:.0f}")
+        for why, one in sorted(ours["by_cause"].items(), key=lambda pair: -pair[1]["sum_ms"])
+    ]
+    print_table(f"calls of more than {NOTED_MS:g} ms", ("for", "calls", "sum, ms", "worst, ms"), rows)
+    more = ours["p999_ms"] - eager["p999_ms"]
+    CONSOLE.print(f"the longest of a thousand calls, ms over eager's: {verdict(more, LATER_BAR_MS)}")
+    worst = {why: one["worst_ms"] - eager["worst_ms"] for why, one in ours["by_cause"].items()}
+    traces = worst.pop(TRACED, 0.0)
+    CONSOLE.print(f"the longest call with a trace, ms over eager's longest: {verdict(traces, TRACE_MS)}")
+    rest = max(worst.values(), default=0.0)
+    CONSOLE.print(f"the longest other call, ms over eager's longest: {verdict(rest, LONG_MS)}")
+    over = sum(one["ms"] > LONG_MS and one["cause"] != TRACED for one in ours["longest"])
+    CONSOLE.print(f"calls of more than {LONG_MS:g} ms without a trace: {over} (of the {LONGEST} longest)")
 
 
 if __name__ == "__main__":
