@@ -96,9 +96,16 @@ class TorchFunction(CallSigner):
         return kin(key)
 
     def serves(self, build: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
-        """See `Backend.serves`: all its guards are asked, of fakes with this call's sizes."""
+        """See `Backend.serves`: what the key does not imply is asked, and what is of its sizes.
+
+        Where those are not known apart, all guards are asked, of fakes with this call's sizes.
+        """
         scope, fixed = self._frame(args, kwargs)
-        return isinstance(build, Build) and not build.accepts({**fake_arguments(scope, looked_at=True), **fixed})
+        if not isinstance(build, Build):
+            return False
+        if build.takes is not None:
+            return build.takes(scope) and build.holds(args, kwargs)
+        return not build.accepts({**fake_arguments(scope, looked_at=True), **fixed})
 
     def at_once(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], memory: Table) -> None:
         """None: a function may be decided anywhere."""

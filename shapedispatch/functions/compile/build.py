@@ -28,6 +28,7 @@ from ..guards.object_guard import PlaceGuard, holds_and
 
 if TYPE_CHECKING:  # Dynamo and Inductor take seconds to import, which is for the first build to pay
     from ..guards.instance_guards import GlobalGuards, InstanceGuards
+    from ..guards.shape_guards import Takes
     from .code import Code
 
 __all__ = ["GRAPH", "PLAIN_TYPES", "Build", "NoBuild", "Trace", "graph_name", "same_closure"]
@@ -56,6 +57,8 @@ class Trace:
     """Of those that a key does not imply, what they read of a method's instance; None where that is not known."""
     global_guards: GlobalGuards | None = None
     """Of the same, what they read of globals; None where that is not known."""
+    takes: Takes | None = None
+    """Those of Dynamo's guards that are on sizes and strides, asked of a call's own; None where they are not known."""
 
     def accepts(self, scope: Mapping[str, Any]) -> tuple[str, ...]:
         """Why this may not serve a call, by all of its guards; empty where it may.
@@ -72,6 +75,11 @@ class Trace:
             return ()
         verdict = self.dynamo_guards.check_verbose(scope)  # which takes twice as long, to say which it was
         return () if verdict.result else only_where(tuple(_readable(part) for part in verdict.verbose_code_parts))
+
+    @functools.cached_property
+    def holds(self) -> Callable[[tuple[Any, ...], Mapping[str, Any]], bool]:
+        """`check`, made once."""
+        return self.check()
 
     def invalidated(self) -> str | None:
         """Why no call is accepted again, if so: its code was replaced, or a guard's object by identity is no more."""

@@ -29,7 +29,6 @@ from torch._dynamo.eval_frame import dynamo_tls
 from ...backend import Effects
 from ...keys.signature import argument_names, frame_locals, receiver_of, with_code
 from ..guards.code_guard import TracedObjects, traced_code
-from ..guards.guard import Guard
 from ..guards.guard_filter import (
     CODE_GUARDS,
     GuardFilter,
@@ -44,6 +43,7 @@ from ..guards.guard_filter import (
 )
 from ..guards.instance_guards import global_guards, instance_guards, managers_kept
 from ..guards.object_guard import builtin_guards, place_guards, registration_guards
+from ..guards.shape_guards import shape_guards
 from .build import GRAPH, Trace
 from .graph import called, effects_of, forget_fakes, nodes, say_nothing_donated, unguarded_reads
 
@@ -126,10 +126,9 @@ class _Session:
         self._raise_if_unguarded()
         code_guard = traced_code(self.fn, self.found, self.traced)
         # In this order: what another thread replaces after this look is seen by the guard.
-        guards: tuple[Guard, ...] = (self.code_before, *self.guards)
         if not all(guard.holds(self._names()) for guard in self.place_guards):
             raise Replaced("while it was compiled, an object was changed")
-        for guard in guards:
+        for guard in (self.code_before, *self.guards):
             if (changed := guard.failed()) is not None:
                 raise Replaced(f"while it was compiled, {changed}")
         self.made.append(True)
@@ -149,6 +148,7 @@ class _Session:
             place_guards=self.place_guards,
             instance_guards=instance_guards(manager.root, others, self.fn.__code__),
             global_guards=global_guards(manager.root, others, state),
+            takes=shape_guards(self.managers[0].root, manager.root),
         )
 
     def _raise_if_unguarded(self) -> None:

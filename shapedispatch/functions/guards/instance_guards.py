@@ -24,13 +24,19 @@ from torch._dynamo.guards import CheckFunctionManager, GuardBuilder
 from ...hit import native
 
 __all__ = [
+    "OF_NO_LOCAL",
+    "OF_ONE_VALUE",
+    "OF_SEVERAL",
     "GlobalGuards",
     "InstanceGuards",
     "Tree",
+    "Unknown",
     "dispatcher_state",
     "global_guards",
     "instance_guards",
     "managers_kept",
+    "values_of",
+    "ways_on",
 ]
 
 Tree: TypeAlias = tuple[str, tuple[tuple[str, Any, "Tree"], ...]]
@@ -59,14 +65,14 @@ _READ = {
     "TENSOR_MATCH": "t",
 }
 """Guards on a value itself, with what they read: a dict's keys, a tensor's metadata, its length, all of it."""
-_OF_ONE_VALUE = _READ.keys() | {"FALSE_MATCH", "ID_MATCH", "NONE_MATCH", "NOT_NONE", "TRUE_MATCH", "TYPE_MATCH"}
-_OF_SEVERAL = frozenset({"NO_TENSOR_ALIASING", "OBJECT_ALIASING"})
+OF_ONE_VALUE = _READ.keys() | {"FALSE_MATCH", "ID_MATCH", "NONE_MATCH", "NOT_NONE", "TRUE_MATCH", "TYPE_MATCH"}
+OF_SEVERAL = frozenset({"NO_TENSOR_ALIASING", "OBJECT_ALIASING"})
 """Which values are one object."""
-_OF_NO_LOCAL = frozenset({"DEFAULT_DEVICE", "DUAL_LEVEL_MATCH", "GLOBAL_STATE", "TORCH_FUNCTION_MODE_STACK"})
+OF_NO_LOCAL = frozenset({"DEFAULT_DEVICE", "DUAL_LEVEL_MATCH", "GLOBAL_STATE", "TORCH_FUNCTION_MODE_STACK"})
 """Guards at the root that read no local name."""
 
 
-class _Unknown(Exception):
+class Unknown(Exception):
     """Something that is not known here."""
 
 
@@ -108,16 +114,16 @@ def instance_guards(root: Any, others: Any, code: CodeType) -> InstanceGuards | 
     ``others`` is the root of the guards that read no local name; ``code``, the function's, says which argument it is.
     """
     try:
-        below = list(_below(root))
+        below = list(ways_on(root))
         names = [_name(key) for (way, key), _ in below if way == "FrameLocals"]
         arguments = code.co_varnames[: code.co_argcount]
         if len(names) != 1 or names[0] not in arguments or root.get_epilogue_lambda_guards():
             return None
-        if not _kinds(root) <= _OF_NO_LOCAL or not _is_all_but_locals(root, others):
+        if not _kinds(root) <= OF_NO_LOCAL or not _is_all_but_locals(root, others):
             return None
         own = next(manager for (way, _), manager in below if way == "FrameLocals")
         return InstanceGuards(arguments.index(names[0]), _tree(own), others.check)
-    except (_Unknown, AttributeError):
+    except (Unknown, AttributeError):
         return None
 
 
@@ -127,9 +133,9 @@ def global_guards(root: Any, others: Any, state: Any) -> GlobalGuards | None:
     ``others`` is the root of the guards that read no local name; ``state``, of those that read none at all.
     """
     try:
-        below = list(_below(others))
-        known = _kinds(others) <= _OF_NO_LOCAL and not others.get_epilogue_lambda_guards()
-        alone = _texts(state) == _texts(others) and not any(_below(state)) and not state.get_epilogue_lambda_guards()
+        below = list(ways_on(others))
+        known = _kinds(others) <= OF_NO_LOCAL and not others.get_epilogue_lambda_guards()
+        alone = _texts(state) == _texts(others) and not any(ways_on(state)) and not state.get_epilogue_lambda_guards()
         if (
             not known
             or not alone
@@ -139,7 +145,7 @@ def global_guards(root: Any, others: Any, state: Any) -> GlobalGuards | None:
             return None
         tree = _tree(below[0][1]) if below else ("", ())
         return GlobalGuards(tree, _torch_state(state) or functools.partial(state.check, {}))
-    except (_Unknown, AttributeError):
+    except (Unknown, AttributeError):
         return None
 
 
@@ -242,8 +248,8 @@ def _registered(source: Any) -> Iterator[tuple[Any, str]]:
 
 def _is_all_but_locals(root: Any, others: Any) -> bool:
     """Whether these are the same guards on the same values, but for those on local names."""
-    below = [pair for pair in _below(root) if pair[0][0] != "FrameLocals"]
-    return _texts(root) == _texts(others) and _are_the_same(below, list(_below(others)))
+    below = [pair for pair in ways_on(root) if pair[0][0] != "FrameLocals"]
+    return _texts(root) == _texts(others) and _are_the_same(below, list(ways_on(others)))
 
 
 def _are_the_same(some: Sequence[tuple[Any, Any]], others: Sequence[tuple[Any, Any]]) -> bool:
@@ -255,7 +261,7 @@ def _are_the_same(some: Sequence[tuple[Any, Any]], others: Sequence[tuple[Any, A
         and all(
             accessor in by_accessor
             and _texts(manager) == _texts(by_accessor[accessor])
-            and _are_the_same(list(_below(manager)), list(_below(by_accessor[accessor])))
+            and _are_the_same(list(ways_on(manager)), list(ways_on(by_accessor[accessor])))
             for accessor, manager in some
         )
     )
@@ -268,12 +274,12 @@ def _texts(manager: Any) -> list[tuple[str, list[str]]]:
 
 def _tree(manager: Any) -> Tree:
     kinds = _kinds(manager)
-    if not kinds <= _OF_ONE_VALUE | _OF_SEVERAL:
-        raise _Unknown
-    branches = [(_ACCESSORS.get(way, ""), _key(way, key), _tree(inner)) for (way, key), inner in _below(manager)]
-    branches += [(_NTH_ITEM, place, _tree(value)) for place, value in _values(manager)]
+    if not kinds <= OF_ONE_VALUE | OF_SEVERAL:
+        raise Unknown
+    branches = [(_ACCESSORS.get(way, ""), _key(way, key), _tree(inner)) for (way, key), inner in ways_on(manager)]
+    branches += [(_NTH_ITEM, place, _tree(value)) for place, value in values_of(manager)]
     if not all(way for way, _, _ in branches):
-        raise _Unknown
+        raise Unknown
     return "".join(sorted({_READ[kind] for kind in kinds & _READ.keys()})), tuple(branches)
 
 
@@ -282,16 +288,16 @@ def _kinds(manager: Any) -> set[str]:
     return {type(guard).__name__ for guard in manager.get_leaf_guards()}
 
 
-def _below(manager: Any) -> Iterator[tuple[tuple[str, str], Any]]:
+def ways_on(manager: Any) -> Iterator[tuple[tuple[str, str], Any]]:
     """Managers of what is read from a value, each by its accessor: ``DictGetItem``, ``'weight'``."""
     for accessor, inner in zip(manager.get_accessors(), manager.get_child_managers(), strict=True):
         named = re.fullmatch(r"(\w+?)(?:Guard)?Accessor(?:\((.*)\))?", accessor.repr(), re.DOTALL)
         if named is None:
-            raise _Unknown
+            raise Unknown
         yield (named[1], named[2] or ""), inner
 
 
-def _values(manager: Any) -> Iterator[tuple[int, Any]]:
+def values_of(manager: Any) -> Iterator[tuple[int, Any]]:
     """Managers of a dict's values by their places in its order; its keys are as they were while the dict is."""
     pairs = manager.get_key_value_managers() if _is_of_dict_items(manager) else {}
     for place, (_, value) in pairs.items():
@@ -310,9 +316,9 @@ def _key(way: str, key: str) -> Any:
     try:
         value = ast.literal_eval(key) if key else None
     except (SyntaxError, ValueError):
-        raise _Unknown from None
+        raise Unknown from None
     if type(value) not in (str, int, type(None)):
-        raise _Unknown
+        raise Unknown
     return value
 
 
