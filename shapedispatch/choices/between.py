@@ -86,5 +86,6 @@ def _build(ctx: MissContext, there: Entry, choice: Choice) -> Entry | None:
     build = ctx.core.table.build(there.build) if there.build is not None and not ctx.settings.isolate else None
     if run is None or build is None or build.run is not run or not ctx.core.backend.serves(build, ctx.args, ctx.kwargs):
         return None
-    choice = replace(choice, route=there.choice.route, config=there.choice.config)
+    if choice.route != there.choice.route or choice.config is not there.choice.config:
+        choice = replace(choice, route=there.choice.route, config=there.choice.config)
     return Entry(run, there.check, choice, there.build, there.retry, vouched=there.vouched)

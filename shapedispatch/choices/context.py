@@ -34,7 +34,7 @@ from ..records import Refusal
 from ..settings.resolve import Resolved
 from ..store.kernel_store import KernelStore
 
-__all__ = ["DispatcherParts", "MissContext", "capturing"]
+__all__ = ["DispatcherParts", "MissContext", "capturing", "capturing_anything"]
 
 _NEAREST_AMONG = 16
 """How many of the newest keys a new one is compared with, to say what is new about it."""
@@ -43,6 +43,11 @@ _NEAREST_AMONG = 16
 def capturing(device: torch.device) -> bool:
     """Whether what is launched now becomes part of a CUDA graph: nothing may be waited for, allocated or timed."""
     return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+
+
+def capturing_anything() -> bool:
+    """As `capturing`, whatever the call is: quicker than to ask where it runs."""
+    return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
 
 
 class DispatcherParts(Protocol):
@@ -122,6 +127,12 @@ class MissContext:
         """What differs between the key and the nearest of the newest known ones."""
         near = min(self.core.table.newest(_NEAREST_AMONG), key=self._differing, default=None)
         return self.core.backend.differences(self.key, near) if near is not None else ()
+
+    @functools.cached_property
+    def since_newest(self) -> tuple[str, ...]:
+        """What differs between the key and the newest known one, which is quicker to find than the nearest."""
+        newest = self.core.table.newest(1)
+        return self.core.backend.differences(self.key, newest[0]) if newest else ()
 
     def _differing(self, other: Key) -> int:
         """In how many parts two keys differ."""

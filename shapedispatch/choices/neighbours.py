@@ -44,11 +44,14 @@ class Neighbours:
     choices: Sequence[Choice]
 
     @classmethod
-    def of(cls, ctx: MissContext, so_far: bool = False) -> Neighbours:
+    def of(cls, ctx: MissContext, so_far: bool = False, sizes: Mapping[str, int] | None = None) -> Neighbours:
         """Of the newest settled choices of its kin; with ``so_far`` those too that may be bettered yet."""
-        sizes, kin, facts = ctx.sizes(), ctx.kin, ctx.core.table.facts
+        sizes = ctx.sizes() if sizes is None else sizes
+        kin, facts = ctx.kin, ctx.core.table.facts
         known = (facts.settled.get(kin) or ()) if kin is not None else ()
         known += (facts.so_far.get(kin) or ()) if so_far and kin is not None else ()
+        if not known:
+            return cls(sizes, ())
         found = [choice for choice in known if choice.sizes.keys() == sizes.keys()]
         return cls(sizes, sorted(found, key=lambda choice: distance(sizes, choice.sizes)))
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from ..backend import Candidate, Offer
 from ..choices.between import as_there, taken_over
-from ..choices.context import MissContext, capturing
+from ..choices.context import MissContext, capturing_anything
 from ..choices.learning import pooled
 from ..choices.neighbours import Neighbours
 from ..choices.pool import ALONE, TOGETHER, Follows, Pool, pool_of
@@ -31,9 +31,10 @@ def at_sight(ctx: MissContext) -> Entry | None:
     entry = None if table.peek(key) else like_others(ctx)
     if entry is None:
         return None
-    new_because = ctx.core.backend.differences(key, next(iter(table.newest(1)), key))
+    new_because = ctx.since_newest
     table.count("misses", ", ".join(new_because))
-    entry.choice = replace(entry.choice, new_because=new_because)
+    if entry.choice.new_because != new_because:
+        entry.choice = replace(entry.choice, new_because=new_because)
     table.publish(key, entry, (ctx.args, ctx.kwargs))
     table.log.decided(entry.choice)
     return entry
@@ -48,12 +49,12 @@ def like_others(ctx: MissContext) -> Entry | None:
         sizes = ctx.sizes()
     except DimsMismatch:
         return None
-    if capturing(ctx.device) or _is_stored(ctx):
+    if capturing_anything() or _is_stored(ctx):
         return None
     pool = pool_of(ctx, sizes)
     if pool is not None and pool.over and _none_differs(ctx, pool) and (found := _decided(ctx, sizes, pool)):
         return found
-    return _agreed(ctx, Neighbours.of(ctx)) or _together(ctx, sizes, pool)
+    return _agreed(ctx, Neighbours.of(ctx, sizes=sizes)) or _together(ctx, sizes, pool)
 
 
 def _none_differs(ctx: MissContext, pool: Pool) -> bool:
@@ -65,8 +66,15 @@ def _decided(ctx: MissContext, sizes: Mapping[str, int], pool: Pool) -> Entry | 
     """The entry of what such keys have found to be the best, if it may run this call."""
     if ctx.key in pool.alone:
         return None
-    choice = Choice(pool.favourite or "", "nearest", sizes, ctx.key, notes=(TOGETHER,))
-    return taken_over(ctx, pool.entries.get(choice.variant), choice)
+    there = pool.entries.get(pool.favourite or "")
+    return None if there is None else taken_over(ctx, there, _together_as(there, ctx, sizes))
+
+
+def _together_as(there: Entry, ctx: MissContext, sizes: Mapping[str, int]) -> Choice:
+    """The choice of what such keys run there, for this one."""
+    ran = there.choice
+    why = ctx.since_newest
+    return Choice(ran.variant, "nearest", sizes, ctx.key, ran.config, (), (), why, ran.route, (TOGETHER,))
 
 
 def _may_be_known(ctx: MissContext) -> bool:
@@ -99,11 +107,11 @@ def _together(ctx: MissContext, sizes: Mapping[str, int], pool: Pool | None) -> 
     # In the background a key is looked at when it has earned that, and not for others' sake.
     if not pool.entries if ctx.core.in_background() else pool.affords():
         return None
-    begun = Choice("plain", "nearest", sizes, ctx.key, notes=(TOGETHER,))
 
-    @functools.cache  # to ask a build's guards takes longer than all the rest
+    @functools.cache
     def taken(name: str) -> Entry | None:
-        return taken_over(ctx, pool.entries.get(name), replace(begun, variant=name))
+        there = pool.entries.get(name)
+        return None if there is None else taken_over(ctx, there, _together_as(there, ctx, sizes))
 
     return _giver(ctx, sizes, pool, taken) or _follows(ctx, sizes, pool, taken(pool.favourite or ""))
 

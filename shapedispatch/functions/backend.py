@@ -36,7 +36,7 @@ from .builder import Builder, trace_effects
 from .compile.build import Build, NoBuild, Trace
 from .fake_args import fake_arguments, resized
 from .recorded import inner_variant, offer_recorded
-from .request import ArgumentLeaves, BuildRequest, ObservedSizes, sizes_of
+from .request import ArgumentLeaves, BuildRequest, ObservedSizes, plain_sizes, sizes_of
 
 __all__ = ["FunctionSpec", "TorchFunction"]
 
@@ -103,9 +103,8 @@ class TorchFunction(CallSigner):
         scope, fixed = self._frame(args, kwargs)
         if not isinstance(build, Build):
             return False
-        if build.takes is not None:
-            return build.takes(scope) and build.holds(args, kwargs)
-        return not build.accepts({**fake_arguments(scope, looked_at=True), **fixed})
+        takes = build.takes(scope, args, kwargs)
+        return takes if takes is not None else not build.accepts({**fake_arguments(scope, looked_at=True), **fixed})
 
     def at_once(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], memory: Table) -> None:
         """None: a function may be decided anywhere."""
@@ -113,6 +112,9 @@ class TorchFunction(CallSigner):
     def sizes(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, int]:
         """The size of each declared dim, else of each axis; raises dims.DimsMismatch."""
         scope, _ = self._frame(args, kwargs)
+        quickly = plain_sizes(scope, self.spec.declaration)
+        if quickly is not None:
+            return quickly
         axes = self.spec.declaration.axes
         declared = axes and self.spec.declaration.sizes({name: sizes_of(scope[name]) for name in axes if name in scope})
         return declared or ArgumentLeaves.of(scope, self.spec.declaration).sizes()

@@ -119,6 +119,10 @@ class ConditionedBuild(Build):
             return ()
         return (f"its code is for other sizes: {self.conditions}",)
 
+    def takes(self, scope: Mapping[str, Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool | None:
+        """See `Build.takes`."""
+        return super().takes(scope, args, kwargs) if self.conditions.are_none() else None
+
     def notes(self) -> tuple[str, ...]:
         """See `Build.notes`."""
         kept = ("its code was built by an earlier process, and kept",) if self.kept else ()

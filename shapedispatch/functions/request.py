@@ -18,10 +18,10 @@ from torch import Tensor
 from ..keys.key import Bypass, Key, describe
 from ..keys.tree import children, path_of
 from ..shapes.buckets import Rule, bucket_of
-from ..shapes.dims import Declaration, DimsMismatch, variant_name
+from ..shapes.dims import Declaration, DimsMismatch, axis_name, variant_name
 from .fake_args import Resize, fake_arguments, scaled_strides
 
-__all__ = ["ArgumentLeaves", "BuildRequest", "ObservedSizes", "sizes_of"]
+__all__ = ["ArgumentLeaves", "BuildRequest", "ObservedSizes", "plain_sizes", "sizes_of"]
 
 _CANONICAL = 1009
 """Stands for any size: strides that agree at it agree in order and density at every size."""
@@ -232,6 +232,33 @@ def _octave(number: int | float) -> int | float | None:
     if isinstance(number, int):
         return number.bit_length() * (1 if number > 0 else -1)
     return number if number in (0.0, 1.0) else None
+
+
+def plain_sizes(scope: Mapping[str, Any], declaration: Declaration) -> dict[str, int] | None:
+    """The size of each dim of a call that has tensors of the declared ranks, outside of any container, where they are
+    declared; None of any other, which is looked at closer."""
+    found: dict[str, int] = {}
+    if not declaration.axes:
+        for argument, value in scope.items():
+            if isinstance(value, Tensor):
+                found.update(zip(_axes_of(argument, value.dim()), value.shape, strict=True))
+            elif children(value) is not None:
+                return None
+        return found
+    for argument, axes in declaration.axes.items():
+        tensor = scope.get(argument)
+        if not isinstance(tensor, Tensor) or isinstance(axes, tuple) or axes.open or tensor.dim() != len(axes.front):
+            return None
+        for name, size in zip(axes.front, tensor.shape, strict=True):
+            if name is not None and found.setdefault(name, size) != size:
+                return None
+    return found if len(found) == len(declaration.names) else None
+
+
+@functools.cache
+def _axes_of(argument: str, rank: int) -> tuple[str, ...]:
+    """What the axes of an argument are called that nobody gave names."""
+    return tuple(axis_name(argument, axis) for axis in range(rank))
 
 
 def sizes_of(value: Any) -> Any:

@@ -65,7 +65,7 @@ def differences(one: Key, other: Key, names: Sequence[str]) -> tuple[str, ...]:
     if one[0] != other[0]:
         found += [part for part, a, b in zip(_AMBIENT_WORDS, one[0], other[0], strict=True) if a != b]
     for place, (a, b) in enumerate(itertools.zip_longest(one[1:], other[1:])):
-        if a != b:
+        if a is not b and a != b:
             known = names[place] if place < len(names) else f"argument {place}"
             name = known if place < len(one) - 1 else None
             says_same = any(type(part) is tuple and part[:1] == (SAME,) for part in (a, b))

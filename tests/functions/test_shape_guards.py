@@ -12,11 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from shapedispatch.functions.compile.build import Trace
+from shapedispatch.functions.compile.build import Build, Trace
 from shapedispatch.functions.compile.tracer import trace
 from shapedispatch.functions.fake_args import fake_arguments
 from shapedispatch.functions.guards import shape_guards as here
 from shapedispatch.functions.guards.shape_guards import Unknown, shape_guards
+from shapedispatch.functions.remote_build import ConditionedBuild
 
 
 def dense(x: Tensor, y: Tensor) -> Tensor:
@@ -73,14 +74,14 @@ def test_they_say_what_all_guards_say_of_fakes(
     found = TRACES[which]
     scope = {"x": laid_out(*one), "y": laid_out(*(one if alike else other))}
 
-    assert found.takes is not None
-    assert found.takes(scope) == (not found.accepts(fake_arguments(scope, looked_at=True)))
+    assert found.of_sizes is not None
+    assert found.of_sizes(scope) == (not found.accepts(fake_arguments(scope, looked_at=True)))
 
 
 def test_a_call_that_was_traced_is_taken() -> None:
     """And one that differs in what is dynamic: else the test above might compare noes alone."""
     scope = {"x": torch.ones(8, 6), "y": torch.ones(8, 6)}
-    takes = {which: found.takes for which, found in TRACES.items()}
+    takes = {which: found.of_sizes for which, found in TRACES.items()}
 
     assert all(one is not None and one(scope) for (fn, _), one in takes.items() if fn is not told_by_stride)
     other = {"x": torch.ones(4, 3), "y": torch.ones(4, 3)}
@@ -106,8 +107,16 @@ def test_what_is_asked_at_each_hit_is_left_out() -> None:
         cast("types.FunctionType", Scales.forward), (Scales(), fakes["x"]), {}, lambda gm, _: gm.forward, tag=""
     )
 
-    assert found.takes is not None
-    assert [found.takes({"x": torch.ones(*sizes)}) for sizes in ((4, 3), (9, 3), (4, 4), (1, 3))] == [1, 1, 0, 0]
+    assert found.of_sizes is not None
+    assert [found.of_sizes({"x": torch.ones(*sizes)}) for sizes in ((4, 3), (9, 3), (4, 4), (1, 3))] == [1, 1, 0, 0]
+
+
+def test_a_build_that_asks_more_asks_it_here_too() -> None:
+    """Each class of builds that says for itself what it accepts says what it takes."""
+    kinds = [Build, *Build.__subclasses__()]
+
+    assert ConditionedBuild in kinds
+    assert [kind for kind in kinds if "accepts" in vars(kind) and "takes" not in vars(kind)] == []
 
 
 class Leaf:

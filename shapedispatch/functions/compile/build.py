@@ -57,7 +57,7 @@ class Trace:
     """Of those that a key does not imply, what they read of a method's instance; None where that is not known."""
     global_guards: GlobalGuards | None = None
     """Of the same, what they read of globals; None where that is not known."""
-    takes: Takes | None = None
+    of_sizes: Takes | None = None
     """Those of Dynamo's guards that are on sizes and strides, asked of a call's own; None where they are not known."""
 
     def accepts(self, scope: Mapping[str, Any]) -> tuple[str, ...]:
@@ -75,11 +75,6 @@ class Trace:
             return ()
         verdict = self.dynamo_guards.check_verbose(scope)  # which takes twice as long, to say which it was
         return () if verdict.result else only_where(tuple(_readable(part) for part in verdict.verbose_code_parts))
-
-    @functools.cached_property
-    def holds(self) -> Callable[[tuple[Any, ...], Mapping[str, Any]], bool]:
-        """`check`, made once."""
-        return self.check()
 
     def invalidated(self) -> str | None:
         """Why no call is accepted again, if so: its code was replaced, or a guard's object by identity is no more."""
@@ -166,6 +161,17 @@ class Build(Trace):
     def run(self) -> Callable[..., Any]:
         """The compiled callable."""
         return self.call
+
+    def takes(self, scope: Mapping[str, Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool | None:
+        """As `accepts` of a call that differs in sizes alone from one that it accepts, with no fakes made of it.
+
+        ``scope`` are its own local names; None where that is not enough to know it.
+        """
+        return None if self.of_sizes is None else self.of_sizes(scope) and self._holds(args, kwargs)
+
+    @functools.cached_property
+    def _holds(self) -> Callable[[tuple[Any, ...], Mapping[str, Any]], bool]:
+        return self.check()
 
     def too_large(self, numbers: Iterable[int | float]) -> tuple[str, ...]:
         """Which numbers of a call it may not take: plain raises where one does not fit its dtype, and it would wrap."""

@@ -148,7 +148,7 @@ class _Session:
             place_guards=self.place_guards,
             instance_guards=instance_guards(manager.root, others, self.fn.__code__),
             global_guards=global_guards(manager.root, others, state),
-            takes=shape_guards(self.managers[0].root, manager.root),
+            of_sizes=shape_guards(self.managers[0].root, manager.root),
         )
 
     def _raise_if_unguarded(self) -> None:
