@@ -343,6 +343,8 @@ class Backend(Signer, Protocol):
     """What has the decorated thing's name in a module, where a worker finds its dispatcher."""
     dims: tuple[str, ...]
     """The dims that were declared."""
+    supplies: bool
+    """Whether its user has supplied variants: what is known of them at some sizes says nothing of others."""
 
     def key(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Key:
         """The key of a call; raises key.Bypass."""

@@ -18,7 +18,7 @@ class Backend:
     """Calls of one number each: the number is the key, and what is offered is what a test says."""
 
     name = "tests.backend"
-    searches = replayable = False
+    searches = replayable = supplies = False
     arity = 1
     dims = ("M",)
     receiver = None

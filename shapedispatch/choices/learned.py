@@ -11,9 +11,10 @@ from ..keys.key import Key
 from ..online.contest import FAR
 from ..records import Choice
 from .context import DispatcherParts
+from .follows import Follows, instead
 from .learner import WRONG, Learning
 from .neighbours import remember
-from .pool import TOGETHER, Follows, PooledContest, instead
+from .pool import TOGETHER, PooledContest
 from .watch import Watching
 
 __all__ = ["Learned", "learned_together"]
@@ -30,7 +31,9 @@ def learned_together(core: DispatcherParts, key: Key, learning: Learning) -> Non
         pool, leads = contest.pool, learning.leader().name == contest.pool.favourite
         if leads or not pool.over:
             found = learning.pinned(before.choice).changed(origin="nearest", notes=(*before.choice.notes, TOGETHER))
-        if found is not None and not pool.over:
+        if found is not None and pool.over:
+            found = Follows.settled(core, key, pool, found)
+        elif found is not None:
             found = Follows.of(core, key, pool, [one.name for one in contest.contestants[1:]], found)
     instead(core.table, key, learning, found)
 

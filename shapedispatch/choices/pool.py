@@ -3,7 +3,8 @@
 Where sizes hardly repeat, no key gets the calls that a contest of its own takes. So of the keys near each other the
 first few are learned alone; each of the others gives pairs of calls as long as any are wanted, and then runs what is
 best as far as that is known: its hits are like others. What costs more than a pair, to see what is right for a key, is
-bounded for all of them together.
+bounded for all of them together: a pool is of one octave of sizes, and all octaves are one family. What has won in one
+of them is what the next one begins with: a few pairs that bear it out are enough, and none are where both sides agree.
 """
 
 from __future__ import annotations
@@ -13,26 +14,99 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol, TypeAlias
 
 from ..autotune.measure import Clock
-from ..hit.table import Entry, Table
+from ..hit.table import Entry
 from ..keys.key import Key
 from ..online.contest import FREE_US, SHARE
 from ..online.pairs import Pairs
 from ..online.real_calls import Figures
-from ..records import Choice, Timing
-from .context import DispatcherParts, MissContext
+from ..records import Timing
+from .context import MissContext
 
-__all__ = ["ALONE", "TOGETHER", "Follows", "Pool", "PooledContest", "instead", "pool_of"]
+__all__ = ["ALONE", "TOGETHER", "Family", "Pool", "PooledContest", "pool_of"]
 
 TOGETHER = "found together with calls of sizes near it"
 ALONE, MOST_ALONE = 2, 256
-"""How many keys near each other are learned each of its own from the first, and how many at most."""
-SOON = 4
-"""How many turns are to come soon after a key has begun to follow: so much is to be known of what calls take."""
+"""How many keys of a family are learned each of its own from the first, and how many at most."""
+MOST_POOLS = 256
+"""How many neighbourhoods of one family are remembered."""
+FAR = 2
+"""How many octaves away, together, sizes are at most that say something of others."""
+
+
+class Follower(Protocol):
+    """A key that runs what its pool prefers."""
+
+    def decide_anew(self) -> None:
+        """Forget what the key runs."""
+
+
+Octaves: TypeAlias = tuple[int, ...]
+"""Of each size of a call, how many binary digits it has."""
+
+
+@dataclass(slots=True, eq=False)
+class Family:
+    """What the pools of calls that differ in sizes alone have in common: what finding out has cost, and what won."""
+
+    pools: dict[Octaves, Pool] = field(default_factory=dict)
+    entries: dict[str, Entry] = field(default_factory=dict)
+    """By variant, an entry that runs it at one of the keys; of those that are right at all that they take."""
+    alone: set[Key] = field(default_factory=set)
+    """The keys that are learned each of its own."""
+    check_us: float = math.inf
+    """What it took last to see what is right for a key."""
+    spent_us: float = 0.0
+    checked_us: float = 0.0
+    lost_us: float = 0.0
+    """Of what was spent, on looks, and in pairs beyond what plain takes."""
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    """Held while anything of it, or of one of its pools, changes."""
+
+    def affords(self, cost_us: float) -> bool:
+        """Whether finding out may have cost so much."""
+        return cost_us <= FREE_US + SHARE * self.spent_us
+
+    def pool(self, octaves: Octaves, margin: float) -> Pool:
+        """That of these octaves, which begins with what the others know."""
+        found = self.pools.get(octaves)
+        if found is not None:
+            return found
+        made = Pool(Pairs(margin), family=self)
+        with self.lock:
+            for name, entry in self.entries.items():
+                made.learns(name, entry)
+            self._expects(octaves, made)
+            while len(self.pools) >= MOST_POOLS:
+                del self.pools[next(iter(self.pools))]
+            return self.pools.setdefault(octaves, made)
+
+    def has_ended(self) -> list[Follower]:
+        """One of its pools has: who runs what it ran elsewhere, whom no one else is told of."""
+        return [one for octaves, pool in [*self.pools.items()] for one in self._expects(octaves, pool)]
+
+    def _expects(self, octaves: Octaves, pool: Pool) -> list[Follower]:
+        """Have a pool begin with what won nearest to it; where that is so on both sides, it is over."""
+        ended = sorted((_apart(octaves, other), other) for other, one in self.pools.items() if one.over)
+        if pool.over or not ended:
+            return []
+        around = [next((other for _, other in ended if _is_on_side(other, octaves, side)), None) for side in (-1, 1)]
+        won = [self.pools[other].favourite for other in around if other is not None and _apart(octaves, other) <= FAR]
+        pool.expected = self.pools[ended[0][1]].favourite
+        pool.over = len(won) == len(around) and won[0] == won[1]
+        return pool.prefers(pool.expected) if pool.over or pool.favourite is None else []
+
+
+def _apart(octaves: Octaves, other: Octaves) -> int:
+    return sum(abs(one - another) for one, another in zip(octaves, other, strict=True))
+
+
+def _is_on_side(octaves: Octaves, of: Octaves, side: int) -> bool:
+    return octaves != of and all((one - another) * side >= 0 for one, another in zip(octaves, of, strict=True))
 
 
 @dataclass(slots=True, eq=False)
@@ -46,48 +120,48 @@ class Pool:
     """Whether it is settled."""
     entries: dict[str, Entry] = field(default_factory=dict)
     """By variant, an entry that runs it at one of the keys."""
-    alone: set[Key] = field(default_factory=set)
-    """The keys that are learned each of its own."""
-    check_us: float = math.inf
-    """What it took last to see what is right for a key."""
     clock_ns: Clock = time.perf_counter_ns
-    _spent_us: float = 0.0
-    _checked_us: float = 0.0
-    _followers: weakref.WeakSet[Follows] = field(default_factory=weakref.WeakSet)
+    family: Family = field(default_factory=Family)
+    expected: str | None = None
+    """What has won nearest to it."""
+    _followers: weakref.WeakSet[Follower] = field(default_factory=weakref.WeakSet)
     """Of the keys that run the favourite until there is another."""
-    _lost_us: float = 0.0
-    """Of what was spent, on looks, and in pairs beyond what plain takes."""
-    _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def takes(self, key: Key) -> bool:
         """Whether a key is learned together with others; the first ones are not."""
-        with self._lock:
-            if len(self.alone) < ALONE:
-                self.alone.add(key)
-            return key not in self.alone
+        with self.family.lock:
+            if len(self.family.alone) < ALONE:
+                self.family.alone.add(key)
+            return key not in self.family.alone
 
     def leaves(self, key: Key) -> None:
         """A key has earned to be learned alone."""
-        with self._lock:
-            if len(self.alone) < MOST_ALONE:
-                self.alone.add(key)
+        with self.family.lock:
+            if len(self.family.alone) < MOST_ALONE:
+                self.family.alone.add(key)
 
     def affords(self) -> bool:
         """Whether it may be found out for one more key what is right for it."""
-        return self._checked_us <= FREE_US + SHARE * self._spent_us
+        return self.family.affords(self.family.checked_us)
 
     def spent_on_checks(self, since_ns: int) -> None:
         """Since then by the clock it was found out what is right for a key."""
-        with self._lock:
-            self.check_us = (self.clock_ns() - since_ns) / 1e3
-            self._checked_us += self.check_us
+        with self.family.lock:
+            self.family.check_us = (self.clock_ns() - since_ns) / 1e3
+            self.family.checked_us += self.family.check_us
 
     def found_right(self, name: str, entry: Entry) -> None:
         """A variant is right at a key, where this entry runs it: pairs of it may be given."""
-        with self._lock:
-            self.entries = {**self.entries, name: entry}  # the newest: an older one's build may have left
-            if name != "plain":
-                self.pairs.add(name)
+        with self.family.lock:
+            self.learns(name, entry)
+            if name == "plain" or entry.build is not None:
+                self.family.entries = {**self.family.entries, name: entry}
+
+    def learns(self, name: str, entry: Entry) -> None:
+        """As `found_right`, of this neighbourhood alone."""
+        self.entries = {**self.entries, name: entry}  # the newest: an older one's build may have left
+        if name != "plain":
+            self.pairs.add(name)
 
     def knows(self, name: str) -> bool:
         """Whether a variant was right at one of the keys."""
@@ -95,66 +169,77 @@ class Pool:
 
     def wanted(self, names: Sequence[str]) -> str | None:
         """Which of these variants a key is to give a pair of; None for none now."""
-        with self._lock:
-            affordable = self._lost_us <= FREE_US + SHARE * self._spent_us
+        with self.family.lock:
+            affordable = self.family.affords(self.family.lost_us)
             return self.pairs.wanted(names) if affordable and not self.over else None
 
     def wants(self, names: Sequence[str]) -> bool:
         """Whether any more pairs of these variants are to be given, now or when they may be afforded."""
-        with self._lock:
+        with self.family.lock:
             return not self.over and self.pairs.wanted(names) is not None
 
     def gave(self, name: str, ratio: float) -> None:
         """A key gave a pair: the variant took so many times what plain took."""
-        with self._lock:
+        with self.family.lock:
             self.pairs.gave(name, ratio)
             left = self._look()
         _let_go(left)
 
     def failed(self, name: str) -> None:
         """A variant raised where plain did not."""
-        with self._lock:
+        with self.family.lock:
             self.pairs.failed(name)
             left = self._look()
         _let_go(left)
 
-    def tells(self, follows: Follows) -> None:
+    def tells(self, follows: Follower) -> None:
         """A key runs the favourite, or plain without one, and is to be told of another."""
-        with self._lock:
+        with self.family.lock:
             self._followers.add(follows)
 
     def spent(self, took_us: float, lost_us: float = 0.0) -> None:
         """A call took so long, and so much of that because it was a sample."""
-        with self._lock:
-            self._spent_us += took_us
-            self._lost_us += lost_us
+        with self.family.lock:
+            self.family.spent_us += took_us
+            self.family.lost_us += lost_us
 
-    def _look(self) -> list[Follows]:
+    def _look(self) -> list[Follower]:
         """Who runs a favourite no more, whom no one else is told of; outside of the lock they are let go."""
-        before = self.favourite
-        self.over = self.pairs.is_over()
-        self.favourite = self.pairs.leader() or self.favourite
-        if self.favourite == before:
+        was_over, leader = self.over, self.pairs.leader()
+        self.over = self.pairs.is_over() or (leader is not None and leader == self.expected)
+        left = self.prefers(leader or self.favourite)
+        return left if was_over or not self.over else [*left, *self.family.has_ended()]
+
+    def prefers(self, favourite: str | None) -> list[Follower]:
+        """Have this for a favourite; who runs another one, and is to be let go."""
+        if favourite == self.favourite:
             return []
+        self.favourite = favourite
         left, self._followers = list(self._followers), weakref.WeakSet()
         return left
 
 
-def _let_go(left: Sequence[Follows]) -> None:
+def _let_go(left: Sequence[Follower]) -> None:
     for one in left:
         one.decide_anew()
 
 
 def pool_of(ctx: MissContext, sizes: Mapping[str, int], make: bool = False) -> Pool | None:
-    """That of the calls which differ from this one in sizes alone, and lie in the same octave; None without one."""
+    """That of the calls which differ from this one in sizes alone, and lie in the same octave; None without one.
+
+    It is made, too, where it begins with what others of its family know.
+    """
     if ctx.kin is None:
         return None
-    place: Hashable = (ctx.kin, *(size.bit_length() for size in sizes.values()))
-    pools = ctx.core.table.facts.pools
-    found: Pool | None = pools.get(place)
-    if found is None and make:
-        found = pools[place] = Pool(Pairs(ctx.settings.margin))
-    return found
+    families = ctx.core.table.facts.families
+    family: Family | None = families.get(ctx.kin)
+    if family is None:
+        if not make:
+            return None
+        family = families[ctx.kin] = Family()
+    octaves = tuple([size.bit_length() for size in sizes.values()])
+    found = family.pools.get(octaves)
+    return family.pool(octaves, ctx.settings.margin) if found is None and (make or family.entries) else found
 
 
 @dataclass(slots=True, eq=False)
@@ -252,80 +337,3 @@ class PooledContest:
     def costs(self) -> Iterator[Timing]:
         """What is known of each candidate that has a sample here."""
         return (cost for one in self.contestants if (cost := one.shown()).repeats)
-
-
-@dataclass(slots=True, eq=False, weakref_slot=True)
-class Follows:
-    """A key that gives no pairs, and runs its pool's favourite: what becomes of it is looked at where a hit has a turn.
-
-    A hit that has one stands for all since the last, of whatever key: on average that is what they took.
-    """
-
-    core: DispatcherParts
-    key: Key
-    pool: Pool
-    run: Callable[..., Any]
-    lasting: Entry | None
-    """What stays if the favourite does; None where it cannot run this key."""
-    names: tuple[str, ...]
-    """The variants that the key may give pairs of."""
-    favourite: str | None
-    """What that was when the key began to."""
-    judges: ClassVar[bool] = False
-    spent_us: float = 0.0
-
-    @classmethod
-    def of(cls, core: DispatcherParts, key: Key, pool: Pool, names: Sequence[str], entry: Entry) -> Entry:
-        """What the key runs, with what looks after it: at some hits, or at all where none have turns."""
-        run, favourite = entry.run or core.backend.plain, pool.favourite
-        lasting = entry if entry.choice.variant == favourite else None
-        follows = cls(core, key, pool, run, lasting, tuple(names), favourite)
-        pool.tells(follows)
-        core.turns.begin(core.fast_path)
-        core.turns.hurry(SOON)
-        return replace(entry, run=run if core.turns.on else follows, learner=follows)
-
-    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
-        """Run the call; the next one is decided anew where there is reason to."""
-        if not self.core.frozen:
-            self._look()
-        started_ns = self.pool.clock_ns()
-        try:
-            return self.run(*args, **kwargs)
-        finally:
-            took_us = (self.pool.clock_ns() - started_ns) / 1e3
-            took_us *= self.core.turns.passed if self.core.turns.on else 1
-            self.spent_us += took_us
-            self.pool.spent(took_us)
-
-    def decide_anew(self) -> None:
-        """Forget what the key runs."""
-        instead(self.core.table, self.key, self, None)
-
-    def _look(self) -> None:
-        """Whether there is reason to decide anew: another favourite, pairs that are wanted, or what was spent here.
-
-        So much that it may be seen what is best right here; not where the favourite runs, and is settled.
-        """
-        if self.pool.favourite != self.favourite or self.pool.wants(self.names):
-            self.decide_anew()
-        elif self.pool.over and self.lasting is not None:
-            instead(self.core.table, self.key, self, self.lasting)
-        elif SHARE * self.spent_us > self.pool.check_us:
-            self.pool.leaves(self.key)
-            self.decide_anew()
-
-    def choice(self, begun: Choice) -> Choice:
-        """See `table.Learner`."""
-        return begun if self.pool.over else replace(begun, origin="learning")
-
-    def pinned(self, begun: Choice) -> Entry:
-        """See `table.Learner`."""
-        return Entry(self.core.backend.plain, None, replace(begun, variant="plain"), any_state=True)
-
-
-def instead(table: Table, key: Key, learner: Any, entry: Entry | None) -> None:
-    """Let the entry stand where one stands that learns; without one the next call is decided anew."""
-    for learning in table.peek(key):
-        if learning.learner is learner:
-            table.replace(key, learning, entry)

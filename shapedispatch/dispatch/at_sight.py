@@ -12,9 +12,10 @@ from dataclasses import replace
 from ..backend import Candidate, Offer
 from ..choices.between import as_there, taken_over
 from ..choices.context import MissContext, capturing_anything
+from ..choices.follows import Follows
 from ..choices.learning import pooled
 from ..choices.neighbours import Neighbours
-from ..choices.pool import ALONE, TOGETHER, Follows, Pool, pool_of
+from ..choices.pool import ALONE, TOGETHER, Pool, pool_of
 from ..hit.table import Entry
 from ..records import Choice
 from ..shapes.dims import DimsMismatch
@@ -43,7 +44,7 @@ def at_sight(ctx: MissContext) -> Entry | None:
 def like_others(ctx: MissContext) -> Entry | None:
     """The entry of what keys like this one have come to; None where they have not, or it must be decided."""
     facts = ctx.core.table.facts
-    if not (facts.settled or facts.pools) or not _may_be_known(ctx):
+    if not (facts.settled or facts.families) or not _may_be_known(ctx):
         return None
     try:
         sizes = ctx.sizes()
@@ -64,10 +65,11 @@ def _none_differs(ctx: MissContext, pool: Pool) -> bool:
 
 def _decided(ctx: MissContext, sizes: Mapping[str, int], pool: Pool) -> Entry | None:
     """The entry of what such keys have found to be the best, if it may run this call."""
-    if ctx.key in pool.alone:
+    if ctx.key in pool.family.alone:
         return None
     there = pool.entries.get(pool.favourite or "")
-    return None if there is None else taken_over(ctx, there, _together_as(there, ctx, sizes))
+    found = None if there is None else taken_over(ctx, there, _together_as(there, ctx, sizes))
+    return None if found is None else Follows.settled(ctx.core, ctx.key, pool, found)
 
 
 def _together_as(there: Entry, ctx: MissContext, sizes: Mapping[str, int]) -> Choice:
@@ -100,7 +102,7 @@ def _agreed(ctx: MissContext, near: Neighbours) -> Entry | None:
 
 def _together(ctx: MissContext, sizes: Mapping[str, int], pool: Pool | None) -> Entry | None:
     """The entry of what keys near this one have found together, or find; None where more is to be seen for it."""
-    if pool is None or len(pool.alone) < ALONE or ctx.key in pool.alone:
+    if pool is None or len(pool.family.alone) < ALONE or ctx.key in pool.family.alone:
         return None
     if pool.over:
         return _decided(ctx, sizes, pool) or _follows(ctx, sizes, pool, None)

@@ -16,7 +16,7 @@ from ..hit.table import Table
 from ..keys.identity import candidates_identity, code_identity
 from ..keys.key import CallSigner, Key
 from ..keys.layout import differences, kin
-from ..keys.signature import Signature, call_of, frame_locals, python_function, receiver_of
+from ..keys.signature import Signature, call_of, frame_locals, positional_names, python_function, receiver_of
 from ..keys.tree import overlap
 from ..private import why_off
 from ..records import Variant
@@ -82,8 +82,9 @@ class TorchFunction(CallSigner):
         self.arguments: Callable[..., dict[str, Any]] = self.signature.arguments
         self.arity: int = self.signature.arity if self.signature.bare else -1
         self.receiver: bool | None = self.signature.receiver
-        self.overlaps: bool = bool(spec.mutates)
+        self.overlaps, self.supplies = bool(spec.mutates), bool(spec.variants)
         self._builder = Builder(spec.options)
+        self._bare = (self._traced.__code__, None if self.receiver else positional_names(self._traced))
 
     # -- the call
 
@@ -112,8 +113,7 @@ class TorchFunction(CallSigner):
     def sizes(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, int]:
         """The size of each declared dim, else of each axis; raises dims.DimsMismatch."""
         scope, _ = self._frame(args, kwargs)
-        quickly = plain_sizes(scope, self.spec.declaration)
-        if quickly is not None:
+        if (quickly := plain_sizes(scope, self.spec.declaration)) is not None:
             return quickly
         axes = self.spec.declaration.axes
         declared = axes and self.spec.declaration.sizes({name: sizes_of(scope[name]) for name in axes if name in scope})
@@ -131,6 +131,9 @@ class TorchFunction(CallSigner):
 
         Among the arguments stands the type of ``self``: all that a key and a build's place hold of it.
         """
+        code, names = self._bare
+        if names is not None and not kwargs and self._traced.__code__ is code:
+            return dict(zip(names, args, strict=False)), {}
         scope = frame_locals(self._traced, args, kwargs)
         fixed = {name: scope.pop(name) for name in self._traced.__code__.co_freevars if name in scope}
         if self.receiver:

@@ -70,7 +70,7 @@ class Facts:
         self.buckets: FactMap[Hashable, Choice] = FactMap(table)  # bucket -> what was chosen for a call in it
         self.settled: FactMap[Hashable, tuple[Choice, ...]] = FactMap(table)  # kin of keys -> the newest, not all sizes
         self.so_far: FactMap[Hashable, tuple[Choice, ...]] = FactMap(table)  # the same, of keys that are learned yet
-        self.pools: FactMap[Hashable, Any] = FactMap(table)  # kin, octaves of sizes -> what such keys find together
+        self.families: FactMap[Hashable, Any] = FactMap(table)  # kin of keys -> what they find together
         self.counted: FactMap[Hashable, Any] = FactMap(table)  # key -> its calls so far, where they are recorded
         self.survived: FactMap[tuple[str, Hashable], str] = FactMap(table)  # variant, key -> "", or what a worker said
         self.deadly: FactMap[str, str] = FactMap(table)  # variant -> how it ended the worker that tried it

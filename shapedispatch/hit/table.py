@@ -87,7 +87,7 @@ class Entry:
     @property
     def builds(self) -> tuple[Hashable, ...]:
         """The keys of all builds that it needs."""
-        return self.others if self.build is None else (self.build, *self.others)
+        return self.others if self.build is None else (self.build, *self.others) if self.others else (self.build,)
 
     def now(self) -> Choice:
         """The choice; of one that is being learned, as it stands. With what ``run`` has to say of itself."""
@@ -209,7 +209,8 @@ class Table:
             if slot is None:
                 slot = self._slots[key] = _Slot()
             entry = self._with_its_builds(entry)
-            slot.entries = _in_order(entry, tuple(one for one in slot.entries if one not in replaced))
+            before = tuple([one for one in slot.entries if one not in replaced])
+            slot.entries = _in_order(entry, before) if before else (entry,)
             if len(self._recency) >= self.maxsize:
                 self._settle()
             slot.used, self._readings = next(self._hits), self._readings + 1  # a number of no hit: newer than all hits

@@ -39,6 +39,11 @@ class Turns:
         self.on: bool = False
         """Whether any hit is to have a turn."""
 
+    @property
+    def timed(self) -> bool:
+        """Whether hits are timed again at all."""
+        return self._share > 0
+
     def begin(self, in_c: Countdown | None) -> None:
         """Some key is to have turns; told at each, since the path in C may be another."""
         self._in_c, self.on = in_c, self._share > 0

@@ -43,6 +43,7 @@ class TritonKernel:
     """
 
     searches = True
+    supplies = False  # none that a pool would know of: there is none of a kernel
     replayable = False
     arity = -1
     receiver: bool | None = None

@@ -16,7 +16,16 @@ from dataclasses import dataclass, field
 from operator import is_
 from typing import Any
 
-__all__ = ["Signature", "argument_names", "call_of", "frame_locals", "python_function", "receiver_of", "with_code"]
+__all__ = [
+    "Signature",
+    "argument_names",
+    "call_of",
+    "frame_locals",
+    "positional_names",
+    "python_function",
+    "receiver_of",
+    "with_code",
+]
 
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
@@ -137,6 +146,13 @@ def frame_locals(fn: types.FunctionType, args: tuple[Any, ...], kwargs: Mapping[
         with contextlib.suppress(ValueError):  # an empty cell: the name is not bound yet, and Dynamo sees none either
             scope[name] = cell.cell_contents
     return scope
+
+
+def positional_names(fn: types.FunctionType) -> tuple[str, ...] | None:
+    """The names of its parameters, if all may be positional and it closes over nothing: then they are its locals."""
+    code = fn.__code__
+    more = code.co_kwonlyargcount or code.co_freevars or code.co_flags & (inspect.CO_VARARGS | inspect.CO_VARKEYWORDS)
+    return None if more else code.co_varnames[: code.co_argcount]
 
 
 def call_of(fn: types.FunctionType, scope: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:

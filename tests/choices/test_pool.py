@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from shapedispatch.choices.pool import ALONE, Pool, PooledContest
+from shapedispatch.choices.pool import ALONE, Family, Pool, PooledContest
 from shapedispatch.hit.table import Entry
 from shapedispatch.online.contest import FREE_US, SHARE
 from shapedispatch.online.pairs import Pairs
@@ -144,3 +144,110 @@ def test_the_newest_entry_stands() -> None:
     of.found_right("build", old)
     of.found_right("build", new)
     assert of.entries["build"] is new
+
+
+# What octaves tell each other.
+
+
+def won(name: str, *octaves: int) -> Family:
+    """A family in which this has won at sizes of so many binary digits, each found out there; it runs a build."""
+    of = Family()
+    for one in octaves:
+        found = of.pool((one,), 0.02)
+        for entry in entries("plain", "build").values():
+            found.found_right(entry.choice.variant, Entry(entry.run, None, entry.choice, build=entry.choice.variant))
+        for _ in range(6):
+            found.gave("build", 0.5 if name == "build" else 2.0)
+        assert (found.favourite, found.over) == (name, True)
+    return of
+
+
+def test_an_octave_begins_with_what_won_nearest_to_it() -> None:
+    """And with who is right at all sizes: its keys run that from the first, and give pairs of it."""
+    begun = won("build", 7).pool((9,), 0.02)
+    assert (begun.favourite, begun.expected, begun.over) == ("build", "build", False)
+    assert begun.wanted(["build"]) == "build"
+    assert {*begun.entries} == {"plain", "build"}
+
+
+def test_a_few_pairs_bear_out_what_was_expected() -> None:
+    """Fewer than are wanted where nothing is known."""
+    begun = won("build", 7).pool((9,), 0.02)
+    for _ in range(3):
+        assert not begun.over
+        begun.gave("build", 0.5)
+    assert (begun.favourite, begun.over) == ("build", True)
+
+
+def test_what_pairs_do_not_bear_out_is_found_out() -> None:
+    """As if nothing had been expected: what scatters takes as many pairs."""
+    begun = won("build", 7).pool((9,), 0.02)
+    for ratio in (1.2, 0.9, 1.2, 0.95, 1.25):
+        begun.gave("build", ratio)
+        assert not begun.over
+    for _ in range(20):
+        begun.gave("build", 1.2)
+    assert (begun.favourite, begun.over) == ("plain", True)
+
+
+def test_an_octave_between_two_that_agree_is_over() -> None:
+    """Whichever of the three began first, if they are not far apart."""
+    of = won("build", 7)
+    before = of.pool((8,), 0.02)
+    assert not before.over
+    after = of.pool((9,), 0.02)
+    for _ in range(3):
+        after.gave("build", 0.5)
+    assert (before.favourite, before.over) == ("build", True)
+    assert of.pool((10,), 0.02).over is False
+    assert won("build", 7, 9).pool((8,), 0.02).over is True
+    assert won("build", 7, 12).pool((8,), 0.02).over is False
+
+
+def test_an_octave_between_two_that_disagree_is_not() -> None:
+    """It begins with the nearer one's, or the smaller one's."""
+    of = won("build", 7)
+    other = of.pool((9,), 0.02)
+    for _ in range(6):
+        other.gave("build", 2.0)
+    begun = of.pool((8,), 0.02)
+    assert (other.favourite, begun.favourite, begun.over) == ("plain", "build", False)
+
+
+def test_who_follows_is_told_what_has_won_elsewhere() -> None:
+    """A pool without a favourite of its own has that, and its keys are decided anew."""
+    of = Family()
+    waits, begins = of.pool((7,), 0.02), of.pool((9,), 0.02)
+    told: list[str] = []
+
+    class Follower:
+        """Notes that it was told."""
+
+        def decide_anew(self) -> None:
+            """See `pool.Follower`."""
+            told.append("anew")
+
+    follower = Follower()
+    waits.tells(follower)
+    begins.pairs.add("build")
+    for _ in range(6):
+        begins.gave("build", 0.5)
+    assert (waits.favourite, waits.over, told) == ("build", False, ["anew"])
+
+
+def test_a_supplied_variant_is_known_where_it_was_compared() -> None:
+    """No other octave asks for pairs of it, or runs it: nothing says that it is right there."""
+    of = Family()
+    of.pool((7,), 0.02).found_right("other", entries("other")["other"])
+    begun = of.pool((9,), 0.02)
+    assert begun.entries == {}
+    assert begun.wanted(["other"]) is None
+
+
+def test_looks_and_keys_alone_are_counted_for_all_octaves() -> None:
+    """Or a program of many octaves would pay for each."""
+    of = Family()
+    one, other = of.pool((7,), 0.02), of.pool((9,), 0.02)
+    one.spent_on_checks(one.clock_ns() - int((FREE_US + 30) * 1e3))
+    assert not other.affords()
+    assert [one.takes(key) for key in "ab"] + [other.takes(key) for key in "cd"] == [False] * ALONE + [True] * 2

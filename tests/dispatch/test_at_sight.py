@@ -208,7 +208,7 @@ def test_a_build_that_no_graph_vouches_for_is_no_matter_of_others(
     monkeypatch.setattr(Builder, "verdict", lambda *_: Verdict(unjudged="nobody has looked"))
     f = dispatched()
     few(f, range(65, 80))
-    assert not f.core.table.facts.pools
+    assert not f.core.table.facts.families
 
 
 # Keys of few calls.
@@ -219,6 +219,13 @@ def few(f: Any, counts: range, calls: int = 2) -> None:
     for count in counts:
         for _ in range(calls):
             assert torch.allclose(f(rows(count)), waves(rows(count)), atol=1e-5)
+
+
+def the_pool(f: Any) -> room.Pool:
+    """What its keys find together, of one octave."""
+    families = f.core.table.facts.families._known.values()
+    (pool,) = [pool for family in families for pool in family.pools.values() if pool.entries]
+    return pool
 
 
 @pytest.fixture
@@ -258,7 +265,7 @@ def test_what_is_known_at_sight_is_answered_in_c_from_the_second_call(
     """Whether keys have come to an end, or run what is best so far."""
     f = dispatched()
     few(f, range(65, 80))
-    (pool,) = [pool for pool in f.core.table.facts.pools._known.values() if pool.entries]
+    pool = the_pool(f)
     monkeypatch.setattr(Pairs, "wanted", lambda self, names: None)
     for over in (False, True):
         pool.over = over
@@ -281,7 +288,7 @@ def test_keys_are_told_of_another_favourite(
     """Their hits ask nobody."""
     f = dispatched()
     few(f, range(65, 80))
-    (pool,) = [pool for pool in f.core.table.facts.pools._known.values() if pool.entries]
+    pool = the_pool(f)
     pool.over = False
     with monkeypatch.context() as nothing_wanted:
         nothing_wanted.setattr(Pairs, "wanted", lambda self, names: None)
@@ -300,7 +307,7 @@ def test_a_build_that_raises_at_a_turn_is_answered_by_plain(
     """As at any other hit of a key that follows."""
     f = dispatched()
     few(f, range(65, 80))
-    (pool,) = [pool for pool in f.core.table.facts.pools._known.values() if pool.entries]
+    pool = the_pool(f)
     pool.over = False
     monkeypatch.setattr(Pairs, "wanted", lambda self, names: None)
     few(f, range(100, 101), calls=1)
@@ -321,7 +328,7 @@ def test_a_favourite_whose_build_has_left_runs_no_more(us: dict[str, float], no_
     """What was compiled has been let go."""
     f = dispatched()
     few(f, range(65, 80))
-    (pool,) = [pool for pool in f.core.table.facts.pools._known.values() if pool.entries]
+    pool = the_pool(f)
     entry, table = pool.entries["hint[M=64]"], f.core.table
     few(f, range(110, 111))
     assert f.explain(rows(110)).variant == "hint[M=64]"
@@ -349,18 +356,34 @@ def test_a_key_that_is_called_a_lot_is_learned_alone(us: dict[str, float], no_ro
     f = dispatched(hints=(), variants=[Variant(waves, name="other")])
     few(f, range(65, 127))
     assert f.explain(rows(100)).variant == "plain"
-    (pool,) = [pool for pool in f.core.table.facts.pools._known.values() if pool.entries]
-    pool.check_us = 1e-6
+    pool = the_pool(f)
+    pool.family.check_us = 1e-6
     few(f, range(100, 101), calls=80)
     assert (f.explain(rows(100)).variant, f.explain(rows(100)).origin) == ("other", "timed")
     assert f.explain(rows(99)).variant == "plain"
+
+
+def test_a_key_of_another_octave_that_is_called_a_lot_is_learned_alone(us: dict[str, float], no_room: None) -> None:
+    """Though its octave has come to an end: a supplied variant may be better there."""
+    us["other"] = 1.0
+    f = dispatched(variants=[Variant(waves, name="other")])
+    few(f, range(65, 127))
+    few(f, range(129, 160))
+    assert f.explain(rows(150)).variant == "hint[M=64]"
+    families = [*f.core.table.facts.families._known.values()]
+    assert [len(family.pools) for family in families] == [2]
+    families[0].check_us = 1e-6
+    x = rows(150)
+    for _ in range(20_000):
+        f(x)
+    assert (f.explain(rows(150)).variant, f.explain(rows(150)).origin) == ("other", "timed")
 
 
 def test_a_variant_that_raises_in_a_pair_is_answered_by_plain(us: dict[str, float], no_room: None) -> None:
     """And asked of no other key."""
     f = dispatched()
     few(f, range(65, 72))
-    (pool,) = [pool for pool in f.core.table.facts.pools._known.values() if pool.entries]
+    pool = the_pool(f)
     entry = pool.entries["hint[M=64]"]
 
     def raises(*args: Any) -> Any:

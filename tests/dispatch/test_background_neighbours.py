@@ -85,7 +85,7 @@ def test_sizes_that_the_build_was_not_made_for_run_plain(us: dict[str, float]) -
 def test_a_build_is_asked_once_whether_it_takes_a_size(us: dict[str, float], monkeypatch: pytest.MonkeyPatch) -> None:
     """At however many keys it runs."""
     f = dispatched(by_eight)
-    learn(f, 80, 240, 720)
+    learn(f, 80, 240)
     asked: list[int] = []
     serves = f.core.backend.serves
     monkeypatch.setattr(f.core.backend, "serves", lambda *call: (asked.append(1), serves(*call))[1])

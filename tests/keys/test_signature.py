@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shapedispatch.keys.signature import Signature, with_code
+from shapedispatch.keys.signature import Signature, frame_locals, positional_names, with_code
 
 
 def mixed(a: int, b: int = 2, /, c: int = 3, *, d: int = 4, e: int = 5) -> None:
@@ -126,3 +126,24 @@ def test_defaults_are_those_that_the_function_has_now() -> None:
     signature = Signature.of(bound)
     bound.keywords["y"] = 6
     assert signature.normal((0,), {}) == ((0,), {"y": 6, "z": 4})
+
+
+def test_where_all_parameters_are_positional_they_are_the_locals() -> None:
+    """And of no other function: one that closes over something, packs, or has keywords alone."""
+
+    def closes(a: int) -> tuple[int, Any]:
+        return a, values
+
+    def closes_over_a_local(a: int) -> tuple[int, Any]:
+        return a, closes
+
+    def plain(a: int, b: int = 2, /, c: int = 3) -> int:
+        d = a
+        return d + b + c
+
+    assert positional_names(plain) == ("a", "b", "c")  # type: ignore[arg-type]  # to mypy no function is a FunctionType
+    locals_ = frame_locals(plain, (1, 2, 3), {})  # type: ignore[arg-type]  # as above
+    assert locals_ == dict(zip("abc", (1, 2, 3), strict=True))
+    assert positional_names(closes) == ("a",)  # type: ignore[arg-type]  # as above
+    for other in (mixed, packed, closes_over_a_local, lambda *rest: rest, lambda **more: more):
+        assert positional_names(other) is None  # type: ignore[arg-type]  # as above
