@@ -252,7 +252,7 @@ def plain_sizes(scope: Mapping[str, Any], declaration: Declaration) -> dict[str,
         for name, size in zip(axes.front, tensor.shape, strict=True):
             if name is not None and found.setdefault(name, size) != size:
                 return None
-    return found if len(found) == len(declaration.names) else None
+    return found if found and len(found) == len(declaration.names) else None
 
 
 @functools.cache

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from shapedispatch.functions.request import ArgumentLeaves, sizes_of
+from shapedispatch.functions.request import ArgumentLeaves, plain_sizes, sizes_of
 from shapedispatch.shapes.dims import Declaration, DimsMismatch
 
 NONE = Declaration.parse(None, ("x", "y", "n"), {})
@@ -112,3 +112,36 @@ def test_sizes_of_an_argument() -> None:
     x = torch.ones(2, 3)
     assert sizes_of(x) == (2, 3)
     assert sizes_of([x, 4, None]) == [(2, 3), 4, None]
+
+
+@pytest.mark.parametrize(
+    ("dims", "scope", "quickly"),
+    [
+        ({"x": "M K", "y": "K N"}, {"x": torch.ones(3, 4), "y": torch.ones(4, 5), "n": 2}, True),
+        ({"x": "M _"}, {"x": torch.ones(3, 4), "y": [torch.ones(4, 5)]}, True),
+        ({"x": "_ _"}, {"x": torch.ones(3, 4)}, False),
+        ({"x": "M ..."}, {"x": torch.ones(3, 4)}, False),
+        ({"x": "M", "n": "N"}, {"x": torch.ones(3), "n": 4}, False),
+        ({"x": "M", "y": "N M"}, {"x": torch.ones(3), "y": None}, False),
+        ({"xs": ["M K", "K"]}, {"xs": [torch.ones(3, 4), torch.ones(4)]}, False),
+        (None, {"x": torch.ones(3, 4), "n": 2, "y": torch.ones(())}, True),
+        (None, {"x": torch.ones(3, 4), "ys": (torch.ones(5),)}, False),
+    ],
+)
+def test_sizes_of_plain_tensors_are_what_a_closer_look_gives(dims: Any, scope: dict[str, Any], quickly: bool) -> None:
+    """In the same order; where there is more to see, nothing is said."""
+    found = plain_sizes(scope, declaration := Declaration.parse(dims, [*scope]))
+    axes = declaration.axes
+    declared = axes and {**declaration.sizes({name: sizes_of(scope[name]) for name in axes})} if quickly else {}
+    closer = declared or ArgumentLeaves.of(scope, declaration).sizes()
+
+    assert (found is not None) is quickly
+    assert not quickly or list((found or {}).items()) == list(closer.items())
+
+
+@pytest.mark.parametrize("sizes", [(3, 5), (3, 4, 1)])
+def test_a_call_that_does_not_fit_is_looked_at_closer(sizes: tuple[int, ...]) -> None:
+    """Which says what does not."""
+    declaration = Declaration.parse({"x": "M K", "y": "M K"}, ["x", "y"])
+    assert plain_sizes({"x": torch.ones(3, 4), "y": torch.ones(sizes)}, declaration) is None
+    assert plain_sizes({"x": torch.ones(3, 4)}, declaration) is None
