@@ -54,7 +54,7 @@ class Follows:
         return replace(entry, run=run if core.turns.on else follows, learner=follows)
 
     @classmethod
-    def settled(cls, core: DispatcherParts, key: Key, pool: Pool, entry: Entry) -> Entry:
+    def of_ended(cls, core: DispatcherParts, key: Key, pool: Pool, entry: Entry) -> Entry:
         """What a key of a pool that is over runs.
 
         Nothing is known here of a supplied variant: a key that is called a lot is still to be learned alone.

@@ -32,7 +32,7 @@ def learned_together(core: DispatcherParts, key: Key, learning: Learning) -> Non
         if leads or not pool.over:
             found = learning.pinned(before.choice).changed(origin="nearest", notes=(*before.choice.notes, TOGETHER))
         if found is not None and pool.over:
-            found = Follows.settled(core, key, pool, found)
+            found = Follows.of_ended(core, key, pool, found)
         elif found is not None:
             found = Follows.of(core, key, pool, [one.name for one in contest.contestants[1:]], found)
     instead(core.table, key, learning, found)

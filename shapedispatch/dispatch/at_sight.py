@@ -69,7 +69,7 @@ def _decided(ctx: MissContext, sizes: Mapping[str, int], pool: Pool) -> Entry | 
         return None
     there = pool.entries.get(pool.favourite or "")
     found = None if there is None else taken_over(ctx, there, _together_as(there, ctx, sizes))
-    return None if found is None else Follows.settled(ctx.core, ctx.key, pool, found)
+    return None if found is None else Follows.of_ended(ctx.core, ctx.key, pool, found)
 
 
 def _together_as(there: Entry, ctx: MissContext, sizes: Mapping[str, int]) -> Choice:

@@ -115,7 +115,7 @@ def test_where_variants_are_supplied_a_settled_key_may_still_be_learned_alone(
     """When it is called a lot, and hits are timed at all; else its hits are like others."""
     pool.over = True
     core.backend.supplies, core.turns.timed = supplies, timed
-    entry = Follows.settled(cast("DispatcherParts", core), KEY, pool, Entry(build, None, Choice("build", "nearest")))
+    entry = Follows.of_ended(cast("DispatcherParts", core), KEY, pool, Entry(build, None, Choice("build", "nearest")))
     assert (entry.now().variant, entry.now().origin) == ("build", "nearest")
     assert isinstance(entry.learner, Follows) is (supplies and timed)
     core.table.clear()
