@@ -25,7 +25,7 @@ MOST_FAILED_STARTS = 3
 """After so many in a row no process is started any more."""
 POLL_S = 0.02
 """How often a caller looks what has come, at most."""
-REST, MOST_REST_S = 4.0, 1.0
+REST, MOST_REST_S = 1.0, 0.25
 """How many times as long as work in a call has taken calls are left alone after it, and how long at most."""
 _log = logging.getLogger("shapedispatch")
 HANDLER = "shapedispatch.functions.compile.remote:compiled"

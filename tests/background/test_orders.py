@@ -225,7 +225,7 @@ def test_a_build_costs_what_it_took_of_a_processor(orders: Orders, children: Chi
 
 
 def test_after_work_in_a_call_others_rest(children: Children) -> None:
-    """Some times as long as it has taken, and a second at most."""
+    """As long as it has taken, and a quarter of a second at most."""
     now = [0.0]
     orders = Orders(lambda: children, clock_s=lambda: now[0])  # type: ignore[arg-type,return-value]  # as above
 
@@ -236,9 +236,9 @@ def test_after_work_in_a_call_others_rest(children: Children) -> None:
 
     assert not resting_at(0.0)
     orders.worked(0.1)
-    assert (resting_at(0.3), resting_at(0.5)) == (True, False)
+    assert (resting_at(0.05), resting_at(0.2)) == (True, False)
     orders.worked(100.0)
-    assert (resting_at(1.4), resting_at(1.6)) == (True, False)
+    assert (resting_at(0.4), resting_at(0.5)) == (True, False)
 
 
 def test_whoever_has_waited_for_builds_has_them_at_once(orders: Orders) -> None:
