@@ -60,8 +60,10 @@ def paragraphs(script: str, folder: Path | None = None) -> str:
 
 
 def links(script: str, result: Result) -> str:
-    """The pictures of a result, if they were drawn."""
-    found = sorted(result.path.parent.glob(f"{result.path.stem}-*.svg"))
+    """The pictures of a result, if they were drawn; those of another whose name goes on are not among them."""
+    folder, begins = result.path.parent, f"{result.path.stem}-*"
+    others = tuple(f"{other.stem}-" for other in folder.glob(f"{begins}.json"))
+    found = sorted(one for one in folder.glob(f"{begins}.svg") if not one.stem.startswith(others))
     names = [(one.stem.removeprefix(result.path.stem + "-").replace("-", " "), one.name) for one in found]
     return "\n".join(f"![{script}: {name}](results/{file})" for name, file in names)
 

@@ -619,3 +619,15 @@ def test_who_has_built_is_told_with_the_reasons(script: Load, capsys: pytest.Cap
     told = capsys.readouterr().out
     assert "0.90 (holds 0.9)" in told
     assert "a reason" in told
+
+
+def test_a_result_has_its_own_pictures_alone(tmp_path: Path) -> None:
+    """Not those of another whose name goes on."""
+    for name in ("cold_model-a1", "cold_model-a1-again"):
+        put(tmp_path, name, made_up_results.document("cold_model"))
+        (tmp_path / f"{name}-picture.svg").touch()
+    shown = [plots.links("cold_model", result) for result in results_of("cold_model", tmp_path)]
+    assert sorted(shown) == [
+        "![cold_model: picture](results/cold_model-a1-again-picture.svg)",
+        "![cold_model: picture](results/cold_model-a1-picture.svg)",
+    ]

@@ -36,7 +36,7 @@ from .builder import Builder, trace_effects
 from .compile.build import Build, NoBuild, Trace
 from .fake_args import fake_arguments, resized
 from .recorded import inner_variant, offer_recorded
-from .request import ArgumentLeaves, BuildRequest, ObservedSizes, plain_sizes, sizes_of
+from .request import ArgumentLeaves, BuildRequest, ObservedSizes, family_of, observed_sizes, plain_sizes, sizes_of
 
 __all__ = ["FunctionSpec", "TorchFunction"]
 
@@ -122,9 +122,9 @@ class TorchFunction(CallSigner):
     def observed(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], key: Key, memory: Table) -> Observed:
         """See `Backend.observed`."""
         leaves = ArgumentLeaves.of(self._frame(args, kwargs)[0], self.spec.declaration)
-        family = _family(key, leaves)
+        family = family_of(key, leaves)
         before: ObservedSizes | None = memory.facts.observed_sizes.get(family)
-        return family, _observed(leaves, family, memory) != before and before is not None
+        return family, observed_sizes(leaves, family, memory) != before and before is not None
 
     def _frame(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
         """The local names at the function's entry: its arguments, and what stays as it is: closure, ``self``.
@@ -147,7 +147,7 @@ class TorchFunction(CallSigner):
         """See `Backend.bucket`; numbers that vary have buckets without a rule."""
         scope, _ = self._frame(args, kwargs)
         leaves = ArgumentLeaves.of(scope, self.spec.declaration)
-        seen: ObservedSizes | None = memory.facts.observed_sizes.get(_family(key, leaves))
+        seen: ObservedSizes | None = memory.facts.observed_sizes.get(family_of(key, leaves))
         numbers_vary = seen is not None and seen.with_call(leaves).numbers_vary
         return (key[0], leaves.bucket(rules, numbers_vary)) if rules or numbers_vary else None
 
@@ -204,7 +204,7 @@ class TorchFunction(CallSigner):
     ) -> BuildRequest:
         scope, fixed = self._frame(args, kwargs)
         leaves = ArgumentLeaves.of(scope, self.spec.declaration)
-        seen = _observed(leaves, _family(key, leaves), memory)
+        seen = observed_sizes(leaves, family_of(key, leaves), memory)
         spec = self.spec
         varying = tuple(axis for axis in seen.axes if axis not in spec.static)
         dynamic = varying if spec.bare else dynamic_dims(spec.hints, spec.declaration.names, spec.static)
@@ -352,19 +352,6 @@ def _lack(builder: OfferBuilder, variant: str, build: NoBuild) -> None:
         builder.put_off(variant, build.reason)
     else:
         builder.fail(variant, build.reason)
-
-
-def _family(key: Key, leaves: ArgumentLeaves) -> Hashable:
-    """Calls whose sizes are compared, to see which of them vary."""
-    return (key[0], leaves.rank_signature())
-
-
-def _observed(leaves: ArgumentLeaves, family: Hashable, memory: Table) -> ObservedSizes:
-    """What has been seen of the calls of a family, this one included."""
-    seen: ObservedSizes | None = memory.facts.observed_sizes.get(family)
-    seen = leaves.seen() if seen is None else seen.with_call(leaves)
-    memory.facts.observed_sizes[family] = seen
-    return seen
 
 
 def may_involve_ranks(effects: Effects) -> bool:

@@ -15,13 +15,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..hit.table import Table
 from ..keys.key import Bypass, Key, describe
 from ..keys.tree import children, path_of
 from ..shapes.buckets import Rule, bucket_of
 from ..shapes.dims import Declaration, DimsMismatch, axis_name, variant_name
 from .fake_args import Resize, fake_arguments, scaled_strides
 
-__all__ = ["ArgumentLeaves", "BuildRequest", "ObservedSizes", "plain_sizes", "sizes_of"]
+__all__ = ["ArgumentLeaves", "BuildRequest", "ObservedSizes", "family_of", "observed_sizes", "plain_sizes", "sizes_of"]
 
 _CANONICAL = 1009
 """Stands for any size: strides that agree at it agree in order and density at every size."""
@@ -232,6 +233,19 @@ def _octave(number: int | float) -> int | float | None:
     if isinstance(number, int):
         return number.bit_length() * (1 if number > 0 else -1)
     return number if number in (0.0, 1.0) else None
+
+
+def family_of(key: Key, leaves: ArgumentLeaves) -> Hashable:
+    """Calls whose sizes are compared, to see which of them vary."""
+    return (key[0], leaves.rank_signature())
+
+
+def observed_sizes(leaves: ArgumentLeaves, family: Hashable, memory: Table) -> ObservedSizes:
+    """What has been seen of the calls of a family, this one included."""
+    seen: ObservedSizes | None = memory.facts.observed_sizes.get(family)
+    seen = leaves.seen() if seen is None else seen.with_call(leaves)
+    memory.facts.observed_sizes[family] = seen
+    return seen
 
 
 def plain_sizes(scope: Mapping[str, Any], declaration: Declaration) -> dict[str, int] | None:
