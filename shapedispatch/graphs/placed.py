@@ -30,7 +30,7 @@ PATIENCE = 8 * WINDOW
 class Placing:
     """Those of one recording, which ``run`` is recorded for; ``has_room`` says whether memory is left for more.
 
-    See `recording.Places`.
+    See `recording.Finder`.
     """
 
     def __init__(self, run: Callable[..., Any], allocations: Allocations, has_room: Callable[[], bool]) -> None:
@@ -42,7 +42,7 @@ class Placing:
         self.why_not: str = ""
 
     def find(self, recording: Recording, inputs: Sequence[Any], made: Sequence[Tensor]) -> Placed | None:
-        """See `Places.find`: it is recorded where it is time for that."""
+        """See `Finder.find`: it is recorded where it is time for that."""
         places = (*[inputs[place].data_ptr() for place in recording.copied], *[one.data_ptr() for one in made])
         found = self._found.get(places)
         if found is None and not self._over and self._pays(places):
@@ -50,7 +50,7 @@ class Placing:
         return found
 
     def hopeless(self) -> bool:
-        """See `Places.hopeless`."""
+        """See `Finder.hopeless`."""
         return self._over and not self._found and not self.why_not  # which is told
 
     def _pays(self, places: Places) -> bool:

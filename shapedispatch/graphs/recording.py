@@ -55,13 +55,13 @@ class Placed:
     left: tuple[tuple[int, Tensor], ...]
 
 
-class Places(Protocol):
-    """The places that calls of a recording come to again and again; see `placed`."""
+class Finder(Protocol):
+    """Finds what was recorded for the places that calls of a recording come to again and again; see `placed`."""
 
     recorded: int
-    """How many have one of their own; none is ever left out."""
+    """For how many places there is something; none is ever left out."""
     why_not: str
-    """Why no other has, if one could not be recorded."""
+    """Why there is nothing for others, if it could not be recorded."""
 
     def find(self, recording: Recording, inputs: Sequence[Any], made: Sequence[Tensor]) -> Placed | None:
         """That of these inputs and of results in this memory."""
@@ -90,7 +90,7 @@ class Recording:
     constants: tuple[Any, ...]
     homes: tuple[int | None, ...] = ()
     """Of each of ``results``: by which of the run's allocations it is made; None where that is not known."""
-    placing: Places | None = None
+    placing: Finder | None = None
     nodes: int | None = None
     """How many its graph has, where that is known."""
     last_used: int = 0
@@ -116,7 +116,7 @@ class Recording:
             order.leave()
         return self._in_form(made, inputs)
 
-    def _placed(self, placing: Places, inputs: Sequence[Any]) -> list[Tensor]:
+    def _placed(self, placing: Finder, inputs: Sequence[Any]) -> list[Tensor]:
         """The results in memory of their own, which is taken first: it says which recording there is for it."""
         made = [empty_like(result) for result in self.results]
         placed = placing.find(self, inputs, made)
