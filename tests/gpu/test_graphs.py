@@ -213,14 +213,6 @@ def test_dropout_and_gradients_are_refused() -> None:
     assert {one.variant: one.reasons[0] for one in f.explain(x).refusals}["graph[exact]"] == "it needs gradients"
 
 
-@pytest.fixture(scope="module")
-def compiler_is_loaded() -> None:
-    """Inductor and Triton put a name or two into the environment when they are first used."""
-    f = graphed(lambda x: x + 1)
-    f(cuda(4, 4))
-
-
-@pytest.mark.usefixtures("compiler_is_loaded")
 @pytest.mark.parametrize("name", sorted(AUDITED))
 def test_the_world_is_left_as_by_plain_calls(name: str) -> None:
     """State, writes, views, random numbers: what each of the functions does that are audited on the CPU."""
