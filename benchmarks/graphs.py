@@ -1,14 +1,15 @@
 """What does a CUDA graph as a variant bring: host time of a chain of small kernels, a decoder layer, kept results?
 
-``chain``: twelve small kernels (six products with an activation), the same input in each call and 64 in turn; host time
-a call of plain, torch.compile(mode="reduce-overhead") and the graph of the exact build. Bars: 0.20 of plain with the
-same input, 0.30 with fresh ones, 0.8 of reduce-overhead. ``layer``: a stack of layers as Llama's, each its own weights
-and cache, decoding at four batches; plain, torch.compile(dynamic=False) and reduce-overhead of the same layer as a
-module, the graph of the exact build of the layer as one function, and what is chosen of all on the calls themselves.
-Bars: 0.35 of eager at batches up to 16; 0.95 of the best of the others where the host holds that back (its part is more
-than all that the graphs take), else 1.00. ``kept``: of 10,000 calls the caller keeps one result in twenty, or a
-view, or has another stream read it; ``shapes``: device memory over 100,000 calls at 500 sizes with room for 256 MiB;
-``streams``: two threads, three streams, five graphs. Bars of these three: no difference, and nothing beyond the bound.
+``chain``: twelve small kernels (six products with an activation), the same input in each call and 64 in turn; host
+time a call of plain, torch.compile(mode="reduce-overhead") and the graph of the exact build. Bars: 0.20 of plain with
+the same input, 0.30 with fresh ones, 0.8 of reduce-overhead. ``launches``: from how many kernels on a build is better
+as a graph. ``layer``: a stack of layers as Llama's, each its own weights and cache, decoding at four batches; plain,
+torch.compile(dynamic=False) and reduce-overhead of the same layer as a module, the graph of the exact build of the
+layer as one function, and what is chosen of all on the calls themselves. Bars: 0.35 of eager at batches up to 16;
+0.95 of the best of the others where the host holds that back (its part is more than all that the graphs take), else
+1.00. ``kept``: of 10,000 calls the caller keeps one result in twenty, or a view, or has another stream read it;
+``shapes``: device memory over 100,000 calls at 500 sizes with room for 256 MiB; ``streams``: two threads, three
+streams, five graphs. Bars of these three: no difference, and nothing beyond the bound.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from torch import Tensor, nn
 from shapedispatch import shapedispatch
 
 ROUNDS, CALLS, LAYERS, CACHED = 15, 500, 8, 512
+LAUNCHES = (1, 2, 3, 4, 6, 8)
 BATCHES = (1, 4, 16, 64)
 CHAIN_BARS = {"the same input": 0.20, "fresh inputs": 0.30}
 REDUCED_BAR, EAGER_BAR, HELD_BACK_BAR, ELSE_BAR = 0.8, 0.35, 0.95, 1.0
@@ -103,6 +105,39 @@ def chain_part(chosen: argparse.Namespace) -> dict[str, Any]:
         print(f"over plain: {verdict(ratios[PLAIN], CHAIN_BARS[case])}")
         if REDUCED in ratios:
             print(f"over reduce-overhead: {verdict(ratios[REDUCED], REDUCED_BAR)}")
+    return found
+
+
+# --- from how many launches on ---
+
+
+def products(count: int) -> Callable[[Tensor, Tensor], Tensor]:
+    """So many kernels, none of which is fused with another."""
+
+    def fn(x: Tensor, w: Tensor) -> Tensor:
+        for _ in range(count):
+            x = x @ w
+        return x
+
+    return fn
+
+
+def launches_part(chosen: argparse.Namespace) -> dict[str, Any]:
+    """Host time a call of a build of so many launches, and of its graph, where 64 inputs take turns."""
+    w = small(chosen, 64, 64)
+    inputs = [(small(chosen, 32, 64), w) for _ in range(64)]
+    found: dict[str, Any] = {}
+    for count in LAUNCHES:
+        fn = products(count)
+        ways = {OURS: graphed(fn), "exact": graphed(fn, "exact")}
+        for way in ways.values():
+            for args in inputs * 6:
+                torch.testing.assert_close(way(*args), fn(*args), atol=1e-4, rtol=1e-3)
+        calls = 20 if chosen.small else CALLS
+        times = host_contest({name: (way, inputs) for name, way in ways.items()}, calls=calls, loops=ROUNDS)
+        found[str(count)] = {"host_us": times, "ratio": ratio(times[OURS], times["exact"])}
+    rows = [(count, *one["host_us"].values(), one["ratio"]) for count, one in found.items()]
+    print_table("host µs a call of a build", ["launches", "as a graph", "as it is", "ratio"], rows)
     return found
 
 
@@ -380,6 +415,7 @@ def streams_part(chosen: argparse.Namespace) -> dict[str, Any]:
 
 PARTS: Mapping[str, Callable[[argparse.Namespace], dict[str, Any]]] = {
     "chain": chain_part,
+    "launches": launches_part,
     "layer": layer_part,
     "kept": kept_part,
     "streams": streams_part,

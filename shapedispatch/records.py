@@ -89,7 +89,8 @@ class Choice:
     ``nearest`` hint without timing; ``bucket`` shared with a timed neighbour; ``unseen`` (nothing is known:
     ``explain`` never times); ``bypass`` (plain, because dispatching would be unsound); ``pinned`` by a setting.
     ``route`` is how the chosen build is reached, with the reason where it is not the direct one.
-    ``notes`` are further sentences for a person: equal builds, views, what was not measured.
+    ``notes`` are further sentences for a person: equal builds, views, what was not measured. ``graph_bytes`` is what
+    the CUDA graphs hold by which it runs.
     """
 
     variant: str
@@ -102,6 +103,7 @@ class Choice:
     new_because: tuple[str, ...] = ()
     route: str = "the function as written"
     notes: tuple[str, ...] = ()
+    graph_bytes: int = 0
 
     def __str__(self) -> str:
         lines = [_title(self), *(f"  {_timing_line(*one)}" for one in compared(self.timings, self.variant))]
@@ -173,7 +175,7 @@ class CacheInfo:
 
     ``misses`` counts calls whose key had no choice, ``bypasses`` calls that ran plain because dispatching would
     be unsound (or, beside the hit, since a build raised where plain answered), ``builds`` compilations, ``timings``
-    contests, ``builds_held`` builds alive now.
+    contests, ``builds_held`` builds alive now, ``graph_bytes`` what the CUDA graphs hold by which its choices run.
     """
 
     hits: int
@@ -187,6 +189,7 @@ class CacheInfo:
     builds_held: int
     misses_by_reason: Mapping[str, int]
     bypasses_by_reason: Mapping[str, int]
+    graph_bytes: int = 0
 
 
 def _title(choice: Choice) -> str:

@@ -80,7 +80,8 @@ def test_records_can_be_pickled() -> None:
 def test_cache_info_has_the_documented_fields() -> None:
     """By name, for dashboards."""
     names = (
-        "hits misses bypasses evictions builds timings currsize maxsize builds_held misses_by_reason bypasses_by_reason"
+        "hits misses bypasses evictions builds timings currsize maxsize builds_held misses_by_reason "
+        "bypasses_by_reason graph_bytes"
     )
     assert [field.name for field in dataclasses.fields(CacheInfo)] == names.split()
 

@@ -57,9 +57,10 @@ class Follows:
     def of_ended(cls, core: DispatcherParts, key: Key, pool: Pool, entry: Entry) -> Entry:
         """What a key of a pool that is over runs.
 
-        Nothing is known here of a supplied variant: a key that is called a lot is still to be learned alone.
+        Where there is more that it could run, a key that is called a lot is still to be learned alone.
         """
-        return cls.of(core, key, pool, (), entry, soon=False) if core.backend.supplies and core.turns.timed else entry
+        more = _has_more(core, pool) and core.turns.timed
+        return cls.of(core, key, pool, (), entry, soon=False) if more else entry
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         """Run the call; the next one is decided anew where there is reason to."""
@@ -85,11 +86,19 @@ class Follows:
         """
         if self.pool.favourite != self.favourite or self.pool.wants(self.names):
             self.decide_anew()
-        elif self.pool.over and self.lasting is not None and not self.core.backend.supplies:
+        elif self.pool.over and self.lasting is not None and not _has_more(self.core, self.pool):
             instead(self.core.table, self.key, self, self.lasting)
+        elif self._waits():
+            return
         elif SHARE * self.spent_us > self.pool.family.check_us:
             self.pool.leaves(self.key)
             self.decide_anew()
+
+    def _waits(self) -> bool:
+        """Whether all that it could have more are recordings, and none pays now."""
+        records = self.pool.family.records
+        settled = self.pool.over and self.lasting is not None and not self.core.backend.supplies
+        return settled and records is not None and not records()
 
     def choice(self, begun: Choice) -> Choice:
         """See `table.Learner`."""
@@ -98,6 +107,11 @@ class Follows:
     def pinned(self, begun: Choice) -> Entry:
         """See `table.Learner`."""
         return Entry(self.core.backend.plain, None, replace(begun, variant="plain"), any_state=True)
+
+
+def _has_more(core: DispatcherParts, pool: Pool) -> bool:
+    """Whether a key of a pool could run what the pool does not know: supplied variants, recordings of builds."""
+    return core.backend.supplies or pool.family.records is not None
 
 
 def instead(table: Table, key: Key, learner: Any, entry: Entry | None) -> None:

@@ -14,6 +14,7 @@ from ..hit.native import launch_turns
 from ..hit.table import Entry
 from ..online.contest import OnlineContest
 from ..online.real_calls import Figures, sampler, verdicts
+from ..online.shares import held_back
 from ..records import Choice, Refusal, Timing
 from .context import DispatcherParts, MissContext, capturing
 from .known_choices import keeper
@@ -37,6 +38,7 @@ def learn(offer: Offer, trial: Trial, ctx: MissContext, unseen: str = "") -> Ent
     flagged = verdicts(ctx.device)
     later: Later | None = {} if flagged is not None else None
     likely = [plain, *(one for one in others if one.name not in far)]
+    likely = likely if unseen else _without_recordings(likely, ctx, near)
     right, wrong = (likely, ()) if unseen else _right(likely, trial, ctx, near, later)
     if unseen:
         offer = replace(offer, notes=(*offer.notes, f"trusted, and not compared with plain: {unseen}"))
@@ -102,16 +104,36 @@ def _entry(
     return Entry(learning.turns or learning, all_checks(right), choice, others=builds, learner=learning)
 
 
-def _pool(right: Sequence[Candidate], ctx: MissContext, near: Neighbours) -> Pool | None:
-    """What the key finds the best together with; None where it is learned alone.
+def _without_recordings(candidates: list[Candidate], ctx: MissContext, near: Neighbours) -> list[Candidate]:
+    """Without those that nobody asked for by name, if that is what lets the key be learned together with others.
 
-    As where more may be built for it, and where a build for its very sizes is among them, which is no other key's, or
+    Each is of one key, and would have to be seen at each. A key that is called a lot leaves its pool, and has them.
+    """
+    others = [one for one in candidates if one.missed is None]
+    if ctx.settings.graphs != "auto" or len(others) == len(candidates) or not _may_be_pooled(others, ctx):
+        return candidates
+    pool = pool_of(ctx, near.sizes, make=True)
+    if pool is None or pool.over or not pool.takes(ctx.key):
+        return candidates
+    pool.family.records = functools.partial(held_back, ctx.device, ctx.settings.regime)
+    return others
+
+
+def _may_be_pooled(candidates: Sequence[Candidate], ctx: MissContext) -> bool:
+    """Whether what is found of these at one key says something of others that differ in sizes.
+
+    Not where more may be built for it, and where a build for its very sizes is among them, which is no other key's, or
     one that no graph vouches for: at other sizes its numbers are not known.
     """
     awaits_more = ctx.later is not None and ctx.later.goes_on()
     if ctx.settings.learn not in ("now", "background") or awaits_more or ctx.core.backend.searches:
-        return None
-    if any(one.build is not None and (one.name == "exact" or not one.judged) for one in right):
+        return False
+    return all(one.build is None or (one.name != "exact" and one.judged) for one in candidates)
+
+
+def _pool(right: Sequence[Candidate], ctx: MissContext, near: Neighbours) -> Pool | None:
+    """What the key finds the best together with; None where it is learned alone."""
+    if not _may_be_pooled(right, ctx):
         return None
     pool = pool_of(ctx, near.sizes, make=True)
     return pool if pool is not None and pool.takes(ctx.key) and not pool.over else None

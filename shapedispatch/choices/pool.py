@@ -14,7 +14,7 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
@@ -64,6 +64,8 @@ class Family:
     checked_us: float = 0.0
     lost_us: float = 0.0
     """Of what was spent, on looks, and in pairs beyond what plain takes."""
+    records: Callable[[], bool] | None = None
+    """Whether recordings pay now, where its keys would have them if they were learned alone."""
     lock: threading.Lock = field(default_factory=threading.Lock)
     """Held while anything of it, or of one of its pools, changes."""
 

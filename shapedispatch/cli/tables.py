@@ -79,13 +79,18 @@ def refusals_table(choice: Choice) -> Table:
 
 
 def choices_table(title: str, choices: Iterable[Choice]) -> Table:
-    """One choice a row: its sizes, what runs, how that was found, what it takes and what plain takes."""
+    """One choice a row: its sizes, what runs, how that was found, what it takes and what plain takes.
+
+    And what its CUDA graphs hold, where any does.
+    """
     listed = list(choices)
     names = list(dict.fromkeys(name for choice in listed for name in choice.sizes))
-    found = Table(*_numbers(*map(Text, names)), *_outcome_columns(), title=Text(title), title_justify="left")
+    held = _numbers("graph bytes") if any(choice.graph_bytes for choice in listed) else []
+    found = Table(*_numbers(*map(Text, names)), *_outcome_columns(), *held, title=Text(title), title_justify="left")
     for choice in listed:
         sizes = [str(choice.sizes.get(name, "")) for name in names]
-        found.add_row(*sizes, *_outcome(choice.variant, choice.origin, choice.timings))
+        holds = [f"{choice.graph_bytes:,}" if choice.graph_bytes else "-"] if held else []
+        found.add_row(*sizes, *_outcome(choice.variant, choice.origin, choice.timings), *holds)
     return found
 
 

@@ -18,6 +18,8 @@ from .request import BuildRequest
 __all__ = ["inner_variant", "offer_recorded", "recorded_variant"]
 
 _BEGINS, _ENDS = "graph[", "]"
+FEW = 3
+"""Launches of a build from which on a replay costs the host less than they do: ``launches`` of benchmarks/graphs.py."""
 
 
 def recorded_variant(variant: str) -> str:
@@ -37,10 +39,11 @@ def offer_recorded(build: Build, of: Candidate, call: BuildRequest, builder: Off
     name = recorded_variant(of.name)
     device = next((leaf.tensor.device for leaf in call.leaves.tensors), torch.device("cpu"))
     memory = memory_of(device, builder.request.graph_bytes)
-    if memory is None or (reason := _why_not(build, call)):
+    pays = builder.request.graphs_pay
+    if memory is None or (reason := _why_not(build, call) or _too_small(build, pays)):
         builder.refuse(name, "there is no CUDA device" if memory is None else reason)
         return
-    run, missed = _recorded(build, memory, bool(of.point), builder.request.graphs_pay)
+    run, missed = _recorded(build, memory, bool(of.point), pays)
     route = "a CUDA graph of the compiled code"
     builder.candidates.append(Candidate(name, run, of.check, of.build, route, digits=of.digits, missed=missed))
 
@@ -54,6 +57,14 @@ def _why_not(build: Build, call: BuildRequest) -> str:
     if graph_name(build.call) is None:
         return "what it calls cannot be seen"
     return build.code.unrecordable
+
+
+def _too_small(build: Build, pays: Callable[[], bool] | None) -> str:
+    """Why a graph, which nobody asks for by name, would save nothing; empty where it may."""
+    launches = build.code.launches()
+    if pays is None or launches is None or launches >= FEW:
+        return ""
+    return f"it launches {'one kernel' if launches == 1 else f'{launches} kernels'}: a graph would save nothing"
 
 
 def _recorded(
@@ -80,5 +91,5 @@ def _recorded(
     recorded: Any = build.with_graph(replay).call
     recorded.run_once_on_copies = build.with_graph(once).call
     recorded.run_on_copies = build.with_graph(Replay(run, memory, writes, sized, at_once=True)).call
-    recorded.notes = replay.notes  # read by `Entry`
+    recorded.notes, recorded.graph_bytes = replay.notes, replay.bytes  # read by `Entry`
     return recorded, lambda: replay.missed

@@ -94,8 +94,8 @@ class Replay:
             return why
         newest = next(reversed(self._recordings.values()))
         read, given = newest.bytes_copied()
-        held = sum(one.bytes() for one in self._recordings.values())
         of_nodes = "" if newest.nodes is None else f" of {newest.nodes} nodes"
+        held = self.bytes()
         places = [one.placing for one in self._recordings.values() if one.placing is not None]
         copies_none = sum(one.recorded for one in places)
         return (
@@ -105,6 +105,10 @@ class Replay:
             *dict.fromkeys(one.why_not for one in places if one.why_not),
             *why,
         )
+
+    def bytes(self) -> int:
+        """What its recordings hold of their own."""
+        return sum(one.bytes() for one in [*self._recordings.values()])
 
     def _missed(self, inputs: tuple[Any, ...]) -> Any:
         """Record, where that is to be done now, and replay; else run."""

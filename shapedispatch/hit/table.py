@@ -93,7 +93,12 @@ class Entry:
         """The choice; of one that is being learned, as it stands. With what ``run`` has to say of itself."""
         choice = self.choice if self.learner is None else self.learner.choice(self.choice)
         notes: tuple[str, ...] = getattr(self.run, "notes", tuple)()
-        return replace(choice, notes=(*choice.notes, *notes)) if notes else choice
+        return replace(choice, notes=(*choice.notes, *notes), graph_bytes=self.graph_bytes()) if notes else choice
+
+    def graph_bytes(self) -> int:
+        """What the CUDA graphs hold by which it runs."""
+        held: int = getattr(self.run, "graph_bytes", int)()
+        return held
 
     def changed(self, **changes: Any) -> Entry:
         """This with its choice changed."""
@@ -348,6 +353,7 @@ class Table:
                 builds_held=len(self._builds),
                 misses_by_reason=dict(self.misses_by_reason),
                 bypasses_by_reason=dict(self.bypasses_by_reason),
+                graph_bytes=sum(entry.graph_bytes() for slot in self._slots.values() for entry in slot.entries),
             )
 
     def _tell(self) -> None:

@@ -139,7 +139,7 @@ TABLE: Mapping[str, Setting] = MappingProxyType(
             _choice("regime", "stream", "graph", "auto", "device", "host", "sync"),
             Setting("retime", 0.001, _number(lambda share: 0 <= share <= 0.001), "a share from 0 to 0.001"),
             _choice("ranks", "agree", "alone"),
-            Setting("graphs", False, _either(_flag, _word("auto")), 'true, false or "auto"'),
+            Setting("graphs", "auto", _either(_flag, _word("auto")), 'true, false or "auto"'),
             Setting("max_graph_bytes", None, _size, "a whole number of bytes, at least 1", per_kernel=False),
             Setting("pick", None, _text, "the name of a variant", words=True),
             # The C module is loaded for the process or not at all.

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import io
 import json
 import re
@@ -181,11 +182,21 @@ def test_choices_and_refusals_are_tables() -> None:
     """A row a choice with its gain over plain; a row a refused variant with its reasons."""
     text = printed(tables.choices_table("f", [choice({"M": 4}, "exact", plain=6.0, exact=2.0)]))
     assert "3.00" in text
+    assert "graph bytes" not in text
     refused = Choice("plain", "only", refusals=(Refusal("hint[M=64]", ("a guard: [1] > 0", "too large")),))
     text = printed(tables.refusals_table(refused))
     assert "hint[M=64]" in text  # which rich would take for markup
     assert "a guard: [1] > 0" in text
     assert "too large" in text
+
+
+def test_what_graphs_hold_has_a_column_where_any_does() -> None:
+    """In bytes."""
+    made = [choice({"M": 4}, "exact", exact=2.0), choice({"M": 8}, "graph[exact]", exact=2.0)]
+    made[1] = dataclasses.replace(made[1], graph_bytes=4096)
+    text = printed(tables.choices_table("f", made))
+    assert "graph bytes" in text
+    assert "4,096" in text
 
 
 def test_an_environment_is_a_line() -> None:

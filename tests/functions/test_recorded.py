@@ -45,6 +45,7 @@ def test_a_builds_graph_is_one_more_variant(recorder: MadeUpRecorder) -> None:
     assert recorder.recorded == 1
     assert recorder.replays > 20
     assert "recorded 1 times; 1 recordings of 7 nodes hold 512 bytes" in str(f.explain(x, w))
+    assert f.explain(x, w).graph_bytes == f.cache_info().graph_bytes == 512
     assert "copies 256 bytes in and 256 out, or nothing at 0 more places; 3 calls" in str(f.explain(x, w))
 
 
@@ -159,6 +160,7 @@ def test_what_computes_elsewhere_alone_is_refused_too(recorder: MadeUpRecorder) 
 def test_nothing_is_recorded_before_it_pays(recorder: MadeUpRecorder, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its numbers are those of the code until then, which is what is compared."""
     monkeypatch.setattr(MissContext, "_graphs", lambda _: {"graphs": True, "graphs_pay": lambda: False})
+    monkeypatch.setattr("shapedispatch.functions.recorded.FEW", 0)
     x, w = torch.randn(4, 16), torch.randn(16)
     f = shapedispatch(hints=(), exact=True, store=False)(normalized)
     f.core.settings = dataclasses.replace(f.core.settings, judge="online")
@@ -166,3 +168,25 @@ def test_nothing_is_recorded_before_it_pays(recorder: MadeUpRecorder, monkeypatc
         assert_same(f(x, w), normalized(x, w))
     assert "graph[exact]" in {one.variant for one in f.explain(x, w).timings}
     assert recorder.recorded == 0
+
+
+def test_one_kernel_is_no_graph_unless_it_is_asked_for(
+    recorder: MadeUpRecorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A replay costs the host as much as its launch."""
+
+    def few(x: Tensor) -> Tensor:
+        return torch.relu(x) + 1
+
+    def products(x: Tensor) -> Tensor:
+        return x @ x @ x @ x
+
+    monkeypatch.setattr(MissContext, "_graphs", lambda _: {"graphs": True, "graphs_pay": lambda: True})
+    refused = {}
+    for fn in (few, products):
+        f = shapedispatch(hints=(), exact=True, store=False)(fn)
+        f.core.settings = dataclasses.replace(f.core.settings, judge="online")
+        f(torch.ones(4, 4))
+        refused[fn] = {one.variant: one.reasons for one in f.explain(torch.ones(4, 4)).refusals}
+    assert refused[few]["graph[exact]"] == ("it launches one kernel: a graph would save nothing",)
+    assert "graph[exact]" not in refused[products]

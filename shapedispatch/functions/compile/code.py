@@ -25,6 +25,8 @@ __all__ = ["Code", "generated_modules_kept"]
 
 # The end of a generated module: example inputs of the hint's size, and a loop over them.
 _BENCHMARK = re.compile(r"^def (?:get_args|benchmark_compiled_module)\(", re.MULTILINE)
+# A line of generated code that calls a kernel: Triton's, a library's, torch's own, one in C++.
+_LAUNCH = re.compile(r"^ +(?:\w+ = )?(?:\w+\.run|extern_kernels\.\w+|torch\.ops\.[\w.]+|cpp_fused\w*)\(", re.MULTILINE)
 
 
 @dataclass(slots=True, weakref_slot=True)
@@ -71,6 +73,11 @@ class Code:
         """The code without comments, which number the compilation, and without Inductor's own benchmark of it."""
         lines = [line for source in self.sources for line in _BENCHMARK.split(source)[0].splitlines()]
         return "\n".join(line for line in lines if not line.lstrip().startswith("#"))
+
+    def launches(self) -> int | None:
+        """How many kernels a forward launches, as far as its text says; None where it does not."""
+        forward = _BENCHMARK.split(self.sources[0])[0] if self.sources else ""
+        return len(_LAUNCH.findall(forward)) or None
 
     def __post_init__(self) -> None:
         weakref.finalize(self, _forget, self.modules).atexit = False
