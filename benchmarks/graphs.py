@@ -301,7 +301,8 @@ def one_batch(config: Config, batch: int, chosen: argparse.Namespace) -> dict[st
     print(f"chosen online: {chosen_one.variant}; over it: {ratios[CHOSEN]:.3f}")
     return {
         "forward_us": both, "host_us": host, "device_us": device, "ratios": ratios, "best": best,
-        "held_back": held_back, "off": far, "variant": ours.explain(*call).variant, "chosen": chosen_one.variant, "why": str(chosen_one),
+        "held_back": held_back, "off": far, "variant": ours.explain(*call).variant, "chosen": chosen_one.variant,
+        "why": str(chosen_one),
     }  # fmt: skip
 
 
