@@ -72,14 +72,20 @@ def apply_rotary(query: Tensor, key: Tensor, cos: Tensor, sin: Tensor) -> tuple[
     return query * cos + half_turned(query) * sin, key * cos + half_turned(key) * sin
 
 
+@dataclass
 class Cache:
-    """Keys and values of every layer (B, HKV, S, D), written at the positions of a call."""
+    """Keys and values of every layer (B, HKV, S, D), written at the positions of a call; the places there are."""
 
-    def __init__(self, config: Config, batch: int, length: int, like: Tensor) -> None:
+    keys: Tensor
+    values: Tensor
+    places: Tensor
+
+    @classmethod
+    def empty(cls, config: Config, batch: int, length: int, like: Tensor) -> Cache:
+        """Of so many sequences of at most this length, where ``like`` is."""
         shape = (config.layers, batch, config.shared_heads, length, config.head)
-        self.keys = torch.zeros(shape, dtype=like.dtype, device=like.device)
-        self.values = torch.zeros_like(self.keys)
-        self.places = torch.arange(length, device=like.device)
+        keys = torch.zeros(shape, dtype=like.dtype, device=like.device)
+        return cls(keys, torch.zeros_like(keys), torch.arange(length, device=like.device))
 
     def update(self, layer: int, positions: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         """Keep these, and return all."""

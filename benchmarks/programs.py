@@ -133,7 +133,7 @@ class Own:
             positions = torch.arange(call.time, device=self.device)
             return {"tokens": tokens, "positions": positions, "last": call.kind == "prefill"}
         weight = next(model.parameters())
-        cache = sys.modules[type(model).__module__].Cache(config, call.batch, self.size.cached, weight)
+        cache = sys.modules[type(model).__module__].Cache.empty(config, call.batch, self.size.cached, weight)
         for held in (cache.keys, cache.values):  # the same numbers in a wider dtype, too
             held.copy_(torch.randn(held.shape, dtype=self.dtype, device=self.device, generator=generator))
         positions = torch.tensor([self.size.cached // 2], device=self.device)

@@ -25,7 +25,6 @@ __all__ = [
     "Backend",
     "Call",
     "Candidate",
-    "Effects",
     "Observed",
     "Offer",
     "OfferBuilder",
@@ -40,34 +39,6 @@ Call = tuple[tuple[Any, ...], Mapping[str, Any]]
 """The arguments of a call, by position and by name."""
 Observed = tuple[Hashable, bool]
 """What calls have in common that differ in sizes, strides and numbers only; and whether one shows more to vary."""
-
-
-@dataclass(frozen=True, slots=True)
-class Effects:
-    """What one class of calls, or one compiled kernel, does beside returning a value.
-
-    ``mutated`` names the arguments written, None where any may be. ``other_writes`` has a sentence for each thing
-    written that is no argument. ``collectives`` are the operations that other ranks take part in. ``reads_state`` is
-    true where tensors are read that are no arguments, such as parameters. ``counts`` is true where a number is among
-    the rest that is another after each call. Where something of this could not be found out, ``unknown`` says why.
-    """
-
-    mutated: frozenset[str] | None = frozenset()
-    other_writes: tuple[str, ...] = ()
-    collectives: tuple[str, ...] = ()
-    reads_state: bool = False
-    unknown: str = ""
-    counts: bool = False
-
-    def __or__(self, other: Effects) -> Effects:
-        return Effects(
-            None if self.mutated is None or other.mutated is None else self.mutated | other.mutated,
-            tuple(dict.fromkeys(self.other_writes + other.other_writes)),
-            tuple(dict.fromkeys(self.collectives + other.collectives)),
-            self.reads_state or other.reads_state,
-            self.unknown or other.unknown,
-            self.counts or other.counts,
-        )
 
 
 @dataclass(frozen=True, slots=True)

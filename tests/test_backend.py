@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from shapedispatch import Variant
-from shapedispatch.backend import Candidate, Effects, OfferBuilder, OfferRequest
+from shapedispatch.backend import Candidate, OfferBuilder, OfferRequest
+from shapedispatch.effects import Effects
 from shapedispatch.records import Refusal
 
 PLAIN = Candidate("plain", abs)

@@ -545,7 +545,7 @@ def test_the_model_decodes_what_it_prefills(programs: ModuleType) -> None:
     program = programs.Own(programs.SMALL, "cpu", torch.float64)
     model, config = program.model, programs.SMALL.config
     tokens = torch.randint(config.vocabulary, (2, 5))
-    cache = sys.modules[type(model).__module__].Cache(config, 2, 8, next(model.parameters()))
+    cache = sys.modules[type(model).__module__].Cache.empty(config, 2, 8, next(model.parameters()))
     with torch.no_grad():
         for place in range(5):
             found = model(tokens[:, place : place + 1], torch.tensor([place]), cache)
@@ -557,7 +557,7 @@ def test_two_tokens_are_decoded_as_one_and_one(programs: ModuleType) -> None:
     program = programs.Own(programs.SMALL, "cpu", torch.float64)
     model, config = program.model, programs.SMALL.config
     tokens = torch.randint(config.vocabulary, (2, 4))
-    cache = sys.modules[type(model).__module__].Cache(config, 2, 8, next(model.parameters()))
+    cache = sys.modules[type(model).__module__].Cache.empty(config, 2, 8, next(model.parameters()))
     with torch.no_grad():
         model(tokens[:, :2], torch.arange(2), cache)
         found = model(tokens[:, 2:], torch.arange(2, 4), cache)

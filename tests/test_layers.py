@@ -16,6 +16,7 @@ PACKAGE = Path(__file__).parent.parent / "shapedispatch"
 PLACES = [
     "errors",
     "records",
+    "effects",
     "shapes",
     "settings",
     "private",

@@ -9,7 +9,8 @@ from typing import Any
 
 import torch
 
-from ..backend import ALL, Candidate, Effects, Observed, Offer, OfferBuilder, OfferRequest
+from ..backend import ALL, Candidate, Observed, Offer, OfferBuilder, OfferRequest
+from ..effects import Effects
 from ..hit import native
 from ..hit.call import NowAndThen
 from ..hit.table import Table
@@ -281,8 +282,8 @@ class TorchFunction(CallSigner):
             if isinstance(build, NoBuild):
                 _lack(builder, name, build)
                 return
-            reasons = build.accepts(call.as_seen) or build.too_large(number.value for number in call.leaves.numbers)
-            if reasons:
+            numbers = [number.value for number in call.leaves.numbers]
+            if reasons := build.accepts(call.as_seen) or build.too_large(numbers) or build.unseen():
                 builder.refuse(name, *reasons)
                 return
             verdict = self._builder.verdict(build, call, builder.request)
@@ -382,9 +383,6 @@ def why_no_builds(effects: Effects, args: tuple[Any, ...], kwargs: Mapping[str, 
         return effects.unknown
     if effects.other_writes or effects.collectives:
         return effects.other_writes[0] if effects.other_writes else "it performs collectives"
-    if effects.mutated and effects.reads_state:
-        name = sorted(effects.mutated)[0]
-        return f"it writes {name} and reads tensors that are no arguments and may share its memory"
     if effects.mutated and overlap(args, kwargs):
         return f"it writes {sorted(effects.mutated)[0]}, and arguments share memory"
     return None

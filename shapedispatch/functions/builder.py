@@ -16,8 +16,9 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ..backend import Effects, OfferRequest
+from ..backend import OfferRequest
 from ..background.account import Later
+from ..effects import Effects
 from ..errors import as_written, in_a_line
 from ..hit.table import MOST_REPLACEMENTS, Table
 from ..keys.signature import call_of

@@ -76,7 +76,7 @@ def _recorded(
     """
     name = graph_name(build.call)
     assert name is not None
-    run, writes = build.call.__globals__[name], bool(build.effects.mutated)
+    run, writes = build.call.__globals__[name], build.effects.beside.written
     replay = Replay(run, memory, writes, sized, allocations=Allocations(build.code.modules), pays=pays)
 
     def once(*inputs: Any) -> Any:
@@ -88,8 +88,8 @@ def _recorded(
             raise Unrecordable(first.why_not)
         return results
 
-    recorded: Any = build.with_graph(replay).call
-    recorded.run_once_on_copies = build.with_graph(once).call
-    recorded.run_on_copies = build.with_graph(Replay(run, memory, writes, sized, at_once=True)).call
+    recorded: Any = build.around(replay)
+    recorded.run_once_on_copies = build.around(once)
+    recorded.run_on_copies = build.around(Replay(run, memory, writes, sized, at_once=True))
     recorded.notes, recorded.graph_bytes = replay.notes, replay.bytes  # read by `Entry`
     return recorded, lambda: replay.missed

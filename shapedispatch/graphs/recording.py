@@ -181,12 +181,12 @@ def record(
     inputs: Sequence[Any],
     copied: Collection[int],
     order: Order,
-    writes: bool,
+    writes: Collection[int],
     allocations: Allocations = NONE_KNOWN,
 ) -> Recording:
     """Record a run of these inputs, of which those at ``copied`` are not read in place. Called in a turn of ``order``.
 
-    ``writes`` says whether it may write into any of them, ``allocations`` where it takes its memory. The run itself is
+    ``writes`` says into which of them it may write, ``allocations`` where it takes its memory. The run itself is
     made twice on a stream aside, on copies of what it may write, and nothing of it is seen. Raises Unrecordable, and
     what the run raises.
     """
@@ -196,7 +196,7 @@ def record(
     with order.recorder.aside():
         for place in places:  # by `data`: what is written while it is recorded counts no write
             given[place] = _buffer(inputs[place]) if place in copied else inputs[place].data
-        written, first = _rehearsed(run, given, places, writes)
+        written, first = _rehearsed(run, given, sorted(writes))
         with allocations.noted() as places_taken:
             graph, outputs = order.recorder.record(lambda: run(*given))
     _refuse_elsewhere([one for one in outputs if isinstance(one, Tensor)], order.recorder.device)
@@ -251,17 +251,16 @@ def _buffer(tensor: Tensor) -> Tensor:
     return buffer.copy_(tensor.detach())
 
 
-def _rehearsed(run: Run, given: Sequence[Any], places: Sequence[int], writes: bool) -> tuple[list[int], Any]:
+def _rehearsed(run: Run, given: Sequence[Any], writes: Sequence[int]) -> tuple[list[int], Any]:
     """Run it once so that all it needs is loaded: which inputs it writes, and its results."""
+    if any(given[place].is_inference() for place in writes):
+        raise Unrecordable("it writes, and nothing counts what is written into tensors of inference mode")
     trial = list(given)
-    if writes:
-        if any(given[place].is_inference() for place in places):
-            raise Unrecordable("it writes, and nothing counts what is written into tensors of inference mode")
-        for place in places:
-            trial[place] = given[place].detach().clone()
-    versions = [trial[place]._version for place in places] if writes else []
+    for place in writes:
+        trial[place] = given[place].detach().clone()
+    versions = [trial[place]._version for place in writes]
     outputs = run(*trial)
-    written = [place for place, before in zip(places, versions, strict=False) if trial[place]._version != before]
+    written = [place for place, before in zip(writes, versions, strict=True) if trial[place]._version != before]
     if writes and not written:
         raise Unrecordable("what it writes is not seen")
     return written, outputs

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import torch
@@ -37,7 +37,7 @@ SHARE = 0.05
 class Replay:
     """What is called in the place of a compiled graph: with its inputs, for its results.
 
-    ``writes`` says whether the run writes into any of its inputs, ``sized`` whether it serves inputs of other sizes,
+    ``writes`` says into which inputs the run may write, ``sized`` whether it serves inputs of other sizes,
     too. With ``at_once`` the first call is recorded already. Where it ``pays``, and not before, calls are recorded that
     come to the same places often. ``allocations`` are those of the run, where they are known:
     where calls come to the same places again and again, a recording for those is made, too.
@@ -47,7 +47,7 @@ class Replay:
         self,
         run: Callable[..., Any],
         memory: Memory,
-        writes: bool,
+        writes: Collection[int],
         sized: bool,
         at_once: bool = False,
         allocations: Allocations = NONE_KNOWN,

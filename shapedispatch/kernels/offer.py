@@ -6,7 +6,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from ..backend import Candidate, Effects, Offer, OfferBuilder, Search, TrialRequest
+from ..backend import Candidate, Offer, OfferBuilder, Search, TrialRequest
+from ..effects import Effects
 from ..errors import in_a_line
 from ..hit import native
 from ..hit.table import Table

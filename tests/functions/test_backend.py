@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from shapedispatch import Variant, shapedispatch
-from shapedispatch.backend import Effects
+from shapedispatch.effects import Beside, Effects
 from shapedispatch.functions import request
 from shapedispatch.functions.backend import may_involve_ranks, what_timing_may_touch, why_no_builds
 from tests.helpers import assert_same, built, pinned
@@ -645,8 +645,7 @@ def test_what_timing_may_touch(effects: Effects, mutates: Any, written: Any, unt
         (Effects(), TOGETHER, None),
         (Effects(frozenset({"x"})), APART, None),
         (Effects(frozenset({"x"})), TOGETHER, "it writes x, and arguments share memory"),
-        (Effects(frozenset({"x"}), reads_state=True), APART, "it writes x and reads tensors that are no arguments"),
-        (Effects(reads_state=True), APART, None),
+        (Effects(frozenset({"x"}), beside=Beside((0,), ((1, 4),))), APART, None),
         (Effects(other_writes=("it changes G['n']",)), APART, "it changes G['n']"),
         (Effects(collectives=("all_reduce",)), APART, "it performs collectives"),
         (UNKNOWN, APART, "a generator"),

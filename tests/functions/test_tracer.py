@@ -422,8 +422,10 @@ def test_a_trace_knows_what_is_written() -> None:
 def test_a_trace_knows_the_state_it_reads() -> None:
     """Parameters are state; a function of its arguments reads none."""
     lin = nn.Linear(3, 3)
-    assert looked_at(lambda x: lin(x), torch.ones(2, 3)).effects.reads_state
-    assert not looked_at(lambda x: x + 1, torch.ones(2, 3)).effects.reads_state
+    read = looked_at(lambda x: lin(x), torch.ones(2, 3)).effects.beside
+    assert sorted(extent for _, extent in read.others) == [12, 36]
+    assert not read  # nothing is written
+    assert not looked_at(lambda x: x + 1, torch.ones(2, 3)).effects.beside.others
 
 
 def test_what_cannot_be_traced_says_why() -> None:

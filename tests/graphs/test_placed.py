@@ -46,7 +46,7 @@ def placed_replay(module: Any, run: Callable[..., Any], **how: Any) -> tuple[Rep
     """A replay whose allocations are known."""
     recorder = MadeUpRecorder()
     memory = Memory(Order(recorder), how.pop("most", lambda: 1 << 30))
-    given = {"writes": False, "sized": False, "at_once": True} | how
+    given = {"writes": (), "sized": False, "at_once": True} | how
     return Replay(run, memory, allocations=Allocations([module]), **given), recorder, memory
 
 
@@ -134,7 +134,7 @@ def test_what_is_written_is_written_and_counted_where_it_is() -> None:
             return super().run(x, w)
 
     module, w = Writes(), torch.ones(64)
-    replay, _, _ = placed_replay(module, module.run, writes=True)
+    replay, _, _ = placed_replay(module, module.run, writes=(0,))
     x, *_ = moved(replay, w)
     for _ in range(OFTEN + 20):
         value, version = x.clone(), x._version

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -28,7 +28,7 @@ class Counted:
 
 
 def replay_of(
-    run: Callable[..., Any], *, writes: bool = False, sized: bool = False, most: int = 1 << 30
+    run: Callable[..., Any], *, writes: Sequence[int] = (), sized: bool = False, most: int = 1 << 30
 ) -> tuple[Replay, MadeUpRecorder, Memory]:
     """A replay that records its first call, with a recorder of its own."""
     recorder = MadeUpRecorder()
@@ -82,7 +82,7 @@ def test_a_call_is_recorded_when_it_comes_to_the_same_places_again() -> None:
     """The first one may be the only one there."""
     run = Counted(doubled)
     recorder = MadeUpRecorder()
-    replay = Replay(run, Memory(Order(recorder), lambda: 1 << 30), False, False)
+    replay = Replay(run, Memory(Order(recorder), lambda: 1 << 30), (), False)
     x, y = torch.randn(SMALL_BYTES), torch.randn(SMALL_BYTES)
     for one, recorded in ((x, 0), (y, 0), (x, 1), (y, 2), (x, 2)):
         assert torch.equal(replay(one)[0], one * 2)
@@ -93,7 +93,7 @@ def test_a_call_is_recorded_when_it_comes_to_the_same_places_again() -> None:
 def test_each_instance_has_a_recording_and_what_is_new_each_time_is_copied_in() -> None:
     """As of layers that share their code: weights stay where they are, activations do not."""
     recorder = MadeUpRecorder()
-    replay = Replay(lambda x, w: (x @ w,), Memory(Order(recorder), lambda: 1 << 30), False, False)
+    replay = Replay(lambda x, w: (x @ w,), Memory(Order(recorder), lambda: 1 << 30), (), False)
     weights, kept = [torch.randn(4, SMALL_BYTES) for _ in range(6)], []
     for _ in range(12):
         for w in weights:
@@ -175,7 +175,7 @@ def test_what_is_written_is_written_once_and_counted() -> None:
         cache += x
         return (cache * 2,)
 
-    replay, recorder, _ = replay_of(run, writes=True)
+    replay, recorder, _ = replay_of(run, writes=(0,))
     cache, x = torch.zeros(4), torch.ones(4)
     for count in range(1, 5):
         version = cache._version
@@ -192,7 +192,7 @@ def test_what_is_written_is_written_once_and_counted() -> None:
     assert torch.equal(cache, torch.full((4,), 4.0))
     assert recorder.recorded == 2
     third = torch.zeros(4)
-    again = Replay(run, replay._memory, True, False)
+    again = Replay(run, replay._memory, (0,), False)
     again._addresses.copied = frozenset({0, 1})
     for count in range(1, 4):
         version = third._version
@@ -289,7 +289,7 @@ def test_one_that_raises_is_no_recording() -> None:
 def test_replays_on_other_streams_wait_for_each_other() -> None:
     """All that is recorded shares memory: the next one waits for the last, whosever it is."""
     replay, recorder, memory = replay_of(doubled)
-    second = Replay(doubled, memory, False, False, at_once=True)
+    second = Replay(doubled, memory, (), False, at_once=True)
     x = torch.randn(4)
     replay(x)
     recorder.waits.clear()
@@ -308,7 +308,7 @@ def test_the_one_not_used_for_longest_goes() -> None:
     """Beyond the bound the oldest is forgotten: its code runs, and for an hour it is not recorded again."""
     results = 4 * 1024
     first, recorder, memory = replay_of(doubled, most=3 * results)
-    second, third = (Replay(doubled, memory, False, False, at_once=True) for _ in range(2))
+    second, third = (Replay(doubled, memory, (), False, at_once=True) for _ in range(2))
     x = torch.randn(1024)
     first(x), second(x), first(x)
     third(x)
@@ -325,13 +325,13 @@ def test_the_one_not_used_for_longest_goes() -> None:
 def test_when_all_that_is_held_is_too_much_all_go() -> None:
     """What recordings compute on the way is given back with the last of them; one that is too large is not kept."""
     first, recorder, memory = replay_of(doubled, most=1 << 20)
-    second = Replay(doubled, memory, False, False, at_once=True)
+    second = Replay(doubled, memory, (), False, at_once=True)
     x = torch.randn(4)
     recorder.bytes_each = 1 << 20
     first(x)
     assert torch.equal(second(x)[0], x * 2)
     assert second.why_not == "it would hold more memory than recordings may"
-    third = Replay(doubled, memory, False, False, at_once=True)
+    third = Replay(doubled, memory, (), False, at_once=True)
     assert torch.equal(third(x)[0], x * 2)
     assert recorder.renewed == 1
     assert not first._recordings
@@ -345,7 +345,7 @@ def test_a_write_is_counted_once_in_the_call_that_records_too() -> None:
         x.add_(1)
         return (x * 2,)
 
-    replay, _, _ = replay_of(run, writes=True)
+    replay, _, _ = replay_of(run, writes=(0,))
     x = torch.zeros(4)
     for count in range(1, 4):
         assert torch.equal(replay(x)[0], torch.full((4,), 2.0 * count))
@@ -355,7 +355,7 @@ def test_a_write_is_counted_once_in_the_call_that_records_too() -> None:
 def test_where_nobody_has_asked_for_it_it_is_recorded_once_it_pays() -> None:
     """Not before, and where calls come to the same places often; a call that is not to be recorded misses nothing."""
     pays, run, recorder = False, Counted(doubled), MadeUpRecorder()
-    replay = Replay(run, Memory(Order(recorder), lambda: 1 << 30), False, False, pays=lambda: pays)
+    replay = Replay(run, Memory(Order(recorder), lambda: 1 << 30), (), False, pays=lambda: pays)
     x = torch.randn(4)
     for _ in range(2 * OFTEN):
         assert torch.equal(replay(x)[0], x * 2)

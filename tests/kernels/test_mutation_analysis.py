@@ -11,7 +11,7 @@ import triton.language as tl
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from shapedispatch.backend import Effects
+from shapedispatch.effects import Effects
 from shapedispatch.kernels.runtime.mutation_analysis import effects_of
 
 

@@ -18,12 +18,13 @@ from typing import TYPE_CHECKING, Any, Self
 
 import torch
 
-from ...backend import Effects
+from ...effects import Effects
 from ...hit import native
 from ...hit.call import all_hold
 from ...keys.signature import frame_locals, with_code
 from ..guards.code_guard import CodeGuard
 from ..guards.guard import Guard, only_where
+from ..guards.memory_guard import apart, or_plain
 from ..guards.object_guard import PlaceGuard, holds_and
 
 if TYPE_CHECKING:  # Dynamo and Inductor take seconds to import, which is for the first build to pay
@@ -157,10 +158,17 @@ class Build(Trace):
     shared: bool = False
     route = "Dynamo's code, past its guards on what the key holds"
 
-    @property
+    @functools.cached_property
     def run(self) -> Callable[..., Any]:
         """The compiled callable."""
-        return self.call
+        name = graph_name(self.call) if self.effects.beside else None
+        return self.call if name is None else self.around(self.call.__globals__[name])
+
+    def around(self, graph: Callable[..., Any]) -> Callable[..., Any]:
+        """What runs its code with this in place of its graph, and plain where what is written is not apart."""
+        if not self.effects.beside:
+            return self.with_graph(graph).call
+        return or_plain(self.with_graph(apart(graph, self.effects.beside)).call, self.function)
 
     def takes(self, scope: Mapping[str, Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool | None:
         """As `accepts` of a call that differs in sizes alone from one that it accepts, with no fakes made of it.
@@ -178,11 +186,18 @@ class Build(Trace):
         pairs = itertools.product(numbers, self.code.numbers)
         return tuple(f"the number {number} does not fit {dtype}" for number, dtype in pairs if not _fits(number, dtype))
 
+    def unseen(self) -> tuple[str, ...]:
+        """Why it cannot be asked whether what it writes is apart from what it reads besides."""
+        if graph_name(self.call) is not None or not self.effects.beside:
+            return ()
+        return ("it writes an argument, and what its graph is called with cannot be seen",)
+
     def notes(self) -> tuple[str, ...]:
         """What a person may want to know."""
         views = ("it only makes views of its inputs and launches no kernel",) if self.code.only_views else ()
         shared = ("it was compiled for another function of the same source",) if self.shared else ()
-        return (*views, *shared, *self.code.notes)
+        apart = ("where it writes into a tensor that is no argument, plain runs",) if self.effects.beside else ()
+        return (*views, *shared, *apart, *self.code.notes)
 
     def of(self, fn: types.FunctionType) -> Build | None:
         """This build for another function of the same source and closure; None where it may not serve that one."""

@@ -21,7 +21,7 @@ from torch.fx import GraphModule, Node
 from torch.nn import Module
 from torch.torch_version import TorchVersion
 
-from ...backend import Effects
+from ...effects import Beside, Effects
 from ...errors import as_written
 
 __all__ = [
@@ -86,19 +86,38 @@ def effects_of(
 
     ``scope`` are the local names at the function's entry, of which some are ``arguments``.
     """
-    sources = [_source(node) for node in gm.graph.nodes if node.op == "placeholder"]
-    written = [source for source, wrote in zip(sources, _input_writes(gm), strict=True) if wrote]
+    inputs = [node for node in gm.graph.nodes if node.op == "placeholder"]
+    sources = [_source(node) for node in inputs]
+    writes = _input_writes(gm)
+    written = [source for source, wrote in zip(sources, writes, strict=True) if wrote]
     own = {source: name for source in sources if (name := _argument_of(source, arguments, receiver))}
     elsewhere = [f"it writes {as_written(source)}" for source in written if source not in own]
-    reads_state = any(source not in own and source.startswith(("L[", "G[")) for source in sources)
+    others = [place for place, source in enumerate(sources) if source not in own and _is_tensor(inputs[place])]
+    beside = Beside(
+        tuple(place for place, source in enumerate(sources) if writes[place] and source in own),
+        tuple((place, _extent(inputs[place].meta["example_value"])) for place in others),
+    )
     changes, counts = _python_side_effects(scope)
     return Effects(
         frozenset(own[source] for source in written if source in own),
         (*elsewhere, *changes),
         tuple(str(node.target) for node in nodes(gm) if "c10d" in str(node.target)),
-        reads_state,
+        beside,
         counts=counts,
     )
+
+
+def _is_tensor(node: Node) -> bool:
+    return isinstance(node.meta.get("example_value"), Tensor)
+
+
+def _extent(example: Tensor) -> int | None:
+    """The bytes from its first element to the end of its last, where its sizes and strides are constants."""
+    metadata = (*example.shape, *example.stride())
+    if example.layout is not torch.strided or not all(type(one) is int for one in metadata):
+        return None
+    last = sum((size - 1) * stride for size, stride in zip(example.shape, example.stride(), strict=True))
+    return (last + 1) * example.element_size() if example.numel() else 0
 
 
 def _source(node: Node) -> str:

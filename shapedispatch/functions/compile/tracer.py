@@ -26,7 +26,7 @@ import torch.compiler.config
 from torch._dynamo import utils as dynamo_utils
 from torch._dynamo.eval_frame import dynamo_tls
 
-from ...backend import Effects
+from ...effects import Effects
 from ...keys.signature import argument_names, frame_locals, receiver_of, with_code
 from ..guards.code_guard import TracedObjects, traced_code
 from ..guards.guard_filter import (

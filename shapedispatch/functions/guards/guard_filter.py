@@ -51,6 +51,7 @@ _CONTAINER_GUARDS = frozenset(
         "DICT_CONTAINS",
         "DICT_NOT_CONTAINS",
         "MAPPING_KEYS_CHECK",
+        "NOT_PRESENT_IN_GENERIC_DICT",  # the key holds what an instance carries beside its fields
     }
 )
 CODE_GUARDS = frozenset(

@@ -6,7 +6,7 @@ from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ...backend import Effects
+from ...effects import Effects
 from ...hit.table import Table
 from .compile import compile_all, compiled_already, forget
 from .constexpr_copy import static_copy

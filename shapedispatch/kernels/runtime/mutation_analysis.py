@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ...backend import Effects
+from ...effects import Effects
 
 __all__ = ["effects_of"]
 

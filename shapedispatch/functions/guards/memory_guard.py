@@ -1,0 +1,57 @@
+"""A guard on memory: what a call writes is not to be in the memory of a tensor that is no argument.
+
+Of arguments that share memory the key tells. Parameters, buffers and globals stand in no key; a build, which takes what
+it writes to be apart from all else and may reorder what is done, is asked at each call whether it is.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor
+
+from ...effects import Beside
+from ...keys.tree import span
+
+__all__ = ["MemoryShared", "apart", "or_plain"]
+
+
+class MemoryShared(Exception):
+    """Something that is to be written shares memory with a tensor that is no argument; nothing was run."""
+
+
+def apart(graph: Callable[..., Any], beside: Beside) -> Callable[..., Any]:
+    """What is called in place of a graph whose inputs are written and read as ``beside`` says; raises MemoryShared."""
+    written, others = beside.written, beside.others
+
+    def guarded(*inputs: Any) -> Any:
+        for place in written:
+            low, high = span(inputs[place])
+            for other, extent in others:
+                tensor = inputs[other]
+                start = tensor.data_ptr()
+                if start < high and low < (start + extent if extent is not None else _end(tensor)):
+                    raise MemoryShared
+        return graph(*inputs)
+
+    return guarded
+
+
+def _end(tensor: Tensor) -> int:
+    return span(tensor)[1]
+
+
+def or_plain(call: Callable[..., Any], plain: Callable[..., Any]) -> Callable[..., Any]:
+    """What answers a call, and where memory is shared has plain do it: of the call nothing was done before."""
+
+    @functools.wraps(call)
+    def answered(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return call(*args, **kwargs)
+        except MemoryShared:
+            pass
+        return plain(*args, **kwargs)  # outside: its errors are its own
+
+    return answered
