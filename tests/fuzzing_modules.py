@@ -115,7 +115,21 @@ class Chosen(Fuzzed):
         return self.inner[1](x) if self.scale > 1.0 else x
 
 
-MODULES = (Dense, Averaging, Dropping, Counting, Chosen)
+class Updating(Fuzzed):
+    """A call writes its argument, which may lie in a buffer that is read before and after."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("held", torch.linspace(-1, 1, 32).view(8, 4))
+
+    def forward(self, x: Tensor) -> Any:
+        """Of the buffer as it was, and as it is then."""
+        before = x + self.held[:1]
+        x.mul_(0.5).add_(self.scale)
+        return before * self.held[2:3], x - self.held[1:2]
+
+
+MODULES = (Dense, Averaging, Dropping, Counting, Chosen, Updating)
 STATES: tuple[dict[str, Any], ...] = (
     {},
     {"grad": False},
@@ -188,7 +202,8 @@ class Twins:
     def compare(self, spec: int, state: Mapping[str, Any], tally: Tally) -> None:
         """One call of each."""
         with within({**DEFAULTS, **state}):
-            plain, other = (self._seen(module, spec) for module in (self.plain, self.other))
+            inside = self.rng.randrange(4) if self.rng.random() < 0.3 else None
+            plain, other = (self._seen(module, spec, inside) for module in (self.plain, self.other))
         rough = 4e-2 if state.get("autocast") else False
         found = next(
             filter(None, (unlike(*pair, rough, str(i)) for i, pair in enumerate(zip(plain, other, strict=True)))), None
@@ -198,13 +213,18 @@ class Twins:
         if found:
             tally.mismatches.append(f"{type(self.plain).__name__}, spec {spec}, state {state}: {found}")
 
-    def _seen(self, module: nn.Module, spec: int) -> tuple[Any, ...]:
-        """What a call leaves: what it raised, its result, gradients, what it wrote, the generator."""
+    def _seen(self, module: nn.Module, spec: int, inside: int | None) -> tuple[Any, ...]:
+        """What a call leaves: what it raised, its result, gradients, what it wrote, the generator.
+
+        A module that writes its argument is given rows of its own, from the one that is ``inside``.
+        """
         rng = random.Random(spec)
         sizes, layout = (rng.choice((2, 3, 5)), 4), rng.choice(("dense", "transposed", "misaligned"))
         with torch._C.DisableTorchFunction(), torch.inference_mode(False):
             x = make_tensor(sizes, torch.float32, layout, 3 * rng.randrange(13) + (rng.random() < 0.5))
             x.requires_grad_(rng.random() < 0.4)
+        if inside is not None and isinstance(module, Updating):
+            x = module.held[inside : inside + 3]
         torch.manual_seed(spec)
         error, result = None, None
         try:
