@@ -404,6 +404,8 @@ def known(program: Program, contender: Contender) -> dict[str, Any]:
                     "variant": choice.variant,
                     "origin": choice.origin,
                     "own_timings": {timing.variant: timing.median_us for timing in choice.timings},
+                    "refused": {one.variant: one.reasons[0] for one in choice.refusals},
+                    "notes": choice.notes,
                 }
                 for choice in one.choices()
             ]

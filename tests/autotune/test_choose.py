@@ -246,6 +246,23 @@ def test_under_autocast_numbers_are_as_coarse_as_what_it_casts_to() -> None:
         assert decide(lambda a: (a @ a).float(), lambda a: finer(a) * 1.2, args=(a,)).refusals
 
 
+@pytest.mark.parametrize(("digits", "judged", "off", "refused"), [
+    (8, True, 0.2, False), (8, False, 0.2, True), (8, True, 0.7, True),
+    (11, True, 0.1, False), (11, False, 0.1, True), (24, True, 0.01, True),
+])  # fmt: skip
+def test_what_its_graph_vouches_for_may_be_farther_off_in_half_precision(
+    digits: int, judged: bool, off: float, refused: bool
+) -> None:
+    """Each operator of a deep network rounds; what was compared with doubles need only not be something else."""
+    a = torch.ones(64)
+    candidates = [
+        Candidate("plain", lambda a: a * 2),
+        Candidate("build", lambda a: a * 2 * (1 + off), judged=judged, digits=digits),
+    ]
+    right, refusals, _ = checked(candidates, trial(a), rules())
+    assert (len(right) == 1) is bool(refusals) is refused
+
+
 def test_a_repeated_run_uses_one_set_of_copies() -> None:
     """Made once, since copying is no part of the time."""
     a = torch.zeros(3)
