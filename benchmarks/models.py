@@ -91,6 +91,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     size = SMALL if chosen.small else FULL if chosen.device == "cuda" else ON_CPU
     if chosen.kind:
         size = replace(size, calls=tuple(call for call in size.calls if call.kind in chosen.kind))
+    if chosen.batch:
+        size = replace(size, calls=tuple(call for call in size.calls if call.batch in chosen.batch))
     with tempfile.TemporaryDirectory(prefix="models-") as folder:
         found = measure(chosen, size, Path(folder), lambda one: write(__file__, one.document(), ran_on, chosen))
     show(found)
@@ -102,6 +104,7 @@ def own_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--contender", action="append", help="this one beside eager; may be repeated", metavar="NAME")
     parser.add_argument("--limit", type=float, metavar="SECONDS", help="about how long it may take")
     parser.add_argument("--kind", action="append", choices=KINDS, help="calls of this kind alone; may be repeated")
+    parser.add_argument("--batch", action="append", type=int, help="calls of this batch alone; may be repeated")
     parser.add_argument("--rounds", type=int, metavar="N")
     help_ = "of shapedispatch, as in the environment: judge=online; may be repeated"
     parser.add_argument("--setting", action="append", default=[], type=setting, help=help_, metavar="NAME=VALUE")
