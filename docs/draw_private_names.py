@@ -171,6 +171,7 @@ C_NAMES = {
 }
 """Words of the C code to CPython's names."""
 
+HASHED = "The first load of code for a GPU takes half a second of a call."
 WITHOUT = {
     **dict.fromkeys(SYMBOLS, "C asks Python's function for the same, which is slower."),
     "torch.libc10.c10::impl::ExcludeDispatchKeyGuard::ExcludeDispatchKeyGuard": BENEATH,
@@ -198,6 +199,9 @@ WITHOUT = {
     "torch._C._get_flash_sdp_enabled": "And the others of attention: a build does not see that setting change.",
     "abc._get_dump": "A build with an abstract class in it is made anew after any class was registered as another.",
     "torch._dynamo.side_effects.SideEffects._get_modified_vars": REFUSED,
+    "torch._inductor.codecache.torch_key": HASHED,
+    "torch._inductor.runtime.triton_compat.triton_key": HASHED,
+    "torch.utils._triton.triton_hash_with_backend": "The first load for a GPU asks what Triton compiles for.",
     "torch._inductor.cpu_vec_isa.pick_vec_isa": "The first load of code for a CPU takes seconds of a call.",
     "sys._getframe": "A warning names a line of this package, and not the line that made the call.",
     "torch.fx._symbolic_trace._get_is_fx_tracing": "Before torch 2.14 there is a flag for it, in this table too.",

@@ -1,12 +1,14 @@
 """The compiler's modules, imported before any call needs them: seconds that no call has to wait for.
 
 They are imported by the thread that decorates, and by no thread of ours: torch's modules import each other in circles,
-and a program that imports one of them meanwhile would find another half made.
+and a program that imports one of them meanwhile would find another half made. What needs no more than files, a thread
+of ours does behind them.
 """
 
 from __future__ import annotations
 
 import importlib
+import os
 import threading
 from collections.abc import Sequence
 
@@ -23,13 +25,19 @@ COMPILER = (
 )
 
 
-class Imports:
-    """Modules that are imported once."""
+HASHING = "shapedispatch.functions.compile.artifact:hash_libraries"
+MOST_S = 2.0
+"""How long a fork waits at most for what is done behind the imports."""
 
-    def __init__(self, modules: Sequence[str]) -> None:
-        self._modules = tuple(modules)
+
+class Imports:
+    """Modules that are imported once; ``behind`` them a thread calls a function of one of them, as ``module:name``."""
+
+    def __init__(self, modules: Sequence[str], behind: str = "") -> None:
+        self._modules, self._behind = tuple(modules), behind
         self._lock = threading.Lock()
         self._begun = False
+        self._thread: threading.Thread | None = None
         self.failed: str = ""
 
     def begin(self) -> None:
@@ -44,11 +52,28 @@ class Imports:
             except Exception as error:  # noqa: BLE001 - whatever a module does when it is imported
                 self.failed = f"{type(error).__name__}: {error}"
             self._begun = True
+            if self._behind and not self.failed:
+                self._thread = threading.Thread(target=self._go_on, name="shapedispatch", daemon=True)
+                self._thread.start()
+
+    def _go_on(self) -> None:
+        module, _, name = self._behind.partition(":")
+        try:
+            getattr(importlib.import_module(module), name)()
+        except Exception as error:  # noqa: BLE001 - whatever it is: whoever needs it meets it again
+            self.failed = f"{type(error).__name__}: {error}"
+
+    def wait(self) -> None:
+        """Until nothing is done behind them any more: a fork would leave the other process with locks that are held."""
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join(MOST_S)
 
     def ready(self) -> bool:
         """Whether it is done."""
         return self._begun
 
 
-compiler: Imports = Imports(COMPILER)
+compiler: Imports = Imports(COMPILER, HASHING)
 """What a trace and a load need."""
+
+os.register_at_fork(before=lambda: compiler.wait())

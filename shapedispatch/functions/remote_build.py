@@ -13,8 +13,6 @@ from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from ..background.account import Later
 from ..background.orders import Order
 from ..errors import in_a_line
@@ -32,7 +30,6 @@ if TYPE_CHECKING:
 
 __all__ = ["ClassTrace", "RemoteBuild", "class_trace", "ordered"]
 
-_CPU = torch.device("cpu")
 MOST_TRACES = 4
 """Traces of one class of calls: for other states of what no call carries, and for sizes that go another way."""
 
@@ -71,12 +68,13 @@ class RemoteBuild:
     """A digest of what was asked for."""
     sizes: Mapping[int, int] = field(default_factory=dict)
 
-    def landed(self) -> Build | NoBuild:
-        """The build, of what the other process has sent; the order is over."""
-        from .compile.artifact import loaded
+    def landed(self) -> Build | NoBuild | None:
+        """The build, of what the other process has sent; the order is over. None where a part of it was done."""
+        from .compile.artifact import first_asked, loaded
         from .compile.code import Code
         from .compile.graph import is_transformed
         from .compile.graph_check import GraphCheck
+        from .compile.parcel import device_of, inputs_of
         from .compile.tracer import pass_over
 
         try:
@@ -85,15 +83,17 @@ class RemoteBuild:
             return NoBuild(f"what was built cannot be read: {in_a_line(error)}", transient=self.order.kept)
         if isinstance(answer, str):
             return NoBuild(f"another process could not build it: {answer}")
-        code = Code()
+        code, graph = Code(), self.traced.graph
+        device = device_of(inputs_of(graph))
         try:
+            if device.type != "cpu" and first_asked():
+                return None
             run = loaded(answer, code)
         except Exception as error:  # noqa: BLE001 - a build is judged here, and the reason kept
             code.release()
             why = f"what another process has built cannot be loaded: {in_a_line(error)}"
             return NoBuild(why, transient=self.order.kept)
-        graph = self.traced.graph
-        known = answer.verdict(self.job, made_by(environment(_CPU)))
+        known = answer.verdict(self.job, made_by(environment(device)))
         code.check = None if is_transformed(graph) else GraphCheck(graph, run, known=known)
         conditions = replace(answer.conditions, sizes=tuple(self.sizes.items()))
         trace = self.traced.trace.with_graph(run)

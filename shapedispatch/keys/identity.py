@@ -41,6 +41,7 @@ __all__ = [
     "differences",
     "digest",
     "environment",
+    "has_gpu_driver",
 ]
 
 _DEPTH = 16
@@ -320,6 +321,11 @@ def _gpu(index: int | None, libraries: dict[str, str | int]) -> Environment:
 
 
 _DRIVER_FILES = (Path("/proc/driver/nvidia/version"), Path("/sys/module/amdgpu/version"))
+
+
+def has_gpu_driver() -> bool:
+    """Whether the system has a driver of GPUs loaded: asked of files, where a question to CUDA would start it."""
+    return any(path.exists() for path in _DRIVER_FILES)
 
 
 def _driver() -> str:

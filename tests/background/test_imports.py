@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import sys
+import threading
+from types import ModuleType
 
 import pytest
 
+from shapedispatch.background import imports as module
 from shapedispatch.background.imports import Imports
 
 
@@ -28,3 +32,48 @@ def test_what_cannot_be_imported_is_ready_too() -> None:
     imports.begin()
     assert imports.ready()
     assert "no" in imports.failed
+
+
+@pytest.fixture
+def doing(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """A module whose function waits until it is let go, and notes the thread that has called it."""
+    module = ModuleType("what_is_done_behind")
+    module.go, module.threads = threading.Event(), []  # type: ignore[attr-defined]
+
+    def do() -> None:
+        module.go.wait()
+        module.threads.append(threading.current_thread())
+
+    module.do = do  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    return module
+
+
+def test_what_is_done_behind_keeps_nobody(doing: ModuleType) -> None:
+    """A thread of ours does it, once all is imported."""
+    imports = Imports(["colorsys"], f"{doing.__name__}:do")
+    imports.begin()
+    assert imports.ready()
+    assert doing.threads == []
+    doing.go.set()
+    imports.wait()
+    assert doing.threads not in ([], [threading.current_thread()])
+
+
+def test_what_fails_behind_is_no_callers_error(doing: ModuleType) -> None:
+    """Whoever needs it meets it again."""
+    imports = Imports(["colorsys"], f"{doing.__name__}:nothing")
+    imports.begin()
+    imports.wait()
+    assert imports.ready()
+    assert "nothing" in imports.failed
+
+
+def test_a_fork_waits_for_what_is_done_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may hold a lock, which would be held for ever in the other process."""
+    told: list[str] = []
+    monkeypatch.setattr(module.Imports, "wait", lambda self: told.append("waited") if self is module.compiler else None)
+    if (pid := os.fork()) == 0:
+        os._exit(0)
+    os.waitpid(pid, 0)
+    assert told == ["waited"]

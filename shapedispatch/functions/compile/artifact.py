@@ -8,6 +8,7 @@ give that record stand here: where a release has others, nothing is compiled els
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import pickle
 import tempfile
@@ -29,11 +30,23 @@ from torch._inductor.utils import BoxedBool
 from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
+from ...keys.identity import has_gpu_driver
+from ...private import find
 from .code import Code, generated_modules_kept
 from .graph_check import Verdict
 from .inductor import count_together, skip_wrappers
 
-__all__ = ["Artifact", "Checked", "NotSaved", "ShapeConditions", "loaded", "recorded", "saved"]
+__all__ = [
+    "Artifact",
+    "Checked",
+    "NotSaved",
+    "ShapeConditions",
+    "first_asked",
+    "hash_libraries",
+    "loaded",
+    "recorded",
+    "saved",
+]
 
 Run = Callable[..., Any]
 
@@ -98,6 +111,8 @@ class Artifact:
     checked: Checked | None = None
     unchecked: str = ""
     """Why nothing is said of its numbers, which are looked at where it is used then."""
+    tag: str = ""
+    """That of `parcel.Job`: by it Inductor finds again which of a kernel's configs was best where it was compiled."""
 
     def digest(self) -> str:
         """Of all that runs, and of how: equal for what computes the same."""
@@ -205,16 +220,47 @@ def _conditions(entry: Any, examples: Sequence[Any]) -> ShapeConditions:
     return ShapeConditions(entry.guards_expr or "", places)
 
 
+def hash_libraries() -> None:
+    """Have torch and Triton hash what they are made of, which they ask at the first load of code for a GPU.
+
+    That is half a second, most of it the half a gigabyte of Triton's library, and needs no device: a thread may do it.
+    """
+    if has_gpu_driver():
+        find("torch._inductor.runtime.triton_compat.triton_key")()
+        find("torch._inductor.codecache.torch_key")()
+
+
+def first_asked() -> bool:
+    """Have Triton say what it compiles for, for the GPU that is in use, once a process; whether that was done now.
+
+    A load would ask it: for that it loads its driver, which looks for libraries by a program of the system's.
+    """
+    if _asked.cache_info().currsize:
+        return False
+    _asked()
+    return True
+
+
+@functools.cache
+def _asked() -> None:
+    with contextlib.suppress(RuntimeError):  # as Inductor does, which makes do without
+        find("torch.utils._triton.triton_hash_with_backend")()
+
+
 def loaded(artifact: Artifact, code: Code) -> Run:
-    """The compiled graph; ``code`` is filled in as `inductor.compiler` does. Must run under the lock of building."""
+    """The compiled graph; ``code`` is filled in as `inductor.compiler` does. Must run under the lock of building.
+
+    Inductor starts no processes of its own for it, one a core, as it does in a process that compiles: all is compiled.
+    """
     code.take(artifact.code)
     _put_back(artifact.libraries)
     entry = pickle.loads(artifact.entry)
     entry.guards_expr = None  # asked by `ShapeConditions`, of each class of calls
     how = {"cudagraphs": BoxedBool(False), "boxed_forward_device_index": BoxedDeviceIndex(None)}
     context = TracingContext(FakeTensorMode(shape_env=ShapeEnv()))
-    known = torch._inductor.config.patch(unsafe_skip_cache_dynamic_shape_guards=True)
-    with generated_modules_kept(code), tracing(context), known, _kernels_known(artifact.instructions):
+    known = torch._inductor.config.patch(unsafe_skip_cache_dynamic_shape_guards=True, compile_threads=1)
+    tagged = torch.compiler.config.patch(cache_key_tag=artifact.tag)  # type: ignore[attr-defined]  # as in `tracer`
+    with generated_modules_kept(code), tracing(context), known, tagged, _kernels_known(artifact.instructions):
         whole = entry.wrap_post_compile([], entry.sanitized_aot_config, how)
     graph = entry.compiled_fw.result
     if code.shared is not None:

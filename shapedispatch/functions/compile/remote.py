@@ -61,7 +61,7 @@ def _artifact(sent: bytes) -> Artifact:
         with compiler_config(job.tag, job.number_inputs), recorded(), tracing(TracingContext(mode)):
             compiler(job.options, code)(gm, inputs)
             say_nothing_donated()
-            artifact = saved(code, inputs)
+            artifact = replace(saved(code, inputs), tag=job.tag)
         digits = _digits_where_right(job, artifact, code.check, inputs)
         if isinstance(digits, str):
             return replace(artifact, unchecked=digits)
