@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from .child_main import answer_path
+from .child_main import LAST, answer_path
 from .host_slots import UNCOUNTED, HostSlots
 from .process import end, start
 
@@ -196,9 +196,10 @@ class Children:
         assert task is not None
         task.took_s = self._clock_s() - child.began_s
         if select.select([child.replies], [], [], 0)[0]:
-            if said := os.read(child.replies, 1 << 12):
+            if said := os.read(child.replies, 1 << 12).rstrip():
+                child.jobs = JOBS_A_CHILD if said.endswith(LAST) else child.jobs
                 with contextlib.suppress(ValueError):
-                    task.spent_s = float(said)
+                    task.spent_s = float(said.removesuffix(LAST))
                 self._take_answer(child, task)
             else:
                 task.failed = f"the process that built it was ended by {_ending(child.process)}"

@@ -195,15 +195,18 @@ class Builder:
         """Whether its numbers are right, found out once, and where there is a store, once for all processes.
 
         By whoever compiled it, if that has looked; what was found of it on a caller's values counts for more. None
-        where that is left for the next calls.
+        where that is left for the next calls. On a GPU what was compiled runs once here, whoever has looked: what takes
+        time in its first run is no call's that is timed.
         """
         from .compile.graph_check import Verdict
 
         code = build.code
         if code.verdict is None and (check := code.check) is not None and request.room is not None:
             stored = request.verdicts.look_up(build.identity()) if request.verdicts is not None else None
-            known = Verdict(*stored) if stored is not None else check.known
-            code.verdict = known or _judged(build, call, check, request.room(), request.later)
+            known = check.known = Verdict(*stored) if stored is not None else check.known
+            first_runs = call.on_gpu() and request.later is not None and not check.ran
+            code.verdict = None if first_runs else known
+            code.verdict = code.verdict or _judged(build, call, check, request.room(), request.later)
             if code.verdict is None:
                 return None
             code.check = None

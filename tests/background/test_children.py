@@ -27,7 +27,8 @@ while line := sys.stdin.readline().rstrip("\\n"):
     if job != b"nothing":
         pathlib.Path(line + ".answer").write_bytes(job.upper())
     import os
-    os.write(int(sys.argv[1]), b"1.50\\n" if job == b"counted" else b"done\\n")
+    told = {b"counted": b"1.50\\n", b"last": b"2.50 last\\n"}
+    os.write(int(sys.argv[1]), told.get(job, b"done\\n"))
 """
 """A child that needs no import: it answers with what it is sent, in capitals."""
 
@@ -98,6 +99,14 @@ def test_what_a_job_took_of_a_processor_is_told(children: Children) -> None:
     """By who did it; where that is not known it is left open."""
     assert done(children, children.begin(b"counted")).spent_s == 1.5
     assert done(children, children.begin(b"one")).spent_s is None
+
+
+def test_one_that_can_do_no_more_is_ended(children: Children) -> None:
+    """Once it has answered, and another is started for the next."""
+    last = done(children, children.begin(b"last"))
+    assert (last.answer, last.spent_s) == (b"LAST", 2.5)
+    assert processes(children) == []
+    assert done(children, children.begin(b"a")).answer == b"A"
 
 
 def test_as_many_as_may_be_work_at_a_time(children: Children) -> None:

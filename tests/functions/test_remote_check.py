@@ -10,12 +10,15 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch._subclasses import FakeTensorMode
 
 import shapedispatch.functions.remote_build as remote_build
 from shapedispatch import Store, shapedispatch
-from shapedispatch.functions.compile import remote
+from shapedispatch.background.child_main import LastAnswer
+from shapedispatch.functions.compile import artifact, parcel, remote
 from shapedispatch.functions.compile.artifact import Artifact
 from shapedispatch.functions.compile.graph_check import GraphCheck, NotJudged, Verdict
+from shapedispatch.functions.request import BuildRequest
 from shapedispatch.store.artifacts import KeptJob
 from tests.built_here import BuiltHere, learning_here
 from tests.custom_operators import cubed
@@ -261,7 +264,7 @@ def test_what_is_large_is_not_made_up(
     here: BuiltHere, checked_here: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It would take memory that nobody has asked for."""
-    monkeypatch.setattr(remote, "CHECK_BYTES", 100)
+    monkeypatch.setattr(remote, "CHECK_BYTES", {"cpu": 100})
     learned(composed, X, W)
     assert len(checked_here) == 1
 
@@ -278,7 +281,88 @@ def test_sizes_that_it_is_not_for_are_not_made_up(here: BuiltHere, checked_here:
     assert checked_here == []
 
 
-def test_what_runs_elsewhere_is_not_made_up() -> None:
-    """A GPU is the caller's."""
-    with pytest.raises(NotJudged, match="a device that is the caller's"):
-        remote._of_sizes([torch.empty(4), torch.empty(4, device="meta")], {})
+def on_gpu(index: int) -> Tensor:
+    """What a tensor there looks like."""
+    with FakeTensorMode():
+        return torch.empty(4, device=f"cuda:{index}")
+
+
+def test_what_runs_on_several_gpus_is_not_made_up() -> None:
+    """Which of them is meant nobody says."""
+    with pytest.raises(NotJudged, match="several devices"):
+        remote._made_up([on_gpu(0), torch.empty(4), on_gpu(1)], {})
+
+
+# -- on a GPU
+
+
+@pytest.fixture
+def as_on_gpu(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
+    """What is compiled counts as a GPU's; what ran there and here, and at how many rows."""
+    ran: list[tuple[str, int]] = []
+    gpu = torch.device("meta")
+    monkeypatch.setattr(remote, "device_of", lambda _: gpu)
+    monkeypatch.setattr(parcel, "device_of", lambda _: gpu)
+    monkeypatch.setattr(BuildRequest, "on_gpu", lambda _: True)
+    monkeypatch.setattr(artifact, "first_asked", lambda: False)
+    monkeypatch.setitem(remote.CHECK_BYTES, "meta", 1 << 25)
+    for name in ("_first_run", "_verdict_for_any", "_part"):
+        method = getattr(GraphCheck, name)
+
+        def noted(self: GraphCheck, inputs: Any, room: int, name: str = name, method: Any = method) -> Any:
+            ran.append((name, next(len(one) for one in inputs if isinstance(one, Tensor))))
+            return method(self, inputs, room)
+
+        monkeypatch.setattr(GraphCheck, name, noted)
+    return ran
+
+
+def test_on_a_gpu_it_has_run_before_at_its_hint(here: BuiltHere, as_on_gpu: list[tuple[str, int]]) -> None:
+    """What Inductor tries in a first run is for these sizes; a call runs it once, and looks at no numbers."""
+    assert was_timed(learned(composed, X, W), X, W)
+    assert as_on_gpu == [("_first_run", 64), ("_verdict_for_any", 53), ("_first_run", 40)]
+
+
+def test_on_a_gpu_a_first_run_is_a_call_of_its_own(
+    here: BuiltHere, as_on_gpu: list[tuple[str, int]], caplog: pytest.LogCaptureFixture
+) -> None:
+    """It may take a while, and does not come with the load."""
+    with caplog.at_level("DEBUG", "shapedispatch"):
+        learned(composed, X, W)
+    done = [line.partition(" for ")[2] for line in caplog.messages if "looked at for" in line]
+    assert ["loaded" in line for line in done if "loaded" in line or "checked" in line] == [True, False]
+    assert not any("loaded" in line and "checked" in line for line in done)
+
+
+def test_what_looks_at_values_never_runs_there_on_made_up_ones(
+    here: BuiltHere, as_on_gpu: list[tuple[str, int]]
+) -> None:
+    """One that is out of range stops a GPU for good."""
+    learned(placed, X, W)
+    assert [one.unchecked for one in sent(here)] == ["NotJudged: aten::bucketize reads values"]
+    assert as_on_gpu[0] == ("_first_run", len(W))
+    assert {name for name, _ in as_on_gpu[1:]} == {"_part"}
+
+
+@pytest.mark.parametrize(("grad", "found"), [(False, ""), (True, "aten::scatter")])
+def test_a_backward_is_looked_at_too(grad: bool, found: str) -> None:
+    """It has operators of its own."""
+
+    def largest(x: Tensor) -> Tensor:
+        return x.max(0).values
+
+    with FakeTensorMode():
+        name = GraphCheck(largest, largest).value_read([torch.empty(8, 4, requires_grad=grad)])
+    assert name.removesuffix("_") == found
+
+
+def test_a_process_whose_gpu_has_stopped_answers_for_the_last_time(
+    here: BuiltHere, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it has compiled is of use."""
+    learned(composed, X, W)
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: torch.empty(-1))
+    with pytest.raises(LastAnswer) as last:
+        remote.compiled(here.tasks[0].job)
+    assert isinstance(pickle.loads(last.value.answer), Artifact)

@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ...autotune.compare import Generators, inaccuracy
 from ...errors import in_a_line
-from .shadow import NotJudged, Shadow
+from .shadow import NotJudged, Shadow, ValueReads
 
 __all__ = ["GraphCheck", "NotJudged", "Verdict", "state_kept"]
 
@@ -76,12 +76,23 @@ class GraphCheck:
         """The next of three parts: None where there is more to do. Each may be of another call's inputs.
 
         First what was compiled runs once, for which a GPU loads its kernels, and Inductor tries some; then come the two
-        sets of values. What reaches an index on the first of them does so in the graph, and not in that call.
+        sets of values, if nothing is ``known``. What reaches an index on the first of them does so in the graph, and
+        not in that call.
         """
         if not self.ran:
             self._judged(self._first_run, inputs, room)  # what stops it stops the next part, too, which says so
-            return None
+            return self.known
         return self._judged(self._part, inputs, room)
+
+    def first_run(self, inputs: Sequence[Any], room: int) -> Verdict | None:
+        """That of `part` alone; a Verdict says what has stopped it."""
+        return self._judged(self._first_run, inputs, room)
+
+    def value_read(self, inputs: Sequence[Any]) -> str:
+        """The first operator that looks at values, of the graph and of its gradients, if any: ``inputs`` are fake."""
+        with state_kept(), ValueReads() as reads:
+            _outcome(self.graph, inputs)
+        return reads.first
 
     def verdict_for_any(self, inputs: Sequence[Any], room: int) -> Verdict:
         """The same, of inputs that only say what a caller's look like: what is found holds for whatever they carry.

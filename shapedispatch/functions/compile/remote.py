@@ -1,6 +1,7 @@
 """What a process of ours does that compiles for another: a job in, compiled code or the reason why not out.
 
 It looks at the numbers of what it has compiled, too, where no value of the caller's can matter: no call waits for that.
+On a GPU it has run once by then, at the sizes that it was compiled for, where Inductor tries the configs of kernels.
 """
 
 from __future__ import annotations
@@ -15,32 +16,34 @@ import sympy  # type: ignore[import-untyped]  # it has no types
 import torch
 from torch import Tensor
 from torch._guards import TracingContext, tracing
+from torch._subclasses import FakeTensorMode
 
 from ...autotune.measure import free_memory
+from ...background.child_main import LastAnswer
 from ...errors import in_a_line
 from ...keys.identity import environment
 from ...store.artifacts import KeptJob, made_by
 from .artifact import Artifact, Checked, ShapeConditions, loaded, recorded, saved
 from .code import Code
 from .graph import say_nothing_donated
-from .graph_check import GraphCheck, NotJudged
+from .graph_check import GraphCheck, NotJudged, Verdict
 from .inductor import compiler
-from .parcel import Job, graph_of
+from .parcel import Job, device_of, graph_of
 from .tracer import compiler_config
 
 __all__ = ["compiled"]
 
-CHECK_SECONDS, CHECK_BYTES, CHECK_SHARE = 1.0, 1 << 25, 0.1
+CHECK_SECONDS, CHECK_BYTES, CHECK_SHARE = 1.0, {"cpu": 1 << 25, "cuda": 1 << 29}, 0.1
 """How long a run in double precision may take here, how many bytes inputs, and what share of free memory all of it."""
 _SIZES = (53, 47, 59, 43, 61, 41, 37, 31)
 """Sizes for those that vary: small, unlike each other, and no multiples of what code does at a time."""
-_CPU = torch.device("cpu")
 
 
 def compiled(job: bytes) -> bytes:
     """An `Artifact` for a `parcel.Job`, or the sentence why there is none; both pickled.
 
-    In a `KeptJob` it is kept as well, and in time: whoever has been answered may end this process.
+    In a `KeptJob` it is kept as well, and in time: whoever has been answered may end this process. Raises LastAnswer
+    where no other can be made here.
     """
     try:
         asked = pickle.loads(job)
@@ -49,7 +52,19 @@ def compiled(job: bytes) -> bytes:
         return pickle.dumps(in_a_line(error))
     if isinstance(asked, KeptJob):
         asked.keep(answer)
+    if _device_is_lost():
+        raise LastAnswer(answer)
     return answer
+
+
+def _device_is_lost() -> bool:
+    """Whether a GPU has stopped at something that this process asked of it: it does nothing more for this process."""
+    try:
+        if torch.cuda.is_initialized():
+            torch.cuda.synchronize()
+    except RuntimeError:
+        return True
+    return False
 
 
 def _artifact(sent: bytes) -> Artifact:
@@ -65,7 +80,7 @@ def _artifact(sent: bytes) -> Artifact:
         digits = _digits_where_right(job, artifact, code.check, inputs)
         if isinstance(digits, str):
             return replace(artifact, unchecked=digits)
-        where = made_by(environment(_CPU))
+        where = made_by(environment(device_of(inputs)))
         return replace(artifact, checked=Checked(digits, artifact.digest(), sha256(sent).hexdigest(), where))
 
 
@@ -79,9 +94,7 @@ def _digits_where_right(job: Job, artifact: Artifact, check: GraphCheck | None, 
         return "it has no graph to be held against, operators of the user's, or numbers of the caller's"
     code = Code()
     try:
-        made = _made_up(inputs, artifact.conditions)
-        judge = GraphCheck(check.graph, loaded(artifact, code), seconds=CHECK_SECONDS)
-        verdict = judge.verdict_for_any(made, int(CHECK_SHARE * free_memory(_CPU)))
+        verdict = _verdict(GraphCheck(check.graph, loaded(artifact, code), seconds=CHECK_SECONDS), artifact, inputs)
     except Exception as error:  # noqa: BLE001 - a candidate is judged here, and the reason kept
         return in_a_line(error)
     finally:
@@ -89,30 +102,56 @@ def _digits_where_right(job: Job, artifact: Artifact, check: GraphCheck | None, 
     return verdict.wrong or verdict.unjudged or verdict.digits
 
 
-def _made_up(inputs: Sequence[Any], conditions: ShapeConditions) -> list[Any]:
-    """Inputs for the graph that look like these, on a CPU and of small sizes; raises NotJudged."""
+def _verdict(judge: GraphCheck, artifact: Artifact, inputs: Sequence[Any]) -> Verdict:
+    """Whether it is right; raises NotJudged, and whatever running it raises."""
+    device = device_of(inputs)
+    room = int(CHECK_SHARE * free_memory(device))
+    small, traced = _sizes(inputs, artifact.conditions)
+    if device.type == "cpu":
+        return judge.verdict_for_any(_made_up(inputs, small), room)
+    try:
+        _refuse_reads(judge, inputs, traced)
+        return judge.first_run(_made_up(inputs, traced), room) or judge.verdict_for_any(_made_up(inputs, small), room)
+    finally:
+        torch.cuda.empty_cache()  # what this process holds the program cannot have
+
+
+def _refuse_reads(judge: GraphCheck, inputs: Sequence[Any], sizes: Mapping[Any, int]) -> None:
+    """Raise NotJudged where an operator looks at values: one of those that are made up may stop a GPU for good."""
+    with FakeTensorMode():
+        if name := judge.value_read([_filled(one, sizes) for one in inputs]):
+            raise NotJudged(f"{name} reads values")
+
+
+def _sizes(inputs: Sequence[Any], conditions: ShapeConditions) -> tuple[Mapping[Any, int], Mapping[Any, int]]:
+    """Small sizes for those that vary, where it takes such, and those that it was compiled for; raises NotJudged."""
     traced = {one.node.expr: int(one.node.hint) for one in inputs if isinstance(one, torch.SymInt)}
     small: dict[Any, int] = {}
     for symbol, size in traced.items():
         small[symbol] = next((one for one in _SIZES if one < size and one not in small.values()), size)
     for sizes in (small, traced):
         if conditions.hold([_size(one, sizes) if isinstance(one, torch.SymInt) else one for one in inputs]):
-            return _of_sizes(inputs, sizes)
+            return sizes, traced
     raise NotJudged("no sizes are known that it is for")
 
 
-def _of_sizes(inputs: Sequence[Any], sizes: Mapping[Any, int]) -> list[Any]:
-    tensors = [one for one in inputs if isinstance(one, Tensor)]
-    if any(one.device != _CPU for one in tensors):
-        raise NotJudged("it runs on a device that is the caller's")
+def _made_up(inputs: Sequence[Any], sizes: Mapping[Any, int]) -> list[Any]:
+    """Inputs for the graph that look like these; raises NotJudged."""
+    device, tensors = device_of(inputs), [one for one in inputs if isinstance(one, Tensor)]
+    if any(one.device not in (device, torch.device("cpu")) for one in tensors):
+        raise NotJudged("it runs on several devices")
     # Meta first: what is too large is never allocated.
-    made = [_like(one, sizes, "meta") for one in tensors]
-    if sum(one.untyped_storage().nbytes() for one in made) > CHECK_BYTES:
+    made = [_like(one, sizes, torch.device("meta")) for one in tensors]
+    if sum(one.untyped_storage().nbytes() for one in made) > CHECK_BYTES.get(device.type, 0):
         raise NotJudged("what it is given is too large")
-    return [_like(one, sizes, "cpu") if isinstance(one, Tensor) else _size(one, sizes) for one in inputs]
+    return [_filled(one, sizes) for one in inputs]
 
 
-def _like(fake: Tensor, sizes: Mapping[Any, int], device: str) -> Tensor:
+def _filled(one: Any, sizes: Mapping[Any, int]) -> Any:
+    return _like(one, sizes, one.device) if isinstance(one, Tensor) else _size(one, sizes)
+
+
+def _like(fake: Tensor, sizes: Mapping[Any, int], device: torch.device) -> Tensor:
     size, stride = ([_size(one, sizes) for one in each] for each in (fake.size(), fake.stride()))
     made = torch.empty_strided(size, stride, dtype=fake.dtype, device=device)
     return made.requires_grad_() if fake.requires_grad else made

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
-__all__ = ["NotJudged", "Shadow"]
+__all__ = ["NotJudged", "Shadow", "ValueReads"]
 
 _NARROW = (torch.float32, torch.float16, torch.bfloat16)
 _DIGITS = {torch.bfloat16: 8, torch.float16: 11, torch.float32: 24, torch.float64: 53}
@@ -233,13 +233,35 @@ class Shadow(TorchDispatchMode):
 
     def _sources(self, func: Any, given: Sequence[Tensor]) -> frozenset[int]:
         """Which inputs the arguments come from; those whose values matter to this operator are kept."""
-        memories = [(tensor, known) for tensor in given if (known := self._known(tensor)) is not None]
-        name = func._schema.name.partition("::")[2].removesuffix("_")
-        if name in _VALUES_MATTER:
-            self.kept.update(*(known.inputs for _, known in memories))
-        elif any(part in name for part in _INDEXING):
-            self.kept.update(*(known.inputs for tensor, known in memories if not tensor.is_floating_point()))
-        return frozenset().union(*(known.inputs for _, known in memories))
+        memories = [known for tensor in given if (known := self._known(tensor)) is not None]
+        looked_at = [known for tensor in _looked_at(func, given) if (known := self._known(tensor)) is not None]
+        self.kept.update(*(known.inputs for known in looked_at))
+        return frozenset().union(*(known.inputs for known in memories))
+
+
+class ValueReads(TorchDispatchMode):
+    """Notes whether an operator that runs inside looks at values; what runs may be fake."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first: str = ""
+        """The first that does."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run the operator."""
+        if not self.first and _looked_at(func, _tensors((args, kwargs or {}))):
+            self.first = func._schema.name
+        return func(*args, **(kwargs or {}))
+
+
+def _looked_at(func: Any, given: Sequence[Tensor]) -> Sequence[Tensor]:
+    """Those of the arguments whose values an operator takes for sizes or places, or may raise at."""
+    name = func._schema.name.partition("::")[2].removesuffix("_")
+    if name in _VALUES_MATTER:
+        return given
+    if any(part in name for part in _INDEXING):
+        return [tensor for tensor in given if not tensor.is_floating_point()]
+    return ()
 
 
 def _as_float32(value: float) -> float:
