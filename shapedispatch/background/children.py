@@ -141,8 +141,11 @@ class Children:
     def _begun(self, job: bytes) -> Task:
         if reason := why_no_children():
             raise NoChild(reason)
-        child = next((one for one in self._family.members if one.task is None), None)
-        child = child or self._another()
+        idle = [one for one in self._family.members if one.task is None]
+        for ended in [one for one in idle if one.process.poll() is not None]:  # that is no fault of this job
+            idle.remove(ended)
+            self._remove(ended)
+        child = idle[0] if idle else self._another()
         try:
             child.path = self._written(job)
             os.write(child.process.stdin.fileno(), f"{child.path}\n".encode())  # type: ignore[union-attr]  # it is a pipe

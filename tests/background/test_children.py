@@ -109,6 +109,16 @@ def test_one_that_can_do_no_more_is_ended(children: Children) -> None:
     assert done(children, children.begin(b"a")).answer == b"A"
 
 
+def test_one_that_was_killed_before_costs_no_job(children: Children) -> None:
+    """Somebody has ended it while it had none: another is started."""
+    done(children, children.begin(b"a"))
+    (child,) = children._family.members
+    os.kill(child.process.pid, signal.SIGKILL)
+    os.waitid(os.P_PID, child.process.pid, os.WEXITED | os.WNOWAIT)
+    assert done(children, children.begin(b"b")).answer == b"B"
+    assert child not in children._family.members
+
+
 def test_as_many_as_may_be_work_at_a_time(children: Children) -> None:
     """And then none is free."""
     assert children.free()
