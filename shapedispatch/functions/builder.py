@@ -205,8 +205,10 @@ class Builder:
             stored = request.verdicts.look_up(build.identity()) if request.verdicts is not None else None
             known = check.known = Verdict(*stored) if stored is not None else check.known
             first_runs = call.on_gpu() and request.later is not None and not check.ran
-            code.verdict = None if first_runs else known
-            code.verdict = code.verdict or _judged(build, call, check, request.room(), request.later)
+            found = known
+            if known is None or first_runs:
+                found = _judged(build, call, check, request.room(), request.later)
+            code.verdict = found if found is None else known or found
             if code.verdict is None:
                 return None
             code.check = None

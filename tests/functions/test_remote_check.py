@@ -15,6 +15,7 @@ from torch._subclasses import FakeTensorMode
 import shapedispatch.functions.remote_build as remote_build
 from shapedispatch import Store, shapedispatch
 from shapedispatch.background.child_main import LastAnswer
+from shapedispatch.functions import builder
 from shapedispatch.functions.compile import artifact, parcel, remote
 from shapedispatch.functions.compile.artifact import Artifact
 from shapedispatch.functions.compile.graph_check import GraphCheck, NotJudged, Verdict
@@ -332,6 +333,15 @@ def test_on_a_gpu_a_first_run_is_a_call_of_its_own(
     done = [line.partition(" for ")[2] for line in caplog.messages if "looked at for" in line]
     assert ["loaded" in line for line in done if "loaded" in line or "checked" in line] == [True, False]
     assert not any("loaded" in line and "checked" in line for line in done)
+
+
+def test_what_was_found_right_stays_so_where_a_first_run_cannot_be(
+    here: BuiltHere, as_on_gpu: list[tuple[str, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is for what takes time there, and not for numbers."""
+    monkeypatch.setattr(builder, "_judged", lambda *_: Verdict(unjudged="what it is called with cannot be seen"))
+    assert was_timed(learned(composed, X, W), X, W)
+    assert [name for name, _ in as_on_gpu] == ["_first_run", "_verdict_for_any"]
 
 
 def test_what_looks_at_values_never_runs_there_on_made_up_ones(
