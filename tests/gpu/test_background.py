@@ -7,9 +7,12 @@ from collections.abc import Iterator
 import pytest
 import torch
 from torch import Tensor
+from torch._inductor import async_compile
+from torch._inductor.runtime.triton_heuristics import CachingAutotuner
 
 from shapedispatch import shapedispatch
 from shapedispatch.background.orders import Orders
+from shapedispatch.functions.compile.graph_check import GraphCheck
 from tests.built_here import learning_with_processes
 
 
@@ -43,6 +46,29 @@ def test_a_build_of_another_process_gives_plains_numbers(own: Orders, grad: bool
         (ours,) = torch.autograd.grad(build(x, w).square().sum(), w)
         (plain,) = torch.autograd.grad(composed(x, w).square().sum(), w)
         torch.testing.assert_close(ours, plain, rtol=1e-2, atol=1e-2)
+
+
+def test_what_takes_time_is_done_where_it_is_compiled(own: Orders, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Here no numbers are compared, no configs tried, and no processes of Inductor's started."""
+    tried: list[str] = []
+
+    def noted(self: CachingAutotuner, *_: object, **__: object) -> dict[object, float]:
+        tried.append(str(self.inductor_meta.get("kernel_name")))
+        return {launcher: float(i) for i, launcher in enumerate(self.launchers)}
+
+    monkeypatch.setattr(CachingAutotuner, "benchmark_all_configs", noted)
+    monkeypatch.setattr(GraphCheck, "_part", lambda *_: pytest.fail("numbers are looked at here"))
+    f = shapedispatch(composed, dims={"x": "M _"}, hints=(64,), store=False)
+    x, w = torch.randn(24, 128, device="cuda"), torch.randn(128, 128, device="cuda")
+    while not own.pending():
+        f(x, w)
+    assert f.wait(timeout=200)
+    pools = set(async_compile._pool_set)
+    for _ in range(100):
+        torch.testing.assert_close(f(x, w), composed(x, w), rtol=1e-3, atol=1e-4)
+    assert "hint[M=64]" in {timing.variant for timing in f.explain(x, w).timings}
+    assert tried == []
+    assert set(async_compile._pool_set) == pools
 
 
 def test_calls_inside_a_capture_run_what_is_there(own: Orders) -> None:
