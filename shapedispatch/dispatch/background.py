@@ -67,6 +67,8 @@ class Waiting:
     """Whether all that may be made for it is wanted, earned or not."""
     unfinished: bool = False
     """Whether the last look has left something for the next."""
+    short: bool = False
+    """Whether it has left something out for want of worth: what others leave out says nothing of that."""
     failed: str = ""
     clock_s: Callable[[], float] = time.perf_counter
     judges: ClassVar[bool] = False
@@ -102,7 +104,7 @@ class Waiting:
             return False
         if self.unfinished:
             return True
-        if account.short and account.spent_s >= account.next_s and imports.compiler.ready():
+        if (account.short or self.short) and account.spent_s >= account.next_s and imports.compiler.ready():
             return True
         if self.known:
             return account.news != self.news or (self.seen_s is None and imports.compiler.ready())
@@ -144,7 +146,8 @@ class Waiting:
         """See `table.Learner`."""
         choice = begun if self.now is None else self.now.now()
         spent = f"{self.account.spent_s:.3g} s were spent on such calls, {self.spent_s:.3g} s of them here"
-        worth = f"; a build is ordered at {self.account.next_s:.3g} s" if self.account.short and not self.failed else ""
+        short = (self.account.short or self.short) and not self.failed
+        worth = f"; a build is ordered at {self.account.next_s:.3g} s" if short else ""
         why = (f"nothing more is made for it: {self.failed}",) if self.failed else ()
         return replace(choice, notes=(*choice.notes, spent + worth, *why))
 
@@ -266,7 +269,7 @@ def _looked(waiting: Waiting, allowance: Allowance, left: bool, took_s: float) -
     """Note what a look has come to: nothing is decided where something is ``left`` for the next."""
     account, orders = waiting.account, waiting.core.orders()
     account.short, account.waits = allowance.short, left or bool(allowance.waits)
-    waiting.forced, waiting.unfinished = waiting.forced and allowance.short, left
+    waiting.forced, waiting.unfinished, waiting.short = waiting.forced and allowance.short, left, allowance.short
     did_s = sum(each_s for _, each_s in allowance.did)
     if not allowance.began:
         orders.costs.note(offer_s=took_s - did_s)
@@ -356,4 +359,4 @@ class _Keeper:
         remember(before.core, before.key, entry.choice, so_far=True)
         next_s = allowance.orders.costs.build_s() * before.core.earn() if allowance.exact_short else math.inf
         forced = before.forced and allowance.short
-        return _goes_on(entry, replace(before, next_s=next_s, forced=forced))
+        return _goes_on(entry, replace(before, next_s=next_s, forced=forced, short=allowance.short))

@@ -478,6 +478,23 @@ def test_other_keys_are_not_looked_at_while_builds_are_awaited(here: BuiltHere, 
     assert None not in [one.seen_s for one in others]
 
 
+def test_what_a_key_still_needs_is_no_other_keys_to_say(here: BuiltHere, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One was looked at before a trace was worth it; another of its class, looked at later, needs none."""
+    f = shapedispatch(doubled, dims={"x": "M"}, hints=(64,), store=False)
+    monkeypatch.setattr(f.core, "earn", lambda: 1.0)
+    one, other = waiting(f, X), waiting(f, X[:4])
+    account = one.account
+    account.seen, account.next_s, one.spent_s = True, 1e8, 1e6
+    f(X)
+    assert one.seen_s is not None
+    background._looked(other, background._allowance(other, X.device, may_begin=False, exact=False), False, 0.0)
+    f(X)
+    assert here.tasks == []
+    account.spent_s = 1e9
+    f(X)
+    assert len(here.tasks) == 1
+
+
 # -- a choice that is known
 
 
