@@ -29,10 +29,33 @@ class MadeUp(HostSampler):
         return answer
 
 
-def calls_take(us: Mapping[str, float], monkeypatch: pytest.MonkeyPatch, per_row: bool = False) -> None:
+class Late(MadeUp):
+    """What a sample took is known when it is asked for next, as on a device."""
+
+    def __init__(self, us: Mapping[str, float], per_row: bool) -> None:
+        super().__init__(us, per_row)
+        self.waiting: list[tuple[Figures, float]] = []
+
+    def run(self, figures: Figures, run: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """See `real_calls.Sampler.run`."""
+        self.collect()
+        answer = run(*args, **kwargs)
+        self.waiting.append((figures, self.us[figures.name] * (len(args[0]) if self.per_row else 1)))
+        return answer
+
+    def collect(self) -> None:
+        """See `real_calls.Sampler.collect`."""
+        while self.waiting:
+            figures, took_us = self.waiting.pop()
+            figures.took(figures.host_us, took_us)
+
+
+def calls_take(
+    us: Mapping[str, float], monkeypatch: pytest.MonkeyPatch, per_row: bool = False, kind: type[MadeUp] = MadeUp
+) -> None:
     """Have calls that are samples take so many microseconds, by variant, as long as the test runs."""
     for user in ("learning", "watch"):
-        monkeypatch.setattr(f"shapedispatch.choices.{user}.sampler", lambda device, regime: (MadeUp(us, per_row), None))
+        monkeypatch.setattr(f"shapedispatch.choices.{user}.sampler", lambda device, regime: (kind(us, per_row), None))
 
 
 def waves(x: Tensor) -> Tensor:

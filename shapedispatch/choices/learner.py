@@ -90,6 +90,7 @@ class Learning(Sampling):
             self._admit()
         if self.turns is not None and self._goes_on_in_c(self.turns):
             return self._unsampled(way, args, kwargs)
+        self.sampler.collect()  # a key that waits for its last samples makes no other
         figures = None if self._alone() else self.contest.next_sample()
         if not isinstance(figures, Figures):
             self._end()  # others may have ended what is found together

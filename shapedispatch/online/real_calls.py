@@ -195,6 +195,9 @@ class Sampler(Protocol):
     def took_us(self, figures: Figures) -> float:
         """What the last call took, as far as it is known at once."""
 
+    def collect(self) -> None:
+        """Take in what samples have turned out to take since."""
+
 
 class HostSampler:
     """Samples of calls that are over when they return."""
@@ -224,6 +227,9 @@ class HostSampler:
     def took_us(self, figures: Figures) -> float:
         """See `Sampler.took_us`."""
         return figures.host_us[-1] if figures.host_us else math.nan
+
+    def collect(self) -> None:
+        """See `Sampler.collect`: all is known at once."""
 
 
 @dataclass(slots=True)
@@ -268,7 +274,7 @@ class StreamSampler:
 
     def begin(self, figures: Figures) -> _Pending:
         """See `Sampler.begin`."""
-        self._collect()
+        self.collect()
         stream = self.stream()
         dry = stream.query()
         self.shares.saw(dry, dry and self._was_waited_for(self.clock_ns()))
@@ -303,8 +309,8 @@ class StreamSampler:
         except IndexError:  # another thread may have taken the last
             return self.event()
 
-    def _collect(self) -> None:
-        """Read the events that have completed."""
+    def collect(self) -> None:
+        """See `Sampler.collect`: read the events that have completed."""
         while self._pending and self._pending[0].end.query():
             one = self._pending.popleft()
             self._is_over(one.figures, one.started_ns, one.start.elapsed_time(one.end) * 1e3, one.dry)

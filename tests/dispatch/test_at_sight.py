@@ -20,7 +20,7 @@ from shapedispatch.functions.compile.graph_check import Verdict
 from shapedispatch.hit import native
 from shapedispatch.hit.call import HitPath
 from shapedispatch.online.pairs import Pairs
-from tests.rows import by_eight, calls_take, dispatched, rows, waves
+from tests.rows import Late, by_eight, calls_take, dispatched, rows, waves
 
 
 @pytest.fixture
@@ -242,6 +242,17 @@ def test_keys_of_few_calls_find_together_what_is_best(us: dict[str, float], no_r
     assert len(offers) <= 4
     few(f, range(66, 127), calls=1)
     assert {f.explain(rows(count)).origin for count in range(70, 127)} == {"nearest"}
+
+
+def test_what_a_device_tells_late_is_waited_for(
+    us: dict[str, float], no_room: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A key that has given a pair, and makes no other sample, learns what the pair took all the same."""
+    calls_take(us, monkeypatch, per_row=True, kind=Late)
+    f = dispatched()
+    few(f, range(65, 127), calls=4)
+    assert {f.explain(rows(count)).variant for count in range(110, 127)} == {"hint[M=64]"}
+    assert {f.explain(rows(count)).origin for count in range(110, 127)} == {"nearest"}
 
 
 @pytest.fixture

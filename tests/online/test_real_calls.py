@@ -235,7 +235,7 @@ def test_events_are_made_once_for_all_keys() -> None:
         for _ in range(2):
             takes.run(Figures("plain", "auto", None, warm=True), device.launches(5, 1), (), {})
             device.now_us = device.done_us
-        takes._collect()
+        takes.collect()
     assert device.events == 2
     on_gpu = [sampler(torch.device("cuda", place), "auto")[0] for place in (0, 0, 1)]
     first, same, other = [one.pool for one in on_gpu if isinstance(one, StreamSampler)]
