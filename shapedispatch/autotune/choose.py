@@ -274,7 +274,7 @@ def _refusal(
         told = (
             rules.tolerance
             if isinstance(rules.tolerance, tuple)
-            else tolerance_of(min(candidate.digits, autocast_digits()), candidate.judged)
+            else tolerance_of(min(candidate.digits, autocast_digits()), candidate.judged or candidate.vouched)
         )
         kept = EVERY_BIT if trial.only_reads else told
         return None if rules.tolerance is False else _outcome_difference(expected, actual, told, kept, later)

@@ -255,12 +255,13 @@ def test_what_its_graph_vouches_for_may_be_farther_off_in_half_precision(
 ) -> None:
     """Each operator of a deep network rounds; what was compared with doubles need only not be something else."""
     a = torch.ones(64)
-    candidates = [
-        Candidate("plain", lambda a: a * 2),
-        Candidate("build", lambda a: a * 2 * (1 + off), judged=judged, digits=digits),
-    ]
-    right, refusals, _ = checked(candidates, trial(a), rules())
-    assert (len(right) == 1) is bool(refusals) is refused
+    for known in ({"judged": judged}, {"vouched": judged}):  # a build, a recording of one
+        candidates = [
+            Candidate("plain", lambda a: a * 2),
+            Candidate("build", lambda a: a * 2 * (1 + off), digits=digits, **known),
+        ]
+        right, refusals, _ = checked(candidates, trial(a), rules())
+        assert (len(right) == 1) is bool(refusals) is refused
 
 
 def test_a_repeated_run_uses_one_set_of_copies() -> None:

@@ -179,7 +179,7 @@ def test_one_kernel_is_no_graph_unless_it_is_asked_for(
         return torch.relu(x) + 1
 
     def products(x: Tensor) -> Tensor:
-        return x @ x @ x @ x
+        return x @ x @ x @ x @ x @ x @ x
 
     monkeypatch.setattr(MissContext, "_graphs", lambda _: {"graphs": True, "graphs_pay": lambda: True})
     refused = {}
