@@ -41,7 +41,7 @@ COST_BAR, MADE_BAR = 1.15, 0.9
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run, print, write."""
-    chosen = options(__doc__, arguments, devices=("cpu",), more=own_options)
+    chosen = options(__doc__, arguments, devices=("cpu",), more=own_options, by_contest=False)
     if chosen.only:
         warnings.simplefilter("ignore")  # each thing that cannot be built is told
         found = {"sizes": sizes, "who": who}[chosen.only](chosen.small)

@@ -48,7 +48,7 @@ CONTENDERS = (EAGER, COMPILED, OURS, BEHIND)
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run, print, write."""
-    chosen = options(__doc__, arguments, more=own_options)
+    chosen = options(__doc__, arguments, more=own_options, by_contest=False)
     most_s = chosen.seconds or (SMALL_MOST_S if chosen.small else MOST_S)
     size = SMALL if chosen.small else FULL if chosen.device == "cuda" else ON_CPU
     if chosen.only:

@@ -74,11 +74,16 @@ def options(
     devices: Sequence[str] = ("cuda", "cpu"),
     more: Callable[[argparse.ArgumentParser], object] = lambda parser: None,
     writes: bool = True,
+    by_contest: bool = True,
 ) -> argparse.Namespace:
-    """``--small``, ``--device``, ``--json``; the device is the first of ``devices`` that is here unless said otherwise.
+    """``--small``, ``--device``, ``--json``; the device is the first of ``devices`` here unless said otherwise.
 
-    ``more`` adds a script's own options.
+    ``more`` adds a script's own options. Choices are made ``by_contest`` of device time, within the first call, where a
+    script is not about how programs learn; the environment may say otherwise.
     """
+    if by_contest:
+        for name, value in (("SHAPEDISPATCH_JUDGE", "contest"), ("SHAPEDISPATCH_REGIME", "stream")):
+            os.environ.setdefault(name, value)
     here = [device for device in devices if device == "cpu" or torch.cuda.is_available()]
     parser = argparse.ArgumentParser(description=(description or "").split("\n")[0])
     parser.add_argument("--small", action="store_true", help="few and small sizes, for a check that everything runs")

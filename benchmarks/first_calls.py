@@ -48,7 +48,7 @@ class Block(nn.Module):
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run, print, write."""
-    chosen = options(__doc__, arguments, more=own_options)
+    chosen = options(__doc__, arguments, more=own_options, by_contest=False)
     if chosen.only:
         print(json.dumps(one(chosen.only, chosen.device, chosen.seconds)))
         return 0

@@ -65,7 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     os.environ["SHAPEDISPATCH_STORE"] = "false"  # nothing is read from earlier runs
     os.environ["SHAPEDISPATCH_JUDGE"] = "online"
     os.environ["SHAPEDISPATCH_REGIME"] = "auto"
-    chosen = options(__doc__, arguments, more=own_options)
+    chosen = options(__doc__, arguments, more=own_options, by_contest=False)
     where = banner(chosen.device)
     chosen.until = time.monotonic() + chosen.limit
     found: dict[str, Any] = {}

@@ -62,7 +62,7 @@ FUNCTIONS = (gated, attention, rms_norm, rotated)
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run, print, write."""
-    chosen = options(__doc__, arguments, more=own_options)
+    chosen = options(__doc__, arguments, more=own_options, by_contest=False)
     if chosen.only:
         print(json.dumps(one(chosen.only, chosen.device, chosen.first, SMALL_SIZES if chosen.small else SIZES)))
         return 0

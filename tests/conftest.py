@@ -21,6 +21,10 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="shapedispatch-tests-")
 atexit.register(shutil.rmtree, os.environ["XDG_CACHE_HOME"], ignore_errors=True)
 
+# Most tests are told at the first call what is best. Those that are about learning from calls ask for that.
+BY_CONTEST = {"SHAPEDISPATCH_JUDGE": "contest", "SHAPEDISPATCH_REGIME": "stream"}
+os.environ |= BY_CONTEST
+
 # No deadline: an example may compile. On CI the examples are the same on every run, so that a red run can be repeated.
 hypothesis_settings.register_profile("shapedispatch", deadline=None, derandomize="CI" in os.environ, print_blob=True)
 hypothesis_settings.load_profile("shapedispatch")
@@ -69,6 +73,8 @@ def _own_settings_and_store(
     """
     for name in _set_for_us():
         monkeypatch.delenv(name)
+    for name, value in BY_CONTEST.items():
+        monkeypatch.setenv(name, value)
     folder = tmp_path / "working directory"
     folder.mkdir()
     monkeypatch.chdir(folder)
@@ -83,6 +89,7 @@ def _own_settings_and_store(
     yield
     for name in _set_for_us():  # by the test: a fixture of the next file's, made before this one, would have it
         del os.environ[name]
+    os.environ |= BY_CONTEST
     _forget()
 
 
@@ -90,6 +97,13 @@ def _own_settings_and_store(
 def unhurried(monkeypatch: pytest.MonkeyPatch, _own_settings_and_store: None) -> None:
     """No contest is cut short, and undecided then, because the machine paused: for tests whose times are made up."""
     monkeypatch.setenv("SHAPEDISPATCH_BUDGET_MS", "60000")
+
+
+@pytest.fixture
+def by_calls(monkeypatch: pytest.MonkeyPatch, _own_settings_and_store: None) -> None:
+    """As it is built in: what is best is seen on the calls themselves."""
+    for name in BY_CONTEST:
+        monkeypatch.delenv(name)
 
 
 def _set_for_us() -> list[str]:

@@ -126,7 +126,7 @@ TABLE: Mapping[str, Setting] = MappingProxyType(
             Setting("check", None, _tolerance, '"sample", false, or [rtol, atol] of two numbers of at least 0'),
             Setting("copy_limit", 0.1, _SHARE, "a share from 0 to 1"),
             Setting("isolate", False, _flag, _FLAG),
-            _choice("judge", "contest", "online"),
+            _choice("judge", "online", "contest"),
             Setting(
                 "learn",
                 "now",
@@ -136,7 +136,7 @@ TABLE: Mapping[str, Setting] = MappingProxyType(
             ),
             Setting("earn", 1.0, _number(lambda times: times >= 0), "a number of at least 0"),
             Setting("builders", max(1, min(8, (os.cpu_count() or 1) // 4)), _size, _COUNT, per_kernel=False),
-            _choice("regime", "stream", "graph", "auto", "device", "host", "sync"),
+            _choice("regime", "auto", "stream", "graph", "device", "host", "sync"),
             Setting("retime", 0.001, _number(lambda share: 0 <= share <= 0.001), "a share from 0 to 0.001"),
             _choice("ranks", "agree", "alone"),
             Setting("graphs", "auto", _either(_flag, _word("auto")), 'true, false or "auto"'),

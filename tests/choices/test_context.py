@@ -94,7 +94,9 @@ def test_graphs_are_offered_where_they_are_asked_for_or_may_pay(
     graphs: bool | str, judge: str, regime: str, offered: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where nobody asks for them, they are judged by what the calls cost here, on a CUDA device."""
-    ctx = case_of(3, graphs=graphs, judge=judge, regime=regime)
+    monkeypatch.setenv("SHAPEDISPATCH_JUDGE", judge)
+    monkeypatch.setenv("SHAPEDISPATCH_REGIME", regime)
+    ctx = case_of(3, graphs=graphs)
     monkeypatch.setitem(vars(ctx), "device", torch.device("cuda", 0))
     asked = ctx._graphs()
     assert asked["graphs"] is offered

@@ -15,7 +15,10 @@ from shapedispatch.hit import native
 from tests.paths import NO_COMPILER, taking
 from tests.triton_core import dispatched
 
-pytestmark = pytest.mark.skipif(bool(NO_COMPILER), reason=str(NO_COMPILER))
+pytestmark = [
+    pytest.mark.skipif(bool(NO_COMPILER), reason=str(NO_COMPILER)),
+    pytest.mark.usefixtures("by_calls"),
+]
 
 
 @triton.jit

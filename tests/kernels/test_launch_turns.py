@@ -19,7 +19,10 @@ from tests.paths import NO_COMPILER, taking
 from tests.triton_core import dispatched, tensors
 from tests.triton_recorder import Launched, Recorder, recording
 
-pytestmark = pytest.mark.skipif(bool(NO_COMPILER), reason=str(NO_COMPILER))
+pytestmark = [
+    pytest.mark.skipif(bool(NO_COMPILER), reason=str(NO_COMPILER)),
+    pytest.mark.usefixtures("by_calls"),
+]
 RELAXED = 2
 
 

@@ -17,6 +17,8 @@ from tests.paths import NO_COMPILER, PATHS, taking
 from tests.triton_core import dispatched, tensors
 from tests.triton_recorder import Launched, Recorder, recording
 
+pytestmark = pytest.mark.usefixtures("by_calls")
+
 
 @triton.jit
 def adds(x, y, n, step, B: tl.constexpr):
