@@ -48,7 +48,7 @@ def learn(offer: Offer, trial: Trial, ctx: MissContext, unseen: str = "") -> Ent
     if pool := None if unseen else _pool(right, ctx, near):
         pool.spent_on_checks(began_ns)
         entries = {one.name: one.entry(Choice(one.name, "nearest"), offer) for one in right}
-        return pooled(offer, right, ctx, pool, entries, refusals, later)
+        return pooled(offer, right, ctx, pool, near.sizes, entries, refusals, later)
 
     def contest(ready: list[Figures]) -> OnlineContest:
         return OnlineContest([*ready], ctx.settings.margin, _best(ctx.settings.margin), near.order())
@@ -61,6 +61,7 @@ def pooled(
     right: Sequence[Candidate],
     ctx: MissContext,
     pool: Pool,
+    sizes: Mapping[str, int],
     entries: Mapping[str, Entry],
     refusals: Sequence[Refusal] = (),
     later: Later | None = None,
@@ -69,7 +70,8 @@ def pooled(
 
     ``entries`` run those of them here that other keys do not know yet.
     """
-    return _entry(offer, right, ctx, functools.partial(PooledContest, pool, entries), refusals, later)
+    contest = functools.partial(PooledContest, pool, entries, sizes=tuple(sizes.values()))
+    return _entry(offer, right, ctx, contest, refusals, later)
 
 
 def _entry(

@@ -1,10 +1,11 @@
 """What is best for keys of few calls each, which find it out together.
 
 Where sizes hardly repeat, no key gets the calls that a contest of its own takes. So of the keys near each other the
-first few are learned alone; each of the others gives pairs of calls as long as any are wanted, and then runs what is
-best as far as that is known: its hits are like others. What costs more than a pair, to see what is right for a key, is
-bounded for all of them together: a pool is of one octave of sizes, and all octaves are one family. What has won in one
-of them is what the next one begins with: a few pairs that bear it out are enough, and none are where both sides agree.
+first few are learned alone; the others give pairs of calls as long as any are wanted, each alone or two together, and
+then run what is best as far as that is known: their hits are like others. What costs more than a pair, to see what is
+right for a key, is bounded for all of them together: a pool is of one octave of sizes, and all octaves are one family.
+What has won in one of them is what the next one begins with: a few pairs that bear it out are enough, and none are
+where both sides agree.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from ..autotune.measure import Clock
 from ..hit.table import Entry
 from ..keys.key import Key
 from ..online.contest import FREE_US, SHARE
-from ..online.pairs import Pairs
+from ..online.pairs import Half, Halves, Pairs
 from ..online.real_calls import Figures
 from ..records import Timing
 from .context import MissContext
@@ -126,6 +127,7 @@ class Pool:
     family: Family = field(default_factory=Family)
     expected: str | None = None
     """What has won nearest to it."""
+    _halves: Halves = field(default_factory=Halves)
     _followers: weakref.WeakSet[Follower] = field(default_factory=weakref.WeakSet)
     """Of the keys that run the favourite until there is another."""
 
@@ -180,17 +182,42 @@ class Pool:
         with self.family.lock:
             return not self.over and self.pairs.wanted(names) is not None
 
+    def wanted_of_new(self, names: Sequence[str], sizes: tuple[int, ...]) -> str | None:
+        """As `wanted`, of a key that was never seen; None too where enough others wait for the other half of a pair."""
+        name = self.wanted(names)
+        with self.family.lock:
+            return name if name is not None and self._halves.has_room(name, sizes) else None
+
+    def waits_for_plain(self, name: str, sizes: tuple[int, ...]) -> bool | None:
+        """Whether a call of plain, or one of the variant, would make a pair with another key's; None where neither."""
+        with self.family.lock:
+            half = self._halves.nearest(name, sizes)
+        return None if half is None else not half.of_plain
+
+    def gave_half(self, half: Half) -> None:
+        """A key gave one call of a pair."""
+        with self.family.lock:
+            ratio = self._halves.add(half)
+        if ratio is not None:
+            self.gave(half.name, ratio)
+
     def gave(self, name: str, ratio: float) -> None:
-        """A key gave a pair: the variant took so many times what plain took."""
+        """There is one pair more: the variant took so many times what plain took."""
         with self.family.lock:
             self.pairs.gave(name, ratio)
             left = self._look()
         _let_go(left)
 
+    def waits(self, half: Half) -> bool:
+        """Whether it is no part of a pair yet."""
+        with self.family.lock:
+            return half in self._halves
+
     def failed(self, name: str) -> None:
         """A variant raised where plain did not."""
         with self.family.lock:
             self.pairs.failed(name)
+            self._halves.forget(name)
             left = self._look()
         _let_go(left)
 
@@ -253,12 +280,17 @@ class PooledContest:
     """What runs those of the candidates that its pool is to know of, once they are known to be right."""
     contestants: list[Figures]
     """First plain."""
+    sizes: tuple[int, ...] = ()
     over: bool = False
     """Whether no call of this key need be a sample any more."""
     _begun: int = 0
     _left: deque[Figures] = field(default_factory=deque)
     """Of the pair that is given now, who has not run yet."""
+    _ran: list[Figures] = field(default_factory=list)
+    """Of the same, who has, and it is not known yet what that took."""
     _wanted: Figures | None = None
+    _half: Half | None = None
+    """What was given of that pair."""
 
     def __post_init__(self) -> None:
         for one in self.contestants:
@@ -280,16 +312,25 @@ class PooledContest:
         self._wanted = next((one for one in self.contestants if one.name == name), None)
         if self._wanted is not None:
             pair = (self.contestants[0], self._wanted)
-            self._left.extend(pair if self._begun % 2 else reversed(pair))
+            of_plain = self.pool.waits_for_plain(self._wanted.name, self.sizes)
+            if of_plain is None:
+                self._left.extend(pair if self._begun % 2 else reversed(pair))
+            else:
+                self._left.append(pair[not of_plain])
             self._begun += 1
 
     def _give(self) -> None:
-        """Give the pair, once it is known what both of its calls took."""
-        if self._wanted is not None and not self._left:
-            plain, other = self.contestants[0].cost(), self._wanted.cost()
-            if plain.repeats and other.repeats:
-                self.pool.gave(self._wanted.name, other.median_us / plain.median_us)
-                self._wanted = None
+        """Give what it is known of by now what it took; the rest is not wanted where another key has given it."""
+        if self._wanted is not None:
+            for one in [one for one in self._ran if one.cost().repeats]:
+                self._ran.remove(one)
+                of_plain = one is self.contestants[0]
+                self._half = Half(self._wanted.name, of_plain, one.cost().median_us, self.sizes)
+                self.pool.gave_half(self._half)
+            if self._half is not None and not self.pool.waits(self._half):
+                self._left.clear()
+            if not self._left and not self._ran:
+                self._wanted = self._half = None
         self._end()
 
     def _end(self) -> None:
@@ -307,7 +348,7 @@ class PooledContest:
     def sampled(self, contestant: Figures, took_us: float) -> None:
         """See `OnlineContest.sampled`."""
         if self._left and self._left[0] is contestant:
-            self._left.popleft()
+            self._ran.append(self._left.popleft())
         usual_us = self.contestants[0].known_us
         if math.isfinite(took_us):
             lost_us = max(0.0, took_us - usual_us) if contestant is self._wanted else 0.0
@@ -332,7 +373,8 @@ class PooledContest:
         """See `OnlineContest.failed`."""
         self.contestants.remove(contestant)
         self._left.clear()
-        self._wanted = None
+        self._ran.clear()
+        self._wanted = self._half = None
         self.pool.failed(contestant.name)
         self._end()
 

@@ -140,11 +140,12 @@ def _giver(
     if pool.wanted(there) is None:
         return None
     known = {name: entry for name in ("plain", *there) if (entry := taken(name)) is not None}
-    if "plain" not in known or pool.wanted([*known]) is None:
+    if "plain" not in known or pool.wanted_of_new([*known], tuple(sizes.values())) is None:
         return None
     candidates = tuple(_candidate(name, entry) for name, entry in known.items())
     written = () if all(entry.retry for name, entry in known.items() if name != "plain") else None
-    return pooled(Offer(candidates, written=written), candidates, ctx, pool, {}).changed(sizes=sizes, key=ctx.key)
+    offer = Offer(candidates, written=written)
+    return pooled(offer, candidates, ctx, pool, sizes, {}).changed(sizes=sizes, key=ctx.key)
 
 
 def _candidate(name: str, entry: Entry) -> Candidate:

@@ -1,6 +1,7 @@
-"""Which variant is best at keys near each other, by pairs of calls: one of plain and one of a variant, at one key each.
+"""Which variant is best at keys near each other, by pairs of calls: one of plain and one of a variant.
 
-What counts of a pair is how many times plain's time the variant took, which hardly depends on the key. Nothing here
+What counts of a pair is how many times plain's time the variant took, which hardly depends on the key. Where sizes
+hardly repeat, no key gives both calls of a pair: those of two keys of nearly the same sizes are one, too. Nothing here
 runs or times anything.
 """
 
@@ -15,7 +16,7 @@ from ..autotune.benchmark import ENOUGH, how_far_behind, is_behind, is_decided, 
 from ..autotune.choose import best
 from ..records import Timing
 
-__all__ = ["PLAIN_US", "Pairs"]
+__all__ = ["PLAIN_US", "Half", "Halves", "Pairs"]
 
 PLAIN_US = 100.0
 """What plain counts for, whatever it took."""
@@ -23,6 +24,72 @@ MOST = 40
 """Pairs after which what is not decided is not by much."""
 LIKELY = 3
 """Pairs after which what leads may run, though it is not decided."""
+NEARLY = 0.2
+"""How many doublings of sizes apart, together, two calls are at most that are a pair."""
+MOST_OPEN, PASSES = 16, 8
+"""Halves that wait for others; where there are as many, none of which a key's would do for, which keys add another."""
+
+
+@dataclass(slots=True, eq=False)
+class Half:
+    """A call of plain, or of a variant that is to be compared with it."""
+
+    name: str
+    """The variant, of plain's call too."""
+    of_plain: bool
+    took_us: float
+    sizes: tuple[int, ...]
+
+
+class Halves:
+    """Calls that wait for the other half of their pair, the oldest first."""
+
+    def __init__(self) -> None:
+        self._open: list[Half] = []
+        self._passed = 0
+
+    def __contains__(self, half: Half | None) -> bool:
+        """Whether it waits."""
+        return half in self._open
+
+    def nearest(self, name: str, sizes: tuple[int, ...], of_plain: bool | None = None) -> Half | None:
+        """What is to be compared with a call of such sizes, of whichever of both it is."""
+        near = [
+            half
+            for half in self._open
+            if half.name == name and of_plain in (None, half.of_plain) and _apart(half.sizes, sizes) <= NEARLY
+        ]
+        return min(near, key=lambda half: _apart(half.sizes, sizes), default=None)
+
+    def has_room(self, name: str, sizes: tuple[int, ...]) -> bool:
+        """Whether a key is to give one; where many wait already, few keys are, and the oldest is given up for that."""
+        if len(self._open) < MOST_OPEN or self.nearest(name, sizes) is not None:
+            return True
+        self._passed += 1
+        return self._passed % PASSES == 0
+
+    def add(self, half: Half) -> float | None:
+        """How many times plain's time the variant took, if this makes a pair; else it waits."""
+        other = self.nearest(half.name, half.sizes, not half.of_plain)
+        if other is None:
+            self._open = [*self._open, half][-MOST_OPEN:]
+            return None
+        self._open.remove(other)
+        plain, variant = (half, other) if half.of_plain else (other, half)
+        # Of calls of more, some take as long and some take longer by as much: half of that is taken off, either way.
+        return variant.took_us / plain.took_us * math.sqrt(_volume(plain.sizes) / _volume(variant.sizes))
+
+    def forget(self, name: str) -> None:
+        """A variant is out."""
+        self._open = [half for half in self._open if half.name != name]
+
+
+def _apart(one: tuple[int, ...], other: tuple[int, ...]) -> float:
+    return sum([abs(math.log2(max(1, a) / max(1, b))) for a, b in zip(one, other, strict=True) if a != b])
+
+
+def _volume(sizes: tuple[int, ...]) -> int:
+    return math.prod([max(1, size) for size in sizes])
 
 
 @dataclass(slots=True, eq=False)

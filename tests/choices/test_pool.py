@@ -7,7 +7,7 @@ from typing import Any
 from shapedispatch.choices.pool import ALONE, Family, Pool, PooledContest
 from shapedispatch.hit.table import Entry
 from shapedispatch.online.contest import FREE_US, SHARE
-from shapedispatch.online.pairs import Pairs
+from shapedispatch.online.pairs import MOST_OPEN, Pairs
 from shapedispatch.online.real_calls import Figures
 from shapedispatch.records import Choice
 
@@ -135,6 +135,50 @@ def test_a_pair_counts_when_both_calls_are_over() -> None:
         figures.took(figures.host_us, us)
     one.next_sample()
     assert len(list(of.pairs.costs())) == 2
+
+
+def sized(of: Pool, *sizes: int) -> PooledContest:
+    """A key's, of such sizes."""
+    one = contest(of, "build")
+    one.sizes = sizes
+    return one
+
+
+def test_keys_of_one_call_come_to_a_favourite() -> None:
+    """Two of nearly the same sizes give a pair together: where sizes never come again, no key gives one alone."""
+    of, us = pool()[0], {"plain": 10.0, "build": 5.0}
+    found = [play(sized(of, 1000 + count), us, 1) for count in range(6)]
+    assert found == [["build"], ["plain"]] * 3
+    assert (of.favourite, len(of.pairs._found["build"])) == ("build", 3)
+
+
+def test_what_another_key_has_given_is_not_wanted() -> None:
+    """Of a pair that is whole; another one may be begun."""
+    of, us = pool()[0], {"plain": 10.0, "build": 5.0}
+    first = sized(of, 1000)
+    assert play(first, us, 1) == ["build"]
+    assert play(sized(of, 1001), us, 1) == ["plain"]
+    first._begun = 0
+    assert play(first, us, 1) == ["build"]
+
+
+def test_a_new_key_gives_nothing_where_many_wait() -> None:
+    """For sizes that never come again."""
+    of, us = pool()[0], {"plain": 10.0, "build": 5.0}
+    for exponent in range(MOST_OPEN):
+        play(sized(of, 4**exponent), us, 1)
+    assert of.wanted_of_new(["build"], (3 * 4**MOST_OPEN,)) is None
+    assert of.wanted_of_new(["build"], (4,)) == "build"
+
+
+def test_what_raised_leaves_no_half_behind() -> None:
+    """Calls of plain that wait for it would take the room of others."""
+    of = pool()[0]
+    one = sized(of, 1000)
+    one._begun = 1
+    assert play(one, {"plain": 10.0}, 1) == ["plain"]
+    of.failed("build")
+    assert of.waits_for_plain("build", (1000,)) is None
 
 
 def test_the_newest_entry_stands() -> None:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shapedispatch.autotune.benchmark import ENOUGH
-from shapedispatch.online.pairs import Pairs
+from shapedispatch.online.pairs import MOST_OPEN, PASSES, Half, Halves, Pairs
 
 
 def pairs(*names: str) -> Pairs:
@@ -126,3 +126,74 @@ def test_what_is_decided_waits_for_what_is_not_known_yet() -> None:
     for _ in range(ENOUGH):
         made.gave("unseen", 0.5)
     assert made.wanted(["fast"]) == "fast"
+
+
+# Pairs of two keys.
+
+
+def half(of_plain: bool, took_us: float, *sizes: int, name: str = "fast") -> Half:
+    """One call of a pair."""
+    return Half(name, of_plain, took_us, sizes)
+
+
+def test_calls_of_nearly_the_same_sizes_are_a_pair() -> None:
+    """Half of what the sizes may explain is taken off."""
+    halves = Halves()
+    assert halves.add(half(True, 10.0, 100)) is None
+    assert halves.add(half(False, 5.0, 110)) == pytest.approx(0.5 * math.sqrt(100 / 110))
+    assert halves.add(half(False, 5.0, 100)) is None
+
+
+def test_a_pair_is_of_plain_and_a_variant() -> None:
+    """And of that very variant."""
+    halves = Halves()
+    halves.add(half(True, 10.0, 100))
+    assert halves.add(half(True, 12.0, 100)) is None
+    assert halves.add(half(False, 1.0, 100, name="other")) is None
+
+
+def test_calls_of_other_sizes_are_no_pair() -> None:
+    """In any dim, though as much is computed."""
+    halves = Halves()
+    halves.add(half(True, 10.0, 100, 64))
+    assert halves.add(half(False, 5.0, 64, 100)) is None
+    assert halves.nearest("fast", (128, 64)) is None
+
+
+def test_the_nearest_call_is_the_other_half() -> None:
+    """A key's own, where it has given one that waits."""
+    halves = Halves()
+    own = half(True, 10.0, 100)
+    for one in (half(True, 11.0, 95), own, half(True, 12.0, 105)):
+        halves.add(one)
+    assert halves.add(half(False, 5.0, 100)) == 0.5
+    assert own not in halves
+
+
+def test_few_keys_add_a_half_where_many_wait() -> None:
+    """Else each of sizes that never come again would; and what waits for ever makes room."""
+    halves = Halves()
+    waiting = [half(True, 10.0, 2**i) for i in range(MOST_OPEN)]
+    for one in waiting:
+        assert halves.has_room("fast", one.sizes)
+        halves.add(one)
+    assert halves.has_room("fast", (1,))
+    far = [halves.has_room("fast", (3 * 2**MOST_OPEN,)) for _ in range(2 * PASSES)]
+    assert far.count(True) == 2
+    halves.add(half(True, 10.0, 3 * 2**MOST_OPEN))
+    assert [one in halves for one in waiting] == [False] + [True] * (MOST_OPEN - 1)
+
+
+def test_a_variant_that_is_out_is_in_no_pair() -> None:
+    """Nor is a call of plain that waits for one of it."""
+    halves = Halves()
+    halves.add(half(True, 10.0, 100))
+    halves.forget("fast")
+    assert halves.nearest("fast", (100,)) is None
+
+
+def test_sizes_of_nothing_are_sizes() -> None:
+    """As one is, where they are divided."""
+    halves = Halves()
+    halves.add(half(True, 10.0, 0, 100))
+    assert halves.add(half(False, 5.0, 0, 100)) == 0.5
