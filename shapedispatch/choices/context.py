@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from operator import ne
 from typing import Any, Protocol
 
@@ -87,7 +87,7 @@ class DispatcherParts(Protocol):
         """Told where plain is all there is, for reasons that are no matter of the call's sizes."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class MissContext:
     """A call in normal form and its key, the settings of this moment, and the dispatcher that is to decide."""
 
@@ -100,15 +100,20 @@ class MissContext:
     """Where builds are ordered, if they are not to be waited for."""
     kept: Callable[[Entry], Entry] = lambda entry: entry
     """What is made of a choice before it is published."""
+    _kin: Hashable = field(init=False, default=False, compare=False)
+    _since_newest: tuple[str, ...] | None = field(init=False, default=None, compare=False)
+    """Both once they are known: `functools.cached_property` takes a lock for it, at each new key."""
 
     def at(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> MissContext:
         """The same decision, made by running another call."""
         return replace(self, args=args, kwargs=kwargs)
 
-    @functools.cached_property
+    @property
     def kin(self) -> Hashable:
         """What its key has in common with others that differ in sizes alone; None where that cannot be told."""
-        return self.core.backend.kin(self.key)
+        if self._kin is False:
+            self._kin = self.core.backend.kin(self.key)
+        return self._kin
 
     @functools.cached_property
     def device(self) -> torch.device:
@@ -128,11 +133,13 @@ class MissContext:
         near = min(self.core.table.newest(_NEAREST_AMONG), key=self._differing, default=None)
         return self.core.backend.differences(self.key, near) if near is not None else ()
 
-    @functools.cached_property
+    @property
     def since_newest(self) -> tuple[str, ...]:
         """What differs between the key and the newest known one, which is quicker to find than the nearest."""
-        newest = self.core.table.newest(1)
-        return self.core.backend.differences(self.key, newest[0]) if newest else ()
+        if self._since_newest is None:
+            newest = self.core.table.newest(1)
+            self._since_newest = self.core.backend.differences(self.key, newest[0]) if newest else ()
+        return self._since_newest
 
     def _differing(self, other: Key) -> int:
         """In how many parts two keys differ."""

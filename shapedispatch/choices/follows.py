@@ -31,7 +31,7 @@ class Follows:
     pool: Pool
     run: Callable[..., Any]
     lasting: Entry | None
-    """What stays if the favourite does; None where it cannot run this key."""
+    """What stays if the favourite does; None where it cannot run this key, or may be bettered by what is supplied."""
     names: tuple[str, ...]
     """The variants that the key may give pairs of."""
     favourite: str | None
@@ -43,15 +43,16 @@ class Follows:
     def of(
         cls, core: DispatcherParts, key: Key, pool: Pool, names: Sequence[str], entry: Entry, soon: bool = True
     ) -> Entry:
-        """What the key runs, with what looks after it: at some hits, or at all where none have turns."""
+        """The entry of what the key runs, with what looks after it by now: at some hits, or at all without turns."""
         run, favourite = entry.run or core.backend.plain, pool.favourite
-        lasting = entry if entry.choice.variant == favourite else None
+        lasting = replace(entry) if entry.choice.variant == favourite and not core.backend.supplies else None
         follows = cls(core, key, pool, run, lasting, tuple(names), favourite)
         pool.tells(follows)
         core.turns.begin(core.fast_path)
         if soon:
             core.turns.hurry(SOON)
-        return replace(entry, run=run if core.turns.on else follows, learner=follows)
+        entry.run, entry.learner = run if core.turns.on else follows, follows
+        return entry
 
     @classmethod
     def of_ended(cls, core: DispatcherParts, key: Key, pool: Pool, entry: Entry) -> Entry:

@@ -224,7 +224,9 @@ class Table:
 
     def _with_its_builds(self, entry: Entry) -> Entry:
         """The entry, lost where builds made after its own have pushed that out already."""
-        return entry if all(build in self._builds for build in entry.builds) else replace(entry, run=None)
+        known = self._builds
+        alone = entry.build is None or entry.build in known  # which is all that most entries need
+        return entry if alone and all(build in known for build in entry.others) else replace(entry, run=None)
 
     def replace(self, key: Hashable, entry: Entry, settled: Entry | None) -> None:
         """Let ``settled`` stand where an entry stands that was learning, if it still does; or nothing."""
@@ -249,7 +251,8 @@ class Table:
     def newest(self, count: int) -> list[Any]:
         """The keys whose first choice was published last, the newest first, at most ``count``; hits change nothing."""
         with self.lock:
-            return list(itertools.islice(reversed(self._slots), count))
+            newest = reversed(self._slots)
+            return [*newest] if count >= len(self._slots) else [next(newest) for _ in range(count)]
 
     def peek(self, key: Hashable) -> tuple[Entry, ...]:
         """The entries of a key, without counting or touching anything."""

@@ -68,14 +68,15 @@ def differences(one: Key, other: Key, names: Sequence[str]) -> tuple[str, ...]:
         if a is not b and a != b:
             known = names[place] if place < len(names) else f"argument {place}"
             name = known if place < len(one) - 1 else None
-            says_same = any(type(part) is tuple and part[:1] == (SAME,) for part in (a, b))
-            found.append("which tensors are the same" if says_same else f"{_which_parts(a, b)}{name}")
+            parts = _which_parts(a, b)
+            says_same = not parts and any(type(part) is tuple and part[:1] == (SAME,) for part in (a, b))
+            found.append("which tensors are the same" if says_same else f"{parts}{name}")
     return tuple(found)
 
 
 def _which_parts(a: Hashable, b: Hashable) -> str:
     """``sizes and strides of`` for two tensors, nothing for other arguments."""
-    if not (isinstance(a, tuple) and isinstance(b, tuple) and len(a) == len(b) == len(_TENSOR_WORDS)):
+    if not (isinstance(a, tuple) and isinstance(b, tuple) and len(a) == len(b) == len(_TENSOR_WORDS)) or a[0] == SAME:
         return ""
     if a[2] != b[2] and a[:2] == b[:2] and a[4:] == b[4:]:  # which is so at nearly every key that is new
         return "sizes of "
