@@ -53,7 +53,11 @@ class Late(MadeUp):
 def calls_take(
     us: Mapping[str, float], monkeypatch: pytest.MonkeyPatch, per_row: bool = False, kind: type[MadeUp] = MadeUp
 ) -> None:
-    """Have calls that are samples take so many microseconds, by variant, as long as the test runs."""
+    """Have calls that are samples take so many microseconds, by variant, as long as the test runs.
+
+    And no build go without a verdict on its graph, and so be learned at each key alone, because the machine paused.
+    """
+    monkeypatch.setattr("shapedispatch.functions.compile.graph_check.SECONDS", 60.0)
     for user in ("learning", "watch"):
         monkeypatch.setattr(f"shapedispatch.choices.{user}.sampler", lambda device, regime: (kind(us, per_row), None))
 
