@@ -150,7 +150,7 @@ class Learning(Sampling):
     def _unsampled(self, way: Way, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         leader = self.contest.leader()
         self.contest.ran(leader.cost().median_us)
-        return way(self._named(leader.name))(*args, **kwargs)
+        return self._unsampled_by(self._named(leader.name), way, args, kwargs)
 
     def _sampled(self, figures: Figures, way: Way, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         candidate = self._named(figures.name)
@@ -159,8 +159,7 @@ class Learning(Sampling):
         try:
             answer = self.sampler.run(figures, _unless_missed(figures, candidate, way(candidate)), args, kwargs)
         except Exception as error:  # the boundary where a candidate is judged; the reason is kept
-            written = self.offer.written
-            if candidate.build is None or written is None or written:  # plain's own, or it may have written something
+            if not self._plain_may_answer(candidate):
                 raise
             answer = way(self.candidates[0])(*args, **kwargs)  # if it raises too, that is the answer
             self.refusals.append(Refusal(candidate.name, (f"it raised {in_a_line(error)}",)))

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from operator import attrgetter
 from typing import Any, ClassVar
 
-from ..backend import Candidate
+from ..backend import Candidate, Offer
 
 __all__ = ["CALLED", "LAUNCHED", "Sampling", "Way"]
 
@@ -23,6 +23,7 @@ class Sampling:
     __slots__ = ()
 
     judges: ClassVar[bool] = True
+    offer: Offer
     _noting: threading.Lock
     """Held while a call is noted."""
 
@@ -36,11 +37,24 @@ class Sampling:
 
     def _ran(self, way: Way, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         if self._pauses() or not self._noting.acquire(blocking=False):
-            return way(self._best())(*args, **kwargs)
+            return self._unsampled_by(self._best(), way, args, kwargs)
         try:
             return self._ran_once(way, args, kwargs)
         finally:
             self._noting.release()
+
+    def _unsampled_by(self, one: Candidate, way: Way, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """Run the call by this candidate, or by plain where that raises and may."""
+        try:
+            return way(one)(*args, **kwargs)
+        except Exception:
+            if not self._plain_may_answer(one):
+                raise
+        return way(self.offer.candidates[0])(*args, **kwargs)  # if it raises too, that is the answer
+
+    def _plain_may_answer(self, one: Candidate) -> bool:
+        """Whether plain may run a call at which this one has raised: it is a build, and has written nothing."""
+        return one.build is not None and self.offer.written is not None and not self.offer.written
 
     def _pauses(self) -> bool:
         """Whether no call may be a sample now."""

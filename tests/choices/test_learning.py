@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 import warnings
 from collections.abc import Callable
@@ -18,6 +19,7 @@ import shapedispatch as package
 from shapedispatch import Store, Variant, shapedispatch
 from shapedispatch.hit.table import Entry, Table
 from shapedispatch.online import real_calls
+from shapedispatch.online.contest import OnlineContest
 from shapedispatch.records import Choice
 from tests.helpers import built
 
@@ -171,6 +173,30 @@ def test_one_that_raises_is_out_and_plain_answers(clock: Clock) -> None:
         assert torch.allclose(f(X), torch.cos(X) * 2)
     assert f.explain(X).variant == "plain"
     assert "out of order" in str(f.explain(X).refusals)
+
+
+@pytest.mark.parametrize("paused", [True, False])
+def test_plain_answers_where_the_best_raises_at_a_call_that_is_no_sample(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch, paused: bool
+) -> None:
+    """As at a hit; where it may have written something, its error is the answer."""
+    f = built(lambda x: torch.cos(x) * 2, exact=True, hints=(), store=False)
+    f(X)
+    [entry] = f.core.table.peek(f.core.backend.key((X,), {}))
+    learning = entry.learner
+
+    def raises(x: Tensor) -> Tensor:
+        raise RuntimeError("out of order")
+
+    plain, exact = learning.candidates
+    learning.candidates = (plain, type(exact)(exact.name, raises, build=exact.build))
+    learning.paused = lambda: paused
+    monkeypatch.setattr(OnlineContest, "next_sample", lambda self: None)
+    monkeypatch.setattr(OnlineContest, "leader", lambda self: self.contestants[1])
+    assert torch.allclose(f(X), torch.cos(X) * 2)
+    learning.offer = dataclasses.replace(learning.offer, written=("x",))
+    with pytest.raises(RuntimeError, match="out of order"):
+        f(X)
 
 
 def test_an_error_that_is_plains_too_is_the_answer(clock: Clock) -> None:
