@@ -44,8 +44,6 @@ STATES_A_FAMILY = 64
 made: weakref.WeakValueDictionary[Hashable, Build | NoBuild] = weakref.WeakValueDictionary()
 """What was made last of each source, in the whole process, as long as anybody holds it; see `source_key`."""
 
-FOR_CHECK = 0.1
-"""What a run in double precision may take, of what it took to compile what it is compared with."""
 LONG_S = 2.0
 """A build that is likely to take longer is told before it starts."""
 _took_s: deque[float] = deque(maxlen=8)
@@ -170,15 +168,12 @@ class Builder:
         args, kwargs = call_of(call.fn, frame)
         variant = variant_name(point) if point else "exact"
         numbers = call.numbers_vary or bool(call.leaves.numbers_at(point))
-        started = time.monotonic()
         try:
             compile_graph = compiler(self._options(call, point), code)
             traced = trace(call.fn, args, kwargs, compile_graph, tag=f"shapedispatch {variant}", number_inputs=numbers)
         except Untraceable as error:
             code.release()
             return NoBuild(str(error))
-        if code.check is not None:
-            code.check.seconds = max(code.check.seconds, FOR_CHECK * (time.monotonic() - started))
         return self._or_its_twin(Build(**vars(traced), code=code), call, point, memory)
 
     def _or_its_twin(

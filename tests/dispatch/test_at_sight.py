@@ -401,7 +401,7 @@ def test_a_variant_that_raises_in_a_pair_is_answered_by_plain(us: dict[str, floa
         raise RuntimeError("no more")
 
     build = f.core.table.build(entry.build)
-    build.call = raises
+    build.run = raises
     entry.run = raises
     few(f, range(80, 90))
     assert pool.pairs.wanted(["hint[M=64]"]) is None

@@ -8,7 +8,7 @@ import logging
 import types
 import weakref
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +18,10 @@ from torch import Tensor
 from torch._dynamo.utils import counters
 from torch._inductor.utils import fresh_cache
 
-from shapedispatch import shapedispatch
 from shapedispatch.functions import builder
 from shapedispatch.functions.builder import bare_code, classes_weakly
 from shapedispatch.functions.compile import inductor
 from shapedispatch.functions.compile.build import NoBuild, same_closure
-from shapedispatch.functions.compile.graph_check import SECONDS, GraphCheck, Verdict
 from tests.helpers import assert_same, built
 
 PARTITIONS = 10
@@ -356,21 +354,3 @@ def test_a_long_build_is_told_before_it_starts(
     assert ("building exact, which may take seconds" in said[0]) is bool(told)
     assert told in said[0]
     assert len(builder._took_s) == len(before) + 1
-
-
-@pytest.mark.parametrize(("share", "least"), [(0.0, SECONDS), (1e6, 1e3)])
-def test_a_build_that_took_long_may_be_checked_for_longer(
-    monkeypatch: pytest.MonkeyPatch, share: float, least: float
-) -> None:
-    """A whole model has many operators, each of which is run in double precision."""
-    allowed: list[float] = []
-
-    def verdict(self: GraphCheck, inputs: Sequence[Any], room: int) -> Verdict:
-        allowed.append(self.seconds)
-        return Verdict()
-
-    monkeypatch.setattr(GraphCheck, "verdict", verdict)
-    monkeypatch.setattr(builder, "FOR_CHECK", share)
-    shapedispatch(lambda x: x + share, hints=(), exact=True, store=False)(torch.ones(3))
-    (seconds,) = allowed
-    assert seconds >= least

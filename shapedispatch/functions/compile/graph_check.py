@@ -25,6 +25,8 @@ __all__ = ["GraphCheck", "NotJudged", "Verdict", "state_kept"]
 
 SECONDS, TIMES_PLAIN = 0.05, 10
 """How long a run in double precision may take: so long, or so many times what plain takes, whichever is longer."""
+OF_BUILD = 0.1
+"""And so much of what it took to compile what it is compared with, where that was done here."""
 COPIES = 4
 """How many copies of the inputs there are at a time."""
 SCALES = ((-2.0, 2.0), (-0.125, 0.125), (0.5, 1.5))
@@ -59,6 +61,8 @@ class GraphCheck:
     compiled: Run
     clock: Callable[[], float] = field(default=time.perf_counter)
     known: Verdict | None = None
+    built_s: float = 0.0
+    """How long it took here to compile it."""
     seconds: float = field(default_factory=lambda: SECONDS)
     ran: bool = False
     """Whether what was compiled has run for the first time."""
@@ -124,7 +128,7 @@ class GraphCheck:
     def _part(self, inputs: Sequence[Any], room: int) -> Verdict | None:
         _refuse_inputs(inputs, room)
         values = [_flat(given) if isinstance(given, Tensor) else None for given in inputs]
-        seconds = max(self.seconds, TIMES_PLAIN * self._plain_seconds(inputs, values))
+        seconds = max(self.seconds, OF_BUILD * self.built_s, TIMES_PLAIN * self._plain_seconds(inputs, values))
         if self.kept is None:
             wrong, kept, digits = self._compared(inputs, values, room, seconds)
             if not wrong:
@@ -152,7 +156,7 @@ class GraphCheck:
         generators, digits = Generators(), 53
         for low, high in SCALES:
             values = [_drawn(given, low, high, generators) if isinstance(given, Tensor) else None for given in inputs]
-            seconds = max(self.seconds, TIMES_PLAIN * self._plain_seconds(inputs, values))
+            seconds = max(self.seconds, OF_BUILD * self.built_s, TIMES_PLAIN * self._plain_seconds(inputs, values))
             wrong, _, met = self._compared(inputs, values, room, seconds, seen)
             digits = min(digits, met)
             if wrong:

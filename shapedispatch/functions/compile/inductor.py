@@ -8,6 +8,7 @@ import logging
 import re
 import sys
 import threading
+import time
 import warnings
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Any
@@ -77,12 +78,14 @@ def compiler(options: Mapping[str, Any], code: Code) -> Compile:
         devices = {example.device.type for example in examples if isinstance(example, torch.Tensor)}
         code.notes = tuple(note for device in sorted(devices) for note in table_notes(device))
         written = torch.fx.GraphModule(gm, copy.deepcopy(gm.graph))  # Inductor changes the one that it is given
+        began = time.monotonic()
         with generated_modules_kept(code), _autotuning_quiet(), _recursion_limit_kept():
             run = _compiled(gm, examples, patches, code, "size_asserts" not in options)
             if run is None:
                 run = _compiled(gm, examples, patches, code, trust=False)
         assert run is not None
-        code.check = GraphCheck(written, run) if not is_transformed(written) else None
+        built_s = time.monotonic() - began
+        code.check = GraphCheck(written, run, built_s=built_s) if not is_transformed(written) else None
         return run
 
     return compile_graph
