@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import gc
 import os
 import shutil
 import sys
@@ -55,6 +56,16 @@ def _one_thread() -> None:
     """Torch's own pool too, if a test has torch at all."""
     if "torch" in sys.modules:
         sys.modules["torch"].set_num_threads(1)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _own_objects() -> None:
+    """The collector looks at what this file makes, not at the millions of objects of torch and the files before.
+
+    A test that collects to see something die would look through all of them, most of a second each time.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)
