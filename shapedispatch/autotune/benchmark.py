@@ -269,7 +269,9 @@ class _Bench:
             left = [one for one in self.candidates if one.name not in self.failures]
             first = min(left, key=lambda one: one.timing().median_us, default=None)
             doubtful = [one for one in left if first is not None and _doubtful(first.timing(), one.timing())]
-            for candidate in (first, *doubtful) if first is not None and doubtful else ():
+            if first is None or not doubtful:  # and no round after this one would find another
+                return
+            for candidate in (first, *doubtful):
                 if clock_ns() + candidate.timing().median_us * 1e3 > limit_ns:
                     return
                 self.attempt(candidate, partial(self.sample, count=1))
