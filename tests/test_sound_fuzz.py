@@ -102,4 +102,4 @@ def test_the_fuzz_sees_a_key_that_is_too_coarse(monkeypatch: pytest.MonkeyPatch)
     whole = keys._tensor
     monkeypatch.setattr(keys, "_tensor", lambda t: whole(t)[:3] + whole(t)[4:])
     monkeypatch.delitem(FUNCTIONS, "region")  # whose build would write past a tensor of other strides
-    assert fuzz(9000, SEED, batch=100).mismatches
+    assert any(fuzz(1500, SEED + turn, batch=100).mismatches for turn in range(6))
