@@ -36,8 +36,8 @@ def slow() -> Iterator[Worker]:
 
 @pytest.fixture(scope="module")
 def quick() -> Iterator[Worker]:
-    """A worker that waits for a few seconds."""
-    made = Worker(limit_s=5)
+    """A worker that waits for two seconds: what it is asked to try never ends."""
+    made = Worker(limit_s=2)
     yield made
     made.close()
 
