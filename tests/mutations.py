@@ -44,6 +44,8 @@ FILTER = "functions/guards/instance_guards.py"
 NAMES = "hit/csrc/skipped_guards.c"
 GRAPH, WRAPPERS = "hit/csrc/graph_call.c", "tests/functions/test_skip_wrappers.py"
 INDUCTOR, STEPS = "functions/compile/inductor.py", "tests/functions/test_skip_autograd.py"
+MEMORY, APART = "functions/guards/memory_guard.py", "tests/functions/test_memory_guard.py"
+BUILD, GRAPHS = "functions/compile/build.py", "functions/compile/graph.py"
 QUESTIONS, CACHE = "hit/csrc/torch_questions.c", "hit/csrc/signature_cache.c"
 MUTATIONS = (
     # What dicts hold: attributes, parameters, buffers, submodules, hooks.
@@ -194,6 +196,10 @@ MUTATIONS = (
     Mutation(INDUCTOR, "of_parts and boxed and", "of_parts and", (STEPS,)),
     Mutation(INDUCTOR, "not any(more) and", "", (STEPS,)),
     Mutation(INDUCTOR, " and set(counts) == {len(outputs)}", "", (STEPS,)),
+    # What is written, and what is read that is no argument.
+    Mutation(MEMORY, "if start < high and low", "if False and start < high and low", (APART,)),
+    Mutation(BUILD, "return or_plain(self.with_graph(apart(", "return (self.with_graph(apart(", (APART,)),
+    Mutation(GRAPHS, "(last + 1) * example", "last * example", ("tests/functions/test_tracer.py",)),
 )
 
 
