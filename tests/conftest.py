@@ -18,10 +18,6 @@ from hypothesis import settings as hypothesis_settings
 # Before anything imports torch: times and sums that depend on the number of threads are not steady.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-# Inductor asks in each process anew whether each set of vector instructions can be compiled for, and starts a process
-# for each answer. Here the word of the processor is enough; an empty value lets it ask.
-os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "1")
-
 # And before a test file decorates anything: its store would be the user's.
 os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="shapedispatch-tests-")
 atexit.register(shutil.rmtree, os.environ["XDG_CACHE_HOME"], ignore_errors=True)
