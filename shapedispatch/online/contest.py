@@ -24,6 +24,9 @@ SHARE, FREE_US = 0.03, 5_000.0
 """What learning may cost at a key beyond the best candidate: a share of the time spent there, and so much at first."""
 FAR = 10.0
 """How much above the leader's cost that of a candidate is which leaves after one sample, if that was dear."""
+PAUSE_US = 20_000.0
+"""What a pause of the machine may add to a sample: a candidate whose only one is no farther above the leader's gets
+another, whatever that costs, and the loss back where it was a pause."""
 ROUNDS_MIN, ROUNDS_TIE, ROUNDS_MAX, ROUNDS_MORE = ENOUGH, 11, 40, 256
 """Rounds before anything is settled; after which near ties are; after which all is but for what would be faster by more
 than the margin if noise did not explain it; after which that is, too: luck should decide as little as it can."""
@@ -67,6 +70,9 @@ class OnlineContest:
     _more_us: float = 0.0
     """What the rounds beyond `ROUNDS_MAX` have cost."""
     _best_us: float = math.inf
+    _doubted: dict[Contestant, float] = field(default_factory=dict)
+    """Whose only sample may have been in a pause, and what that lost."""
+    _asked_again: set[Contestant] = field(default_factory=set)
     _won: Contestant | None = None
     """Who leads, once it is over."""
     _known_us: dict[Contestant, float] = field(default_factory=dict)
@@ -87,8 +93,8 @@ class OnlineContest:
         """Whose samples the next calls are, as many as may be afforded together; none beyond the round."""
         left_us, found = FREE_US + SHARE * self._spent_us - self._lost_us, list[Contestant]()
         for one in () if self.over else self._turns:
-            left_us -= self._extra_us(one)
-            if left_us < 0:
+            left_us -= self._extra_us(one) if one not in self._doubted else 0.0
+            if left_us < 0 and one not in self._doubted:
                 break
             found.append(one)
         return found
@@ -122,6 +128,8 @@ class OnlineContest:
             else:  # a call of a candidate that is known, and waited for a processor, say, cost what waiting costs
                 of_candidate_us = min(took_us, FAR * self._known_us.get(contestant, math.inf))
                 self._lost_us += max(0.0, of_candidate_us - best_us)  # nothing, while none is known
+                if FAR * took_us < (lost_us := self._doubted.pop(contestant, 0.0)):
+                    self._lost_us -= lost_us
         if self._turns and self._turns[0] is contestant:
             self._turns.popleft()
         if not self._turns:
@@ -150,7 +158,7 @@ class OnlineContest:
 
     def _affordable(self, one: Contestant) -> bool:
         """Whether another sample of it is likely to be within what learning may cost."""
-        return self._lost_us + self._extra_us(one) <= FREE_US + SHARE * self._spent_us
+        return one in self._doubted or self._lost_us + self._extra_us(one) <= FREE_US + SHARE * self._spent_us
 
     def _extra_us(self, one: Contestant) -> float:
         """What another sample of it is likely to cost beyond the best candidate."""
@@ -164,7 +172,7 @@ class OnlineContest:
         costs = {one: one.cost() for one in self.contestants if one in self._running}
         leader = min(costs.values(), key=lambda cost: cost.median_us)
         self._best_us = leader.median_us
-        self._known_us = {one: cost.median_us for one, cost in costs.items() if math.isfinite(cost.median_us)}
+        self._known_us = {one: _likely_us(cost) for one, cost in costs.items() if math.isfinite(cost.median_us)}
         if math.isfinite(leader.median_us):
             factor = how_far_behind(self.rounds - 1)
             self._leave([one for one, cost in costs.items() if self._is_out(one, cost, leader, factor)])
@@ -207,9 +215,18 @@ class OnlineContest:
 
         A single one may have been in a slow spell of the machine.
         """
-        if not math.isfinite(cost.median_us) or cost.repeats < FEW:
-            return cost.median_us > FAR * leader.median_us and not self._affordable(one) and cost.repeats > 0
-        return is_behind(cost, leader, factor)
+        if math.isfinite(cost.median_us) and cost.repeats >= FEW:
+            return is_behind(cost, leader, factor)
+        far = _likely_us(cost) > FAR * leader.median_us and not self._affordable(one) and cost.repeats > 0
+        return far and not self._is_doubted(one, cost.median_us - leader.median_us)
+
+    def _is_doubted(self, one: Contestant, behind_us: float) -> bool:
+        """Whether its only sample may have been in a pause: then it gets another."""
+        if behind_us > PAUSE_US or one in self._asked_again:
+            return False
+        self._asked_again.add(one)
+        self._doubted[one] = behind_us
+        return True
 
     def _leave(self, leaving: Sequence[Contestant]) -> None:
         for one in leaving:
@@ -220,6 +237,11 @@ class OnlineContest:
     def costs(self) -> Iterator[Timing]:
         """What is known of each candidate that has a sample."""
         return (cost for one in self.contestants if (cost := one.shown()).repeats)
+
+
+def _likely_us(cost: Timing) -> float:
+    """What it costs: of very few samples the least, beside which the others may have been in a pause."""
+    return cost.median_us if cost.repeats >= FEW or cost.least_us is None else cost.least_us
 
 
 def _in_slow_spell(timings: Sequence[Timing]) -> bool:
