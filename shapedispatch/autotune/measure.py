@@ -23,6 +23,7 @@ __all__ = [
     "GraphTimer",
     "HostTimer",
     "Timer",
+    "device_answers",
     "free_memory",
     "peak_bytes",
     "recorded_bytes",
@@ -215,6 +216,16 @@ def _spin(duration_ns: float) -> None:
 
 
 # What is free.
+
+
+def device_answers() -> bool:
+    """Whether anything can still be run on the current device: a GPU that has stopped does nothing more here."""
+    try:
+        if torch.cuda.is_initialized():
+            torch.cuda.synchronize()
+    except RuntimeError:
+        return False
+    return True
 
 
 def free_memory(device: torch.device) -> int:

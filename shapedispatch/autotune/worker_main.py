@@ -22,6 +22,7 @@ from ..background.process import own_pipes
 from ..errors import in_a_line
 from ..keys.tree import tensors
 from ..settings.modes import set_mode
+from .measure import device_answers
 from .trial import Trial
 
 __all__ = ["SPOILT", "attribute", "main"]
@@ -65,7 +66,7 @@ def _tried(request: Mapping[str, Any], payload: bytes) -> list[str]:
         return _run(request, payload)
     except Exception as error:  # noqa: BLE001 - the boundary where a candidate is judged; the reason is kept
         reason = f"in a worker it raised {in_a_line(error)}"
-        return [reason] if _device_answers() else [reason, SPOILT]
+        return [reason] if device_answers() else [reason, SPOILT]
 
 
 def _run(request: Mapping[str, Any], payload: bytes) -> list[str]:
@@ -83,16 +84,6 @@ def _run(request: Mapping[str, Any], payload: bytes) -> list[str]:
         grad = request["grad"] and any(t.requires_grad for t in tensors((args, kwargs)))
         Trial(args, kwargs, tuple(core.backend.arguments(args, kwargs)), offer.written, grad).outcome(candidate.run)
     return []
-
-
-def _device_answers() -> bool:
-    """Whether anything can still be run on the current device."""
-    try:
-        if torch.cuda.is_initialized():
-            torch.cuda.synchronize()
-    except RuntimeError:
-        return False
-    return True
 
 
 def _answer(replies: int, reasons: list[str]) -> None:

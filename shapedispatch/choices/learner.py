@@ -152,6 +152,10 @@ class Learning(Sampling):
         self.contest.ran(leader.cost().median_us)
         return self._unsampled_by(self._named(leader.name), way, args, kwargs)
 
+    def _raised(self, one: Candidate, error: Exception) -> None:
+        if all(refusal.variant != one.name for refusal in self.refusals):  # it may raise at each call
+            self.refusals.append(Refusal(one.name, (f"it raised {in_a_line(error)}",)))
+
     def _sampled(self, figures: Figures, way: Way, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         candidate = self._named(figures.name)
         before = history(args, kwargs) if figures.backward is not None else None

@@ -47,10 +47,15 @@ class Sampling:
         """Run the call by this candidate, or by plain where that raises and may."""
         try:
             return way(one)(*args, **kwargs)
-        except Exception:
+        except Exception as error:  # the boundary where a candidate is judged; the reason is kept
             if not self._plain_may_answer(one):
                 raise
+            self._raised(one, error)
         return way(self.offer.candidates[0])(*args, **kwargs)  # if it raises too, that is the answer
+
+    def _raised(self, one: Candidate, error: Exception) -> None:
+        """Keep why plain answers for this one."""
+        raise NotImplementedError
 
     def _plain_may_answer(self, one: Candidate) -> bool:
         """Whether plain may run a call at which this one has raised: it is a build, and has written nothing."""

@@ -110,12 +110,15 @@ class Watch(Sampling):
                 raise
             self.drift.left(one.name)
             answer = way(self.offer.candidates[0])(*args, **kwargs)  # if it raises too, that is the answer
-            self.here.core.table.count("bypasses", f"a build raised {in_a_line(error)}")
+            self._raised(one, error)
             return answer
         if before is not None:
             follow(answer, before, figures, takes, self._pauses)
         self._noted(one.name, figures.cost().median_us)
         return answer
+
+    def _raised(self, one: Candidate, error: Exception) -> None:
+        self.here.core.table.count("bypasses", f"a build raised {in_a_line(error)}")
 
     def _noted(self, name: str, took_us: float) -> None:
         before, busy = self.drift.winner, self.drift.in_burst()

@@ -19,6 +19,7 @@ from ..errors import in_a_line
 from ..hit.table import Table
 from ..keys.identity import environment
 from ..keys.signature import call_of
+from ..keys.tree import device_of, tensors
 from ..shapes.dims import variant_name
 from ..store.artifacts import made_by
 from .compile.build import Build, NoBuild, Trace
@@ -74,7 +75,7 @@ class RemoteBuild:
         from .compile.code import Code
         from .compile.graph import is_transformed
         from .compile.graph_check import GraphCheck
-        from .compile.parcel import device_of, inputs_of
+        from .compile.parcel import inputs_of
         from .compile.tracer import pass_over
 
         try:
@@ -84,7 +85,7 @@ class RemoteBuild:
         if isinstance(answer, str):
             return NoBuild(f"another process could not build it: {answer}")
         code, graph = Code(), self.traced.graph
-        device = device_of(inputs_of(graph))
+        device = device_of(tensors(inputs_of(graph)))
         try:
             if device.type != "cpu" and first_asked():
                 return None

@@ -19,16 +19,21 @@ import torch
 from torch import Tensor
 from torch.nn import Module
 
-__all__ = ["children", "device_of", "leaves", "map_leaves", "overlap", "path_of", "span", "tensors"]
+__all__ = ["children", "device_of", "extent", "leaves", "map_leaves", "overlap", "path_of", "span", "tensors"]
 
 
 def span(t: Tensor) -> tuple[int, int]:
     """First and last-plus-one address that the tensor's elements lie in; equal ends where it has none."""
     start = t.data_ptr()
+    return start, start + extent(t)
+
+
+def extent(t: Tensor) -> int:
+    """The bytes from the first address that the tensor's elements lie in to the end; 0 where it has none."""
     if not t.numel():
-        return start, start
+        return 0
     last = sum((size - 1) * stride for size, stride in zip(t.shape, t.stride(), strict=True))
-    return start, start + (last + 1) * t.element_size()
+    return (last + 1) * t.element_size()
 
 
 def device_of(found: Iterable[Tensor]) -> torch.device:

@@ -73,6 +73,7 @@ class OnlineContest:
     _doubted: dict[Contestant, float] = field(default_factory=dict)
     """Whose only sample may have been in a pause, and what that lost."""
     _asked_again: set[Contestant] = field(default_factory=set)
+    """Who has had another sample for that."""
     _won: Contestant | None = None
     """Who leads, once it is over."""
     _known_us: dict[Contestant, float] = field(default_factory=dict)
@@ -218,10 +219,10 @@ class OnlineContest:
         if math.isfinite(cost.median_us) and cost.repeats >= FEW:
             return is_behind(cost, leader, factor)
         far = _likely_us(cost) > FAR * leader.median_us and not self._affordable(one) and cost.repeats > 0
-        return far and not self._is_doubted(one, cost.median_us - leader.median_us)
+        return far and not self._gets_another(one, cost.median_us - leader.median_us)
 
-    def _is_doubted(self, one: Contestant, behind_us: float) -> bool:
-        """Whether its only sample may have been in a pause: then it gets another."""
+    def _gets_another(self, one: Contestant, behind_us: float) -> bool:
+        """Note that its only sample may have been in a pause, if so, and it has not had another for that."""
         if behind_us > PAUSE_US or one in self._asked_again:
             return False
         self._asked_again.add(one)

@@ -156,8 +156,8 @@ class Released:
         """There is nothing to let go."""
 
 
-def test_one_that_raises_is_out_and_plain_answers(clock: Clock) -> None:
-    """A build; the reason is kept."""
+def whose_build_raises() -> tuple[Any, Any]:
+    """A function that is being learned, and its learner: the exact build raises."""
     f = built(lambda x: torch.cos(x) * 2, exact=True, hints=(), store=False)
     f(X)
     [entry] = f.core.table.peek(f.core.backend.key((X,), {}))
@@ -168,6 +168,12 @@ def test_one_that_raises_is_out_and_plain_answers(clock: Clock) -> None:
 
     plain, exact = learning.candidates
     learning.candidates = (plain, type(exact)(exact.name, raises, build=exact.build))
+    return f, learning
+
+
+def test_one_that_raises_is_out_and_plain_answers(clock: Clock) -> None:
+    """A build; the reason is kept."""
+    f, _ = whose_build_raises()
     for _ in range(40):
         clock.now += 1000
         assert torch.allclose(f(X), torch.cos(X) * 2)
@@ -180,20 +186,13 @@ def test_plain_answers_where_the_best_raises_at_a_call_that_is_no_sample(
     clock: Clock, monkeypatch: pytest.MonkeyPatch, paused: bool
 ) -> None:
     """As at a hit; where it may have written something, its error is the answer."""
-    f = built(lambda x: torch.cos(x) * 2, exact=True, hints=(), store=False)
-    f(X)
-    [entry] = f.core.table.peek(f.core.backend.key((X,), {}))
-    learning = entry.learner
-
-    def raises(x: Tensor) -> Tensor:
-        raise RuntimeError("out of order")
-
-    plain, exact = learning.candidates
-    learning.candidates = (plain, type(exact)(exact.name, raises, build=exact.build))
+    f, learning = whose_build_raises()
     learning.paused = lambda: paused
     monkeypatch.setattr(OnlineContest, "next_sample", lambda self: None)
     monkeypatch.setattr(OnlineContest, "leader", lambda self: self.contestants[1])
-    assert torch.allclose(f(X), torch.cos(X) * 2)
+    for _ in range(2):
+        assert torch.allclose(f(X), torch.cos(X) * 2)
+    assert [one.reasons for one in learning.refusals] == [("it raised RuntimeError: out of order",)]
     learning.offer = dataclasses.replace(learning.offer, written=("x",))
     with pytest.raises(RuntimeError, match="out of order"):
         f(X)

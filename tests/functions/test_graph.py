@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -226,3 +227,12 @@ def test_indexing_in_a_branch_has_no_build_where_it_would_end_the_process(monkey
     i = torch.tensor([0, 1, 2])
     f(x, i)
     assert "indexes by a tensor" in str(f.explain(x, i))
+
+
+@pytest.mark.parametrize(
+    ("meta", "asked"), [({"example_value": torch.ones(2)}, True), ({}, True), ({"example_value": 3}, False)]
+)
+def test_an_input_of_which_nothing_is_known_may_share_memory(meta: dict[str, Any], asked: bool) -> None:
+    """A release that keeps no such word must not have a guard left out."""
+    assert graph._may_be_tensor(types.SimpleNamespace(meta=meta)) is asked  # type: ignore[arg-type]  # as much of a node
+    assert graph._extent(None) is None

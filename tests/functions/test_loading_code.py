@@ -12,7 +12,8 @@ from torch import Tensor
 from torch._inductor.async_compile import get_compile_threads
 
 from shapedispatch import shapedispatch
-from shapedispatch.functions.compile import artifact, parcel
+from shapedispatch.functions import remote_build
+from shapedispatch.functions.compile import artifact
 from shapedispatch.functions.compile.artifact import Artifact, ShapeConditions, first_asked, hash_libraries, loaded
 from shapedispatch.functions.compile.code import Code
 from shapedispatch.functions.remote_build import RemoteBuild
@@ -96,7 +97,7 @@ def test_the_first_load_for_a_gpu_takes_two_calls(
 ) -> None:
     """One of them asks Triton; a load for a CPU asks it nothing."""
     learning_here(monkeypatch)
-    monkeypatch.setattr(parcel, "device_of", lambda inputs: torch.device(device))
+    monkeypatch.setattr(remote_build, "device_of", lambda tensors: torch.device(device))
     landed, loads, calls = RemoteBuild.landed, dict[int, bool](), 0
 
     def noted(self: RemoteBuild) -> Any:

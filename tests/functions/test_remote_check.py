@@ -16,7 +16,7 @@ import shapedispatch.functions.remote_build as remote_build
 from shapedispatch import Store, shapedispatch
 from shapedispatch.background.child_main import LastAnswer
 from shapedispatch.functions import builder
-from shapedispatch.functions.compile import artifact, parcel, remote
+from shapedispatch.functions.compile import artifact, remote
 from shapedispatch.functions.compile.artifact import Artifact
 from shapedispatch.functions.compile.graph_check import GraphCheck, NotJudged, Verdict
 from shapedispatch.functions.request import BuildRequest
@@ -303,7 +303,7 @@ def as_on_gpu(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
     ran: list[tuple[str, int]] = []
     gpu = torch.device("meta")
     monkeypatch.setattr(remote, "device_of", lambda _: gpu)
-    monkeypatch.setattr(parcel, "device_of", lambda _: gpu)
+    monkeypatch.setattr(remote_build, "device_of", lambda _: gpu)
     monkeypatch.setattr(BuildRequest, "on_gpu", lambda _: True)
     monkeypatch.setattr(artifact, "first_asked", lambda: False)
     monkeypatch.setitem(remote.CHECK_BYTES, "meta", 1 << 25)

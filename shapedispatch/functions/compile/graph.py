@@ -23,6 +23,7 @@ from torch.torch_version import TorchVersion
 
 from ...effects import Beside, Effects
 from ...errors import as_written
+from ...keys.tree import extent
 
 __all__ = [
     "Uncompilable",
@@ -92,10 +93,10 @@ def effects_of(
     written = [source for source, wrote in zip(sources, writes, strict=True) if wrote]
     own = {source: name for source in sources if (name := _argument_of(source, arguments, receiver))}
     elsewhere = [f"it writes {as_written(source)}" for source in written if source not in own]
-    others = [place for place, source in enumerate(sources) if source not in own and _is_tensor(inputs[place])]
+    others = [place for place, source in enumerate(sources) if source not in own and _may_be_tensor(inputs[place])]
     beside = Beside(
         tuple(place for place, source in enumerate(sources) if writes[place] and source in own),
-        tuple((place, _extent(inputs[place].meta["example_value"])) for place in others),
+        tuple((place, _extent(inputs[place].meta.get("example_value"))) for place in others),
     )
     changes, counts = _python_side_effects(scope)
     return Effects(
@@ -107,17 +108,18 @@ def effects_of(
     )
 
 
-def _is_tensor(node: Node) -> bool:
-    return isinstance(node.meta.get("example_value"), Tensor)
+def _may_be_tensor(node: Node) -> bool:
+    """Whether an input is one; also where this release does not say what it looks like."""
+    return isinstance(node.meta.get("example_value"), (Tensor, type(None)))
 
 
-def _extent(example: Tensor) -> int | None:
+def _extent(example: Tensor | None) -> int | None:
     """The bytes from its first element to the end of its last, where its sizes and strides are constants."""
-    metadata = (*example.shape, *example.stride())
-    if example.layout is not torch.strided or not all(type(one) is int for one in metadata):
+    if example is None or example.layout is not torch.strided:
         return None
-    last = sum((size - 1) * stride for size, stride in zip(example.shape, example.stride(), strict=True))
-    return (last + 1) * example.element_size() if example.numel() else 0
+    if not all(type(one) is int for one in (*example.shape, *example.stride())):
+        return None
+    return extent(example)
 
 
 def _source(node: Node) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import pickle
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,7 +22,7 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from ...errors import in_a_line
 from .process_state import Operators, ProcessState, UnknownElsewhere
 
-__all__ = ["Job", "Parcel", "Untransportable", "bare_graph", "device_of", "graph_of", "inputs_of", "parcel_of"]
+__all__ = ["Job", "Parcel", "Untransportable", "bare_graph", "graph_of", "inputs_of", "parcel_of"]
 
 
 class Untransportable(Exception):
@@ -89,12 +89,6 @@ def bare_graph(gm: GraphModule) -> GraphModule:
 def inputs_of(gm: GraphModule) -> list[Any]:
     """What its inputs look like."""
     return [node.meta.get("example_value") for node in gm.graph.nodes if node.op == "placeholder"]
-
-
-def device_of(inputs: Iterable[Any]) -> torch.device:
-    """Where a graph runs that is called with these: on the first GPU that one of them is on, else on the CPU."""
-    devices = [one.device for one in inputs if isinstance(one, torch.Tensor)]
-    return next((device for device in devices if device.type != "cpu"), torch.device("cpu"))
 
 
 def parcel_of(gm: GraphModule, ambient: Hashable, number_inputs: bool) -> Parcel:

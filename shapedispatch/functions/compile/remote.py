@@ -18,17 +18,18 @@ from torch import Tensor
 from torch._guards import TracingContext, tracing
 from torch._subclasses import FakeTensorMode
 
-from ...autotune.measure import free_memory
+from ...autotune.measure import device_answers, free_memory
 from ...background.child_main import LastAnswer
 from ...errors import in_a_line
 from ...keys.identity import environment
+from ...keys.tree import device_of, tensors
 from ...store.artifacts import KeptJob, made_by
 from .artifact import Artifact, Checked, ShapeConditions, loaded, recorded, saved
 from .code import Code
 from .graph import say_nothing_donated
 from .graph_check import GraphCheck, NotJudged, Verdict
 from .inductor import compiler
-from .parcel import Job, device_of, graph_of
+from .parcel import Job, graph_of
 from .tracer import compiler_config
 
 __all__ = ["compiled"]
@@ -52,19 +53,9 @@ def compiled(job: bytes) -> bytes:
         return pickle.dumps(in_a_line(error))
     if isinstance(asked, KeptJob):
         asked.keep(answer)
-    if _device_is_lost():
+    if not device_answers():
         raise LastAnswer(answer)
     return answer
-
-
-def _device_is_lost() -> bool:
-    """Whether a GPU has stopped at something that this process asked of it: it does nothing more for this process."""
-    try:
-        if torch.cuda.is_initialized():
-            torch.cuda.synchronize()
-    except RuntimeError:
-        return True
-    return False
 
 
 def _artifact(sent: bytes) -> Artifact:
@@ -80,7 +71,7 @@ def _artifact(sent: bytes) -> Artifact:
         digits = _digits_where_right(job, artifact, code.check, inputs)
         if isinstance(digits, str):
             return replace(artifact, unchecked=digits)
-        where = made_by(environment(device_of(inputs)))
+        where = made_by(environment(device_of(tensors(inputs))))
         return replace(artifact, checked=Checked(digits, artifact.digest(), sha256(sent).hexdigest(), where))
 
 
@@ -104,7 +95,7 @@ def _digits_where_right(job: Job, artifact: Artifact, check: GraphCheck | None, 
 
 def _verdict(judge: GraphCheck, artifact: Artifact, inputs: Sequence[Any]) -> Verdict:
     """Whether it is right; raises NotJudged, and whatever running it raises."""
-    device = device_of(inputs)
+    device = device_of(tensors(inputs))
     room = int(CHECK_SHARE * free_memory(device))
     small, traced = _sizes(inputs, artifact.conditions)
     if device.type == "cpu":
@@ -137,11 +128,11 @@ def _sizes(inputs: Sequence[Any], conditions: ShapeConditions) -> tuple[Mapping[
 
 def _made_up(inputs: Sequence[Any], sizes: Mapping[Any, int]) -> list[Any]:
     """Inputs for the graph that look like these; raises NotJudged."""
-    device, tensors = device_of(inputs), [one for one in inputs if isinstance(one, Tensor)]
-    if any(one.device not in (device, torch.device("cpu")) for one in tensors):
+    device, given = device_of(tensors(inputs)), [*tensors(inputs)]
+    if any(one.device not in (device, torch.device("cpu")) for one in given):
         raise NotJudged("it runs on several devices")
     # Meta first: what is too large is never allocated.
-    made = [_like(one, sizes, torch.device("meta")) for one in tensors]
+    made = [_like(one, sizes, torch.device("meta")) for one in given]
     if sum(one.untyped_storage().nbytes() for one in made) > CHECK_BYTES.get(device.type, 0):
         raise NotJudged("what it is given is too large")
     return [_filled(one, sizes) for one in inputs]

@@ -31,16 +31,14 @@ def apart(graph: Callable[..., Any], beside: Beside) -> Callable[..., Any]:
             low, high = span(inputs[place])
             for other, extent in others:
                 tensor = inputs[other]
+                if extent is None and not isinstance(tensor, Tensor):
+                    continue  # a number, of which nothing was known
                 start = tensor.data_ptr()
-                if start < high and low < (start + extent if extent is not None else _end(tensor)):
+                if start < high and low < (start + extent if extent is not None else span(tensor)[1]):
                     raise MemoryShared
         return graph(*inputs)
 
     return guarded
-
-
-def _end(tensor: Tensor) -> int:
-    return span(tensor)[1]
 
 
 def or_plain(call: Callable[..., Any], plain: Callable[..., Any]) -> Callable[..., Any]:
