@@ -24,6 +24,8 @@ import torch
 from common import CONSOLE, banner, options, print_table, verdict, write
 from torch import Tensor, nn
 
+from shapedispatch.settings.cores import usable_cores
+
 SECONDS, SMALL_SECONDS = 60.0, 6.0
 MODULES, WIDTH, MOST_ROWS = 8, 128, 512
 COMPARED = 100
@@ -157,7 +159,7 @@ def tell(found: dict[str, dict[str, Any]]) -> None:
     plain, ours = found["plain"], found[CONTENDERS[-1]]
     rows = [(name, *map(str, row(one, plain))) for name, one in found.items()]
     print_table("the first seconds", columns, rows)
-    bar = SHARE_BAR if (os.cpu_count() or 1) >= FEW_CORES else SHARE_BAR_FEW
+    bar = SHARE_BAR if usable_cores() >= FEW_CORES else SHARE_BAR_FEW
     share = ours["calls"] / plain["calls"]
     CONSOLE.print(f"calls, of plain's: {share:.2f} ({'holds' if share >= bar else 'misses'} {bar})")
     CONSOLE.print(f"the worst call, in s: {verdict(ours['worst_s'], WORST_BAR_S)}")

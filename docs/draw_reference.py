@@ -74,7 +74,7 @@ MEANING = {
 }
 NOT_FIXED = {
     "max_graph_bytes": "a twentieth of its memory",
-    "builders": "a quarter of the cores, 8 at most",
+    "builders": "a quarter of the cores that the process may use, 8 at most",
     "check": "by graph",
     "pick": "none",
     "buckets": "none",

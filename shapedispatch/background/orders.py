@@ -15,6 +15,7 @@ import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from ..settings.cores import usable_cores
 from .children import CannotStart, Children, NoChild, Task
 
 __all__ = ["Costs", "Order", "Orders", "shared"]
@@ -42,7 +43,7 @@ class Costs:
     here_s: float = 0.3
     offer_s: float = 0.005
     child_s: float = 8.0
-    cores: int = field(default_factory=lambda: os.cpu_count() or 1)
+    cores: int = field(default_factory=usable_cores)
 
     def build_s(self) -> float:
         """What one more build will cost."""

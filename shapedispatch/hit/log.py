@@ -9,7 +9,6 @@ a WARNING: a storm of bypasses, and a module that is not dispatched as a whole. 
 from __future__ import annotations
 
 import logging
-import os
 import sys
 import warnings
 from collections import defaultdict
@@ -18,6 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from ..errors import four_parts
 from ..keys.layout import OF_ARGUMENTS
 from ..records import Choice, Refusal, Timing, spelled
+from ..settings.cores import usable_cores
 
 __all__ = ["STORM", "UNDECIDED", "EventLog"]
 
@@ -181,7 +181,7 @@ class EventLog:
         """A variant mostly takes a hundred times as long as at its best: its threads wait for processors. Once."""
         slow = [one for one in timings if one.least_us and one.median_us > _WAITING * one.least_us]
         if slow and self._first("waiting"):
-            one, cores = slow[0], len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+            one, cores = slow[0], usable_cores()
             _warn(
                 f"{self._name}: {one.variant} mostly takes {one.median_us:.3g} us, at its best {one.least_us:.3g} us: "
                 f"its {threads} threads wait for processors that others use ({cores} may be used by this process). "

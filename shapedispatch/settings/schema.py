@@ -6,13 +6,14 @@ A setting is a number, a word, a path or a name; no text in a file ever names co
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import isfinite
 from operator import lt
 from types import MappingProxyType
 from typing import Any
+
+from .cores import usable_cores
 
 __all__ = ["PREFIX", "TABLE", "Setting"]
 
@@ -135,7 +136,7 @@ TABLE: Mapping[str, Setting] = MappingProxyType(
                 words=True,
             ),
             Setting("earn", 1.0, _number(lambda times: times >= 0), "a number of at least 0"),
-            Setting("builders", max(1, min(8, (os.cpu_count() or 1) // 4)), _size, _COUNT, per_kernel=False),
+            Setting("builders", max(1, min(8, usable_cores() // 4)), _size, _COUNT, per_kernel=False),
             _choice("regime", "auto", "stream", "graph", "device", "host", "sync"),
             Setting("retime", 0.001, _number(lambda share: 0 <= share <= 0.001), "a share from 0 to 0.001"),
             _choice("ranks", "agree", "alone"),

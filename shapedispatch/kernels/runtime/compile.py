@@ -6,11 +6,12 @@ specializes on, so nothing of that is repeated here; several are compiled at onc
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
+
+from ...settings.cores import usable_cores
 
 __all__ = ["compile_all", "compile_one", "compiled_already", "compiling_elsewhere", "forget"]
 
@@ -142,7 +143,7 @@ def _workers(count: int) -> Iterator[None]:
     if count < 2 or mode is None:
         yield
         return
-    workers = ThreadPoolExecutor(min(count, os.cpu_count() or 1, MOST_WORKERS))
+    workers = ThreadPoolExecutor(min(count, usable_cores(), MOST_WORKERS))
     with workers, mode.AsyncCompileMode(workers, ignore_errors=True):
         yield
 
