@@ -6,6 +6,7 @@ calls both change alike: training or not, a parameter written, replaced or froze
 
 from __future__ import annotations
 
+import contextlib
 import math
 import random
 import time
@@ -17,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from shapedispatch import Variant, shapedispatch, wait
+from shapedispatch.functions.backend import TorchFunction
 from shapedispatch.graphs import placed
 from tests import fuzzing
 from tests.fuzzing import (
@@ -311,17 +313,21 @@ def fuzz_background(calls: int, seed: int, until: float = math.inf) -> tuple[Tal
 
 
 def fuzz_graphs(calls: int, seed: int, until: float = math.inf) -> Tally:
-    """Functions and modules in turn, run by CUDA graphs of their builds where there are any, tensors new each time.
+    """Functions and modules in turn, run by CUDA graphs wherever there are any, tensors new each time.
 
-    Places that tensors come to again have recordings of their own sooner than in a program.
+    By those of their builds, or, of every other seed, by those of what plain launches. Places that tensors come to
+    again have recordings of their own sooner than in a program.
     """
-    with mock.patch.object(placed, "OFTEN", 3):
-        return _fuzz_graphs(calls, seed, until)
+    with contextlib.ExitStack() as patched:
+        patched.enter_context(mock.patch.object(placed, "OFTEN", 3))
+        if seed % 2:
+            patched.enter_context(mock.patch.object(TorchFunction, "_offer_plains_graph", return_value=None))
+        return _fuzz_graphs(calls, seed, until, of_builds=bool(seed % 2))
 
 
-def _fuzz_graphs(calls: int, seed: int, until: float) -> Tally:
+def _fuzz_graphs(calls: int, seed: int, until: float, of_builds: bool) -> Tally:
     rng, tally = random.Random(seed), Tally()
-    given = {"exact": True, "graphs": True}
+    given = {"exact": of_builds, "graphs": True}
     recorded = [(FUNCTIONS[name], shapedispatch(FUNCTIONS[name].fn, hints=(), store=False, **given)) for name in BUILT]
     for _, dispatcher in recorded:
         dispatcher.core.timer_for = last_wins

@@ -16,3 +16,12 @@ def test_generated_calls_are_answered_as_by_plain(monkeypatch: pytest.MonkeyPatc
     tally = fuzz_graphs(3000, seed=1)
     assert tally.mismatches == []
     assert recorder.replays > 500
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_generated_calls_are_answered_by_graphs_of_plain(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same with graphs of the operators that plain calls: nothing is compiled for those."""
+    recorder = made_up_device(monkeypatch)
+    tally = fuzz_graphs(2000, seed=2)
+    assert tally.mismatches == []
+    assert recorder.replays > 500

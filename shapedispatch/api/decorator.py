@@ -129,8 +129,8 @@ _ARGUMENTS = """
             number of a `Timing`, the smaller the better; what it has no finite number for does not win.
         maxsize: most choices kept (default 4096).
         store: where choices are kept between processes: True, False, a path or a `Store`.
-        graphs: for functions on a CUDA device: whether each build comes as a CUDA graph, too, ``graph[exact]``, which
-            is recorded at its first calls and launched as one from then on. ``"auto"``: where choices are judged on the
+        graphs: for functions on a CUDA device: whether plain and each build come as CUDA graphs, too, ``graph[exact]``,
+            recorded at their first calls and launched as one from then on. ``"auto"``: where choices are judged on the
             calls themselves (``judge = "online"``), once the host is seen to hold the device back. Default: "auto".
         name: what settings and messages call it (default: module and qualified name).
         options: for the compiler, as in torch.compile.

@@ -33,11 +33,12 @@ from ..shapes.dims import (
     two_nearest,
     variant_name,
 )
-from .builder import Builder, trace_effects
+from .builder import Builder, lack
 from .compile.build import Build, NoBuild, Trace
 from .fake_args import fake_arguments, resized
-from .recorded import inner_variant, offer_recorded
+from .recorded import PLAINS, inner_variant, offer_plain_recorded, offer_recorded
 from .request import ArgumentLeaves, BuildRequest, ObservedSizes, family_of, observed_sizes, plain_sizes, sizes_of
+from .trace_effects import trace_effects
 
 __all__ = ["FunctionSpec", "TorchFunction"]
 
@@ -173,11 +174,12 @@ class TorchFunction(CallSigner):
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any], key: Key, memory: Table, request: OfferRequest = ALL
     ) -> Offer:
         """Plain, hints, exact, then the supplied variants: what may run this call, built where it is missing."""
-        if request.graphs:
+        if request.graphs and request.only != PLAINS:
             request = replace(request, only=inner_variant(request.only))  # which comes with what it is recorded of
         call = self._build_request(args, kwargs, key, memory, request)
         builder = OfferBuilder(request, [Candidate("plain", self.plain)])
-        wants_builds = self._points(call, memory) or self._wants_exact(call, request)
+        graph_of_plain = request.graphs and request.graphs_pay is None  # which somebody asks for
+        wants_builds = self._points(call, memory) or self._wants_exact(call, request) or graph_of_plain
         alone = request.only == "plain"
         if (alone and not request.state) or not (wants_builds or self.spec.variants):
             return builder.offer()
@@ -268,6 +270,19 @@ class TorchFunction(CallSigner):
                 self._offer_build(call, near, memory, builder)
         if self._wants_exact(call, builder.request):
             self._offer_build(call, {}, memory, builder)
+        if builder.request.graphs and builder.request.wants(PLAINS):
+            self._offer_plains_graph(call, memory, builder)
+
+    def _offer_plains_graph(self, call: BuildRequest, memory: Table, builder: OfferBuilder) -> None:
+        if not builder.allows(PLAINS):
+            return
+        slot, build = self._builder.find_traced(call, memory, builder.request.build, builder.request.later)
+        if isinstance(build, NoBuild):
+            lack(builder, PLAINS, build)
+        elif reasons := build.accepts(call.as_seen) or build.unseen():
+            builder.refuse(PLAINS, *reasons)
+        else:
+            offer_plain_recorded(build, slot, call, builder)
 
     def _offer_build(self, call: BuildRequest, point: Mapping[str, int], memory: Table, builder: OfferBuilder) -> None:
         name = variant_name(point) if point else "exact"
@@ -280,7 +295,7 @@ class TorchFunction(CallSigner):
         elif builder.allows(name):
             slot, build = self._builder.find(call, point, memory, builder.request.build, builder.request.later)
             if isinstance(build, NoBuild):
-                _lack(builder, name, build)
+                lack(builder, name, build)
                 return
             numbers = [number.value for number in call.leaves.numbers]
             if reasons := build.accepts(call.as_seen) or build.too_large(numbers) or build.unseen():
@@ -341,18 +356,6 @@ class TorchFunction(CallSigner):
             return None
         _, build = self._builder.find(call, point, memory, request.build, request.later)
         return None if isinstance(build, NoBuild) or build.accepts(call.as_seen) else build
-
-
-def _lack(builder: OfferBuilder, variant: str, build: NoBuild) -> None:
-    """Leave a variant out that has no build of its own."""
-    if build.same_as:
-        builder.aliases[variant] = build.same_as
-        if variant != build.same_as:  # where its own build left, and another class has one of this name
-            builder.notes.append(f"{variant} is the same code as {build.same_as}")
-    elif build.transient:
-        builder.put_off(variant, build.reason)
-    else:
-        builder.fail(variant, build.reason)
 
 
 def may_involve_ranks(effects: Effects) -> bool:

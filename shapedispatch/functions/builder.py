@@ -1,4 +1,4 @@
-"""What a call needs of the compiler: its effects, and builds of it; found again, shared between functions, or made.
+"""Builds: found again, shared between functions, or made.
 
 One build for the same source: a function decorated in ten places is compiled once in a process. What is shared is the
 compiled code. Each function gets it with its own closure, and all guards are asked of its own values. Only functions
@@ -13,34 +13,27 @@ import types
 import weakref
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ..backend import OfferRequest
+from ..backend import OfferBuilder, OfferRequest
 from ..background.account import Later
-from ..effects import Effects
-from ..errors import as_written, in_a_line
-from ..hit.table import MOST_REPLACEMENTS, Table
+from ..hit.table import Table
 from ..keys.signature import call_of
 from ..private import why_off
 from ..shapes.dims import point_of, variant_name
-from .compile.build import PLAIN_TYPES, Build, NoBuild, Trace
+from .compile.build import PLAIN_TYPES, Build, NoBuild
 from .request import BuildRequest
+from .traced_build import TracedBuild, traced_build
 
 if TYPE_CHECKING:
     from .compile.graph_check import GraphCheck, Verdict
 
-__all__ = ["Builder", "made", "trace_effects"]
+__all__ = ["MOST_STATES", "Builder", "lack", "made"]
 
 _V = TypeVar("_V")
 MOST_STATES = 4
 """Builds of one variant and class for different states of what a call does not carry (train and eval, say)."""
-TRACES_A_FAMILY = 4
-"""How many traces for effects are remembered for calls that differ in sizes and numbers only."""
-
-STATES_A_FAMILY = 64
-"""How many states of what no call carries are looked at for such calls."""
-
 made: weakref.WeakValueDictionary[Hashable, Build | NoBuild] = weakref.WeakValueDictionary()
 """What was made last of each source, in the whole process, as long as anybody holds it; see `source_key`."""
 
@@ -81,23 +74,24 @@ class Builder:
 
         With ``later`` it is ordered, and there when the order is done.
         """
-        for state in range(MOST_STATES):
-            slot = call.slot(point, state)
-            build = memory.facts.no_builds.get(slot) or memory.build(slot)
-            if build is None or build.invalidated():
-                why = memory.why_not_again(slot) if make else "it is not built, and nothing is built in this mode"
-                if why:
-                    return slot, NoBuild(why, transient=True)
-                build = self._missing(call, point, memory, slot, later)
-                if isinstance(build, NoBuild) and build.transient:
-                    return slot, build
-                if isinstance(build, NoBuild):
-                    memory.facts.no_builds[slot] = build
-                else:
-                    memory.hold(slot, build, not build.shared)
-            if isinstance(build, NoBuild) or _stands(build, call, point):
-                return slot, build
-        return slot, NoBuild(f"there are {MOST_STATES} builds of it for other states already")
+
+        def missing(slot: Hashable) -> Build | NoBuild:
+            return self._missing(call, point, memory, slot, later)
+
+        variant = variant_name(point) if point else "exact"
+        return _standing(call, point, memory, missing if make else None, variant)
+
+    def find_traced(
+        self, call: BuildRequest, memory: Table, make: bool = True, later: Later | None = None
+    ) -> tuple[Hashable, TracedBuild | NoBuild]:
+        """The build of plain's own operators, of which nothing is compiled; see `traced_build`."""
+
+        def missing(slot: Hashable) -> Build | NoBuild:
+            return traced_build(call, memory, later)
+
+        slot, build = _standing(call, {}, memory, missing if make else None, "plain")
+        assert isinstance(build, (TracedBuild, NoBuild))
+        return slot, build
 
     def _missing(
         self, call: BuildRequest, point: Mapping[str, int], memory: Table, slot: Hashable, later: Later | None
@@ -227,6 +221,18 @@ class Builder:
         return {"max_autotune_gemm": True} if point else {"max_autotune": True}
 
 
+def lack(builder: OfferBuilder, variant: str, build: NoBuild) -> None:
+    """Leave a variant out that has no build of its own."""
+    if build.same_as:
+        builder.aliases[variant] = build.same_as
+        if variant != build.same_as:  # where its own build left, and another class has one of this name
+            builder.notes.append(f"{variant} is the same code as {build.same_as}")
+    elif build.transient:
+        builder.put_off(variant, build.reason)
+    else:
+        builder.fail(variant, build.reason)
+
+
 def _judged(build: Build, call: BuildRequest, check: GraphCheck, room: int, later: Later | None) -> Verdict | None:
     """What the check of its graph says, on what the graph is called with in this call; None where more is left."""
     from .compile.graph_check import Verdict, state_kept
@@ -239,6 +245,34 @@ def _judged(build: Build, call: BuildRequest, check: GraphCheck, room: int, late
         return judge(inputs, room)
 
     return judged(check.verdict) if later is None else later.once("checked", lambda: judged(check.part))
+
+
+def _standing(
+    call: BuildRequest,
+    point: Mapping[str, int],
+    memory: Table,
+    missing: Callable[[Hashable], Build | NoBuild] | None,
+    variant: str,
+) -> tuple[Hashable, Build | NoBuild]:
+    """The build of this name for the present state, and where it is held; made by ``missing``, if that may be."""
+    for state in range(MOST_STATES):
+        slot = call.slot(point, state, variant)
+        build = memory.facts.no_builds.get(slot) or memory.build(slot)
+        if build is None or build.invalidated():
+            why = "it is not built, and nothing is built in this mode"
+            why = memory.why_not_again(slot) or "" if missing is not None else why
+            if why or missing is None:
+                return slot, NoBuild(why, transient=True)
+            build = missing(slot)
+            if isinstance(build, NoBuild) and build.transient:
+                return slot, build
+            if isinstance(build, NoBuild):
+                memory.facts.no_builds[slot] = build
+            else:
+                memory.hold(slot, build, build.compiled_here())
+        if isinstance(build, NoBuild) or _stands(build, call, point):
+            return slot, build
+    return slot, NoBuild(f"there are {MOST_STATES} builds of it for other states already")
 
 
 def _stands(build: Build, call: BuildRequest, point: Mapping[str, int]) -> bool:
@@ -297,104 +331,3 @@ def _content(cell: types.CellType) -> Hashable:
     except ValueError:
         return None
     return repr(value) if type(value) in PLAIN_TYPES else id(value)
-
-
-@dataclass(frozen=True, slots=True)
-class TracesOfFamily:
-    """What is known of what the calls of a family do: a trace for each state of what no call carries, newest first.
-
-    ``other`` is taken in every other state, and nothing is traced again: each call brings another one.
-    """
-
-    known: tuple[Trace, ...] = ()
-    other: Effects | None = None
-
-    def holding(self, frame: Mapping[str, Any]) -> Trace | Effects | None:
-        """The one that holds for this call; else what is taken in other states; else None."""
-        return next((look for look in self.known if not look.accepts(frame)), self.other)
-
-    def after(self, look: Trace | str, changed: str) -> TracesOfFamily:
-        """The same with one more; ``changed`` is why the newest did not hold."""
-        if isinstance(look, str):
-            return replace(self, other=Effects(None, unknown=look))
-        again = changed and look.effects.other_writes == self.known[0].effects.other_writes != ()
-        other = look.effects if look.effects.counts or again else None
-        return TracesOfFamily((look, *self.known)[:TRACES_A_FAMILY], other)
-
-
-def trace_effects(call: BuildRequest, memory: Table, make: bool, elsewhere: bool = False) -> Trace | Effects | None:
-    """The look that holds for this call: remembered, or (if ``make``) made; None without one.
-
-    No look, where each call brings another state: what can be said of all of them. Where builds are made ``elsewhere``,
-    of a trace of the class, it is that.
-    """
-    family, frame = call.rank_signature(), call.as_seen
-    looks: TracesOfFamily = memory.facts.effects.get(family) or TracesOfFamily()
-    held = looks.holding(frame)
-    if held is not None or not make:
-        return held
-    changed = _what_changed(looks.known[0], frame) if looks.known else ""
-    if changed and (restless := _restless(call, family, memory, bool(looks.known[0].invalidated()))):
-        return replace(looks.known[0].effects, unknown=f"{restless}: {changed}")
-    look = (_trace_of_class(call, memory) if elsewhere else None) or _look(call, memory)
-    looks = memory.facts.effects[family] = looks.after(look, changed)
-    return looks.other or looks.known[0]
-
-
-def _what_changed(look: Trace, frame: Mapping[str, Any]) -> str:
-    """Why a look does not hold any more, if that is for something that no call carries; else nothing."""
-    gone = look.invalidated() or next((failed for guard in look.guards if (failed := guard.failed())), "")
-    return gone or ("" if look.unimplied(frame) else f"{as_written(look.accepts(frame)[0])} holds no more")
-
-
-def _restless(call: BuildRequest, family: Hashable, memory: Table, replaced: bool) -> str:
-    """Counts a change of what no call carries; that there were too many to look again, if so.
-
-    At one key few are allowed, as many as there are builds for; code is replaced more often in a notebook. At others
-    more are: instances of a class may each have sizes and attributes of their own.
-    """
-    states, most = memory.facts.states, MOST_REPLACEMENTS if replaced else MOST_STATES
-    here, anywhere = (states.get(counted) or 0 for counted in (call.key, family))
-    if here + 1 >= most or anywhere >= STATES_A_FAMILY:
-        return f"what it reads beside its arguments has changed {max(here, anywhere) + 1} times"
-    states[call.key], states[family] = here + bool(memory.peek(call.key)), anywhere + 1
-    return ""
-
-
-def _look(call: BuildRequest, memory: Table) -> Trace | str:
-    """A trace with sizes and numbers dynamic, else one with the call's own, or why there is neither."""
-    why = ""
-    if not memory.facts.constant_sizes.get(call.rank_signature()):
-        look = _traced(call, None)
-        if not isinstance(look, str):
-            return look
-        why = look
-    look = _traced(call, {})
-    if isinstance(look, str):
-        return why or look
-    memory.facts.constant_sizes[call.rank_signature()] = True
-    return look
-
-
-def _trace_of_class(call: BuildRequest, memory: Table) -> Trace | None:
-    from .remote_build import class_trace
-
-    look = class_trace(call, memory) if why_off("builds elsewhere") is None else None
-    return look if look is not None and not look.accepts(call.as_seen) else None
-
-
-def _traced(call: BuildRequest, point: Mapping[str, int] | None) -> Trace | str:
-    """A look at the frame of a point, or why there is none; the frame is its own: a trace may leave marks on it."""
-    if why := why_off("builds"):
-        return why
-    try:
-        from .compile.inductor import effects_only
-        from .compile.tracer import Untraceable, trace
-    except Exception as error:  # noqa: BLE001 - what torch does when it is imported is judged here; the reason is kept
-        return f"torch's compiler cannot be imported: {in_a_line(error)}"
-
-    args, kwargs = call_of(call.fn, call.frame(point))
-    try:
-        return trace(call.fn, args, kwargs, effects_only, tag="effects", number_inputs=point is None)
-    except Untraceable as error:
-        return str(error)

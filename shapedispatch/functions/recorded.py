@@ -1,8 +1,11 @@
-"""A build as a CUDA graph: the same code and guards, whose graph is recorded once and replayed."""
+"""A build as a CUDA graph: the same code and guards, whose graph is recorded once and replayed; and plain as one."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+import functools
+from collections.abc import Callable, Hashable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -10,14 +13,18 @@ import torch
 from ..backend import Candidate, OfferBuilder
 from ..graphs.allocations import Allocations
 from ..graphs.memory import Memory
-from ..graphs.recording import Unrecordable
+from ..graphs.operators import OnlyKnown, Unrecordable
+from ..graphs.recording import Watch
 from ..graphs.replay import Replay, memory_of
+from ..keys.key import any_autocast
 from .compile.build import Build, graph_name
 from .request import BuildRequest
+from .traced_build import TracedBuild
 
-__all__ = ["inner_variant", "offer_recorded", "recorded_variant"]
+__all__ = ["PLAINS", "inner_variant", "offer_plain_recorded", "offer_recorded", "recorded_variant"]
 
 _BEGINS, _ENDS = "graph[", "]"
+PLAINS = "graph[plain]"
 FEW = 6
 """Launches of a build from which on a replay costs the host half of what they do: ``launches`` in benchmarks/graphs.py.
 From three on it costs less, but where what it is called with moves, four were dearer as a graph (a decoder's MLP)."""
@@ -37,17 +44,35 @@ def inner_variant(variant: str | None) -> str | None:
 
 def offer_recorded(build: Build, of: Candidate, call: BuildRequest, builder: OfferBuilder) -> None:
     """Offer the build of a candidate as a CUDA graph, too, where it may be recorded; a refusal where it may not."""
-    name = recorded_variant(of.name)
+    made = _offered(build, recorded_variant(of.name), build.code.launches(), bool(of.point), call, builder)
+    if made is not None:
+        route = "a CUDA graph of the compiled code"
+        check, digits = of.check, of.digits
+        builder.candidates.append(
+            replace(made, check=check, build=of.build, route=route, digits=digits, vouched=of.judged)
+        )
+
+
+def offer_plain_recorded(build: TracedBuild, slot: Hashable, call: BuildRequest, builder: OfferBuilder) -> None:
+    """Offer plain as a CUDA graph of the operators that it calls; a refusal where it may not be recorded."""
+    made = _offered(build, PLAINS, build.operators, True, call, builder)
+    if made is not None:
+        made = replace(made, check=build.check(), build=slot, route="a CUDA graph of what plain launches")
+        builder.candidates.append(made)
+
+
+def _offered(
+    build: Build, name: str, launches: int | None, sized: bool, call: BuildRequest, builder: OfferBuilder
+) -> Candidate | None:
+    """What runs replays of its graph; None, and a refusal, where it may not be recorded."""
     device = next((leaf.tensor.device for leaf in call.leaves.tensors), torch.device("cpu"))
     memory = memory_of(device, builder.request.graph_bytes)
     pays = builder.request.graphs_pay
-    if memory is None or (reason := _why_not(build, call) or _too_small(build, pays)):
+    if memory is None or (reason := _why_not(build, call) or _too_small(launches, pays)):
         builder.refuse(name, "there is no CUDA device" if memory is None else reason)
-        return
-    run, missed = _recorded(build, memory, bool(of.point), pays)
-    route = "a CUDA graph of the compiled code"
-    made = Candidate(name, run, of.check, of.build, route, digits=of.digits, missed=missed, vouched=of.judged)
-    builder.candidates.append(made)
+        return None
+    run, missed = _recorded(build, memory, sized, pays)
+    return Candidate(name, run, missed=missed)
 
 
 def _why_not(build: Build, call: BuildRequest) -> str:
@@ -58,12 +83,13 @@ def _why_not(build: Build, call: BuildRequest) -> str:
         return "it launches no kernel"
     if graph_name(build.call) is None:
         return "what it calls cannot be seen"
+    if isinstance(build, TracedBuild) and any_autocast():
+        return "autocast keeps copies of weights, which a graph would read when they are gone"
     return build.code.unrecordable
 
 
-def _too_small(build: Build, pays: Callable[[], bool] | None) -> str:
+def _too_small(launches: int | None, pays: Callable[[], bool] | None) -> str:
     """Why a graph, which nobody asks for by name, would save nothing; empty where it may."""
-    launches = build.code.launches()
     if pays is None or launches is None or launches >= FEW:
         return ""
     return f"it launches {'one kernel' if launches == 1 else f'{launches} kernels'}: a graph would save nothing"
@@ -79,12 +105,14 @@ def _recorded(
     name = graph_name(build.call)
     assert name is not None
     run, writes = build.call.__globals__[name], build.effects.beside.written
-    replay = Replay(run, memory, writes, sized, allocations=Allocations(build.code.modules), pays=pays)
+    watch: Watch = OnlyKnown if isinstance(build, TracedBuild) else contextlib.nullcontext
+    record = functools.partial(Replay, run, memory, writes, sized, watch=watch)
+    replay = record(allocations=Allocations(build.code.modules), pays=pays)
 
     def once(*inputs: Any) -> Any:
         if pays is not None and not pays():
             return run(*inputs)
-        first = Replay(run, memory, writes, sized, at_once=True)
+        first = record(at_once=True)
         results = first(*inputs)
         if first.why_not:
             raise Unrecordable(first.why_not)
@@ -92,6 +120,6 @@ def _recorded(
 
     recorded: Any = build.around(replay)
     recorded.run_once_on_copies = build.around(once)
-    recorded.run_on_copies = build.around(Replay(run, memory, writes, sized, at_once=True))
+    recorded.run_on_copies = build.around(record(at_once=True))
     recorded.notes, recorded.graph_bytes = replay.notes, replay.bytes  # read by `Entry`
     return recorded, lambda: replay.missed

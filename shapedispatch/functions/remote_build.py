@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from .compile.artifact import ShapeConditions
     from .compile.parcel import Parcel
 
-__all__ = ["ClassTrace", "RemoteBuild", "class_trace", "ordered"]
+__all__ = ["ClassTrace", "RemoteBuild", "class_trace", "known_traces", "ordered"]
 
 MOST_TRACES = 4
 """Traces of one class of calls: for other states of what no call carries, and for sizes that go another way."""
@@ -95,6 +95,7 @@ class RemoteBuild:
             why = f"what another process has built cannot be loaded: {in_a_line(error)}"
             return NoBuild(why, transient=self.order.kept)
         known = answer.verdict(self.job, made_by(environment(device)))
+        code.graph = graph
         code.check = None if is_transformed(graph) else GraphCheck(graph, run, known=known)
         conditions = replace(answer.conditions, sizes=tuple(self.sizes.items()))
         trace = self.traced.trace.with_graph(run)
@@ -224,6 +225,11 @@ def _known(call: BuildRequest, memory: Table) -> tuple[ClassTrace | NoBuild, ...
     """The class's traces that may hold yet; a NoBuild is why there is none."""
     known = memory.facts.traced.get(call.dynamic_class()) or ()
     return tuple(one for one in known if isinstance(one, NoBuild) or not one.trace.invalidated())
+
+
+def known_traces(call: BuildRequest, memory: Table) -> list[ClassTrace]:
+    """Those of the call's class, whose graphs take other sizes, too."""
+    return [one for one in _known(call, memory) if isinstance(one, ClassTrace)]
 
 
 def _traced(call: BuildRequest, point: Mapping[str, int]) -> ClassTrace | NoBuild:

@@ -67,9 +67,9 @@ class BuildRequest:
         fakes = fake_arguments(self.scope, resize)
         return {**fakes, **self.leaves.numbers_at(point or {}), **self.fixed}
 
-    def slot(self, point: Mapping[str, int], state: int = 0) -> Hashable:
-        """Where the build of this variant for this call's class is held."""
-        variant = variant_name(point) if point else "exact"
+    def slot(self, point: Mapping[str, int], state: int = 0, variant: str = "") -> Hashable:
+        """Where the build of this variant for this call's class is held: that of the point, if it is not named."""
+        variant = variant or (variant_name(point) if point else "exact")
         kind = self.leaves.kind(self.dynamic if point else (), self.numbers_vary)
         return (kind, self.ambient, variant, state)
 

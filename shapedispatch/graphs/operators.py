@@ -1,13 +1,15 @@
-"""Which graphs of operators may be recorded: by what each operator does beside computing on one device."""
+"""Which operators may be recorded: by what each does beside computing on one device."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch.fx import GraphModule, Node
+from torch.utils._python_dispatch import TorchDispatchMode
 
-__all__ = ["why_not_recorded"]
+__all__ = ["OnlyKnown", "Unrecordable", "why_not_recorded"]
 
 RECORDS = "cuda"
 """The kind of device on which anything is recorded."""
@@ -15,6 +17,27 @@ _OURS = frozenset({"aten", "prims"})
 _WAIT = ("linalg_", "cholesky", "lu_", "svd", "geqrf", "ormqr", "symeig", "eig", "lstsq", "triangular_solve")
 _SIZED_BY_VALUES = (torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output)
 _DROPOUT = "dropout_p"
+
+
+def _names(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+# What plain may call while it is recorded, beside what is computed value by value, summed up or only looked at anew:
+# none of these waits for the device or decides anything by values. Compiled code's graphs hold less, and are read.
+_KNOWN = _names(
+    """mm addmm bmm baddbmm addmv mv dot convolution cudnn_convolution _conv_depthwise2d embedding cat stack clone copy_
+    _to_copy _softmax _log_softmax native_layer_norm _fused_rms_norm native_group_norm native_batch_norm
+    cudnn_batch_norm _native_batch_norm_legit _native_batch_norm_legit_no_training _batch_norm_with_update
+    _scaled_dot_product_flash_attention _scaled_dot_product_efficient_attention _scaled_dot_product_cudnn_attention
+    _scaled_dot_product_flash_attention_for_cpu index_select gather scatter scatter_ scatter_add scatter_add_
+    scatter_reduce index_add index_add_ index_copy index_copy_ index_fill index_fill_ index index_put index_put_
+    arange full full_like zeros zeros_like ones ones_like empty empty_like empty_strided new_empty new_empty_strided
+    new_zeros new_ones new_full scalar_tensor fill_ zero_ tril triu roll flip repeat constant_pad_nd where topk sort
+    cumsum cumprod max_pool2d_with_indices avg_pool2d _adaptive_avg_pool2d upsample_nearest2d upsample_bilinear2d
+    masked_fill masked_fill_ lerp argmax argmin var_mean std_mean glu prelu _prelu_kernel addcmul addcdiv linear
+    split_with_sizes_copy _foreach_add _foreach_mul _foreach_copy_ _assert_async"""
+)
 
 
 def why_not_recorded(gm: GraphModule) -> str:
@@ -38,23 +61,65 @@ def _why_not(node: Node) -> str:
         return "" if str(target).startswith("triton_kernel_wrapper") else f"it runs a graph inside it ({target})"
     if not isinstance(target, torch._ops.OpOverload):
         return ""  # arithmetic on sizes, and what takes one of several results
+    return _why_not_called(target, node.args, node.kwargs)
+
+
+def _why_not_called(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
+    """Why this operator is not to be recorded, called with these, where there is a sentence for it."""
     if target.namespace not in _OURS:
         return f"nothing is known of {target}"
     if any(tag in target.tags for tag in _SIZED_BY_VALUES):
         return f"the sizes of {target} depend on values"
-    if torch.Tag.nondeterministic_seeded in target.tags and not _drops_nothing(node):
+    if torch.Tag.nondeterministic_seeded in target.tags and not _drops_nothing(target, args, kwargs):
         return f"{target} draws random numbers"
     return f"{target} may wait for the device" if target._opname.lstrip("_").startswith(_WAIT) else ""
 
 
-def _drops_nothing(node: Node) -> bool:
+def _drops_nothing(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
     """Whether an operator that draws for a dropout alone is told to drop nothing."""
-    target: Any = node.target
     for place, argument in enumerate(target._schema.arguments):
         if argument.name == _DROPOUT:
             default = argument.default_value
-            return bool((node.args[place] if place < len(node.args) else node.kwargs.get(_DROPOUT, default)) == 0)
+            return bool((args[place] if place < len(args) else kwargs.get(_DROPOUT, default)) == 0)
     return False
+
+
+class Unrecordable(Exception):
+    """No recording of a run would do what the run does; the message is why."""
+
+
+class OnlyKnown(TorchDispatchMode):
+    """While it is entered, what is called of which it is not known that it may be recorded raises Unrecordable."""
+
+    def __torch_dispatch__(
+        self, func: Any, types: Sequence[Any], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        """Each operator that plain comes down to, before it runs."""
+        if why := _why_not_run(func, args, kwargs or {}):
+            raise Unrecordable(why)
+        return func(*args, **(kwargs or {}))
+
+
+def _why_not_run(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
+    """Why plain's call of this operator, with these values, is not to be recorded; empty where it may be."""
+    if why := _why_not_called(target, args, kwargs):
+        return why
+    told = {torch.Tag.pointwise, torch.Tag.reduction} & set(target.tags)
+    if not told and not _only_looks(target) and target._opname not in _KNOWN:
+        return f"nothing is known of {target}"
+    given = (
+        one for value in (*args, *kwargs.values()) for one in (value if isinstance(value, (list, tuple)) else [value])
+    )
+    tensors = [one for one in given if isinstance(one, torch.Tensor)]
+    if target._opname.startswith("index") and any(one.dtype in (torch.bool, torch.uint8) for one in tensors[1:]):
+        return f"{target} may wait for the device, to count what a mask lets through"
+    return next((f"a tensor is on {one.device}" for one in tensors if one.device.type != RECORDS), "")
+
+
+def _only_looks(target: Any) -> bool:
+    """Whether all its results are views, which launch nothing."""
+    returns = target._schema.returns
+    return bool(returns) and all(one.alias_info is not None and not one.alias_info.is_write for one in returns)
 
 
 def _tensors(node: Node) -> list[torch.Tensor]:

@@ -8,6 +8,7 @@ the same places again and again, `placed` has a recording that copies nothing.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -16,19 +17,17 @@ import torch
 from torch import Tensor, empty_like
 
 from .allocations import Allocations
+from .operators import Unrecordable
 from .order import Order
 from .recorder import Graph
 
-__all__ = ["NONE_KNOWN", "Placed", "Recording", "Unrecordable", "record"]
+__all__ = ["NONE_KNOWN", "Placed", "Recording", "Watch", "record"]
 
 Run = Callable[..., Any]
+Watch = Callable[[], contextlib.AbstractContextManager[Any]]
 PLAIN_RESULTS = (type(None), bool, int, float)
 NONE_KNOWN = Allocations(())
 """Those of code that is not Inductor's."""
-
-
-class Unrecordable(Exception):
-    """No recording of this run would do what the run does; the message is why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,20 +182,20 @@ def record(
     order: Order,
     writes: Collection[int],
     allocations: Allocations = NONE_KNOWN,
+    watch: Watch = contextlib.nullcontext,
 ) -> Recording:
     """Record a run of these inputs, of which those at ``copied`` are not read in place. Called in a turn of ``order``.
 
-    ``writes`` says into which of them it may write, ``allocations`` where it takes its memory. The run itself is
-    made twice on a stream aside, on copies of what it may write, and nothing of it is seen. Raises Unrecordable, and
-    what the run raises.
+    ``writes`` says into which of them it may write, ``allocations`` where it takes its memory. It is run twice on a
+    stream aside, first inside ``watch``, and nothing of it is seen. Raises Unrecordable, and what the run raises.
     """
     places = [place for place, one in enumerate(inputs) if isinstance(one, Tensor)]
     _refuse_inputs(inputs, places, order.recorder.device)
     given = list(inputs)
     with order.recorder.aside():
-        for place in places:  # by `data`: what is written while it is recorded counts no write
+        for place in places:  # by `data`: what is written here counts no write
             given[place] = _buffer(inputs[place]) if place in copied else inputs[place].data
-        written, first = _rehearsed(run, given, sorted(writes))
+        written, first = _rehearsed(run, given, sorted(writes), watch)
         with allocations.noted() as places_taken:
             graph, outputs = order.recorder.record(lambda: run(*given))
     _refuse_elsewhere([one for one in outputs if isinstance(one, Tensor)], order.recorder.device)
@@ -251,7 +250,7 @@ def _buffer(tensor: Tensor) -> Tensor:
     return buffer.copy_(tensor.detach())
 
 
-def _rehearsed(run: Run, given: Sequence[Any], writes: Sequence[int]) -> tuple[list[int], Any]:
+def _rehearsed(run: Run, given: Sequence[Any], writes: Sequence[int], watch: Watch) -> tuple[list[int], Any]:
     """Run it once so that all it needs is loaded: which inputs it writes, and its results."""
     if any(given[place].is_inference() for place in writes):
         raise Unrecordable("it writes, and nothing counts what is written into tensors of inference mode")
@@ -259,7 +258,8 @@ def _rehearsed(run: Run, given: Sequence[Any], writes: Sequence[int]) -> tuple[l
     for place in writes:
         trial[place] = given[place].detach().clone()
     versions = [trial[place]._version for place in writes]
-    outputs = run(*trial)
+    with watch():
+        outputs = run(*trial)
     written = [place for place, before in zip(writes, versions, strict=True) if trial[place]._version != before]
     if writes and not written:
         raise Unrecordable("what it writes is not seen")

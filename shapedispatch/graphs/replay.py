@@ -5,6 +5,7 @@ Wherever no recording fits a call, and none is to be made, the code itself runs:
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
 from collections.abc import Callable, Collection
@@ -16,10 +17,11 @@ from ..errors import in_a_line
 from .addresses import Addresses, Places
 from .allocations import Allocations
 from .memory import Memory
+from .operators import Unrecordable
 from .order import Order
 from .placed import Placing
 from .recorder import recorder
-from .recording import NONE_KNOWN, Recording, Unrecordable, record
+from .recording import NONE_KNOWN, Recording, Watch, record
 
 __all__ = ["Replay", "memory_of"]
 
@@ -40,7 +42,8 @@ class Replay:
     ``writes`` says into which inputs the run may write, ``sized`` whether it serves inputs of other sizes,
     too. With ``at_once`` the first call is recorded already. Where it ``pays``, and not before, calls are recorded that
     come to the same places often. ``allocations`` are those of the run, where they are known:
-    where calls come to the same places again and again, a recording for those is made, too.
+    where calls come to the same places again and again, a recording for those is made, too. ``watch`` is entered around
+    the run before a recording, and may refuse it.
     """
 
     def __init__(
@@ -52,11 +55,12 @@ class Replay:
         at_once: bool = False,
         allocations: Allocations = NONE_KNOWN,
         pays: Callable[[], bool] | None = None,
+        watch: Watch = contextlib.nullcontext,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._run, self._memory, self._writes, self._sized, self._at_once = run, memory, writes, sized, at_once
         self._clock, self._not_before_s, self._allocations = clock, -math.inf, allocations
-        self._pays = pays
+        self._pays, self._watch = pays, watch
         self._addresses = Addresses() if pays is None else Addresses(OFTEN)
         self._recordings: dict[Places, Recording] = {}
         self.missed: int = 0
@@ -141,7 +145,8 @@ class Replay:
             self._memory.make_room()
             self.recorded += 1
             try:
-                made = record(self._run, inputs, sorted(self._addresses.copied), order, self._writes, self._allocations)
+                copied = sorted(self._addresses.copied)
+                made = record(self._run, inputs, copied, order, self._writes, self._allocations, self._watch)
             except Unrecordable as reason:
                 self.why_not = str(reason)
                 return None

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from shapedispatch import shapedispatch
 from shapedispatch.choices.context import MissContext
-from shapedispatch.functions.recorded import inner_variant, recorded_variant
+from shapedispatch.functions.recorded import PLAINS, inner_variant, recorded_variant
 from shapedispatch.graphs import operators
 from shapedispatch.graphs.replay import OFTEN
 from tests.helpers import assert_same, pinned
@@ -190,3 +190,106 @@ def test_one_kernel_is_no_graph_unless_it_is_asked_for(
         refused[fn] = {one.variant: one.reasons for one in f.explain(torch.ones(4, 4)).refusals}
     assert refused[few]["graph[exact]"] == ("it launches one kernel: a graph would save nothing",)
     assert "graph[exact]" not in refused[products]
+
+
+def plain_recorded(fn: Callable[..., Any], **given: Any) -> Any:
+    """A dispatcher that runs a graph of plain's own operators, and compiles nothing."""
+    return pinned(shapedispatch(**({"hints": (), "store": False, "graphs": True} | given))(fn), PLAINS)
+
+
+def test_plain_is_recorded_without_a_build(recorder: MadeUpRecorder) -> None:
+    """Bit by bit what plain computes, of the tensors of each call; nothing is compiled for it."""
+    f = plain_recorded(normalized)
+    w = torch.randn(16)
+    for x in [torch.randn(4, 16) for _ in range(40)]:
+        torch.testing.assert_close(f(x, w), normalized(x, w), rtol=0, atol=0)
+    assert f.explain(x, w).variant == "graph[plain]"
+    assert recorder.replays > 20
+    assert f.cache_info().builds == 0
+
+
+def test_plains_graph_of_a_module_sees_what_is_replaced(recorder: MadeUpRecorder) -> None:
+    """A parameter that is replaced or moved, and a flag that leads to another graph."""
+    layer = nn.Linear(8, 8).requires_grad_(False)
+    g = plain_recorded(nn.Linear.forward)
+    x = torch.randn(2, 8)
+    for change in (lambda: None, lambda: None, _replaced(layer), _moved(layer), _loaded(layer)):
+        change()
+        assert_same(g(layer, x), layer(x))
+
+
+class Scaled(nn.Module):
+    """It reads an attribute that no call carries."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.by = 2.0
+
+    def forward(self, x: Tensor) -> Tensor:
+        """More than one operator."""
+        return torch.sin(x) * self.by + 1
+
+
+def test_plains_graph_is_of_the_state_in_which_it_was_traced(recorder: MadeUpRecorder) -> None:
+    """A number that the trace took for a constant is asked for at each call."""
+    layer, g = Scaled(), plain_recorded(Scaled.forward)
+    x = torch.randn(8)
+    for by in (2.0, 2.0, 3.0, 3.0, 2.0):
+        layer.by = by
+        assert_same(g(layer, x), layer(x))
+
+
+def test_plains_graph_writes_what_plain_writes(recorder: MadeUpRecorder) -> None:
+    """Once, where plain writes it, and counted for autograd."""
+
+    def updated(x: Tensor, cache: Tensor) -> Tensor:
+        cache.mul_(0.5).add_(x)
+        return cache * 2
+
+    f = plain_recorded(updated)
+    ours, theirs = torch.ones(8), torch.ones(8)
+    for _ in range(30):
+        x, before = torch.randn(8), ours._version
+        torch.testing.assert_close(f(x, ours), updated(x, theirs), rtol=0, atol=0)
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=0)
+        assert ours._version > before
+
+
+def test_plains_graph_is_compared_with_plain(recorder: MadeUpRecorder) -> None:
+    """As any candidate, beside that of a build, and by the trace which that was compiled of."""
+    f = shapedispatch(hints=(), exact=True, store=False, graphs=True)(normalized)
+    x, w = torch.randn(4, 16), torch.randn(16)
+    assert_same(f(x, w), normalized(x, w))
+    timed = {one.variant for one in f.explain(x, w).timings}
+    assert {"plain", "exact", "graph[exact]", "graph[plain]"} <= timed
+    assert f.cache_info().builds == 1
+
+
+@pytest.mark.parametrize(
+    ("fn", "why"),
+    [
+        (lambda x: torch.dropout(x, 0.5, True) * 2 + 1, "draws random numbers"),
+        (lambda x: torch.linalg.inv(x) @ x + 1, "may wait for the device"),
+        (lambda x: torch.index_put(x, (x > 0,), x.sum()) + 1, "may wait for the device"),
+        (lambda x: torch.histc(x) + 1, "nothing is known of aten.histc"),
+    ],
+)
+def test_what_plain_may_not_be_recorded_for_is_refused_before_a_recording(
+    recorder: MadeUpRecorder, fn: Callable[[Tensor], Tensor], why: str
+) -> None:
+    """By what each operator does: CUDA would end the recording, and be trusted with none any more."""
+    f = shapedispatch(hints=(), store=False, graphs=True)(fn)
+    x = torch.eye(4) + 1
+    f(x)
+    refused = {one.variant: one.reasons for one in f.explain(x).refusals}
+    assert why in refused["graph[plain]"][0], refused
+    assert recorder.recorded == 0
+
+
+def test_plain_is_not_recorded_under_autocast(recorder: MadeUpRecorder) -> None:
+    """It keeps copies of weights until it is left, and a recording would read them afterwards."""
+    f = shapedispatch(hints=(), store=False, graphs=True)(lambda x: x @ x @ x + 1)
+    with torch.autocast("cpu", torch.bfloat16):
+        f(torch.ones(4, 4))
+        refused = {one.variant: one.reasons for one in f.explain(torch.ones(4, 4)).refusals}
+    assert "autocast keeps copies" in refused["graph[plain]"][0]

@@ -11,8 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from shapedispatch import Variant, shapedispatch
-from shapedispatch.functions.builder import MOST_STATES, STATES_A_FAMILY
+from shapedispatch.functions.builder import MOST_STATES
 from shapedispatch.functions.compile import tracer
+from shapedispatch.functions.trace_effects import STATES_A_FAMILY
 from shapedispatch.hit import call
 from shapedispatch.hit.table import MOST_REPLACEMENTS
 

@@ -7,12 +7,14 @@ import random
 import threading
 from collections.abc import Callable
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 from shapedispatch import shapedispatch
+from shapedispatch.functions.backend import TorchFunction
 from shapedispatch.graphs.replay import memory_of
 from tests.fuzzing import unlike
 from tests.test_sound_effects import AUDITED, RECORDED, _decorated, _left_behind, _plain
@@ -216,10 +218,72 @@ def test_dropout_and_gradients_are_refused() -> None:
 @pytest.mark.parametrize("name", sorted(AUDITED))
 def test_the_world_is_left_as_by_plain_calls(name: str) -> None:
     """State, writes, views, random numbers: what each of the functions does that are audited on the CPU."""
+    with mock.patch.object(TorchFunction, "_offer_plains_graph", return_value=None):
+        _world_is_left_as_by_plain_calls(name, exact=True)
+
+
+@pytest.mark.filterwarnings(r"ignore:(?s).*every variant but plain was refused")
+@pytest.mark.parametrize("name", sorted(AUDITED))
+def test_graphs_of_plain_leave_the_world_as_plain_calls_do(name: str) -> None:
+    """The same by graphs of the operators that plain calls."""
+    _world_is_left_as_by_plain_calls(name, exact=False)
+
+
+def _world_is_left_as_by_plain_calls(name: str, exact: bool) -> None:
     sizes, before = (2,) * 6 + (4,) * 6, replays()
     plain = _left_behind(_plain(AUDITED[name]), sizes, "cuda")
-    decorated = _left_behind(_decorated(AUDITED[name], exact=True, graphs=True), sizes, "cuda")
+    decorated = _left_behind(_decorated(AUDITED[name], exact=exact, graphs=True), sizes, "cuda")
     for number, (one, other) in enumerate(zip(plain, decorated, strict=True)):
         for part, value in one.items():
             assert unlike(value, other[part], False, f"call {number}, {part}") is None
     assert replays() > before or name not in RECORDED
+
+
+class Layer(nn.Module):
+    """What a decoder's consists of: embedding, norm, products, attention, an index, a write into a cache."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding, self.norm = nn.Embedding(32, 64), nn.RMSNorm(64)
+        self.products, self.out = nn.Linear(64, 192), nn.Linear(64, 64)
+
+    def forward(self, tokens: Tensor, cache: Tensor, at: Tensor) -> Tensor:
+        """As in a program."""
+        x = self.norm(self.embedding(tokens))
+        q, k, v = self.products(x).view(*tokens.shape, 3, 4, 16).unbind(2)
+        cache.index_copy_(1, at, k)
+        q, k, v = (one.transpose(1, 2) for one in (q, cache, v.repeat(1, 8, 1, 1)))
+        seen = nn.functional.scaled_dot_product_attention(q, k, v)
+        y = self.out(seen.transpose(1, 2).flatten(2))
+        return torch.cat([nn.functional.silu(y), y.masked_fill(y > 1, 0.0).softmax(-1)], -1)
+
+
+@torch.no_grad()
+def test_a_layer_is_recorded_as_plain_launches_it() -> None:
+    """Bit by bit plain's results, with nothing compiled; a cache is written where it is."""
+    plain = Layer().cuda().half()
+    f = graphed(Layer.forward, "graph[plain]", exact=False)
+    ours, theirs = (torch.zeros(2, 8, 4, 16, device="cuda", dtype=torch.half) for _ in range(2))
+    before = replays()
+    for step in range(40):
+        tokens, at = torch.randint(32, (2, 1), device="cuda"), torch.tensor([step % 8], device="cuda")
+        assert torch.equal(f(plain, tokens, ours, at), plain(tokens, theirs, at))
+        assert torch.equal(ours, theirs)
+    assert f.explain(plain, tokens, ours, at).variant == "graph[plain]", f.explain(plain, tokens, ours, at)
+    assert replays() - before > 30
+    assert f.cache_info().builds == 0
+
+
+def test_what_plain_waits_for_is_refused_and_others_are_recorded_still() -> None:
+    """A mask that is counted on the host would end a recording, and with it all that come after."""
+    f = graphed(lambda x: torch.index_put(x, (x > 0,), x[0]) + 1, "graph[plain]", exact=False)
+    x = cuda(4)
+    for _ in range(4):
+        f(x)
+    assert "graph[plain]" in {one.variant for one in f.explain(x).refusals}
+    g = graphed(chain, "graph[plain]", exact=False)
+    w, x = cuda(64, 64), cuda(32, 64)
+    before = replays()
+    for _ in range(20):
+        assert torch.equal(g(x, w), chain(x, w))
+    assert replays() > before

@@ -207,6 +207,10 @@ class Build(Trace):
         self.code.holders += 1
         return replace(self.moved_to(fn), shared=True)
 
+    def compiled_here(self) -> bool:
+        """Whether it counts as one that was compiled for whoever holds it."""
+        return not self.shared
+
     def identity(self) -> str:
         """Equal for builds that serve the same calls by the same code."""
         return "\n".join((self.code.text(), *self.shape_guards()))

@@ -57,6 +57,8 @@ class Code:
     """The files of its kernels for a CPU, as Inductor has put them into its cache."""
     unrecordable: str = ""
     """Why no CUDA graph is to be recorded of it, if so."""
+    graph: Any = None
+    """The graph as it was traced, which runs the operators that plain calls."""
     record: Callable[[], Any] | None = None
     """Gives AOTAutograd's record of what was compiled, where one is kept."""
 

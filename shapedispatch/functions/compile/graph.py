@@ -17,7 +17,7 @@ import torch._dynamo
 from torch import Tensor
 from torch._dynamo.symbolic_convert import InstructionTranslator
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.fx import GraphModule, Node
+from torch.fx import Graph, GraphModule, Node
 from torch.nn import Module
 from torch.torch_version import TorchVersion
 
@@ -35,6 +35,7 @@ __all__ = [
     "is_transformed",
     "nodes",
     "only_computes",
+    "operations_of",
     "refuse_kernels",
     "refuse_unchecked",
     "say_nothing_donated",
@@ -54,6 +55,15 @@ def nodes(gm: GraphModule) -> Iterator[Node]:
 def called(node: Node) -> str:
     """The name of what a node calls, without the underscore of what writes in place."""
     return str(getattr(node.target, "__name__", node.target)).removesuffix("_")
+
+
+def operations_of(gm: GraphModule) -> GraphModule:
+    """A copy that holds no more than the operations."""
+    graph = Graph()
+    graph.output(graph.graph_copy(gm.graph, {}))
+    for node in graph.nodes:
+        node.meta = {}
+    return GraphModule(gm, graph)
 
 
 def is_transformed(gm: GraphModule) -> bool:

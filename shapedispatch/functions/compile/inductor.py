@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import logging
 import re
 import sys
@@ -30,6 +29,7 @@ from .graph import (
     dtypes_of_numbers,
     is_transformed,
     only_computes,
+    operations_of,
     refuse_kernels,
     refuse_unchecked,
     shared_outputs,
@@ -77,7 +77,7 @@ def compiler(options: Mapping[str, Any], code: Code) -> Compile:
         refuse_unchecked(gm, examples)
         devices = {example.device.type for example in examples if isinstance(example, torch.Tensor)}
         code.notes = tuple(note for device in sorted(devices) for note in table_notes(device))
-        written = torch.fx.GraphModule(gm, copy.deepcopy(gm.graph))  # Inductor changes the one that it is given
+        written = operations_of(gm)  # Inductor changes the one that it is given
         began = time.monotonic()
         with generated_modules_kept(code), _autotuning_quiet(), _recursion_limit_kept():
             run = _compiled(gm, examples, patches, code, "size_asserts" not in options)
@@ -85,6 +85,7 @@ def compiler(options: Mapping[str, Any], code: Code) -> Compile:
                 run = _compiled(gm, examples, patches, code, trust=False)
         assert run is not None
         built_s = time.monotonic() - began
+        code.graph = written
         code.check = GraphCheck(written, run, built_s=built_s) if not is_transformed(written) else None
         return run
 

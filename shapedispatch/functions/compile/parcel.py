@@ -16,10 +16,11 @@ from typing import Any
 import sympy  # type: ignore[import-untyped]  # it has no types
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
-from torch.fx import Graph, GraphModule
+from torch.fx import GraphModule
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from ...errors import in_a_line
+from .graph import operations_of
 from .process_state import Operators, ProcessState, UnknownElsewhere
 
 __all__ = ["Job", "Parcel", "Untransportable", "bare_graph", "graph_of", "inputs_of", "parcel_of"]
@@ -78,12 +79,11 @@ class Parcel:
 
 def bare_graph(gm: GraphModule) -> GraphModule:
     """A copy that holds no more than the operations and, of its inputs, what they look like."""
-    graph = Graph()
-    graph.output(graph.graph_copy(gm.graph, {}))
-    for node in graph.nodes:
-        node.meta = {"example_value": node.meta["example_value"]} if "example_value" in node.meta else {}
-        node.meta = node.meta if node.op == "placeholder" else {}
-    return GraphModule(gm, graph)
+    bare = operations_of(gm)
+    for ours, theirs in zip(bare.graph.nodes, gm.graph.nodes, strict=True):
+        if ours.op == "placeholder" and "example_value" in theirs.meta:
+            ours.meta = {"example_value": theirs.meta["example_value"]}
+    return bare
 
 
 def inputs_of(gm: GraphModule) -> list[Any]:
