@@ -41,6 +41,7 @@ REDUCED_BAR, EAGER_BAR, HELD_BACK_BAR, ELSE_BAR = 0.8, 0.35, 0.95, 1.0
 KEPT_CALLS, SHAPE_CALLS, STREAM_CALLS, SHAPES, BOUND = 10_000, 100_000, 100_000, 500, 256 << 20
 PLAIN, COMPILED, REDUCED = "plain", "torch.compile", "reduce-overhead"
 OURS, CHOSEN, VARIANT = "the graph", "chosen online", "graph[exact]"
+OF_PLAIN, PLAINS = "the graph of plain", "graph[plain]"
 
 Forward = Callable[[int], Any]
 
@@ -61,6 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def own_options(parser: argparse.ArgumentParser) -> None:
     """What this script takes besides what all take."""
     parser.add_argument("--part", action="append", choices=tuple(PARTS), help="this part alone; may be repeated")
+    parser.add_argument("--batch", action="append", type=int, help="of the layer, this one alone; may be repeated")
     parser.add_argument("--share", type=float, default=1.0, help="of the calls of the last three parts")
 
 
@@ -253,7 +255,8 @@ class Layer(nn.Module):
 def layer_part(chosen: argparse.Namespace) -> dict[str, Any]:
     """A forward's time by batch."""
     config = Config(hidden=64, inner=128, heads=4, shared_heads=2) if chosen.small else Config()
-    return {str(batch): one_batch(config, batch, chosen) for batch in (BATCHES[:2] if chosen.small else BATCHES)}
+    batches = chosen.batch or (BATCHES[:2] if chosen.small else BATCHES)
+    return {str(batch): one_batch(config, batch, chosen) for batch in batches}
 
 
 @torch.no_grad()
@@ -265,6 +268,7 @@ def one_batch(config: Config, batch: int, chosen: argparse.Namespace) -> dict[st
         PLAIN: stack.forward(decoder_layer),
         "exact": stack.forward(graphed(decoder_layer, "exact")),
         OURS: stack.forward(ours),
+        OF_PLAIN: stack.forward(graphed(decoder_layer, PLAINS, exact=False)),
         CHOSEN: stack.forward(online),
     }
     if chosen.device == "cuda":
