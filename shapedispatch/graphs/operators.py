@@ -36,7 +36,10 @@ _KNOWN = _names(
     new_zeros new_ones new_full scalar_tensor fill_ zero_ tril triu roll flip repeat constant_pad_nd where topk sort
     cumsum cumprod max_pool2d_with_indices avg_pool2d _adaptive_avg_pool2d upsample_nearest2d upsample_bilinear2d
     masked_fill masked_fill_ lerp argmax argmin var_mean std_mean glu prelu _prelu_kernel addcmul addcdiv linear
-    split_with_sizes_copy _foreach_add _foreach_mul _foreach_copy_ _assert_async"""
+    _unsafe_view upsample_bicubic2d pixel_shuffle pixel_unshuffle im2col col2im reflection_pad1d reflection_pad2d
+    replication_pad1d replication_pad2d grid_sampler_2d polar mse_loss nll_loss_forward hardswish floor_divide bucketize
+    cummax cummin diag_embed trace linalg_vector_norm _safe_softmax split_with_sizes_copy _foreach_add _foreach_mul
+    _foreach_copy_ _assert_async"""
 )
 
 
@@ -68,11 +71,29 @@ def _why_not_called(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any])
     """Why this operator is not to be recorded, called with these, where there is a sentence for it."""
     if target.namespace not in _OURS:
         return f"nothing is known of {target}"
-    if any(tag in target.tags for tag in _SIZED_BY_VALUES):
+    indexes = target._opname.startswith("index")
+    if indexes and _counts_a_mask(args):
+        return f"{target} may wait for the device, to count what a mask lets through"
+    if not indexes and any(tag in target.tags for tag in _SIZED_BY_VALUES):
         return f"the sizes of {target} depend on values"
     if torch.Tag.nondeterministic_seeded in target.tags and not _drops_nothing(target, args, kwargs):
         return f"{target} draws random numbers"
-    return f"{target} may wait for the device" if target._opname.lstrip("_").startswith(_WAIT) else ""
+    waits = target._opname.lstrip("_").startswith(_WAIT) and target._opname not in _KNOWN
+    return f"{target} may wait for the device" if waits else ""
+
+
+def _counts_a_mask(args: Sequence[Any]) -> bool:
+    """Whether it indexes by a mask, and does more than write one number wherever that is true."""
+    indices = _given(args[1:2])
+    masked = any(one.dtype in (torch.bool, torch.uint8) for one in indices)
+    return masked and not (len(indices) == 1 and any(one.numel() == 1 for one in _given(args[2:3])))
+
+
+def _given(values: Sequence[Any]) -> list[torch.Tensor]:
+    """The tensors among what an operator is called with, in lists, too; for nodes, what stands for theirs."""
+    each = [one for value in values for one in (value if isinstance(value, (list, tuple)) else [value])]
+    found = [one.meta.get("val") if isinstance(one, Node) else one for one in each]
+    return [one for one in found if isinstance(one, torch.Tensor)]
 
 
 def _drops_nothing(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
@@ -91,13 +112,24 @@ class Unrecordable(Exception):
 class OnlyKnown(TorchDispatchMode):
     """While it is entered, what is called of which it is not known that it may be recorded raises Unrecordable."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.launched = False
+
     def __torch_dispatch__(
         self, func: Any, types: Sequence[Any], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         """Each operator that plain comes down to, before it runs."""
         if why := _why_not_run(func, args, kwargs or {}):
             raise Unrecordable(why)
+        self.launched |= not _only_looks(func)
         return func(*args, **(kwargs or {}))
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        """What launches nothing has nothing to be recorded."""
+        super().__exit__(kind, error, trace)
+        if kind is None and not self.launched:
+            raise Unrecordable("it launches no kernel")
 
 
 def _why_not_run(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
@@ -107,13 +139,8 @@ def _why_not_run(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) ->
     told = {torch.Tag.pointwise, torch.Tag.reduction} & set(target.tags)
     if not told and not _only_looks(target) and target._opname not in _KNOWN:
         return f"nothing is known of {target}"
-    given = (
-        one for value in (*args, *kwargs.values()) for one in (value if isinstance(value, (list, tuple)) else [value])
-    )
-    tensors = [one for one in given if isinstance(one, torch.Tensor)]
-    if target._opname.startswith("index") and any(one.dtype in (torch.bool, torch.uint8) for one in tensors[1:]):
-        return f"{target} may wait for the device, to count what a mask lets through"
-    return next((f"a tensor is on {one.device}" for one in tensors if one.device.type != RECORDS), "")
+    elsewhere = (one.device for one in _given((*args, *kwargs.values())) if one.device.type != RECORDS)
+    return next((f"a tensor is on {device}" for device in elsewhere), "")
 
 
 def _only_looks(target: Any) -> bool:

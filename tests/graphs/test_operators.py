@@ -10,6 +10,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
+from shapedispatch.graphs import operators
 from shapedispatch.graphs.operators import why_not_recorded
 
 
@@ -72,3 +73,35 @@ def test_of_anothers_operator_nothing_is_known() -> None:
         assert "nothing is known of shapedispatch_tests.mine" in told
     finally:
         library._destroy()
+
+
+@pytest.mark.parametrize(
+    ("fn", "why"),
+    [
+        (lambda x, i, m: x[i] @ x, ""),
+        (lambda x, i, m: torch.nn.functional.normalize(x).cumsum(-1), ""),
+        (lambda x, i, m: torch.index_put(x, (m,), torch.zeros(())), ""),
+        (lambda x, i, m: torch.index_put(x, (i,), x[i]), ""),
+        (lambda x, i, m: torch.index_put(x, (m,), x.flatten()), "to count what a mask lets through"),
+        (lambda x, i, m: x[m], "to count what a mask lets through"),
+        (lambda x, i, m: x * x.max().item(), "depend on values"),
+        (lambda x, i, m: x + torch.rand_like(x), "draws random numbers"),
+        (lambda x, i, m: torch.linalg.inv(x), "may wait for the device"),
+        (lambda x, i, m: torch.histc(x), "nothing is known of aten.histc"),
+        (lambda x, i, m: x.view(-1).t(), "it launches no kernel"),
+        (lambda x, i, m: x + torch.zeros(4, 4, device="meta"), "a tensor is on meta"),
+    ],
+)
+def test_what_plain_calls_is_looked_at_before_it_is_recorded(
+    fn: Callable[..., Tensor], why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is not known to be right in a recording is refused, at the operator itself."""
+    monkeypatch.setattr(operators, "RECORDS", "cpu")
+    x = torch.eye(4) + 1
+    call = (x, torch.tensor([1, 2, 3, 0]), x > 0)
+    if not why:
+        with operators.OnlyKnown():
+            fn(*call)
+        return
+    with pytest.raises(operators.Unrecordable, match=why), operators.OnlyKnown():
+        fn(*call)
