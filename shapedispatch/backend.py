@@ -340,6 +340,12 @@ class Backend(Signer, Protocol):
     def sizes(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, int]:
         """The size of each dim; raises dims.DimsMismatch."""
 
+    def places(self, args: tuple[Any, ...]) -> Sequence[tuple[str, int, int]] | None:
+        """Where the sizes of all calls that differ from this one in sizes alone stand; None where that is not known.
+
+        Each with its name, the place of its tensor among the arguments, and the axis: two of one name must be equal.
+        """
+
     def observed(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], key: Key, memory: Table) -> Observed:
         """Note the sizes of a call that is not decided yet; raises dims.DimsMismatch."""
 

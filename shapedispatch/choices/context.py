@@ -54,6 +54,7 @@ class DispatcherParts(Protocol):
     """The parts of a dispatcher that a decision is made with: `dispatcher.Core` has them."""
 
     backend: Backend
+    settings: Resolved
     table: Table
     kernel_store: KernelStore | None
     """None without a store."""

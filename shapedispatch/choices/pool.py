@@ -22,6 +22,7 @@ from typing import Protocol, TypeAlias
 from ..autotune.measure import Clock
 from ..hit.table import Entry
 from ..keys.key import Key
+from ..keys.layout import Ways
 from ..online.contest import FREE_US, SHARE
 from ..online.pairs import Half, Halves, Pairs
 from ..online.real_calls import Figures
@@ -69,6 +70,9 @@ class Family:
     """Whether recordings pay now, where its keys would have them if they were learned alone."""
     lock: threading.Lock = field(default_factory=threading.Lock)
     """Held while anything of it, or of one of its pools, changes."""
+
+    ways: Ways = field(default_factory=Ways)
+    """What its keys are new because of."""
 
     def affords(self, cost_us: float) -> bool:
         """Whether finding out may have cost so much."""

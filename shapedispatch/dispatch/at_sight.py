@@ -20,7 +20,7 @@ from ..hit.table import Entry
 from ..records import Choice
 from ..shapes.dims import DimsMismatch
 
-__all__ = ["at_sight", "like_others"]
+__all__ = ["at_sight", "like_others", "none_differs"]
 
 
 def at_sight(ctx: MissContext) -> Entry | None:
@@ -53,12 +53,12 @@ def like_others(ctx: MissContext) -> Entry | None:
     if capturing_anything() or _is_stored(ctx):
         return None
     pool = pool_of(ctx, sizes)
-    if pool is not None and pool.over and _none_differs(ctx, pool) and (found := _decided(ctx, sizes, pool)):
+    if pool is not None and pool.over and none_differs(ctx, pool) and (found := _decided(ctx, sizes, pool)):
         return found
     return _agreed(ctx, Neighbours.of(ctx, sizes=sizes)) or _together(ctx, sizes, pool)
 
 
-def _none_differs(ctx: MissContext, pool: Pool) -> bool:
+def none_differs(ctx: MissContext, pool: Pool) -> bool:
     """Whether no key of its kin has come to something else: then sizes on both sides would say the same, later."""
     return all(choice.variant == pool.favourite for choice in ctx.core.table.facts.settled.get(ctx.kin) or ())
 

@@ -43,6 +43,7 @@ from .background import at_once, order_all
 from .introspection import Introspection
 from .loading import load, to_load
 from .miss import decide, tuning_lock
+from .newcomers import expect
 
 __all__ = ["Core"]
 
@@ -223,6 +224,7 @@ class Core(HitPath, Introspection):
                 return self._untimed(why, args, kwargs)
             entry = self._settled(key, args, kwargs)
         elif node is not None and isinstance(entry, Entry):
+            expect(self.ctx(key, args, kwargs), entry, node)
             self.table.insert(node, key, args, kwargs, self.backend.overlaps)
         # Here and not under the lock: the function runs under none, and what it raises has no context but its own.
         if isinstance(entry, _Failure):

@@ -37,7 +37,16 @@ from .builder import Builder, lack
 from .compile.build import Build, NoBuild, Trace
 from .fake_args import fake_arguments, resized
 from .recorded import PLAINS, inner_variant, offer_plain_recorded, offer_recorded
-from .request import ArgumentLeaves, BuildRequest, ObservedSizes, family_of, observed_sizes, plain_sizes, sizes_of
+from .request import (
+    ArgumentLeaves,
+    BuildRequest,
+    ObservedSizes,
+    family_of,
+    observed_sizes,
+    places_of_sizes,
+    plain_sizes,
+    sizes_of,
+)
 from .trace_effects import trace_effects
 
 __all__ = ["FunctionSpec", "TorchFunction"]
@@ -114,12 +123,15 @@ class TorchFunction(CallSigner):
 
     def sizes(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, int]:
         """The size of each declared dim, else of each axis; raises dims.DimsMismatch."""
-        scope, _ = self._frame(args, kwargs)
-        if (quickly := plain_sizes(scope, self.spec.declaration)) is not None:
+        scope, declaration = self._frame(args, kwargs)[0], self.spec.declaration
+        if (quickly := plain_sizes(scope, declaration)) is not None:
             return quickly
-        axes = self.spec.declaration.axes
-        declared = axes and self.spec.declaration.sizes({name: sizes_of(scope[name]) for name in axes if name in scope})
-        return declared or ArgumentLeaves.of(scope, self.spec.declaration).sizes()
+        found = {name: sizes_of(scope[name]) for name in declaration.axes if name in scope}
+        return (declaration.axes and declaration.sizes(found)) or ArgumentLeaves.of(scope, declaration).sizes()
+
+    def places(self, args: tuple[Any, ...]) -> list[tuple[str, int, int]] | None:
+        """See `Backend.places`."""
+        return None if self._bare[1] is None else places_of_sizes(self._frame(args, {})[0], self.spec.declaration)
 
     def observed(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], key: Key, memory: Table) -> Observed:
         """See `Backend.observed`."""

@@ -22,7 +22,16 @@ from ..shapes.buckets import Rule, bucket_of
 from ..shapes.dims import Declaration, DimsMismatch, axis_name, variant_name
 from .fake_args import Resize, fake_arguments, scaled_strides
 
-__all__ = ["ArgumentLeaves", "BuildRequest", "ObservedSizes", "family_of", "observed_sizes", "plain_sizes", "sizes_of"]
+__all__ = [
+    "ArgumentLeaves",
+    "BuildRequest",
+    "ObservedSizes",
+    "family_of",
+    "observed_sizes",
+    "places_of_sizes",
+    "plain_sizes",
+    "sizes_of",
+]
 
 _CANONICAL = 1009
 """Stands for any size: strides that agree at it agree in order and density at every size."""
@@ -251,22 +260,32 @@ def observed_sizes(leaves: ArgumentLeaves, family: Hashable, memory: Table) -> O
 def plain_sizes(scope: Mapping[str, Any], declaration: Declaration) -> dict[str, int] | None:
     """The size of each dim of a call that has tensors of the declared ranks, outside of any container, where they are
     declared; None of any other, which is looked at closer."""
-    found: dict[str, int] = {}
+    places, values, found = places_of_sizes(scope, declaration), [*scope.values()], dict[str, int]()
+    for name, place, axis in places or ():
+        size = values[place].shape[axis]
+        if found.setdefault(name, size) != size:
+            return None
+    return None if places is None else found
+
+
+def places_of_sizes(scope: Mapping[str, Any], declaration: Declaration) -> list[tuple[str, int, int]] | None:
+    """Where the sizes of such a call stand: the name of a dim, which argument, which axis. None of any other call."""
+    found: list[tuple[str, int, int]] = []
     if not declaration.axes:
-        for argument, value in scope.items():
+        for place, (argument, value) in enumerate(scope.items()):
             if isinstance(value, Tensor):
-                found.update(zip(_axes_of(argument, value.dim()), value.shape, strict=True))
+                found += [(name, place, axis) for axis, name in enumerate(_axes_of(argument, value.dim()))]
             elif children(value) is not None:
                 return None
         return found
+    arguments = [*scope]
     for argument, axes in declaration.axes.items():
         tensor = scope.get(argument)
         if not isinstance(tensor, Tensor) or isinstance(axes, tuple) or axes.open or tensor.dim() != len(axes.front):
             return None
-        for name, size in zip(axes.front, tensor.shape, strict=True):
-            if name is not None and found.setdefault(name, size) != size:
-                return None
-    return found if found and len(found) == len(declaration.names) else None
+        place = arguments.index(argument)
+        found += [(name, place, axis) for axis, name in enumerate(axes.front) if name is not None]
+    return found if found and len({name for name, _, _ in found}) == len(declaration.names) else None
 
 
 @functools.cache

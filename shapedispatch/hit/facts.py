@@ -31,6 +31,8 @@ class FactMap(Generic[_K, _V]):
     def __init__(self, table: Locked, bound: int = FACTS) -> None:
         self._table = table
         self._known: LRUCache[_K, _V] = LRUCache(bound)
+        self.changes = 0
+        """How often anything has become known."""
 
     def get(self, key: _K) -> _V | None:
         """What is known of this, or None."""
@@ -46,10 +48,12 @@ class FactMap(Generic[_K, _V]):
             theirs = dict(other._known)
         with self._table.lock:
             self._known.update({key: value for key, value in theirs.items() if key not in self._known})
+            self.changes += 1
 
     def __setitem__(self, key: _K, value: _V) -> None:
         with self._table.lock:
             self._known[key] = value
+            self.changes += 1
 
     def __len__(self) -> int:
         """How many are remembered."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
 
 __all__ = ["FastPath"]
@@ -31,6 +31,16 @@ class FastPath(Protocol):
 
     def insert(self, node: Any, slot: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], overlap: bool, /) -> bool:
         """Let calls like this one find the slot, if the link still describes it; whether it does."""
+
+    def expect(
+        self,
+        node: Any,
+        admits: Callable[[tuple[Any, ...], Mapping[str, Any], Any], Any],
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        /,
+    ) -> bool:
+        """Ask ``admits(args, kwargs, node)`` for the entry of new calls that differ from this one in sizes alone."""
 
     def remove(self, node: Any, /) -> None:
         """Let no call find the link's slot any more."""

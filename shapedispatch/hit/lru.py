@@ -1,13 +1,21 @@
-"""A bounded map that says what it lets go."""
+"""Bounded maps, by what was used last: what says what it lets go, what hits have numbered; and what has left them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+import operator
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterator
+from typing import Any, Protocol
 
 from cachetools import LRUCache
 
-__all__ = ["Lru"]
+__all__ = ["MOST_REPLACEMENTS", "Departures", "Lru", "Numbered", "Recency"]
+
+WITHIN = 2
+"""A build that leaves twice within so many times ``maxsize`` calls is not made again. At 1, shapes in turn that are one
+more than the table holds would each be just out of sight when they leave again."""
+MOST_REPLACEMENTS = 8
+"""A build is made anew so often, at most, within `WITHIN` times ``maxsize`` calls, since code under it was replaced."""
 
 
 class Lru(LRUCache[Any, Any]):
@@ -22,3 +30,80 @@ class Lru(LRUCache[Any, Any]):
         key, value = super().popitem()
         self._leaving(key, value)
         return key, value
+
+
+class Numbered(Protocol):
+    """What a hit leaves its number in."""
+
+    used: int
+
+
+class Recency:
+    """Slots with their keys in the order in which they were used, which is looked at when one must leave.
+
+    A hit only notes its number: reordering at each would cost it a lock and two lookups.
+    """
+
+    def __init__(self, maxsize: int, leaving: Callable[[Any, Any], None]) -> None:
+        self.maxsize = maxsize
+        self._leaving = leaving
+        self._keys: OrderedDict[Any, Hashable] = OrderedDict()  # a new key is a line of C here, and twenty of Python's
+        self._settled = -1
+
+    def __len__(self) -> int:
+        """How many are held."""
+        return len(self._keys)
+
+    def add(self, slot: Numbered, key: Hashable) -> None:
+        """One is the newest; what was used least recently leaves for it, once they are in order."""
+        if slot in self._keys:
+            self._keys.move_to_end(slot)
+            return
+        while len(self._keys) >= self.maxsize:
+            self._leaving(*self._keys.popitem(last=False))
+        self._keys[slot] = key
+
+    def put_in_order(self) -> Iterator[Any]:
+        """Put those that were hit since the last time in order; each of them."""
+        used = operator.attrgetter("used")
+        recent = sorted((slot for slot in self._keys if slot.used > self._settled), key=used)
+        for slot in recent:
+            self._keys.move_to_end(slot)
+        if recent:
+            self._settled = recent[-1].used
+        return iter(recent)
+
+
+class Departures:
+    """When builds left, and were replaced, in calls."""
+
+    def __init__(self, maxsize: int, max_builds: int) -> None:
+        self._within = WITHIN * maxsize
+        self._max_builds = max_builds
+        self._left: LRUCache[Hashable, tuple[int, ...]] = LRUCache(self._within)
+        self._replaced: LRUCache[Hashable, tuple[int, ...]] = LRUCache(self._within)
+
+    def left(self, key: Hashable, calls: int) -> None:
+        """A build has made room for another."""
+        self._left[key] = (*self._left.get(key, ()), calls)[-2:]
+
+    def replaced(self, key: Hashable, calls: int) -> None:
+        """A build was made anew."""
+        self._replaced[key] = (*self._replaced.get(key, ()), calls)[-MOST_REPLACEMENTS:]
+
+    def __bool__(self) -> bool:
+        """Whether any has left."""
+        return bool(self._left)
+
+    def why_not_again(self, key: Hashable, remade: bool) -> str | None:
+        """See `Table.why_not_again`; ``remade`` ones are, however often they leave."""
+        left, replaced = self._left.get(key, ()), self._replaced.get(key, ())
+        within = -1 if remade else self._within
+        if len(left) == 2 and left[-1] - left[0] <= within:
+            return (
+                f"it had to make room for other builds twice within {within} calls and is not made again: "
+                f"max_builds is {self._max_builds}"
+            )
+        if len(replaced) == MOST_REPLACEMENTS and replaced[-1] - replaced[0] <= within:
+            return f"what it is made of was replaced {MOST_REPLACEMENTS} times within {within} calls"
+        return None

@@ -7,32 +7,26 @@ leaves beyond ``maxsize``, the least recently used build beyond ``max_builds``. 
 from __future__ import annotations
 
 import itertools
-import operator
 import os
 import threading
 import weakref
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Protocol
-
-from cachetools import LRUCache
+from typing import Any, ClassVar, Protocol, TypeAlias
 
 from ..records import CacheInfo, Choice
 from .facts import Facts
 from .fast_path import FastPath
 from .log import EventLog
-from .lru import Lru
+from .lru import MOST_REPLACEMENTS, Departures, Lru, Recency
 
 __all__ = ["MOST_REPLACEMENTS", "STATES_A_KEY", "Entry", "Held", "Table"]
 
 STATES_A_KEY = 4
 """How many states of what a call does not carry (train and eval, say) are remembered for one key."""
-WITHIN = 2
-"""A build that leaves twice within so many times ``maxsize`` calls is not made again. At 1, shapes in turn that are one
-more than the table holds would each be just out of sight when they leave again."""
-MOST_REPLACEMENTS = 8
-"""A build is made anew so often, at most, within `WITHIN` times ``maxsize`` calls, since code under it was replaced."""
+
+Call: TypeAlias = tuple[tuple[Any, ...], Mapping[str, Any]]
 
 
 class Held(Protocol):
@@ -143,16 +137,15 @@ class Table:
 
     def _reset(self) -> None:
         self._slots: dict[Hashable, _Slot] = {}
-        self._recency = Lru(self.maxsize, self._evicted)
+        self._recency = Recency(self.maxsize, self._evicted)
         self._builds = Lru(self.max_builds, self._pushed_out)
-        self._departures: LRUCache[Hashable, tuple[int, ...]] = LRUCache(WITHIN * self.maxsize)
-        self._replacements: LRUCache[Hashable, tuple[int, ...]] = LRUCache(WITHIN * self.maxsize)
+        self._departures = Departures(self.maxsize, self.max_builds)
         self.facts: Facts = Facts(self)
         self._hits = itertools.count()  # numbers hits; next() of it is atomic
         if self._fast_path is not None:
             self._fast_path.clear()
             self._fast_path.number(self._hits)
-        self._readings, self._settled = 0, -1
+        self._readings = 0
         self._counts: Counter[str] = Counter()
         self.misses_by_reason: Counter[str] = Counter()
         self.bypasses_by_reason: Counter[str] = Counter()
@@ -171,17 +164,10 @@ class Table:
         return None
 
     def _settle(self) -> None:
-        """Put the hits since the last time into the order of recency, before anything leaves by it.
-
-        A hit only notes its number: reordering at each would cost it a lock and two lookups.
-        """
-        recent = sorted((slot for slot in self._recency if slot.used > self._settled), key=operator.attrgetter("used"))
-        for slot in recent:
-            self._recency[slot]
+        """Put the hits since the last time into the order of recency, before anything leaves by it."""
+        for slot in self._recency.put_in_order():
             for key in [key for entry in slot.entries for key in entry.builds]:
                 self._builds.get(key)
-        if recent:
-            self._settled = recent[-1].used
 
     # -- the hit in C: it reads the slots themselves, so that what changes in one needs no telling
 
@@ -203,24 +189,41 @@ class Table:
 
     # -- choices
 
-    def publish(
-        self, key: Hashable, entry: Entry, call: tuple[tuple[Any, ...], Mapping[str, Any]] | None = None
-    ) -> None:
+    def publish(self, key: Hashable, entry: Entry, call: Call | None = None) -> None:
         """Remember an entry as the newest of its key, instead of those whose guards the ``call`` passes too."""
         before = self.peek(key) if entry.any_state and call is not None else ()
         replaced = [one for one in before if one.check is not None and not one.any_state and one.check(*call or ())]
         with self.lock:
-            slot = self._slots.get(key)
-            if slot is None:
-                slot = self._slots[key] = _Slot()
+            slot = self._slots.get(key) or self._slots.setdefault(key, _Slot())
             entry = self._with_its_builds(entry)
             before = tuple([one for one in slot.entries if one not in replaced])
             slot.entries = _in_order(entry, before) if before else (entry,)
-            if len(self._recency) >= self.maxsize:
-                self._settle()
-            slot.used, self._readings = next(self._hits), self._readings + 1  # a number of no hit: newer than all hits
-            self._recency[slot] = key
+            self._take_in(slot, key)
         self._tell()
+
+    def admit(self, key: Hashable, entry: Entry, call: Call, node: Any, build: Held | None) -> bool:
+        """Publish the entry of a key that was never seen, count the miss, and let C find the slot by ``node``.
+
+        False where it has a place already, or its build is not held any more. ``call`` is what key and node are of.
+        """
+        with self.lock:
+            if key in self._slots or (entry.build is not None and self._builds.get(entry.build) is not build):
+                return False
+            slot = self._slots[key] = _Slot()
+            slot.entries = (entry,)
+            self._take_in(slot, key)
+            self._count("misses", ", ".join(entry.choice.new_because))
+            if self._fast_path is not None and self._fast_path.insert(node, slot, *call, False):
+                slot.node = node
+        self._tell()
+        return True
+
+    def _take_in(self, slot: _Slot, key: Hashable) -> None:
+        """A slot is the newest."""
+        if len(self._recency) >= self.maxsize:
+            self._settle()
+        slot.used, self._readings = next(self._hits), self._readings + 1  # a number of no hit: newer than all hits
+        self._recency.add(slot, key)
 
     def _with_its_builds(self, entry: Entry) -> Entry:
         """The entry, lost where builds made after its own have pushed that out already."""
@@ -272,7 +275,7 @@ class Table:
             self._settle()
             before = self._builds.pop(key, None)
             if before is not None:
-                self._replacements[key] = (*self._replacements.get(key, ()), self._calls())[-MOST_REPLACEMENTS:]
+                self._departures.replaced(key, self._calls())
                 self._build_evicted(key, before)
             self._builds[key] = build
             self._counts["builds"] += made
@@ -281,22 +284,13 @@ class Table:
 
     def _pushed_out(self, key: Hashable, build: Held) -> None:
         """A build leaves to make room: note when, in calls."""
-        self._departures[key] = (*self._departures.get(key, ()), self._calls())[-2:]
+        self._departures.left(key, self._calls())
         self._build_evicted(key, build)
 
     def why_not_again(self, key: Hashable) -> str | None:
         """Why the build under this key, which was held before, is not to be made another time, or None."""
         with self.lock:
-            left, replaced = self._departures.get(key, ()), self._replacements.get(key, ())
-        within = -1 if self.remade else WITHIN * self.maxsize
-        if len(left) == 2 and left[-1] - left[0] <= within:
-            return (
-                f"it had to make room for other builds twice within {within} calls and is not made again: "
-                f"max_builds is {self.max_builds}"
-            )
-        if len(replaced) == MOST_REPLACEMENTS and replaced[-1] - replaced[0] <= within:
-            return f"what it is made of was replaced {MOST_REPLACEMENTS} times within {within} calls"
-        return None
+            return self._departures.why_not_again(key, self.remade)
 
     def _build_evicted(self, key: Hashable, build: Held) -> None:
         """Entries that ran the build keep their choice and lose what they ran."""
@@ -323,15 +317,20 @@ class Table:
     def count(self, name: str, reason: str | None = None) -> int:
         """Count a miss, a bypass or a timing, with its reason; how many there are where no call was decided so far."""
         with self.lock:
-            self._counts[name] += 1
+            reason = self._count(name, reason)
             undecided = 0 if self._counts["misses"] else self._counts[name]
-            if reason is not None:
-                counts = self.misses_by_reason if name == "misses" else self.bypasses_by_reason
-                reason = reason if reason in counts or len(counts) < 256 else "other reasons"
-                counts[reason] += 1
         if name == "bypasses" and reason is not None:
             self.log.bypassed(reason, self.bypasses_by_reason[reason])
         return undecided
+
+    def _count(self, name: str, reason: str | None) -> str | None:
+        """As `count`, under the lock; the reason as it is counted."""
+        self._counts[name] += 1
+        if reason is not None:
+            counts = self.misses_by_reason if name == "misses" else self.bypasses_by_reason
+            reason = reason if reason in counts or len(counts) < 256 else "other reasons"
+            counts[reason] += 1
+        return reason
 
     def _hits_so_far(self) -> int:
         self._readings += 1  # reading the number of hits takes one
@@ -370,7 +369,7 @@ class Table:
         """Forget every choice, keeping builds and counters: the keys will have another form."""
         with self.lock:
             self._slots.clear()
-            self._recency = Lru(self.maxsize, self._evicted)
+            self._recency = Recency(self.maxsize, self._evicted)
             if self._fast_path is not None:
                 self._fast_path.clear()
 

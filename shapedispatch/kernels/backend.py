@@ -168,6 +168,9 @@ class TritonKernel:
         """The grid, the arguments by name, the options."""
         return {"grid": args[0].grid, **dict(zip(self._names, args[1:], strict=True)), **kwargs}
 
+    def places(self, args: tuple[Any, ...]) -> None:
+        """See `Backend.places`: numbers are what has sizes, too."""
+
     def sizes(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, int]:
         """The dims that are integers in this call."""
         known = dict(zip(self._names, args[1:], strict=True))

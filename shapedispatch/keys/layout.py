@@ -7,12 +7,23 @@ A key is a plain tuple: the state around the call (`AmbientPart`), then a part f
 from __future__ import annotations
 
 import itertools
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from torch import Tensor
 
-__all__ = ["OF_ARGUMENTS", "SAME", "WITHOUT_KEY", "AmbientPart", "Key", "TensorPart", "differences", "kin"]
+__all__ = [
+    "OF_ARGUMENTS",
+    "SAME",
+    "WITHOUT_KEY",
+    "AmbientPart",
+    "Key",
+    "TensorPart",
+    "Ways",
+    "differences",
+    "kin",
+    "of_sizes",
+]
 
 Key: TypeAlias = tuple[Any, ...]  # of hashable things; mypy takes a type for none, although it hashes
 
@@ -89,6 +100,42 @@ def _which_parts(a: Hashable, b: Hashable) -> str:
 def kin(key: Key) -> Key:
     """What a key has in common with those that differ from it in sizes alone, and the strides that come with them."""
     return (key[0], *map(_sizeless, key[1:]))
+
+
+class Ways:
+    """What differs between keys that differ from each other in sizes alone, asked once of each way to differ."""
+
+    def __init__(self) -> None:
+        self._newest: Key | None = None
+        self._known: dict[tuple[bool | str, ...], tuple[str, ...]] = {}
+
+    def why_new(self, key: Key, newest: Key, differences: Callable[[Key, Key], tuple[str, ...]]) -> tuple[str, ...]:
+        """As ``differences`` of such a key and of the newest of all, which may be another."""
+        like, self._newest = newest is self._newest, key
+        if not like:
+            return differences(key, newest)
+        pairs = zip(key, newest, strict=True)
+        way = tuple([one is not other and one != other and _way(one, other) for one, other in pairs])
+        found = self._known.get(way)
+        if found is None:
+            found = differences(key, newest)
+            if len(self._known) < _MOST_WAYS:
+                self._known[way] = found
+        return found
+
+
+_MOST_WAYS = 256
+
+
+def _way(one: Key, other: Key) -> str:
+    """In what two tensors differ that differ in sizes or strides alone."""
+    return "sizes" if one[2] != other[2] else "strides"
+
+
+def of_sizes(part: Key) -> Callable[[Any, Any], Key]:
+    """What makes a tensor's part of a key of sizes and strides, given that of another tensor like it."""
+    kind, dtype, _, _, device, alignment, grad, inference = part
+    return lambda sizes, strides: (kind, dtype, sizes, strides, device, alignment, grad, inference)
 
 
 def _sizeless(part: Any) -> Hashable:

@@ -3,7 +3,7 @@
 /* -------------------------------------------------------------------------------------------------- a call in words */
 
 /* Each level of a nested argument takes a word, so that the words bound the depth, too. */
-enum { MOST_WORDS = 512, MOST_OBJECTS = 32, MOST_TENSORS = 64 };
+enum { MOST_WORDS = 512, MOST_OBJECTS = 32, MOST_TENSORS = 64, BEFORE_SIZES = 3 /* words of a tensor */ };
 
 /* The first word of each part of a call says what follows, so that no two different calls are signed alike. */
 enum { TENSOR = 1, INT, FLOAT, COMPLEX, SINGLETON, IDENTICAL, EQUAL, KIND, SEQUENCE, DICT, SLICE, SAME, OVERLAP };
@@ -13,6 +13,7 @@ typedef struct {
     const PyObject *tensor;
     uint64_t start, end;
     Device device;
+    int at;                             /* of its first word */
 } Place;
 
 typedef struct {
@@ -173,7 +174,7 @@ static int note_tensor(CallSignature *sig, const PyObject *tensor, const View *v
     if (sig->tensor_count == MOST_TENSORS)
         return 0;
     uint64_t end = sig->overlap ? end_of(view, start) : start;
-    sig->tensors[sig->tensor_count++] = (Place){tensor, start, end, view->device};
+    sig->tensors[sig->tensor_count++] = (Place){tensor, start, end, view->device, sig->word_count};
     return 1;
 }
 

@@ -17,6 +17,7 @@ typedef struct FastPath {
     Py_ssize_t left;                    /* the hit at which this comes to 0 goes to Python, to be timed again */
     int overlap;                        /* whether keys now hold which arguments overlap */
     SignatureCache cache;
+    SignatureCache kin;                 /* without places for kernels */
 } FastPath;
 
 /* -------------------------------------------------------------------------------------------------- a hit, in steps */
@@ -125,19 +126,42 @@ static PyObject *run_entry(const FastPath *path, PyObject *entry, PyObject *args
     return answer;
 }
 
+/* A new call whose kin have come to what runs it: published, and counted as a miss; not as a hit, too. */
+static Result admit(FastPath *path, PyObject *args, PyObject *kwargs, CacheNode *node, PyObject **entry)
+{
+    CallSignature sig;
+    if (path->kin.held == 0 || !path->sign(path, &sig, args, kwargs))
+        return MISS;
+    PyObject *callable = find_kin(&path->kin, &sig, args, kwargs), *call[] = {args, kwargs, (PyObject *)node};
+    if (callable == NULL)
+        return MISS;
+    PyObject *found = PyObject_Vectorcall(callable, call, 3, NULL);
+    Py_DECREF(callable);
+    if (found == NULL && !PyErr_ExceptionMatches(PyExc_Exception))
+        return RAISED;
+    PyErr_Clear();          /* Python decides, and knows what to do */
+    if (found != NULL && Py_IS_TYPE(found, (PyTypeObject *)path->entry_type) && run_of(path, found) != NULL) {
+        *entry = found;
+        return HIT;
+    }
+    Py_XDECREF(found);
+    return MISS;
+}
+
 /* The law. A node is found also where there is no hit: the table may learn of its call. */
 static Result hit(FastPath *path, PyObject *args, PyObject *kwargs, CacheNode **node, PyObject **answer)
 {
     if (path->off || (path->left > 0 && --path->left == 0))         /* 1 off */
         return MISS;
     *node = lookup(path, args, kwargs);                             /* 2 no modes, 3 sign, 4 look up */
-    if (*node == NULL || (*node)->slot == NULL)
+    if (*node == NULL)
         return MISS;
-    PyObject *slot = Py_NewRef((*node)->slot), *entry = NULL;
-    Result result = entry_for(path, slot, args, kwargs, &entry);    /* 5 guards */
-    if (result == HIT && !number_hit(path, slot))
+    PyObject *slot = Py_XNewRef((*node)->slot), *entry = NULL;
+    Result result = slot == NULL ? admit(path, args, kwargs, *node, &entry)
+                                 : entry_for(path, slot, args, kwargs, &entry);     /* 5 guards */
+    if (slot != NULL && result == HIT && !number_hit(path, slot))
         result = RAISED;
-    Py_DECREF(slot);
+    Py_XDECREF(slot);
     if (result == HIT)
         *answer = run_entry(path, entry, args, kwargs);             /* 6 run */
     Py_XDECREF(entry);
@@ -216,6 +240,25 @@ static PyObject *fast_path_insert(PyObject *self, PyObject *const *call, Py_ssiz
     return insert_node(&path->cache, node, call[1]) ? Py_NewRef(Py_True) : NULL;
 }
 
+PyDoc_STRVAR(expect_doc, "expect(node, callable, args, kwargs, /)\n--\n\n"
+    "Let calls that differ from this one in sizes alone, and lie in the same octaves, be answered by what\n"
+    "`callable(args, kwargs, node)` gives, the first time: an entry, or None; whether that was done.\n\n"
+    "As `insert` does, it asks whether the call is still signed as when the node was made.");
+
+static PyObject *fast_path_expect(PyObject *self, PyObject *const *call, Py_ssize_t count)
+{
+    FastPath *path = (FastPath *)self;
+    if (count != 4 || !Py_IS_TYPE(call[0], &CacheNodeType))
+        return PyErr_Format(PyExc_TypeError, "expect takes a node, a callable, args and kwargs");
+    CallSignature sig;
+    int done = 0;
+    if (path->sign(path, &sig, call[2], call[3])) {
+        done = is_signed_so((CacheNode *)call[0], &sig) ? insert_kin(&path->kin, &sig, call[2], call[3], call[1]) : 0;
+        drop_objects(&sig);
+    }
+    return done < 0 ? NULL : PyBool_FromLong(done);
+}
+
 PyDoc_STRVAR(remove_doc, "remove(node, /)\n--\n\nLet no call find this node's slot any more.");
 
 static PyObject *fast_path_remove(PyObject *self, PyObject *node)
@@ -231,6 +274,7 @@ PyDoc_STRVAR(clear_doc, "clear(/)\n--\n\nLet no call find any slot any more.");
 static PyObject *fast_path_remove_all(PyObject *self, PyObject *Py_UNUSED(ignored))
 {
     remove_all_nodes(&((FastPath *)self)->cache);
+    remove_all_nodes(&((FastPath *)self)->kin);
     Py_RETURN_NONE;
 }
 
@@ -284,7 +328,7 @@ static PyObject *fast_path_new(PyTypeObject *type, PyObject *args, PyObject *kwa
     path->cache_miss = Py_NewRef(cache_miss);
     path->fallback = Py_NewRef(fallback);
     path->receiver = (char)receiver;
-    if (!start_cache(&path->cache))
+    if (!start_cache(&path->cache) || !start_cache(&path->kin))
         Py_CLEAR(path);
     return (PyObject *)path;
 }
@@ -294,6 +338,8 @@ static int fast_path_traverse(PyObject *self, visitproc visit, void *arg)
     FastPath *path = (FastPath *)self;
     for (size_t i = 0; i < path->cache.room; i++)
         Py_VISIT(path->cache.places[i]);
+    for (size_t i = 0; i < path->kin.room; i++)
+        Py_VISIT(path->kin.places[i]);
     return visit_references(REFERENCES(path, cache_miss, entry_type), visit, arg);
 }
 
@@ -301,6 +347,7 @@ static int fast_path_clear(PyObject *self)
 {
     FastPath *path = (FastPath *)self;
     remove_all_nodes(&path->cache);
+    remove_all_nodes(&path->kin);
     clear_references(REFERENCES(path, cache_miss, entry_type));
     return 0;
 }
@@ -311,12 +358,14 @@ static void fast_path_dealloc(PyObject *self)
     PyObject_GC_UnTrack(self);
     Py_TYPE(self)->tp_clear(self);
     PyMem_Free(((FastPath *)self)->cache.places);
+    PyMem_Free(((FastPath *)self)->kin.places);
     Py_TYPE(self)->tp_free(self);
 }
 
 static PyMethodDef fast_path_methods[] = {
     {"find", (PyCFunction)(void (*)(void))fast_path_find, METH_FASTCALL, find_doc},
     {"insert", (PyCFunction)(void (*)(void))fast_path_insert, METH_FASTCALL, insert_doc},
+    {"expect", (PyCFunction)(void (*)(void))fast_path_expect, METH_FASTCALL, expect_doc},
     {"remove", fast_path_remove, METH_O, remove_doc},
     {"clear", fast_path_remove_all, METH_NOARGS, clear_doc},
     {"number", fast_path_number, METH_O, number_doc},

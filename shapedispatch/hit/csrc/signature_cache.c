@@ -1,4 +1,5 @@
-/* Signed calls, each with the slot that the Python table keeps for it: a hash table of nodes. */
+/* Signed calls, each with the slot that the Python table keeps for it: a hash table of nodes. And another, of what
+ * answers the next new call of many that differ in sizes alone. */
 
 /* ----------------------------------------------------------------------------------------------------- a node of it */
 
@@ -226,4 +227,79 @@ static void remove_all_nodes(SignatureCache *cache)
         Py_CLEAR(node->slot);
         Py_DECREF(node);
     }
+}
+
+/* ----------------------------------------------------------------------- signed calls that differ in sizes alone */
+
+enum { MOST_KIN = 1024 };
+
+/* How many binary digits a size has, as int.bit_length gives it. */
+static uint64_t octave_of(uint64_t size)
+{
+    uint64_t digits = 0;
+    for (; size != 0; size >>= 1)
+        digits++;
+    return digits;
+}
+
+/* Leave of a tensor's sizes their octaves, and of its strides whether they fall, as layout.kin does. */
+static void blur_sizes(uint64_t *words)
+{
+    int ndim = (int)(words[0] >> 32 & 0xff);
+    uint64_t *sizes = words + BEFORE_SIZES, *strides = sizes + ndim, falling = 1;
+    for (int i = 1; i < ndim; i++)
+        falling &= (int64_t)strides[i - 1] >= (int64_t)strides[i];
+    for (int i = 0; i < ndim; i++) {
+        sizes[i] = octave_of(sizes[i]);
+        strides[i] = falling;
+    }
+}
+
+/* A signed call as all of its kin are signed that lie in the same octaves; 0 for one whose tensors are not all arguments
+ * by position: what is inside of another is told exactly by a key's kin. */
+static int blur(CallSignature *sig, PyObject *args, PyObject *kwargs)
+{
+    int found = 0;
+    if (PyDict_GET_SIZE(kwargs) != 0)
+        return 0;
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(args) && found < sig->tensor_count; i++)
+        found += PyTuple_GET_ITEM(args, i) == sig->tensors[found].tensor;
+    if (found == 0 || found < sig->tensor_count)
+        return 0;
+    for (int i = 0; i < found; i++)
+        blur_sizes(sig->words + sig->tensors[i].at);
+    return 1;
+}
+
+/* The callable for a signed call's kin, as a new reference, or NULL. The signature is blurred, and its objects let go. */
+static PyObject *find_kin(const SignatureCache *kin, CallSignature *sig, PyObject *args, PyObject *kwargs)
+{
+    CacheNode *node = blur(sig, args, kwargs) ? find_node(kin, sig, hash_of(sig)) : NULL;
+    PyObject *found = node == NULL ? NULL : Py_NewRef(node->slot);
+    drop_objects(sig);
+    return found;
+}
+
+/* Let this callable answer a signed call's kin, in place of another; whether that was done, -1 with an error set. The
+ * signature is blurred; its objects are the caller's to let go. */
+static int insert_kin(SignatureCache *kin, CallSignature *sig, PyObject *args, PyObject *kwargs, PyObject *callable)
+{
+    int done = 0;
+    if (kin->room != 0 && blur(sig, args, kwargs)) {
+        uint64_t hash = hash_of(sig);
+        CacheNode *node = (CacheNode *)Py_XNewRef(find_node(kin, sig, hash));
+        if (node != NULL) {
+            PyObject *before = node->slot;
+            node->slot = Py_NewRef(callable);
+            Py_DECREF(before);
+            done = 1;
+        } else {
+            if (kin->held >= MOST_KIN)
+                remove_all_nodes(kin);
+            node = new_node(sig, hash);
+            done = node != NULL && insert_node(kin, node, callable) ? 1 : -1;
+        }
+        Py_XDECREF(node);
+    }
+    return done;
 }

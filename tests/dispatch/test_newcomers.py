@@ -1,0 +1,244 @@
+"""New keys of a pool that is over, which the path in C asks for: they are what they would be without it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from shapedispatch import Store, Variant, set_mode, shapedispatch
+from shapedispatch.dispatch.newcomers import Newcomers
+from shapedispatch.hit import native
+from shapedispatch.settings import resolve
+from tests.rows import BUILD, by_eight, calls_take, dispatched, rows, waves
+
+pytestmark = pytest.mark.skipif(native.module() is None, reason="C is not in use")
+SETTLING = range(65, 127)
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What came of each new key that C has asked for."""
+    monkeypatch.setenv("SHAPEDISPATCH_JUDGE", "online")
+    calls_take({"plain": 10.0, BUILD: 5.0, "other": 20.0}, monkeypatch, per_row=True)
+    found: list[Any] = []
+    answer = Newcomers.__call__
+
+    def noting(self: Newcomers, *call: Any) -> Any:
+        found.append(None)
+        found[-1] = answer(self, *call)
+        return found[-1]
+
+    monkeypatch.setattr(Newcomers, "__call__", noting)
+    return found
+
+
+def settled(f: Any, of: Callable[[int], Tensor] = rows, plain: Callable[[Tensor], Tensor] = waves) -> Any:
+    """The dispatcher, when sizes from 64 to 127 have come to an end; odd ones but few."""
+    for count in (*SETTLING, *SETTLING):
+        if count % 8 == 0 or count < 90:
+            for _ in range(3):
+                assert torch.allclose(f(of(count)), plain(of(count)), atol=1e-5)
+    return f
+
+
+def the_key_is_new(f: Any, asked: list[Any], x: Tensor) -> Any:
+    """What came of it where C asked for the entry; the answer is right."""
+    asked.clear()
+    misses = f.cache_info().misses
+    answer = f(x)
+    assert f.cache_info().misses == misses + 1
+    assert torch.allclose(answer, f.__wrapped__(x), atol=1e-5)
+    return asked
+
+
+def test_a_new_key_runs_what_such_keys_have_come_to(asked: list[Any]) -> None:
+    """And says the same of itself as any."""
+    f = settled(dispatched())
+    (entry,) = the_key_is_new(f, asked, rows(101))
+    assert entry in f.core.table.peek(f.choices()[-1].key)
+    choice = f.explain(rows(101))
+    assert (choice.variant, choice.origin, choice.sizes) == (BUILD, "nearest", {"M": 101})
+    assert choice.key == f.core.backend.key((rows(101),), {})
+    assert choice.new_because == ("sizes of x",)
+    hits = f.cache_info().hits
+    asked.clear()
+    f(rows(101))
+    assert f.cache_info().hits == hits + 1
+    assert not asked
+
+
+@pytest.mark.parametrize("given", [{}, {"variants": [Variant(waves, name="other")]}], ids=["builds", "supplied"])
+def test_both_roads_remember_the_same(asked: list[Any], monkeypatch: pytest.MonkeyPatch, given: Any) -> None:
+    """Choices, what each is new because of, hits and misses."""
+    told = []
+    for path in ("true", "false"):
+        monkeypatch.setenv("SHAPEDISPATCH_HOTPATH", path)
+        resolve.reset()
+        asked.clear()
+        f = settled(dispatched(maxsize=80, **given))
+        for count in range(90, 128):
+            f(rows(count))
+            f(torch.cat([rows(count), rows(count)], 1)[:, :8])  # which differs in strides
+        assert any(asked) == (path == "true")
+        told.append(([(c.variant, c.origin, c.sizes, c.key, c.new_because, c.notes) for c in f.choices()],
+                     replace(f.cache_info(), builds=1)))  # fmt: skip
+    assert told[0] == told[1]
+
+
+@pytest.mark.parametrize(
+    "x",
+    [
+        rows(101).double(),
+        rows(101).requires_grad_(),
+        torch.nn.Parameter(rows(101)),
+        torch.cat([rows(102).flatten(), torch.zeros(1)])[1 : 1 + 101 * 8].view(101, 8),
+        rows(101).reshape(8, 101).t(),
+        rows(200),
+    ],
+    ids=["dtype", "gradient", "parameter", "alignment", "order", "octave"],
+)
+def test_what_differs_in_more_than_sizes_is_not_asked_for(asked: list[Any], x: Tensor) -> None:
+    """Nothing is known of it."""
+    f = settled(dispatched())
+    asked.clear()
+    assert torch.allclose(f(x), waves(x), atol=1e-5)
+    assert not asked
+
+
+def test_a_number_is_told_exactly(asked: list[Any]) -> None:
+    """No size stands in it."""
+
+    def times(x: Tensor, number: int) -> Tensor:
+        return torch.sin(x) * number
+
+    f = shapedispatch(dims={"x": "M _"}, hints={"M": (64,)}, store=False)(times)
+    for count in (*SETTLING, *SETTLING):
+        f(rows(count), 3)
+    asked.clear()
+    assert torch.allclose(f(rows(127), 4), times(rows(127), 4), atol=1e-5)
+    assert not asked
+
+
+def test_sizes_that_the_build_does_not_take_are_decided(asked: list[Any]) -> None:
+    """By its guards: of other rows the function does something else."""
+    f = dispatched(by_eight)
+    for count in (*range(64, 128, 8), *range(64, 128, 8), *range(65, 80)) * 4:
+        assert torch.allclose(f(rows(count)), by_eight(rows(count)), atol=1e-5)
+    for count in range(80, 128):
+        assert torch.allclose(f(rows(count)), by_eight(rows(count)), atol=1e-5)
+
+
+SCALE = 2.0
+
+
+def scaled(x: Tensor) -> Tensor:
+    """Reads a global."""
+    return torch.sin(x) * SCALE
+
+
+def test_another_state_is_decided(asked: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A global that has changed since."""
+    f = settled(dispatched(scaled), plain=scaled)
+    assert any(the_key_is_new(f, asked, rows(101)))
+    monkeypatch.setitem(globals(), "SCALE", 3.0)
+    asked.clear()
+    assert torch.allclose(f(rows(102)), torch.sin(rows(102)) * 3)
+    assert asked == [None]
+
+
+def test_a_build_that_has_left_runs_no_new_key(asked: list[Any]) -> None:
+    """Nor one that is made again."""
+    f = settled(dispatched())
+    table = f.core.table
+    with table.lock:
+        for key in list(table._builds):
+            table._pushed_out(key, table._builds.pop(key))
+    assert the_key_is_new(f, asked, rows(101)) == [None]
+
+
+def test_two_sizes_of_one_dim_are_none(asked: list[Any]) -> None:
+    """A call that does not fit its declaration is a bypass."""
+
+    def adds(x: Tensor, y: Tensor) -> Tensor:
+        return torch.sin(x) * 2 + y[:1]
+
+    f = shapedispatch(dims={"x": "M _", "y": "M _"}, hints={"M": (64,)}, store=False)(adds)
+    for count in (*SETTLING, *SETTLING):
+        f(rows(count), rows(count))
+    asked.clear()
+    f(rows(127), rows(127))
+    assert any(asked)
+    with pytest.warns(UserWarning, match="cannot be dispatched"):
+        f(rows(64), rows(127))
+
+
+def test_what_is_stored_for_a_key_comes_first(asked: list[Any], tmp_path: Path) -> None:
+    """It was chosen for this very size."""
+    store = Store(tmp_path / "store")
+    first = dispatched(store=store)
+    first.tune(rows(101))
+    f = settled(dispatched(store=store))
+    asked.clear()
+    f(rows(101))
+    assert asked == [None]
+    assert f.explain(rows(101)).origin == "stored"
+
+
+@pytest.mark.parametrize("mode", ["frozen", "sealed", "off"])
+def test_another_mode_decides_otherwise(asked: list[Any], mode: Any) -> None:
+    """What was found under one says nothing of another."""
+    f = settled(dispatched())
+    with set_mode(mode, on_miss="plain"):
+        asked.clear()
+        assert torch.equal(f(rows(101)), waves(rows(101)))
+    assert not any(asked)
+
+
+def test_another_choice_of_its_kin_is_heard_of(asked: list[Any]) -> None:
+    """What one key has come to alone may be what others on both sides are to run."""
+    f = settled(dispatched())
+    f.core.table.facts.settled["another kin"] = ()
+    assert the_key_is_new(f, asked, rows(101)) == [None]
+    assert any(the_key_is_new(f, asked, rows(102)))
+
+
+def test_a_pool_that_goes_on_is_heard_of(asked: list[Any]) -> None:
+    """It has another favourite, or none yet."""
+    f = settled(dispatched())
+    for family in f.core.table.facts.families._known.values():
+        for pool in family.pools.values():
+            pool.over = False
+    assert the_key_is_new(f, asked, rows(101)) == [None]
+
+
+def test_what_fails_is_decided_as_ever(asked: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """And an interrupt goes through."""
+    f = settled(dispatched())
+
+    def fails(*call: Any) -> Any:
+        raise ValueError
+
+    monkeypatch.setattr(type(f.core.table), "admit", fails)
+    assert the_key_is_new(f, asked, rows(101)) == [None]
+
+    def interrupted(*call: Any) -> Any:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(type(f.core.table), "admit", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        f(rows(102))
+
+
+def test_nothing_is_asked_for_once_all_is_forgotten(asked: list[Any]) -> None:
+    """`cache_clear` lets go of what was found."""
+    f = settled(dispatched())
+    f.cache_clear()
+    asked.clear()
+    f(rows(101))
+    assert not asked
