@@ -55,6 +55,8 @@ class Newcomers:
     facts: Facts
     decided: tuple[int, int]
     """How often anything has been settled, and a family found, when this was made."""
+    gone: int
+    """How many builds had gone."""
     build: Any
     key: Key
     tensors: tuple[tuple[int, Callable[[Any, Any], Key]], ...]
@@ -65,14 +67,16 @@ class Newcomers:
     @classmethod
     def of(cls, ctx: MissContext, pool: Pool, there: Entry, entry: Entry) -> Newcomers:
         """Of the call that `at_sight` has just found this for."""
-        core, facts = ctx.core, ctx.core.table.facts
+        core, facts, gone = ctx.core, ctx.core.table.facts, ctx.core.table.gone
         build = None if entry.build is None else core.table.build(entry.build)
         found = Entry(entry.run, entry.check, entry.choice, entry.build, entry.retry, vouched=entry.vouched)
         found.run = there.run
         tensors = [(i, of_sizes(ctx.key[i + 1])) for i, value in enumerate(ctx.args) if isinstance(value, Tensor)]
         decided = (facts.settled.changes, facts.families.changes)
         places = core.backend.places(ctx.args)
-        return cls(core, pool, there, found, core.settings, facts, decided, build, ctx.key, tuple(tensors), places)
+        return cls(
+            core, pool, there, found, core.settings, facts, decided, gone, build, ctx.key, tuple(tensors), places
+        )
 
     def __call__(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], node: Any) -> Entry | None:
         """The entry for a call whose key was never seen, published; None where it must be decided.
@@ -82,7 +86,8 @@ class Newcomers:
         core, family = self.core, self.pool.family
         if not self._stands():
             return None
-        sizes, key = self._sizes(args, kwargs), self._key(args)
+        key, shapes = self._key(args)
+        sizes = self._sizes(args, kwargs, shapes)
         if sizes is None or key in family.alone or not self._serves(args, kwargs) or self._is_stored(key, args, kwargs):
             return None
         newest = core.table.newest(1)
@@ -92,7 +97,7 @@ class Newcomers:
         found = self.found
         entry = Entry(found.run, found.check, choice, found.build, found.retry, vouched=found.vouched)
         entry = Follows.of_ended(core, key, self.pool, entry)
-        if not core.table.admit(key, entry, (args, kwargs), node, self.build):
+        if not core.table.admit(key, entry, (args, kwargs), node, self.gone):
             return None
         core.table.log.decided(choice)
         return entry
@@ -118,13 +123,13 @@ class Newcomers:
         """Whether it may run this call; plain may any."""
         return self.found.build is None or self.core.backend.serves(self.build, args, kwargs)
 
-    def _sizes(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, int] | None:
+    def _sizes(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], shapes: list[Any]) -> dict[str, int] | None:
         """The size of each dim; None for a call that does not fit its declaration."""
         if self.places is None:
             return self.core.backend.sizes(args, kwargs)
         found: dict[str, int] = {}
         for name, place, axis in self.places:
-            size = args[place].shape[axis]
+            size = shapes[place][axis]
             if found.setdefault(name, size) != size:
                 return None
         return found
@@ -134,10 +139,11 @@ class Newcomers:
         stored = self.core.kernel_store
         return stored is not None and stored.find(key, self.core.ctx(key, args, kwargs).device) is not None
 
-    def _key(self, args: tuple[Any, ...]) -> Key:
-        """The call's key, which differs in sizes and strides alone from that of the call that this was found for."""
-        parts = [*self.key]
+    def _key(self, args: tuple[Any, ...]) -> tuple[Key, list[Any]]:
+        """The call's key, which differs in sizes and strides alone from the one that this was found for; the sizes."""
+        parts, shapes = [*self.key], [None] * len(args)
         for place, part_of in self.tensors:
             tensor = args[place]
-            parts[place + 1] = part_of(tensor.shape, tensor.stride())
-        return tuple(parts)
+            shapes[place] = shape = tensor.shape
+            parts[place + 1] = part_of(shape, tensor.stride())
+        return tuple(parts), shapes

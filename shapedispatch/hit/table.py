@@ -129,6 +129,7 @@ class Table:
         self.maxsize = maxsize
         self.max_builds = max_builds
         self.log: EventLog = log or EventLog("a table")
+        self.gone = 0  # how many builds have left, or were replaced
         self.remade = False  # whether builds are made again however often they leave: other ranks run them, too
         self._fast_path: FastPath | None = None
         self.lock: threading.Lock = threading.Lock()
@@ -201,21 +202,21 @@ class Table:
             self._take_in(slot, key)
         self._tell()
 
-    def admit(self, key: Hashable, entry: Entry, call: Call, node: Any, build: Held | None) -> bool:
+    def admit(self, key: Hashable, entry: Entry, call: Call, node: Any, gone: int) -> bool:
         """Publish the entry of a key that was never seen, count the miss, and let C find the slot by ``node``.
 
-        False where it has a place already, or its build is not held any more. ``call`` is what key and node are of.
+        False where it has a place already, or more builds than that have gone. ``call`` is what key and node are of.
         """
         with self.lock:
-            if key in self._slots or (entry.build is not None and self._builds.get(entry.build) is not build):
+            if key in self._slots or self.gone != gone:
                 return False
             slot = self._slots[key] = _Slot()
             slot.entries = (entry,)
             self._take_in(slot, key)
             self._count("misses", ", ".join(entry.choice.new_because))
-            if self._fast_path is not None and self._fast_path.insert(node, slot, *call, False):
-                slot.node = node
-        self._tell()
+            slot.node = node if self._fast_path and self._fast_path.insert(node, slot, *call, False) else None
+        if len(self._slots) == self.maxsize:
+            self._tell()
         return True
 
     def _take_in(self, slot: _Slot, key: Hashable) -> None:
@@ -254,8 +255,7 @@ class Table:
     def newest(self, count: int) -> list[Any]:
         """The keys whose first choice was published last, the newest first, at most ``count``; hits change nothing."""
         with self.lock:
-            newest = reversed(self._slots)
-            return [*newest] if count >= len(self._slots) else [next(newest) for _ in range(count)]
+            return [*itertools.islice(reversed(self._slots), count)]
 
     def peek(self, key: Hashable) -> tuple[Entry, ...]:
         """The entries of a key, without counting or touching anything."""
@@ -294,6 +294,7 @@ class Table:
 
     def _build_evicted(self, key: Hashable, build: Held) -> None:
         """Entries that ran the build keep their choice and lose what they ran."""
+        self.gone += 1
         for slot in self._slots.values():
             for entry in slot.entries:
                 if key in entry.builds:
