@@ -117,10 +117,15 @@ def wait(device: str) -> None:
 
 
 def oracle(calls: Mapping[str, Call], name: str, number: int, device: str) -> dict[str, float]:
-    """The median microseconds a call of each candidate in such a loop, in turn over rounds."""
+    """The median microseconds a call of each candidate in such a loop, in turn over rounds.
+
+    Half a loop goes before it: some hundred calls of small functions are slower after another candidate's, which the
+    same one always comes after. Two builds of one machine code were 10 % apart.
+    """
     times: dict[str, list[float]] = {one: [] for one in calls}
     for index in range(ROUNDS):
         for one in rotated(calls, index):
+            loop(name, calls[one], number // 2, device)
             times[one].append(loop(name, calls[one], number, device) / number)
     return {one: statistics.median(found) for one, found in times.items()}
 

@@ -444,6 +444,20 @@ def test_contenders_take_turns(script: Load) -> None:
     assert found["a"].samples == 3
 
 
+def test_what_comes_after_another_candidate_is_no_sample(script: Load, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same one always comes after the slowest."""
+    pytest.importorskip("triton")
+    online, before = script("online"), [print]
+
+    def loop(name: str, call: Any, calls: int, device: str) -> float:
+        after, before[0] = before[0], call
+        return calls * (10.0 if after is call else 11.0)
+
+    monkeypatch.setattr(online, "loop", loop)
+    found = online.oracle({"plain": abs, "one": min, "another": max}, "free", 20, "cpu")
+    assert found == {"plain": 10.0, "one": 10.0, "another": 10.0}
+
+
 def test_a_ratio_is_that_of_the_rounds(script: Load) -> None:
     """A slow spell hits both of a round, and says nothing about either; without rounds it is that of the medians."""
     common = script("common")
