@@ -5,11 +5,11 @@ from __future__ import annotations
 import operator
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator
-from typing import Any, Protocol
+from typing import Any
 
 from cachetools import LRUCache
 
-__all__ = ["MOST_REPLACEMENTS", "Departures", "Lru", "Numbered", "Recency"]
+__all__ = ["MOST_REPLACEMENTS", "Departures", "Lru", "Recency"]
 
 WITHIN = 2
 """A build that leaves twice within so many times ``maxsize`` calls is not made again. At 1, shapes in turn that are one
@@ -32,43 +32,25 @@ class Lru(LRUCache[Any, Any]):
         return key, value
 
 
-class Numbered(Protocol):
-    """What a hit leaves its number in."""
-
-    used: int
-
-
-class Recency:
+class Recency(OrderedDict[Any, Hashable]):
     """Slots with their keys in the order in which they were used, which is looked at when one must leave.
 
     A hit only notes its number: reordering at each would cost it a lock and two lookups.
     """
 
-    def __init__(self, maxsize: int, leaving: Callable[[Any, Any], None]) -> None:
-        self.maxsize = maxsize
-        self._leaving = leaving
-        self._keys: OrderedDict[Any, Hashable] = OrderedDict()  # a new key is a line of C here, and twenty of Python's
-        self._settled = -1
+    _settled = -1
 
-    def __len__(self) -> int:
-        """How many are held."""
-        return len(self._keys)
-
-    def add(self, slot: Numbered, key: Hashable) -> None:
-        """One is the newest; what was used least recently leaves for it, once they are in order."""
-        if slot in self._keys:
-            self._keys.move_to_end(slot)
-            return
-        while len(self._keys) >= self.maxsize:
-            self._leaving(*self._keys.popitem(last=False))
-        self._keys[slot] = key
+    def make_room(self, maxsize: int, leaving: Callable[[Any, Any], None]) -> None:
+        """Let what was used least recently leave, so that there is room for one more; they are in order."""
+        while len(self) >= maxsize:
+            leaving(*self.popitem(last=False))
 
     def put_in_order(self) -> Iterator[Any]:
         """Put those that were hit since the last time in order; each of them."""
         used = operator.attrgetter("used")
-        recent = sorted((slot for slot in self._keys if slot.used > self._settled), key=used)
+        recent = sorted((slot for slot in self if slot.used > self._settled), key=used)
         for slot in recent:
-            self._keys.move_to_end(slot)
+            self.move_to_end(slot)
         if recent:
             self._settled = recent[-1].used
         return iter(recent)
@@ -80,20 +62,22 @@ class Departures:
     def __init__(self, maxsize: int, max_builds: int) -> None:
         self._within = WITHIN * maxsize
         self._max_builds = max_builds
+        self.any = False
+        """Whether any has left."""
+        self.empty = True
+        """Whether none has left or was replaced."""
         self._left: LRUCache[Hashable, tuple[int, ...]] = LRUCache(self._within)
         self._replaced: LRUCache[Hashable, tuple[int, ...]] = LRUCache(self._within)
 
     def left(self, key: Hashable, calls: int) -> None:
         """A build has made room for another."""
+        self.any, self.empty = True, False
         self._left[key] = (*self._left.get(key, ()), calls)[-2:]
 
     def replaced(self, key: Hashable, calls: int) -> None:
         """A build was made anew."""
+        self.empty = False
         self._replaced[key] = (*self._replaced.get(key, ()), calls)[-MOST_REPLACEMENTS:]
-
-    def __bool__(self) -> bool:
-        """Whether any has left."""
-        return bool(self._left)
 
     def why_not_again(self, key: Hashable, remade: bool) -> str | None:
         """See `Table.why_not_again`; ``remade`` ones are, however often they leave."""

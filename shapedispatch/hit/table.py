@@ -129,8 +129,7 @@ class Table:
         self.maxsize = maxsize
         self.max_builds = max_builds
         self.log: EventLog = log or EventLog("a table")
-        self.gone = 0  # how many builds have left, or were replaced
-        self.remade = False  # whether builds are made again however often they leave: other ranks run them, too
+        self.gone, self.remade = 0, False  # builds that have; whether they are made again: other ranks run them, too
         self._fast_path: FastPath | None = None
         self.lock: threading.Lock = threading.Lock()
         self._reset()
@@ -138,7 +137,7 @@ class Table:
 
     def _reset(self) -> None:
         self._slots: dict[Hashable, _Slot] = {}
-        self._recency = Recency(self.maxsize, self._evicted)
+        self._recency = Recency()
         self._builds = Lru(self.max_builds, self._pushed_out)
         self._departures = Departures(self.maxsize, self.max_builds)
         self.facts: Facts = Facts(self)
@@ -166,7 +165,7 @@ class Table:
 
     def _settle(self) -> None:
         """Put the hits since the last time into the order of recency, before anything leaves by it."""
-        for slot in self._recency.put_in_order():
+        for slot in self._recency.put_in_order() if self._recency else ():
             for key in [key for entry in slot.entries for key in entry.builds]:
                 self._builds.get(key)
 
@@ -221,10 +220,11 @@ class Table:
 
     def _take_in(self, slot: _Slot, key: Hashable) -> None:
         """A slot is the newest."""
-        if len(self._recency) >= self.maxsize:
+        if len(self._recency) >= self.maxsize and slot not in self._recency:
             self._settle()
+            self._recency.make_room(self.maxsize, self._evicted)
         slot.used, self._readings = next(self._hits), self._readings + 1  # a number of no hit: newer than all hits
-        self._recency.add(slot, key)
+        self._recency[slot] = self._recency.pop(slot, key)
 
     def _with_its_builds(self, entry: Entry) -> Entry:
         """The entry, lost where builds made after its own have pushed that out already."""
@@ -290,7 +290,7 @@ class Table:
     def why_not_again(self, key: Hashable) -> str | None:
         """Why the build under this key, which was held before, is not to be made another time, or None."""
         with self.lock:
-            return self._departures.why_not_again(key, self.remade)
+            return None if self._departures.empty else self._departures.why_not_again(key, self.remade)
 
     def _build_evicted(self, key: Hashable, build: Held) -> None:
         """Entries that ran the build keep their choice and lose what they ran."""
@@ -363,14 +363,14 @@ class Table:
         """What has left, outside the lock: who listens to the log may ask the table."""
         if self._counts["evictions"]:
             self.log.left("choice", "maxsize", self.maxsize)
-        if self._departures:
+        if self._departures.any:
             self.log.left("build", "max_builds", self.max_builds)
 
     def forget_choices(self) -> None:
         """Forget every choice, keeping builds and counters: the keys will have another form."""
         with self.lock:
             self._slots.clear()
-            self._recency = Recency(self.maxsize, self._evicted)
+            self._recency = Recency()
             if self._fast_path is not None:
                 self._fast_path.clear()
 
