@@ -286,14 +286,8 @@ class TorchFunction(CallSigner):
             self._offer_plains_graph(call, memory, builder)
 
     def _offer_plains_graph(self, call: BuildRequest, memory: Table, builder: OfferBuilder) -> None:
-        if not builder.allows(PLAINS):
-            return
-        slot, build = self._builder.find_traced(call, memory, builder.request.build, builder.request.later)
-        if isinstance(build, NoBuild):
-            lack(builder, PLAINS, build)
-        elif reasons := build.accepts(call.as_seen) or build.unseen():
-            builder.refuse(PLAINS, *reasons)
-        else:
+        if builder.allows(PLAINS):
+            slot, build = self._builder.find_traced(call, memory, builder.request.build, builder.request.later)
             offer_plain_recorded(build, slot, call, builder)
 
     def _offer_build(self, call: BuildRequest, point: Mapping[str, int], memory: Table, builder: OfferBuilder) -> None:

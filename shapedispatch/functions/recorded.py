@@ -17,7 +17,8 @@ from ..graphs.operators import OnlyKnown, Unrecordable
 from ..graphs.recording import Watch
 from ..graphs.replay import Replay, memory_of
 from ..keys.key import any_autocast
-from .compile.build import Build, graph_name
+from .builder import lack
+from .compile.build import Build, NoBuild, graph_name
 from .request import BuildRequest
 from .traced_build import TracedBuild
 
@@ -53,8 +54,16 @@ def offer_recorded(build: Build, of: Candidate, call: BuildRequest, builder: Off
         )
 
 
-def offer_plain_recorded(build: TracedBuild, slot: Hashable, call: BuildRequest, builder: OfferBuilder) -> None:
+def offer_plain_recorded(
+    build: TracedBuild | NoBuild, slot: Hashable, call: BuildRequest, builder: OfferBuilder
+) -> None:
     """Offer plain as a CUDA graph of the operators that it calls; a refusal where it may not be recorded."""
+    if isinstance(build, NoBuild):
+        lack(builder, PLAINS, build)
+        return
+    if reasons := build.accepts(call.as_seen) or build.unseen():
+        builder.refuse(PLAINS, *reasons)
+        return
     made = _offered(build, PLAINS, build.operators, True, call, builder)
     if made is not None:
         made = replace(made, check=build.check(), build=slot, route="a CUDA graph of what plain launches")
