@@ -104,6 +104,22 @@ def _own_settings_and_store(
     _forget()
 
 
+@pytest.fixture(autouse=True)
+def _no_generated_code(request: pytest.FixtureRequest) -> Iterator[None]:
+    """With the mark ``operators_called``, C++ is neither generated nor compiled, most of a second a build.
+
+    What Inductor makes of a graph calls torch's operators then, one after the other. Tracing, guards, keys, autograd
+    and Inductor's own wrappers are as ever; a test of such a file that is about numbers has the mark ``generated``.
+    """
+    if request.node.get_closest_marker("operators_called") is None or request.node.get_closest_marker("generated"):
+        yield
+        return
+    import torch._inductor.config
+
+    with torch._inductor.config.patch(fallback_by_default=True):
+        yield
+
+
 @pytest.fixture
 def unhurried(monkeypatch: pytest.MonkeyPatch, _own_settings_and_store: None) -> None:
     """No contest is cut short, and undecided then, because the machine paused: for tests whose times are made up."""

@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 import torch
 
+pytestmark = pytest.mark.operators_called
+
 BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
 SMALL = argparse.Namespace(small=True, device="cpu", json=None)
 COMPILED = {"combo_static", "combo_dynamic", "masked_attention"}

@@ -14,6 +14,8 @@ from torch import Tensor
 from tests.fuzzing import AMBIENT, DEFAULTS, Function, Made, baking, mismatch, observe, within
 from tests.helpers import built
 
+pytestmark = pytest.mark.operators_called
+
 STATES: Mapping[str, Mapping[str, Any]] = {
     f"{name}={value}": {name: value} for name, values in AMBIENT.items() for value in values[1:]
 } | {

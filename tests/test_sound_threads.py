@@ -30,6 +30,8 @@ from shapedispatch.hit.table import Table
 from shapedispatch.keys.key import Key
 from tests.fuzzing import Baked, BakingBackend, LastIsFastest, baking, last_wins
 
+pytestmark = pytest.mark.operators_called
+
 SHAPES = int(os.environ.get("BOUND_SHAPES", "1200"))
 """How many distinct shapes the test of bounds calls; a million takes minutes."""
 

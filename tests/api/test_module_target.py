@@ -25,6 +25,8 @@ from shapedispatch.api import registry
 from shapedispatch.errors import DeclarationError
 from tests.helpers import assert_same
 
+pytestmark = pytest.mark.operators_called
+
 X = torch.linspace(-1, 1, 12).reshape(3, 4)
 unbuilt = functools.partial(shapedispatch, hints=(), store=False)
 """Builds nothing: most of these tests are about what is dispatched, and not about what by."""
@@ -364,6 +366,7 @@ def _process_group() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("_process_group")
+@pytest.mark.generated
 def test_it_trains_in_data_parallel() -> None:
     """Inside of `DistributedDataParallel`."""
     module = unbuilt(Scaled())
@@ -374,6 +377,7 @@ def test_it_trains_in_data_parallel() -> None:
 
 @pytest.mark.usefixtures("_process_group")
 @pytest.mark.parametrize("first", [True, False], ids=["dispatched, then sharded", "sharded, then dispatched"])
+@pytest.mark.generated
 def test_it_trains_sharded(first: bool) -> None:
     """By `fully_shard`, which gives instances a class of their own, too."""
     from torch.distributed.device_mesh import init_device_mesh

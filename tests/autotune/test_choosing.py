@@ -21,6 +21,8 @@ from tests.fake_core import Backend, core_of
 from tests.helpers import Ladder, assert_same, built
 from tests.hostile import WRONG, double
 
+pytestmark = pytest.mark.operators_called
+
 # -------------------------------------------------------------------------------------------------- hostile candidates
 
 

@@ -31,7 +31,7 @@ from shapedispatch.store.store import Row
 from tests.faults import ERRORS, Faults, faulty
 from tests.helpers import Ladder, assert_same, built, no_time
 
-pytestmark = pytest.mark.usefixtures("unhurried")
+pytestmark = [pytest.mark.usefixtures("unhurried"), pytest.mark.operators_called]
 
 ROOT = Path(__file__).parent.parent.parent
 

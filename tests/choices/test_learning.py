@@ -23,6 +23,8 @@ from shapedispatch.online.contest import OnlineContest
 from shapedispatch.records import Choice
 from tests.helpers import built
 
+pytestmark = pytest.mark.operators_called
+
 
 class Clock:
     """Nanoseconds that pass only where a variant says so."""
@@ -120,6 +122,7 @@ def test_a_wrong_variant_answers_no_call(clock: Clock) -> None:
     assert f.explain(X).variant == "plain"
 
 
+@pytest.mark.generated
 def test_a_build_is_learned_of_too_and_its_state_is_asked(clock: Clock) -> None:
     """What was sampled in one state says nothing of another."""
 
@@ -294,6 +297,7 @@ def differentiable(clock: Clock, plain_us: tuple[float, float], other_us: tuple[
     return shapedispatch(plain, hints=(), variants=[Variant(other, name="other")], mutates=(), store=False)
 
 
+@pytest.mark.generated
 def test_the_backward_counts_where_there_is_one(clock: Clock) -> None:
     """What saves time in the forward may cost more later."""
     f = differentiable(clock, (100, 100), (50, 400))

@@ -17,6 +17,8 @@ from shapedispatch.ranks.ledger import Ledger
 from tests.helpers import Ladder, no_time
 from tests.ranks.job import Job
 
+pytestmark = pytest.mark.operators_called
+
 
 class Others:
     """The second rank of a job of two, whose first one is this process."""

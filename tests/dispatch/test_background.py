@@ -29,6 +29,8 @@ from shapedispatch.dispatch.background import Waiting
 from shapedispatch.store.rows import BadRow, Row
 from tests.built_here import BuiltHere, learning_here
 
+pytestmark = pytest.mark.operators_called
+
 
 @pytest.fixture
 def here(monkeypatch: pytest.MonkeyPatch) -> BuiltHere:

@@ -20,6 +20,8 @@ from shapedispatch.functions.compile.graph_check import Verdict
 from tests.built_here import learning_here
 from tests.rows import BUILD, by_eight, calls_take, dispatched, rows, waves
 
+pytestmark = pytest.mark.operators_called
+
 
 @pytest.fixture
 def us(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
@@ -54,6 +56,7 @@ def first(f: Any, count: int) -> Any:
     return f.explain(rows(count))
 
 
+@pytest.mark.generated
 def test_the_build_of_the_nearest_key_runs_at_once(us: dict[str, float]) -> None:
     """And the key is learned all the same."""
     f = dispatched()

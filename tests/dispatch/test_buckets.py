@@ -11,6 +11,8 @@ from torch import Tensor
 from shapedispatch import Variant, set_mode
 from tests.helpers import built
 
+pytestmark = pytest.mark.operators_called
+
 DIMS = {"x": "T D"}
 
 

@@ -16,7 +16,7 @@ from shapedispatch import Store, set_mode
 from shapedispatch.autotune.trial import Trial
 from tests.helpers import assert_same, built, no_time
 
-pytestmark = pytest.mark.usefixtures("unhurried")
+pytestmark = [pytest.mark.usefixtures("unhurried"), pytest.mark.operators_called]
 
 
 def waves(x: Tensor) -> Tensor:

@@ -20,6 +20,8 @@ from shapedispatch.settings import resolve
 from tests.fake_core import Backend, call, core_of
 from tests.helpers import Ladder, assert_same, built, no_time
 
+pytestmark = pytest.mark.operators_called
+
 
 @pytest.fixture
 def backend() -> Backend:

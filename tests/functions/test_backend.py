@@ -16,6 +16,8 @@ from shapedispatch.functions import request
 from shapedispatch.functions.backend import may_involve_ranks, what_timing_may_touch, why_no_builds
 from tests.helpers import assert_same, built, pinned
 
+pytestmark = pytest.mark.operators_called
+
 
 def relu_matmul(x: Tensor, w: Tensor) -> Tensor:
     """What most tests here decorate."""
@@ -25,6 +27,7 @@ def relu_matmul(x: Tensor, w: Tensor) -> Tensor:
 # hints
 
 
+@pytest.mark.generated
 def test_a_hints_build_is_right_at_every_size_it_accepts() -> None:
     """One build serves sizes below, at and above its hint; sizes 0 and 1 run plain, and `explain` says why."""
     f = built(relu_matmul, dims={"x": "M K", "w": "K N"}, hints={"M": (64,)})
@@ -98,6 +101,7 @@ def test_two_static_dims_of_one_size_are_two_dims() -> None:
     assert f.cache_info().builds == 1
 
 
+@pytest.mark.generated
 def test_static_dims_are_constants_and_the_others_are_not() -> None:
     """A new size of a dynamic dim is no new build; a new size of a static one is."""
     f = built(relu_matmul, dims={"x": "M K", "w": "K N"}, hints=(64,), static=("K", "N"))
@@ -137,6 +141,7 @@ def test_one_compile_a_build_and_the_argument_that_caused_it() -> None:
 
 
 @pytest.mark.parametrize("one", [0, 1])
+@pytest.mark.generated
 def test_a_size_of_one_leaves_the_other_dims_their_hints(one: int) -> None:
     """It is a constant of a class of its own; both classes' builds are right, and neither serves the other's calls."""
 
@@ -161,6 +166,7 @@ def test_hints_that_differ_in_a_size_of_one_alone_are_one() -> None:
         assert [timing.variant for timing in f.explain(x).timings] == ["plain", "hint[N=8]"]
 
 
+@pytest.mark.generated
 def test_one_row_is_no_row_of_many() -> None:
     """What broadcasts at size 1 does so in its own class only."""
     f = built(lambda x, y: torch.relu(x + y) * y, dims={"x": "M N", "y": "K N"}, hints={"M": (16,), "K": (16,)})
@@ -184,6 +190,7 @@ def test_bare_dims_of_one_alone_are_an_exact_build() -> None:
     assert chosen == ["exact", "hint[x.0=64]", "exact", "plain", "exact"]
 
 
+@pytest.mark.generated
 def test_gradients_of_one_token_come_from_a_hints_build() -> None:
     """As those of many."""
     f = built(lambda x, w: torch.relu(x @ w), dims={"x": "B T K", "w": "K N"}, hints={"B": (16,), "T": (16,)})
@@ -230,6 +237,7 @@ def test_bare_honours_mark_dynamic() -> None:
 # gradients
 
 
+@pytest.mark.generated
 def test_gradients_match() -> None:
     """A call that needs gradients runs a build with a backward, for hints and for exact."""
     for variant in ("hint[M=64]", "exact"):
@@ -243,6 +251,7 @@ def test_gradients_match() -> None:
             assert x.grad is None
 
 
+@pytest.mark.generated
 def test_a_graph_can_be_retained() -> None:
     """Plain allows a second backward through a retained graph, and so does a build."""
     f = built(lambda x: (x.sin() * x).sum(), exact=True, hints=())
@@ -352,6 +361,7 @@ def test_equal_layers_share_builds() -> None:
     assert Layer.forward.cache_info().builds == 1
 
 
+@pytest.mark.generated
 def test_training_a_module_gives_the_same_gradients(layer: Layer) -> None:
     """Gradients reach the parameters, and choosing has left none behind."""
     twin = copy.deepcopy(layer)
@@ -373,6 +383,7 @@ def test_functional_call_works(layer: Layer) -> None:
     assert_same(actual.detach(), layer.plain(X).detach())
 
 
+@pytest.mark.generated
 def test_checkpoint_works(layer: Layer) -> None:
     """Under checkpointing plain runs, since its hooks must see what plain saves; gradients are the same."""
     x = X.clone().requires_grad_()
@@ -396,6 +407,7 @@ class Norm(nn.Module):
         return self.norm(x)
 
 
+@pytest.mark.generated
 def test_statistics_move_once_a_call() -> None:
     """A function that writes its module's buffers is not run for timing; in eval it may be built."""
     mine = Norm()
@@ -410,6 +422,7 @@ def test_statistics_move_once_a_call() -> None:
     assert Norm.forward.explain(mine, X).variant == "exact"
 
 
+@pytest.mark.generated
 def test_random_numbers_do_not_depend_on_the_choice() -> None:
     """Dropout draws from the generator what plain draws, and choosing draws nothing."""
     f = built(lambda x: F.dropout(torch.relu(x), 0.5), exact=True, hints=())
@@ -443,6 +456,7 @@ def test_a_number_that_controls_the_flow_is_followed() -> None:
 # views
 
 
+@pytest.mark.generated
 def test_a_pure_view_is_a_view() -> None:
     """Slices, permutes and expands share the input's memory, launch no kernel, and `explain` says so."""
     x = torch.randn(4, 6, 8)
@@ -458,6 +472,7 @@ def test_a_pure_view_is_a_view() -> None:
         assert any("launches no kernel" in note for note in f.explain(x).notes)
 
 
+@pytest.mark.generated
 def test_what_plain_returns_as_it_came_comes_back_as_itself() -> None:
     """An argument handed through is the same object."""
     f = built(lambda x, y: (x, x + y), exact=True, hints=())
@@ -542,6 +557,7 @@ def test_a_reset_of_dynamo_does_no_harm() -> None:
     ],
     ids=["torch.softmax", "F.softmax", "F.layer_norm", "Tensor.relu", "F.gelu"],
 )
+@pytest.mark.generated
 def test_torchs_own_functions_can_be_decorated(fn: Callable[..., Any], args: tuple[Any, ...]) -> None:
     """Builtins, and functions of torch written in Python, have builds like any other."""
     f = built(fn, exact=True, hints=())
@@ -549,6 +565,7 @@ def test_torchs_own_functions_can_be_decorated(fn: Callable[..., Any], args: tup
     assert f.explain(*args).variant == "exact"
 
 
+@pytest.mark.generated
 def test_a_number_that_does_not_fit_its_dtype_is_plains() -> None:
     """Which raises, where compiled code would wrap it; one that fits takes the build."""
 

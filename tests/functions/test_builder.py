@@ -144,6 +144,7 @@ def test_a_changed_setting_of_the_compiler_is_another_build(compiled: list[str])
     assert second.cache_info().builds == 1
 
 
+@pytest.mark.operators_called
 def test_each_function_keeps_its_own_closure() -> None:
     """Two that share a build part when one of them gets another value: that one only."""
 
@@ -169,6 +170,7 @@ def test_each_function_keeps_its_own_closure() -> None:
     assert_same([first(x), second(x)], [torch.relu(x) * 7.0, torch.relu(x) * 5.0])
 
 
+@pytest.mark.operators_called
 def test_a_closure_that_becomes_another_object_is_seen_by_its_owner_alone() -> None:
     """A list in a closure is guarded in each function by its own cell."""
     weights = [2.0]
@@ -189,6 +191,7 @@ def test_a_closure_that_becomes_another_object_is_seen_by_its_owner_alone() -> N
     assert_same([first(x), second(x), third(x)], [torch.relu(x) * 3.0, torch.relu(x) * 3.0, torch.relu(x) * 2.0])
 
 
+@pytest.mark.operators_called
 def test_who_shares_outlives_who_compiled() -> None:
     """Clearing or dropping the first leaves the others their build; the generated modules go with the last."""
     x, w = tensors()
@@ -212,6 +215,7 @@ def test_who_shares_outlives_who_compiled() -> None:
     assert code.modules == []
 
 
+@pytest.mark.operators_called
 def test_what_was_let_go_is_not_found() -> None:
     """After the last holder has let go, the next one compiles."""
     x, w = tensors()

@@ -14,6 +14,8 @@ from shapedispatch import shapedispatch
 from shapedispatch.functions.guards.object_guard import builtin_guards
 from tests.helpers import assert_same
 
+pytestmark = pytest.mark.operators_called
+
 SOURCE = """
 def used(x):
     return x * len(x.shape) + sum(abs(one) for one in (1, -2))

@@ -273,6 +273,7 @@ def test_only_the_sample_is_checked_where_that_is_asked_for() -> None:
     assert build.code.verdict is None
 
 
+@pytest.mark.operators_called
 def test_a_second_process_does_not_repeat_a_check(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was found is kept in the store, by the code that was made."""
     asked: list[Any] = []
@@ -287,6 +288,7 @@ def test_a_second_process_does_not_repeat_a_check(tmp_path: Any, monkeypatch: py
 
 
 @pytest.mark.usefixtures("_swaps_are_lost")
+@pytest.mark.operators_called
 def test_what_a_build_was_refused_for_is_kept(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A wrong build is not run again to see it."""
     asked: list[Any] = []
@@ -301,6 +303,7 @@ def test_what_a_build_was_refused_for_is_kept(tmp_path: Any, monkeypatch: pytest
     assert len(asked) == 1
 
 
+@pytest.mark.operators_called
 def test_a_check_that_is_given_up_leaves_no_state(monkeypatch: pytest.MonkeyPatch) -> None:
     """A graph that turns gradients off turns them on at its end, which a raise in the middle would pass over."""
     monkeypatch.setattr(graph_check, "SECONDS", -1.0)
@@ -323,6 +326,7 @@ def test_a_check_that_is_given_up_leaves_no_state(monkeypatch: pytest.MonkeyPatc
     assert "too long" in build.code.verdict.unjudged
 
 
+@pytest.mark.operators_called
 def test_code_that_raises_leaves_no_state() -> None:
     """Which its graph would have put back at its end."""
 

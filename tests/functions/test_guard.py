@@ -17,6 +17,8 @@ from shapedispatch.functions.guards.guard_filter import ConfigGuard, config_guar
 from tests.functions.test_graph import captured
 from tests.helpers import assert_same, built
 
+pytestmark = pytest.mark.operators_called
+
 X, Q = torch.ones(3, 3), torch.linspace(-1, 1, 64).reshape(1, 2, 8, 4)
 ATTENTION, CASTS = "which kernels of attention may be taken", "what autocast casts to by default"
 
@@ -81,6 +83,7 @@ def test_a_change_is_seen_and_taken_back() -> None:
     assert guard.check()
 
 
+@pytest.mark.generated
 def test_a_build_takes_the_kernels_of_attention_that_may_be_taken() -> None:
     """Under another setting another build answers, and the first one again under the first."""
     f = built(attends, exact=True, hints=())

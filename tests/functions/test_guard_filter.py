@@ -15,6 +15,8 @@ from shapedispatch.functions.guards import guard_filter
 from shapedispatch.functions.guards.guard_filter import GuardFilter, Verdict
 from tests.helpers import as_written, assert_same, built
 
+pytestmark = pytest.mark.operators_called
+
 
 @dataclass
 class Pair:

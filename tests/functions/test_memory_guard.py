@@ -17,6 +17,8 @@ from shapedispatch.functions.guards.memory_guard import MemoryShared, apart, or_
 from shapedispatch.keys.tree import span
 from tests.helpers import assert_same, pinned
 
+pytestmark = pytest.mark.operators_called
+
 
 class Updates(nn.Module):
     """Writes its argument, and reads a weight before and after."""
@@ -37,6 +39,7 @@ def of_module(name: str = "exact") -> Any:
     return pinned(shapedispatch(hints=(), exact=True, store=False)(Updates.forward), name)
 
 
+@pytest.mark.generated
 def test_a_module_may_write_an_argument() -> None:
     """By a build: a cache of keys, say."""
     f, module, x = of_module(), Updates(), torch.randn(2, 3)

@@ -17,6 +17,8 @@ from shapedispatch.functions.fake_args import fake_arguments
 from tests.built_here import BuiltHere, learning_here
 from tests.helpers import assert_same
 
+pytestmark = pytest.mark.operators_called
+
 
 @pytest.fixture
 def here(monkeypatch: pytest.MonkeyPatch) -> BuiltHere:
@@ -45,6 +47,7 @@ def composed(x: Tensor, w: Tensor) -> Tensor:
 X, W = torch.linspace(-2, 2, 640).reshape(40, 16), torch.linspace(-0.5, 0.5, 256).reshape(16, 16)
 
 
+@pytest.mark.generated
 def test_a_build_is_ordered_loaded_and_judged(here: BuiltHere) -> None:
     """And gives plain's numbers at sizes that it was not made for."""
     f = shapedispatch(composed, dims={"x": "M _"}, hints=(64,), store=False)
@@ -57,6 +60,7 @@ def test_a_build_is_ordered_loaded_and_judged(here: BuiltHere) -> None:
     assert len(here.tasks) == 1
 
 
+@pytest.mark.generated
 def test_gradients_are_plains(here: BuiltHere) -> None:
     """Of a build with a backward."""
     f = shapedispatch(composed, dims={"x": "M _"}, hints=(64,), store=False)
@@ -101,6 +105,7 @@ def views(x: Tensor) -> tuple[Tensor, Tensor]:
     return y, y[:4]
 
 
+@pytest.mark.generated
 def test_results_that_share_memory_count_together(here: BuiltHere) -> None:
     """As of a build that was made here: a backward that needs what was overwritten raises."""
     f = shapedispatch(views, dims={"x": "M"}, hints=(64,), store=False)
@@ -114,6 +119,7 @@ def test_results_that_share_memory_count_together(here: BuiltHere) -> None:
         kept.sum().backward()
 
 
+@pytest.mark.generated
 def test_written_arguments_are_written(here: BuiltHere) -> None:
     """In place, as plain does."""
 
@@ -225,6 +231,7 @@ def test_a_class_is_traced_once_for_all_its_builds(here: BuiltHere, traces: list
         assert_same(f.variant("exact")(X[:size], W), composed(X[:size], W))
 
 
+@pytest.mark.generated
 def test_code_for_the_very_sizes_has_them_as_constants(here: BuiltHere) -> None:
     """As if it had been traced with them; it takes no others."""
     f = shapedispatch(composed, dims={"x": "M _"}, hints=(64,), exact=True, store=False)
@@ -322,6 +329,7 @@ def test_a_size_of_no_argument_becomes_no_constant(here: BuiltHere) -> None:
     assert builds != []
 
 
+@pytest.mark.generated
 def test_gradients_of_code_for_the_very_sizes_are_plains(here: BuiltHere) -> None:
     """Compiled of the class's trace, with the sizes as constants."""
     f = shapedispatch(composed, dims={"x": "M _"}, hints=(64,), exact=True, store=False)

@@ -25,6 +25,8 @@ from tests.built_here import BuiltHere, learning_here
 from tests.custom_operators import cubed
 from tests.helpers import assert_same
 
+pytestmark = pytest.mark.operators_called
+
 X, W = torch.linspace(-2, 2, 640).reshape(40, 16), torch.linspace(-0.5, 0.5, 256).reshape(16, 16)
 
 
@@ -72,6 +74,7 @@ def sent(tasks: BuiltHere) -> list[Artifact]:
     return [pickle.loads(task.answer) for task in tasks.tasks if task.answer is not None]
 
 
+@pytest.mark.generated
 def test_no_call_checks_what_was_checked(here: BuiltHere, checked_here: list[Any]) -> None:
     """By the process that compiled it; and it is judged by that."""
     f = learned(composed, X, W)
@@ -82,6 +85,7 @@ def test_no_call_checks_what_was_checked(here: BuiltHere, checked_here: list[Any
     assert answer.checked.digits == 24
 
 
+@pytest.mark.generated
 def test_one_with_a_backward_is_checked(here: BuiltHere, checked_here: list[Any]) -> None:
     """With its gradients."""
     x, w = X.clone().requires_grad_(), W.clone().requires_grad_()
@@ -89,6 +93,7 @@ def test_one_with_a_backward_is_checked(here: BuiltHere, checked_here: list[Any]
     assert checked_here == []
 
 
+@pytest.mark.generated
 def test_one_for_exact_sizes_is_checked(here: BuiltHere, checked_here: list[Any]) -> None:
     """At these."""
     f = learned(composed, X, W, exact=True)
@@ -167,6 +172,7 @@ def test_what_was_found_on_a_callers_values_counts_for_more(here: BuiltHere, tmp
     assert any("it was wrong there" in one.reasons for one in again.explain(X, W).refusals)
 
 
+@pytest.mark.generated
 def test_numbers_that_are_wrong_are_looked_at_here(
     here: BuiltHere, checked_here: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

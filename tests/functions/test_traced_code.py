@@ -16,6 +16,8 @@ from shapedispatch.functions.guards.code_guard import TracedObjects, traced_code
 from shapedispatch.keys.signature import frame_locals
 from tests.helpers import assert_same, built
 
+pytestmark = pytest.mark.operators_called
+
 X = torch.linspace(-1, 1, 32).reshape(4, 8)
 
 

@@ -26,6 +26,8 @@ from shapedispatch.functions.compile.tracer import Untraceable, trace
 from shapedispatch.functions.guards import guard_filter, instance_guards
 from tests.helpers import assert_same, built
 
+pytestmark = pytest.mark.operators_called
+
 X = torch.linspace(-1, 1, 32).reshape(4, 8)
 
 

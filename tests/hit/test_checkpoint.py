@@ -14,6 +14,8 @@ from shapedispatch import Variant, set_mode, shapedispatch
 from shapedispatch.hit import checkpoint as module
 from tests.helpers import Ladder, assert_same, built, pinned
 
+pytestmark = pytest.mark.operators_called
+
 runs: list[str] = []
 
 
@@ -57,6 +59,7 @@ def gradient() -> Tensor:
     return x.grad
 
 
+@pytest.mark.generated
 def test_a_call_in_a_checkpoint_is_a_call_like_another() -> None:
     """It is decided at the first, on copies that the checkpoint does not count, and is a hit at the next."""
     expected, f = gradient(), dispatched()

@@ -16,6 +16,8 @@ from hypothesis import strategies as st
 from shapedispatch.keys.key import key, storable
 from shapedispatch.store.key_text import DEPTH_LIMIT, Named, canonical, differing, leaves, nearest, parse, strict_json
 
+pytestmark = pytest.mark.operators_called
+
 
 class Colour(enum.IntEnum):
     """Members that are numbers too."""
