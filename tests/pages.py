@@ -8,11 +8,12 @@ import itertools
 import os
 import re
 import shlex
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from tests import forked
 
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
@@ -147,7 +148,7 @@ class Session:
         words = words[len(told) :]
         if words[0] == "python":
             environ = {**os.environ, "PYTHONPATH": str(ROOT), **told}
-            ran = subprocess.run([sys.executable, *words[1:]], env=environ, capture_output=True, text=True, check=False)
+            ran = forked.python(*words[1:], env=environ, folder=Path.cwd(), imported=forked.COMPILES)
             assert ran.returncode == 0, ran.stderr
             assert ran.stdout.strip()
         elif words[0] == "shapedispatch":

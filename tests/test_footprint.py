@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests import forked
 
 ROOT = Path(__file__).parent.parent
 
@@ -58,8 +58,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
     folder = tmp_path_factory.mktemp("footprint")
     (folder / "script.py").write_text(SCRIPT)
     env = {**os.environ, "PYTHONPATH": str(ROOT), "XDG_CACHE_HOME": str(folder / "cache")}
-    command = [sys.executable, "script.py"]
-    ran = subprocess.run(command, env=env, cwd=folder, capture_output=True, text=True, check=False)
+    ran = forked.python("script.py", env=env, folder=folder, imported=forked.COMPILES)
     assert ran.returncode == 0, ran.stderr[-3000:]
     return json.loads(ran.stdout.splitlines()[-1])  # type: ignore[no-any-return]  # as printed by the script
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import tomllib
 from pathlib import Path
 from urllib.parse import unquote
@@ -14,7 +12,7 @@ import torch
 
 from shapedispatch import shapedispatch
 from shapedispatch.cli.main import main
-from tests import pages
+from tests import forked, pages
 from tests.pages import NEEDS_A_GPU, PAGES, README, Session, all_blocks, blocks_of, name_of, page_blocks
 
 pytestmark = pytest.mark.skipif(not README.exists(), reason="there is no README.md")
@@ -91,9 +89,7 @@ def test_kernels_on_a_page_run_under_the_interpreter(page: Path, block: pages.Bl
     (tmp_path / "kernels.py").write_text(block.text.replace('"cuda"', '"cpu"').replace("100_000", "1_000"), "utf-8")
     environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": str(README.parent)}
     environment |= {"SHAPEDISPATCH_STORE": "false"}
-    ran = subprocess.run(
-        [sys.executable, "kernels.py"], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
-    )
+    ran = forked.python("kernels.py", env=environment, folder=tmp_path)
     assert ran.returncode == 0, ran.stderr
     assert "n=1000" in ran.stdout
 

@@ -7,8 +7,6 @@ import ast
 import json
 import logging
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -24,6 +22,7 @@ from shapedispatch.cli import doctor
 from shapedispatch.hit import native
 from shapedispatch.private import FEATURES
 from shapedispatch.settings import resolve
+from tests import forked
 from tests.triton_core import dispatched, tensors
 from tests.triton_recorder import recording
 
@@ -134,8 +133,8 @@ def test_what_is_off_is_told_once(monkeypatch: pytest.MonkeyPatch, caplog: pytes
 def without(*arguments: str, folder: Path) -> dict[str, Any]:
     """What `tests.without_name` prints, in a process with a cache of its own."""
     env = {**os.environ, "PYTHONPATH": str(ROOT), "XDG_CACHE_HOME": str(folder)}
-    command = [sys.executable, "-m", "tests.without_name", *arguments]
-    answer = subprocess.run(command, capture_output=True, text=True, env=env, cwd=ROOT)
+    imported = forked.TORCH if "--newer" in arguments else forked.COMPILES
+    answer = forked.python("-m", "tests.without_name", *arguments, env=env, folder=ROOT, imported=imported)
     assert answer.returncode == 0, answer.stderr
     found: dict[str, Any] = json.loads(answer.stdout.splitlines()[-1])
     return found

@@ -5,7 +5,6 @@ import functools
 import gc
 import inspect
 import pickle
-import subprocess
 import sys
 import typing
 from collections.abc import Callable
@@ -20,6 +19,7 @@ import shapedispatch as package
 from shapedispatch import Variant, dispatchers, shapedispatch
 from shapedispatch.errors import DeclarationError, SettingsError
 from shapedispatch.settings import resolve
+from tests import forked
 from tests.helpers import assert_same, built
 
 DIMS = {"x": "M K", "w": "K N"}
@@ -507,11 +507,6 @@ def test_the_import_is_light() -> None:
         "new = [m for m in set(sys.modules) - before if m.startswith(('torch._dynamo', 'torch._inductor', 'triton'))]\n"
         "print(new)"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env={"PYTHONPATH": ":".join(sys.path)},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    done = forked.python("-c", code, env={"PYTHONPATH": ":".join(sys.path)}, folder=Path.cwd())
+    assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == "[]"

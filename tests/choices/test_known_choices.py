@@ -8,7 +8,6 @@ import dataclasses
 import json
 import os
 import shutil
-import subprocess
 import sys
 import threading
 import warnings
@@ -28,6 +27,7 @@ from shapedispatch.functions.compile.build import Build
 from shapedispatch.store import kernel_store
 from shapedispatch.store.kernel_store import KernelStore
 from shapedispatch.store.store import Row
+from tests import forked
 from tests.faults import ERRORS, Faults, faulty
 from tests.helpers import Ladder, assert_same, built, no_time
 
@@ -102,6 +102,9 @@ from tests.helpers import Ladder, no_time
 
 torch.set_num_threads(1)
 cold = sys.argv[1] == "cold"
+if len(sys.argv) == 2:  # what code computes is no matter of this, and what runs plain alone has no compiler
+    import torch._inductor.config
+    torch._inductor.config.fallback_by_default = True
 core.timer = (lambda *_: Ladder()) if cold else no_time
 declared = {"dims": {"x": "M K"}, "static": ("K",)}
 
@@ -154,8 +157,8 @@ def run(tmp_path: Path, *words: str) -> dict[str, Any]:
     """What a process tells; its store is this test's."""
     (tmp_path / "script.py").write_text(SCRIPT)
     env = {**os.environ, "PYTHONPATH": str(ROOT), "XDG_CACHE_HOME": str(tmp_path / "cache")}
-    command = [sys.executable, "script.py", *words]
-    ran = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True, check=False)
+    imported = forked.COMPILES if words == ("cold",) else forked.TORCH  # the others tell whether they import Dynamo
+    ran = forked.python("script.py", *words, env=env, folder=tmp_path, imported=imported)
     assert ran.returncode == 0, ran.stderr[-3000:]
     return json.loads(ran.stdout.splitlines()[-1])  # type: ignore[no-any-return]  # as printed by the script
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
+
+from tests.forked import Forked
 
 ROOT = Path(__file__).parent.parent.parent
 PROCESSES = 3
@@ -47,13 +47,8 @@ def test_processes_choose_alike(tmp_path: Path) -> None:
     """In normal noise and with spikes; what is as good as plain, or nearly, is plain in each."""
     (tmp_path / "script.py").write_text(SCRIPT)
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
-    running = [
-        subprocess.Popen(
-            [sys.executable, "script.py", str(seed)], env=env, cwd=tmp_path, stdout=subprocess.PIPE, text=True
-        )
-        for seed in range(PROCESSES)
-    ]
-    found = [json.loads(one.communicate()[0].splitlines()[-1]) for one in running]
+    running = [Forked("script.py", str(seed), env=env, folder=tmp_path) for seed in range(PROCESSES)]
+    found = [json.loads(one.wait().stdout.splitlines()[-1]) for one in running]
     first = found[0]
     assert all(other == first for other in found)
     assert {first[f"{ratio} {spike}"] for ratio in (0.5, 0.8, 0.9) for spike in (0.0, 0.02)} == {"a"}

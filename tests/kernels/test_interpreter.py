@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests import forked
 
 WORKLOADS = [
     "histogram",
@@ -64,7 +66,7 @@ print(json.dumps({name: outcome(workload) for name, workload in load_all().items
 @pytest.fixture(scope="module")
 def outcomes() -> Any:
     env = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, env=env, check=False)
+    done = forked.python("-c", SCRIPT, env=env, folder=Path.cwd())
     if "only 0-dimensional arrays can be converted" in done.stderr:
         pytest.skip("the interpreter of this Triton (3.6) needs an older NumPy for loops over a runtime count")
     assert done.returncode == 0, done.stderr

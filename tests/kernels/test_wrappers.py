@@ -4,9 +4,9 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +15,7 @@ import triton.language as tl
 from triton.runtime.autotuner import Autotuner
 
 from shapedispatch.kernels.runtime.wrappers import Heuristics, Tuning, config_text, is_kernel, unwrap
+from tests import forked
 
 CONFIGS = [triton.Config({"B": 16}, num_warps=1), triton.Config({"B": 32}, num_warps=2)]
 EVEN = {"EVEN": lambda args: args["n"] % args["B"] == 0}
@@ -168,7 +169,8 @@ def test_asking_does_not_import_triton() -> None:
         "import sys\nfrom shapedispatch.kernels.runtime.wrappers import is_kernel\nis_kernel(len)\nprint(*sys.modules)"
     )
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=env)
+    answer = forked.python("-c", code, env=env, folder=Path.cwd())
+    assert answer.returncode == 0, answer.stderr
     loaded = answer.stdout.split()
 
     assert "torch" in loaded

@@ -6,11 +6,12 @@ import json
 import os
 import socket
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.forked import COMPILES, Forked
 
 ROOT = Path(__file__).parents[2]
 
@@ -21,21 +22,18 @@ def job(scenarios: str, ranks: int, folder: Path, place: str) -> dict[str, list[
     for rank in range(ranks):
         env = {**os.environ, "PYTHONPATH": str(ROOT), "XDG_CACHE_HOME": str(folder / f"cache {rank}")}
         env["SHAPEDISPATCH_BUDGET_MS"] = "60000"  # times are made up: no pause of the machine is to leave one out
-        command = [sys.executable, "-m", "tests.ranks.rank_main", scenarios, str(rank), str(ranks), place]
-        processes.append(
-            subprocess.Popen(command, cwd=folder, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        )
+        words = ("-m", "tests.ranks.rank_main", scenarios, str(rank), str(ranks), place)
+        processes.append(Forked(*words, env=env, folder=folder, imported=COMPILES))
     found: dict[str, list[dict[str, Any]]] = {name: [{} for _ in range(ranks)] for name in scenarios.split(",")}
     ended = []
     for process in processes:
         try:
-            ended.append((*process.communicate(timeout=150), process.returncode))
-        except subprocess.TimeoutExpired:
-            process.kill()
-            ended.append((*process.communicate(), "it hung"))
-    for rank, (out, err, code) in enumerate(ended):
-        assert code in (0, -9), err[-3000:]
-        for name, told in map(json.loads, out.splitlines()):
+            ended.append(process.wait(150))
+        except TimeoutError as hung:
+            ended.append(subprocess.CompletedProcess((), 1, "", str(hung)))
+    for rank, one in enumerate(ended):
+        assert one.returncode in (0, -9), one.stderr[-3000:]
+        for name, told in map(json.loads, one.stdout.splitlines()):
             found[name][rank] = told
     return found
 

@@ -21,6 +21,7 @@ import pytest
 from shapedispatch.keys.identity import Environment
 from shapedispatch.store import disk
 from shapedispatch.store.store import Found, Missing, Row, Store
+from tests import forked
 from tests.faults import ERRORS, Faults, faulty
 
 ROOT = Path(__file__).parent.parent.parent
@@ -313,13 +314,8 @@ def test_nothing_of_a_hostile_store_runs(tmp_path: Path, form: str) -> None:
         connection.close()
     rows = ",".join(content.decode("latin-1") for content in hostile_contents().values() if content.startswith(b'{"'))
     shipped.write_text('{"format": "shapedispatch choices", "schema": 1, "rows": [' + rows.replace("NaN", "2") + "]}")
-    ran = subprocess.run(
-        [sys.executable, "-c", WATCHED, str(folder), str(shipped), form],
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    ran = forked.python("-c", WATCHED, folder, shipped, form, env=env, folder=tmp_path)
     assert ran.returncode == 0, ran.stderr
     assert json.loads(ran.stdout) == []
     assert list(tmp_path.rglob("pwned")) == []
