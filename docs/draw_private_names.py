@@ -262,6 +262,12 @@ def trees() -> Mapping[str, ast.Module]:
     }
 
 
+@functools.cache
+def nodes(tree: ast.AST) -> tuple[ast.AST, ...]:
+    """All of a tree, which is asked many things: to walk through it takes most of the time."""
+    return tuple(ast.walk(tree))
+
+
 def is_private(path: str) -> bool:
     """Whether a part of a dotted name is private; double underscores are Python's own."""
     return any(part.startswith("_") and not part.startswith("__") for part in path.split("."))
@@ -269,7 +275,7 @@ def is_private(path: str) -> bool:
 
 def bound(tree: ast.AST) -> Iterator[tuple[str, str]]:
     """Each name that an import binds to something of torch's or Triton's, with what that is called there."""
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if isinstance(node, ast.Import):
             for name in node.names:
                 if name.name.split(".")[0] in ("torch", "triton"):
@@ -292,7 +298,7 @@ def chains(tree: ast.AST) -> set[str]:
     """The private names that are reached from an import, each to its end."""
     pairs = list(bound(tree))
     roots = dict(pairs)
-    used = [dotted(node) for node in ast.walk(tree) if isinstance(node, ast.Attribute)]
+    used = [dotted(node) for node in nodes(tree) if isinstance(node, ast.Attribute)]
     reached = {".".join([roots[path[0]], *path[1:]]) for path in used if path and path[0] in roots}
     found = {path for path in {*reached, *(path for _, path in pairs)} if is_private(path)}
     return {path for path in found if not any(other.startswith(f"{path}.") for other in found)}
@@ -303,7 +309,7 @@ def own_attributes() -> frozenset[str]:
     """Every name that an object or a class of this package has for something of its own."""
     found: set[str] = set()
     for tree in trees().values():
-        for node in ast.walk(tree):
+        for node in nodes(tree):
             if isinstance(node, ast.ClassDef):
                 found.update(names_at(node.body))
             elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and dotted(node)[:1] == ["self"]:
@@ -325,26 +331,20 @@ def words(tree: ast.Module) -> set[str]:
     """Private names of others that are reached through an object, or stand in a text."""
     modules = {
         alias.asname or alias.name
-        for node in ast.walk(tree)
+        for node in nodes(tree)
         if isinstance(node, ast.ImportFrom) and node.level
         for alias in node.names
     }
-    attributes = {
-        node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute) and dotted(node)[:1] != ["self"]
-    }
-    of_ours = {
-        node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute) and set(dotted(node)[:1]) & modules
-    }
-    constants = {
-        node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)
-    }
+    attributes = {node.attr for node in nodes(tree) if isinstance(node, ast.Attribute) and dotted(node)[:1] != ["self"]}
+    of_ours = {node.attr for node in nodes(tree) if isinstance(node, ast.Attribute) and set(dotted(node)[:1]) & modules}
+    constants = {node.value for node in nodes(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
     found = (attributes - of_ours) | (constants - set(names_at(tree.body)))
     return {word for word in found if re.fullmatch(r"_[A-Za-z]\w*", word)} - own_attributes() - NOT_THEIRS
 
 
 def texts(tree: ast.AST) -> set[str]:
     """Private names that stand in a text from their beginning."""
-    constants = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)}
+    constants = {node.value for node in nodes(tree) if isinstance(node, ast.Constant)}
     pattern = re.compile(r"(torch|triton)(\.\w+)+")
     return {text for text in constants if isinstance(text, str) and pattern.fullmatch(text) and is_private(text)}
 
@@ -487,12 +487,12 @@ def where_seen(name: str) -> str:
 
 def drawn(text: str) -> str:
     """The page with its tables between their markers drawn anew."""
-    lines = []
+    lines, named = [], rows()
     for library in ("torch", "triton", "Python"):
         looked = ", ".join(seen().get(library, {}))
         lines += [f"## {'Triton' if library == 'triton' else library}", "", f"Looked for in {looked}.", ""]
         lines += ["| name | used in | without it | seen in |", "|---|---|---|---|"]
-        for name, (files, without) in rows().items():
+        for name, (files, without) in named.items():
             if library_of(name) == library:
                 places = ", ".join(f"`{file}`" for file in sorted(files))
                 lines.append(f"| `{name}` | {places} | {without} | {where_seen(name)} |")

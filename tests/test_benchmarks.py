@@ -526,6 +526,7 @@ def test_a_model_is_measured_from_its_options_to_its_paragraph(
     assert f"| {ours} / eager |" in text
 
 
+@pytest.mark.operators_called
 @pytest.mark.skipif(NO_COMPILER is not None, reason=NO_COMPILER or "")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch.compile about torch
 def test_hits_of_a_module_are_measured_from_the_options_to_the_paragraph(

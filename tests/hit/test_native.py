@@ -41,7 +41,10 @@ from tests.attributes import low_tensor
 from tests.fuzzing import FUNCTIONS, baking, make_call, mismatch, observe, within
 from tests.paths import NO_COMPILER, PATHS, SOURCE, c_module, compiled, library, loaded, taking
 
-pytestmark = pytest.mark.skipif(NO_COMPILER is not None, reason=str(NO_COMPILER))
+pytestmark = [
+    pytest.mark.skipif(NO_COMPILER is not None, reason=str(NO_COMPILER)),
+    pytest.mark.operators_called,
+]
 PYPROJECT = Path(__file__).parent.parent.parent / "pyproject.toml"
 
 Call = tuple[tuple[Any, ...], dict[str, Any]]
