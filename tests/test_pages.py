@@ -23,6 +23,8 @@ ON_A_GPU = [
     for page, block in all_blocks()
     if block.comment == NEEDS_A_GPU
 ]
+COMPILED = {"README.md", "docs/tutorials/training.md"}
+"""Pages whose code is compiled as a reader's would be; that of the others calls operators, and all else is as it is."""
 TOML = [
     pytest.param(block, id=f"{name_of(page)} line {block.line}")
     for page, block in all_blocks()
@@ -48,7 +50,13 @@ def _as_a_process_starts() -> None:
 
 @pytest.mark.own_store
 @pytest.mark.usefixtures("_as_a_process_starts")
-@pytest.mark.parametrize("page", TYPED, ids=name_of)
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(page, id=name_of(page), marks=[] if name_of(page) in COMPILED else [pytest.mark.operators_called])
+        for page in TYPED
+    ],
+)
 def test_a_page_runs_as_it_is_typed_in(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """From top to bottom, in a folder of its own: files, Python, commands; the demo at tiny sizes."""
     from shapedispatch.cli import demo
