@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dis
 import gc
 import linecache
 import os
@@ -26,6 +27,7 @@ import shapedispatch as package
 from shapedispatch import shapedispatch
 from shapedispatch.backend import Candidate, Offer
 from shapedispatch.dispatch.miss import tuning_lock
+from shapedispatch.hit.facts import FactMap
 from shapedispatch.hit.table import Table
 from shapedispatch.keys.key import Key
 from tests.fuzzing import Baked, BakingBackend, LastIsFastest, baking, last_wins
@@ -239,11 +241,15 @@ def test_the_child_of_a_fork_works_whoever_held_the_locks() -> None:
 ROOM = str(Path(package.__file__).parent)
 
 
+LEAVES_EXCEPT = dis.opmap["POP_EXCEPT"]
+
+
 class Interrupt:
     """Raises KeyboardInterrupt at the n-th line that runs in the package, as Ctrl-C might.
 
     Not at ``with`` and ``try``: on a lock the one runs in C, and a signal waits for its end; the other runs nothing.
-    Nor at the first line of a ``finally``: a signal is seen after the first call there.
+    Nor at the first line of a ``finally``: a signal is seen after the first call there. Nor where an ``except`` is left
+    at a line's first step: no signal is seen before that is done, and the exception would be handled for ever.
     """
 
     def __init__(self, at: int) -> None:
@@ -253,7 +259,8 @@ class Interrupt:
         """Trace the package's frames and no other."""
         if not frame.f_code.co_filename.startswith(ROOM):
             return None
-        if event == "line" and not _line(frame).startswith(("with ", "try:")) and _line(frame, -1) != "finally:":
+        runs = not _line(frame).startswith(("with ", "try:")) and frame.f_code.co_code[frame.f_lasti] != LEAVES_EXCEPT
+        if event == "line" and runs and _line(frame, -1) != "finally:":
             self.left -= 1
             if self.left == 0:
                 sys.settrace(None)
@@ -261,15 +268,17 @@ class Interrupt:
         return self
 
     def during(self, call: Callable[[], Any]) -> bool:
-        """Whether the call was interrupted."""
+        """Whether the call was interrupted; nothing is being handled then, or each later error would have a context."""
+        stopped = False
         sys.settrace(self)
         try:
             call()
         except KeyboardInterrupt:
-            return True
+            stopped = True
         finally:
             sys.settrace(None)
-        return False
+        assert sys.exc_info()[1] is None
+        return stopped
 
 
 def _line(frame: Any, beside: int = 0) -> str:
@@ -322,6 +331,16 @@ def test_an_interrupt_at_any_line_of_a_decision_leaves_everything_as_it_was(grad
         assert f(x).requires_grad == grad
         assert f.cache_info().currsize == 1, f"line {at}"
     assert interrupted > 150
+
+
+def test_an_interrupt_where_an_error_is_handled_leaves_none_behind() -> None:
+    """A fact that is not known is an error that is caught, within a lock."""
+    facts: FactMap[str, int] = FactMap(Table(8, 8))
+    lines = _lines_of(lambda: facts.get("none"))
+    assert lines >= 2
+    for at in range(1, lines + 1):
+        Interrupt(at).during(lambda: facts.get("none"))
+        assert not facts._table.lock.locked()
 
 
 def test_an_interrupt_at_any_line_of_a_hit_leaves_the_table_right() -> None:
