@@ -259,9 +259,9 @@ def _standing(
         slot = call.slot(point, state, variant)
         build = memory.facts.no_builds.get(slot) or memory.build(slot)
         if build is None or build.invalidated():
-            why = "it is not built, and nothing is built in this mode"
-            why = memory.why_not_again(slot) or "" if missing is not None else why
-            if why or missing is None:
+            if missing is None:
+                return slot, NoBuild("it is not built, and nothing is built in this mode", transient=True)
+            if why := memory.why_not_again(slot):
                 return slot, NoBuild(why, transient=True)
             build = missing(slot)
             if isinstance(build, NoBuild) and build.transient:

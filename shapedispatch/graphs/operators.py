@@ -115,6 +115,7 @@ class OnlyKnown(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
         self.launched = False
+        self.devices: set[torch.device] = set()
 
     def __torch_dispatch__(
         self, func: Any, types: Sequence[Any], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
@@ -122,8 +123,18 @@ class OnlyKnown(TorchDispatchMode):
         """Each operator that plain comes down to, before it runs."""
         if why := _why_not_run(func, args, kwargs or {}):
             raise Unrecordable(why)
+        made = func(*args, **(kwargs or {}))
+        self.note_devices((*args, *(kwargs or {}).values(), *(made if isinstance(made, (list, tuple)) else [made])))
         self.launched |= not _only_looks(func)
-        return func(*args, **(kwargs or {}))
+        return made
+
+    def note_devices(self, values: Sequence[Any]) -> None:
+        """What another device computes is no part of a recording: a replay would leave it as it was then."""
+        self.devices |= {one.device for one in _given(values)}
+        if other := next((str(one) for one in self.devices if one.type != RECORDS), ""):
+            raise Unrecordable(f"a tensor is on {other}")
+        if len(self.devices) > 1:
+            raise Unrecordable("it computes on several devices")
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
         """What launches nothing has nothing to be recorded."""
@@ -139,8 +150,7 @@ def _why_not_run(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) ->
     told = {torch.Tag.pointwise, torch.Tag.reduction} & set(target.tags)
     if not told and not _only_looks(target) and target._opname not in _KNOWN:
         return f"nothing is known of {target}"
-    elsewhere = (one.device for one in _given((*args, *kwargs.values())) if one.device.type != RECORDS)
-    return next((f"a tensor is on {device}" for device in elsewhere), "")
+    return ""
 
 
 def _only_looks(target: Any) -> bool:

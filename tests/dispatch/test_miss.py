@@ -13,7 +13,7 @@ import torch
 from shapedispatch import Variant, shapedispatch
 from shapedispatch.dispatch import miss
 from shapedispatch.dispatch.miss import tuning_lock
-from shapedispatch.functions import builder
+from shapedispatch.functions import trace_effects
 from shapedispatch.keys.key import ambient
 from shapedispatch.records import Timing
 from shapedispatch.settings import resolve
@@ -119,7 +119,7 @@ def test_a_cold_call_while_a_graph_is_captured_runs_plain(monkeypatch: pytest.Mo
     """Nothing is built, so nothing can run but what is written; not even a look is taken at what it does."""
     f = built(lambda x: torch.relu(x) * 2, dims={"x": "M K"}, hints={"M": (64,)})
     monkeypatch.setattr(miss, "capturing", lambda device: True)
-    monkeypatch.setattr(builder, "_look", no_time)
+    monkeypatch.setattr(trace_effects, "_look", no_time)
     x = torch.randn(6, 8)
     assert_same(f(x), torch.relu(x) * 2)
     assert (f.cache_info().builds, f.cache_info().currsize) == (0, 0)

@@ -90,6 +90,7 @@ def test_of_anothers_operator_nothing_is_known() -> None:
         (lambda x, i, m: torch.histc(x), "nothing is known of aten.histc"),
         (lambda x, i, m: x.view(-1).t(), "it launches no kernel"),
         (lambda x, i, m: x + torch.zeros(4, 4, device="meta"), "a tensor is on meta"),
+        (lambda x, i, m: x.to("meta"), "a tensor is on meta"),
     ],
 )
 def test_what_plain_calls_is_looked_at_before_it_is_recorded(
@@ -105,3 +106,13 @@ def test_what_plain_calls_is_looked_at_before_it_is_recorded(
         return
     with pytest.raises(operators.Unrecordable, match=why), operators.OnlyKnown():
         fn(*call)
+
+
+def test_what_another_device_of_the_kind_computes_is_no_part_of_a_recording() -> None:
+    """It would run once, while it is recorded, and not at a replay."""
+    with FakeTensorMode():
+        made = [torch.empty(4, device=f"cuda:{index}") for index in (0, 0, 1)]
+    watch = operators.OnlyKnown()
+    watch.note_devices(made[:2])
+    with pytest.raises(operators.Unrecordable, match="on several devices"):
+        watch.note_devices(made)
