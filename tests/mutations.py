@@ -46,6 +46,8 @@ GRAPH, WRAPPERS = "hit/csrc/graph_call.c", "tests/functions/test_skip_wrappers.p
 INDUCTOR, STEPS = "functions/compile/inductor.py", "tests/functions/test_skip_autograd.py"
 MEMORY, APART = "functions/guards/memory_guard.py", "tests/functions/test_memory_guard.py"
 BUILD, GRAPHS = "functions/compile/build.py", "functions/compile/graph.py"
+OPERATORS, OF_OPERATORS = "graphs/operators.py", "tests/graphs/test_operators.py"
+RECORDED, OF_PLAIN = "functions/recorded.py", "tests/functions/test_recorded.py"
 QUESTIONS, CACHE = "hit/csrc/torch_questions.c", "hit/csrc/signature_cache.c"
 MUTATIONS = (
     # What dicts hold: attributes, parameters, buffers, submodules, hooks.
@@ -200,6 +202,24 @@ MUTATIONS = (
     Mutation(MEMORY, "if start < high and low", "if False and start < high and low", (APART,)),
     Mutation(BUILD, "return or_plain(self.with_graph(apart(", "return (self.with_graph(apart(", (APART,)),
     Mutation(GRAPHS, "(last + 1) * example", "last * example", ("tests/functions/test_tracer.py",)),
+    # What plain launches, recorded.
+    Mutation(OPERATORS, "if indexes and _counts_a_mask(args):", "if False:", (OF_OPERATORS,)),
+    Mutation(OPERATORS, "if len(self.devices) > 1:", "if False:", (OF_OPERATORS,)),
+    Mutation(OPERATORS, "if kind is None and not self.launched:", "if False:", (OF_OPERATORS,)),
+    Mutation(
+        OPERATORS,
+        "if not told and not _only_looks(target) and target._opname not in _KNOWN:",
+        "if False:",
+        (OF_OPERATORS,),
+    ),
+    Mutation(RECORDED, "if isinstance(build, TracedBuild) and any_autocast():", "if False:", (OF_PLAIN,)),
+    Mutation(
+        RECORDED,
+        "OnlyKnown if isinstance(build, TracedBuild) else contextlib.nullcontext",
+        "contextlib.nullcontext",
+        (OF_PLAIN,),
+    ),
+    Mutation(RECORDED, "check=build.check(), build=slot", "check=None, build=slot", (OF_PLAIN,)),
 )
 
 
