@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ import torch
 from torch import Tensor
 
 from shapedispatch import Store, Variant, set_mode, shapedispatch
+from shapedispatch.dispatch import newcomers
 from shapedispatch.dispatch.newcomers import Newcomers
 from shapedispatch.hit import native
 from shapedispatch.settings import resolve
@@ -215,6 +217,34 @@ def test_a_pool_that_goes_on_is_heard_of(asked: list[Any]) -> None:
         for pool in family.pools.values():
             pool.over = False
     assert the_key_is_new(f, asked, rows(101)) == [None]
+
+
+def test_a_key_that_is_to_be_alone_is_decided(asked: list[Any]) -> None:
+    """One that is called a lot has left its pool."""
+    f = settled(dispatched())
+    key = f.core.backend.key((rows(101),), {})
+    for family in f.core.table.facts.families._known.values():
+        family.alone.add(key)
+    assert the_key_is_new(f, asked, rows(101)) == [None]
+
+
+@pytest.mark.parametrize("change", ["a ledger", "a capture", "tuning", "buckets"])
+def test_what_is_to_be_asked_first_is(asked: list[Any], monkeypatch: pytest.MonkeyPatch, change: str) -> None:
+    """Ranks' common decisions, somebody's recording, a contest of this very thread, rules of buckets."""
+    f, seen, stands = settled(dispatched()), list[Newcomers](), Newcomers._stands
+    monkeypatch.setattr(Newcomers, "_stands", lambda self: bool(seen.append(self)) or stands(self))
+    assert all(the_key_is_new(f, asked, rows(101)))
+    (one,) = seen
+    assert stands(one)
+    if change == "a ledger":
+        monkeypatch.setattr(type(one.core), "ledger", lambda _: object())
+    elif change == "a capture":
+        monkeypatch.setattr(newcomers, "capturing_anything", lambda: True)
+    elif change == "tuning":
+        monkeypatch.setattr(newcomers, "tuning_lock", SimpleNamespace(owned=lambda: True))
+    else:
+        one.facts.buckets["a bucket"] = True
+    assert not stands(one)
 
 
 def test_what_fails_is_decided_as_ever(asked: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
