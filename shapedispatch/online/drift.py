@@ -1,13 +1,17 @@
 """Whether what was chosen at a key is still the best, told what later samples of it and of the next best took.
 
-A sample that is far off what is known opens a burst: more samples, of both in turn. Where they show that the next best
-is ahead by a margin, it is chosen instead. The margin grows with each such switch, so that none goes back and forth.
+A sample that is far off what is known opens a burst, if it says that another may be the best: more samples, of both
+in turn. Where they show that the next best is ahead by a margin, it is chosen instead. The margin grows with each such
+switch, so that none goes back and forth. Where a burst has shown nothing new, such samples are usual: a call that is
+timed once in a thousand finds the caches cold, and is as far off each time. Two in a row must be off that, then.
 Nothing here runs or times anything.
 """
 
 from __future__ import annotations
 
 import math
+import statistics
+from collections import deque
 from dataclasses import dataclass, field
 
 from ..autotune.benchmark import ENOUGH, ahead, timing_of
@@ -20,6 +24,8 @@ BURST = 2 * ENOUGH + 1
 """Samples in a burst."""
 HYSTERESIS = 0.1
 """The share by which the next best must be ahead the first time; twice that the second time, and so on."""
+USUAL = 5
+"""The newest samples of a candidate that say what is usual."""
 WINNERS = 4
 """Of so many samples outside of bursts all but one are of what was chosen."""
 
@@ -34,6 +40,12 @@ class Drift:
     switches: int = 0
     _turn: int = 0
     _burst: dict[str, list[float]] = field(default_factory=dict)
+    _opened: tuple[str, float] | None = None
+    """Whose sample, and how long, has opened the burst."""
+    _usual: dict[str, deque[float]] = field(default_factory=dict)
+    """What samples outside of bursts took, of who has opened one in vain."""
+    _off: str | None = None
+    """Whose last sample was off."""
 
     def in_burst(self) -> bool:
         """Whether more samples are wanted."""
@@ -58,23 +70,37 @@ class Drift:
         if name in self._burst:
             self._burst[name].append(took_us)
             return self._judged() if all(len(taken) >= ENOUGH for taken in self._burst.values()) else None
-        if not known_us / OFF <= took_us <= known_us * OFF and not self._burst:
+        if not self._burst and self._is_doubtful(name, took_us):
             self._burst = {one: [] for one in (self.winner, self.runner_up()) if one is not None}
+            self._opened = name, took_us
         return None
+
+    def _is_doubtful(self, name: str, took_us: float) -> bool:
+        """Whether a sample says that another may be the best by now."""
+        usual, before = self._usual.get(name), self._off
+        known_us = statistics.median(usual) if usual else self.known_us[name]
+        is_off = took_us > OFF * known_us if name == self.winner else took_us < known_us / OFF
+        self._off = name if is_off else None if before == name else before
+        if usual is not None:
+            usual.append(took_us)
+        return is_off and (usual is None or before == name)
 
     def left(self, name: str) -> None:
         """A candidate is not there any more."""
         self.known_us.pop(name, None)
-        self._burst = {}
+        self._burst, self._off = {}, None
 
     def _judged(self) -> str | None:
         timings = {name: timing_of(name, taken) for name, taken in self._burst.items()}
-        self._burst = {}
+        opened, self._burst, self._opened, self._off = self._opened, {}, None, None
         self.known_us |= {name: timing.median_us for name, timing in timings.items()}
         ours = timings.pop(self.winner)
         needed = min(0.8, max(self.margin, HYSTERESIS * 2**self.switches))
         for name, theirs in timings.items():
             if theirs.median_us < (1 - needed) * ours.median_us and ahead(theirs, ours, self.margin):
                 self.winner, self.switches = name, self.switches + 1
+                self._usual = {}
                 return name
+        if opened is not None:
+            self._usual.setdefault(opened[0], deque(maxlen=USUAL)).append(opened[1])
         return None

@@ -37,6 +37,35 @@ def test_where_nothing_has_changed_nothing_happens() -> None:
     assert not told.in_burst()
 
 
+def test_what_says_nothing_of_who_is_best_opens_no_burst() -> None:
+    """What was chosen may become faster, and the next best slower."""
+    told = drift()
+    told.sampled("a", 5.0)
+    told.sampled("plain", 800.0)
+    assert not told.in_burst()
+
+
+def test_samples_that_find_the_caches_cold_are_usual() -> None:
+    """In a burst calls come soon after others, and take less; what opens one after the other shows nothing new."""
+    told, rng, bursts = drift(), random.Random(0), 0
+    for _ in range(1000):
+        name, was = told.next_sample(), told.in_burst()
+        us = {"a": 50.0, "plain": 80.0}[name] * (1 if was else rng.choice([1.3, 1.6, 1.6, 1.6, 3.0]))
+        assert told.sampled(name, us) is None
+        bursts += told.in_burst() and not was
+    assert 1 <= bursts <= 20
+
+
+def test_what_becomes_slow_after_bursts_in_vain_is_left() -> None:
+    """Two samples in a row that are off what is usual open one, too."""
+    told = drift()
+    for _ in range(60):
+        name = told.next_sample()
+        told.sampled(name, {"a": 50.0, "plain": 80.0}[name] * (1 if told.in_burst() else 1.4))
+    assert told.winner == "a"
+    assert play(told, {"a": 150.0, "plain": 80.0}.__getitem__, 6 + BURST) == ["plain"]
+
+
 def test_what_became_twice_as_slow_is_left_once() -> None:
     """After one sample that is far off, and a burst."""
     told = drift()
