@@ -13,10 +13,12 @@ from ..records import Choice
 from .context import DispatcherParts
 from .pool import Pool
 
-__all__ = ["Follows", "instead"]
+__all__ = ["ANEW_US", "Follows", "instead"]
 
 SOON = 4
 """How many turns are to come soon after a key has begun to follow: so much is to be known of what calls take."""
+ANEW_US = 10_000.0
+"""What it is worth to learn a key alone where all that it could run was compared at sizes near it."""
 
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
@@ -29,9 +31,10 @@ class Follows:
     core: DispatcherParts
     key: Key
     pool: Pool
-    run: Callable[..., Any]
-    lasting: Entry | None
-    """What stays if the favourite does; None where it cannot run this key, or may be bettered by what is supplied."""
+    run: Callable[..., Any] | None
+    """What it runs; None where its entry has that, which lets a build go that has left."""
+    leads: bool
+    """Whether that is the favourite."""
     names: tuple[str, ...]
     """The variants that the key may give pairs of."""
     favourite: str | None
@@ -40,41 +43,43 @@ class Follows:
     spent_us: float = 0.0
 
     @classmethod
-    def of(
-        cls, core: DispatcherParts, key: Key, pool: Pool, names: Sequence[str], entry: Entry, soon: bool = True
-    ) -> Entry:
+    def of(cls, core: DispatcherParts, key: Key, pool: Pool, names: Sequence[str], entry: Entry) -> Entry:
         """The entry of what the key runs, with what looks after it by now: at some hits, or at all without turns."""
-        run, favourite = entry.run or core.backend.plain, pool.favourite
-        lasting = replace(entry) if entry.choice.variant == favourite and not core.backend.supplies else None
-        follows = cls(core, key, pool, run, lasting, tuple(names), favourite)
-        pool.tells(follows)
         core.turns.begin(core.fast_path)
-        if soon:
-            core.turns.hurry(SOON)
+        run, favourite = entry.run or core.backend.plain, pool.favourite
+        follows = cls(
+            core, key, pool, None if core.turns.on else run, entry.choice.variant == favourite, tuple(names), favourite
+        )
+        pool.tells(follows)
+        core.turns.hurry(SOON)
         entry.run, entry.learner = run if core.turns.on else follows, follows
         return entry
 
     @classmethod
     def of_ended(cls, core: DispatcherParts, key: Key, pool: Pool, entry: Entry) -> Entry:
-        """What a key of a pool that is over runs.
-
-        Where there is more that it could run, a key that is called a lot is still to be learned alone.
-        """
-        more = _has_more(core, pool) and core.turns.timed
-        return cls.of(core, key, pool, (), entry, soon=False) if more else entry
+        """What a key of a pool that is over runs; one that is called a lot is still to be learned alone."""
+        if core.turns.timed:
+            core.turns.begin(core.fast_path)
+            entry.learner = cls(core, key, pool, None, True, (), pool.favourite)
+        return entry
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         """Run the call; the next one is decided anew where there is reason to."""
+        entry = self._entry()
+        run = self.run or (entry and entry.run) or self.core.backend.plain
         if not self.core.frozen:
             self._look()
         started_ns = self.pool.clock_ns()
         try:
-            return self.run(*args, **kwargs)
+            return run(*args, **kwargs)
         finally:
             took_us = (self.pool.clock_ns() - started_ns) / 1e3
             took_us *= self.core.turns.passed if self.core.turns.on else 1
             self.spent_us += took_us
             self.pool.spent(took_us)
+
+    def _entry(self) -> Entry | None:
+        return next((entry for entry in self.core.table.peek(self.key) if entry.learner is self), None)
 
     def decide_anew(self) -> None:
         """Forget what the key runs."""
@@ -83,36 +88,44 @@ class Follows:
     def _look(self) -> None:
         """Whether there is reason to decide anew: another favourite, pairs that are wanted, or what was spent here.
 
-        So much that it may be seen what is best right here; not where the favourite runs, is settled, and is all.
+        So much that it may be seen what is best right here.
         """
         if self.pool.favourite != self.favourite or self.pool.wants(self.names):
             self.decide_anew()
-        elif self.pool.over and self.lasting is not None and not _has_more(self.core, self.pool):
-            instead(self.core.table, self.key, self, self.lasting)
-        elif self._waits():
-            return
-        elif SHARE * self.spent_us > self.pool.family.check_us:
+        elif self._is_settled() and not self.core.turns.timed:
+            self._stay()
+        elif SHARE * self.spent_us > self._worth_us():
             self.pool.leaves(self.key)
             self.decide_anew()
 
-    def _waits(self) -> bool:
-        """Whether all that it could have more are recordings, and none pays now."""
+    def _worth_us(self) -> float:
+        """What it is worth to learn the key alone."""
+        return self.pool.family.check_us + (ANEW_US if self._is_settled() and not self._records() else 0.0)
+
+    def _is_settled(self) -> bool:
+        """Whether all that it could run but recordings was compared at sizes near it."""
+        return self.pool.over and self.leads and not self.core.backend.supplies
+
+    def _stay(self) -> None:
+        """Run what it runs as a hit like others."""
+        entry = self._entry()
+        instead(self.core.table, self.key, self, entry and replace(entry, run=self.run or entry.run, learner=None))
+
+    def _records(self) -> bool:
+        """Whether recordings, which no pool has, pay now."""
         records = self.pool.family.records
-        settled = self.pool.over and self.lasting is not None and not self.core.backend.supplies
-        return settled and records is not None and not records()
+        return records is not None and records()
 
     def choice(self, begun: Choice) -> Choice:
         """See `table.Learner`."""
         return begun if self.pool.over else replace(begun, origin="learning")
 
     def pinned(self, begun: Choice) -> Entry:
-        """See `table.Learner`."""
-        return Entry(self.core.backend.plain, None, replace(begun, variant="plain"), any_state=True)
-
-
-def _has_more(core: DispatcherParts, pool: Pool) -> bool:
-    """Whether a key of a pool could run what the pool does not know: supplied variants, recordings of builds."""
-    return core.backend.supplies or pool.family.records is not None
+        """See `table.Learner`: what is not settled is plain."""
+        entry = self._entry() if self._is_settled() else None
+        if entry is None or entry.lost():
+            return Entry(self.core.backend.plain, None, replace(begun, variant="plain"), any_state=True)
+        return replace(entry, run=self.run or entry.run, learner=None)
 
 
 def instead(table: Table, key: Key, learner: Any, entry: Entry | None) -> None:

@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 
 from shapedispatch.choices.context import DispatcherParts
-from shapedispatch.choices.follows import Follows
+from shapedispatch.choices.follows import ANEW_US, Follows
 from shapedispatch.choices.pool import Pool
 from shapedispatch.hit.table import Entry, Table
 from shapedispatch.online.contest import SHARE
@@ -42,9 +42,10 @@ class Backend:
 class Core:
     """As much of a dispatcher as is asked for."""
 
-    def __init__(self) -> None:
+    def __init__(self, timed: bool = True) -> None:
         self.table, self.turns = Table(8, 8), Turns()
         self.fast_path, self.frozen, self.backend = None, False, Backend()
+        self.turns.timed = timed
 
 
 def build() -> str:
@@ -58,13 +59,18 @@ def pool() -> Pool:
     return Pool(Pairs(0.02), favourite="build")
 
 
-@pytest.fixture
-def core(pool: Pool) -> Core:
-    """A dispatcher with a key that follows it."""
-    made = Core()
+def with_a_key(pool: Pool, timed: bool) -> Core:
+    """A dispatcher with a key that follows this pool."""
+    made = Core(timed)
     entry = Entry(build, None, Choice("build", "nearest"))
     made.table.publish(KEY, Follows.of(cast("DispatcherParts", made), KEY, pool, ["build"], entry))
     return made
+
+
+@pytest.fixture
+def core(pool: Pool) -> Core:
+    """A dispatcher with a key that follows it."""
+    return with_a_key(pool, True)
 
 
 def call(core: Core) -> None:
@@ -82,9 +88,9 @@ def test_it_runs_what_is_preferred(core: Core, pool: Pool) -> None:
     assert pool.family.spent_us > 0
 
 
-def test_it_stays_where_its_pool_is_over(core: Core, pool: Pool) -> None:
-    """As a hit like others."""
-    pool.over = True
+def test_it_stays_where_its_pool_is_over(pool: Pool) -> None:
+    """As a hit like others, where no hits are timed."""
+    core, pool.over = with_a_key(pool, False), True
     call(core)
     (entry,) = core.table.peek(KEY)
     assert (entry.run, entry.learner) == (build, None)
@@ -108,22 +114,57 @@ def test_what_was_spent_at_it_has_it_learned_alone(core: Core, pool: Pool) -> No
     assert KEY in pool.family.alone
 
 
-@pytest.mark.parametrize(("supplies", "timed"), [(True, True), (True, False), (False, True)])
-def test_where_variants_are_supplied_a_settled_key_may_still_be_learned_alone(
-    core: Core, pool: Pool, supplies: bool, timed: bool
-) -> None:
-    """When it is called a lot, and hits are timed at all; else its hits are like others."""
+def ended(core: Core, pool: Pool) -> Entry:
+    """The key, of this pool, which is over."""
     pool.over = True
-    core.backend.supplies, core.turns.timed = supplies, timed
     entry = Follows.of_ended(cast("DispatcherParts", core), KEY, pool, Entry(build, None, Choice("build", "nearest")))
-    assert (entry.now().variant, entry.now().origin) == ("build", "nearest")
-    assert isinstance(entry.learner, Follows) is (supplies and timed)
     core.table.clear()
     core.table.publish(KEY, entry)
-    if isinstance(entry.learner, Follows):
-        call(core)
-        assert core.table.peek(KEY) == (entry,)
-        pool.family.check_us = 0.5 * SHARE * entry.learner.spent_us
-        call(core)
-        assert core.table.peek(KEY) == ()
-        assert KEY in pool.family.alone
+    return entry
+
+
+def spend(entry: Entry, share_us: float) -> None:
+    """Let so much of a share have been spent at its key."""
+    assert isinstance(entry.learner, Follows)
+    entry.learner.spent_us = share_us / SHARE
+
+
+def test_hits_of_a_settled_key_that_are_not_timed_are_hits(core: Core, pool: Pool) -> None:
+    """Nothing looks after it."""
+    core.turns.timed = False
+    assert ended(core, pool).learner is None
+
+
+def test_a_settled_key_runs_what_its_pool_prefers(core: Core, pool: Pool) -> None:
+    """A hit that has a turn does, too, and so does what is pinned."""
+    entry = ended(core, pool)
+    assert (entry.run, entry.now().variant, entry.now().origin) == (build, "build", "nearest")
+    call(core)
+    assert core.table.peek(KEY) == (entry,)
+    pinned = cast("Follows", entry.learner).pinned(entry.choice)
+    assert (pinned.run, pinned.learner) == (build, None)
+
+
+@pytest.mark.parametrize("more", [None, "supplied", "recordings"])
+def test_a_settled_key_that_is_called_a_lot_is_learned_alone(core: Core, pool: Pool, more: str | None) -> None:
+    """Sooner where it could run what none of its pool has."""
+    entry, pool.family.check_us = ended(core, pool), 5.0
+    core.backend.supplies = more == "supplied"
+    pool.family.records = lambda: more == "recordings"
+    least_us = pool.family.check_us + (ANEW_US if more is None else 0.0)
+    spend(entry, 0.99 * least_us)
+    call(core)
+    assert core.table.peek(KEY) == (entry,)
+    spend(entry, 1.01 * least_us)
+    call(core)
+    assert core.table.peek(KEY) == ()
+    assert KEY in pool.family.alone
+
+
+def test_a_build_that_has_left_is_not_kept(core: Core, pool: Pool) -> None:
+    """Nor run: plain may be at any key."""
+    entry = ended(core, pool)
+    entry.run = None
+    assert entry.learner is not None
+    assert entry.learner() == "plain"
+    assert cast("Follows", entry.learner).pinned(entry.choice).choice.variant == "plain"
