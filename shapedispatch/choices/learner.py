@@ -16,12 +16,13 @@ from ..hit.native import LaunchTurns
 from ..hit.table import Entry
 from ..online.backward import follow, history
 from ..online.contest import OnlineContest
-from ..online.real_calls import Figures, Sampler, Verdict
+from ..online.real_calls import Figures, Sampler
+from ..online.verdicts import Verdict
 from ..records import Choice, Refusal
 from .pool import PooledContest
 from .sampling import Sampling, Way
 
-__all__ = ["WRONG", "Learning", "all_checks"]
+__all__ = ["WARM", "WRONG", "Learning", "all_checks"]
 
 PATIENCE = 3
 """Calls in a row that are not C's, though it has turns, before samples are taken here: a first call has no node."""
@@ -29,6 +30,10 @@ BETWEEN = 16
 """Launches in C of the leader, where no sample may be taken, before it is asked again whether one may."""
 MOST_MISSED = 512
 """Calls of a CUDA graph that were no replay, after which one counts as taken."""
+WARM = 3
+"""How many calls of a candidate go before its sample: of small ones, one more or less makes no difference then."""
+SOON_US = 1_000.0
+"""So long after the last call of a key, at most, the next finds what that left in the caches."""
 WRONG = "it gives other numbers than plain"
 
 
@@ -77,6 +82,14 @@ class Learning(Sampling):
     _taken: int = 0
     _passed_over: int = 0
     """Calls in a row that came here though C had launches to make."""
+    _next: Figures | None = None
+    """Whose sample is the next one: calls of it go before, so that it finds its code in the caches."""
+    _warm: int = 0
+    """How many of them are left."""
+    _ended_ns: int = 0
+    """When the last call was over."""
+    _away_us: float = 0.0
+    """How long after it this one came."""
     _noting: threading.Lock = field(default_factory=threading.Lock)
 
     def _pauses(self) -> bool:
@@ -90,12 +103,41 @@ class Learning(Sampling):
             self._admit()
         if self.turns is not None and self._goes_on_in_c(self.turns):
             return self._unsampled(way, args, kwargs)
+        figures, self._away_us = self._next, (self.sampler.clock_ns() - self._ended_ns) / 1e3
+        self.sampler.came_back(self._away_us)
+        try:
+            if figures is None:
+                return self._begun(way, args, kwargs)
+            if self._warm > 0:
+                return self._warmed(figures, way, args, kwargs)
+            self._next = None
+            return self._sampled(figures, way, args, kwargs)
+        finally:
+            self._ended_ns = self.sampler.clock_ns()
+
+    def _begun(self, way: Way, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """Run the call by whose sample is wanted next, or by the best where none is.
+
+        What a small call takes after other candidates' calls is not what it takes where it was chosen. So calls go
+        before the sample, and nothing between them, where the contest asks for that.
+        """
+        soon = self._away_us <= SOON_US
         self.sampler.collect()  # a key that waits for its last samples makes no other
         figures = None if self._alone() else self.contest.next_sample()
         if not isinstance(figures, Figures):
             self._end()  # others may have ended what is found together
             return self._unsampled(way, args, kwargs)
-        return self._sampled(figures, way, args, kwargs)
+        if not self.contest.is_cold(figures, soon):
+            return self._sampled(figures, way, args, kwargs)
+        self._next, self._warm = figures, WARM
+        figures.warmed()
+        return self._warmed(figures, way, args, kwargs)
+
+    def _warmed(self, figures: Figures, way: Way, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """Run the call by whose sample comes after it."""
+        self._warm -= 1
+        self.contest.warmed(figures)
+        return self._unsampled_by(self._named(figures.name), way, args, kwargs)
 
     def _admit(self) -> None:
         """Take in who is known to be right by now, and leave out who is wrong."""

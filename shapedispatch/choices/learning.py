@@ -13,8 +13,9 @@ from ..backend import Candidate, Offer
 from ..hit.native import launch_turns
 from ..hit.table import Entry
 from ..online.contest import OnlineContest
-from ..online.real_calls import Figures, sampler, verdicts
+from ..online.real_calls import Figures, sampler
 from ..online.shares import held_back
+from ..online.verdicts import verdicts
 from ..records import Choice, Refusal, Timing
 from .context import DispatcherParts, MissContext, capturing
 from .known_choices import keeper

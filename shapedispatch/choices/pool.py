@@ -19,11 +19,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
+from ..autotune.benchmark import MATTERS
 from ..autotune.measure import Clock
 from ..hit.table import Entry
 from ..keys.key import Key
 from ..keys.layout import Ways
-from ..online.contest import FREE_US, SHARE
+from ..online.contest import COLD_US, FREE_US, SHARE, SMALL_US
 from ..online.pairs import Half, Halves, Pairs
 from ..online.real_calls import Figures
 from ..records import Timing
@@ -239,7 +240,8 @@ class Pool:
     def _look(self) -> list[Follower]:
         """Who runs a favourite no more, whom no one else is told of; outside of the lock they are let go."""
         was_over, leader = self.over, self.pairs.leader()
-        self.over = self.pairs.is_over() or (leader is not None and leader == self.expected)
+        borne_out = leader is not None and leader == self.expected and self.pairs.all_are_likely()
+        self.over = self.pairs.is_over() or borne_out
         left = self.prefers(leader or self.favourite)
         return left if was_over or not self.over else [*left, *self.family.has_ended()]
 
@@ -358,6 +360,16 @@ class PooledContest:
             lost_us = max(0.0, took_us - usual_us) if contestant is self._wanted else 0.0
             self.pool.spent(took_us, lost_us if math.isfinite(usual_us) else 0.0)
         self._give()
+
+    def is_cold(self, one: Figures, soon: bool) -> bool:
+        """See `OnlineContest.is_cold`: where the key's last call was not ``soon`` before, others have run since."""
+        least_us = min(other.known_us for other in self.contestants)
+        return soon and least_us <= SMALL_US and not one.known_us > max(MATTERS * least_us, least_us + COLD_US)
+
+    def warmed(self, one: Figures) -> None:
+        """See `OnlineContest.warmed`."""
+        if math.isfinite(one.known_us):
+            self.pool.spent(one.known_us, max(0.0, one.known_us - self.contestants[0].known_us))
 
     def ran(self, took_us: float) -> None:
         """See `OnlineContest.ran`."""

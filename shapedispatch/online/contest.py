@@ -18,12 +18,15 @@ from dataclasses import dataclass, field
 from ..autotune.benchmark import ENOUGH, FEW, MATTERS, ahead, error_us, how_far_behind, is_behind, is_decided
 from ..records import Timing
 
-__all__ = ["FAR", "Contestant", "OnlineContest"]
+__all__ = ["COLD_US", "FAR", "SMALL_US", "Contestant", "OnlineContest"]
 
 SHARE, FREE_US = 0.03, 5_000.0
 """What learning may cost at a key beyond the best candidate: a share of the time spent there, and so much at first."""
 FAR = 10.0
 """How much above the leader's cost that of a candidate is which leaves after one sample, if that was dear."""
+SMALL_US, COLD_US = 200.0, 50.0
+"""What the caches hold of a candidate's code makes no difference to a call that takes longer; to others, at most so
+much."""
 PAUSE_US = 20_000.0
 """What a pause of the machine may add to a sample: a candidate whose only one is no farther above the leader's gets
 another, whatever that costs, and the loss back where it was a pause."""
@@ -136,6 +139,19 @@ class OnlineContest:
         if not self._turns:
             self._end_round()
 
+    def is_cold(self, one: Contestant, soon: bool) -> bool:
+        """Whether calls of it are to go before its next sample: what those show is no matter where it is behind.
+
+        Its first shows whether it is.
+        """
+        small = self.rounds > 0 and self._best_us <= SMALL_US
+        return small and self._extra_us(one) <= max((MATTERS - 1) * self._best_us, COLD_US)
+
+    def warmed(self, one: Contestant) -> None:
+        """A call of it went before its sample."""
+        self.ran(self._known_us.get(one, 0.0))
+        self._lost_us += self._extra_us(one)
+
     def ran(self, took_us: float) -> None:
         """A call took so long."""
         if math.isfinite(took_us):
@@ -162,7 +178,7 @@ class OnlineContest:
         return one in self._doubted or self._lost_us + self._extra_us(one) <= FREE_US + SHARE * self._spent_us
 
     def _extra_us(self, one: Contestant) -> float:
-        """What another sample of it is likely to cost beyond the best candidate."""
+        """What another call of it is likely to cost beyond the best candidate."""
         return max(0.0, self._known_us.get(one, 0.0) - self._best_us)
 
     def _end_round(self) -> None:

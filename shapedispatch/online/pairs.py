@@ -16,7 +16,7 @@ from ..autotune.benchmark import ENOUGH, how_far_behind, is_behind, is_decided, 
 from ..autotune.choose import best
 from ..records import Timing
 
-__all__ = ["PLAIN_US", "Half", "Halves", "Pairs"]
+__all__ = ["LIKELY", "PLAIN_US", "Half", "Halves", "Pairs"]
 
 PLAIN_US = 100.0
 """What plain counts for, whatever it took."""
@@ -142,6 +142,10 @@ class Pairs:
         if all(count >= MOST for count in left):
             return bool(self._found)
         return all(count >= ENOUGH for count in left) and self._is_decided
+
+    def all_are_likely(self) -> bool:
+        """Whether something is known of all that are left and have a pair; who has none may be none of these keys'."""
+        return all(not (found := self._found[name]) or len(found) >= LIKELY for name in self._running)
 
     def leader(self) -> str | None:
         """What is best as far as that is likely; None where too little is known."""

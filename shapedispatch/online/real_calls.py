@@ -29,12 +29,18 @@ __all__ = [
     "HostSampler",
     "Sampler",
     "StreamSampler",
-    "Verdict",
-    "Verdicts",
     "sampler",
-    "verdicts",
 ]
 
+SOON_US = 30.0
+"""How long after its work is done a call returns to a caller that waits, at most."""
+AWAY_US = 6.0
+"""Who is back sooner has not waited."""
+LONG_US = 100.0
+"""What a call takes on the device beside which it is nothing what the host does after a sample."""
+
+_events: dict[int, list[Any]] = {}
+"""By device, those that are free."""
 KEPT = 256
 """The newest samples of each kind that a candidate keeps."""
 
@@ -68,6 +74,9 @@ class Figures(Contestant):
     """The samples of its backward, which count as soon as there are any; None where there is none."""
     known_us: float = math.inf
     """What a call of it cost when that was last asked for."""
+    _cold: list[deque[float]] = field(default_factory=list)
+    """The samples that are forgotten when there is another."""
+    _is_warmed: bool = False
     _timings: dict[int, Timing] = field(default_factory=dict)
     """What is known of samples of each kind, by the deque that they are in; forgotten at the next one."""
 
@@ -90,9 +99,18 @@ class Figures(Contestant):
     def took(self, samples: deque[float], took_us: float) -> None:
         """Keep a sample that makes sense, unless it is of a first call."""
         if self.warm and 0 < took_us < math.inf:
+            if any(samples is cold for cold in self._cold):
+                self._cold = [cold for cold in self._cold if cold is not samples]
+                samples.clear()
             samples.append(took_us)
             self._timings.pop(id(samples), None)
         self.warm = True
+
+    def warmed(self) -> None:
+        """A call goes before each sample from here on: what the host took in the first one is forgotten then."""
+        if not self._is_warmed:
+            self._cold.extend(samples for samples in (self.host_us, self.latency_us) if samples)
+            self._is_warmed = True
 
     def cost(self) -> Timing:
         """What a call of it costs here, as far as it is known, with its backward."""
@@ -180,6 +198,8 @@ def _together(one: Timing, other: Timing) -> Timing:
 class Sampler(Protocol):
     """Whatever can make a sample of a real call."""
 
+    clock_ns: Clock
+
     def begin(self, figures: Figures) -> Any:
         """Before what is to be a sample."""
 
@@ -197,6 +217,9 @@ class Sampler(Protocol):
 
     def collect(self) -> None:
         """Take in what samples have turned out to take since."""
+
+    def came_back(self, away_us: float) -> None:
+        """There is another call, so long after the caller had the answer of the last one."""
 
 
 class HostSampler:
@@ -231,6 +254,9 @@ class HostSampler:
     def collect(self) -> None:
         """See `Sampler.collect`: all is known at once."""
 
+    def came_back(self, away_us: float) -> None:
+        """See `Sampler.came_back`: there is nothing to wait for."""
+
 
 @dataclass(slots=True)
 class _Pending:
@@ -239,9 +265,27 @@ class _Pending:
     figures: Figures
     start: Any
     end: Any
-    dry: bool
     stream: Any
+    idle: bool
+    """Whether nothing was left to do when it came."""
+    away_us: float | None
+    """How long the caller had been away since a call that was no sample; None where the last one was."""
     started_ns: int = 0
+    dry: bool = False
+    """Whether the device had come to it before the host was done: the events show the host's gaps."""
+    since_us: float | None = None
+    """After which time the next call came, if that is known."""
+
+    def waited_for(self, took_us: float) -> bool | None:
+        """Whether calls like it are waited for; None where that is not known.
+
+        After a sample the device has been done with a short call before its caller has the answer.
+        """
+        if self.away_us is not None:
+            return self.idle and AWAY_US <= self.away_us <= 1.25 * took_us + SOON_US
+        if self.since_us is not None and took_us >= LONG_US:
+            return _was_waited_for(self.since_us, took_us)
+        return None
 
 
 class StreamSampler:
@@ -262,6 +306,9 @@ class StreamSampler:
         self.pool: list[Any] = [] if pool is None else pool
         """Events that are free: those of a device serve all keys, most of which have few samples."""
         self._pending: deque[_Pending] = deque(maxlen=KEPT)
+        self._newest: _Pending | None = None
+        """The last call, if that was a sample."""
+        self._away_us: float | None = None
         self._last: tuple[int, float] | None = None
         """When the last call that found the stream dry began, and how long it took the device, in microseconds."""
 
@@ -276,9 +323,8 @@ class StreamSampler:
         """See `Sampler.begin`."""
         self.collect()
         stream = self.stream()
-        dry = stream.query()
-        self.shares.saw(dry, dry and self._was_waited_for(self.clock_ns()))
-        pending = _Pending(figures, self._event(), self._event(), dry, stream)
+        pending = _Pending(figures, self._event(), self._event(), stream, stream.query(), self._away_us)
+        self._away_us = None
         pending.start.record(stream)
         pending.started_ns = self.clock_ns()
         return pending
@@ -287,15 +333,18 @@ class StreamSampler:
         """See `Sampler.end`."""
         warm = figures.warm
         figures.took(figures.host_us, (self.clock_ns() - begun.started_ns) / 1e3)
+        begun.dry = begun.start.query()
         begun.end.record(begun.stream)
         if warm:
             self._pending.append(begun)
+            self._newest = begun
 
     def noted(self, figures: Figures, started_ns: int, host_ns: int, device_us: float, dry: bool) -> None:
         """See `Sampler.noted`."""
         self.shares.saw(dry, dry and self._was_waited_for(started_ns))
+        self._last = (started_ns, device_us) if dry else None
         figures.took(figures.host_us, host_ns / 1e3)
-        self._is_over(figures, started_ns, device_us, dry)
+        figures.took(figures.latency_us if dry else figures.device_us, device_us)
 
     def took_us(self, figures: Figures) -> float:
         """See `Sampler.took_us`: not what its samples show by now, which takes longer to see than some calls."""
@@ -313,59 +362,34 @@ class StreamSampler:
         """See `Sampler.collect`: read the events that have completed."""
         while self._pending and self._pending[0].end.query():
             one = self._pending.popleft()
-            self._is_over(one.figures, one.started_ns, one.start.elapsed_time(one.end) * 1e3, one.dry)
+            took_us = one.start.elapsed_time(one.end) * 1e3
+            self.shares.saw(one.dry, one.waited_for(took_us))
+            one.figures.took(one.figures.latency_us if one.dry else one.figures.device_us, took_us)
             if len(self.pool) < KEPT:
                 self.pool += (one.start, one.end)
 
-    def _is_over(self, figures: Figures, started_ns: int, took_us: float, dry: bool) -> None:
-        self._last = (started_ns, took_us) if dry else None
-        figures.took(figures.latency_us if dry else figures.device_us, took_us)
+    def came_back(self, away_us: float) -> None:
+        """See `Sampler.came_back`."""
+        if self._newest is None:
+            self._away_us = away_us
+        else:
+            self._newest.since_us, self._newest = (self.clock_ns() - self._newest.started_ns) / 1e3, None
 
     def _was_waited_for(self, now_ns: int) -> bool:
-        """Whether this call comes as soon as the last one was done: then its caller most likely waited for it."""
         if self._last is None:
             return False
         started_ns, took_us = self._last
-        since_us = (now_ns - started_ns) / 1e3
-        return took_us <= since_us <= 1.25 * took_us + SOON_US
+        return _was_waited_for((now_ns - started_ns) / 1e3, took_us)
 
 
-class Verdict:
-    """Whether any of some flags on a device is up, asked for without waiting."""
-
-    def __init__(self, flags: Sequence[torch.Tensor], device: torch.device) -> None:
-        self._any = torch.empty((), dtype=torch.bool, pin_memory=True)
-        self._any.copy_(torch.stack(list(flags)).any(), non_blocking=True)
-        self._done = torch.cuda.Event()
-        self._done.record(torch.cuda.current_stream(device))
-
-    def ready(self) -> bool:
-        """Whether the device has come so far."""
-        return bool(self._done.query())
-
-    def wrong(self) -> bool:
-        """What it is, when it is ready."""
-        return bool(self._any)
-
-
-Verdicts = Callable[[Sequence[torch.Tensor]], Verdict]
-
-
-def verdicts(device: torch.device) -> Verdicts | None:
-    """What makes verdicts that are polled, where a comparison would have to be waited for; else None."""
-    return None if device.type != "cuda" else lambda flags: Verdict(flags, device)
-
-
-SOON_US = 30.0
-"""How long after its work is done a call returns to a caller that waits."""
-
-_events: dict[int, list[Any]] = {}
-"""By device, those that are free."""
+def _was_waited_for(since_us: float, took_us: float) -> bool:
+    """Whether the next call came as soon as this one was done: then its caller most likely waited for it."""
+    return took_us <= since_us <= 1.25 * took_us + SOON_US
 
 
 def sampler(device: torch.device, regime: str) -> tuple[Sampler, Shares | None]:
-    """What makes samples of calls on this device; the shares are those of all calls there."""
+    """What makes samples of some calls on this device, and the shares of those."""
     if device.type != "cuda":
         return HostSampler(), None
-    shares, events = shares_of(device), _events.setdefault(device.index or 0, [])
+    shares, events = shares_of(device).some(), _events.setdefault(device.index or 0, [])
     return StreamSampler(shares, stream=lambda: torch.cuda.current_stream(device), pool=events), shares

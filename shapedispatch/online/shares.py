@@ -22,12 +22,23 @@ class Shares:
 
     dry: float = 0.5
     waited: float = 0.0
+    whole: Shares | None = None
+    """Of which calls these are some; what is known of all is where these begin."""
+    calls: int = 0
 
-    def saw(self, dry: bool, waited: bool) -> None:
-        """One call more."""
-        self.dry += SHARE_OF_ONE * (dry - self.dry)
-        if dry:
-            self.waited += SHARE_OF_ONE * (waited - self.waited)
+    def some(self) -> Shares:
+        """Those of some of these calls, of which none is known yet."""
+        return Shares(self.dry, self.waited, self)
+
+    def saw(self, dry: bool, waited: bool | None) -> None:
+        """One call more; None where it is not known whether it was waited for."""
+        self.calls += 1
+        share = SHARE_OF_ONE if self.whole is None else max(SHARE_OF_ONE, 1 / (1 + self.calls))
+        self.dry += share * (dry - self.dry)
+        if dry and waited is not None:
+            self.waited += share * (waited - self.waited)
+        if self.whole is not None:
+            self.whole.saw(dry, waited)
 
     def weights(self, regime: str) -> tuple[float, float, float]:
         """What the device's, the host's and the caller's waiting time weigh."""

@@ -17,6 +17,7 @@ from torch.utils.checkpoint import checkpoint
 
 import shapedispatch as package
 from shapedispatch import Store, Variant, shapedispatch
+from shapedispatch.choices.learner import WARM
 from shapedispatch.hit.table import Entry, Table
 from shapedispatch.online import real_calls
 from shapedispatch.online.contest import OnlineContest
@@ -90,6 +91,27 @@ def test_calls_are_samples_until_the_best_is_known(clock: Clock) -> None:
     assert {timing.variant: timing.median_us for timing in choice.timings} == {"plain": 100, "other": 50}
     assert f.cache_info().timings == 1
     assert f.cache_info().misses == 1
+
+
+def test_calls_of_a_candidate_go_before_its_sample(clock: Clock) -> None:
+    """Nothing else between them: what it takes then is what it would if it were chosen."""
+    ran: list[str] = []
+
+    def noting(name: str, fn: Callable[..., Any]) -> Callable[..., Any]:
+        def noted(x: Tensor) -> Any:
+            ran.append(name)
+            clock.now += 20_000 if ran[-WARM:] == [name] * WARM else 60_000
+            return fn(x)
+
+        return noted
+
+    variant = Variant(noting("other", added), name="other")
+    f = shapedispatch(noting("plain", twice), name="twice", hints=(), variants=[variant], mutates=(), store=False)
+    for _ in range(400):
+        f(X)
+    choice = f.explain(X)
+    assert {timing.variant: timing.median_us for timing in choice.timings} == {"plain": 20, "other": 20}
+    assert (choice.variant, choice.origin) == ("plain", "timed")
 
 
 def test_each_call_runs_once(clock: Clock) -> None:
@@ -394,7 +416,7 @@ def sized(clock: Clock, other_us: Callable[[int], float]) -> Any:
 
 def learned(f: Any, size: int) -> Any:
     """The choice for a size after enough calls of it."""
-    for _ in range(40):
+    for _ in range(120):
         f(torch.ones(size))
     return f.explain(torch.ones(size))
 
@@ -514,7 +536,7 @@ def test_in_another_state_plain_is_offered_anew(clock: Clock, monkeypatch: pytes
     f = built(Scaled.forward, exact=False, hints=(), variants=[Variant(lambda self, x: x * self.scale, name="other")])
     with torch.no_grad():
         for size in (64, 96):
-            for _ in range(200):
+            for _ in range(800):
                 f(one, torch.ones(size))
         kind = type(f.core.backend)
         monkeypatch.setattr(kind, "offer", lambda *args, offer=kind.offer: offered.append(args) or offer(*args))
@@ -538,7 +560,7 @@ def test_plain_that_is_settled_at_once_is_asked_for_its_state_too(clock: Clock) 
     f = built(Scaled.forward, exact=False, hints=(), variants=[Variant(lambda self, x: x * self.scale, name="other")])
     with torch.no_grad():
         for size in (64, 96):
-            for _ in range(200):
+            for _ in range(800):
                 f(one, torch.ones(size))
         f(one, torch.ones(80))
         [entry] = f.core.table.peek(f.core.backend.key((one, torch.ones(80)), {}))

@@ -6,8 +6,8 @@ from typing import Any
 
 from shapedispatch.choices.pool import ALONE, Family, Pool, PooledContest
 from shapedispatch.hit.table import Entry
-from shapedispatch.online.contest import FREE_US, SHARE
-from shapedispatch.online.pairs import MOST_OPEN, Pairs
+from shapedispatch.online.contest import COLD_US, FREE_US, SHARE
+from shapedispatch.online.pairs import LIKELY, MOST_OPEN, Pairs
 from shapedispatch.online.real_calls import Figures
 from shapedispatch.records import Choice
 
@@ -295,3 +295,28 @@ def test_looks_and_keys_alone_are_counted_for_all_octaves() -> None:
     one.spent_on_checks(one.clock_ns() - int((FREE_US + 30) * 1e3))
     assert not other.affords()
     assert [one.takes(key) for key in "ab"] + [other.takes(key) for key in "cd"] == [False] * ALONE + [True] * 2
+
+
+def test_a_pool_that_expects_plain_hears_all_variants_first() -> None:
+    """The first that has a few pairs may be slower than plain, and another be far ahead."""
+    of, _ = pool()
+    of.expected = "plain"
+    for name in ("slow", "fast"):
+        of.learns(name, entries(name)[name])
+    for _ in range(2):
+        of.gave("fast", 0.5)
+    for _ in range(LIKELY):
+        of.gave("slow", 1.4)
+    assert not of.over
+    of.gave("fast", 0.5)
+    assert of.favourite == "fast"
+
+
+def test_calls_go_before_a_pooled_sample_where_the_key_was_called_just_now() -> None:
+    """Else other keys have been, since."""
+    one = contest(pool()[0], "a")
+    assert [one.is_cold(one.contestants[0], soon) for soon in (True, False)] == [False, False]
+    one.contestants[0].known_us = one.contestants[1].known_us = 20.0
+    assert [one.is_cold(one.contestants[1], soon) for soon in (True, False)] == [True, False]
+    one.contestants[1].known_us = 21.0 + COLD_US
+    assert not one.is_cold(one.contestants[1], True)

@@ -35,7 +35,7 @@ def us(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
 def learn(f: Any, *counts: int) -> None:
     """Call it at these sizes until each is settled."""
     for count in counts:
-        for _ in range(80):
+        for _ in range(160):
             f(rows(count))
         assert f.explain(rows(count)).origin == "timed"
 
@@ -369,7 +369,7 @@ def test_a_key_that_is_called_a_lot_is_learned_alone(us: dict[str, float], no_ro
     assert f.explain(rows(100)).variant == "plain"
     pool = the_pool(f)
     pool.family.check_us = 1e-6
-    few(f, range(100, 101), calls=80)
+    few(f, range(100, 101), calls=160)
     assert (f.explain(rows(100)).variant, f.explain(rows(100)).origin) == ("other", "timed")
     assert f.explain(rows(99)).variant == "plain"
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from shapedispatch.autotune.benchmark import timing_of
 from shapedispatch.autotune.choose import best
 from shapedispatch.online.contest import (
+    COLD_US,
     FREE_US,
     MORE_AT_ONCE,
     MORE_US,
@@ -21,6 +22,7 @@ from shapedispatch.online.contest import (
     ROUNDS_MORE,
     SAMPLE_US,
     SHARE,
+    SMALL_US,
     Contestant,
     OnlineContest,
 )
@@ -303,3 +305,39 @@ def test_who_has_won_is_seen_once(monkeypatch: pytest.MonkeyPatch) -> None:
     contest.admit(faster, 2)
     contest.over = True
     assert contest.leader() is faster
+
+
+def after_a_round(*us: float) -> OnlineContest:
+    """A contest of candidates that have taken so long."""
+    told = contest([Told(f"{place}", took) for place, took in enumerate(us)])
+    for took, one in zip(us, list(told.contestants), strict=True):
+        assert not told.is_cold(one, soon=True)
+        assert isinstance(one, Told)
+        one.samples.append(took)
+        told.sampled(one, took)
+    return told
+
+
+def test_calls_go_before_all_samples_but_the_first() -> None:
+    """The first shows whether one is far behind, which is to cost one call."""
+    told = after_a_round(10.0, 12.0, 10.0 + COLD_US + 1)
+    near, far = told.contestants[:2], told.contestants[2]
+    assert [told.is_cold(one, soon=True) for one in near] == [True, True]
+    assert not told.is_cold(far, soon=True)
+
+
+def test_what_caches_hold_is_no_matter_to_a_long_call() -> None:
+    """Its samples are its calls."""
+    told = after_a_round(2 * SMALL_US, 2 * SMALL_US)
+    assert not any(told.is_cold(one, soon=True) for one in told.contestants)
+
+
+def test_calls_before_samples_are_part_of_what_learning_costs() -> None:
+    """Beyond what the best would have taken."""
+    told = after_a_round(10.0, 20.0)
+    slow = told.contestants[1]
+    while told._affordable(slow):
+        before_us = told._lost_us
+        told.warmed(slow)
+        assert told._lost_us == before_us + 10.0
+    assert told._lost_us > FREE_US

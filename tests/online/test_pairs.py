@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shapedispatch.autotune.benchmark import ENOUGH
-from shapedispatch.online.pairs import MOST_OPEN, PASSES, Half, Halves, Pairs
+from shapedispatch.online.pairs import LIKELY, MOST_OPEN, PASSES, Half, Halves, Pairs
 
 
 def pairs(*names: str) -> Pairs:
@@ -197,3 +197,19 @@ def test_sizes_of_nothing_are_sizes() -> None:
     halves = Halves()
     halves.add(half(True, 10.0, 0, 100))
     assert halves.add(half(False, 5.0, 0, 100)) == 0.5
+
+
+def test_all_are_likely_once_each_that_has_a_pair_has_some() -> None:
+    """Who has none may be none of these keys'."""
+    pairs = Pairs(0.02)
+    for name in ("a", "b", "none"):
+        pairs.add(name)
+    for _ in range(LIKELY):
+        assert not pairs.all_are_likely() or not pairs._found["a"]
+        pairs.gave("a", 1.3)
+    assert pairs.all_are_likely()
+    pairs.gave("b", 0.5)
+    assert not pairs.all_are_likely()
+    for _ in range(LIKELY - 1):
+        pairs.gave("b", 0.5)
+    assert pairs.all_are_likely()

@@ -141,6 +141,7 @@ def test_a_caller_who_waits_pays_from_the_first_launch_to_the_last_result() -> N
     for _ in range(200):
         takes.run(figures, device.launches(40, 300), (), {})
         device.now_us = device.done_us + 10
+        takes.came_back(310)
     assert takes.shares.waited > 0.9
     assert figures.cost().median_us == pytest.approx(340, rel=0.1)
 
@@ -241,3 +242,65 @@ def test_events_are_made_once_for_all_keys() -> None:
     first, same, other = [one.pool for one in on_gpu if isinstance(one, StreamSampler)]
     assert first is same
     assert first is not other
+
+
+def test_what_a_first_sample_took_the_host_is_forgotten_once_calls_go_before() -> None:
+    """It found the caches cold; of what the device took it says as much as others."""
+    _, figures = on(Device())
+    for samples, took_us in ((figures.host_us, 90.0), (figures.latency_us, 95.0), (figures.device_us, 4.0)):
+        figures.took(samples, took_us)
+    figures.warmed()
+    assert [*figures.host_us] == [90.0]
+    for _ in range(2):
+        figures.took(figures.host_us, 10.0)
+        figures.warmed()
+    figures.took(figures.device_us, 4.0)
+    assert ([*figures.host_us], [*figures.latency_us], [*figures.device_us]) == ([10.0, 10.0], [95.0], [4.0, 4.0])
+
+
+def after_a_call(device: Device, away_us: float, host_us: float, device_us: float) -> Any:
+    """What is known of the waiting of who makes a sample so long after a call that was none."""
+    takes, figures = on(device)
+    device.launches(host_us, device_us)()
+    device.now_us += away_us
+    takes.came_back(away_us)
+    begun = takes.begin(figures)
+    device.launches(host_us, device_us)()
+    takes.end(figures, begun)
+    return begun.waited_for(host_us + device_us) if begun.dry else "busy"
+
+
+def test_who_comes_back_when_a_short_call_is_done_has_waited() -> None:
+    """Who comes back at once has not, nor who does something else for long."""
+    assert after_a_call(Device(), 20.0, host_us=15, device_us=12) is True
+    assert after_a_call(Device(), 1.0, host_us=15, device_us=12) is False
+    assert after_a_call(Device(), 500.0, host_us=15, device_us=12) is False
+
+
+def test_after_a_sample_nothing_is_known_of_waiting_for_a_short_call() -> None:
+    """What is done after it takes longer."""
+    device = Device()
+    takes, figures = on(device)
+    for _ in range(2):
+        takes.run(figures, device.launches(15, 12), (), {})
+        device.now_us += 40
+        takes.came_back(2)
+    takes.collect()
+    assert takes.shares.waited == 0
+    assert takes.shares.dry > 0.5
+
+
+def test_a_call_that_the_device_has_not_come_to_is_of_its_time_alone() -> None:
+    """One that it came to while the host was at it is not."""
+    device = Device()
+    takes, figures = on(device)
+    device.launches(1, 30)()
+    takes.run(figures, device.launches(15, 12), (), {})  # the device comes to it after 29
+    device.now_us = device.done_us
+    takes.collect()
+    assert len(figures.device_us) == 1
+    device.launches(1, 10)()
+    takes.run(figures, device.launches(15, 12), (), {})
+    device.now_us = device.done_us
+    takes.collect()
+    assert (len(figures.device_us), len(figures.latency_us)) == (1, 1)

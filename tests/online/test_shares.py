@@ -35,3 +35,25 @@ def test_the_host_holds_back_what_most_calls_find_idle() -> None:
 def test_who_says_what_a_call_costs_says_it_of_this_too(regime: str, held: bool) -> None:
     """Whatever calls have found."""
     assert held_back(DEVICE, regime) is held
+
+
+def test_some_calls_begin_with_what_is_known_of_all() -> None:
+    """And their own soon count for more; those of all are told of them."""
+    for _ in range(40):
+        shares_of(DEVICE).saw(True, True)
+    some = shares_of(DEVICE).some()
+    before = shares_of(DEVICE).dry
+    assert some.dry == before
+    for _ in range(3):
+        some.saw(False, None)
+    assert some.dry < 0.3 < shares_of(DEVICE).dry < before
+
+
+def test_who_may_have_waited_changes_nothing() -> None:
+    """Only what is known does."""
+    shares = shares_of(DEVICE)
+    shares.saw(True, True)
+    before = shares.waited
+    shares.saw(True, None)
+    shares.saw(False, False)
+    assert shares.waited == before > 0
