@@ -166,7 +166,8 @@ def _parts(timing: Timing) -> str:
         return ""
     shown = (("host", timing.host_us), ("device", timing.device_us))
     times = [f"{name} {us:.2f} us" for name, us in shown if us is not None]
-    return "  " + ", ".join((*times, f"samples {timing.dry / count:.0%} dry of {count}"))
+    idle = "" if timing.device_us is None else f", {timing.dry / count:.0%} found the device idle"
+    return "  " + ", ".join((*times, f"{count} sample{'s' if count > 1 else ''}{idle}"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,7 +49,7 @@ def _as_a_process_starts() -> None:
 
 
 @pytest.mark.own_store
-@pytest.mark.usefixtures("_as_a_process_starts")
+@pytest.mark.usefixtures("_as_a_process_starts", "by_calls")  # a reader has what is built in
 @pytest.mark.parametrize(
     "page",
     [

@@ -92,7 +92,8 @@ def test_what_was_seen_on_the_calls_themselves_is_shown() -> None:
     line = next(
         line for line in str(Choice("a", "timed", timings=(timing,))).splitlines() if "a " in line and "±" in line
     )
-    assert line.endswith("host 12.00 us, device 5.50 us, samples 75% dry of 8")
+    assert line.endswith("host 12.00 us, device 5.50 us, 8 samples, 75% found the device idle")
     alone = Timing("a", 12.0, 0.5, 8, dry=8)
-    assert "samples 100% dry of 8" in str(Choice("a", "timed", timings=(alone,)))
+    assert "  8 samples" in str(Choice("a", "timed", timings=(alone,)))
+    assert "idle" not in str(Choice("a", "timed", timings=(alone,))), "there is none on a CPU"
     assert "samples" not in str(Choice("a", "timed", timings=(Timing("a", 12.0, 0.5, 8),)))

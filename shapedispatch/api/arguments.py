@@ -47,15 +47,21 @@ def refuse_what_is_no_function(target: Any) -> None:
     if hasattr(target, "_torchdynamo_orig_callable"):
         raise DeclarationError("a compiled function: decorate the function as written, without torch.compile")
     if inspect.iscoroutinefunction(target) or inspect.isgeneratorfunction(target) or inspect.isasyncgenfunction(target):
-        raise DeclarationError("a generator or coroutine: decorate the function that it calls for its numbers")
+        raise DeclarationError(
+            f"{qualified_name(target)} is a generator or coroutine: decorate the function that it calls for its numbers"
+        )
     if isinstance(target, (staticmethod, classmethod, property)):
         kind = type(target).__name__
         raise DeclarationError(f"a {kind}: write @{kind} above @shapedispatch, not below")
+    if isinstance(target, type):
+        raise DeclarationError(
+            f"{qualified_name(target)} is a class: decorate a method in it, or hand over a module that was made of it"
+        )
     builtin = isinstance(target, BuiltinFunctionType) or type(target).__name__ in (
         "method_descriptor",
         "wrapper_descriptor",
     )
-    if isinstance(target, type) or not (isinstance(target, (FunctionType, MethodType, functools.partial)) or builtin):
+    if not (isinstance(target, (FunctionType, MethodType, functools.partial)) or builtin):
         raise DeclarationError(
             f"{target!r} is no function: shapedispatch decorates functions, methods, lambdas, partials and builtins"
         )

@@ -96,7 +96,7 @@ def choices_table(title: str, choices: Iterable[Choice]) -> Table:
 
 def rows_table(rows: Sequence[Mapping[str, Any]]) -> Table:
     """Stored rows as `cli` shows them: ``id``, ``kernel``, ``call`` in words, ``device``, ``variant``, ``timings``."""
-    found = Table("id", "kernel", "call", "device", *_outcome_columns())
+    found = Table("id", "kernel", "call", "device", *_outcome_columns("kind"))
     for row in rows:
         timings = [Timing(**timing) for timing in row["timings"]]
         named = [Text(str(row[name])) for name in ("id", "kernel", "call", "device")]
@@ -108,8 +108,8 @@ def _numbers(*headers: str | Text) -> list[Column]:
     return [Column(header, justify="right") for header in headers]
 
 
-def _outcome_columns() -> list[str | Column]:
-    return ["variant", "origin", *_numbers("µs a call", "plain / it")]
+def _outcome_columns(how: str = "origin") -> list[str | Column]:
+    return ["variant", how, *_numbers("µs a call", "plain / it")]
 
 
 def _outcome(variant: str, origin: str, timings: Sequence[Timing]) -> list[Text]:

@@ -313,8 +313,7 @@ def _order_all_of(waiting: Waiting, ctx: MissContext) -> None:
         allowance = _allowance(waiting, ctx.device, may_begin=True, exact=True)
         replace(ctx, later=allowance).offer(OfferRequest())
         if not allowance.short:
-            waiting.forced = False
-            return
+            return  # and the next call looks, at its exact sizes too: what was kept on disk is no news of its own
 
 
 # -- the end of a process

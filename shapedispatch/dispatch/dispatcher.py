@@ -193,8 +193,8 @@ class Core(HitPath, Introspection):
     def _leave_to_children(self, reason: str, args: tuple[Any, ...]) -> None:
         """Have them dispatched, before plain runs, and tell it once; another thread may do the same."""
         if self.hand_on is not None and not self.handed_on:
-            found = self.hand_on(args[0])
-            self.handed_on: str = f"{self.backend.name} is not dispatched as a whole: {reason}. In its place: {found}"
+            found, why = self.hand_on(args[0]), reason.rstrip(".")
+            self.handed_on: str = f"{self.backend.name} is not dispatched as a whole: {why}. In its place: {found}"
             self.table.log.handed_on(self.handed_on)
 
     def _rendered(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:

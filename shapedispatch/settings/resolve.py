@@ -315,7 +315,10 @@ def _shown(value: Any) -> str:
 
 def _unknown(where: str, kind: str, name: str, allowed: Iterable[str]) -> str:
     allowed = list(allowed)
-    meant = "".join(f" Did you mean {near}?" for near in difflib.get_close_matches(name, allowed, n=1))
+    # What all have in front says nothing of which one was meant.
+    short = {each.removeprefix(PREFIX): each for each in allowed}
+    near = difflib.get_close_matches(name.removeprefix(PREFIX), short, n=1)
+    meant = f" Did you mean {short[near[0]]}?" if near else ""
     return f"{where}: found the unknown {kind} {name}.{meant} Allowed are {', '.join(allowed)}"
 
 

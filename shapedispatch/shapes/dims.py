@@ -103,9 +103,9 @@ class Declaration:
         axes: dict[str, Axes | tuple[Axes, ...]] = {}
         for argument, given in _arguments(dims):
             if argument not in parameters:
-                raise DeclarationError(
-                    f"dims names the unknown argument {argument!r}. {did_you_mean(argument, parameters)}"
-                )
+                axes_are = ". Axes of tensors are a mapping: dims={'x': 'M K'}" if isinstance(dims, str) else ""
+                meant = did_you_mean(argument, parameters)
+                raise DeclarationError(f"dims names the unknown argument {argument!r}. {meant}{axes_are}")
             axes[argument] = _parse_argument(argument, given)
         for argument, annotation in (annotations or {}).items():
             text = _dim_str(annotation)

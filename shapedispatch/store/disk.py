@@ -31,6 +31,7 @@ _Form: TypeAlias = "Files | Database"
 
 MEMORY_LIMIT = 4096
 _TROUBLE_LIMIT = 16
+_INSTEAD = "mend that, or name another folder with SHAPEDISPATCH_STORE"
 _TRIES = 4  # opened, found gone or damaged, made anew: more rounds than that mean that it does not help
 
 
@@ -220,16 +221,17 @@ class Disk:
         if self._writable and not isinstance(error, Refused):
             # What cannot be written may still be read: choices made before a disk was full stay known.
             self._writable = False
-            self._note(
-                f"the store in {self.path} cannot be written ({error}); this process keeps new choices to itself"
-            )
+            kept = "this process keeps new choices to itself"
+            self._note(f"the store in {self.path} cannot be written ({error}); {kept}; {_INSTEAD}")
         else:
             self._stop(str(error))
 
     def _stop(self, reason: str) -> None:
         self.close()
         self._usable = False
-        self._note(f"the store in {self.path} cannot be used ({reason}); this process keeps its choices to itself")
+        self._note(
+            f"the store in {self.path} cannot be used ({reason}); this process keeps its choices to itself; {_INSTEAD}"
+        )
 
     def _note(self, sentence: str) -> None:
         if len(self.trouble) < _TROUBLE_LIMIT and sentence not in self.trouble:

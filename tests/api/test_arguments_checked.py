@@ -51,9 +51,9 @@ class Callme:
 @pytest.mark.parametrize(
     ("target", "advice"),
     [
-        (nn.Linear, "is no function"),
-        (generator, "generator"),
-        (coroutine, "coroutine"),
+        (nn.Linear, "torch.nn.modules.linear.Linear is a class: decorate a method in it"),
+        (generator, r"test_arguments_checked\.generator is a generator or coroutine"),
+        (coroutine, r"test_arguments_checked\.coroutine is a generator or coroutine"),
         (staticmethod(product), "write @staticmethod above @shapedispatch"),
         (classmethod(product), "write @classmethod above @shapedispatch"),
         (property(product), "write @property above @shapedispatch"),

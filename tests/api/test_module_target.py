@@ -494,7 +494,7 @@ def test_a_compiled_or_scripted_module_is_an_error() -> None:
 
 def test_a_module_class_is_an_error() -> None:
     """As any class."""
-    with pytest.raises(DeclarationError, match="no function"):
+    with pytest.raises(DeclarationError, match="is a class: decorate a method in it, or hand over a module"):
         shapedispatch(Scaled)
 
 

@@ -608,7 +608,6 @@ def test_waiting_by_force_orders_what_was_not_earned(here: BuiltHere, monkeypatc
     for _ in range(5):
         f(X)
     assert len(here.tasks) == 3
-    monkeypatch.setattr(f.core, "earn", lambda: 0.0)
     until_timed(f, X)
     assert {timing.variant for timing in f.explain(X).timings} == {"plain", "hint[M=64]", "exact"}
     assert len(here.tasks) == 3

@@ -188,6 +188,8 @@ def test_a_setting_outside_sections_says_where_it_belongs(tmp_path: Path) -> Non
 
 def test_an_unknown_variable_is_an_error_with_a_suggestion() -> None:
     """A misspelt variable in the environment does not pass in silence."""
+    with pytest.raises(SettingsError, match="unknown variable SHAPEDISPATCH_FOO. Allowed are"):
+        load(environ={"SHAPEDISPATCH_FOO": "1"})  # what all have in front makes none of them near
     with pytest.raises(SettingsError, match="unknown variable SHAPEDISPATCH_MOD. Did you mean SHAPEDISPATCH_MODE"):
         load(environ={"SHAPEDISPATCH_MOD": "off"})
 
