@@ -34,7 +34,7 @@ def run(*command: str | Path, folder: Path, limit_s: float = 280, on_gpu: bool =
     path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     env = {**os.environ, "PYTHONPATH": path, "XDG_CACHE_HOME": str(folder), "SHAPEDISPATCH_BUDGET_MS": "5", **told}
     env |= {} if on_gpu else {"CUDA_VISIBLE_DEVICES": ""}
-    if not on_gpu and not told and "-m" not in command:
+    if not on_gpu and not {*told} - {forked.OPERATORS_CALLED} and "-m" not in command:
         ran = forked.python(*command, env=env, folder=folder, imported=forked.COMPILES, limit_s=limit_s)
         assert ran.returncode == 0, ran.stderr[-3000:]
         return ran.stdout
@@ -59,13 +59,19 @@ def test_an_example_of_ranks_runs(example: Path, tmp_path: Path) -> None:
     assert "(agreed)" in run(*words, example, "--device", "cpu", folder=tmp_path)
 
 
+COMPILED = "mixed_lengths"
+"""What is compiled as a reader's would be in the short run, too: the smallest; all are in the long one."""
+
+
+@pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=pytest.mark.soak)], ids=["short", "compiled"])
 @pytest.mark.parametrize("example", ALONE, ids=lambda path: path.stem)
-def test_an_example_runs(example: Path, tmp_path: Path) -> None:
+def test_an_example_runs(example: Path, compiled: bool, tmp_path: Path) -> None:
     """Its answers are those of the functions as written, and it says what it has gained."""
     if example.stem in ON_A_GPU:
         pytest.skip("it needs a GPU")
     skip_without_its_package(example)
     told = {"TRITON_INTERPRET": "1"} if example.stem in INTERPRETED else {}
+    told |= {} if compiled or example.stem == COMPILED else {forked.OPERATORS_CALLED: "1"}
     assert GAIN.search(run(example, "--small", "--device", "cpu", folder=tmp_path, **told))
 
 
