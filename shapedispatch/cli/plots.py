@@ -41,6 +41,7 @@ _FILLS = ("0.25", "0.85", "0.6", "0.95", "0.45")
 _HATCHES = ("", "", "//", "..", "\\\\")
 _SHADES = ("0.93", "0.99")
 _BARS_WITH_ROOM = 16  # for their numbers beside each other
+_LETTERS_OVER_BARS = 70  # what stands over bars beside each other, on one line, beyond which it runs together
 _LETTERS_UNDER_BARS = 62  # of as many labels as the longest; where they need more they are turned
 _LETTERS_ACROSS = 75  # of a region's label; one that has no room stands upright
 
@@ -123,11 +124,13 @@ def draw_bars(title: str, labels: Sequence[str], bars: Mapping[str, Sequence[flo
         raise CannotDraw(f"{title}: there is nothing to draw")
     figure, axes = _axes(Sweep(title, (), ran_on), "", up)
     width = 0.8 / len(bars)
+    many = len(labels) * len(bars)
+    longest = max(len(_height(height)) for heights in bars.values() for height in heights)
+    rotation = 90 if many > _BARS_WITH_ROOM or many * longest > _LETTERS_OVER_BARS else 0
     for place, (name, heights) in enumerate(bars.items()):
         left = [group - 0.4 + width * (place + 0.5) for group in range(len(labels))]
         fill = {"color": _FILLS[place % len(_FILLS)], "hatch": _HATCHES[place % len(_HATCHES)], "edgecolor": "0.2"}
         drawn = axes.bar(left, heights, width, label=name, **fill)
-        rotation = 90 if len(labels) * len(bars) > _BARS_WITH_ROOM else 0
         axes.bar_label(drawn, [_height(height) for height in heights], fontsize=6, rotation=rotation, padding=2)
     crowded = len(labels) * max(map(len, labels)) > _LETTERS_UNDER_BARS
     turned: dict[str, Any] = {"rotation": 30, "ha": "right", "fontsize": 7} if crowded else {}

@@ -260,6 +260,14 @@ def test_curves_and_bars_are_drawn() -> None:
     assert {"x", "y", "a", "b", "2.5", "3,000", "µs"} <= set(written)
 
 
+@pytest.mark.parametrize(("height", "turned"), [(250.0, 0.0), (3598.0, 90.0)])
+def test_numbers_over_bars_do_not_run_together(height: float, turned: float) -> None:
+    """They stand upright where they are longer than their bars are wide, however few the bars."""
+    bars = {name: [height] * 3 for name in "abcde"}
+    (axes,) = draw_bars("bars", ["x", "y", "z"], bars, "ms").axes
+    assert {text.get_rotation() for text in axes.texts if text.get_text()[0].isdigit()} == {turned}
+
+
 def test_sorted_values_name_their_medians() -> None:
     """Against the share that is no larger; logarithmic where they spread over magnitudes."""
     figure = draw_sorted("stalls", {"ours": [3.0, 1.0, 2.0], "theirs": [300.0, 310.0]}, "% of shapes", "ms", "a CPU")
