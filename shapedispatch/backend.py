@@ -37,8 +37,9 @@ __all__ = [
 
 Call = tuple[tuple[Any, ...], Mapping[str, Any]]
 """The arguments of a call, by position and by name."""
-Observed = tuple[Hashable, bool]
-"""What calls have in common that differ in sizes, strides and numbers only; and whether one shows more to vary."""
+Observed = tuple[Hashable, bool, tuple[tuple[int, ...], ...]]
+"""What calls have in common that differ in sizes, strides and numbers only; whether one shows more to vary; the sizes
+of each tensor of the first such call."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,8 +37,20 @@ from .at_sight import at_sight, like_others
 from .loading import call_of_key
 from .miss import decide, tuning_lock
 
-__all__ = ["Waiting", "at_once", "note_what_was_spent", "order_all", "waiting_keys"]
+__all__ = [
+    "LEARNED",
+    "Waiting",
+    "account_of",
+    "at_once",
+    "begun",
+    "note_what_was_spent",
+    "order_all",
+    "remembered",
+    "waiting_keys",
+]
 
+LEARNED = "learning in the background"
+"""Why a key is a miss that waits."""
 OFFERS = 8
 """How many times what it takes to see what there is for a key must have been spent there since the last time."""
 
@@ -161,24 +173,29 @@ class Waiting:
 def at_once(core: DispatcherParts, key: Key, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Entry:
     """The entry that runs plain, and notes what that takes, where calls of this dispatcher are not decided now."""
     try:
-        family, varies_more = core.backend.observed(args, kwargs, key, core.table)
+        family, varies_more, _ = core.backend.observed(args, kwargs, key, core.table)
         account = account_of(core, family)
         near = Neighbours.of(ctx := core.ctx(key, args, kwargs), so_far=True)
     except DimsMismatch as misfit:
         raise Bypass(str(misfit)) from None
     account.short |= varies_more  # there are hints to build for, then
-    known, spent_s = _remembered(ctx)
+    known, spent_s = remembered(ctx)
     account.spent_s, account.noted_s = account.spent_s + spent_s, account.noted_s + spent_s
     if account.whole and not known and (entry := at_sight(_online(ctx))):
         return entry
     waiting = Waiting(core, key, account, core.backend.plain, ctx.device, spent_s=spent_s, news=account.news)
     waiting.known, waiting.chosen = known, account.chosen
-    entry = Entry(waiting, None, Choice("plain", "learning", near.sizes, key), any_state=True, learner=waiting)
+    entry = begun(waiting, near.sizes)
     there = None if known or capturing(ctx.device) else meanwhile(ctx, near)
     entry = entry if there is None else _goes_on(there, waiting)
-    core.table.count("misses", "learning in the background")
+    core.table.count("misses", LEARNED)
     core.table.publish(key, entry)
     return entry
+
+
+def begun(waiting: Waiting, sizes: Mapping[str, int]) -> Entry:
+    """The entry of a key at which nothing is known yet."""
+    return Entry(waiting, None, Choice("plain", "learning", sizes, waiting.key), any_state=True, learner=waiting)
 
 
 def _online(ctx: MissContext) -> MissContext:
@@ -210,7 +227,7 @@ def take_over(waiting: Waiting, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     return entry.run
 
 
-def _remembered(ctx: MissContext) -> tuple[bool, float]:
+def remembered(ctx: MissContext) -> tuple[bool, float]:
     """Whether a choice for the call is stored, and would be taken; else what earlier processes have spent there."""
     stored = ctx.core.kernel_store
     found = stored.find(ctx.key, ctx.device) if stored is not None else None

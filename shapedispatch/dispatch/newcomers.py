@@ -6,11 +6,9 @@ That holds until something is decided that it depends on; then `at_sight` is ask
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
-
-from torch import Tensor
 
 from ..choices.context import DispatcherParts, MissContext, capturing_anything
 from ..choices.follows import Follows
@@ -18,27 +16,22 @@ from ..choices.pool import TOGETHER, Pool, pool_of
 from ..hit.facts import Facts
 from ..hit.table import Entry
 from ..keys.key import Key
-from ..keys.layout import of_sizes
 from ..records import Choice
-from ..settings.resolve import Resolved
+from .alike import Alike
 from .at_sight import none_differs
-from .miss import tuning_lock
+from .latecomers import Latecomers
 
 __all__ = ["Newcomers", "expect"]
 
 
 def expect(ctx: MissContext, entry: Entry, node: Any) -> None:
-    """Let the next keys of this one's pool have what `at_sight` has found for it, if that pool is over."""
+    """Let the next keys that are like this one have what was found for it, if nothing else is to be asked for them."""
     core = ctx.core
-    followed = entry.choice.notes == (TOGETHER,) and core.settings.learn == "now" and not core.backend.overlaps
-    if core.fast_path is None or not followed or ctx.kwargs:
+    if core.fast_path is None or core.backend.overlaps or ctx.kwargs:
         return
-    pool = pool_of(ctx, entry.choice.sizes)
-    there = None if pool is None else pool.entries.get(pool.favourite or "")
-    if pool is None or there is None or not pool.over or pool.favourite != entry.choice.variant:
-        return
-    if none_differs(ctx, pool) and (entry.build is not None or entry.check is None):
-        core.fast_path.expect(node, Newcomers.of(ctx, pool, there, entry), ctx.args, ctx.kwargs)
+    made = Newcomers.of(ctx, entry) if entry.choice.notes == (TOGETHER,) else Latecomers.of(ctx, entry)
+    if made is not None:
+        core.fast_path.expect(node, made, ctx.args, ctx.kwargs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,49 +39,49 @@ class Newcomers:
     """What `at_sight` has found for one key, for others that differ in sizes alone."""
 
     core: DispatcherParts
+    alike: Alike
     pool: Pool
     there: Entry
     """What runs the pool's favourite at another key."""
     found: Entry
     """What `at_sight` has made of it."""
-    settings: Resolved
     facts: Facts
     decided: tuple[int, int]
     """How often anything has been settled, and a family found, when this was made."""
     gone: int
     """How many builds had gone."""
     build: Any
-    key: Key
-    tensors: tuple[tuple[int, Callable[[Any, Any], Key]], ...]
-    """Where tensors stand among the arguments, and what makes the part of the key of one, of its sizes and strides."""
-    places: Sequence[tuple[str, int, int]] | None
-    """As `Backend.places` has it."""
 
     @classmethod
-    def of(cls, ctx: MissContext, pool: Pool, there: Entry, entry: Entry) -> Newcomers:
-        """Of the call that `at_sight` has just found this for."""
+    def of(cls, ctx: MissContext, entry: Entry) -> Newcomers | None:
+        """Of the call that `at_sight` has just found this for, if its pool is over."""
         core, facts, gone = ctx.core, ctx.core.table.facts, ctx.core.table.gone
+        pool = pool_of(ctx, entry.choice.sizes)
+        there = None if pool is None else pool.entries.get(pool.favourite or "")
+        if pool is None or there is None or not pool.over or pool.favourite != entry.choice.variant:
+            return None
+        decided = (facts.settled.changes, facts.families.changes)
+        plainly = entry.build is None and entry.check is not None
+        if plainly or not none_differs(ctx, pool) or (alike := Alike.of(ctx)) is None:
+            return None
         build = None if entry.build is None else core.table.build(entry.build)
         found = Entry(entry.run, entry.check, entry.choice, entry.build, entry.retry, vouched=entry.vouched)
         found.run = there.run
-        tensors = [(i, of_sizes(ctx.key[i + 1])) for i, value in enumerate(ctx.args) if isinstance(value, Tensor)]
-        decided = (facts.settled.changes, facts.families.changes)
-        places = core.backend.places(ctx.args)
-        return cls(
-            core, pool, there, found, core.settings, facts, decided, gone, build, ctx.key, tuple(tensors), places
-        )
+        return cls(core, alike, pool, there, found, facts, decided, gone, build)
 
     def __call__(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], node: Any) -> Entry | None:
         """The entry for a call whose key was never seen, published; None where it must be decided.
 
         What is raised here is not told: the call is decided then, which raises it again.
         """
-        core, family = self.core, self.pool.family
+        core, family, alike = self.core, self.pool.family, self.alike
         if not self._stands():
             return None
-        key, shapes = self._key(args)
-        sizes = self._sizes(args, kwargs, shapes)
+        key, shapes = alike.key_of(args)
+        sizes = alike.sizes(args, kwargs, shapes)
         if sizes is None or key in family.alone or not self._serves(args, kwargs) or self._is_stored(key, args, kwargs):
+            return None
+        if alike.of_class is not None and not alike.of_class.shows_no_more(args, shapes):
             return None
         newest = core.table.newest(1)
         why = family.ways.why_new(key, newest[0], core.backend.differences) if newest else ()
@@ -97,53 +90,31 @@ class Newcomers:
         found = self.found
         entry = Entry(found.run, found.check, choice, found.build, found.retry, vouched=found.vouched)
         entry = Follows.of_ended(core, key, self.pool, entry)
-        if not core.table.admit(key, entry, (args, kwargs), node, self.gone):
+        if not core.table.admit(key, entry, (args, kwargs), node, self.gone, ", ".join(why)):
             return None
         core.table.log.decided(choice)
         return entry
 
     def _stands(self) -> bool:
         """Whether all that is not of the call is as it was, and nothing else is to be asked first."""
-        core, facts, pool = self.core, self.facts, self.pool
+        facts, pool, of_class = self.facts, self.pool, self.alike.of_class
         return (
-            core.settings is self.settings
-            and core.table.facts is facts
+            self.alike.holds()
+            and (of_class is None or of_class.account.whole)
             and (facts.settled.changes, facts.families.changes) == self.decided
             and not facts.buckets
             and pool.over
             and pool.entries.get(self.found.choice.variant) is self.there
             and pool.favourite == self.found.choice.variant
             and self.there.run is self.found.run
-            and not tuning_lock.owned()
             and not capturing_anything()
-            and core.ledger() is None
         )
 
     def _serves(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
         """Whether it may run this call; plain may any."""
         return self.found.build is None or self.core.backend.serves(self.build, args, kwargs)
 
-    def _sizes(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], shapes: list[Any]) -> dict[str, int] | None:
-        """The size of each dim; None for a call that does not fit its declaration."""
-        if self.places is None:
-            return self.core.backend.sizes(args, kwargs)
-        found: dict[str, int] = {}
-        for name, place, axis in self.places:
-            size = shapes[place][axis]
-            if found.setdefault(name, size) != size:
-                return None
-        return found
-
     def _is_stored(self, key: Key, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
         """Whether an earlier process has chosen for this very key."""
         stored = self.core.kernel_store
         return stored is not None and stored.find(key, self.core.ctx(key, args, kwargs).device) is not None
-
-    def _key(self, args: tuple[Any, ...]) -> tuple[Key, list[Any]]:
-        """The call's key, which differs in sizes and strides alone from the one that this was found for; the sizes."""
-        parts, shapes = [*self.key], [None] * len(args)
-        for place, part_of in self.tensors:
-            tensor = args[place]
-            shapes[place] = shape = tensor.shape
-            parts[place + 1] = part_of(shape, tensor.stride())
-        return tuple(parts), shapes

@@ -138,7 +138,8 @@ class TorchFunction(CallSigner):
         leaves = ArgumentLeaves.of(self._frame(args, kwargs)[0], self.spec.declaration)
         family = family_of(key, leaves)
         before: ObservedSizes | None = memory.facts.observed_sizes.get(family)
-        return family, observed_sizes(leaves, family, memory) != before and before is not None
+        seen = observed_sizes(leaves, family, memory)
+        return family, seen != before and before is not None, tuple(seen.sizes.values())
 
     def _frame(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
         """The local names at the function's entry: its arguments, and what stays as it is: closure, ``self``.

@@ -201,8 +201,8 @@ class Table:
             self._take_in(slot, key)
         self._tell()
 
-    def admit(self, key: Hashable, entry: Entry, call: Call, node: Any, gone: int) -> bool:
-        """Publish the entry of a key that was never seen, count the miss, and let C find the slot by ``node``.
+    def admit(self, key: Hashable, entry: Entry, call: Call, node: Any, gone: int, why: str) -> bool:
+        """Publish the entry of a key that was never seen, count the miss and ``why``, and let C find it by ``node``.
 
         False where it has a place already, or more builds than that have gone. ``call`` is what key and node are of.
         """
@@ -212,7 +212,7 @@ class Table:
             slot = self._slots[key] = _Slot()
             slot.entries = (entry,)
             self._take_in(slot, key)
-            self._count("misses", ", ".join(entry.choice.new_because))
+            self._count("misses", why)
             slot.node = node if self._fast_path and self._fast_path.insert(node, slot, *call, False) else None
         if len(self._slots) == self.maxsize:
             self._tell()

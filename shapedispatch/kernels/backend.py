@@ -121,7 +121,7 @@ class TritonKernel:
 
     def observed(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], key: Key, memory: Table) -> Observed:
         """Each key is a family of its own: the configs of a kernel are made within the call."""
-        return key, False
+        return key, False, ()
 
     def _scouted(self, call: KernelCall) -> Specializer:
         """The key after heuristics, grid and pruning have been seen at work, on one config."""

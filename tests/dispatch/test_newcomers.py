@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from shapedispatch import Store, Variant, set_mode, shapedispatch
-from shapedispatch.dispatch import newcomers
+from shapedispatch.dispatch import alike, newcomers
 from shapedispatch.dispatch.newcomers import Newcomers
 from shapedispatch.hit import native
 from shapedispatch.settings import resolve
@@ -241,7 +241,7 @@ def test_what_is_to_be_asked_first_is(asked: list[Any], monkeypatch: pytest.Monk
     elif change == "a capture":
         monkeypatch.setattr(newcomers, "capturing_anything", lambda: True)
     elif change == "tuning":
-        monkeypatch.setattr(newcomers, "tuning_lock", SimpleNamespace(owned=lambda: True))
+        monkeypatch.setattr(alike, "tuning_lock", SimpleNamespace(owned=lambda: True))
     else:
         one.facts.buckets["a bucket"] = True
     assert not stands(one)
