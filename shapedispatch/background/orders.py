@@ -136,6 +136,10 @@ class Orders:
         for order in finished:
             order.done()
 
+    def idle(self) -> bool:
+        """Whether there is nothing to look for: a `poll` would do nothing."""
+        return not self._working and not self._queue
+
     def worked(self, took_s: float) -> None:
         """A call did so much for builds: others of this process do nothing for them for a while."""
         self._rests_until_s = self._clock_s() + min(REST * took_s, MOST_REST_S)

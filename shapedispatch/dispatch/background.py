@@ -87,9 +87,10 @@ class Waiting:
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         """Run the call once, having looked first whether there is something better for it, if that is due."""
-        if self.core.orders().unable and not tuning_lock.owned():
+        orders = self.core.orders()
+        if orders.unable and not tuning_lock.owned():
             return self._decided_now(args, kwargs)
-        run = self._best_known(args, kwargs)
+        run = self.run if self._nothing_is_new() and orders.idle() else self._best_known(args, kwargs)
         began_s = self.clock_s()
         try:
             return run(*args, **kwargs)
@@ -104,6 +105,20 @@ class Waiting:
             if entry.learner is self:
                 self.core.table.replace(self.key, entry, None)
         return self.core.miss(self.key, args, kwargs)
+
+    def _nothing_is_new(self) -> bool:
+        """Whether no look is due and none can become it by what has been built: asked at each call, and so at once."""
+        account = self.account
+        return not (
+            self.known
+            or self.forced
+            or self.unfinished
+            or account.news != self.news
+            or self.spent_s >= self.next_s
+            or (account.spent_s >= account.next_s and (account.short or self.short))
+            or (account.seen and self.seen_s is None)
+            or account.chosen > 2 * self.chosen
+        )
 
     def _due(self) -> bool:
         account, orders = self.account, self.core.orders()

@@ -129,6 +129,33 @@ def test_both_roads_remember_the_same(
     assert told[0] == told[1]
 
 
+@pytest.mark.parametrize(
+    ("where", "change"),
+    [
+        ("key", {"known": True}),
+        ("key", {"forced": True}),
+        ("key", {"unfinished": True}),
+        ("key", {"next_s": 0.0}),
+        ("key", {"short": True, "class_s": 0.0}),
+        ("class", {"short": True, "next_s": 0.0}),
+        ("class", {"news": 1}),
+        ("class", {"seen": True}),
+        ("class", {"chosen": 1}),
+    ],
+)
+def test_a_call_looks_closer_where_there_may_be_more(asked: list[Any], where: str, change: dict[str, Any]) -> None:
+    """And where nothing has changed, and nothing is ordered, it does not."""
+    f = waits(dispatched())
+    (entry,) = of(f, asked, rows(101))
+    account = entry.run.account
+    account.short = False
+    assert entry.run._nothing_is_new()
+    account.next_s = change.pop("class_s", account.next_s)
+    for name, value in change.items():
+        setattr(entry.run if where == "key" else account, name, value)
+    assert not entry.run._nothing_is_new()
+
+
 def test_it_is_learned_when_it_has_earned_that(asked: list[Any]) -> None:
     """As any other key."""
     f = waits(dispatched())
