@@ -240,7 +240,7 @@ class Pool:
     def _look(self) -> list[Follower]:
         """Who runs a favourite no more, whom no one else is told of; outside of the lock they are let go."""
         was_over, leader = self.over, self.pairs.leader()
-        borne_out = leader is not None and leader == self.expected and self.pairs.all_are_likely()
+        borne_out = leader is not None and leader == self.expected and not self.pairs.may_be_led(leader)
         self.over = self.pairs.is_over() or borne_out
         left = self.prefers(leader or self.favourite)
         return left if was_over or not self.over else [*left, *self.family.has_ended()]

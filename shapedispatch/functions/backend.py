@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
-
-import torch
 
 from ..backend import ALL, Candidate, Observed, Offer, OfferBuilder, OfferRequest
 from ..effects import Effects
@@ -18,7 +16,6 @@ from ..keys.identity import candidates_identity, code_identity
 from ..keys.key import CallSigner, Key
 from ..keys.layout import differences, kin
 from ..keys.signature import Signature, call_of, frame_locals, positional_names, python_function, receiver_of
-from ..keys.tree import overlap
 from ..private import why_off
 from ..records import Variant
 from ..shapes.buckets import Rule
@@ -36,6 +33,7 @@ from ..shapes.dims import (
 from .builder import Builder, lack
 from .compile.build import Build, NoBuild, Trace
 from .fake_args import fake_arguments, resized
+from .permission import may_involve_ranks, what_timing_may_touch, why_no_builds
 from .recorded import PLAINS, inner_variant, offer_plain_recorded, offer_recorded
 from .request import (
     ArgumentLeaves,
@@ -203,7 +201,7 @@ class TorchFunction(CallSigner):
             return builder.offer(untimed="what it does is not known, and nothing is traced now")
         written, untimed = what_timing_may_touch(effects, self.spec.mutates)
         self.overlaps |= written is None or bool(written)
-        unsafe = why_no_builds(effects, args, kwargs)
+        unsafe = why_no_builds(effects, args, kwargs, call.scope)
         if unsafe is None:
             self._offer_builds(call, memory, builder)
         else:
@@ -363,36 +361,3 @@ class TorchFunction(CallSigner):
             return None
         _, build = self._builder.find(call, point, memory, request.build, request.later)
         return None if isinstance(build, NoBuild) or build.accepts(call.as_seen) else build
-
-
-def may_involve_ranks(effects: Effects) -> bool:
-    """Whether other ranks may take part in it: then which variant runs is not for one of them to choose."""
-    several = torch.distributed.is_available() and torch.distributed.is_initialized()
-    return bool(effects.collectives) or (several and bool(effects.unknown))
-
-
-def what_timing_may_touch(
-    effects: Effects, mutates: Collection[str] | None
-) -> tuple[Collection[str] | None, str | None]:
-    """Which arguments plain writes, and why it may not be run for timing, if so; ``mutates`` is the decoration's."""
-    if effects.collectives:
-        return None, f"it performs collectives ({effects.collectives[0]}), which other ranks may not be timing"
-    if mutates is not None:
-        return mutates, None
-    if effects.mutated is None or effects.unknown:
-        unknown = "what it does beside returning a value is unknown (name what it writes with mutates=)"
-        return effects.mutated, f"{unknown}: {effects.unknown}"
-    if effects.other_writes:
-        return None, f"running it again would be seen: {effects.other_writes[0]}"
-    return effects.mutated, None
-
-
-def why_no_builds(effects: Effects, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
-    """A build is made from arguments that share no memory, and may reorder what the function does."""
-    if effects.mutated is None or effects.unknown:
-        return effects.unknown
-    if effects.other_writes or effects.collectives:
-        return effects.other_writes[0] if effects.other_writes else "it performs collectives"
-    if effects.mutated and overlap(args, kwargs):
-        return f"it writes {sorted(effects.mutated)[0]}, and arguments share memory"
-    return None

@@ -19,7 +19,18 @@ import torch
 from torch import Tensor
 from torch.nn import Module
 
-__all__ = ["children", "device_of", "extent", "leaves", "map_leaves", "overlap", "path_of", "span", "tensors"]
+__all__ = [
+    "children",
+    "device_of",
+    "extent",
+    "leaves",
+    "map_leaves",
+    "overlap",
+    "overlaps_itself",
+    "path_of",
+    "span",
+    "tensors",
+]
 
 
 def span(t: Tensor) -> tuple[int, int]:
@@ -34,6 +45,16 @@ def extent(t: Tensor) -> int:
         return 0
     last = sum((size - 1) * stride for size, stride in zip(t.shape, t.stride(), strict=True))
     return (last + 1) * t.element_size()
+
+
+def overlaps_itself(t: Tensor) -> bool:
+    """Whether two elements may lie at one address; of strides that are out of order, that cannot be excluded."""
+    reach = 0
+    for stride, size in sorted(zip(t.stride(), t.shape, strict=True)):
+        if size > 1 and stride <= reach:
+            return bool(t.numel())
+        reach += (size - 1) * stride
+    return False
 
 
 def device_of(found: Iterable[Tensor]) -> torch.device:

@@ -143,9 +143,11 @@ class Pairs:
             return bool(self._found)
         return all(count >= ENOUGH for count in left) and self._is_decided
 
-    def all_are_likely(self) -> bool:
-        """Whether something is known of all that are left and have a pair; who has none may be none of these keys'."""
-        return all(not (found := self._found[name]) or len(found) >= LIKELY for name in self._running)
+    def may_be_led(self, leader: str) -> bool:
+        """Whether the few pairs of another say that it is faster than who leads; who has none says nothing."""
+        costs = {cost.variant: cost for cost in self.costs()}
+        few = (costs[name] for name in self._running if 0 < len(self._found[name]) < LIKELY)
+        return any(cost.median_us < costs[leader].median_us for cost in few)
 
     def leader(self) -> str | None:
         """What is best as far as that is likely; None where too little is known."""

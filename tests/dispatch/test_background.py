@@ -151,10 +151,10 @@ def test_what_is_chosen_before_a_build_is_there_settles_no_other_size(here: Buil
     here.paused = True
     f = shapedispatch(doubled, dims={"x": "M"}, hints=(64,), variants=[Variant(added)], store=False)
     for size in (4, 8):
-        for _ in range(60):
+        for _ in range(200):
             f(X[:size])
         assert {timing.variant for timing in f.explain(X[:size]).timings} == {"plain", "added"}
-    for _ in range(60):
+    for _ in range(200):
         f(X[:6])
     assert f.explain(X[:6]).origin == "timed"
     here.paused = False

@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 from shapedispatch import Variant, shapedispatch
 from shapedispatch.effects import Beside, Effects
 from shapedispatch.functions import request
-from shapedispatch.functions.backend import may_involve_ranks, what_timing_may_touch, why_no_builds
+from shapedispatch.functions.permission import may_involve_ranks, what_timing_may_touch, why_no_builds
 from tests.helpers import assert_same, built, pinned
 
 pytestmark = pytest.mark.operators_called
@@ -600,6 +600,7 @@ def test_what_can_be_followed_at_its_own_sizes_only_has_an_exact_build() -> None
 BASE = torch.ones(8)
 UNKNOWN = Effects(None, unknown="a generator")
 APART, TOGETHER = (BASE[:4], BASE[4:]), (BASE[:6], BASE[2:])
+ITSELF = (BASE.as_strided((3, 2), (1, 1)),)
 
 
 def test_where_other_ranks_may_take_part_nothing_is_trusted(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -663,6 +664,9 @@ def test_what_timing_may_touch(effects: Effects, mutates: Any, written: Any, unt
         (Effects(frozenset({"x"})), APART, None),
         (Effects(frozenset({"x"})), TOGETHER, "it writes x, and arguments share memory"),
         (Effects(frozenset({"x"}), beside=Beside((0,), ((1, 4),))), APART, None),
+        (Effects(frozenset({"x"})), ITSELF, "it writes x, and elements of it share memory"),
+        (Effects(frozenset({"x[0].k"})), ([ITSELF],), "it writes x[0].k, and elements of it share memory"),
+        (Effects(frozenset({"y"})), ITSELF, None),
         (Effects(other_writes=("it changes G['n']",)), APART, "it changes G['n']"),
         (Effects(collectives=("all_reduce",)), APART, "it performs collectives"),
         (UNKNOWN, APART, "a generator"),
@@ -671,5 +675,5 @@ def test_what_timing_may_touch(effects: Effects, mutates: Any, written: Any, unt
 )
 def test_what_a_build_must_not_be_made_of(effects: Effects, args: Any, reason: str | None) -> None:
     """A build takes its arguments to share no memory, and may do things in another order."""
-    found = why_no_builds(effects, args, {})
+    found = why_no_builds(effects, args, {}, {"x": args[0]})
     assert (found is None) if reason is None else str(found).startswith(reason)

@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import Tensor
 
-from shapedispatch.keys.tree import device_of, leaves, map_leaves, span, tensors
+from shapedispatch.keys.tree import device_of, leaves, map_leaves, overlaps_itself, span, tensors
 
 
 @dataclass
@@ -192,3 +194,29 @@ def test_modules_sizes_and_tensors_are_leaves() -> None:
     assert list(leaves([layer, size, (t, {})])) == [layer, size, t]
     assert list(tensors([layer, size, (t, {})])) == [t]
     assert map_leaves(layer, times_ten) is layer
+
+
+@pytest.mark.parametrize(
+    ("sizes", "strides", "may"),
+    [
+        ((8, 3, 2), (6, 2, 1), False),
+        ((8, 3, 2), (1, 8, 24), False),
+        ((8, 3, 2), (9, 3, 1), False),
+        ((8, 3, 2), (1, 1, 1), True),
+        ((4, 4), (2, 1), True),
+        ((4, 2), (0, 1), True),
+        ((1, 2), (0, 1), False),
+        ((4, 0), (0, 1), False),
+        ((), (), False),
+    ],
+)
+def test_elements_that_may_be_one_are_found(sizes: tuple[int, ...], strides: tuple[int, ...], may: bool) -> None:
+    """Of strides alone."""
+    assert overlaps_itself(torch.zeros(100).as_strided(sizes, strides)) is may
+
+
+@given(st.lists(st.tuples(st.integers(1, 4), st.integers(0, 9)), max_size=4))
+def test_no_elements_that_are_one_are_missed(dims: list[tuple[int, int]]) -> None:
+    """Whatever the strides."""
+    t = torch.arange(100).as_strided([size for size, _ in dims], [stride for _, stride in dims])
+    assert overlaps_itself(t) or len(t.unique()) == t.numel()
