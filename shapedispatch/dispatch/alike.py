@@ -13,6 +13,7 @@ from ..choices.context import DispatcherParts, MissContext
 from ..hit.facts import Facts
 from ..keys.key import Key
 from ..keys.layout import of_sizes
+from ..keys.tree import marked_dynamic
 from ..settings.resolve import Resolved
 from .background import account_of, remembered
 from .miss import tuning_lock
@@ -51,8 +52,7 @@ class OfClass:
         """Whether a call shows nothing to vary that did not before, and says of no axis that it does."""
         if any(shapes[place][axis] != size for place, axis, size in self.axes):
             return False
-        marks = [getattr(args[i], "_dynamo_dynamic_indices", ()) for i, shape in enumerate(shapes) if shape is not None]
-        return not any(marks)
+        return not any(marked_dynamic(args[i]) for i, shape in enumerate(shapes) if shape is not None)
 
     def remembered(self, key: Key, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[bool, float]:
         """See `background.remembered`."""

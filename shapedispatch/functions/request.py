@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ..hit.table import Table
 from ..keys.key import Bypass, Key, describe
-from ..keys.tree import children, path_of
+from ..keys.tree import children, marked_dynamic, path_of
 from ..shapes.buckets import Rule, bucket_of
 from ..shapes.dims import Declaration, DimsMismatch, axis_name, variant_name
 from .fake_args import Resize, fake_arguments, scaled_strides
@@ -139,7 +139,7 @@ class ObservedSizes:
         """The same after one more call."""
         axes = dict.fromkeys(self.axes)
         for place in leaves.tensors:
-            marked = getattr(place.tensor, "_dynamo_dynamic_indices", ())
+            marked = marked_dynamic(place.tensor)
             before = self.sizes[place.path]
             pairs = enumerate(zip(before, place.tensor.shape, strict=True))
             axes.update({place.labels[i]: None for i, (one, other) in pairs if one != other or i in marked})

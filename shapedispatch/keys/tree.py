@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from types import MemberDescriptorType
 from typing import Any
@@ -25,6 +25,7 @@ __all__ = [
     "extent",
     "leaves",
     "map_leaves",
+    "marked_dynamic",
     "overlap",
     "overlaps_itself",
     "path_of",
@@ -55,6 +56,12 @@ def overlaps_itself(t: Tensor) -> bool:
             return bool(t.numel())
         reach += (size - 1) * stride
     return False
+
+
+def marked_dynamic(t: Tensor) -> Collection[int]:
+    """The axes that the caller said will vary, by ``torch._dynamo.mark_dynamic``."""
+    marked: Collection[int] = getattr(t, "_dynamo_dynamic_indices", ())
+    return marked
 
 
 def device_of(found: Iterable[Tensor]) -> torch.device:

@@ -26,7 +26,7 @@ def here(monkeypatch: pytest.MonkeyPatch) -> BuiltHere:
     return learning_here(monkeypatch)
 
 
-def learned(dispatcher: Any, *calls: tuple[Any, ...], times: int = 40) -> Any:
+def learned(dispatcher: Any, *calls: tuple[Any, ...], times: int = 160) -> Any:
     """The dispatcher, after so many of these calls in turn."""
     for _ in range(times):
         for call in calls:
@@ -223,7 +223,7 @@ def build_of(dispatcher: Any, *, exact: bool) -> Any:
 def test_a_class_is_traced_once_for_all_its_builds(here: BuiltHere, traces: list[str]) -> None:
     """For what it does, each hint, and the very sizes of two keys."""
     f = shapedispatch(composed, dims={"x": "M _"}, hints=(64, 256), exact=True, store=False)
-    learned(f, (X, W), (X[:9], W), times=60)
+    learned(f, (X, W), (X[:9], W), times=240)
     assert traces == ["composed"]
     assert len(here.tasks) == 4
     for size in (40, 9):
