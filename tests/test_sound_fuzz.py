@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shapedispatch import shapedispatch
-from tests.fuzzing import FUNCTIONS, Tally, baking, compare, fuzz, fuzz_built, last_wins, make_call
+from tests.fuzzing import FUNCTIONS, Tally, baking, compare, fuzz, fuzz_built, has_an_answer, last_wins, make_call
 
 CALLS = int(os.environ.get("FUZZ_CALLS", "100000" if "CI" in os.environ else "20000"))
 SEED = int(os.environ.get("FUZZ_SEED", "20261"))
@@ -70,6 +70,15 @@ def test_any_sequence_of_calls_is_answered_as_plain_does(
     for place, values in turns:
         compare(dispatcher, make_call(FUNCTIONS[function], specs[place % len(specs)]), values, tally)
     assert tally.mismatches == []
+
+
+@pytest.mark.parametrize(("name", "writes"), [("into", True), ("same_or_not", False)])
+def test_what_races_with_itself_on_a_gpu_is_not_generated_there(name: str, writes: bool) -> None:
+    """A tensor that is written and two of whose elements are one; one that is read alone is generated everywhere."""
+    made = [make_call(FUNCTIONS[name], spec) for spec in range(300)]
+    assert all(has_an_answer(call, "cpu") for call in made)
+    assert any(not has_an_answer(call, "cuda") for call in made) == writes
+    assert any(has_an_answer(call, "cuda") for call in made)
 
 
 BUILT = ("same_or_not", "write_then_read", "in_place", "transposed", "scale", "noisy", "configured", "made")
