@@ -56,6 +56,8 @@ REPEAT_SECONDS, WORKLOAD_SECONDS = 110.0, 20.0
 where less than that is left."""
 LOOPS = ("free", "full", "waited")
 ROUNDS = 7
+AT_ONCE, FIRST_SLEEP_US, LEAST_SLEEP_US, LONGER, CYCLES_A_US = 40, 20_000.0, 500.0, 2.0, 1980.0
+"""Of a queue that is kept full: how many calls lie behind a sleep, and how long that is; an H200's fastest clock."""
 
 Call = Callable[[], Any]
 
@@ -90,17 +92,9 @@ def own_options(parser: argparse.ArgumentParser) -> None:
 
 def loop(name: str, call: Call, calls: int, device: str) -> float:
     """Microseconds of so many calls in a kind of loop, with all that they leave to the device."""
-    wait(device)
     if name == "full" and device == "cuda":
-        torch.cuda._sleep(int(2e9 * min(0.5, calls * 40e-6)))  # the host gets ahead meanwhile
-        start = torch.cuda.Event(enable_timing=True)
-        end = torch.cuda.Event(enable_timing=True)
-        start.record()
-        for _ in range(calls):
-            call()
-        end.record()
-        end.synchronize()
-        return start.elapsed_time(end) * 1e3
+        return behind_a_queue(call, calls)
+    wait(device)
     started = time.perf_counter_ns()
     for _ in range(calls):
         call()
@@ -108,6 +102,36 @@ def loop(name: str, call: Call, calls: int, device: str) -> float:
             wait(device)
     wait(device)
     return (time.perf_counter_ns() - started) / 1e3
+
+
+def behind_a_queue(call: Call, calls: int) -> float:
+    """The device's microseconds of so many calls, all of which find it at work; and earlier ones are over by and by.
+
+    Some calls lie behind a sleep that takes longer than the host does over them; the host waits for those before them
+    once they and their sleep are queued. One sleep for all would end after them all: nobody could learn from what took
+    place meanwhile, and a call that took the host longer would find the device idle.
+    """
+    took_us, before, sleep_us = 0.0, None, FIRST_SLEEP_US
+    torch.cuda.synchronize()
+    for begun in range(0, calls, AT_ONCE):
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        torch.cuda._sleep(int(sleep_us * CYCLES_A_US))
+        start.record()
+        host_ns = time.perf_counter_ns()
+        for _ in range(min(AT_ONCE, calls - begun)):
+            call()
+        sleep_us = LONGER * max(LEAST_SLEEP_US, (time.perf_counter_ns() - host_ns) / 1e3)
+        end.record()
+        if before is not None:
+            took_us += elapsed_us(*before)
+        before = start, end
+    return took_us + (elapsed_us(*before) if before is not None else 0.0)
+
+
+def elapsed_us(start: torch.cuda.Event, end: torch.cuda.Event) -> float:
+    """From one event to the other, once that is over."""
+    end.synchronize()
+    return start.elapsed_time(end) * 1e3
 
 
 def wait(device: str) -> None:

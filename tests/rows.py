@@ -34,19 +34,19 @@ class Late(MadeUp):
 
     def __init__(self, us: Mapping[str, float], per_row: bool) -> None:
         super().__init__(us, per_row)
-        self.waiting: list[tuple[Figures, float]] = []
+        self._late: list[tuple[Figures, float]] = []
 
     def run(self, figures: Figures, run: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """See `real_calls.Sampler.run`."""
         self.collect()
         answer = run(*args, **kwargs)
-        self.waiting.append((figures, self.us[figures.name] * (len(args[0]) if self.per_row else 1)))
+        self._late.append((figures, self.us[figures.name] * (len(args[0]) if self.per_row else 1)))
         return answer
 
     def collect(self) -> None:
         """See `real_calls.Sampler.collect`."""
-        while self.waiting:
-            figures, took_us = self.waiting.pop()
+        while self._late:
+            figures, took_us = self._late.pop()
             figures.took(figures.host_us, took_us)
 
 

@@ -48,7 +48,8 @@ def meanwhile(ctx: MissContext, near: Neighbours) -> Entry | None:
 
 def _settled(entry: Entry) -> Entry | None:
     """What was chosen at a key; None while it is learned there for the first time."""
-    if entry.run is not entry.learner or entry.run is None:
+    rests = entry.choice.origin == "learning" and entry.learner is not None and entry.learner.judges
+    if (entry.run is not entry.learner and not rests) or entry.run is None:
         return entry
     begun = getattr(entry.learner, "now", None)  # of a key that waits for more builds
     return begun if begun is None or begun.run is not begun.learner else None

@@ -79,6 +79,8 @@ class Learning(Sampling):
     """Those of which the device has not said yet whether their numbers are right: none runs."""
     turns: LaunchTurns | None = None
     """Where hits of a kernel are launched in C: which candidate each launches."""
+    rest: Callable[[Learning, bool], int] | None = None
+    """Lets hits run the best candidate, or no longer; gives for how many calls each that comes here stands."""
     _taken: int = 0
     _passed_over: int = 0
     """Calls in a row that came here though C had launches to make."""
@@ -90,6 +92,8 @@ class Learning(Sampling):
     """When the last call was over."""
     _away_us: float = 0.0
     """How long after it this one came."""
+    _is_resting: bool = False
+    """Whether this call stands for others, of which none is a sample."""
     _noting: threading.Lock = field(default_factory=threading.Lock)
 
     def _pauses(self) -> bool:
@@ -123,15 +127,27 @@ class Learning(Sampling):
         """
         soon = self._away_us <= SOON_US
         self.sampler.collect()  # a key that waits for its last samples makes no other
-        figures = None if self._alone() else self.contest.next_sample()
+        waits = self._alone() or self.sampler.waiting() > len(self.contest.contestants)
+        figures = None if waits else self.contest.next_sample()
         if not isinstance(figures, Figures):
             self._end()  # others may have ended what is found together
+            self._rest(not waits and self.contest.rests())
             return self._unsampled(way, args, kwargs)
+        self._rest(False)
         if not self.contest.is_cold(figures, soon):
             return self._sampled(figures, way, args, kwargs)
         self._next, self._warm = figures, WARM
         figures.warmed()
         return self._warmed(figures, way, args, kwargs)
+
+    def _rest(self, resting: bool) -> None:
+        """Let hits come here no more, but for a few; or all of them again."""
+        if self.rest is None or self._is_resting is resting is False:
+            return
+        calls = self.rest(self, resting)
+        if self._is_resting:
+            self.contest.ran((calls - 1) * self.contest.leader().cost().median_us)
+        self._is_resting = resting and calls > 0
 
     def _warmed(self, figures: Figures, way: Way, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Run the call by whose sample comes after it."""

@@ -12,6 +12,7 @@ from ..autotune.trial import Trial
 from ..backend import Candidate, Offer
 from ..hit.native import launch_turns
 from ..hit.table import Entry
+from ..keys.key import Key
 from ..online.contest import OnlineContest
 from ..online.real_calls import Figures, sampler
 from ..online.shares import held_back
@@ -102,9 +103,27 @@ def _entry(
     learning = Learning(tuple(right), offer, contest, takes, paused, done, found_right, list(refusals), pending)
     choice = Choice("plain", "learning", refusals=(*offer.refusals, *refusals), notes=offer.notes)
     builds = tuple(one.build for one in right if one.build is not None)
-    if core.backend.searches:
+    if not core.backend.searches:
+        learning.rest = functools.partial(_rest, core, key)
+    else:
         learning.turns = launch_turns(learning, learning.launch, [one.run for one in right])
     return Entry(learning.turns or learning, all_checks(right), choice, others=builds, learner=learning)
+
+
+def _rest(core: DispatcherParts, key: Key, learning: Learning, resting: bool) -> int:
+    """Let hits run the best candidate, but for those that have a turn; or let all of them come to be learned from.
+
+    Gives how many calls one that has a turn stands for, 0 where none has one.
+    """
+    core.turns.begin(core.fast_path)
+    entry = next((one for one in core.table.peek(key) if one.learner is learning), None)
+    if entry is None or not core.turns.on:
+        return 0
+    best = learning.pinned(entry.choice) if resting else None
+    run, retry = (best.run, best.retry) if best is not None else (learning, False)
+    if run is not entry.run:
+        core.table.replace(key, entry, replace(entry, run=run, retry=retry))
+    return max(1, core.turns.passed)
 
 
 def _without_recordings(candidates: list[Candidate], ctx: MissContext, near: Neighbours) -> list[Candidate]:

@@ -187,6 +187,11 @@ class Pool:
         with self.family.lock:
             return not self.over and self.pairs.wanted(names) is not None
 
+    def least_share(self) -> float:
+        """See `Pairs.least_share`."""
+        with self.family.lock:
+            return self.pairs.least_share()
+
     def wanted_of_new(self, names: Sequence[str], sizes: tuple[int, ...]) -> str | None:
         """As `wanted`, of a key that was never seen; None too where enough others wait for the other half of a pair."""
         name = self.wanted(names)
@@ -355,11 +360,19 @@ class PooledContest:
         """See `OnlineContest.sampled`."""
         if self._left and self._left[0] is contestant:
             self._ran.append(self._left.popleft())
-        usual_us = self.contestants[0].known_us
         if math.isfinite(took_us):
-            lost_us = max(0.0, took_us - usual_us) if contestant is self._wanted else 0.0
-            self.pool.spent(took_us, lost_us if math.isfinite(usual_us) else 0.0)
+            best_us = self._best_us()
+            self.pool.spent(took_us, max(0.0, took_us - best_us) if math.isfinite(best_us) else 0.0)
         self._give()
+
+    def _best_us(self) -> float:
+        """What a call would have taken by what is fastest, as far as anything is known of that."""
+        usual_us = self.contestants[0].known_us * self.pool.least_share()
+        return min(usual_us, *(one.known_us for one in self.contestants))
+
+    def rests(self) -> bool:
+        """See `OnlineContest.rests`."""
+        return not self.over and self._wanted is None
 
     def is_cold(self, one: Figures, soon: bool) -> bool:
         """See `OnlineContest.is_cold`: where the key's last call was not ``soon`` before, others have run since."""
@@ -369,7 +382,7 @@ class PooledContest:
     def warmed(self, one: Figures) -> None:
         """See `OnlineContest.warmed`."""
         if math.isfinite(one.known_us):
-            self.pool.spent(one.known_us, max(0.0, one.known_us - self.contestants[0].known_us))
+            self.pool.spent(one.known_us, max(0.0, one.known_us - min(other.known_us for other in self.contestants)))
 
     def ran(self, took_us: float) -> None:
         """See `OnlineContest.ran`."""

@@ -152,6 +152,10 @@ class OnlineContest:
         self.ran(self._known_us.get(one, 0.0))
         self._lost_us += self._extra_us(one)
 
+    def rests(self) -> bool:
+        """Whether no call is to be a sample before more time has been spent."""
+        return not self.over and self.next_sample() is None
+
     def ran(self, took_us: float) -> None:
         """A call took so long."""
         if math.isfinite(took_us):
@@ -201,6 +205,8 @@ class OnlineContest:
 
     def _is_decided(self, left: Sequence[Timing]) -> bool:
         """Whether more samples would change nothing that matters, by those of all that are left."""
+        if any(math.isfinite(timing.median_us) != math.isfinite(left[0].median_us) for timing in left):
+            return False  # of one they are not over yet
         if is_decided(left, self.margin, patient=True):
             return True
         if self.rounds < ROUNDS_TIE:

@@ -22,6 +22,8 @@ PLAIN_US = 100.0
 """What plain counts for, whatever it took."""
 MOST = 40
 """Pairs after which what is not decided is not by much."""
+TIES = 11
+"""Pairs of each after which medians within the margin are a tie: builds of nearly the same code are the rule."""
 LIKELY = 3
 """Pairs after which what leads may run, though it is not decided."""
 NEARLY = 0.2
@@ -134,7 +136,8 @@ class Pairs:
 
     def _look(self) -> None:
         known = [timing_of(name, self._found[name]) for name in self._running if len(self._found[name]) >= ENOUGH]
-        self._is_decided = is_decided((_plain(), *known), self.margin, patient=True)
+        patient = any(timing.repeats < TIES for timing in known)
+        self._is_decided = is_decided((_plain(), *known), self.margin, patient)
 
     def is_over(self) -> bool:
         """Whether more pairs would change nothing that matters."""
@@ -148,6 +151,10 @@ class Pairs:
         costs = {cost.variant: cost for cost in self.costs()}
         few = (costs[name] for name in self._running if 0 < len(self._found[name]) < LIKELY)
         return any(cost.median_us < costs[leader].median_us for cost in few)
+
+    def least_share(self) -> float:
+        """How many times plain's time what is fastest so far takes, plain itself included."""
+        return min(cost.median_us for cost in self.costs()) / PLAIN_US
 
     def leader(self) -> str | None:
         """What is best as far as that is likely; None where too little is known."""

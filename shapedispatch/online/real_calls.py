@@ -218,6 +218,9 @@ class Sampler(Protocol):
     def collect(self) -> None:
         """Take in what samples have turned out to take since."""
 
+    def waiting(self) -> int:
+        """How many samples are not over yet."""
+
     def came_back(self, away_us: float) -> None:
         """There is another call, so long after the caller had the answer of the last one."""
 
@@ -253,6 +256,10 @@ class HostSampler:
 
     def collect(self) -> None:
         """See `Sampler.collect`: all is known at once."""
+
+    def waiting(self) -> int:
+        """See `Sampler.waiting`."""
+        return 0
 
     def came_back(self, away_us: float) -> None:
         """See `Sampler.came_back`: there is nothing to wait for."""
@@ -367,6 +374,10 @@ class StreamSampler:
             one.figures.took(one.figures.latency_us if one.dry else one.figures.device_us, took_us)
             if len(self.pool) < KEPT:
                 self.pool += (one.start, one.end)
+
+    def waiting(self) -> int:
+        """See `Sampler.waiting`."""
+        return len(self._pending)
 
     def came_back(self, away_us: float) -> None:
         """See `Sampler.came_back`."""

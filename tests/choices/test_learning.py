@@ -145,6 +145,47 @@ def test_a_wrong_variant_answers_no_call(clock: Clock) -> None:
 
 
 @pytest.mark.generated
+def test_a_key_that_may_give_no_samples_now_is_a_hit_like_others(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """But for one that comes now and then, and sees when samples may go on."""
+    f = dispatched(clock, 100, 50)
+    for _ in range(6):
+        f(X)
+    [entry] = f.core.table.peek(f.core.backend.key((X,), {}))
+    came: list[int] = []
+    ask = OnlineContest.next_sample
+    monkeypatch.setattr(OnlineContest, "next_sample", lambda self: came.append(1))
+    for _ in range(50):
+        assert torch.equal(f(X), X * 2)
+    assert len(came) < 5
+    assert f.explain(X).origin == "learning"
+    spent_us = entry.learner.contest._spent_us
+    f.core.turns.hurry(4)
+    for _ in range(100):
+        f(X)
+    assert entry.learner.contest._spent_us > spent_us + 10 * 50
+    monkeypatch.setattr(OnlineContest, "next_sample", ask)
+    f.core.turns.hurry(1)
+    for _ in range(100):
+        f(X)
+    assert (f.explain(X).origin, f.explain(X).variant) == ("timed", "other")
+
+
+def test_a_device_that_is_behind_is_waited_for(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where more samples are not over than one of each candidate, no more are taken."""
+    f = dispatched(clock, 100, 50)
+    f(X)
+    [entry] = f.core.table.peek(f.core.backend.key((X,), {}))
+    rounds = entry.learner.contest.rounds
+    monkeypatch.setattr(real_calls.HostSampler, "waiting", lambda self: 3)
+    for _ in range(60):
+        f(X)
+    assert entry.learner.contest.rounds == rounds
+    monkeypatch.setattr(real_calls.HostSampler, "waiting", lambda self: 2)
+    for _ in range(60):
+        f(X)
+    assert f.explain(X).origin == "timed"
+
+
 def test_a_build_is_learned_of_too_and_its_state_is_asked(clock: Clock) -> None:
     """What was sampled in one state says nothing of another."""
 
@@ -212,7 +253,7 @@ def test_plain_answers_where_the_best_raises_at_a_call_that_is_no_sample(
 ) -> None:
     """As at a hit; where it may have written something, its error is the answer."""
     f, learning = whose_build_raises()
-    learning.paused = lambda: paused
+    learning.paused, learning.rest = (lambda: paused), None  # else the second call is a hit like others
     monkeypatch.setattr(OnlineContest, "next_sample", lambda self: None)
     monkeypatch.setattr(OnlineContest, "leader", lambda self: self.contestants[1])
     for _ in range(2):

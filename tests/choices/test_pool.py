@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from shapedispatch.choices.pool import ALONE, Family, Pool, PooledContest
 from shapedispatch.hit.table import Entry
 from shapedispatch.online.contest import COLD_US, FREE_US, SHARE
@@ -108,6 +110,16 @@ def test_pairs_of_what_is_slow_cost_a_share_too() -> None:
     assert of.wanted(["slow"]) is None
     of.spent(1 / SHARE + 1)
     assert of.wanted(["slow"]) == "slow"
+
+
+def test_plain_is_what_costs_where_it_is_slow() -> None:
+    """A pair's call of plain takes longer than what would have run: no key is asked for more than may be afforded."""
+    of, _ = pool()
+    one = contest(of, "build")
+    play(one, {"plain": 1000.0, "build": 100.0}, 12)
+    pairs = len(of.pairs._found["build"])
+    assert of.family.lost_us == pytest.approx(900 * (pairs - 1), rel=0.3)
+    assert of.family.lost_us < FREE_US + 1000
 
 
 def test_one_that_raised_is_asked_of_nobody() -> None:

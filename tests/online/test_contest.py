@@ -277,6 +277,25 @@ def test_samples_that_make_no_sense_end_rounds_too() -> None:
     assert (played.over, played.next_sample(), played.leader().name) == (True, None, "plain")
 
 
+def test_nothing_is_decided_while_one_has_no_sample() -> None:
+    """A device that is far behind has told the time of some alone by then."""
+    slow, fast = Told("plain", 100.0), Told("fast", 50.0)
+    played = contest([slow, fast])
+    for _ in range(60):
+        sample = played.next_sample()
+        assert isinstance(sample, Told)
+        if sample is slow:
+            slow.samples.append(slow.us)
+        played.sampled(sample, sample.us)
+    assert not played.over
+    for _ in range(60):
+        sample = played.next_sample()
+        if isinstance(sample, Told):
+            sample.samples.append(sample.us)
+            played.sampled(sample, sample.us)
+    assert (played.over, played.leader()) == (True, fast)
+
+
 @given(
     st.lists(st.floats(1.0, 1e5), min_size=2, max_size=5),
     st.integers(0, 1000),

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shapedispatch.autotune.benchmark import ENOUGH
-from shapedispatch.online.pairs import LIKELY, MOST_OPEN, PASSES, Half, Halves, Pairs
+from shapedispatch.online.pairs import LIKELY, MOST_OPEN, PASSES, TIES, Half, Halves, Pairs
 
 
 def pairs(*names: str) -> Pairs:
@@ -87,6 +87,26 @@ def test_what_raised_is_out() -> None:
 def test_what_does_not_differ_is_over_some_day() -> None:
     """Noise or not."""
     assert give(pairs("same"), {"same": 1.0}, noise=0.5).is_over()
+
+
+def test_variants_of_nearly_the_same_code_are_a_tie_soon() -> None:
+    """Each pair costs a call of plain, which may take many times as long; before, noise may still tell them apart."""
+    for count, over in ((TIES - 1, False), (TIES, True)):
+        made = pairs("one", "other")
+        for index in range(count):
+            for name in ("one", "other"):
+                made.gave(name, 0.2 + 0.05 * (index % 3 - 1))
+        assert made.is_over() is over
+
+
+def test_what_is_fastest_so_far_is_told() -> None:
+    """As a share of plain's time."""
+    made = pairs("fast", "slow")
+    assert made.least_share() == 1
+    made.gave("slow", 2.0)
+    assert made.least_share() == 1
+    made.gave("fast", 0.25)
+    assert made.least_share() == 0.25
 
 
 def test_a_variant_that_comes_later_opens_it_again() -> None:
