@@ -9,9 +9,9 @@ from typing import Any, ClassVar
 from ..hit.table import Entry, Table
 from ..keys.key import Key
 from ..online.contest import SHARE
+from ..online.pool import Pool
 from ..records import Choice
 from .context import DispatcherParts
-from .pool import Pool
 
 __all__ = ["ANEW_US", "Follows", "instead"]
 

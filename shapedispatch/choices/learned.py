@@ -9,12 +9,13 @@ from ..autotune.benchmark import undecided
 from ..hit.table import Entry
 from ..keys.key import Key
 from ..online.contest import FAR
+from ..online.pool import TOGETHER
 from ..records import Choice
 from .context import DispatcherParts
 from .follows import Follows, instead
 from .learner import WRONG, Learning
 from .neighbours import remember
-from .pool import TOGETHER, PooledContest
+from .pooled import PooledContest
 from .watch import Watching
 
 __all__ = ["Learned", "learned_together"]

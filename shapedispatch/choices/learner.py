@@ -19,7 +19,7 @@ from ..online.contest import OnlineContest
 from ..online.real_calls import Figures, Sampler
 from ..online.verdicts import Verdict
 from ..records import Choice, Refusal
-from .pool import PooledContest
+from .pooled import PooledContest
 from .sampling import Sampling, Way
 
 __all__ = ["WARM", "WRONG", "Learning", "all_checks"]

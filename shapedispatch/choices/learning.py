@@ -14,6 +14,7 @@ from ..hit.native import launch_turns
 from ..hit.table import Entry
 from ..keys.key import Key
 from ..online.contest import OnlineContest
+from ..online.pool import Pool
 from ..online.real_calls import Figures, sampler
 from ..online.shares import held_back
 from ..online.verdicts import verdicts
@@ -23,7 +24,7 @@ from .known_choices import keeper
 from .learned import Learned, learned_together
 from .learner import Learning, all_checks
 from .neighbours import Neighbours
-from .pool import Pool, PooledContest, pool_of
+from .pooled import PooledContest, pool_of
 from .watch import Watching
 
 __all__ = ["learn", "pooled"]

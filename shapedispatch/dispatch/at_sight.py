@@ -15,8 +15,9 @@ from ..choices.context import MissContext, capturing_anything
 from ..choices.follows import Follows
 from ..choices.learning import pooled
 from ..choices.neighbours import Neighbours
-from ..choices.pool import ALONE, TOGETHER, Pool, pool_of
+from ..choices.pooled import pool_of
 from ..hit.table import Entry
+from ..online.pool import ALONE, TOGETHER, Pool
 from ..records import Choice
 from ..shapes.dims import DimsMismatch
 

@@ -12,10 +12,11 @@ from typing import Any
 
 from ..choices.context import DispatcherParts, MissContext, capturing_anything
 from ..choices.follows import Follows
-from ..choices.pool import TOGETHER, Pool, pool_of
+from ..choices.pooled import pool_of
 from ..hit.facts import Facts
 from ..hit.table import Entry
 from ..keys.key import Key
+from ..online.pool import TOGETHER, Pool
 from ..records import Choice
 from .alike import Alike
 from .at_sight import none_differs

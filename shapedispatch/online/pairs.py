@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from ..autotune.benchmark import ENOUGH, how_far_behind, is_behind, is_decided, timing_of
+from ..autotune.benchmark import ENOUGH, error_us, how_far_behind, is_behind, is_decided, timing_of
 from ..autotune.choose import best
 from ..records import Timing
 
@@ -22,8 +22,9 @@ PLAIN_US = 100.0
 """What plain counts for, whatever it took."""
 MOST = 40
 """Pairs after which what is not decided is not by much."""
-TIES = 11
-"""Pairs of each after which medians within the margin are a tie: builds of nearly the same code are the rule."""
+TIES, LITTLE = 11, 0.05
+"""Pairs of each after which it is over where another would hardly save as much of the time as this share, by luck
+included: builds of nearly the same code are the rule."""
 LIKELY = 3
 """Pairs after which what leads may run, though it is not decided."""
 NEARLY = 0.2
@@ -104,6 +105,16 @@ class Pairs:
     _is_decided: bool = False
     """Whether more pairs of those of which there are enough would change nothing that matters."""
 
+    @classmethod
+    def joined(cls, margin: float, several: Iterable[Pairs]) -> Pairs:
+        """All that these have found, as if it were of one neighbourhood."""
+        made = cls(margin)
+        for pairs in several:
+            for name in pairs._running:
+                made._found.setdefault(name, deque()).extend(pairs._found[name])
+        made._running.extend(made._found)
+        return made
+
     def add(self, name: str) -> None:
         """One more variant."""
         if name not in self._found:
@@ -136,8 +147,14 @@ class Pairs:
 
     def _look(self) -> None:
         known = [timing_of(name, self._found[name]) for name in self._running if len(self._found[name]) >= ENOUGH]
-        patient = any(timing.repeats < TIES for timing in known)
-        self._is_decided = is_decided((_plain(), *known), self.margin, patient)
+        known.insert(0, _plain())
+        self._is_decided = is_decided(known, self.margin, patient=True) or self._is_tie(known)
+
+    def _is_tie(self, known: Sequence[Timing]) -> bool:
+        won = best(known, self.margin, "time")[0]
+        if won is None or any(timing.repeats < TIES for timing in known):
+            return False
+        return all(_may_save(won, other) <= LITTLE for other in known if other is not won)
 
     def is_over(self) -> bool:
         """Whether more pairs would change nothing that matters."""
@@ -145,6 +162,10 @@ class Pairs:
         if all(count >= MOST for count in left):
             return bool(self._found)
         return all(count >= ENOUGH for count in left) and self._is_decided
+
+    def is_tied(self) -> bool:
+        """Whether it is over because there are as many pairs as there may be, and they do not say who is best."""
+        return self.is_over() and not self._is_decided
 
     def may_be_led(self, leader: str) -> bool:
         """Whether the few pairs of another say that it is faster than who leads; who has none says nothing."""
@@ -165,6 +186,11 @@ class Pairs:
     def costs(self) -> Sequence[Timing]:
         """What is known, in microseconds, as if plain took `PLAIN_US`."""
         return [_plain(), *(timing_of(name, found) for name, found in self._found.items() if found)]
+
+
+def _may_save(won: Timing, other: Timing) -> float:
+    """What share of the time another may save, by one standard error more than it has."""
+    return (won.median_us - other.median_us + math.hypot(error_us(won), error_us(other))) / won.median_us
 
 
 def _plain() -> Timing:

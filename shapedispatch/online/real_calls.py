@@ -138,10 +138,8 @@ class Figures(Contestant):
         """What its cost is made of here, for a person."""
         if self.shares is None:
             return "judged on the calls themselves"
-        weights = dict(
-            zip(("the device's time", "the host's", "that of a caller who waits"), self._weights(), strict=True)
-        )
-        counted = " and ".join(name for name, weight in weights.items() if weight)
+        times = ("the device's time", "the host's", "that of a caller who waits")
+        counted = " and ".join(name for name, weight in zip(times, self._weights(), strict=True) if weight)
         seen = f"{self.shares.dry:.0%} of calls found the stream dry, {self.shares.waited:.0%} of those were waited for"
         return f"judged on the calls themselves, in the regime {self.regime}, by {counted}: {seen}"
 
@@ -348,7 +346,8 @@ class StreamSampler:
 
     def noted(self, figures: Figures, started_ns: int, host_ns: int, device_us: float, dry: bool) -> None:
         """See `Sampler.noted`."""
-        self.shares.saw(dry, dry and self._was_waited_for(started_ns))
+        last_ns, last_us = self._last or (0, math.inf)
+        self.shares.saw(dry, dry and _was_waited_for((started_ns - last_ns) / 1e3, last_us))
         self._last = (started_ns, device_us) if dry else None
         figures.took(figures.host_us, host_ns / 1e3)
         figures.took(figures.latency_us if dry else figures.device_us, device_us)
@@ -386,15 +385,9 @@ class StreamSampler:
         else:
             self._newest.since_us, self._newest = (self.clock_ns() - self._newest.started_ns) / 1e3, None
 
-    def _was_waited_for(self, now_ns: int) -> bool:
-        if self._last is None:
-            return False
-        started_ns, took_us = self._last
-        return _was_waited_for((now_ns - started_ns) / 1e3, took_us)
-
 
 def _was_waited_for(since_us: float, took_us: float) -> bool:
-    """Whether the next call came as soon as this one was done: then its caller most likely waited for it."""
+    """Whether the next call came as soon as this one was done: most likely its caller waited."""
     return took_us <= since_us <= 1.25 * took_us + SOON_US
 
 

@@ -8,10 +8,10 @@ import pytest
 
 from shapedispatch.choices.context import DispatcherParts
 from shapedispatch.choices.follows import ANEW_US, Follows
-from shapedispatch.choices.pool import Pool
 from shapedispatch.hit.table import Entry, Table
 from shapedispatch.online.contest import SHARE
 from shapedispatch.online.pairs import Pairs
+from shapedispatch.online.pool import Pool
 from shapedispatch.records import Choice
 
 KEY = ("a key",)

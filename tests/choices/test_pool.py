@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
 
-from shapedispatch.choices.pool import ALONE, Family, Pool, PooledContest
+from shapedispatch.choices.pooled import PooledContest
 from shapedispatch.hit.table import Entry
 from shapedispatch.online.contest import COLD_US, FREE_US, SHARE
 from shapedispatch.online.pairs import LIKELY, MOST_OPEN, Pairs
+from shapedispatch.online.pool import ALONE, Family, Pool
 from shapedispatch.online.real_calls import Figures
 from shapedispatch.records import Choice
 
@@ -268,6 +270,19 @@ def test_an_octave_between_two_that_disagree_is_not() -> None:
         other.gave("build", 2.0)
     begun = of.pool((8,), 0.02)
     assert (other.favourite, begun.favourite, begun.over) == ("plain", "build", False)
+
+
+def test_octaves_whose_pairs_scatter_too_much_decide_together() -> None:
+    """Each alone would keep plain, though all say that it is slower, and by as much."""
+    family, scattered = Family(), itertools.cycle((0.55, 0.75, 0.9, 1.05, 1.3))
+    for octave in (4, 9, 14, 19):
+        of = family.pool((octave,), 0.02)
+        of.learns("build", entries("build")["build"])
+        while not of.over:
+            of.gave("build", next(scattered))
+        assert (of.pairs.is_tied(), of.pairs.leader()) == (True, "plain")
+        assert octave > 4 or of.favourite == "plain"
+    assert {pool.favourite for pool in family.pools.values()} == {"build"}
 
 
 def test_who_follows_is_told_what_has_won_elsewhere() -> None:

@@ -14,11 +14,11 @@ from torch import Tensor
 from shapedispatch import Store, Variant
 from shapedispatch.autotune import worker
 from shapedispatch.choices import learning
-from shapedispatch.choices import pool as room
 from shapedispatch.functions.builder import Builder
 from shapedispatch.functions.compile.graph_check import Verdict
 from shapedispatch.hit import native
 from shapedispatch.hit.call import HitPath
+from shapedispatch.online import pool as room
 from shapedispatch.online.pairs import Pairs
 from tests.rows import Late, by_eight, calls_take, dispatched, rows, waves
 

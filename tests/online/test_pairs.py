@@ -95,7 +95,7 @@ def test_variants_of_nearly_the_same_code_are_a_tie_soon() -> None:
         made = pairs("one", "other")
         for index in range(count):
             for name in ("one", "other"):
-                made.gave(name, 0.2 + 0.05 * (index % 3 - 1))
+                made.gave(name, 0.2 + 0.005 * (index % 3 - 1))
         assert made.is_over() is over
 
 

@@ -1,0 +1,167 @@
+"""A key's part in what a pool finds out: it gives pairs of its calls as long as any are wanted (see `online.pool`)."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from ..autotune.benchmark import MATTERS
+from ..hit.table import Entry
+from ..online.contest import COLD_US, SMALL_US
+from ..online.pairs import Half
+from ..online.pool import Family, Pool
+from ..online.real_calls import Figures
+from ..records import Timing
+from .context import MissContext
+
+__all__ = ["PooledContest", "pool_of"]
+
+
+def pool_of(ctx: MissContext, sizes: Mapping[str, int], make: bool = False) -> Pool | None:
+    """That of the calls which differ from this one in sizes alone, and lie in the same octave; None without one.
+
+    It is made, too, where it begins with what others of its family know.
+    """
+    if ctx.kin is None:
+        return None
+    families = ctx.core.table.facts.families
+    family: Family | None = families.get(ctx.kin)
+    if family is None:
+        if not make:
+            return None
+        family = families[ctx.kin] = Family()
+    octaves = tuple([size.bit_length() for size in sizes.values()])
+    found = family.pools.get(octaves)
+    return family.pool(octaves, ctx.settings.margin) if found is None and (make or family.entries) else found
+
+
+@dataclass(slots=True, eq=False)
+class PooledContest:
+    """As `online.OnlineContest` for one key of a pool: it gives pairs as long as any are wanted."""
+
+    pool: Pool
+    entries: Mapping[str, Entry]
+    """What runs those of the candidates that its pool is to know of, once they are known to be right."""
+    contestants: list[Figures]
+    """First plain."""
+    sizes: tuple[int, ...] = ()
+    over: bool = False
+    """Whether no call of this key need be a sample any more."""
+    _begun: int = 0
+    _left: deque[Figures] = field(default_factory=deque)
+    """Of the pair that is given now, who has not run yet."""
+    _ran: list[Figures] = field(default_factory=list)
+    """Of the same, who has, and it is not known yet what that took."""
+    _wanted: Figures | None = None
+    _half: Half | None = None
+    """What was given of that pair."""
+
+    def __post_init__(self) -> None:
+        for one in self.contestants:
+            self._known_right(one)
+
+    def _known_right(self, contestant: Figures) -> None:
+        if contestant.name in self.entries:
+            self.pool.found_right(contestant.name, self.entries[contestant.name])
+
+    def next_sample(self) -> Figures | None:
+        """Whose sample the next call is."""
+        self._give()
+        if self._wanted is None and not self.over:
+            self._begin()
+        return self._left[0] if self._left and not self.over else None
+
+    def _begin(self) -> None:
+        name = self.pool.wanted([one.name for one in self.contestants[1:]])
+        self._wanted = next((one for one in self.contestants if one.name == name), None)
+        if self._wanted is not None:
+            pair = (self.contestants[0], self._wanted)
+            of_plain = self.pool.waits_for_plain(self._wanted.name, self.sizes)
+            if of_plain is None:
+                self._left.extend(pair if self._begun % 2 else reversed(pair))
+            else:
+                self._left.append(pair[not of_plain])
+            self._begun += 1
+
+    def _give(self) -> None:
+        """Give what it is known of by now what it took; the rest is not wanted where another key has given it."""
+        if self._wanted is not None:
+            for one in [one for one in self._ran if one.cost().repeats]:
+                self._ran.remove(one)
+                of_plain = one is self.contestants[0]
+                self._half = Half(self._wanted.name, of_plain, one.cost().median_us, self.sizes)
+                self.pool.gave_half(self._half)
+            if self._half is not None and not self.pool.waits(self._half):
+                self._left.clear()
+            if not self._left and not self._ran:
+                self._wanted = self._half = None
+        self._end()
+
+    def _end(self) -> None:
+        """It is over with its pool; and before, where all that it has can be had at other keys and no more is wanted.
+
+        What was compared with plain at this key, for itself, may be wanted later: at others that costs as much again.
+        """
+        passes = not self.entries and self._wanted is None
+        self.over = self.pool.over or (passes and not self.pool.wants([one.name for one in self.contestants[1:]]))
+
+    def next_samples(self) -> list[Figures]:
+        """None: kernels have no pools."""
+        return []
+
+    def sampled(self, contestant: Figures, took_us: float) -> None:
+        """See `OnlineContest.sampled`."""
+        if self._left and self._left[0] is contestant:
+            self._ran.append(self._left.popleft())
+        if math.isfinite(took_us):
+            best_us = self._best_us()
+            self.pool.spent(took_us, max(0.0, took_us - best_us) if math.isfinite(best_us) else 0.0)
+        self._give()
+
+    def _best_us(self) -> float:
+        """What a call would have taken by what is fastest, as far as anything is known of that."""
+        usual_us = self.contestants[0].known_us * self.pool.least_share()
+        return min(usual_us, *(one.known_us for one in self.contestants))
+
+    def rests(self) -> bool:
+        """See `OnlineContest.rests`."""
+        return not self.over and self._wanted is None
+
+    def is_cold(self, one: Figures, soon: bool) -> bool:
+        """See `OnlineContest.is_cold`: where the key's last call was not ``soon`` before, others have run since."""
+        least_us = min(other.known_us for other in self.contestants)
+        return soon and least_us <= SMALL_US and not one.known_us > max(MATTERS * least_us, least_us + COLD_US)
+
+    def warmed(self, one: Figures) -> None:
+        """See `OnlineContest.warmed`."""
+        if math.isfinite(one.known_us):
+            self.pool.spent(one.known_us, max(0.0, one.known_us - min(other.known_us for other in self.contestants)))
+
+    def ran(self, took_us: float) -> None:
+        """See `OnlineContest.ran`."""
+        if math.isfinite(took_us):
+            self.pool.spent(took_us)
+
+    def leader(self) -> Figures:
+        """What the pool takes to be best, if it is here; else plain."""
+        return next((one for one in self.contestants if one.name == self.pool.favourite), self.contestants[0])
+
+    def admit(self, contestant: Figures, place: int) -> None:
+        """See `OnlineContest.admit`."""
+        self.contestants.insert(place, contestant)
+        self._known_right(contestant)
+
+    def failed(self, contestant: Figures) -> None:
+        """See `OnlineContest.failed`."""
+        self.contestants.remove(contestant)
+        self._left.clear()
+        self._ran.clear()
+        self._wanted = self._half = None
+        self.pool.failed(contestant.name)
+        self._end()
+
+    def costs(self) -> Iterator[Timing]:
+        """What is known of each candidate that has a sample here."""
+        return (cost for one in self.contestants if (cost := one.shown()).repeats)
