@@ -116,14 +116,15 @@ class PooledContest:
         if self._left and self._left[0] is contestant:
             self._ran.append(self._left.popleft())
         if math.isfinite(took_us):
-            best_us = self._best_us()
-            self.pool.spent(took_us, max(0.0, took_us - best_us) if math.isfinite(best_us) else 0.0)
+            usual_us = self._usual_us()
+            self.pool.spent(took_us, max(0.0, took_us - usual_us) if math.isfinite(usual_us) else 0.0)
         self._give()
 
-    def _best_us(self) -> float:
-        """What a call would have taken by what is fastest, as far as anything is known of that."""
-        usual_us = self.contestants[0].known_us * self.pool.least_share()
-        return min(usual_us, *(one.known_us for one in self.contestants))
+    def _usual_us(self) -> float:
+        """What a call takes here that is no sample, as far as that is known: by the favourite, or by plain."""
+        leader, plain = self.leader(), self.contestants[0]
+        likely_us = plain.known_us * (self.pool.least_share() if leader is not plain else 1.0)
+        return leader.known_us if math.isfinite(leader.known_us) else likely_us
 
     def rests(self) -> bool:
         """See `OnlineContest.rests`."""
@@ -137,7 +138,7 @@ class PooledContest:
     def warmed(self, one: Figures) -> None:
         """See `OnlineContest.warmed`."""
         if math.isfinite(one.known_us):
-            self.pool.spent(one.known_us, max(0.0, one.known_us - min(other.known_us for other in self.contestants)))
+            self.pool.spent(one.known_us, max(0.0, one.known_us - self._usual_us()))
 
     def ran(self, took_us: float) -> None:
         """See `OnlineContest.ran`."""

@@ -102,13 +102,15 @@ class Family:
         return [one for octaves, pool in [*self.pools.items()] for one in self._expects(octaves, pool)]
 
     def _expects(self, octaves: Octaves, pool: Pool) -> list[Follower]:
-        """Have a pool begin with what won nearest to it; where that is so on both sides, it is over."""
-        ended = sorted((_apart(octaves, other), other) for other, one in self.pools.items() if one.over)
-        if pool.over or not ended:
+        """Have a pool begin with what won nearest to it, or leads there; where it won on both sides, it is over."""
+        telling = [other for other, one in self.pools.items() if one.favourite is not None and not one.pairs.is_tied()]
+        led = sorted((_apart(octaves, other), other) for other in telling)
+        ended = [(apart, other) for apart, other in led if self.pools[other].over]
+        if pool.over or not led:
             return []
         around = [next((other for _, other in ended if _is_on_side(other, octaves, side)), None) for side in (-1, 1)]
         won = [self.pools[other].favourite for other in around if other is not None and _apart(octaves, other) <= FAR]
-        pool.expected = self.pools[ended[0][1]].favourite
+        pool.expected = self.pools[(ended or led)[0][1]].favourite
         pool.over = len(won) == len(around) and won[0] == won[1]
         return pool.prefers(pool.expected) if pool.over or pool.favourite is None else []
 
