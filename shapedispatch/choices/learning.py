@@ -120,6 +120,8 @@ def _rest(core: DispatcherParts, key: Key, learning: Learning, resting: bool) ->
     entry = next((one for one in core.table.peek(key) if one.learner is learning), None)
     if entry is None or not core.turns.on:
         return 0
+    if resting:
+        core.turns.hurry(1)  # it is soon that another may be afforded
     best = learning.pinned(entry.choice) if resting else None
     run, retry = (best.run, best.retry) if best is not None else (learning, False)
     if run is not entry.run:

@@ -168,10 +168,11 @@ class Pairs:
         return self.is_over() and not self._is_decided
 
     def may_be_led(self, leader: str) -> bool:
-        """Whether the few pairs of another say that it is faster than who leads; who has none says nothing."""
+        """Whether the pairs of another say that it is faster than who leads: few by anything, more by what matters."""
         costs = {cost.variant: cost for cost in self.costs()}
-        few = (costs[name] for name in self._running if 0 < len(self._found[name]) < LIKELY)
-        return any(cost.median_us < costs[leader].median_us for cost in few)
+        others = [costs[name] for name in self._running if name != leader and name in costs]
+        least = {one.variant: 1.0 if one.repeats < LIKELY else 1 - LITTLE for one in others}
+        return any(one.median_us < least[one.variant] * costs[leader].median_us for one in others)
 
     def least_share(self) -> float:
         """How many times plain's time what is fastest so far takes, plain itself included."""

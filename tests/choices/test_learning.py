@@ -156,7 +156,7 @@ def test_a_key_that_may_give_no_samples_now_is_a_hit_like_others(clock: Clock, m
     monkeypatch.setattr(OnlineContest, "next_sample", lambda self: came.append(1))
     for _ in range(50):
         assert torch.equal(f(X), X * 2)
-    assert len(came) < 5
+    assert len(came) < 10
     assert f.explain(X).origin == "learning"
     spent_us = entry.learner.contest._spent_us
     f.core.turns.hurry(4)

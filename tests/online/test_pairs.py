@@ -232,3 +232,13 @@ def test_who_has_few_pairs_may_lead_where_those_say_so() -> None:
     for _ in range(LIKELY - 1):
         pairs.gave("fast", 0.5)
     assert not pairs.may_be_led("fast")
+
+
+def test_who_is_faster_by_what_matters_may_lead_after_a_few_pairs_too() -> None:
+    """They scatter, and say nothing yet; what was expected is not borne out by that."""
+    for share, may in ((0.6, True), (0.97, False)):
+        made = pairs("fast")
+        for scatter in (0.5, 1.0, 1.5):
+            made.gave("fast", share * scatter)
+        assert made.leader() == "plain"
+        assert made.may_be_led("plain") is may
