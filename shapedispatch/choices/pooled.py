@@ -146,8 +146,15 @@ class PooledContest:
             self.pool.spent(took_us)
 
     def leader(self) -> Figures:
-        """What the pool takes to be best, if it is here; else plain."""
-        return next((one for one in self.contestants if one.name == self.pool.favourite), self.contestants[0])
+        """What the pool takes to be best, if it is here; else plain. What is not settled, samples here outweigh.
+
+        It may be what won at other sizes alone, and be slower here than plain.
+        """
+        plain = self.contestants[0]
+        favourite = next((one for one in self.contestants if one.name == self.pool.favourite), plain)
+        if not self.pool.over and math.isfinite(favourite.known_us) and favourite.known_us > plain.known_us:
+            return min(self.contestants, key=lambda one: one.known_us)
+        return favourite
 
     def admit(self, contestant: Figures, place: int) -> None:
         """See `OnlineContest.admit`."""

@@ -139,6 +139,20 @@ def test_an_octave_begins_with_what_leads_where_nothing_has_won() -> None:
     assert family.pool((6,), 0.02).favourite == "build"
 
 
+def test_a_keys_own_samples_outweigh_what_is_only_expected() -> None:
+    """It may be slower here than plain, and pairs may not be affordable for long."""
+    of, _ = pool()
+    one = contest(of, "build", "other")
+    of.prefers("build")
+    assert one.leader().name == "build"
+    for figures, us in zip(one.contestants, (100.0, 180.0, 60.0), strict=True):
+        figures.took(figures.host_us, us)
+        figures.cost()
+    assert one.leader().name == "other"
+    of.over = True
+    assert one.leader().name == "build"
+
+
 def test_one_that_raised_is_asked_of_nobody() -> None:
     """And the key goes on with what it has."""
     of, _ = pool()
