@@ -17,6 +17,7 @@ from torch.utils.checkpoint import checkpoint
 
 import shapedispatch as package
 from shapedispatch import Store, Variant, shapedispatch
+from shapedispatch.choices.between import _settled
 from shapedispatch.choices.learner import WARM
 from shapedispatch.hit.table import Entry, Table
 from shapedispatch.online import real_calls
@@ -157,6 +158,9 @@ def test_a_key_that_may_give_no_samples_now_is_a_hit_like_others(clock: Clock, m
     for _ in range(50):
         assert torch.equal(f(X), X * 2)
     assert len(came) < 10
+    [resting] = f.core.table.peek(f.core.backend.key((X,), {}))
+    assert resting.run is not resting.learner
+    assert _settled(resting) is None  # sizes between it and others are not told what it runs now
     assert f.explain(X).origin == "learning"
     spent_us = entry.learner.contest._spent_us
     f.core.turns.hurry(4)

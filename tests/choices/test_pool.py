@@ -314,6 +314,18 @@ def test_octaves_whose_pairs_scatter_too_much_decide_together() -> None:
     assert {pool.favourite for pool in family.pools.values()} == {"build"}
 
 
+def test_what_is_kept_for_want_of_better_is_not_expected_elsewhere() -> None:
+    """Three pairs that scatter as much would bear it out."""
+    family = Family()
+    of = family.pool((4,), 0.02)
+    of.learns("build", entries("build")["build"])
+    scattered = itertools.cycle((0.55, 0.75, 0.9, 1.05, 1.3))
+    while not of.over:
+        of.gave("build", next(scattered))
+    assert (of.favourite, of.pairs.is_tied()) == ("plain", True)
+    assert family.pool((5,), 0.02).expected is None
+
+
 def test_who_follows_is_told_what_has_won_elsewhere() -> None:
     """A pool without a favourite of its own has that, and its keys are decided anew."""
     of = Family()
