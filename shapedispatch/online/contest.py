@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from ..autotune.benchmark import ENOUGH, FEW, MATTERS, ahead, error_us, how_far_behind, is_behind, is_decided
 from ..records import Timing
 
-__all__ = ["COLD_US", "FAR", "SMALL_US", "Contestant", "OnlineContest"]
+__all__ = ["COLD_US", "FAR", "SMALL_US", "Contestant", "OnlineContest", "is_ahead_at_last"]
 
 SHARE, FREE_US = 0.03, 5_000.0
 """What learning may cost at a key beyond the best candidate: a share of the time spent there, and so much at first."""
@@ -225,7 +225,7 @@ class OnlineContest:
         if won is None or ours is None or ours is theirs or _are_tied(costs[theirs], won, self.margin):
             return False
         if self.rounds >= ROUNDS_MORE or self._more_us > MORE_US + SHARE * self._spent_us:
-            if won.median_us - costs[theirs].median_us > LAST_CONFIDENCE * _error_us(won, costs[theirs]):
+            if is_ahead_at_last(costs[theirs], won):
                 self._leave([ours])
             return False
         self._leave([one for one in self._running if one not in (ours, theirs)])
@@ -260,6 +260,11 @@ class OnlineContest:
     def costs(self) -> Iterator[Timing]:
         """What is known of each candidate that has a sample."""
         return (cost for one in self.contestants if (cost := one.shown()).repeats)
+
+
+def is_ahead_at_last(one: Timing, other: Timing) -> bool:
+    """Whether one is faster than another by what is asked for when nobody will look again."""
+    return other.median_us - one.median_us > LAST_CONFIDENCE * _error_us(one, other)
 
 
 def _likely_us(cost: Timing) -> float:

@@ -303,7 +303,7 @@ def test_an_octave_between_two_that_disagree_is_not() -> None:
 
 def test_octaves_whose_pairs_scatter_too_much_decide_together() -> None:
     """Each alone would keep plain, though all say that it is slower, and by as much."""
-    family, scattered = Family(), itertools.cycle((0.55, 0.75, 0.9, 1.05, 1.3))
+    family, scattered = Family(), itertools.cycle((0.5, 0.7, 0.92, 1.1, 1.4))
     for octave in (4, 9, 14, 19):
         of = family.pool((octave,), 0.02)
         of.learns("build", entries("build")["build"])
@@ -319,7 +319,7 @@ def test_what_is_kept_for_want_of_better_is_not_expected_elsewhere() -> None:
     family = Family()
     of = family.pool((4,), 0.02)
     of.learns("build", entries("build")["build"])
-    scattered = itertools.cycle((0.55, 0.75, 0.9, 1.05, 1.3))
+    scattered = itertools.cycle((0.5, 0.7, 0.92, 1.1, 1.4))
     while not of.over:
         of.gave("build", next(scattered))
     assert (of.favourite, of.pairs.is_tied()) == ("plain", True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 
@@ -10,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shapedispatch.autotune.benchmark import ENOUGH
-from shapedispatch.online.pairs import LIKELY, MOST_OPEN, PASSES, TIES, Half, Halves, Pairs
+from shapedispatch.online.pairs import LIKELY, MOST, MOST_OPEN, PASSES, TIES, Half, Halves, Pairs
 
 
 def pairs(*names: str) -> Pairs:
@@ -242,3 +243,24 @@ def test_who_is_faster_by_what_matters_may_lead_after_a_few_pairs_too() -> None:
             made.gave("fast", share * scatter)
         assert made.leader() == "plain"
         assert made.may_be_led("plain") is may
+
+
+def test_of_as_many_pairs_as_there_may_be_less_certainty_is_asked_for() -> None:
+    """Nobody will look again, and what plain costs more is lost for good."""
+    made = scattered(pairs("fast"), (0.55, 0.75, 0.9, 1.05, 1.3), MOST - 1)
+    assert (made.leader(), made.is_over()) == ("plain", False)
+    made.gave("fast", 0.9)
+    assert (made.leader(), made.is_tied()) == ("fast", True)
+
+
+@pytest.mark.parametrize("ratios", [(0.5, 0.7, 0.95, 1.1, 1.4), (0.979, 0.98, 0.985, 0.99, 0.995)])
+def test_what_luck_or_the_margin_explains_leads_not_even_then(ratios: tuple[float, ...]) -> None:
+    """Plain is kept."""
+    assert scattered(pairs("fast"), ratios, MOST).leader() == "plain"
+
+
+def scattered(made: Pairs, ratios: tuple[float, ...], count: int) -> Pairs:
+    """So many pairs of one variant, those ratios in turn."""
+    for one in itertools.islice(itertools.cycle(ratios), count):
+        made.gave("fast", one)
+    return made
