@@ -3,9 +3,10 @@
 With `judge = "online"`: what a miss costs, and a call that is learned from, for a function of two small tensors; what a
 launch of a kernel that is a sample costs over a hit; the stall of the slowest sampling call at a new shape where three
 candidates are built already; what a thousand calls at a key cost beside a thousand of the best candidate; what twenty
-thousand calls at sizes drawn at random cost; the regret of what is kept, in a free-running loop, behind a queue that is
-kept full, and one that waits after each call, against all candidates timed at length in that very loop (on a CPU the
-loops are one); and whether processes choose alike (`repeatable.py`). All that a GPU is wanted for, within four minutes:
+thousand calls at sizes drawn at random cost, short ones and ones of 50 µs and more; the regret of what is kept, in a
+free-running loop, behind a queue that is kept full, and one that waits after each call, against all candidates timed at
+length in that very loop (on a CPU the loops are one); and whether processes choose alike (`repeatable.py`). All that a
+GPU is wanted for, within four minutes:
 
     python benchmarks/online.py --device cuda --limit 240
 
@@ -46,8 +47,10 @@ CALLS, SMALL_CALLS = 1000, 200
 NEW_SIZES, SMALL_NEW_SIZES = 20, 4
 MOST_LEARNING = 600
 """Calls of a key: one that runs what others have found may count as learning for as long as it has not earned more."""
-RANDOM_SIZES, RANDOM_CALLS, LARGEST, LARGEST_ON_CPU = 1000, 20_000, 8192, 1088
-SMALL_RANDOM = (20, 400)
+RANDOM_SIZES, RANDOM_CALLS, SMALL_RANDOM = 1000, 20_000, (20, 400)
+SHORT = {"cuda": range(64, 8192), "cpu": range(64, 1088)}
+LONG = {"cuda": range(32_768, 131_072), "cpu": range(1088, 2112)}
+"""Rows of the calls at random sizes: those of the first take the best candidate less than 50 µs, of the second more."""
 LEAST_US = 50.0
 STALL_BAR_US, NEAR_BAR, FAR_BAR, RANDOM_BAR, MEDIAN_BAR, TAIL_BAR = 100.0, 1.05, 1.08, 1.05, 0.005, 0.05
 NOTHING_US, LAUNCH_BAR_US = 0.3, 1.5
@@ -337,11 +340,11 @@ def show(kind: str, rows: Sequence[Mapping[str, Any]]) -> None:
     print_table(f"{kind}: {len(rows)} keys", ("", "", ""), table)
 
 
-def at_random(chosen: argparse.Namespace) -> dict[str, Any]:
-    """Calls at sizes drawn at random, beside the same calls as written, and as hits of each variant alone."""
+def at_random(chosen: argparse.Namespace, rows: range) -> dict[str, Any]:
+    """Calls at sizes drawn from these, beside the same calls as written, and as hits of each variant alone."""
     count, number = SMALL_RANDOM if chosen.small else (RANDOM_SIZES, RANDOM_CALLS)
     dispatched, rng = three_candidates(chosen.device), random.Random(0)
-    sizes = rng.sample(range(64, LARGEST_ON_CPU if chosen.device == "cpu" else LARGEST), count)
+    sizes = rng.sample(rows, count)
     order = [rng.choice(sizes) for _ in range(number)]
     x, y = arguments_of(max(sizes), chosen.device)
     given = {size: (x[:size], y[:size]) for size in sizes}  # of one memory: a thousand of their own are gigabytes
@@ -350,7 +353,8 @@ def at_random(chosen: argparse.Namespace) -> dict[str, Any]:
     for name in ("plain", "other_words", "hint[M=256]"):
         again[name] = of_one_variant(name, [given[size] for size in order], chosen.device)
     best = min(again.values())
-    CONSOLE.print(f"random sizes over the best candidate alone: {verdict(learned / best, RANDOM_BAR)}")
+    of = f"random sizes, calls of {best / number:.0f} µs"
+    CONSOLE.print(f"{of}, over the best candidate alone: {verdict(learned / best, RANDOM_BAR)}")
     origins = [choice.origin for choice in dispatched.choices()]
     kept = {origin: origins.count(origin) for origin in sorted(set(origins))}
     return {
@@ -393,7 +397,8 @@ PARTS: Mapping[str, Callable[[argparse.Namespace], dict[str, Any]]] = {
     "small": small,
     "launch": launch,
     "stall": stall,
-    "random": at_random,
+    "random": lambda chosen: at_random(chosen, SHORT[chosen.device]),
+    "random_long": lambda chosen: at_random(chosen, LONG[chosen.device]),
     "repeat": lambda chosen: repeatable.part(chosen, min(chosen.until, time.monotonic() + REPEAT_SECONDS)),
     "keys": keys,
 }
