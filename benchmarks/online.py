@@ -2,22 +2,24 @@
 
 With `judge = "online"`: what a miss costs, and a call that is learned from, for a function of two small tensors; what a
 launch of a kernel that is a sample costs over a hit; the stall of the slowest sampling call at a new shape where three
-candidates are built already; what a thousand calls at a key cost beside a thousand of the best candidate; what twenty
-thousand calls at sizes drawn at random cost, short ones and ones of 50 µs and more; the regret of what is kept, in a
-free-running loop, behind a queue that is kept full, and one that waits after each call, against all candidates timed at
-length in that very loop (on a CPU the loops are one); and whether processes choose alike (`repeatable.py`). All that a
-GPU is wanted for, within four minutes:
+candidates are built already; what a thousand calls at a key cost beside a thousand hits of the best candidate, at sizes
+of all kinds and at sizes where a call takes 50 µs and more; what twenty thousand calls at sizes drawn at random cost,
+short ones and ones of 50 µs and more; the regret of what is kept, in a free-running loop, behind a queue that is kept
+full, and one that waits after each call, against all candidates timed at length in that very loop (on a CPU the loops
+are one); and whether processes choose alike (`repeatable.py`). All that a GPU is wanted for, within four minutes:
 
     python benchmarks/online.py --device cuda --limit 240
 
-Bars: a sampled launch at most 1.5 µs over a hit; a call that is learned from, and the stall, at most 100 µs over plain;
-1.05 (no candidate beyond twice the best) or 1.08 for a thousand calls; 1.05 at random sizes; regret with a median of at
-most 0.5 % and a 99th percentile of at most 5 %.
+Bars: a sampled launch at most 1.5 µs over a hit (beside it stands what the driver alone takes for two events); a call
+that is learned from, and the stall, at most 100 µs over plain; of calls of 50 µs and more, 1.05 (no candidate beyond
+twice the best) or 1.08 for a thousand; 1.05 at random sizes; regret with a median of at most 0.5 % and a 99th
+percentile of at most 5 %.
 """
 
 from __future__ import annotations
 
 import argparse
+import ctypes
 import functools
 import math
 import os
@@ -25,6 +27,7 @@ import random
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import repeatable
@@ -32,10 +35,11 @@ import torch
 import triton
 import triton.language as tl
 from common import CONSOLE, banner, options, print_table, rotated, verdict, write
+from launch_overhead import built
 from regret import candidates, dispatcher, shapes
 from tuning_stall import arguments_of, other_words, weighted
 from tuning_stall import dispatcher as three_candidates
-from workloads import load
+from workloads import Sizes, Workload, load
 
 WORKLOADS = (
     "layer_norm", "softmax", "relu_matmul", "rope", "xsa_expand", "xsa_unsqueeze", "partitions", "combo_dynamic",
@@ -52,6 +56,9 @@ SHORT = {"cuda": range(64, 8192), "cpu": range(64, 1088)}
 LONG = {"cuda": range(32_768, 131_072), "cpu": range(1088, 2112)}
 """Rows of the calls at random sizes: those of the first take the best candidate less than 50 µs, of the second more."""
 LEAST_US = 50.0
+LONG_PLAIN_US, MOST_BYTES, STEPS_AN_OCTAVE = 200.0, 1 << 31, 2
+"""What a call as written takes at the least of the larger sizes: a build may be four times as fast. How much memory
+a call's arguments may have there, and how the sizes follow one another."""
 STALL_BAR_US, NEAR_BAR, FAR_BAR, RANDOM_BAR, MEDIAN_BAR, TAIL_BAR = 100.0, 1.05, 1.08, 1.05, 0.005, 0.05
 NOTHING_US, LAUNCH_BAR_US = 0.3, 1.5
 REPEAT_SECONDS, WORKLOAD_SECONDS = 110.0, 20.0
@@ -87,6 +94,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def own_options(parser: argparse.ArgumentParser) -> None:
     """What this script takes besides what all take."""
     parser.add_argument("--part", action="append", choices=tuple(PARTS), help="this part alone; may be repeated")
+    parser.add_argument("--workload", action="append", choices=WORKLOADS, help="of the last two parts, this one alone")
     help_ = "begin nothing after so many seconds: of the last two parts, what fits is done"
     parser.add_argument("--limit", type=float, default=math.inf, metavar="SECONDS", help=help_)
 
@@ -268,8 +276,17 @@ def launch(chosen: argparse.Namespace) -> dict[str, Any]:
     medians = {name: statistics.median(times) for name, times in found.items() if times}
     over = medians.get("sample", math.nan) - medians["hit"]
     CONSOLE.print(f"a sampled launch over a hit, in µs: {verdict(over, LAUNCH_BAR_US)}")
-    counts = {name: len(times) for name, times in found.items()}
-    return {"median_us": medians, "counts": counts, "over_us": over, "bar_us": LAUNCH_BAR_US}
+    counts, driver_us = {name: len(times) for name, times in found.items()}, bare_events_us()
+    CONSOLE.print(f"of that the driver's own, for two events: {driver_us:.1f}", highlight=False)
+    return {"median_us": medians, "counts": counts, "over_us": over, "driver_us": driver_us, "bar_us": LAUNCH_BAR_US}
+
+
+def bare_events_us() -> float:
+    """Microseconds of two events and a question to the driver, by a loop of C."""
+    library = built(Path(__file__).with_name("bare_events.c"))
+    library.bare_events.restype = ctypes.c_int64
+    torch.cuda.synchronize()
+    return statistics.median(library.bare_events(500) for _ in range(ROUNDS)) / 1e3
 
 
 def waited_launch(call: Call) -> float:
@@ -280,19 +297,30 @@ def waited_launch(call: Call) -> float:
     return (time.perf_counter_ns() - started) / 1e3
 
 
-def keys(chosen: argparse.Namespace) -> dict[str, Any]:
-    """Each workload at some shapes in each loop: what learning cost, and what was kept."""
+def keys(chosen: argparse.Namespace, sizes_of: Callable[[Workload, argparse.Namespace], list[Sizes]]) -> dict[str, Any]:
+    """Each workload at some of these sizes in each loop: what learning cost, and what was kept."""
     rows, left_out = [], []
-    for name in SMALL_WORKLOADS if chosen.small else WORKLOADS:
+    for name in chosen.workload or (SMALL_WORKLOADS if chosen.small else WORKLOADS):
+        workload = load(name)
+        dispatched = dispatcher(workload)
         for kind in kinds(chosen.device):
             if time.monotonic() > chosen.until - WORKLOAD_SECONDS:
                 left_out.append(f"{name}, {kind}")
             else:
-                rows += list(of_workload(name, kind, chosen))
+                forget(dispatched)
+                rows += list(of_workload(workload, dispatched, sizes_of(workload, chosen), kind, chosen))
     for kind in kinds(chosen.device):
         show(kind, [row for row in rows if row["loop"] == kind])
     bars = {"near": NEAR_BAR, "far": FAR_BAR, "median": MEDIAN_BAR, "p99": TAIL_BAR}
     return {"rows": rows, "left_out": left_out, "bars": bars}
+
+
+def forget(dispatched: Any) -> None:
+    """All choices, and what sizes have told each other; builds stay, which are the same in each loop."""
+    table = dispatched.core.table
+    table.forget_choices()
+    for facts in (table.facts.settled, table.facts.so_far, table.facts.families, table.facts.earned):
+        facts._known.clear()
 
 
 def kinds(device: str) -> tuple[str, ...]:
@@ -300,30 +328,89 @@ def kinds(device: str) -> tuple[str, ...]:
     return LOOPS if device == "cuda" else LOOPS[:1]
 
 
-def of_workload(name: str, kind: str, chosen: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    """A row for each shape at which there is something to choose."""
-    workload = load(name)
-    dispatched = dispatcher(workload)
+def some_sizes(workload: Workload, chosen: argparse.Namespace) -> list[Sizes]:
+    """Sizes of the sweep, small ones and large ones."""
     found = shapes(workload, chosen)
     count = SMALL_SHAPES if chosen.small else SHAPES
-    for sizes in found[:: max(1, len(found) // count)][:count]:
+    return found[:: max(1, len(found) // count)][:count]
+
+
+def long_sizes(workload: Workload, chosen: argparse.Namespace) -> list[Sizes]:
+    """Sizes from where on a call as written takes `LONG_PLAIN_US`, each larger than the one before."""
+    *_, largest = shapes(workload, chosen)
+    dim = next(iter(workload.hints)) if isinstance(workload.hints, Mapping) else next(iter(largest))
+    size, found = largest[dim], list[Sizes]()
+    while plain_us(workload, {**largest, dim: size}, chosen.device) < LONG_PLAIN_US:
+        size *= 2
+    for step in range(SMALL_SHAPES if chosen.small else SHAPES):
+        sizes = {**largest, dim: int(size * 2 ** (step / STEPS_AN_OCTAVE)) // 16 * 16 + step % 2}
+        if bytes_of(workload.inputs(sizes, device="meta")) <= MOST_BYTES:
+            found.append(sizes)
+    return found
+
+
+def plain_us(workload: Workload, sizes: Sizes, device: str) -> float:
+    """What a call as written takes, behind a queue where there is one; infinite where its arguments are too large."""
+    if bytes_of(workload.inputs(sizes, device="meta")) > MOST_BYTES // 8:
+        return math.inf
+    args = workload.inputs(sizes, device=device)
+    kind = "full" if device == "cuda" else "free"
+    loop(kind, lambda: workload.fn(*args), AT_ONCE, device)
+    return loop(kind, lambda: workload.fn(*args), AT_ONCE, device) / AT_ONCE
+
+
+def bytes_of(args: Sequence[Any]) -> int:
+    """What the tensors among these take."""
+    return sum(one.nbytes for one in args if isinstance(one, torch.Tensor))
+
+
+def of_workload(
+    workload: Workload, dispatched: Any, of_sizes: Sequence[Sizes], kind: str, chosen: argparse.Namespace
+) -> Iterator[dict[str, Any]]:
+    """A row for each of these sizes at which there is something to choose."""
+    number = SMALL_CALLS if chosen.small else CALLS
+    for sizes in of_sizes:
         args = workload.inputs(sizes, device=chosen.device)
         workload.check(dispatched, args)  # builds, and checks their numbers
-        number = SMALL_CALLS if chosen.small else CALLS
         took = loop(kind, lambda args=args: dispatched(*args), number, chosen.device)  # type: ignore[misc]
         choice = dispatched.explain(*args)
-        calls = candidates(dispatched, args, [timing.variant for timing in choice.timings])
+        calls = candidates(dispatched, args, ["plain", *known_right(dispatched)])
         if len(calls) < 2 or choice.variant not in calls:
             continue
         times = oracle(calls, kind, 20 if chosen.small else 200, chosen.device)
         best = min(times, key=lambda one: times[one])
+        hit_us = of_best(dispatched, args, best, kind, number, chosen.device)
         yield {
-            "workload": name, "loop": kind, "sizes": dict(sizes), "chosen": choice.variant, "origin": choice.origin,
-            "best": best, "times_us": times, "regret": times[choice.variant] / times[best] - 1,
-            "lost_us": times[choice.variant] - times[best], "cost": took / (number * times[best]),
+            "workload": workload.name, "loop": kind, "sizes": dict(sizes), "chosen": choice.variant,
+            "origin": choice.origin, "best": best, "times_us": times, "best_hit_us": hit_us,
+            "regret": times[choice.variant] / times[best] - 1, "lost_us": times[choice.variant] - times[best],
+            "cost": took / (number * hit_us), "cost_over_bare": took / (number * times[best]),
             "far": max(times.values()) > 2 * times[best],
             "seen": {timing.variant: timing.median_us for timing in choice.timings},
         }  # fmt: skip
+
+
+def known_right(dispatched: Any) -> set[str]:
+    """The variants that were timed at any of its sizes: what keys find out together is timed at some of them."""
+    return {timing.variant for choice in dispatched.choices() for timing in choice.timings}
+
+
+def of_best(dispatched: Any, args: tuple[Any, ...], best: str, kind: str, number: int, device: str) -> float:
+    """Microseconds a call where each is a hit of that variant."""
+    core = dispatched.core
+    key = core.backend.key(args, {})
+    offer = core.backend.offer(args, {}, key, core.table)
+    one = next(candidate for candidate in offer.candidates if candidate.name == best)
+    learned = core.table.peek(key)
+    core.table.publish(key, one.entry(dispatched.explain(*args), offer), (args, {}))
+    try:
+        hits = [loop(kind, lambda: dispatched(*args), number // 4, device) for _ in range(4)]
+    finally:
+        for entry in core.table.peek(key):
+            core.table.replace(key, entry, None)
+        for entry in learned[::-1]:
+            core.table.publish(key, entry, (args, {}))
+    return 4 * statistics.median(hits[1:]) / number
 
 
 def show(kind: str, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -400,7 +487,8 @@ PARTS: Mapping[str, Callable[[argparse.Namespace], dict[str, Any]]] = {
     "random": lambda chosen: at_random(chosen, SHORT[chosen.device]),
     "random_long": lambda chosen: at_random(chosen, LONG[chosen.device]),
     "repeat": lambda chosen: repeatable.part(chosen, min(chosen.until, time.monotonic() + REPEAT_SECONDS)),
-    "keys": keys,
+    "keys": lambda chosen: keys(chosen, some_sizes),
+    "long_keys": lambda chosen: keys(chosen, long_sizes),
 }
 
 

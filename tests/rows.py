@@ -10,13 +10,16 @@ import torch
 from torch import Tensor
 
 from shapedispatch import shapedispatch
-from shapedispatch.online.real_calls import Figures, HostSampler
+from shapedispatch.online.figures import Figures
+from shapedispatch.online.real_calls import HostSampler
 
 WIDTH, BUILD = 8, "hint[M=64]"
 
 
 class MadeUp(HostSampler):
     """Samples that take what they are said to, by variant; ``per_row``, so much for each row."""
+
+    in_c = False
 
     def __init__(self, us: Mapping[str, float], per_row: bool) -> None:
         super().__init__()

@@ -95,6 +95,7 @@ class Follows:
         elif self._is_settled() and not self.core.turns.timed:
             self._stay()
         elif SHARE * self.spent_us > self._worth_us():
+            self.core.table.facts.earned[self.key] = True
             self.pool.leaves(self.key)
             self.decide_anew()
 

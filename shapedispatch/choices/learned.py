@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from ..autotune.benchmark import undecided
 from ..hit.table import Entry
 from ..keys.key import Key
-from ..online.contest import FAR
+from ..online.contest import FAR, OnlineContest
 from ..online.pool import TOGETHER
 from ..records import Choice
 from .context import DispatcherParts
@@ -48,6 +48,13 @@ class Learned:
     keep: Callable[[Key, Choice], None]
     watching: Watching
     kept: Callable[[Entry], Entry]
+    records: Callable[[], bool]
+    """Whether recordings pay now."""
+
+    def earns(self, learning: Learning) -> bool:
+        """Whether recordings were left out until calls had earned them, and they still pay."""
+        contest = learning.contest
+        return isinstance(contest, OnlineContest) and contest.not_before_us > 0 and self.records()
 
     def __call__(self, learning: Learning) -> None:
         """Let the winner stand where the key was learned, and kin learn from it."""
@@ -55,6 +62,12 @@ class Learned:
         entry = next((one for one in table.peek(self.key) if one.learner is learning), None)
         if entry is None:  # it has left, or was decided otherwise
             return
+        if self.earns(learning):
+            table.facts.earned[self.key] = True
+            table.replace(self.key, entry, None)  # its next call is decided anew, with what was left out
+            return
+        if table.facts.earned.get(self.key):
+            table.facts.earned[self.key] = False  # by now they were tried
         supplied = {one.name for one in learning.offer.candidates if one.supplied}
         for refusal in learning.refusals:
             if refusal.reasons == (WRONG,) and refusal.variant in supplied:

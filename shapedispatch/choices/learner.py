@@ -5,6 +5,7 @@ No call waits: where another thread is noting a sample, or nothing may be sample
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -12,22 +13,24 @@ from typing import Any
 
 from ..backend import Candidate, Offer
 from ..errors import in_a_line
-from ..hit.native import LaunchTurns
+from ..hit import native
 from ..hit.table import Entry
 from ..online.backward import follow, history
 from ..online.contest import OnlineContest
-from ..online.real_calls import Figures, Sampler
+from ..online.figures import Figures
+from ..online.real_calls import Sampler
 from ..online.verdicts import Verdict
 from ..records import Choice, Refusal
 from .pooled import PooledContest
-from .sampling import Sampling, Way
+from .sampling import CALLED, LAUNCHER, Sampling, Way
 
 __all__ = ["WARM", "WRONG", "Learning", "all_checks"]
 
 PATIENCE = 3
 """Calls in a row that are not C's, though it has turns, before samples are taken here: a first call has no node."""
-BETWEEN = 16
-"""Launches in C of the leader, where no sample may be taken, before it is asked again whether one may."""
+BETWEEN, MOST_BETWEEN = 16, 1024
+"""Runs in C of the leader, where no sample may be taken, before it is asked again whether one may: twice as many each
+time, since to ask takes longer than some calls."""
 MOST_MISSED = 512
 """Calls of a CUDA graph that were no replay, after which one counts as taken."""
 WARM = 3
@@ -55,9 +58,7 @@ def _unless_missed(figures: Figures, candidate: Candidate, run: Callable[..., An
 def all_checks(candidates: Sequence[Candidate]) -> Callable[[tuple[Any, ...], Mapping[str, Any]], bool] | None:
     """The guards of all builds: where one does not hold, the state is another, which is learned of its own."""
     checks = [one.check for one in candidates if one.build is not None and one.check is not None]
-    if not checks:
-        return None
-    return lambda args, kwargs: all(check(args, kwargs) for check in checks)
+    return native.all_checks(checks) if checks else None
 
 
 @dataclass(slots=True, eq=False)
@@ -77,11 +78,16 @@ class Learning(Sampling):
     refusals: list[Refusal] = field(default_factory=list)
     pending: list[tuple[Figures, Verdict]] = field(default_factory=list)
     """Those of which the device has not said yet whether their numbers are right: none runs."""
-    turns: LaunchTurns | None = None
-    """Where hits of a kernel are launched in C: which candidate each launches."""
+    turns: native.LaunchTurns | None = None
+    """Where hits are run in C: which candidate each runs."""
+    in_c: Way = CALLED
+    """How C runs a candidate."""
     rest: Callable[[Learning, bool], int] | None = None
     """Lets hits run the best candidate, or no longer; gives for how many calls each that comes here stands."""
     _taken: int = 0
+    _between: int = BETWEEN
+    _missed: dict[str, int] = field(default_factory=dict)
+    """Of each candidate that is a recording, the calls that were no replay when the turns that are on began."""
     _passed_over: int = 0
     """Calls in a row that came here though C had launches to make."""
     _next: Figures | None = None
@@ -105,8 +111,9 @@ class Learning(Sampling):
     def _ran_once(self, way: Way, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         if self.pending:
             self._admit()
-        if self.turns is not None and self._goes_on_in_c(self.turns):
-            return self._unsampled(way, args, kwargs)
+        if self.turns is not None and self._looked_at(self.turns):
+            begun = self.in_c is CALLED and self.turns.left > 0
+            return self.turns(*args, **kwargs) if begun else self._unsampled(way, args, kwargs)
         figures, self._away_us = self._next, (self.sampler.clock_ns() - self._ended_ns) / 1e3
         self.sampler.came_back(self._away_us)
         try:
@@ -142,7 +149,7 @@ class Learning(Sampling):
 
     def _rest(self, resting: bool) -> None:
         """Let hits come here no more, but for a few; or all of them again."""
-        if self.rest is None or self._is_resting is resting is False:
+        if self.rest is None or self.turns is not None or self._is_resting is resting is False:
             return
         calls = self.rest(self, resting)
         if self._is_resting:
@@ -175,16 +182,30 @@ class Learning(Sampling):
         """Whether the numbers of no other candidate are known yet."""
         return bool(self.pending) and len(self.contest.contestants) == 1
 
-    def _goes_on_in_c(self, turns: LaunchTurns) -> bool:
-        """Note what was launched in C since the last time, and say what is next; False where C does not get there.
+    def _looked_at(self, turns: native.LaunchTurns) -> bool:
+        """Whether what comes next is C's; what it takes to see to that is lost like what samples cost.
 
-        The call that is here is no sample: it takes the host longer than those.
+        Of keys that find out together many have one call: it may be a sample, which is taken here.
         """
+        if not self._ended_ns and isinstance(self.contest, PooledContest) and self.contest.begins_at_once():
+            return False
+        began_ns = self.sampler.clock_ns()
+        soon = began_ns - self._ended_ns <= 1e3 * SOON_US * (1 + turns.taken)
+        goes_on = self._goes_on_in_c(turns, soon)
+        self._ended_ns = self.sampler.clock_ns()
+        if not self.contest.over:
+            self.contest.looked((self._ended_ns - began_ns) / 1e3)
+        return goes_on
+
+    def _goes_on_in_c(self, turns: native.LaunchTurns, soon: bool) -> bool:
+        """Note what was run in C since the last time, and say what is next; False where C does not get there."""
         self._passed_over = self._passed_over + 1 if turns.left and turns.taken == self._taken else 0
         for whose, started_ns, host_ns, device_us, dry in turns.collect():
-            if not self.contest.over:
-                self.sampler.noted(whose, started_ns, host_ns, device_us, dry)
-                self.contest.sampled(whose, self.sampler.took_us(whose))
+            if self._is_replay(whose):
+                self._noted(whose, started_ns, host_ns, device_us, dry)
+            else:
+                self.contest.looked(host_ns / 1e3)  # it is its turn again: a graph takes some calls until it is there
+        wanted = () if self.contest.over or turns.left else self._next_turns(turns, soon)
         if self.contest.over and not self.pending:
             turns.begin(())
             self.done(self)
@@ -192,18 +213,69 @@ class Learning(Sampling):
             turns.begin(())
             self.turns = None
         elif not turns.left:
-            turns.begin(self._next_turns(turns))
+            turns.begin(wanted or self._of_leader(BETWEEN))
         self._taken = turns.taken
         return self.turns is not None
 
-    def _next_turns(self, turns: LaunchTurns) -> tuple[tuple[Any, Any, int], ...]:
-        """A round, once all samples of the last one are over; else some launches of the leader."""
+    def _noted(self, whose: Figures, started_ns: int, host_ns: int, device_us: float, dry: bool) -> None:
+        if not self.contest.over:
+            self.sampler.noted(whose, started_ns, host_ns, device_us, dry)
+            self.contest.sampled(whose, self.sampler.took_us(whose))
+
+    def _is_replay(self, whose: Figures) -> bool:
+        """Whether its last turns were calls of what they are to tell of; too many that were not count all the same."""
+        missed, before = self._named(whose.name).missed, self._missed.get(whose.name, 0)
+        return missed is None or missed() == before or before >= MOST_MISSED
+
+    def _next_turns(self, turns: native.LaunchTurns, soon: bool) -> tuple[tuple[Any, Any, int], ...]:
+        """A round, once all samples of the last one are over; else some runs of the leader."""
         sampled = [] if turns.waiting or self._alone() else self.contest.next_samples()
+        if self.contest.over:  # others may have ended what is found together
+            return ()
         if sampled:
-            return tuple((self._named(one.name).run.launcher, one, 1) for one in sampled)  # type: ignore[attr-defined]
+            self._between = BETWEEN
+            return tuple(turn for one in sampled if isinstance(one, Figures) for turn in self._turns_of(one, soon))
+        calls = self._between
+        self._between = BETWEEN if turns.waiting else min(2 * calls, MOST_BETWEEN)
+        return self._of_leader(calls)
+
+    def _of_leader(self, calls: int) -> tuple[tuple[Any, Any, int], ...]:
         leader = self.contest.leader()
-        self.contest.ran(BETWEEN * leader.cost().median_us)
-        return ((self._named(leader.name).run.launcher, None, BETWEEN),)  # type: ignore[attr-defined]  # as C has it
+        self.contest.ran(calls * leader.cost().median_us)
+        return ((self.in_c(self._named(leader.name)), None, calls),)
+
+    def _turns_of(self, one: Figures, soon: bool) -> tuple[tuple[Any, Any, int], ...]:
+        """Its sample and, of a function, the calls that go before; launches in C all run the same code."""
+        candidate = self._named(one.name)
+        run, sample = self.in_c(candidate), (self.in_c(candidate), one, 1)
+        if candidate.missed is not None:
+            self._missed[one.name] = candidate.missed()
+        if self.in_c is LAUNCHER or not self.contest.is_cold(one, soon):
+            return (sample,)
+        one.warmed()
+        for _ in range(WARM):
+            self.contest.warmed(one)
+        return (run, None, WARM), sample
+
+    def unsampled(self, /, *args: Any, **kwargs: Any) -> Any:
+        """Run a call by the best candidate known: another one is a sample now."""
+        return self._unsampled_by(self._best(), CALLED, args, kwargs)
+
+    def raised(self, turn: tuple[Any, Figures | None, int], /, *args: Any, **kwargs: Any) -> Any:
+        """Plain's answer, where it may give one, to a call at which a turn's candidate raised what is being handled."""
+        error = sys.exc_info()[1]
+        candidate = next(one for one in self.candidates if self.in_c(one) is turn[0])
+        assert isinstance(error, Exception)
+        if not self._plain_may_answer(candidate):
+            raise error
+        answer = self.candidates[0].run(*args, **kwargs)  # if it raises too, that is the answer
+        self._raised(candidate, error)
+        if turn[1] in self.contest.contestants and self._noting.acquire(blocking=False):
+            try:
+                self.contest.failed(turn[1])  # type: ignore[arg-type]  # of either contest
+            finally:
+                self._noting.release()
+        return answer
 
     def _unsampled(self, way: Way, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         leader = self.contest.leader()
@@ -228,6 +300,7 @@ class Learning(Sampling):
             self.contest.failed(figures)
         else:
             if candidate.missed is not None and candidate.missed() != missed and missed < MOST_MISSED:
+                self.contest.looked(self.sampler.took_us(figures))
                 return answer  # it is its turn again: a graph takes some calls until it is there
             if before is not None:
                 follow(answer, before, figures, self.sampler, self.paused)

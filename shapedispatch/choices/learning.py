@@ -10,12 +10,13 @@ from dataclasses import replace
 from ..autotune.choose import Later, best, checked
 from ..autotune.trial import Trial
 from ..backend import Candidate, Offer
-from ..hit.native import launch_turns
+from ..hit.native import call_turns, launch_turns
 from ..hit.table import Entry
 from ..keys.key import Key
-from ..online.contest import OnlineContest
+from ..online.contest import SHARE, OnlineContest
+from ..online.figures import Figures
 from ..online.pool import Pool
-from ..online.real_calls import Figures, sampler
+from ..online.real_calls import sampler
 from ..online.shares import held_back
 from ..online.verdicts import verdicts
 from ..records import Choice, Refusal, Timing
@@ -25,9 +26,14 @@ from .learned import Learned, learned_together
 from .learner import Learning, all_checks
 from .neighbours import Neighbours
 from .pooled import PooledContest, pool_of
+from .sampling import LAUNCHER
 from .watch import Watching
 
 __all__ = ["learn", "pooled"]
+
+RECORDING_US = 5_000.0
+"""What it takes to see whether a recording is right, and to make it."""
+NOT_EARNED = f"not tried yet: recording it takes about {RECORDING_US / 1e3:.0f} ms, which calls here have not earned"
 
 
 def learn(offer: Offer, trial: Trial, ctx: MissContext, unseen: str = "") -> Entry:
@@ -41,12 +47,12 @@ def learn(offer: Offer, trial: Trial, ctx: MissContext, unseen: str = "") -> Ent
     flagged = verdicts(ctx.device)
     later: Later | None = {} if flagged is not None else None
     likely = [plain, *(one for one in others if one.name not in far)]
-    likely = likely if unseen else _without_recordings(likely, ctx, near)
+    likely, left_out = (likely, ()) if unseen else _without_recordings(likely, ctx, near)
     right, wrong = (likely, ()) if unseen else _right(likely, trial, ctx, near, later)
     if unseen:
         offer = replace(offer, notes=(*offer.notes, f"trusted, and not compared with plain: {unseen}"))
-    refusals = (*wrong, *(Refusal(one.name, (far[one.name],)) for one in others if one.name in far))
-    if len(right) == 1:
+    refusals = (*wrong, *(Refusal(one.name, (far[one.name],)) for one in others if one.name in far), *left_out)
+    if len(right) == 1 and not left_out:
         return right[0].wins("timed", offer, (), refusals)
     if pool := None if unseen else _pool(right, ctx, near):
         pool.spent_on_checks(began_ns)
@@ -54,7 +60,8 @@ def learn(offer: Offer, trial: Trial, ctx: MissContext, unseen: str = "") -> Ent
         return pooled(offer, right, ctx, pool, near.sizes, entries, refusals, later)
 
     def contest(ready: list[Figures]) -> OnlineContest:
-        return OnlineContest([*ready], ctx.settings.margin, _best(ctx.settings.margin), near.order())
+        not_before_us = RECORDING_US / SHARE if left_out else 0.0
+        return OnlineContest([*ready], ctx.settings.margin, _best(ctx.settings.margin), near.order(), not_before_us)
 
     return _entry(offer, right, ctx, contest, refusals, later)
 
@@ -94,7 +101,8 @@ def _entry(
     core, key = ctx.core, ctx.core.backend.key(ctx.args, ctx.kwargs)  # the offer may have shown that it holds more
     done: Callable[[Learning], None] = functools.partial(learned_together, core, key)
     if isinstance(contest, OnlineContest):
-        done = Learned(core, key, keeper(ctx), Watching.of(ctx), ctx.kept)
+        records = functools.partial(held_back, ctx.device, ctx.settings.regime)
+        done = Learned(core, key, keeper(ctx), Watching.of(ctx), ctx.kept, records)
     device = ctx.device
 
     def paused() -> bool:
@@ -104,10 +112,13 @@ def _entry(
     learning = Learning(tuple(right), offer, contest, takes, paused, done, found_right, list(refusals), pending)
     choice = Choice("plain", "learning", refusals=(*offer.refusals, *refusals), notes=offer.notes)
     builds = tuple(one.build for one in right if one.build is not None)
-    if not core.backend.searches:
-        learning.rest = functools.partial(_rest, core, key)
-    else:
+    if core.backend.searches:
+        learning.in_c = LAUNCHER
         learning.turns = launch_turns(learning, learning.launch, [one.run for one in right])
+    else:
+        learning.rest = functools.partial(_rest, core, key)
+        if takes.in_c and not ctx.grad():  # a backward is followed from its forward, which Python does
+            learning.turns = call_turns(learning, learning.unsampled, learning.raised, core.fast_path, device)
     return Entry(learning.turns or learning, all_checks(right), choice, others=builds, learner=learning)
 
 
@@ -129,19 +140,24 @@ def _rest(core: DispatcherParts, key: Key, learning: Learning, resting: bool) ->
     return max(1, core.turns.passed)
 
 
-def _without_recordings(candidates: list[Candidate], ctx: MissContext, near: Neighbours) -> list[Candidate]:
-    """Without those that nobody asked for by name, if that is what lets the key be learned together with others.
+def _without_recordings(
+    candidates: list[Candidate], ctx: MissContext, near: Neighbours
+) -> tuple[list[Candidate], tuple[Refusal, ...]]:
+    """Without those that nobody asked for by name and calls here have not earned; the refusals of those.
 
-    Each is of one key, and would have to be seen at each. A key that is called a lot leaves its pool, and has them.
+    Each is of one key, and would have to be seen at each. A key that finds out together with others has none, and
+    leaves them where it is called a lot.
     """
     others = [one for one in candidates if one.missed is None]
-    if ctx.settings.graphs != "auto" or len(others) == len(candidates) or not _may_be_pooled(others, ctx):
-        return candidates
-    pool = pool_of(ctx, near.sizes, make=True)
-    if pool is None or pool.over or not pool.takes(ctx.key):
-        return candidates
-    pool.family.records = functools.partial(held_back, ctx.device, ctx.settings.regime)
-    return others
+    if ctx.settings.graphs != "auto" or len(others) == len(candidates) or ctx.core.table.facts.earned.get(ctx.key):
+        return candidates, ()
+    pool = pool_of(ctx, near.sizes, make=True) if _may_be_pooled(others, ctx) else None
+    if pool is not None and not pool.over and pool.takes(ctx.key):
+        pool.family.records = functools.partial(held_back, ctx.device, ctx.settings.regime)
+        return others, ()
+    if ctx.settings.learn != "now":
+        return candidates, ()
+    return others, tuple(Refusal(one.name, (NOT_EARNED,)) for one in candidates if one.missed is not None)
 
 
 def _may_be_pooled(candidates: Sequence[Candidate], ctx: MissContext) -> bool:

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from ..autotune.benchmark import MATTERS
 from ..hit.table import Entry
 from ..online.contest import COLD_US, SMALL_US
+from ..online.figures import Figures
 from ..online.pairs import Half
 from ..online.pool import Family, Pool
-from ..online.real_calls import Figures
 from ..records import Timing
 from .context import MissContext
 
@@ -57,8 +57,11 @@ class PooledContest:
     _wanted: Figures | None = None
     _half: Half | None = None
     """What was given of that pair."""
+    _is_known: bool = False
+    """Whether its family knows that it is called again."""
 
     def __post_init__(self) -> None:
+        self.pool.family.begun += 1
         for one in self.contestants:
             self._known_right(one)
 
@@ -107,9 +110,13 @@ class PooledContest:
         passes = not self.entries and self._wanted is None
         self.over = self.pool.over or (passes and not self.pool.wants([one.name for one in self.contestants[1:]]))
 
+    def begins_at_once(self) -> bool:
+        """Whether its first call is to be a sample, which finds its code cold: where few keys have a second."""
+        return self.pool.family.are_called_once()
+
     def next_samples(self) -> list[Figures]:
-        """None: kernels have no pools."""
-        return []
+        """See `OnlineContest.next_samples`: what is left of a pair."""
+        return [*self._left] if self.next_sample() is not None else []
 
     def sampled(self, contestant: Figures, took_us: float) -> None:
         """See `OnlineContest.sampled`."""
@@ -139,6 +146,13 @@ class PooledContest:
         """See `OnlineContest.warmed`."""
         if math.isfinite(one.known_us):
             self.pool.spent(one.known_us, max(0.0, one.known_us - self._usual_us()))
+
+    def looked(self, took_us: float) -> None:
+        """See `OnlineContest.looked`: it is called again."""
+        self.pool.family.called_again += not self._is_known
+        self._is_known = True
+        if math.isfinite(took_us):
+            self.pool.spent(took_us, took_us)
 
     def ran(self, took_us: float) -> None:
         """See `OnlineContest.ran`."""

@@ -9,12 +9,14 @@ from typing import Any, ClassVar
 
 from ..backend import Candidate, Offer
 
-__all__ = ["CALLED", "LAUNCHED", "Sampling", "Way"]
+__all__ = ["CALLED", "LAUNCHED", "LAUNCHER", "Sampling", "Way"]
 
 Way = Callable[[Candidate], Callable[..., Any]]
 CALLED: Way = attrgetter("run")
 LAUNCHED: Way = attrgetter("run.launch")
 """How a candidate runs: called in normal form, or a kernel's at a hit."""
+LAUNCHER: Way = attrgetter("run.launcher")
+"""The same for a kernel's at a hit in C; of functions that is `CALLED`."""
 
 
 class Sampling:

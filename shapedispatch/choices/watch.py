@@ -18,7 +18,8 @@ from ..hit.table import Entry
 from ..keys.key import Key
 from ..online.backward import follow, history
 from ..online.drift import BURST, Drift
-from ..online.real_calls import Figures, Sampler, sampler
+from ..online.figures import Figures
+from ..online.real_calls import Sampler, sampler
 from ..records import Choice
 from ..settings.resolve import Resolved
 from .context import DispatcherParts, MissContext, capturing

@@ -45,7 +45,7 @@ def at_sight(ctx: MissContext) -> Entry | None:
 def like_others(ctx: MissContext) -> Entry | None:
     """The entry of what keys like this one have come to; None where they have not, or it must be decided."""
     facts = ctx.core.table.facts
-    if not (facts.settled or facts.families) or not _may_be_known(ctx):
+    if not (facts.settled or facts.families) or not _may_be_known(ctx) or facts.earned.get(ctx.key):
         return None
     try:
         sizes = ctx.sizes()

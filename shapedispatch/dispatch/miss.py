@@ -159,8 +159,11 @@ def _entry(
     """Steps 2 to 4: the entry, whether another process need not look for it again, and why a stored row is not used."""
     if not retune and ctx.settings.learn != "now" and (entry := replayed(ctx)) is not None:
         return entry, False, ()
-    entry, unused = (None, ()) if retune else look_up(ctx)
-    if entry is None and not retune and ctx.settings.mode in FROZEN_MODES:
+    frozen = ctx.settings.mode in FROZEN_MODES
+    # A key that has earned more candidates than it began with is decided anew, and not by what is known of it.
+    anew = retune or (not frozen and bool(ctx.core.table.facts.earned.get(ctx.key)))
+    entry, unused = (None, ()) if anew else look_up(ctx)
+    if entry is None and not retune and frozen:
         entry = without_timing(ctx, sizes, unused)
     if entry is not None:
         return entry, False, unused

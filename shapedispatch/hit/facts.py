@@ -78,6 +78,7 @@ class Facts:
         self.settled: FactMap[Hashable, tuple[Choice, ...]] = FactMap(table)  # kin of keys -> the newest, not all sizes
         self.so_far: FactMap[Hashable, tuple[Choice, ...]] = FactMap(table)  # the same, of keys that are learned yet
         self.families: FactMap[Hashable, Any] = FactMap(table)  # kin of keys -> what they find together
+        self.earned: FactMap[Hashable, bool] = FactMap(table)  # key -> whether recordings are to be tried at it by now
         self.counted: FactMap[Hashable, Any] = FactMap(table)  # key -> its calls so far, where they are recorded
         self.survived: FactMap[tuple[str, Hashable], str] = FactMap(table)  # variant, key -> "", or what a worker said
         self.deadly: FactMap[str, str] = FactMap(table)  # variant -> how it ended the worker that tried it

@@ -29,7 +29,17 @@ from . import profiling, symbols
 from .fast_path import FastPath
 from .watchers import watchers_are_reliable
 
-__all__ = ["CudaLauncher", "LaunchTurns", "cuda_launcher", "fast_path", "launch_turns", "module", "reason"]
+__all__ = [
+    "CudaLauncher",
+    "LaunchTurns",
+    "all_checks",
+    "call_turns",
+    "cuda_launcher",
+    "fast_path",
+    "launch_turns",
+    "module",
+    "reason",
+]
 
 CudaLauncher: TypeAlias = Callable[[tuple[int, ...], tuple[Any, ...]], bool]
 """A launch in C: ``launcher(grid, values)``. False means that this thread has no CUDA context: nothing was launched."""
@@ -88,7 +98,7 @@ def cuda_launcher(
 
 
 class LaunchTurns(Protocol):
-    """What a kernel's key runs while it is learned from its launches: those in C are the turns that were begun.
+    """What a key runs while it is learned from its launches, or its calls: those in C are the turns that were begun.
 
     ``left`` is how many launches are left of the turn that is on, 0 where all are taken; ``taken`` how many C has made
     since `begin`; ``waiting`` how many samples were not collected yet. ``launch`` is Python's.
@@ -102,7 +112,7 @@ class LaunchTurns(Protocol):
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         """Run a call that is no hit."""
 
-    def begin(self, turns: tuple[tuple[CudaLauncher, Any, int], ...], /) -> None:
+    def begin(self, turns: tuple[tuple[Callable[..., Any], Any, int], ...], /) -> None:
         """Let the next launches be these: whose launcher, whose sample each is (None: no sample's), how many."""
 
     def collect(self) -> list[tuple[Any, int, int, float, bool]]:
@@ -119,6 +129,44 @@ def launch_turns(
         return module().LaunchTurns(call, launch)  # type: ignore[no-any-return]  # in C
     except RuntimeError:  # the driver has none
         return None
+
+
+def call_turns(
+    call: Callable[..., Any],
+    unsampled: Callable[..., Any],
+    raised: Callable[..., Any],
+    path: FastPath | None,
+    device: torch.device,
+) -> LaunchTurns | None:
+    """Turns of a function's calls, which run on this device; None where C cannot take them, or not on that device now.
+
+    ``call(*args, **kwargs)`` is Python's, where no turn is left; ``unsampled`` runs a call while another is on, and
+    ``raised(turn, *args, **kwargs)`` one at which a turn's candidate has raised what is being handled.
+    """
+    c = module()
+    if c is None or path is None:
+        return None
+    index = -1
+    if device.type == "cuda":
+        index = torch.cuda.current_device()
+        if _no_driver(c) is not None or device.index not in (None, index):
+            return None
+    try:
+        return c.CallTurns(call, unsampled, raised, path, index)  # type: ignore[no-any-return]  # in C
+    except (RuntimeError, TypeError):  # the driver has no events; a path of a test's is not C's
+        return None
+
+
+def all_checks(checks: Sequence[Callable[..., bool]]) -> Callable[[tuple[Any, ...], Mapping[str, Any]], bool]:
+    """Several builds' guards as one function of the call, in C where that is in use."""
+    first, *others = dict.fromkeys(checks)
+    if not others:
+        return first
+    c = module()
+    if c is not None:
+        in_c: Callable[[tuple[Any, ...], Mapping[str, Any]], bool] = c.AllChecks((first, *others))
+        return in_c
+    return lambda args, kwargs: all(check(args, kwargs) for check in checks)
 
 
 @functools.cache

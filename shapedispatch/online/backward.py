@@ -11,7 +11,8 @@ from functools import partial
 from typing import Any
 
 from ..keys.tree import tensors
-from .real_calls import Figures, Sampler
+from .figures import Figures
+from .real_calls import Sampler
 
 __all__ = ["follow", "history"]
 

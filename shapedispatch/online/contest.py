@@ -18,9 +18,9 @@ from dataclasses import dataclass, field
 from ..autotune.benchmark import ENOUGH, FEW, MATTERS, ahead, error_us, how_far_behind, is_behind, is_decided
 from ..records import Timing
 
-__all__ = ["COLD_US", "FAR", "SMALL_US", "Contestant", "OnlineContest", "is_ahead_at_last"]
+__all__ = ["COLD_US", "EVALUATED_AFTER", "FAR", "SHARE", "SMALL_US", "Contestant", "OnlineContest", "is_ahead_at_last"]
 
-SHARE, FREE_US = 0.03, 5_000.0
+SHARE, FREE_US = 0.03, 2_000.0
 """What learning may cost at a key beyond the best candidate: a share of the time spent there, and so much at first."""
 FAR = 10.0
 """How much above the leader's cost that of a candidate is which leaves after one sample, if that was dear."""
@@ -33,6 +33,8 @@ another, whatever that costs, and the loss back where it was a pause."""
 ROUNDS_MIN, ROUNDS_TIE, ROUNDS_MAX, ROUNDS_MORE = ENOUGH, 11, 40, 256
 """Rounds before anything is settled; after which near ties are; after which all is but for what would be faster by more
 than the margin if noise did not explain it; after which that is, too: luck should decide as little as it can."""
+EVALUATED_AFTER = (1, 2, 3, 4, ROUNDS_MIN, ROUNDS_TIE, 20, 30, ROUNDS_MAX)
+"""Rounds after which it is looked who leaves and whether it is over: to look takes longer than some calls."""
 LAST_CONFIDENCE = 2.0
 """Standard errors by which one must be ahead then: nobody will look again."""
 MORE_AT_ONCE, MORE_US, SAMPLE_US = 8, 2_000.0, 6.0
@@ -62,11 +64,15 @@ class OnlineContest:
     best: Callable[[Sequence[Timing]], Timing | None]
     order: Sequence[str] = ()
     """The names of those that are likely to be fast, first."""
+    not_before_us: float = 0.0
+    """How much is to be spent at the key before it is over: then more is worth what it costs to try it."""
     rounds: int = 0
     over: bool = False
     """Whether no call need be a sample any more."""
     _running: list[Contestant] = field(default_factory=list)
     _turns: deque[Contestant] = field(default_factory=deque)
+    _is_decided: bool = False
+    """Whether it is over but for `not_before_us`."""
     _spent_us: float = 0.0
     _lost_us: float = 0.0
     """Beyond what the best known candidate would have cost."""
@@ -79,6 +85,8 @@ class OnlineContest:
     """Who has had another sample for that."""
     _won: Contestant | None = None
     """Who leads, once it is over."""
+    _at_once: int = 1
+    """Rounds in the turns that are on."""
     _known_us: dict[Contestant, float] = field(default_factory=dict)
     """Both as of the end of the last round: to look at all samples takes longer than some calls."""
 
@@ -134,10 +142,16 @@ class OnlineContest:
                 self._lost_us += max(0.0, of_candidate_us - best_us)  # nothing, while none is known
                 if FAR * took_us < (lost_us := self._doubted.pop(contestant, 0.0)):
                     self._lost_us -= lost_us
-        if self._turns and self._turns[0] is contestant:
-            self._turns.popleft()
+        if contestant in self._turns:
+            self._turns.remove(contestant)
         if not self._turns:
             self._end_round()
+
+    def looked(self, took_us: float) -> None:
+        """To note what samples took, and to say whose are next, took so long: that is lost like what they cost."""
+        if math.isfinite(took_us):
+            self.ran(took_us)
+            self._lost_us += took_us
 
     def is_cold(self, one: Contestant, soon: bool) -> bool:
         """Whether calls of it are to go before its next sample: what those show is no matter where it is behind.
@@ -160,6 +174,8 @@ class OnlineContest:
         """A call took so long."""
         if math.isfinite(took_us):
             self._spent_us += max(0.0, took_us)
+        if self._is_decided:
+            self.over = self._spent_us >= self.not_before_us
 
     def admit(self, contestant: Contestant, place: int) -> None:
         """One more, before others that it would have been before: ties are the earlier's."""
@@ -167,7 +183,7 @@ class OnlineContest:
         self.contestants.insert(place, contestant)
         self._running.append(contestant)
         self._turns.append(contestant)
-        self.over, self.rounds = False, min(self.rounds, 1)
+        self.over, self._is_decided, self.rounds = False, False, min(self.rounds, 1)
 
     def failed(self, contestant: Contestant) -> None:
         """A candidate raised: it is out, whatever it has shown."""
@@ -176,6 +192,10 @@ class OnlineContest:
         self._leave([contestant])
         if not self._turns and not self.over:
             self._end_round()
+
+    def _end(self, decided: bool) -> None:
+        self._is_decided = decided
+        self.over = decided and self._spent_us >= self.not_before_us
 
     def _affordable(self, one: Contestant) -> bool:
         """Whether another sample of it is likely to be within what learning may cost."""
@@ -186,9 +206,9 @@ class OnlineContest:
         return max(0.0, self._known_us.get(one, 0.0) - self._best_us)
 
     def _end_round(self) -> None:
-        self.rounds += 1
-        self.over = not self._running
-        if self.over:
+        self.rounds, self._at_once = self.rounds + self._at_once, 1
+        if not self._running:
+            self._end(True)
             return
         costs = {one: one.cost() for one in self.contestants if one in self._running}
         leader = min(costs.values(), key=lambda cost: cost.median_us)
@@ -198,12 +218,16 @@ class OnlineContest:
             factor = how_far_behind(self.rounds - 1)
             self._leave([one for one, cost in costs.items() if self._is_out(one, cost, leader, factor)])
         left = [costs[one] for one in self._running]
-        decided = self.rounds >= ROUNDS_MIN and self._is_decided(left) and not _in_slow_spell(left)
-        self.over = decided or (self.rounds >= ROUNDS_MAX and not self._more(costs))
-        if not self.over and not self._turns:
-            self._turns.extend(reversed(self._running) if self.rounds % 2 else self._running)
+        decided = self.rounds >= ROUNDS_MIN and self._is_clear(left) and not _in_slow_spell(left)
+        self._end(decided or (self.rounds >= ROUNDS_MAX and not self._more(costs)))
+        if not self._is_decided and not self._turns:
+            self._at_once = (
+                next((look for look in EVALUATED_AFTER if look > self.rounds), self.rounds + 1) - self.rounds
+            )
+            for number in range(self.rounds, self.rounds + self._at_once):
+                self._turns.extend(reversed(self._running) if number % 2 else self._running)
 
-    def _is_decided(self, left: Sequence[Timing]) -> bool:
+    def _is_clear(self, left: Sequence[Timing]) -> bool:
         """Whether more samples would change nothing that matters, by those of all that are left."""
         if any(math.isfinite(timing.median_us) != math.isfinite(left[0].median_us) for timing in left):
             return False  # of one they are not over yet
@@ -230,7 +254,7 @@ class OnlineContest:
             return False
         self._leave([one for one in self._running if one not in (ours, theirs)])
         self._turns.extend([ours, theirs, theirs, ours] * (MORE_AT_ONCE // 2))
-        self.rounds += MORE_AT_ONCE - 1
+        self._at_once = MORE_AT_ONCE
         return True
 
     def _is_out(self, one: Contestant, cost: Timing, leader: Timing, factor: float) -> bool:

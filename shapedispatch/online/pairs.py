@@ -17,7 +17,7 @@ from ..autotune.choose import best
 from ..records import Timing
 from .contest import is_ahead_at_last
 
-__all__ = ["LIKELY", "PLAIN_US", "Half", "Halves", "Pairs"]
+__all__ = ["LIKELY", "MOST_OPEN", "PLAIN_US", "Half", "Halves", "Pairs"]
 
 PLAIN_US = 100.0
 """What plain counts for, whatever it took."""

@@ -23,7 +23,7 @@ from ..hit.table import Entry
 from ..keys.key import Key
 from ..keys.layout import Ways
 from .contest import FREE_US, SHARE
-from .pairs import Half, Halves, Pairs
+from .pairs import MOST_OPEN, Half, Halves, Pairs
 
 __all__ = ["ALONE", "TOGETHER", "Family", "Pool"]
 
@@ -32,6 +32,8 @@ ALONE, MOST_ALONE = 2, 256
 """How many keys of a family are learned each of its own from the first, and how many at most."""
 MOST_POOLS = 256
 """How many neighbourhoods of one family are remembered."""
+ONCE = 0.1
+"""The share of keys with a second call below which first calls are samples."""
 FAR = 2
 """How many octaves away, together, sizes are at most that say something of others."""
 
@@ -64,11 +66,18 @@ class Family:
     """Of what was spent, on looks, and in pairs beyond what plain takes."""
     records: Callable[[], bool] | None = None
     """Whether recordings pay now, where its keys would have them if they were learned alone."""
+    begun: int = 0
+    called_again: int = 0
+    """Of the keys that have begun to give pairs, those that had another call."""
     lock: threading.Lock = field(default_factory=threading.Lock)
     """Held while anything of it, or of one of its pools, changes."""
 
     ways: Ways = field(default_factory=Ways)
     """What its keys are new because of."""
+
+    def are_called_once(self) -> bool:
+        """Whether few of its keys have a second call."""
+        return self.begun > MOST_OPEN and self.called_again < ONCE * self.begun
 
     def affords(self, cost_us: float) -> bool:
         """Whether finding out may have cost so much."""

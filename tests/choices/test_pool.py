@@ -10,9 +10,9 @@ import pytest
 from shapedispatch.choices.pooled import PooledContest
 from shapedispatch.hit.table import Entry
 from shapedispatch.online.contest import COLD_US, FREE_US, SHARE
+from shapedispatch.online.figures import Figures
 from shapedispatch.online.pairs import LIKELY, MOST_OPEN, Pairs
 from shapedispatch.online.pool import ALONE, Family, Pool
-from shapedispatch.online.real_calls import Figures
 from shapedispatch.records import Choice
 
 
@@ -388,3 +388,17 @@ def test_calls_go_before_a_pooled_sample_where_the_key_was_called_just_now() -> 
     assert [one.is_cold(one.contestants[1], soon) for soon in (True, False)] == [True, False]
     one.contestants[1].known_us = 21.0 + COLD_US
     assert not one.is_cold(one.contestants[1], True)
+
+
+def test_first_calls_are_samples_where_few_keys_have_a_second() -> None:
+    """They find their code cold, which tells little; where keys are called again, their later calls tell more."""
+    of = pool()[0]
+    once = [contest(of, "build") for _ in range(MOST_OPEN)]
+    assert not any(one.begins_at_once() for one in once)
+    late = contest(of, "build")
+    assert late.begins_at_once()
+    for one in once[:2]:
+        one.looked(1.0)
+        one.looked(1.0)
+    assert of.family.called_again == 2
+    assert not late.begins_at_once()

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from shapedispatch.online.backward import MOST_NODES, follow, history
-from shapedispatch.online.real_calls import Figures, HostSampler
+from shapedispatch.online.figures import Figures
+from shapedispatch.online.real_calls import HostSampler
 
 
 class Token:

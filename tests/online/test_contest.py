@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -14,6 +15,7 @@ from shapedispatch.autotune.benchmark import timing_of
 from shapedispatch.autotune.choose import best
 from shapedispatch.online.contest import (
     COLD_US,
+    EVALUATED_AFTER,
     FREE_US,
     MORE_AT_ONCE,
     MORE_US,
@@ -26,7 +28,7 @@ from shapedispatch.online.contest import (
     Contestant,
     OnlineContest,
 )
-from shapedispatch.online.real_calls import Figures
+from shapedispatch.online.figures import Figures
 from shapedispatch.records import Timing
 
 
@@ -360,3 +362,65 @@ def test_calls_before_samples_are_part_of_what_learning_costs() -> None:
         told.warmed(slow)
         assert told._lost_us == before_us + 10.0
     assert told._lost_us > FREE_US
+
+
+def test_a_look_is_lost_like_what_samples_cost() -> None:
+    """What makes no sense is not counted."""
+    played = contest([Told("plain", 100), Told("a", 90)])
+    for us in (100.0, math.nan, math.inf):
+        played.looked(us)
+    assert (played._lost_us, played._spent_us) == (100.0, 100.0)
+
+
+def test_more_rounds_stand_between_two_looks_the_later_they_are() -> None:
+    """To see who leaves takes longer than some calls; samples of all rounds between are had at once."""
+    one, other = Told("plain", 100), Told("a", 100.5)
+    played, rounds = contest([one, other]), []
+    while not played.over:
+        samples = played.next_samples()
+        rounds.append(len(samples) / 2)
+        for sample in samples:
+            assert isinstance(sample, Told)
+            sample.samples.append(sample.us)
+            played.sampled(sample, sample.us)
+    assert rounds[:5] == [1, 1, 1, 1, 2]
+    assert played.rounds in EVALUATED_AFTER
+
+
+def test_it_is_not_over_before_so_much_was_spent() -> None:
+    """What is best runs meanwhile, and no call is a sample."""
+    one, other = Told("plain", 100), Told("a", 50)
+    played = OnlineContest([one, other], 0.02, lambda timings: best(timings, 0.02, "time")[0], not_before_us=10_000)
+    calls = 0
+    while not played.over:
+        sample = played.next_sample()
+        if isinstance(sample, Told):
+            sample.samples.append(sample.us)
+            played.sampled(sample, sample.us)
+        else:
+            played.ran(50)
+            assert played.leader() is other
+        calls += 1
+    assert (len(one.samples) + len(other.samples) < 30, calls > 150) == (True, True)
+    assert played._spent_us >= 10_000
+
+
+def test_one_that_joins_opens_it_again() -> None:
+    """Though it had waited for time to be spent."""
+    one, other, late = Told("plain", 100), Told("a", 50), Told("late", 20)
+    played = OnlineContest([one, other], 0.02, lambda timings: best(timings, 0.02, "time")[0], not_before_us=5_000)
+    while played.next_sample() is not None:
+        sample = played.next_sample()
+        assert isinstance(sample, Told)
+        sample.samples.append(sample.us)
+        played.sampled(sample, sample.us)
+    assert not played.over
+    played.admit(late, 2)
+    for _ in range(300):
+        sample = played.next_sample()
+        if isinstance(sample, Told):
+            sample.samples.append(sample.us)
+            played.sampled(sample, sample.us)
+        else:
+            played.ran(20)
+    assert (played.over, played.leader()) == (True, late)

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from shapedispatch.autotune.benchmark import timing_of
-from shapedispatch.online import real_calls
-from shapedispatch.online.real_calls import Figures, HostSampler, StreamSampler, sampler
+from shapedispatch.online.figures import Figures
+from shapedispatch.online.real_calls import AWAY_IN_C_US, HostSampler, StreamSampler, sampler
 from shapedispatch.online.shares import Shares
 
 
@@ -216,7 +216,12 @@ def test_a_sample_looks_at_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     device = Device()
     takes, figures = on(device)
     looks: list[str] = []
-    monkeypatch.setattr(real_calls, "timing_of", lambda name, samples: looks.append(name) or timing_of(name, samples))
+
+    def looking(name: str, samples: Any) -> Any:
+        looks.append(name)
+        return timing_of(name, samples)
+
+    monkeypatch.setattr("shapedispatch.online.figures.timing_of", looking)
     for _ in range(20):
         takes.run(figures, device.launches(5, 50), (), {})
         assert takes.took_us(figures) == 5
@@ -304,3 +309,18 @@ def test_a_call_that_the_device_has_not_come_to_is_of_its_time_alone() -> None:
     device.now_us = device.done_us
     takes.collect()
     assert (len(figures.device_us), len(figures.latency_us)) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("gap_us", "waited"),
+    [(2, 0.0), (AWAY_IN_C_US - 1, 0.0), (40, 1.0), (500, 0.0)],
+)
+def test_what_c_notes_tells_who_waits_from_who_comes_back_at_once(gap_us: float, waited: float) -> None:
+    """A caller that waits is back when the device is done, and not as soon as the host has launched."""
+    shares = Shares(dry=1.0)
+    takes, figures = StreamSampler(shares, lambda: 0, lambda: None, lambda: None), Figures("plain", "auto", None)
+    host_us, device_us, began_us = 20.0, 50.0, 0.0
+    for _ in range(200):
+        takes.noted(figures, int(began_us * 1e3), int(host_us * 1e3), device_us, True)
+        began_us += host_us + gap_us
+    assert shares.waited == pytest.approx(waited, abs=0.01)

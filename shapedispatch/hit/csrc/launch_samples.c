@@ -1,4 +1,4 @@
-/* Launches that are samples: of the candidate whose turn it is, between two events that are read when they are over. */
+/* What is run as a sample: the candidate whose turn it is, between two events that are read when they are over. */
 
 /*
  * Python says whose turns the next launches are; here they are taken, and noted. Nothing waits: whether the stream was
@@ -41,7 +41,7 @@ typedef struct {
     PyObject *turns;                    /* a tuple of (launcher, whose sample or None, how many launches) */
     Py_ssize_t next, left;              /* the turn that is on, and what is left of it */
     Py_ssize_t taken;                   /* launches since Python was here */
-    void *context;                      /* that of the events */
+    void *context;                      /* that of the events; NULL where there are none, and the host's time is all */
     unsigned first, count;
     LaunchSample samples[MOST_NOTED];
 } LaunchTurns;
@@ -100,40 +100,75 @@ static void begin_turn(LaunchTurns *turns, Py_ssize_t next)
         ? PyLong_AsSsize_t(PyTuple_GET_ITEM(PyTuple_GET_ITEM(turns->turns, next), 2)) : 0;
 }
 
-/* One launch of the turn is made; its sample, if it is to be one, with the first event recorded. */
-static LaunchSample *take_turn(LaunchTurns *turns, void *stream)
+static void begin_turns(LaunchTurns *turns, PyObject *given)
 {
-    CudaLauncher *launcher = launcher_of_turn(turns);
+    Py_XSETREF(turns->turns, Py_NewRef(given));
+    turns->taken = 0;
+    begin_turn(turns, 0);
+}
+
+/* One run of the turn is made: whose sample it is, borrowed. The tuple stays until Python gives another. */
+static PyObject *pass_turn(LaunchTurns *turns)
+{
     PyObject *whose = PyTuple_GET_ITEM(PyTuple_GET_ITEM(turns->turns, turns->next), 1);
-    LaunchSample *sample = &turns->samples[(turns->first + turns->count) % MOST_NOTED];
-    int wanted = whose != Py_None && turns->count < MOST_NOTED && turns->context == launcher->context;
     turns->taken++;
-    Py_INCREF(whose);                   /* the turn may be the last of its tuple, but that stays until Python's next */
     if (--turns->left == 0)
         begin_turn(turns, turns->next + 1);
-    if (wanted) {
-        sample->start = take_event(turns->context);
-        sample->end = take_event(turns->context);
-    }
-    if (!wanted || sample->start == NULL || sample->end == NULL) {
-        Py_DECREF(whose);
+    return whose;
+}
+
+static int take_events(LaunchSample *sample, void *context)
+{
+    sample->start = take_event(context);
+    sample->end = take_event(context);
+    if (sample->start != NULL && sample->end != NULL)
+        return 1;
+    give_back(sample->start, context);
+    give_back(sample->end, context);
+    return 0;
+}
+
+/* A sample with the first event recorded; NULL where there can be none now. */
+static LaunchSample *begin_sample(LaunchTurns *turns, PyObject *whose, void *stream)
+{
+    LaunchSample *sample = &turns->samples[(turns->first + turns->count) % MOST_NOTED];
+    if (whose == Py_None || turns->count >= MOST_NOTED)
         return NULL;
-    }
+    sample->start = sample->end = NULL;
+    sample->dry = sample->over = 0;
+    if (turns->context != NULL && !take_events(sample, turns->context))
+        return NULL;
     turns->count++;
-    sample->whose = whose;
-    sample->over = 0;
-    sample->dry = ask_in_peace(events.is_dry, stream) == 0;
-    events.record(sample->start, stream);
+    sample->whose = Py_NewRef(whose);
+    if (turns->context != NULL) {
+        sample->dry = ask_in_peace(events.is_dry, stream) == 0;
+        events.record(sample->start, stream);
+    }
     sample->started_ns = now_ns();
     return sample;
+}
+
+static LaunchSample *take_turn(LaunchTurns *turns, void *stream)
+{
+    int timed = turns->context == launcher_of_turn(turns)->context;
+    PyObject *whose = pass_turn(turns);
+    return timed ? begin_sample(turns, whose, stream) : NULL;
 }
 
 static void end_sample(LaunchSample *sample, void *stream, int error)
 {
     sample->host_ns = now_ns() - sample->started_ns;
-    if (events.record(sample->end, stream) != 0 || error != 0)
+    if ((sample->end != NULL && events.record(sample->end, stream) != 0) || error != 0)
         Py_CLEAR(sample->whose);
     sample->over = 1;
+}
+
+/* Whether all that the sample asks for is known. */
+static int is_known(const LaunchSample *sample)
+{
+    if (!sample->over || sample->whose == NULL || sample->end == NULL)
+        return sample->over;
+    return ask_in_peace(events.query, sample->end) == 0;
 }
 
 static void drop_first(LaunchTurns *turns)
@@ -164,9 +199,7 @@ static PyObject *turns_begin(PyObject *self, PyObject *given)
             return PyErr_Format(PyExc_TypeError, "%R is no turn", turn);
         turns->context = ((CudaLauncher *)PyTuple_GET_ITEM(turn, 0))->context;
     }
-    Py_XSETREF(turns->turns, Py_NewRef(given));
-    turns->taken = 0;
-    begin_turn(turns, 0);
+    begin_turns(turns, given);
     Py_RETURN_NONE;
 }
 
@@ -180,9 +213,10 @@ static PyObject *turns_collect(PyObject *self, PyObject *Py_UNUSED(none))
     while (found != NULL && turns->count > 0) {
         LaunchSample *sample = &turns->samples[turns->first];
         float milliseconds = 0;
-        if (!sample->over || (sample->whose != NULL && ask_in_peace(events.query, sample->end) != 0))
+        if (!is_known(sample))
             break;
-        if (sample->whose != NULL && events.elapsed(&milliseconds, sample->start, sample->end) == 0) {
+        if (sample->whose != NULL
+            && (sample->end == NULL || events.elapsed(&milliseconds, sample->start, sample->end) == 0)) {
             PyObject *one = Py_BuildValue("OLLdO", sample->whose, (long long)sample->started_ns,
                 (long long)sample->host_ns, (double)milliseconds * 1e3, sample->dry ? Py_True : Py_False);
             if (one == NULL || PyList_Append(found, one) < 0)

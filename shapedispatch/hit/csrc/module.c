@@ -39,10 +39,12 @@
 #include "instance_record.c"
 #include "skipped_guards.c"
 #include "code_guard.c"
+#include "all_checks.c"
 #include "hook_watch.c"
 #include "kernel_signature.c"
 #include "cuda_launch.c"
 #include "launch_samples.c"
+#include "call_samples.c"
 #include "kernel_call.c"
 #include "kernel_object.c"
 
@@ -136,8 +138,8 @@ PyMODINIT_FUNC PyInit__native(void)
 #endif
     if (sizeof(void *) != sizeof(uint64_t))
         return PyErr_Format(PyExc_ImportError, "shapedispatch's C path is written for 64-bit processors");
-    PyTypeObject *types[] = {&FastPathType, &CacheNodeType, &CudaLauncherType, &LaunchTurnsType, &KeySchemaType,
-        &CodeGuardType, &GlobalGuardsType, &CountdownType, &GuardSetType, &GridBoundType, &KernelObjectType,
+    PyTypeObject *types[] = {&FastPathType, &CacheNodeType, &CudaLauncherType, &LaunchTurnsType, &CallTurnsType,
+        &KeySchemaType, &CodeGuardType, &AllChecksType, &GlobalGuardsType, &CountdownType, &GuardSetType, &GridBoundType, &KernelObjectType,
         &KernelFastPathType, &ThreadStateType, &GraphCallType};
     PyObject *module = intern_names() ? PyModule_Create(&definition) : NULL;
     for (size_t i = 0; module != NULL && i < sizeof types / sizeof *types; i++)

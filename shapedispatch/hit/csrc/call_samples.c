@@ -1,0 +1,184 @@
+/* Calls of a function that are samples: as launches are, with whatever runs a candidate in the launcher's place. */
+
+/*
+ * All that a sample costs beside its call is two clocks and, on a device, three calls of the driver. In Python it is
+ * more than many a call takes, and what is measured is code that such a detour has left cold.
+ */
+typedef struct {
+    LaunchTurns base;                   /* its `launch` runs a call while another of these turns is on */
+    PyObject *raised;                   /* raised(turn, *args, **kwargs): where a candidate has, for what it raised */
+    PyObject *path;                     /* the dispatcher's hit path: nothing is timed while it is frozen */
+    int device;                         /* whose streams the calls are on; NO_DEVICE: they are over when they return */
+    char busy;                          /* whether a turn is on: of another thread, or around this call */
+} CallTurns;
+
+enum { NO_DEVICE = -1 };
+
+/* Whether the call may be a sample, with the stream that it is on. */
+static int may_be_sampled(const CallTurns *turns, void **stream)
+{
+    void *context = NULL;
+    int capturing = 0;
+    if (turns->base.left == 0 || ((FastPath *)turns->path)->frozen)
+        return 0;
+    if (turns->device == NO_DEVICE)
+        return 1;
+    if (driver.current_context(&context) != 0 || context != turns->base.context
+        || driver.work_stream(CUDA, turns->device, stream) != 0)
+        return 0;
+    return driver.is_capturing == NULL || (driver.is_capturing(*stream, &capturing) == 0 && capturing == 0);
+}
+
+/* `raised(turn, *args, **kwargs)`; meanwhile what the candidate raised is the exception being handled. */
+static PyObject *answer_raised(const CallTurns *turns, PyObject *error, PyObject *turn, PyObject *const *arguments,
+    size_t flags, PyObject *names)
+{
+    Py_ssize_t by_position = PyVectorcall_NARGS(flags), count = by_position + (names ? PyTuple_GET_SIZE(names) : 0);
+    PyObject *before = PyErr_GetHandledException(), *answer = NULL;
+    PyObject **stack = PyMem_Malloc((size_t)(count + 1) * sizeof *stack);
+    PyErr_SetHandledException(error);
+    if (stack == NULL)
+        PyErr_NoMemory();
+    else {
+        stack[0] = turn;
+        memcpy(stack + 1, arguments, (size_t)count * sizeof *stack);
+        answer = PyObject_Vectorcall(turns->raised, stack, (size_t)by_position + 1, names);
+    }
+    PyMem_Free(stack);
+    PyErr_SetHandledException(before);
+    Py_XDECREF(before);
+    return answer;
+}
+
+/* The call by the candidate whose turn it is. What runs may give others turns, and may let go of all of these. */
+static PyObject *run_turn(CallTurns *turns, void *stream, PyObject *const *arguments, size_t flags, PyObject *names)
+{
+    PyObject *turn = Py_NewRef(PyTuple_GET_ITEM(turns->base.turns, turns->base.next));
+    Py_INCREF(turns);
+    turns->busy = 1;
+    LaunchSample *sample = begin_sample(&turns->base, pass_turn(&turns->base), stream);
+    PyObject *answer = PyObject_Vectorcall(PyTuple_GET_ITEM(turn, 0), arguments, flags, names);
+    PyObject *error = answer == NULL ? take_raised() : NULL;
+    if (sample != NULL)
+        end_sample(sample, stream, error != NULL);
+    turns->busy = 0;
+    if (error != NULL && PyObject_TypeCheck(error, (PyTypeObject *)PyExc_Exception))
+        answer = answer_raised(turns, error, turn, arguments, flags, names);
+    else if (error != NULL)
+        PyErr_SetObject((PyObject *)Py_TYPE(error), error);
+    Py_XDECREF(error);
+    Py_DECREF(turns);
+    Py_DECREF(turn);
+    return answer;
+}
+
+static PyObject *call_turns_vectorcall(PyObject *self, PyObject *const *arguments, size_t flags, PyObject *names)
+{
+    CallTurns *turns = (CallTurns *)self;
+    void *stream = NULL;
+    if (turns->busy)
+        return PyObject_Vectorcall(turns->base.launch, arguments, flags, names);
+    if (may_be_sampled(turns, &stream))
+        return run_turn(turns, stream, arguments, flags, names);
+    PyErr_Clear();                      /* of torch, where it gives no stream */
+    return PyObject_Vectorcall(turns->base.call, arguments, flags, names);
+}
+
+PyDoc_STRVAR(begin_calls_doc, "begin(turns, /)\n--\n\n"
+    "Let the next calls be these: a tuple of (what runs it, whose sample or None, how many calls).");
+
+static PyObject *call_turns_begin(PyObject *self, PyObject *given)
+{
+    LaunchTurns *turns = (LaunchTurns *)self;
+    if (!PyTuple_CheckExact(given))
+        return PyErr_Format(PyExc_TypeError, "begin takes a tuple");
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(given); i++) {
+        PyObject *turn = PyTuple_GET_ITEM(given, i);
+        if (!PyTuple_CheckExact(turn) || PyTuple_GET_SIZE(turn) != 3 || !PyCallable_Check(PyTuple_GET_ITEM(turn, 0))
+            || !PyLong_CheckExact(PyTuple_GET_ITEM(turn, 2)) || PyLong_AsSsize_t(PyTuple_GET_ITEM(turn, 2)) < 1)
+            return PyErr_Format(PyExc_TypeError, "%R is no turn", turn);
+    }
+    begin_turns(turns, given);
+    Py_RETURN_NONE;
+}
+
+/* On a device the context that is current is that of the events. */
+static int find_context(CallTurns *turns)
+{
+    if (turns->device == NO_DEVICE)
+        return 1;
+    if (events.create == NULL || driver.current_context == NULL || driver.work_stream == NULL)
+        return PyErr_Format(PyExc_RuntimeError, "there is no driver to time calls with") != NULL;
+    if (driver.current_context(&turns->base.context) == 0 && turns->base.context != NULL)
+        return 1;
+    return PyErr_Format(PyExc_RuntimeError, "no device is current to time calls on") != NULL;
+}
+
+static PyObject *call_turns_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"call", "unsampled", "raised", "path", "device", NULL};
+    PyObject *call, *unsampled, *raised, *path;
+    int device = NO_DEVICE;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOOO!|i", names, &call, &unsampled, &raised, &FastPathType, &path,
+        &device))
+        return NULL;
+    CallTurns *turns = (CallTurns *)type->tp_alloc(type, 0);
+    if (turns == NULL || (turns->base.turns = PyTuple_New(0)) == NULL) {
+        Py_XDECREF(turns);
+        return NULL;
+    }
+    turns->base.vectorcall = call_turns_vectorcall;
+    turns->base.call = Py_NewRef(call);
+    turns->base.launch = Py_NewRef(unsampled);
+    turns->raised = Py_NewRef(raised);
+    turns->path = Py_NewRef(path);
+    turns->device = device;
+    if (!find_context(turns))
+        Py_CLEAR(turns);
+    return (PyObject *)turns;
+}
+
+static int call_turns_traverse(PyObject *self, visitproc visit, void *arg)
+{
+    Py_VISIT(((CallTurns *)self)->raised);
+    Py_VISIT(((CallTurns *)self)->path);
+    return turns_traverse(self, visit, arg);
+}
+
+/* The path stays, which holds no turns of its own: whether it is frozen is read at each call. */
+static int call_turns_clear(PyObject *self)
+{
+    Py_XSETREF(((CallTurns *)self)->raised, Py_NewRef(Py_None));
+    return turns_clear(self);
+}
+
+static void call_turns_dealloc(PyObject *self)
+{
+    PyObject_GC_UnTrack(self);
+    Py_CLEAR(((CallTurns *)self)->raised);
+    Py_CLEAR(((CallTurns *)self)->path);
+    turns_dealloc(self);
+}
+
+static PyMethodDef call_turns_methods[] = {
+    {"begin", call_turns_begin, METH_O, begin_calls_doc},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyTypeObject CallTurnsType = {
+    PyVarObject_HEAD_INIT(NULL, 0)
+    .tp_name = "shapedispatch.hit._native.CallTurns",
+    .tp_doc = "CallTurns(call, unsampled, raised, path, device=-1)\n--\n\nAs `LaunchTurns`, of a function's calls: `call`"
+              " runs one where no turn is left,\n`unsampled` one while another is on, `raised` one whose candidate has"
+              " raised. Raises RuntimeError where\nthe driver has no events.",
+    .tp_base = &LaunchTurnsType,
+    .tp_basicsize = sizeof(CallTurns),
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL,
+    .tp_new = call_turns_new,
+    .tp_dealloc = call_turns_dealloc,
+    .tp_traverse = call_turns_traverse,
+    .tp_clear = call_turns_clear,
+    .tp_call = PyVectorcall_Call,
+    .tp_vectorcall_offset = offsetof(LaunchTurns, vectorcall),
+    .tp_methods = call_turns_methods,
+};

@@ -1,0 +1,166 @@
+"""What the samples of one candidate at one key show of what a call costs here, of the host and of the device."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from ..autotune.benchmark import timing_of
+from ..records import Timing
+from .contest import Contestant
+from .shares import Shares
+
+__all__ = ["KEPT", "Figures"]
+
+KEPT = 256
+"""The newest samples of each kind that a candidate keeps."""
+
+
+@dataclass(slots=True)
+class Backwards:
+    """What is known of the backwards of one key's calls: that there are any; that they cannot be told."""
+
+    seen: bool = False
+    unknown: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class Figures(Contestant):
+    """The samples of one candidate at one key, in microseconds a call."""
+
+    name: str
+    regime: str
+    shares: Shares | None
+    """None where the host is all there is."""
+    warm: bool = False
+    """Whether it has run before: a first call is no sample."""
+    host_us: deque[float] = field(default_factory=lambda: deque(maxlen=KEPT))
+    device_us: deque[float] = field(default_factory=lambda: deque(maxlen=KEPT))
+    """Of calls that found work on the stream."""
+    latency_us: deque[float] = field(default_factory=lambda: deque(maxlen=KEPT))
+    """Of calls that found none."""
+    backwards: Backwards = field(default_factory=Backwards)
+    """The same for all candidates of a key."""
+    backward: Figures | None = None
+    """The samples of its backward, which count as soon as there are any; None where there is none."""
+    known_us: float = math.inf
+    """What a call of it cost when that was last asked for."""
+    _cold: list[deque[float]] = field(default_factory=list)
+    """The samples that are forgotten when there is another."""
+    _is_warmed: bool = False
+    _timings: dict[int, Timing] = field(default_factory=dict)
+    """What is known of samples of each kind, by the deque that they are in; forgotten at the next one."""
+
+    @classmethod
+    def of_key(
+        cls, names: Sequence[str], regime: str, shares: Shares | None, grad: bool, kept: int = KEPT
+    ) -> list[Figures]:
+        """Those of all candidates of one key, which have run before; ``grad`` says whether there may be a backward.
+
+        They keep the newest samples, ``kept`` of each kind.
+        """
+        backwards = Backwards()
+
+        def figures(name: str, backward: Figures | None) -> Figures:
+            host, device, latency = (deque[float](maxlen=kept) for _ in range(3))
+            return cls(name, regime, shares, True, host, device, latency, backwards, backward)
+
+        return [figures(name, figures(name, None) if grad else None) for name in names]
+
+    def took(self, samples: deque[float], took_us: float) -> None:
+        """Keep a sample that makes sense, unless it is of a first call."""
+        if self.warm and 0 < took_us < math.inf:
+            if any(samples is cold for cold in self._cold):
+                self._cold = [cold for cold in self._cold if cold is not samples]
+                samples.clear()
+            samples.append(took_us)
+            self._timings.pop(id(samples), None)
+        self.warm = True
+
+    def warmed(self) -> None:
+        """A call goes before each sample from here on: what the host took in the first one is forgotten then."""
+        if not self._is_warmed:
+            self._cold.extend(samples for samples in (self.host_us, self.latency_us) if samples)
+            self._is_warmed = True
+
+    def cost(self) -> Timing:
+        """What a call of it costs here, as far as it is known, with its backward."""
+        if self.backward is None or not self.backwards.seen or self.backwards.unknown:
+            cost = self._alone()
+        else:
+            cost = _together(self._alone(), self.backward._alone())
+        self.known_us = cost.median_us
+        return cost
+
+    def shown(self) -> Timing:
+        """`cost` with the host's and the device's part of it; on a CPU, where they are one, with neither."""
+        if self.shares is None:
+            return replace(self.cost(), dry=len(self.host_us))
+        device = self.device_us or self.latency_us
+        return replace(
+            self.cost(),
+            host_us=self._timing(self.host_us).median_us if self.host_us else None,
+            device_us=self._timing(device).median_us if device else None,
+            dry=len(self.latency_us),
+            busy=len(self.device_us),
+        )
+
+    def decided_by(self) -> str:
+        """What its cost is made of here, for a person."""
+        if self.shares is None:
+            return "judged on the calls themselves"
+        times = ("the device's time", "the host's", "that of a caller who waits")
+        counted = " and ".join(name for name, weight in zip(times, self._weights(), strict=True) if weight)
+        seen = f"{self.shares.dry:.0%} of calls found the stream dry, {self.shares.waited:.0%} of those were waited for"
+        return f"judged on the calls themselves, in the regime {self.regime}, by {counted}: {seen}"
+
+    def _weights(self) -> tuple[float, float, float]:
+        return self.shares.weights(self.regime) if self.shares is not None else (0.0, 1.0, 0.0)
+
+    def behind_us(self) -> float:
+        """What a backward of it is known to take."""
+        known = self.backward._alone() if self.backward is not None else None
+        return known.median_us if known is not None and known.repeats else 0.0
+
+    def _alone(self) -> Timing:
+        host = self._timing(self.host_us)
+        if self.shares is None:
+            return host
+        alone = self._timing(self.latency_us)
+        device = self._timing(self.device_us) if self.device_us else alone
+        held_back = host
+        if self.regime == "auto" and self.device_us and device.median_us > host.median_us:
+            held_back = device  # no host can launch faster than the device works
+        waited = alone if self.latency_us else device
+        of_device, of_host, of_both = self.shares.weights(self.regime)
+        parts = [(of_device, device), (of_host, held_back), (of_both, waited)]
+        return _mixed(self.name, [(weight, part) for weight, part in parts if weight])
+
+    def _timing(self, samples: deque[float]) -> Timing:
+        known = self._timings.get(id(samples))
+        if known is None:
+            known = self._timings[id(samples)] = timing_of(self.name, samples)
+        return known
+
+
+def _mixed(name: str, parts: Sequence[tuple[float, Timing]]) -> Timing:
+    """One timing of several, by their weights; as uncertain as the least known of them."""
+    if not parts or not all(part.repeats for _, part in parts):
+        return Timing(name, math.inf, 0.0, 0)
+    if len(parts) == 1:
+        return parts[0][1]
+    whole = sum([weight for weight, _ in parts])
+    median = sum([weight * part.median_us for weight, part in parts]) / whole
+    spread = math.hypot(*[weight * part.spread_us for weight, part in parts]) / whole
+    least = sum([weight * (part.least_us or part.median_us) for weight, part in parts]) / whole
+    return Timing(name, median, spread, min([part.repeats for _, part in parts]), least_us=least)
+
+
+def _together(one: Timing, other: Timing) -> Timing:
+    """What both take, one after the other."""
+    repeats = min(one.repeats, other.repeats)
+    least_us = (one.least_us or one.median_us) + (other.least_us or other.median_us) if repeats else None
+    spread_us = math.hypot(one.spread_us, other.spread_us)
+    return Timing(one.variant, one.median_us + other.median_us, spread_us, repeats, least_us=least_us)

@@ -1,0 +1,235 @@
+"""Functions that are learned from calls in C: samples are taken there, and Python sees to them now and then."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from shapedispatch import Variant, shapedispatch
+from shapedispatch.choices import learner
+from shapedispatch.choices.learner import MOST_BETWEEN, WARM
+from shapedispatch.hit import native
+from shapedispatch.online.real_calls import HostSampler
+from shapedispatch.settings.modes import set_mode
+from tests.c_driver import CEvents, with_events
+from tests.paths import NO_COMPILER, taking
+from tests.rows import BUILD, dispatched, rows, waves
+
+pytestmark = [
+    pytest.mark.skipif(bool(NO_COMPILER), reason=str(NO_COMPILER)),
+    pytest.mark.operators_called,
+]
+X = torch.arange(4.0)
+
+
+class InC(HostSampler):
+    """Samples by C's clock, which the test moves."""
+
+    in_c = True
+
+
+@pytest.fixture
+def events(monkeypatch: pytest.MonkeyPatch) -> Iterator[CEvents]:
+    """C's clock, which is Python's, too."""
+    made = CEvents()
+    monkeypatch.setenv("SHAPEDISPATCH_JUDGE", "online")
+    monkeypatch.setattr(
+        "shapedispatch.choices.learning.sampler",
+        lambda device, regime: (InC(lambda: int(made.now_us * 1e3)), None),
+    )
+    with taking("c"), with_events(made):
+        yield made
+
+
+def timed(events: CEvents, us: float, fn: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    """The function, which takes so long."""
+
+    def run(x: Tensor) -> Tensor:
+        events.now_us += us
+        return fn(x)
+
+    return run
+
+
+def two(events: CEvents, plain_us: float, other_us: float, other: Any = None, **given: Any) -> Any:
+    """Plain and one variant."""
+    variant = Variant(timed(events, other_us, other or (lambda x: x + x)), name="other")
+    plain = timed(events, plain_us, lambda x: x * 2)
+    return shapedispatch(plain, **{"hints": (), "variants": [variant], "mutates": (), "store": False, **given})
+
+
+def turns_of(f: Any) -> Any:
+    """What its newest key runs."""
+    return next(entry.run for _, entry in f.core.table.entries()[::-1])
+
+
+def test_calls_are_samples_in_c_until_the_best_is_known(events: CEvents) -> None:
+    """Few come to Python; each call runs once, and the figures are what the calls took."""
+    f = two(events, 100, 50)
+    visits: list[Any] = []
+    f(X)
+    assert type(turns_of(f)).__name__ == "CallTurns"
+    turns = turns_of(f)
+    for _ in range(60):
+        before = turns.taken
+        assert torch.equal(f(X), X * 2)
+        visits.append(turns.taken < before)
+    choice = f.explain(X)
+    assert (choice.variant, choice.origin) == ("other", "timed")
+    assert {timing.variant: timing.median_us for timing in choice.timings} == {"plain": 100, "other": 50}
+    assert sum(visits) <= 12
+
+
+def test_calls_of_a_candidate_go_before_its_sample_in_c(events: CEvents) -> None:
+    """As they do in Python: what it takes then is what it would if it were chosen."""
+    ran: list[str] = []
+
+    def noting(name: str) -> Callable[[Tensor], Tensor]:
+        def run(x: Tensor) -> Tensor:
+            ran.append(name)
+            events.now_us += 20 if ran[-WARM:] == [name] * WARM else 60
+            return x * 2
+
+        return run
+
+    variant = Variant(noting("other"), name="other")
+    f = shapedispatch(noting("plain"), hints=(), variants=[variant], mutates=(), store=False)
+    for _ in range(400):
+        f(X)
+    choice = f.explain(X)
+    assert {timing.variant: timing.median_us for timing in choice.timings} == {"plain": 20, "other": 20}
+    assert (choice.variant, choice.origin) == ("plain", "timed")
+
+
+def test_what_a_look_takes_is_lost_too(events: CEvents, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where looks take longer than calls, few are taken: hits run the best meanwhile."""
+    f = two(events, 100, 99.9)
+    f(X)
+    looks, goes_on = [0], learner.Learning._goes_on_in_c
+
+    def slow(self: Any, *given: Any) -> bool:
+        looks[0] += 1
+        events.now_us += 1_000
+        return goes_on(self, *given)
+
+    monkeypatch.setattr(learner.Learning, "_goes_on_in_c", slow)
+    began_us = events.now_us
+    for _ in range(2_000):
+        f(X)
+    assert looks[0] * 1_000 <= 3_000 + 0.04 * (events.now_us - began_us)
+
+
+def test_where_no_sample_may_be_afforded_looks_become_rare(events: CEvents) -> None:
+    """Each time twice as many calls go by, at most so many."""
+    f = two(events, 1_000, 990)
+    f(X)
+    (entry,) = f.core.table.peek(f.core.table.newest(1)[0])
+    entry.learner.contest._lost_us = 1e9
+    turns, gaps, gap = turns_of(f), [], 0
+    for _ in range(4 * MOST_BETWEEN):
+        before = turns.taken
+        f(X)
+        gap += 1
+        if turns.taken <= before:
+            gaps, gap = [*gaps, gap], 0
+    assert gaps[-1] == MOST_BETWEEN
+    assert all(later == min(2 * earlier, MOST_BETWEEN) for earlier, later in pairwise(gaps[2:]))
+
+
+def test_a_variant_that_raises_is_out(events: CEvents) -> None:
+    """Its error is the caller's where nothing is known of what it writes, as in Python."""
+
+    def fails(x: Tensor) -> Tensor:
+        if events.now_us > 2_000:
+            raise ValueError("now")
+        return x + x
+
+    f = two(events, 100, 50, fails)
+    errors = []
+    for _ in range(60):
+        try:
+            f(X)
+        except ValueError as error:
+            errors.append(str(error))
+    assert set(errors) == {"now"}
+
+
+def test_a_build_that_raises_is_answered_by_plain(events: CEvents, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reason is among the refusals, and it is no candidate any more."""
+    f = dispatched()
+    f(rows(65))
+    (entry,) = f.core.table.peek(f.core.table.newest(1)[0])
+    learning = entry.learner
+
+    def fails(*args: Any) -> Any:
+        raise RuntimeError("broken")
+
+    learning.candidates = tuple(
+        one if one.name == "plain" else type(one)(one.name, fails, one.check, one.build) for one in learning.candidates
+    )
+    for _ in range(60):
+        assert torch.allclose(f(rows(65)), waves(rows(65)), atol=1e-5)
+    choice = f.explain(rows(65))
+    assert choice.variant == "plain"
+    assert any(one.variant == BUILD and "broken" in one.reasons[0] for one in choice.refusals)
+
+
+def test_a_frozen_mode_samples_no_call(events: CEvents) -> None:
+    """Though turns had begun."""
+    f = two(events, 100, 50)
+    for _ in range(3):
+        f(X)
+    turns = turns_of(f)
+    with set_mode("frozen"):
+        f.core.refresh()
+        taken = turns.taken
+        for _ in range(20):
+            assert torch.equal(f(X), X * 2)
+        assert turns.taken == taken
+
+
+def test_calls_of_other_threads_are_answered_meanwhile(events: CEvents) -> None:
+    """One that is a sample holds up none."""
+    inside, go_on = threading.Event(), threading.Event()
+
+    def waits(x: Tensor) -> Tensor:
+        if threading.current_thread() is not threading.main_thread():
+            inside.set()
+            assert go_on.wait(60)
+        return x + x
+
+    f = two(events, 100, 50, waits)
+    f(X)
+    answers: list[Tensor] = []
+    other = threading.Thread(target=lambda: answers.extend(f(X) for _ in range(12)))
+    other.start()
+    assert inside.wait(60)
+    assert all(torch.equal(f(X), X * 2) for _ in range(30))
+    go_on.set()
+    other.join(60)
+    assert all(torch.equal(one, X * 2) for one in answers)
+    assert len(answers) == 12
+
+
+def test_calls_that_need_gradients_are_learned_in_python(events: CEvents) -> None:
+    """Their backwards count, which are followed from there."""
+    f = two(events, 100, 50)
+    f(X.clone().requires_grad_())
+    assert type(turns_of(f)).__name__ == "Learning"
+
+
+def test_without_the_path_in_c_calls_are_learned_in_python(events: CEvents) -> None:
+    """To the same choice."""
+    with taking("python"):
+        assert native.module() is None
+        f = two(events, 100, 50)
+        for _ in range(60):
+            f(X)
+        assert type(turns_of(f)).__name__ != "CallTurns"
+        assert (f.explain(X).variant, f.explain(X).origin) == ("other", "timed")
