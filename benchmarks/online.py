@@ -308,7 +308,9 @@ def keys(chosen: argparse.Namespace, sizes_of: Callable[[Workload, argparse.Name
                 left_out.append(f"{name}, {kind}")
             else:
                 forget(dispatched)
-                rows += list(of_workload(workload, dispatched, sizes_of(workload, chosen), kind, chosen))
+                for row in of_workload(workload, dispatched, sizes_of(workload, chosen), kind, chosen):
+                    rows.append(row)
+                    CONSOLE.print(line_of(row), highlight=False)
     for kind in kinds(chosen.device):
         show(kind, [row for row in rows if row["loop"] == kind])
     bars = {"near": NEAR_BAR, "far": FAR_BAR, "median": MEDIAN_BAR, "p99": TAIL_BAR}
@@ -411,6 +413,14 @@ def of_best(dispatched: Any, args: tuple[Any, ...], best: str, kind: str, number
         for entry in learned[::-1]:
             core.table.publish(key, entry, (args, {}))
     return 4 * statistics.median(hits[1:]) / number
+
+
+def line_of(row: Mapping[str, Any]) -> str:
+    """A key, for whoever watches."""
+    sizes = ", ".join(f"{name}={size}" for name, size in row["sizes"].items())
+    kept = row["chosen"] if row["chosen"] == row["best"] else f"{row['chosen']}, not {row['best']}"
+    found = f"regret {row['regret']:.3f}, a thousand calls over hits of the best {row['cost']:.3f}"
+    return f"{row['workload']}, {row['loop']}, {sizes}: {row['best_hit_us']:.1f} µs, {kept}; {found}"
 
 
 def show(kind: str, rows: Sequence[Mapping[str, Any]]) -> None:
