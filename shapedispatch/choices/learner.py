@@ -28,9 +28,9 @@ __all__ = ["WARM", "WRONG", "Learning", "all_checks"]
 
 PATIENCE = 3
 """Calls in a row that are not C's, though it has turns, before samples are taken here: a first call has no node."""
-BETWEEN, MOST_BETWEEN = 16, 1024
+BETWEEN, MOST_WAITING, MOST_BETWEEN = 16, 128, 1024
 """Runs in C of the leader, where no sample may be taken, before it is asked again whether one may: twice as many each
-time, since to ask takes longer than some calls."""
+time, since to ask takes longer than some calls; the second where that is because samples are not over yet."""
 MOST_MISSED = 512
 """Calls of a CUDA graph that were no replay, after which one counts as taken."""
 WARM = 3
@@ -236,7 +236,7 @@ class Learning(Sampling):
             self._between = BETWEEN
             return tuple(turn for one in sampled if isinstance(one, Figures) for turn in self._turns_of(one, soon))
         calls = self._between
-        self._between = BETWEEN if turns.waiting else min(2 * calls, MOST_BETWEEN)
+        self._between = min(2 * calls, MOST_WAITING if turns.waiting else MOST_BETWEEN)
         return self._of_leader(calls)
 
     def _of_leader(self, calls: int) -> tuple[tuple[Any, Any, int], ...]:

@@ -139,8 +139,10 @@ class PooledContest:
 
     def is_cold(self, one: Figures, soon: bool) -> bool:
         """See `OnlineContest.is_cold`: where the key's last call was not ``soon`` before, others have run since."""
-        least_us = min(other.known_us for other in self.contestants)
-        return soon and least_us <= SMALL_US and not one.known_us > max(MATTERS * least_us, least_us + COLD_US)
+        known = [other.known_us for other in self.contestants if math.isfinite(other.known_us)]
+        least_us = min(known, default=0.0)  # a pair is all that most keys give: without calls before it that is cold
+        known_us = one.known_us if math.isfinite(one.known_us) else 0.0
+        return soon and least_us <= SMALL_US and known_us <= max(MATTERS * least_us, least_us + COLD_US)
 
     def warmed(self, one: Figures) -> None:
         """See `OnlineContest.warmed`."""

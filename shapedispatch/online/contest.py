@@ -35,6 +35,8 @@ ROUNDS_MIN, ROUNDS_TIE, ROUNDS_MAX, ROUNDS_MORE = ENOUGH, 11, 40, 256
 than the margin if noise did not explain it; after which that is, too: luck should decide as little as it can."""
 EVALUATED_AFTER = (1, 2, 3, 4, ROUNDS_MIN, ROUNDS_TIE, 20, 30, ROUNDS_MAX)
 """Rounds after which it is looked who leaves and whether it is over: to look takes longer than some calls."""
+LUCK = 1.5
+"""How many margins two candidates that are taken to be as good as equal may be apart by, with luck."""
 LAST_CONFIDENCE = 2.0
 """Standard errors by which one must be ahead then: nobody will look again."""
 MORE_AT_ONCE, MORE_US, SAMPLE_US = 8, 2_000.0, 6.0
@@ -303,8 +305,12 @@ def _in_slow_spell(timings: Sequence[Timing]) -> bool:
 
 
 def _are_tied(leader: Timing, other: Timing, margin: float) -> bool:
-    """Whether they are within the margin, and not by luck: whoever looks often enough finds two medians that are."""
-    return other.median_us - leader.median_us + _error_us(leader, other) <= margin * other.median_us
+    """Whether they are within the margin, with luck not much beyond it: more samples would cost more than they tell.
+
+    Whoever looks often enough finds two medians that are within it.
+    """
+    apart_us, within_us = other.median_us - leader.median_us, margin * other.median_us
+    return apart_us <= within_us and apart_us + _error_us(leader, other) <= LUCK * within_us
 
 
 def _error_us(a: Timing, b: Timing) -> float:

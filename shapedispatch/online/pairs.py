@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from ..autotune.benchmark import ENOUGH, error_us, how_far_behind, is_behind, is_decided, timing_of
+from ..autotune.benchmark import ENOUGH, MATTERS, error_us, how_far_behind, is_behind, is_decided, timing_of
 from ..autotune.choose import best
 from ..records import Timing
 from .contest import is_ahead_at_last
@@ -26,8 +26,9 @@ MOST = 40
 TIES, LITTLE = 11, 0.05
 """Pairs of each after which it is over where another would hardly save as much of the time as this share, by luck
 included: builds of nearly the same code are the rule."""
-LIKELY = 3
-"""Pairs after which what leads may run, though it is not decided."""
+LIKELY, FEWEST, STRIKING = 3, 2, 1 / MATTERS
+"""Pairs after which what leads may run, though it is not decided; after the second what takes no more than so much of
+plain's time in each of them."""
 NEARLY = 0.2
 """How many doublings of sizes apart, together, two calls are at most that are a pair."""
 MOST_OPEN, PASSES = 16, 8
@@ -168,6 +169,10 @@ class Pairs:
         """Whether it is over because there are as many pairs as there may be, and they do not say who is best."""
         return self.is_over() and not self._is_decided
 
+    def is_likely(self, name: str) -> bool:
+        """Whether there are some pairs of it."""
+        return len(self._found.get(name) or ()) >= LIKELY
+
     def may_be_led(self, leader: str) -> bool:
         """Whether the pairs of another say that it is faster than who leads: few by anything, more by what matters."""
         costs = {cost.variant: cost for cost in self.costs()}
@@ -181,11 +186,15 @@ class Pairs:
 
     def leader(self) -> str | None:
         """What is best as far as that is likely; None where too little is known."""
-        known = [one for one in self.costs() if one.repeats >= LIKELY]
+        known = [one for one in self.costs() if one.repeats >= LIKELY or self._is_striking(one.variant)]
         won = best(known, self.margin, "time")[0]
         if won is None or (len(known) == 1 and not self.is_over()):
             return None
         return self._at_last(won, [one for one in known if one.repeats >= MOST]).variant
+
+    def _is_striking(self, name: str) -> bool:
+        found = self._found.get(name) or ()
+        return len(found) >= FEWEST and max(found) <= STRIKING * PLAIN_US
 
     def _at_last(self, won: Timing, ended: Sequence[Timing]) -> Timing:
         """What is best of those of which there will be no more pairs, if less certainty makes it so: else who won.

@@ -22,7 +22,7 @@ from ..autotune.measure import Clock
 from ..hit.table import Entry
 from ..keys.key import Key
 from ..keys.layout import Ways
-from .contest import FREE_US, SHARE
+from .contest import SHARE
 from .pairs import MOST_OPEN, Half, Halves, Pairs
 
 __all__ = ["ALONE", "TOGETHER", "Family", "Pool"]
@@ -32,6 +32,8 @@ ALONE, MOST_ALONE = 2, 256
 """How many keys of a family are learned each of its own from the first, and how many at most."""
 MOST_POOLS = 256
 """How many neighbourhoods of one family are remembered."""
+FREE_TOGETHER_US = 5_000.0
+"""What finding out may cost a family at first, beside a share of what is spent there: it is of many keys."""
 ONCE = 0.1
 """The share of keys with a second call below which first calls are samples."""
 FAR = 2
@@ -81,7 +83,7 @@ class Family:
 
     def affords(self, cost_us: float) -> bool:
         """Whether finding out may have cost so much."""
-        return cost_us <= FREE_US + SHARE * self.spent_us
+        return cost_us <= FREE_TOGETHER_US + SHARE * self.spent_us
 
     def pool(self, octaves: Octaves, margin: float) -> Pool:
         """That of these octaves, which begins with what the others know."""
@@ -260,12 +262,15 @@ class Pool:
     def _look(self) -> list[Follower]:
         """Who runs a favourite no more, whom no one else is told of; outside of the lock they are let go."""
         was_over, leader = self.over, self.pairs.leader()
-        borne_out = leader is not None and leader == self.expected and not self.pairs.may_be_led(leader)
-        self.over = self.pairs.is_over() or borne_out
+        self.over = self.pairs.is_over() or (leader is not None and self._bears_out(leader))
         left = self.prefers(leader or self.favourite)
         if was_over or not self.over:
             return left
         return [*left, *self.family.settles_ties(self.pairs.margin), *self.family.has_ended()]
+
+    def _bears_out(self, leader: str) -> bool:
+        """Whether the pairs say of what was expected that it is best, and of no other that it may be."""
+        return leader == self.expected and self.pairs.is_likely(leader) and not self.pairs.may_be_led(leader)
 
     def prefers(self, favourite: str | None) -> list[Follower]:
         """Have this for a favourite; who runs another one, and is to be let go."""

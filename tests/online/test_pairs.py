@@ -46,15 +46,15 @@ def test_plain_leads_where_no_variant_is_better() -> None:
     assert give(pairs("worse"), {"worse": 1.1}, noise=0.02).leader() == "plain"
 
 
-def test_nothing_leads_before_there_are_some_pairs() -> None:
-    """One may be luck."""
-    made = pairs("fast")
+@pytest.mark.parametrize(("ratio", "leads"), [(0.9, [False, False, True]), (0.5, [False, True, True])])
+def test_nothing_leads_before_there_are_some_pairs(ratio: float, leads: list[bool]) -> None:
+    """One may be luck; two, where the time that they save is none."""
+    made, found = pairs("fast"), []
     assert made.leader() is None
-    made.gave("fast", 0.5)
-    assert made.leader() is None
-    made.gave("fast", 0.5)
-    made.gave("fast", 0.5)
-    assert made.leader() == "fast"
+    for _ in leads:
+        made.gave("fast", ratio)
+        found.append(made.leader() == "fast")
+    assert found == leads
 
 
 def test_what_there_is_least_of_is_wanted() -> None:
