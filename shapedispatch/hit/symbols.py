@@ -99,8 +99,8 @@ def _saving() -> Iterator[None]:
 
 _FUNCTIONS_UNSEEN = tuple(
     guard
-    for name in ("DisableTorchFunctionSubclass", "DisableTorchFunction")
-    if (guard := find(f"torch._C.{name}", None)) is not None
+    for guard in (find(f"torch._C.{name}", None) for name in ("DisableTorchFunctionSubclass", "DisableTorchFunction"))
+    if guard is not None
 )
 
 _STATES: tuple[Callable[[], contextlib.AbstractContextManager[Any]], ...] = (

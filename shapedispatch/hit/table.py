@@ -129,7 +129,8 @@ class Table:
         self.maxsize = maxsize
         self.max_builds = max_builds
         self.log: EventLog = log or EventLog("a table")
-        self.gone, self.remade = 0, False  # builds that have; whether they are made again: other ranks run them, too
+        self.gone: int = 0  # builds that have left
+        self.remade: bool = False  # whether those are made again, however often they leave: other ranks run them, too
         self._fast_path: FastPath | None = None
         self.lock: threading.Lock = threading.Lock()
         self._reset()
