@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
+import re
 import typing
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -47,7 +48,8 @@ def naming(label: Any, target: Any) -> Iterator[None]:
         yield
     except DeclarationError as error:
         name, text = label if isinstance(label, str) and label else _name_inside(target), str(error)
-        raise DeclarationError(text if name is None or name in text else f"{name}: {text}") from None
+        known = name is None or re.search(rf"(?<!\w){re.escape(name)}(?!\w)", text)
+        raise DeclarationError(text if known else f"{name}: {text}") from None
 
 
 def _name_inside(target: Any) -> str | None:

@@ -440,7 +440,7 @@ def test_a_setting_that_does_not_fit_the_function_says_where_it_stands(section: 
     write_settings(f"[{section}]\n{setting}\n")
     with pytest.raises(DeclarationError) as caught:
         shapedispatch(dims=DIMS, store=False, name="mine")(product)
-    assert str(caught.value).startswith(f"shapedispatch.toml [{section}]: ")
+    assert f"shapedispatch.toml [{section}]: " in str(caught.value)
     write_settings("")
     with pytest.raises(DeclarationError) as caught:
         shapedispatch(dims=DIMS, static=("Q",), store=False, name="mine")(product)
