@@ -7,6 +7,7 @@ import inspect
 import pickle
 import sys
 import typing
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -510,3 +511,19 @@ def test_the_import_is_light() -> None:
     done = forked.python("-c", code, env={"PYTHONPATH": ":".join(sys.path)}, folder=Path.cwd())
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == "[]"
+
+
+def test_a_call_that_the_function_refuses_is_told_by_the_function_alone() -> None:
+    """No word of builds beside its error."""
+    f = shapedispatch(store=False, exact=True, hints=())(product)
+    with warnings.catch_warnings(action="error"), pytest.raises(RuntimeError, match="cannot be multiplied"):
+        f(torch.ones(2, 3), torch.ones(2, 3))
+
+
+def test_a_module_stays_whole_after_a_wrong_call() -> None:
+    """That its forward raised for a wrong size says nothing of whether it can be compiled as a whole."""
+    module = shapedispatch(torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.ReLU()), store=False, hints=())
+    with pytest.raises(RuntimeError, match="cannot be multiplied"):
+        module(torch.ones(2, 5))
+    module(torch.ones(2, 3))
+    assert not any("as a whole" in note for note in module.forward.explain(torch.ones(2, 3)).notes)
