@@ -527,3 +527,19 @@ def test_a_module_stays_whole_after_a_wrong_call() -> None:
         module(torch.ones(2, 5))
     module(torch.ones(2, 3))
     assert not any("as a whole" in note for note in module.forward.explain(torch.ones(2, 3)).notes)
+
+
+def test_what_only_the_trace_refuses_is_told_once_the_function_has_answered() -> None:
+    """An operator whose stand-in for the trace raises, which the operator itself does not."""
+
+    @torch.library.custom_op("tests_decorator::doubled", mutates_args=())
+    def doubled(x: Tensor) -> Tensor:
+        return x * 2
+
+    @doubled.register_fake
+    def _(x: Tensor) -> Tensor:
+        raise RuntimeError("a stand-in that is wrong")
+
+    f = shapedispatch(store=False, exact=True, hints=())(lambda x: doubled(x))
+    with pytest.warns(UserWarning, match="every variant but plain was refused"):
+        assert_same(f(torch.ones(3)), torch.full((3,), 2.0))
