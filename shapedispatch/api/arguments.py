@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
+import re
 import typing
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import Any
+
+from torch.nn import Module
 
 from ..autotune.choose import Objective, check_objective
 from ..errors import DeclarationError
 from ..records import Variant
 from ..settings.resolve import TABLE
 from ..shapes.buckets import check_buckets
-from ..shapes.dims import check_hints, check_static
+from ..shapes.dims import check_hints, check_static, did_you_mean
 from ..store.store import Store
 
 __all__ = [
@@ -29,11 +33,42 @@ __all__ = [
     "checked_variants",
     "function_in",
     "given",
+    "naming",
     "qualified_name",
     "refuse_twice",
     "refuse_what_is_no_function",
     "unknown_argument",
 ]
+
+
+@contextlib.contextmanager
+def naming(label: Any, target: Any) -> Iterator[None]:
+    """A DeclarationError inside says what was decorated, by its ``label`` if it was given one."""
+    try:
+        yield
+    except DeclarationError as error:
+        name, text = label if isinstance(label, str) and label else _name_inside(target), str(error)
+        known = name is None or re.search(rf"(?<!\w){re.escape(name)}(?!\w)", text)
+        raise DeclarationError(text if known else f"{name}: {text}") from None
+
+
+def _name_inside(target: Any) -> str | None:
+    """The name of the function or module that a target is made of, however it is wrapped; None where there is none."""
+    for _ in range(MOST_WRAPPERS):
+        if isinstance(target, Module):
+            return type(target).__name__
+        if isinstance(target, (FunctionType, MethodType, BuiltinFunctionType, type)):
+            break
+        # In order: a partial, a static or class method, a property, a kernel under its wrappers.
+        inside = (getattr(target, name, None) for name in ("func", "__func__", "fget", "fn"))
+        target = next((one for one in inside if one is not None), None)
+    with contextlib.suppress(AttributeError):
+        return qualified_name(target)
+    return None
+
+
+MOST_WRAPPERS = 20
+"""How deep a name is looked for; nobody wraps so often, but by mistake in a circle."""
 
 
 def refuse_twice(target: Any) -> None:
@@ -159,6 +194,10 @@ def checked_variants(given: Any) -> tuple[Variant, ...]:
         variant = item if isinstance(item, Variant) else Variant(item)
         if not callable(variant.fn):
             raise DeclarationError(f"the variant {variant.fn!r} cannot be called")
+        if not (variant.when is None or callable(variant.when)):
+            raise DeclarationError(
+                f"when={variant.when!r}: allowed is a function of the call that returns None or a sentence why not"
+            )
         label = variant.name or getattr(variant.fn, "__name__", type(variant.fn).__name__)
         found.append(replace(variant, name=label))
     names = ["plain", "exact", *[variant.name for variant in found]]
@@ -192,6 +231,6 @@ def unknown_argument(unknown: Mapping[str, Any], allowed: Collection[str]) -> st
     if label == "key":
         return (
             f"key={value!r}: in Triton's words a key is the names of the dims that choices depend on; "
-            'here write dims="M N K"'
+            'here write dims="M N K" for a kernel, dims={"x": "M K"} for a function'
         )
-    return f"{label}={value!r} is not an argument of shapedispatch. Allowed are {', '.join(allowed)}"
+    return f"{label}={value!r} is not an argument of shapedispatch. {did_you_mean(label, allowed)}"

@@ -21,6 +21,7 @@ from .arguments import (
     checked_settings,
     checked_variants,
     given,
+    naming,
     qualified_name,
     refuse_twice,
     unknown_argument,
@@ -171,13 +172,14 @@ def shapedispatch(
     out of the arguments, or None, the settings decide, then the default named in ``help(shapedispatch)``, which says
     what each argument means.
     """
-    if unknown:
-        raise DeclarationError(unknown_argument(unknown, list(inspect.signature(shapedispatch).parameters)[1:-1]))
-    kernel = given(configs=configs, grid=grid)
-    overrides = given(hints=hints, static=static, exact=exact, buckets=buckets, maxsize=maxsize, store=store)
-    overrides |= given(graphs=graphs)
-    variants, objective = () if variants is None else variants, "time" if objective is None else objective
-    said = DecoratorArguments(dims, variants, inputs, mutates, objective, name, options, kernel, overrides)
+    with naming(name, fn):
+        if unknown:
+            raise DeclarationError(unknown_argument(unknown, list(inspect.signature(shapedispatch).parameters)[1:-1]))
+        kernel = given(configs=configs, grid=grid)
+        overrides = given(hints=hints, static=static, exact=exact, buckets=buckets, maxsize=maxsize, store=store)
+        overrides |= given(graphs=graphs)
+        variants, objective = () if variants is None else variants, "time" if objective is None else objective
+        said = DecoratorArguments(dims, variants, inputs, mutates, objective, name, options, kernel, overrides)
     return functools.partial(_dispatcher, said) if fn is None else _dispatcher(said, fn)
 
 
@@ -187,10 +189,11 @@ shapedispatch.__doc__ = "\n\n".join(inspect.cleandoc(part) for part in (shapedis
 
 def _dispatcher(said: DecoratorArguments, target: Any) -> Any:
     private.tell()
-    if isinstance(target, Module):
-        return dispatched_module(target, said)
-    refuse_twice(target)
-    return _kernel_dispatcher(target, said) if is_kernel(target) else function_dispatcher(target, said)
+    with naming(said.name, target):
+        if isinstance(target, Module):
+            return dispatched_module(target, said)
+        refuse_twice(target)
+        return _kernel_dispatcher(target, said) if is_kernel(target) else function_dispatcher(target, said)
 
 
 def _kernel_dispatcher(target: Any, said: DecoratorArguments) -> Any:

@@ -33,6 +33,7 @@ __all__ = [
     "Failed",
     "WrongInput",
     "as_json",
+    "counted",
     "here",
     "json_option",
     "opened",
@@ -50,6 +51,12 @@ __all__ = [
 
 ID_DIGITS = 10
 WIDTH_WITHOUT_A_TERMINAL = 140
+
+
+def counted(count: int, noun: str) -> str:
+    """How many of a thing, in words: ``1 row``, ``2 rows``."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
 
 json_option: Callable[[Any], Any] = click.option(
     "--json", "wants_json", is_flag=True, help="Print JSON, for a program."

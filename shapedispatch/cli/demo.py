@@ -343,7 +343,7 @@ def tell_again(shown: Sequence[Show], console: Console, finish: Callable[[], Non
         name: sum(getattr(new, name) - getattr(old, name) for old, new in zip(before, after, strict=True))
         for name in ("hits", "misses", "builds", "timings")
     }
-    told = ", ".join(f"{count:,} {name}" for name, count in counts.items())
+    told = ", ".join(f"{name} {count:,}" for name, count in counts.items())
     console.print(f"Counted by cache_info() in this loop: {told}.", highlight=False)
 
 

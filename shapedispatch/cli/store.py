@@ -16,6 +16,7 @@ from .console import (
     ID_DIGITS,
     Failed,
     as_json,
+    counted,
     here,
     json_option,
     opened,
@@ -77,7 +78,9 @@ def export(file: Path, kernel: str | None, kinds: tuple[Any, ...], place: Path |
     count = kept.export(file, kinds=kinds or ("choice", "hint"), kernel=names[0] if kernel is not None else None)
     among = ": --kernel NAME writes those of one" if kernel is None and len(names) > 1 else ""
     click.echo(
-        f"{count} rows of {len(names)} kernels written to {file}{among}" if among else f"{count} rows written to {file}"
+        f"{counted(count, 'row')} of {len(names)} kernels written to {file}{among}"
+        if among
+        else f"{counted(count, 'row')} written to {file}"
     )
 
 
@@ -94,7 +97,7 @@ def import_(file: Path, wants_json: bool, place: Path | None) -> None:
     if wants_json:
         as_json({"taken": merged.taken, "known": merged.known, "refused": list(merged.refused)})
     else:
-        click.echo(f"{merged.taken} rows taken, {merged.known} known already, {len(merged.refused)} refused")
+        click.echo(f"{counted(merged.taken, 'row')} taken, {merged.known} known already, {len(merged.refused)} refused")
         for reason in merged.refused:
             click.echo(f"  {reason}", err=True)
 
@@ -121,7 +124,9 @@ def merge(files: tuple[Path, ...], wants_json: bool, place: Path | None) -> None
     if wants_json:
         as_json({"taken": len(new), "known": len(found.rows) - len(new), "refused": list(found.refused)})
     else:
-        click.echo(f"{len(new)} rows taken, {len(found.rows) - len(new)} as they were, {len(found.refused)} refused")
+        click.echo(
+            f"{counted(len(new), 'row')} taken, {len(found.rows) - len(new)} as they were, {len(found.refused)} refused"
+        )
         for reason in found.refused:
             click.echo(f"  {_shortened(reason)}", err=True)
 
@@ -139,7 +144,7 @@ def prune(kernel: str | None, unlike_here: bool, device: str | None, place: Path
     rows_or_fail(kept)
     with sound(kept):
         count = kept.prune(kernel=kernel, unlike=here(device) if unlike_here else None)
-    click.echo(f"{count} rows removed")
+    click.echo(f"{counted(count, 'row')} removed")
 
 
 @store.command()
@@ -210,7 +215,7 @@ def check(context: click.Context, file: Path, name: str, wants_json: bool) -> No
         for reason in changed:
             click.echo(f"{kernel}: {_shortened(reason)}")
         when = "before the kernel changed" if changed else "with the kernel as it is"
-        click.echo(f"{file}: {len(rows)} choices, timed {when}")
+        click.echo(f"{file}: {counted(len(rows), 'choice')}, timed {when}")
     context.exit(0 if rows and not changed else 1)
 
 

@@ -79,7 +79,8 @@ def imported(name: str) -> Any:
     except ModuleNotFoundError as error:
         known = f"{name}.".startswith(f"{error.name}.")  # the module itself, or a package that it is in
         missing = "" if known else f" that can be imported: it imports {error.name}, which is not installed"
-        raise UsageError(f"there is no module {name}{missing}") from None
+        hint = ". A target is module:dispatcher, as in mypackage.ops:mlp" if known and "." not in name else ""
+        raise UsageError(f"there is no module {name}{missing}{hint}") from None
     except SettingsError:
         raise  # it names the file, and is no fault of the module's
     except (Exception, SystemExit) as error:  # noqa: BLE001 - the user's code, at the boundary; the reason is told

@@ -26,7 +26,11 @@ from .torchrun import Share, Worker, launched
 
 __all__ = ["GRAD_MODES", "Outcome", "run_jobs", "tune", "under_option", "warm"]
 
-GRAD_MODES = {"grad": torch.enable_grad, "no-grad": torch.no_grad, "inference": torch.inference_mode}
+GRAD_MODES: dict[str, Callable[[], contextlib.AbstractContextManager[Any]]] = {
+    "grad": torch.enable_grad,
+    "no-grad": torch.no_grad,
+    "inference": torch.inference_mode,
+}
 INTERRUPTED = 128 + signal.SIGINT
 MISSED = "Tune the calls that FILE says were missed."
 RANDOM = "With --missed: tensors may be filled with small random numbers."
@@ -177,7 +181,7 @@ def run_jobs(jobs: Sequence[Job], under: str | None, doing: str = "tuning") -> O
 def _do(job: Job, found: Outcome, under: str | None) -> None:
     try:
         # Without a mode the job sets its own.
-        with contextlib.nullcontext() if under is None else GRAD_MODES[under]():  # type: ignore[no-untyped-call]
+        with contextlib.nullcontext() if under is None else GRAD_MODES[under]():
             found.choices.append(job.run())
     except Exception as error:  # noqa: BLE001 - the user's functions, at the boundary; the reason is told
         found.failures.append(f"{job.label}: {error if isinstance(error, UsageError) else in_a_line(error)}")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import sys
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -61,6 +62,19 @@ class _Failure(str):
     """What failed while a call was decided; told once, if plain then answers."""
 
     __slots__ = ()
+
+
+RAISED_IN_THE_TRACE = "TorchRuntimeError"
+"""How a reason begins where an operation raised for these sizes, as it mostly does for the function as written, too."""
+
+
+class _Deciding(threading.local):
+    """What is to be told of the call that this thread decides, once the function has answered it."""
+
+    messages: list[Callable[[], None]] | None = None
+
+
+_deciding = _Deciding()
 
 
 class Core(HitPath, Introspection):
@@ -183,7 +197,17 @@ class Core(HitPath, Introspection):
         return self.as_written(*args, **kwargs)
 
     def only_plain(self, failures: Sequence[Refusal], ctx: MissContext) -> None:
-        """Plain is all there is for a call, for these reasons, which are no matter of its sizes."""
+        """Plain is all there is for a call, for these reasons, which are no matter of its sizes.
+
+        Where it is the call itself that is wrong, the function is about to say so, and nothing else is to be told.
+        """
+        raised = all(failure.reasons[0].startswith(RAISED_IN_THE_TRACE) for failure in failures)
+        if raised and _deciding.messages is not None:
+            _deciding.messages.append(lambda: self._tell_only_plain(failures, ctx))
+        else:
+            self._tell_only_plain(failures, ctx)
+
+    def _tell_only_plain(self, failures: Sequence[Refusal], ctx: MissContext) -> None:
         # Other ranks do not learn this call, and would not follow.
         if self.hand_on is None or self.ledger() is not None:
             self.table.log.warn_refused(failures, ctx.rendered)
@@ -222,11 +246,27 @@ class Core(HitPath, Introspection):
             why = _why_undecided(args, kwargs)
             if why is not None:
                 return self._untimed(why, args, kwargs)
-            entry = self._settled(key, args, kwargs)
+            return self._run_settled(key, args, kwargs)
         elif node is not None and isinstance(entry, Entry):
             expect(self.ctx(key, args, kwargs), entry, node)
             self.table.insert(node, key, args, kwargs, self.backend.overlaps)
-        # Here and not under the lock: the function runs under none, and what it raises has no context but its own.
+        return self._run(entry, args, kwargs)
+
+    def _run_settled(self, key: Key, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """Decide and run; what is told only of a call that the function answers is told then."""
+        messages: list[Callable[[], None]] = []
+        _deciding.messages = messages
+        try:
+            entry = self._settled(key, args, kwargs)
+        finally:
+            _deciding.messages = None
+        answer = self._run(entry, args, kwargs)
+        for tell in messages:
+            tell()
+        return answer
+
+    def _run(self, entry: Entry | str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """Run what was decided: not under the lock, so that what the function raises has no context but its own."""
         if isinstance(entry, _Failure):
             return self.failed("deciding", entry, args, kwargs)
         return self.bypass(entry, args, kwargs) if isinstance(entry, str) else self.run(entry, args, kwargs)

@@ -202,6 +202,6 @@ def _safe(value: Any) -> Key:
         return (type(value),)
 
 
-def symbolic(size: int | torch.SymInt) -> Hashable:
+def symbolic(size: Hashable) -> Hashable:
     """A size that hashes: itself, or (which shape environment, expression) where it is symbolic."""
     return (id(size.node.shape_env), str(size.node.expr)) if isinstance(size, torch.SymInt) else size

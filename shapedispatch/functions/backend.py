@@ -91,7 +91,8 @@ class TorchFunction(CallSigner):
         self.arguments: Callable[..., dict[str, Any]] = self.signature.arguments
         self.arity: int = self.signature.arity if self.signature.bare else -1
         self.receiver: bool | None = self.signature.receiver
-        self.overlaps, self.supplies = bool(spec.mutates), bool(spec.variants)
+        self.overlaps: bool = bool(spec.mutates)
+        self.supplies: bool = bool(spec.variants)
         self._builder = Builder(spec.options)
         self._bare = (self._traced.__code__, None if self.receiver else positional_names(self._traced))
 

@@ -114,7 +114,7 @@ class OnlyKnown(TorchDispatchMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self.launched = False
+        self.launched: bool = False
         self.devices: set[torch.device] = set()
 
     def __torch_dispatch__(

@@ -68,7 +68,7 @@ class CudaRecorder:
     """See `Recorder`: of one CUDA device."""
 
     def __init__(self, index: int) -> None:
-        self.device = torch.device("cuda", index)
+        self.device: torch.device = torch.device("cuda", index)
         self._before, self._records = (own_stream(self.device) for _ in range(2))
         self._event = torch.cuda.Event()
         self._pool: Any = torch.cuda.graph_pool_handle()

@@ -271,9 +271,10 @@ Layout = tuple[torch.Size | None, tuple[int, ...] | None, torch.memory_format | 
 
 
 # Without one of them nothing is called past autograd.
-interpreter_stack = find("torch._C._functorch.peek_interpreter_stack")
-dynamo_callback = find("torch._C._dynamo.eval_frame.get_eval_frame_callback")
-is_stashed, stashed = find("torch._C._is_key_in_tls"), find("torch._C._get_obj_in_tls")
+interpreter_stack: Any = find("torch._C._functorch.peek_interpreter_stack")
+dynamo_callback: Any = find("torch._C._dynamo.eval_frame.get_eval_frame_callback")
+is_stashed: Any = find("torch._C._is_key_in_tls")
+stashed: Any = find("torch._C._get_obj_in_tls")
 
 
 def between_codes(of: Any, forward: Run, backward: Run, layouts: Sequence[Layout]) -> Run:

@@ -31,7 +31,7 @@ class FactMap(Generic[_K, _V]):
     def __init__(self, table: Locked, bound: int = FACTS) -> None:
         self._table = table
         self._known: LRUCache[_K, _V] = LRUCache(bound)
-        self.changes = 0
+        self.changes: int = 0
         """How often anything has become known."""
 
     def get(self, key: _K) -> _V | None:

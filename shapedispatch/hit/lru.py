@@ -62,9 +62,9 @@ class Departures:
     def __init__(self, maxsize: int, max_builds: int) -> None:
         self._within = WITHIN * maxsize
         self._max_builds = max_builds
-        self.any = False
+        self.any: bool = False
         """Whether any has left."""
-        self.empty = True
+        self.empty: bool = True
         """Whether none has left or was replaced."""
         self._left: LRUCache[Hashable, tuple[int, ...]] = LRUCache(self._within)
         self._replaced: LRUCache[Hashable, tuple[int, ...]] = LRUCache(self._within)

@@ -99,8 +99,8 @@ def _saving() -> Iterator[None]:
 
 _FUNCTIONS_UNSEEN = tuple(
     guard
-    for name in ("DisableTorchFunctionSubclass", "DisableTorchFunction")
-    if (guard := find(f"torch._C.{name}", None)) is not None
+    for guard in (find(f"torch._C.{name}", None) for name in ("DisableTorchFunctionSubclass", "DisableTorchFunction"))
+    if guard is not None
 )
 
 _STATES: tuple[Callable[[], contextlib.AbstractContextManager[Any]], ...] = (
@@ -165,7 +165,7 @@ def keys_of_autograd() -> int:
 def are_left_out(keys: int, module: Any) -> bool:
     """Whether the C module's graphs leave out these and no others, as long as their code runs, and only then."""
 
-    def asked(_: list[Any]) -> int | None:
+    def asked(*_: Any) -> int | None:  # with a list by the code alone, without by what stands in for it
         return _keys_left_out()
 
     before = _keys_left_out()

@@ -129,7 +129,8 @@ class Table:
         self.maxsize = maxsize
         self.max_builds = max_builds
         self.log: EventLog = log or EventLog("a table")
-        self.gone, self.remade = 0, False  # builds that have; whether they are made again: other ranks run them, too
+        self.gone: int = 0  # builds that have left
+        self.remade: bool = False  # whether they are made again, however often they go: other ranks run them, too
         self._fast_path: FastPath | None = None
         self.lock: threading.Lock = threading.Lock()
         self._reset()
@@ -295,10 +296,8 @@ class Table:
     def _build_evicted(self, key: Hashable, build: Held) -> None:
         """Entries that ran the build keep their choice and lose what they ran."""
         self.gone += 1
-        for slot in self._slots.values():
-            for entry in slot.entries:
-                if key in entry.builds:
-                    entry.run = None
+        for entry in (one for slot in self._slots.values() for one in slot.entries if key in one.builds):
+            entry.run = None
         build.release()
 
     def apart(self) -> Table:

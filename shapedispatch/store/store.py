@@ -19,6 +19,7 @@ from typing import Any, Literal
 
 import platformdirs
 
+from ..errors import DeclarationError
 from ..keys.identity import Environment, differences
 from .artifacts import Artifacts
 from .disk import Disk
@@ -71,6 +72,8 @@ class Store:
         place = Path(path) if path is not None else platformdirs.user_cache_path("shapedispatch", appauthor=False)
         self._disk = Disk(_absolute(place, explicit=path is not None), readonly=readonly)
         self.artifacts: Artifacts = Artifacts(self._disk.path, readonly=readonly, note=self._disk.note)
+        if isinstance(shipped, (str, Path)):  # a text's letters would be files
+            raise DeclarationError(f"shipped={str(shipped)!r}: allowed is a list of files")
         self._shipped_files = tuple(Path(file) for file in shipped)
         self._counts: Counter[str] = Counter()
         self._elsewhere: dict[Any, Store] = {}

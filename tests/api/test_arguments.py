@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import functools
 import re
+import types
 from typing import Any
 
 import pytest
@@ -62,6 +64,7 @@ DIMS = {"x": "M K", "w": "K N"}
         ({"variants": 3}, "list of callables"),
         ({"variants": product}, "list of callables"),
         ({"variants": [3]}, "cannot be called"),
+        ({"variants": [Variant(torch.mm, when="never")]}, "when='never'"),
         ({"variants": [Variant(product, name="plain")]}, "taken"),
         ({"variants": [Variant(product, name="exact")]}, "taken"),
         ({"variants": [Variant(product, name="hint[M=64]")]}, "taken"),
@@ -86,6 +89,67 @@ def test_a_wrong_declaration_is_an_error_at_decoration(given: dict[str, Any], ex
     assert isinstance(raised.value, TypeError)
     assert isinstance(raised.value, ValueError)
     assert isinstance(raised.value, package.ShapeDispatchError)
+
+
+class Kinds:
+    """A function of each kind that cannot be decorated so."""
+
+    @staticmethod
+    def still(x: Tensor) -> Tensor:
+        """A static method."""
+        return x
+
+    @property
+    def own(self) -> int:
+        """A property."""
+        return 1
+
+
+@pytest.mark.parametrize(
+    ("target", "name"),
+    [
+        (product, "test_arguments.product: "),
+        (functools.partial(product, w=torch.ones(2, 2)), "test_arguments.product: "),
+        (torch.nn.Linear(2, 2), "Linear: "),
+        (torch.softmax, "softmax: "),
+        (vars(Kinds)["still"], "Kinds.still: "),
+        (vars(Kinds)["own"], "Kinds.own: "),
+    ],
+    ids=["function", "partial", "module", "builtin", "staticmethod", "property"],
+)
+def test_a_declaration_error_names_what_was_decorated(target: Any, name: str) -> None:
+    """However it is wrapped: of many decorations in a file, which one is wrong."""
+    with pytest.raises(DeclarationError) as raised:
+        shapedispatch(hints={"Q": (64,)})(target)
+    assert name in str(raised.value)
+
+
+def test_a_declaration_error_names_a_kernel() -> None:
+    """Under its wrappers, too, as it names the function."""
+    kernel = types.SimpleNamespace(fn=types.SimpleNamespace(fn=product))
+    with pytest.raises(DeclarationError, match=r"product: .* is no function"):
+        shapedispatch(kernel)
+
+
+def test_a_declaration_error_calls_it_by_its_given_name() -> None:
+    """As settings and messages do; and says it once."""
+    with pytest.raises(DeclarationError, match="^mine: the dim 'Q' is unknown"):
+        shapedispatch(name="mine", hints={"Q": (64,)})(product)
+    with pytest.raises(DeclarationError) as raised:
+        shapedispatch(shapedispatch(product))
+    assert str(raised.value).count("product") == 1
+
+
+def test_what_has_no_name_is_refused_as_it_is() -> None:
+    """A number, say."""
+    with pytest.raises(DeclarationError, match="^3 is no function"):
+        shapedispatch(3)
+
+
+def test_a_misspelled_argument_is_told_what_was_meant() -> None:
+    """Before all that there are."""
+    with pytest.raises(DeclarationError, match="Did you mean 'hints'"):
+        shapedispatch(hint=(64,))
 
 
 @pytest.mark.parametrize(

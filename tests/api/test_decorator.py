@@ -7,6 +7,7 @@ import inspect
 import pickle
 import sys
 import typing
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -440,7 +441,7 @@ def test_a_setting_that_does_not_fit_the_function_says_where_it_stands(section: 
     write_settings(f"[{section}]\n{setting}\n")
     with pytest.raises(DeclarationError) as caught:
         shapedispatch(dims=DIMS, store=False, name="mine")(product)
-    assert str(caught.value).startswith(f"shapedispatch.toml [{section}]: ")
+    assert f"shapedispatch.toml [{section}]: " in str(caught.value)
     write_settings("")
     with pytest.raises(DeclarationError) as caught:
         shapedispatch(dims=DIMS, static=("Q",), store=False, name="mine")(product)
@@ -510,3 +511,35 @@ def test_the_import_is_light() -> None:
     done = forked.python("-c", code, env={"PYTHONPATH": ":".join(sys.path)}, folder=Path.cwd())
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == "[]"
+
+
+def test_a_call_that_the_function_refuses_is_told_by_the_function_alone() -> None:
+    """No word of builds beside its error."""
+    f = shapedispatch(store=False, exact=True, hints=())(product)
+    with warnings.catch_warnings(action="error"), pytest.raises(RuntimeError, match="cannot be multiplied"):
+        f(torch.ones(2, 3), torch.ones(2, 3))
+
+
+def test_a_module_stays_whole_after_a_wrong_call() -> None:
+    """That its forward raised for a wrong size says nothing of whether it can be compiled as a whole."""
+    module = shapedispatch(torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.ReLU()), store=False, hints=())
+    with pytest.raises(RuntimeError, match="cannot be multiplied"):
+        module(torch.ones(2, 5))
+    module(torch.ones(2, 3))
+    assert not any("as a whole" in note for note in module.forward.explain(torch.ones(2, 3)).notes)
+
+
+def test_what_only_the_trace_refuses_is_told_once_the_function_has_answered() -> None:
+    """An operator whose stand-in for the trace raises, which the operator itself does not."""
+
+    @torch.library.custom_op("tests_decorator::doubled", mutates_args=())
+    def doubled(x: Tensor) -> Tensor:
+        return x * 2
+
+    @doubled.register_fake
+    def _(x: Tensor) -> Tensor:
+        raise RuntimeError("a stand-in that is wrong")
+
+    f = shapedispatch(store=False, exact=True, hints=())(lambda x: doubled(x))
+    with pytest.warns(UserWarning, match="every variant but plain was refused"):
+        assert_same(f(torch.ones(3)), torch.full((3,), 2.0))

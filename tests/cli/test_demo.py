@@ -141,7 +141,7 @@ def test_the_loop_at_the_end_is_all_hits(tiny: list[demo.Show], monkeypatch: pyt
         for one in tiny:
             demo.decide(one)
         demo.tell_again(tiny, console, lambda: None)
-    assert " hits, 0 misses, 0 builds, 0 timings." in console.export_text()
+    assert ", misses 0, builds 0, timings 0." in console.export_text()
 
 
 def test_all_of_it_prints(tiny: list[demo.Show]) -> None:

@@ -170,7 +170,7 @@ def test_an_interrupt_keeps_what_is_done(app: Any, monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize(
     ("name", "sentence"),
     [
-        ("nope:f", "there is no module nope"),
+        ("nope:f", "there is no module nope. A target is module:dispatcher"),
         ("1:f", "'1' is no module's name"),
         ("ops:nothing", "ops has no nothing; its dispatchers are mlp, scale, broken"),
         ("ops:Layer.nothing", "ops has no Layer.nothing"),
@@ -478,7 +478,7 @@ def test_a_table_travels(tuned: Any) -> None:
 def test_one_kernel_can_be_exported(tuned: Any) -> None:
     """By part of its name, if that names one."""
     done("tune", "ops:scale", "--missed", _missed_of(tuned), "--random")
-    assert "1 rows" in done("store", "export", "one.json", "--kernel", "scale")
+    assert "1 row written" in done("store", "export", "one.json", "--kernel", "scale")
     assert "3 rows of 2 kernels" in done("store", "export", "all.json")
     assert "is of one kernel" in refused(1, "store", "export", "one.json", "--kernel", "ops")
 
@@ -496,7 +496,7 @@ def test_the_store_forgets_when_told(tuned: Any) -> None:
     assert done("store", "prune", "--unlike-here", "--device", "cpu") == "0 rows removed\n"
     assert done("store", "prune", "--unlike-here", "--device", "cuda") == "2 rows removed\n"
     done("tune", "ops:mlp", "M=9")
-    assert done("store", "prune", "--kernel", "ops.mlp") == "1 rows removed\n"
+    assert done("store", "prune", "--kernel", "ops.mlp") == "1 row removed\n"
     assert runner().invoke(main, ["store", "clear"], input="n\n").exit_code == 1
     assert "is empty" in done("store", "clear", "--yes")
 
@@ -728,7 +728,7 @@ def test_tables_are_merged_by_the_mean_of_their_times(app: Any) -> None:
     won = next(timing.variant for timing in timings if timing.variant != row.variant)
     other = Row.make(row.kernel, row.key, hard=row.hard, soft=row.soft, variant=won, timings=timings)
     Path("two.json").write_text(rows_to_file([other]))
-    assert "1 rows taken, 0 as they were, 0 refused" in done("store", "merge", "one.json", "two.json")
+    assert "1 row taken, 0 as they were, 0 refused" in done("store", "merge", "one.json", "two.json")
     (kept,) = json.loads(done("show", "--json"))
     assert kept["variant"] == won
     assert "0 rows taken, 1 as they were" in done("store", "merge", "two.json", "one.json")

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from shapedispatch.errors import DeclarationError
 from shapedispatch.keys.identity import Environment
 from shapedispatch.records import Timing
 from shapedispatch.store import disk, key_text
@@ -515,3 +516,9 @@ def test_a_key_that_is_too_long_is_not_recorded(store: Store) -> None:
 def test_the_representation_says_where_and_how(tmp_path: Path) -> None:
     """For a person who prints it."""
     assert repr(Store(tmp_path / "s")) == f"Store({str(tmp_path / 's')!r}, unopened)"
+
+
+def test_one_text_is_no_list_of_shipped_files() -> None:
+    """Its letters would be files that are not there."""
+    with pytest.raises(DeclarationError, match=r"shipped='layers.json': allowed is a list"):
+        Store(shipped="layers.json")
