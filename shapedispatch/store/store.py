@@ -24,6 +24,7 @@ from .artifacts import Artifacts
 from .disk import Disk
 from .key_text import nearest
 from .rows import FILE_LIMIT, BadRow, Kind, Row, identity_of, rows_from_file, rows_to_file
+from .tables import Tables
 
 __all__ = ["Found", "Merged", "Missing", "Row", "Store"]
 
@@ -71,6 +72,7 @@ class Store:
         place = Path(path) if path is not None else platformdirs.user_cache_path("shapedispatch", appauthor=False)
         self._disk = Disk(_absolute(place, explicit=path is not None), readonly=readonly)
         self.artifacts: Artifacts = Artifacts(self._disk.path, readonly=readonly, note=self._disk.note)
+        self.tables: Tables = Tables(self._disk.note)
         self._shipped_files = tuple(Path(file) for file in shipped)
         self._counts: Counter[str] = Counter()
         self._elsewhere: dict[Any, Store] = {}
