@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -167,6 +168,14 @@ def test_a_missing_file_is_no_trouble(tmp_path: Path, told: list[str]) -> None:
     made = Tables(told.append, tmp_path / "nowhere")
     assert made.find("choice", "theirs.kernel", "[1]", HERE) is None
     assert told == []
+
+
+def test_the_page_names_the_files_that_are_shipped() -> None:
+    """All of them, and no other."""
+    page = (Path(__file__).parents[2] / "docs" / "how-to" / "keep-choices.md").read_text("utf-8")
+    named = set(re.findall(r"[a-z0-9-]+-torch-[\w.]+-triton-[\w.]+-python-[\d.]+json", page))
+    assert named == {path.name for path in FOLDER.glob("*")}
+    assert ("in this release: none" in page) == (not named)
 
 
 def test_every_file_that_is_shipped_is_sound() -> None:
