@@ -86,15 +86,15 @@ class KernelStore:
     def found_here(self) -> list[Found]:
         """What stands for each stored or shipped key, on the kinds of device that are here.
 
-        But for the tables of the package: of their many sizes this program may never meet one.
+        But for keys that only a table of the package has: of its many sizes this program may never meet one.
         """
         rows = self.store.choices(self.kernel)
-        found: list[Found | Missing] = []
+        found: list[Found | None] = []
         for device in (torch.device("cpu"), *([torch.device("cuda")] if torch.cuda.is_available() else [])):
             here = self._here(device) if any(_on(row, device) for row in rows) else None
             keys = dict.fromkeys(row.key for row in rows if here is not None and row.hard == here.hard)
-            found += [self.store.get(self.kernel, key, here) for key in keys if here is not None]
-        return [one for one in found if isinstance(one, Found)]
+            found += [self._found(key, here) for key in keys if here is not None]
+        return [one for one in found if one is not None]
 
     def nearest(self, key: Key, device: torch.device) -> Found | None:
         """Of the rows for calls that differ in sizes and whole numbers only, the one nearest by log distance.
