@@ -79,8 +79,9 @@ def options(
     """``--small``, ``--device``, ``--json``; the device is the first of ``devices`` here unless said otherwise.
 
     ``more`` adds a script's own options. Choices are made ``by_contest`` of device time, within the first call, where a
-    script is not about how programs learn; the environment may say otherwise.
+    script is not about how programs learn, and none comes from the package's tables; the environment may say otherwise.
     """
+    os.environ.setdefault("SHAPEDISPATCH_TABLES", "false")
     if by_contest:
         for name, value in (("SHAPEDISPATCH_JUDGE", "contest"), ("SHAPEDISPATCH_REGIME", "stream")):
             os.environ.setdefault(name, value)

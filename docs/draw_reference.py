@@ -46,6 +46,8 @@ MEANING = {
     "mode": "what may be built and timed ([modes](how-to/keep-choices.md#modes))",
     "on_miss": "what a frozen or sealed call of an unknown shape runs",
     "store": "where choices are kept: the platform's cache folder, nowhere, or a path",
+    "tables": "where the user has nothing that fits, the tables that come with the package answer "
+    "([which](how-to/keep-choices.md#tables-that-come-with-the-package))",
     "budget_ms": "wall time that timing one shape may take",
     "margin": "by how much a later candidate must win",
     "check": 'how numbers are compared. Built in: each build once by its graph. `"sample"`: on the call only; '

@@ -24,7 +24,9 @@ atexit.register(shutil.rmtree, os.environ["XDG_CACHE_HOME"], ignore_errors=True)
 
 # Most tests are told at the first call what is best. Those that are about learning from calls ask for that.
 BY_CONTEST = {"SHAPEDISPATCH_JUDGE": "contest", "SHAPEDISPATCH_REGIME": "stream"}
-os.environ |= BY_CONTEST
+# Nor does a table of the package answer, on the machines that it is for: what is chosen is what tests are about.
+FOR_TESTS = {**BY_CONTEST, "SHAPEDISPATCH_TABLES": "false"}
+os.environ |= FOR_TESTS
 
 # No deadline: an example may compile. On CI the examples are the same on every run, so that a red run can be repeated.
 hypothesis_settings.register_profile("shapedispatch", deadline=None, derandomize="CI" in os.environ, print_blob=True)
@@ -84,7 +86,7 @@ def _own_settings_and_store(
     """
     for name in _set_for_us():
         monkeypatch.delenv(name)
-    for name, value in BY_CONTEST.items():
+    for name, value in FOR_TESTS.items():
         monkeypatch.setenv(name, value)
     folder = tmp_path / "working directory"
     folder.mkdir()
@@ -100,7 +102,7 @@ def _own_settings_and_store(
     yield
     for name in _set_for_us():  # by the test: a fixture of the next file's, made before this one, would have it
         del os.environ[name]
-    os.environ |= BY_CONTEST
+    os.environ |= FOR_TESTS
     _forget()
 
 

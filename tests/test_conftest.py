@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from tests.conftest import BY_CONTEST
+from tests.conftest import FOR_TESTS
 
 
 @pytest.fixture(scope="class")
@@ -25,4 +25,4 @@ class TestAfterIt:
 
     def test_what_a_test_has_set_is_gone(self, found: list[str]) -> None:
         """From the environment, where other processes would inherit it."""
-        assert set(found) == set(BY_CONTEST)
+        assert set(found) == set(FOR_TESTS)

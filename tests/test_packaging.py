@@ -75,8 +75,8 @@ def test_it_installs_where_only_the_requirements_are(dist: Path, ending: str, tm
     assert (version, in_c, origin) == (__version__, "True", "timed")
     assert Path(place).is_relative_to(tmp_path)
     assert __version__ in run(tmp_path / "environment" / "bin" / "shapedispatch", "--version", folder=tmp_path)
-    tables = sorted(path.name for path in (PACKAGE / "functions" / "compile" / "operator_tables").glob("*.json"))
-    assert sorted(path.name for path in Path(place).parent.rglob("operator_tables/*.json")) == tables
+    tables = {str(path.relative_to(PACKAGE)) for path in PACKAGE.rglob("*_tables/*.json")}
+    assert {str(path.relative_to(Path(place).parent)) for path in Path(place).parent.rglob("*_tables/*.json")} == tables
     assert (Path(place).parent / "py.typed").exists()
 
 

@@ -198,7 +198,7 @@ def entry_for(ctx: MissContext, choice: Choice, kin: bool = False, anew: bool = 
         if candidate is None or not (judged or _sound(candidate, offer, ctx)):
             return None
     entry = candidate.entry(choice, offer)
-    learned = choice.origin == "stored" and ctx.why_not_online() is None and not ctx.grad()
+    learned = choice.origin in ("stored", "shipped") and ctx.why_not_online() is None and not ctx.grad()
     return Watching.of(ctx).of_entry(entry, offer) if learned else entry
 
 

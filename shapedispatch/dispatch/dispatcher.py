@@ -105,7 +105,7 @@ class Core(HitPath, Introspection):
         self.table: Table = Table(self.settings.maxsize, self.settings.max_builds, EventLog(backend.name))
         store = store_at(self.settings.store)
         self.kernel_store: KernelStore | None = (
-            KernelStore(store, backend.name, self.identity) if store is not None else None
+            KernelStore(store, backend.name, self.identity, self._with_tables) if store is not None else None
         )
         self._ledger: Ledger | None = None
         self.turns: Turns = Turns(self.settings.retime)
@@ -171,6 +171,10 @@ class Core(HitPath, Introspection):
         """What a stored choice depends on besides the key and the machine; the usual objective goes without saying."""
         objective = {} if self.objective == "time" else {"objective": code_identity(self.objective)}
         return {**self.backend.identity(), **objective}
+
+    def _with_tables(self) -> bool:
+        """Whether the package's tables are asked: not where nothing is built, since what they name is not there."""
+        return self.settings.tables and self.settings.mode != "sealed"
 
     def use_fast_path(self, fast_path: FastPath | None) -> None:
         """Let C answer hits, where it can."""

@@ -45,6 +45,7 @@ class Resolved:
     mode: str
     on_miss: str
     store: Any
+    tables: bool
     budget_ms: float
     margin: float
     check: Any

@@ -122,6 +122,7 @@ TABLE: Mapping[str, Setting] = MappingProxyType(
             _choice("mode", "tune", "frozen", "sealed", "off"),
             _choice("on_miss", "nearest", "plain", "error"),
             Setting("store", True, _either(_flag, _text), "true, false or a path"),
+            Setting("tables", True, _flag, _FLAG),
             Setting("budget_ms", 200.0, _number(lambda budget: budget > 0), "a number of milliseconds above 0"),
             Setting("margin", 0.02, _SHARE, "a share from 0 to 1"),
             Setting("check", None, _tolerance, '"sample", false, or [rtol, atol] of two numbers of at least 0'),

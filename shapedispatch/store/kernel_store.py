@@ -35,11 +35,21 @@ _MOST_CONFIGS = 16
 
 
 class KernelStore:
-    """What is stored of one kernel. ``identity`` gives the soft parts that are the kernel's own: code, candidates."""
+    """What is stored of one kernel. ``identity`` gives the soft parts that are the kernel's own: code, candidates.
 
-    def __init__(self, store: Store, name: str, identity: Callable[[], Mapping[str, str]]) -> None:
+    ``with_tables`` says whether the tables of the package are asked now, where the user has nothing that fits.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        name: str,
+        identity: Callable[[], Mapping[str, str]],
+        with_tables: Callable[[], bool] = lambda: True,
+    ) -> None:
         self.store = store
         self._name = name
+        self._with_tables = with_tables
         # Read at the first call: by then its globals are there.
         self._identity = functools.cache(lambda: tuple(sorted(identity().items())))
         with _lock:
@@ -62,11 +72,22 @@ class KernelStore:
         return self._found(stored_text(key), self._here(device))
 
     def _found(self, text: str | None, here: Environment) -> Found | None:
-        found = self.store.get(self.kernel, text, here) if text is not None else None
+        found = self._get(text, here, "choice") if text is not None else None
         return found if isinstance(found, Found) else None
 
+    def _get(self, text: str, here: Environment, kind: Kind) -> Found | Missing:
+        """What the user has, if it fits; else the row of a table of the package, and else what the user has."""
+        found = self.store.get(self.kernel, text, here, kind=kind)
+        if (isinstance(found, Found) and not found.soft_differences) or not self._with_tables():
+            return found
+        row = self.store.tables.find(kind, self.kernel, text, here)
+        return Found(row, "shipped") if row is not None else found
+
     def found_here(self) -> list[Found]:
-        """What stands for each stored or shipped key, on the kinds of device that are here."""
+        """What stands for each stored or shipped key, on the kinds of device that are here.
+
+        But for keys that only a table of the package has: of its many sizes this program may never meet one.
+        """
         rows = self.store.choices(self.kernel)
         found: list[Found | None] = []
         for device in (torch.device("cpu"), *([torch.device("cuda")] if torch.cuda.is_available() else [])):
@@ -84,7 +105,9 @@ class KernelStore:
         if text is None:
             return None
         here = self._here(device)
-        rows = [row for row in self.store.choices(self.kernel) if row.hard == here.hard and row.variant != "exact"]
+        tables = self.store.tables.choices(self.kernel, here) if self._with_tables() else []
+        rows = [row for row in (*self.store.choices(self.kernel), *tables) if row.hard == here.hard]
+        rows = [row for row in rows if row.variant != "exact"]
         known = [(far, row.key) for row in rows if (far := _far(row.key, text)) is not None]
         return self._found(min(known, key=itemgetter(0), default=(0.0, None))[1], here)
 
@@ -96,7 +119,8 @@ class KernelStore:
 
     def tuned_configs(self, device: torch.device) -> StoredConfigs:
         """What processes have found for the hints of this kernel on this kind of device, as it stands now."""
-        return StoredConfigs(self.store, self.kernel, self._here(device))
+        here = self._here(device)
+        return StoredConfigs(self.store, self.kernel, here, lambda text: self._get(text, here, "hint"))
 
     def verdicts(self, device: torch.device) -> StoredVerdicts:
         """What processes have found of the numbers of builds on this kind of device."""
@@ -175,17 +199,20 @@ class StoredConfigs:
     heard. What is read once stays so: a row that comes later is met when something is kept.
     """
 
-    def __init__(self, store: Store, kernel: str, here: Environment) -> None:
+    def __init__(
+        self, store: Store, kernel: str, here: Environment, get: Callable[[str], Found | Missing] | None = None
+    ) -> None:
         self._store = store
         self._kernel = kernel
         self._here = here
-        self._known: dict[str, Found | Missing] = {"": store.get(kernel, "", here, kind="hint")}
+        self._get = get or (lambda text: store.get(kernel, text, here, kind="hint"))
+        self._known: dict[str, Found | Missing] = {"": self._get("")}
 
     def look_up(self, of: Key, hint: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """See `backend.TunedConfigs`: what was found under other conditions is to be found anew."""
         text = _canonical((of, hint)) or ""
         if text not in self._known:
-            self._known[text] = self._store.get(self._kernel, text, self._here, kind="hint")
+            self._known[text] = self._get(text)
         found = self._known[text]
         if isinstance(found, Missing):
             return (), ()

@@ -23,8 +23,10 @@ __all__ = [
     "BadRow",
     "Kind",
     "Row",
+    "entries_of_file",
     "identity_of",
     "rows_from_file",
+    "rows_of_entries",
     "rows_to_file",
 ]
 
@@ -204,6 +206,11 @@ def rows_to_file(rows: Iterable[Row]) -> str:
 
 def rows_from_file(content: bytes) -> tuple[list[Row], tuple[str, ...]]:
     """The rows of a shipped file and a sentence for each that was refused; BadRow when it is no such file at all."""
+    return rows_of_entries(enumerate(entries_of_file(content)))
+
+
+def entries_of_file(content: bytes) -> list[Any]:
+    """What stands in a shipped file where its rows should, none of it looked at; BadRow when it is no such file."""
     if len(content) > FILE_LIMIT:
         raise BadRow(f"the file has more than {FILE_LIMIT} bytes")
     try:
@@ -212,8 +219,13 @@ def rows_from_file(content: bytes) -> tuple[list[Row], tuple[str, ...]]:
         raise BadRow(f"the file is not JSON: {error}") from None
     if not isinstance(found, dict) or found.get("format") != _FORMAT or not isinstance(found.get("rows"), list):
         raise BadRow("the file is not one that a store exported")
+    return found["rows"]
+
+
+def rows_of_entries(entries: Iterable[tuple[int, object]]) -> tuple[list[Row], tuple[str, ...]]:
+    """The rows among the entries of a file, each given with its place, and a sentence for each that was refused."""
     rows, refused = [], []
-    for place, parts in enumerate(found["rows"]):
+    for place, parts in entries:
         try:
             row = Row.from_json(parts)
             row.to_bytes()

@@ -25,6 +25,7 @@ from .artifacts import Artifacts
 from .disk import Disk
 from .key_text import nearest
 from .rows import FILE_LIMIT, BadRow, Kind, Row, identity_of, rows_from_file, rows_to_file
+from .tables import Tables
 
 __all__ = ["Found", "Merged", "Missing", "Row", "Store"]
 
@@ -74,6 +75,7 @@ class Store:
         self.artifacts: Artifacts = Artifacts(self._disk.path, readonly=readonly, note=self._disk.note)
         if isinstance(shipped, (str, Path)):  # a text's letters would be files
             raise DeclarationError(f"shipped={str(shipped)!r}: allowed is a list of files")
+        self.tables: Tables = Tables(self._disk.note)
         self._shipped_files = tuple(Path(file) for file in shipped)
         self._counts: Counter[str] = Counter()
         self._elsewhere: dict[Any, Store] = {}

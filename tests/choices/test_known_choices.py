@@ -24,9 +24,12 @@ from shapedispatch.choices import known_choices
 from shapedispatch.functions import builder
 from shapedispatch.functions.compile import tracer
 from shapedispatch.functions.compile.build import Build
+from shapedispatch.keys.identity import Environment
+from shapedispatch.settings import resolve
 from shapedispatch.store import kernel_store
 from shapedispatch.store.kernel_store import KernelStore
 from shapedispatch.store.store import Row
+from shapedispatch.store.tables import file_name
 from tests import forked
 from tests.faults import ERRORS, Faults, faulty
 from tests.helpers import Ladder, assert_same, built, no_time
@@ -351,6 +354,55 @@ def test_a_shipped_file(store: Store, tmp_path: Path) -> None:
     again = supplied(own)
     again(call(16))
     assert again.explain(call(16)).origin == "stored"
+
+
+@pytest.fixture
+def table(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The package's table for this machine, made of what another process has found; and tables are not off."""
+    supplied(store, True)(call(16))
+    (row,) = store.rows()
+    name = file_name(Environment(row.hard, row.soft))
+    assert name is not None
+    (tmp_path / "package").mkdir()
+    store.export(tmp_path / "package" / name)
+    monkeypatch.setattr("shapedispatch.store.tables.FOLDER", tmp_path / "package")
+    monkeypatch.delenv("SHAPEDISPATCH_TABLES")
+    resolve.reset()
+    return tmp_path / "package" / name
+
+
+def test_a_table_of_the_package_answers_untimed(table: Path, tmp_path: Path) -> None:
+    """From the first call on; `explain` says so before and after it, and the user's store stays empty."""
+    own = Store(tmp_path / "own")
+    again = supplied(own)
+    assert again.explain(call(16)).origin == "shipped"
+    assert_same(again(call(16)), waves(call(16)))
+    choice = again.explain(call(16))
+    assert (choice.variant, choice.origin) == ("written_otherwise", "shipped")
+    assert again.cache_info().timings == 0
+    assert own.rows() == []
+
+
+@pytest.mark.parametrize("given", [{"store": False}, {"SHAPEDISPATCH_TABLES": "false"}])
+def test_tables_of_the_package_can_be_off(
+    table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: dict[str, Any]
+) -> None:
+    """By their own setting, and where nothing is stored nothing is read."""
+    if "SHAPEDISPATCH_TABLES" in given:
+        monkeypatch.setenv("SHAPEDISPATCH_TABLES", given["SHAPEDISPATCH_TABLES"])
+        resolve.reset()
+    table.write_bytes(b"what would be warned of, if it were read")
+    again = supplied(given.get("store", Store(tmp_path / "own")), True)
+    again(call(16))
+    assert again.explain(call(16)).origin == "timed"
+
+
+def test_a_sealed_process_asks_no_table_of_the_package(table: Path, tmp_path: Path) -> None:
+    """What it names is not built, and `load` would not build it: `on_miss` answers, without a warning."""
+    again = supplied(Store(tmp_path / "own"))
+    with set_mode("sealed", on_miss="plain"):
+        again(call(16))
+        assert again.explain(call(16)).origin == "nearest"
 
 
 def test_a_path_at_the_decorator(tmp_path: Path) -> None:

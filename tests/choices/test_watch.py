@@ -139,6 +139,24 @@ def test_a_choice_from_the_store_is_verified_so(times: Times, tmp_path: Path) ->
     assert row.variant == "plain"
 
 
+def test_a_shipped_choice_is_verified_so(times: Times, tmp_path: Path) -> None:
+    """Its times are another machine's. What is better here goes to the user's store, which comes first from then on."""
+    settled(times, store=Store(tmp_path / "theirs"))
+    Store(tmp_path / "theirs").export(tmp_path / "shipped.json")
+    times.us["other"] = 200
+    own = Store(tmp_path / "own", shipped=[tmp_path / "shipped.json"])
+    f = shapedispatch(
+        times.taking("plain", lambda x: x * 2), name="twice", hints=(), mutates=(), store=own,
+        variants=[Variant(times.taking("other", lambda x: x + x), name="other")],
+    )  # fmt: skip
+    f(X)
+    assert (f.explain(X).variant, f.explain(X).origin) == ("other", "shipped")
+    assert own.rows() == []
+    assert until(f, "plain", 5000) < 5000
+    assert f.cache_info().timings == 0
+    assert [row.variant for row in own.rows()] == ["plain"]
+
+
 def test_a_checkpoint_runs_what_is_chosen_and_samples_nothing(times: Times) -> None:
     """Its backward runs the same again."""
     f = settled(times)

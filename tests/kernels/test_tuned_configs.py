@@ -17,9 +17,12 @@ import triton.language as tl
 from shapedispatch import Store, set_mode
 from shapedispatch.dispatch import miss
 from shapedispatch.kernels.runtime.wrappers import config_text
+from shapedispatch.keys.identity import environment
 from shapedispatch.records import Timing
+from shapedispatch.settings import resolve
 from shapedispatch.store import kernel_store
 from shapedispatch.store.rows import Row
+from shapedispatch.store.tables import file_name
 from tests.triton_core import dispatched, tensors
 from tests.triton_recorder import Launched, Recorder, recording
 
@@ -130,6 +133,23 @@ def test_what_is_shipped_is_not_searched(recorder: Recorder, store: Store, tmp_p
     file = tmp_path / "shipped.json"
     assert store.export(file, kinds=("hint",)) == 1
     assert timed(process(recorder, Store(tmp_path / "own", shipped=[file])), 70) == 2
+
+
+def test_a_table_of_the_package_is_not_searched(
+    recorder: Recorder, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A size that it has is not timed at all, one near a hint of it by what was found there."""
+    process(recorder, store)[grid_of(60)](X, Y, 60, 1)
+    name = file_name(environment(X.device))
+    assert name is not None
+    assert store.export(tmp_path / name) == 2
+    monkeypatch.setattr("shapedispatch.store.tables.FOLDER", tmp_path)
+    monkeypatch.delenv("SHAPEDISPATCH_TABLES")
+    resolve.reset()
+    again = process(recorder, Store(tmp_path / "own"))
+    assert [timed(again, n) for n in (60, 70)] == [0, 2]
+    assert again.explain(X, Y, 60, 1).origin == "shipped"
+    assert process(recorder, Store(tmp_path / "own")).explain(X, Y, 70, 1).origin == "stored"
 
 
 def test_what_another_process_found_meanwhile_stands(

@@ -19,7 +19,7 @@ from shapedispatch.settings.resolve import TABLE, Resolved, Settings, load
 from shapedispatch.store.store import Store
 
 NAMES = (
-    "hints static exact buckets maxsize max_builds mode on_miss store budget_ms margin check copy_limit isolate "
+    "hints static exact buckets maxsize max_builds mode on_miss store tables budget_ms margin check copy_limit isolate "
     "judge learn earn builders regime retime ranks graphs max_graph_bytes pick hotpath trust_newer"
 )
 
@@ -75,6 +75,7 @@ GOOD = {
     "mode": ['"tune"', '"frozen"', '"sealed"', '"off"'],
     "on_miss": ['"nearest"', '"plain"', '"error"'],
     "store": ["true", "false", '"/some/folder"'],
+    "tables": ["true", "false"],
     "budget_ms": ["1", "0.5"],
     "margin": ["0", "0.2"],
     "check": ["false", "[0, 1e-3]"],
@@ -100,6 +101,7 @@ BAD = {
     "mode": ['"fast"', "true"],
     "on_miss": ['"raise"', "1"],
     "store": ["1", '""'],
+    "tables": ["0", '"a folder"'],
     "budget_ms": ["0", "-1", "nan", "inf", "true", '"200"'],
     "margin": ["-0.1", "1.5", "nan", "true"],
     "check": ["true", "[1]", "[1, 2, 3]", "[-1, 0]", "[nan, 0]", "1e-3"],

@@ -10,10 +10,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from shapedispatch.keys.identity import environment
 from shapedispatch.records import Choice, Timing
 from shapedispatch.store.kernel_store import KernelStore, _far, store_at
 from shapedispatch.store.key_text import canonical
 from shapedispatch.store.store import Found, Store
+from shapedispatch.store.tables import file_name
 
 CPU = torch.device("cpu")
 STATE = (None, True, False, False, False, torch.float32, "none", "none")
@@ -206,3 +208,116 @@ def test_one_store_for_each_place(tmp_path: Path) -> None:
     assert store_at(True) is store_at(True)
     own = Store(tmp_path)
     assert store_at(own) is own
+
+
+# -- the tables of the package
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
+    """What the package's table for this machine is made of; ``ship`` writes it."""
+    (tmp_path / "package").mkdir()
+    monkeypatch.setattr("shapedispatch.store.tables.FOLDER", tmp_path / "package")
+    return Store(tmp_path / "source")
+
+
+def ship(package: Store) -> None:
+    """Let the package come with these rows."""
+    name = file_name(environment(CPU))
+    assert name is not None
+    package.export(package.path.parent / "package" / name)
+
+
+def test_a_table_of_the_package_answers_after_the_user(store: Store, package: Store) -> None:
+    """His own rows come first, then the files that he named."""
+    for size in (4, 5, 6):
+        kernel_store(package).keep(key(size), CPU, Choice("package", "timed"))
+    ship(package)
+    named = Store(store.path.parent / "named")
+    for size in (4, 5):
+        kernel_store(named).keep(key(size), CPU, Choice("named", "timed"))
+    named.export(store.path.parent / "named.json")
+    own = Store(store.path, shipped=[store.path.parent / "named.json"])
+    kernel_store(own).keep(key(4), CPU, Choice("own", "timed"))
+    found = [kernel_store(own).find(key(size), CPU) for size in (4, 5, 6, 7)]
+    assert [(one.row.variant, one.origin) if one else None for one in found] == [
+        ("own", "stored"),
+        ("named", "shipped"),
+        ("package", "shipped"),
+        None,
+    ]
+
+
+def test_a_table_of_the_package_comes_before_what_no_longer_fits(store: Store, package: Store) -> None:
+    """The user's row of other code would be timed again."""
+    first = kernel_store(store, code="0")
+    first.keep(key(4), CPU, Choice("own", "timed"))
+    del first
+    gc.collect()
+    kernel_store(package).keep(key(4), CPU, Choice("package", "timed"))
+    ship(package)
+    found = kernel_store(store).find(key(4), CPU)
+    assert found is not None
+    assert (found.row.variant, found.soft_differences) == ("package", ())
+
+
+def test_a_table_of_other_code_says_nothing(store: Store, package: Store) -> None:
+    """Nor that it was stored and is timed again: another release of a library is as if there were no table."""
+    first = kernel_store(package, code="0")
+    first.keep(key(4), CPU, Choice("package", "timed"))
+    del first
+    gc.collect()
+    ship(package)
+    assert kernel_store(store).find(key(4), CPU) is None
+    assert kernel_store(store).nearest(key(5), CPU) is None
+
+
+def test_the_nearest_may_be_a_tables(store: Store, package: Store) -> None:
+    """Where nothing may be timed."""
+    kernel_store(package).keep(key(4), CPU, Choice("package", "timed"))
+    ship(package)
+    found = kernel_store(store).nearest(key(5), CPU)
+    assert found is not None
+    assert (found.row.variant, found.origin) == ("package", "shipped")
+
+
+def test_what_is_loaded_is_the_users(store: Store, package: Store) -> None:
+    """A table of the package has many sizes that a program never meets."""
+    kernel_store(package).keep(key(4), CPU, Choice("package", "timed"))
+    ship(package)
+    kernel_store(store).keep(key(5), CPU, Choice("own", "timed"))
+    assert [one.row.variant for one in kernel_store(store).found_here()] == ["own"]
+
+
+def test_configs_of_a_tables_hints_are_found(store: Store, package: Store) -> None:
+    """A new size near a hint needs no search then."""
+    timed = Choice("plain", "timed", timings=(Timing("plain", 1.0, 0.1, 3),))
+    kernel_store(package).tuned_configs(CPU).keep(key(1), "hint[M=64]", timed, ["BLOCK: 64"], instead=False)
+    ship(package)
+    assert kernel_store(store).tuned_configs(CPU).look_up(key(1), "hint[M=64]") == (("BLOCK: 64",), ())
+    without = KernelStore(store, "kernel", lambda: MappingProxyType({"code": "1"}), lambda: False)
+    assert without.tuned_configs(CPU).look_up(key(1), "hint[M=64]") == ((), ())
+
+
+def test_where_tables_are_off_none_is_opened(store: Store, package: Store) -> None:
+    """Asked at each question, since a mode may change."""
+    kernel_store(package).keep(key(4), CPU, Choice("package", "timed"))
+    ship(package)
+    wanted = [False]
+    one = KernelStore(store, "kernel", lambda: MappingProxyType({"code": "1"}), lambda: wanted[0])
+    assert one.find(key(4), CPU) is None
+    assert one.nearest(key(5), CPU) is None
+    assert store.tables._files == {}
+    wanted[0] = True
+    assert one.find(key(4), CPU) is not None
+
+
+def test_a_damaged_table_is_one_warning(store: Store, package: Store) -> None:
+    """And the store works."""
+    ship(package)
+    (file,) = (package.path.parent / "package").iterdir()
+    file.write_bytes(b"no table")
+    with pytest.warns(RuntimeWarning, match=r"the table .* of the package was not read in full"):
+        assert kernel_store(store).find(key(4), CPU) is None
+    kernel_store(store).keep(key(4), CPU, Choice("own", "timed"))  # a second warning would be an error
+    assert kernel_store(store).find(key(4), CPU) is not None
