@@ -150,11 +150,11 @@ class PooledContest:
             self.pool.spent(one.known_us, max(0.0, one.known_us - self._usual_us()))
 
     def looked(self, took_us: float) -> None:
-        """See `OnlineContest.looked`: it is called again."""
+        """See `OnlineContest.looked`: it is called again. Its looks are few, and no loss of its family's."""
         self.pool.family.called_again += not self._is_known
         self._is_known = True
         if math.isfinite(took_us):
-            self.pool.spent(took_us, took_us)
+            self.pool.spent(took_us)
 
     def ran(self, took_us: float) -> None:
         """See `OnlineContest.ran`."""

@@ -20,7 +20,7 @@ from ..records import Timing
 
 __all__ = ["COLD_US", "EVALUATED_AFTER", "FAR", "SHARE", "SMALL_US", "Contestant", "OnlineContest", "is_ahead_at_last"]
 
-SHARE, FREE_US = 0.03, 2_000.0
+SHARE, FREE_US = 0.03, 3_000.0
 """What learning may cost at a key beyond the best candidate: a share of the time spent there, and so much at first."""
 FAR = 10.0
 """How much above the leader's cost that of a candidate is which leaves after one sample, if that was dear."""

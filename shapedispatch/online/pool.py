@@ -114,7 +114,7 @@ class Family:
 
     def _expects(self, octaves: Octaves, pool: Pool) -> list[Follower]:
         """Have a pool begin with what won nearest to it, or leads there; where it won on both sides, it is over."""
-        telling = [other for other, one in self.pools.items() if one.favourite is not None and not one.pairs.is_tied()]
+        telling = [other for other, one in self.pools.items() if one.favourite is not None and one.is_borne_out()]
         led = sorted((_apart(octaves, other), other) for other in telling)
         ended = [(apart, other) for apart, other in led if self.pools[other].over]
         if pool.over or not led:
@@ -267,6 +267,10 @@ class Pool:
         if was_over or not self.over:
             return left
         return [*left, *self.family.settles_ties(self.pairs.margin), *self.family.has_ended()]
+
+    def is_borne_out(self) -> bool:
+        """Whether it has found its favourite by pairs, or is over: what is only expected tells others nothing."""
+        return (self.over or self.pairs.leader() == self.favourite) and not self.pairs.is_tied()
 
     def _bears_out(self, leader: str) -> bool:
         """Whether the pairs say of what was expected that it is best, and of no other that it may be."""

@@ -402,3 +402,15 @@ def test_first_calls_are_samples_where_few_keys_have_a_second() -> None:
         one.looked(1.0)
     assert of.family.called_again == 2
     assert not late.begins_at_once()
+
+
+def test_what_is_only_expected_tells_no_other_octave_anything() -> None:
+    """Else what is best at small sizes would run at all larger ones, unseen."""
+    family = won("build", 7)
+    near = family.pool((9,), 0.02)
+    assert (near.favourite, near.is_borne_out()) == ("build", False)
+    family.pools.pop((7,))
+    assert family.pool((11,), 0.02).favourite is None
+    for _ in range(LIKELY):
+        near.gave("build", 0.5)
+    assert family.pool((12,), 0.02).favourite == "build"

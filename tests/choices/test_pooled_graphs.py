@@ -82,3 +82,25 @@ def test_where_they_are_asked_for_each_key_has_one(pays: list[bool], monkeypatch
     for count in (65, 66, 79):
         calls(f, range(count, count + 1), 80)
         assert GRAPH in ran(f, count)[1]
+
+
+def test_the_first_keys_have_one_when_their_calls_have_earned_it(pays: list[bool]) -> None:
+    """It takes milliseconds to record: until then the best of the others runs, and `explain` says why."""
+    f = dispatched()
+    calls(f, range(65, 66), 80)
+    (refused,) = [one for one in f.explain(rows(65)).refusals if one.variant == GRAPH]
+    assert refused.reasons == (learning.NOT_EARNED,)
+    assert f.explain(rows(65)).variant == BUILD
+    calls(f, range(65, 66), 3000)
+    assert ran(f, 65)[0] == GRAPH
+
+
+def test_where_none_pays_any_more_the_key_is_settled_without(pays: list[bool]) -> None:
+    """What holds a program back may change."""
+    f = dispatched()
+    calls(f, range(65, 66), 80)
+    pays[0] = False
+    calls(f, range(65, 66), 3000)
+    choice = f.explain(rows(65))
+    assert (choice.variant, choice.origin) == (BUILD, "timed")
+    assert GRAPH not in {one.variant for one in choice.timings}

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from shapedispatch import shapedispatch
 from shapedispatch.choices.context import MissContext
+from shapedispatch.choices.learning import NOT_EARNED
 from shapedispatch.functions.recorded import PLAINS, inner_variant, recorded_variant
 from shapedispatch.graphs import operators
 from shapedispatch.graphs.replay import OFTEN
@@ -163,7 +164,7 @@ def test_nothing_is_recorded_before_it_pays(recorder: MadeUpRecorder, monkeypatc
     monkeypatch.setattr("shapedispatch.functions.recorded.FEW", 0)
     x, w = torch.randn(4, 16), torch.randn(16)
     f = shapedispatch(hints=(), exact=True, store=False)(normalized)
-    f.core.settings = dataclasses.replace(f.core.settings, judge="online")
+    f.core.settings = dataclasses.replace(f.core.settings, judge="online", graphs=True)
     for _ in range(20 * OFTEN):
         assert_same(f(x, w), normalized(x, w))
     assert "graph[exact]" in {one.variant for one in f.explain(x, w).timings}
@@ -189,7 +190,7 @@ def test_one_kernel_is_no_graph_unless_it_is_asked_for(
         f(torch.ones(4, 4))
         refused[fn] = {one.variant: one.reasons for one in f.explain(torch.ones(4, 4)).refusals}
     assert refused[few]["graph[exact]"] == ("it launches one kernel: a graph would save nothing",)
-    assert "graph[exact]" not in refused[products]
+    assert refused[products]["graph[exact]"] == (NOT_EARNED,)
 
 
 def plain_recorded(fn: Callable[..., Any], **given: Any) -> Any:
