@@ -14,6 +14,7 @@ from torch import Tensor
 from shapedispatch import Variant, shapedispatch
 from shapedispatch.choices import learner
 from shapedispatch.choices.learner import MOST_BETWEEN, WARM
+from shapedispatch.choices.pooled import PooledContest
 from shapedispatch.hit import native
 from shapedispatch.online.real_calls import HostSampler
 from shapedispatch.settings.modes import set_mode
@@ -233,3 +234,19 @@ def test_without_the_path_in_c_calls_are_learned_in_python(events: CEvents) -> N
             f(X)
         assert type(turns_of(f)).__name__ != "CallTurns"
         assert (f.explain(X).variant, f.explain(X).origin) == ("other", "timed")
+
+
+def test_a_key_of_a_pool_gives_no_cold_sample(events: CEvents) -> None:
+    """Its first call is none, and from the second on calls of the candidate go before."""
+    f, events.now_us = dispatched(), 1.0
+    for count in (65, 66, 70):  # the first two are learned alone
+        f(rows(count))
+    turns = turns_of(f)
+    (entry,) = f.core.table.peek(f.core.table.newest(1)[0])
+    assert isinstance(entry.learner.contest, PooledContest)
+    assert (turns.left, turns.taken, turns.waiting) == (0, 0, 0)
+    f(rows(70))
+    assert (turns.left, turns.taken, turns.waiting) == (WARM - 1, 1, 0)
+    for _ in range(WARM):
+        f(rows(70))
+    assert turns.waiting == 1
