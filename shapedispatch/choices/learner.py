@@ -327,7 +327,7 @@ class Learning(Sampling):
         plain = self.contest.contestants[0]  # the others are judged by the same
         notes = tuple(dict.fromkeys((*begun.notes, *([plain.decided_by()] if isinstance(plain, Figures) else []))))
         leader = self.leader()
-        begun = replace(begun, variant=leader.name, config=leader.config)
+        begun = replace(begun, variant=leader.name, config=leader.config, route=leader.route)
         return replace(begun, timings=timings, refusals=refused, notes=notes)
 
     def with_backward(self) -> bool:

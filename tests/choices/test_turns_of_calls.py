@@ -250,3 +250,16 @@ def test_a_key_of_a_pool_gives_no_cold_sample(events: CEvents) -> None:
     for _ in range(WARM):
         f(rows(70))
     assert turns.waiting == 1
+
+
+def test_what_runs_meanwhile_is_shown_as_it_is_reached(events: CEvents) -> None:
+    """`explain` says of the leader, and not of plain, how it runs."""
+    f = dispatched()
+    f(rows(65))
+    (entry,) = f.core.table.peek(f.core.table.newest(1)[0])
+    plain, build = entry.learner.contest.contestants
+    for one, us in ((plain, 10.0), (build, 5.0)):
+        one.took(one.host_us, us)
+    choice, route = f.explain(rows(65)), entry.learner.candidates[1].route
+    assert (choice.variant, choice.origin, choice.route) == (BUILD, "learning", route)
+    assert route != entry.learner.candidates[0].route
