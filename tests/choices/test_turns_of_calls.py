@@ -116,14 +116,16 @@ def test_what_a_look_takes_is_lost_too(events: CEvents, monkeypatch: pytest.Monk
 
     def slow(self: Any, *given: Any) -> bool:
         looks[0] += 1
-        events.now_us += 1_000
+        events.now_us += 2_000
         return goes_on(self, *given)
 
     monkeypatch.setattr(learner.Learning, "_goes_on_in_c", slow)
-    began_us = events.now_us
-    for _ in range(2_000):
+    (entry,) = f.core.table.peek(f.core.table.newest(1)[0])
+    for _ in range(40):
         f(X)
-    assert looks[0] * 1_000 <= 3_000 + 0.04 * (events.now_us - began_us)
+    assert looks[0] >= 2
+    assert entry.learner.contest._lost_us >= 2_000 * looks[0]
+    assert entry.learner.contest.rests()
 
 
 def test_where_no_sample_may_be_afforded_looks_become_rare(events: CEvents) -> None:

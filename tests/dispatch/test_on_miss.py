@@ -88,6 +88,16 @@ def _no_warning() -> Iterator[None]:
         yield
 
 
+def test_what_is_known_of_a_key_is_run_though_it_has_earned_more(started: Callable[..., Any], tuned: None) -> None:
+    """In a frozen mode nothing more is tried; the stored choice is what stands."""
+    dispatcher = started()
+    key = dispatcher.core.backend.key((call(16),), {})
+    dispatcher.core.table.facts.earned[key] = True
+    with set_mode("frozen"):
+        assert_same(dispatcher(call(16)), waves(call(16)))
+        assert dispatcher.explain(call(16)).origin == "stored"
+
+
 @pytest.mark.usefixtures("tuned")
 def test_frozen_builds_what_was_chosen_and_times_nothing(started: Callable[..., Any]) -> None:
     """A process that starts frozen."""
