@@ -116,6 +116,17 @@ def test_what_is_stored_for_a_key_comes_first(us: dict[str, float], tmp_path: Pa
     assert again.explain(rows(100)).variant == "other"
 
 
+def test_a_key_that_has_earned_more_is_decided(us: dict[str, float], offers: list[int]) -> None:
+    """What is known of others was chosen among less than it is to have."""
+    f = dispatched()
+    learn(f, 80, 120)
+    before = len(offers)
+    f.core.table.facts.earned[f.core.backend.key((rows(100),), {})] = True
+    f(rows(100))
+    f(rows(101))
+    assert len(offers) == before + 1
+
+
 def test_where_variants_are_tried_in_a_worker_none_is_taken_over(
     us: dict[str, float], monkeypatch: pytest.MonkeyPatch
 ) -> None:

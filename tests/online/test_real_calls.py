@@ -312,14 +312,16 @@ def test_a_call_that_the_device_has_not_come_to_is_of_its_time_alone() -> None:
 
 
 @pytest.mark.parametrize(
-    ("gap_us", "waited"),
-    [(2, 0.0), (AWAY_IN_C_US - 1, 0.0), (40, 1.0), (500, 0.0)],
+    ("device_us", "gap_us", "waited"),
+    [(50, 2, 0.0), (50, AWAY_IN_C_US - 1, 0.0), (50, 40, 1.0), (50, 500, 0.0), (21, 2, 0.0), (21, 20, 1.0)],
 )
-def test_what_c_notes_tells_who_waits_from_who_comes_back_at_once(gap_us: float, waited: float) -> None:
+def test_what_c_notes_tells_who_waits_from_who_comes_back_at_once(
+    device_us: float, gap_us: float, waited: float
+) -> None:
     """A caller that waits is back when the device is done, and not as soon as the host has launched."""
     shares = Shares(dry=1.0)
     takes, figures = StreamSampler(shares, lambda: 0, lambda: None, lambda: None), Figures("plain", "auto", None)
-    host_us, device_us, began_us = 20.0, 50.0, 0.0
+    host_us, began_us = 20.0, 0.0
     for _ in range(200):
         takes.noted(figures, int(began_us * 1e3), int(host_us * 1e3), device_us, True)
         began_us += host_us + gap_us
