@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -265,3 +266,27 @@ def test_what_runs_meanwhile_is_shown_as_it_is_reached(events: CEvents) -> None:
     choice, route = f.explain(rows(65)), entry.learner.candidates[1].route
     assert (choice.variant, choice.origin, choice.route) == (BUILD, "learning", route)
     assert route != entry.learner.candidates[0].route
+
+
+def test_a_call_that_was_no_replay_is_no_sample(events: CEvents) -> None:
+    """A recording takes some calls until it is there: what those take is lost, and its turn comes again."""
+    f = two(events, 100, 50)
+    f(X)
+    (entry,) = f.core.table.peek(f.core.table.newest(1)[0])
+    learning, missed = entry.learner, [0]
+    plain, other = learning.candidates
+
+    def recorded(x: Tensor) -> Tensor:
+        if missed[0] < 10:
+            missed[0] += 1
+            events.now_us += 500
+        return other.run(x)
+
+    learning.candidates = (plain, replace(other, run=recorded, missed=lambda: missed[0]))
+    for _ in range(100):
+        f(X)
+    choice = f.explain(X)
+    assert (choice.variant, choice.origin) == ("other", "timed")
+    assert {timing.variant: timing.median_us for timing in choice.timings} == {"plain": 100, "other": 50}
+    assert {timing.variant: timing.least_us for timing in choice.timings}["other"] == 50
+    assert all(took_us == 50 for took_us in learning.contest.contestants[-1].host_us)
