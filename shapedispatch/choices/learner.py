@@ -185,12 +185,11 @@ class Learning(Sampling):
     def _looked_at(self, turns: native.LaunchTurns) -> bool:
         """Whether what comes next is C's; what it takes to see to that is lost like what samples cost.
 
-        Of keys that find out together many have one call: it may be a sample, which is taken here; else it is none.
+        Of keys that find out together many have one call: it may be a sample, which is taken here.
         """
-        began_ns, is_first = self.sampler.clock_ns(), not self._ended_ns
-        if is_first and isinstance(self.contest, PooledContest):
-            self._ended_ns = began_ns  # whether calls follow each other soon is known from the second on
-            return not self.contest.begins_at_once()
+        if not self._ended_ns and isinstance(self.contest, PooledContest):
+            return False
+        began_ns = self.sampler.clock_ns()
         soon = began_ns - self._ended_ns <= 1e3 * SOON_US * (1 + turns.taken)
         goes_on = self._goes_on_in_c(turns, soon)
         self._ended_ns = self.sampler.clock_ns()

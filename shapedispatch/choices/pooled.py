@@ -57,11 +57,10 @@ class PooledContest:
     _wanted: Figures | None = None
     _half: Half | None = None
     """What was given of that pair."""
-    _is_known: bool = False
-    """Whether its family knows that it is called again."""
+    _soon: bool = False
+    """Whether the sample that is next comes soon after other calls of the key."""
 
     def __post_init__(self) -> None:
-        self.pool.family.begun += 1
         for one in self.contestants:
             self._known_right(one)
 
@@ -94,7 +93,7 @@ class PooledContest:
             for one in [one for one in self._ran if one.cost().repeats]:
                 self._ran.remove(one)
                 of_plain = one is self.contestants[0]
-                self._half = Half(self._wanted.name, of_plain, one.cost().median_us, self.sizes)
+                self._half = Half(self._wanted.name, of_plain, one.cost().median_us, self.sizes, not self._soon)
                 self.pool.gave_half(self._half)
             if self._half is not None and not self.pool.waits(self._half):
                 self._left.clear()
@@ -109,10 +108,6 @@ class PooledContest:
         """
         passes = not self.entries and self._wanted is None
         self.over = self.pool.over or (passes and not self.pool.wants([one.name for one in self.contestants[1:]]))
-
-    def begins_at_once(self) -> bool:
-        """Whether its first call is to be a sample, which finds its code cold: where few keys have a second."""
-        return self.pool.family.are_called_once()
 
     def next_samples(self) -> list[Figures]:
         """See `OnlineContest.next_samples`: what is left of a pair."""
@@ -139,6 +134,7 @@ class PooledContest:
 
     def is_cold(self, one: Figures, soon: bool) -> bool:
         """See `OnlineContest.is_cold`: where the key's last call was not ``soon`` before, others have run since."""
+        self._soon = soon
         known = [other.known_us for other in self.contestants if math.isfinite(other.known_us)]
         least_us = min(known, default=0.0)  # a pair is all that most keys give: without calls before it that is cold
         known_us = one.known_us if math.isfinite(one.known_us) else 0.0
@@ -150,9 +146,7 @@ class PooledContest:
             self.pool.spent(one.known_us, max(0.0, one.known_us - self._usual_us()))
 
     def looked(self, took_us: float) -> None:
-        """See `OnlineContest.looked`: it is called again. Its looks are few, and no loss of its family's."""
-        self.pool.family.called_again += not self._is_known
-        self._is_known = True
+        """See `OnlineContest.looked`: its looks are few, and no loss of its family's."""
         if math.isfinite(took_us):
             self.pool.spent(took_us)
 

@@ -17,7 +17,7 @@ from ..autotune.choose import best
 from ..records import Timing
 from .contest import is_ahead_at_last
 
-__all__ = ["LIKELY", "MOST_OPEN", "PLAIN_US", "Half", "Halves", "Pairs"]
+__all__ = ["LIKELY", "PLAIN_US", "Half", "Halves", "Pairs"]
 
 PLAIN_US = 100.0
 """What plain counts for, whatever it took."""
@@ -44,6 +44,8 @@ class Half:
     of_plain: bool
     took_us: float
     sizes: tuple[int, ...]
+    cold: bool = False
+    """Whether it found its code cold, which adds to it what no later call takes."""
 
 
 class Halves:
@@ -73,8 +75,8 @@ class Halves:
         self._passed += 1
         return self._passed % PASSES == 0
 
-    def add(self, half: Half) -> float | None:
-        """How many times plain's time the variant took, if this makes a pair; else it waits."""
+    def add(self, half: Half) -> tuple[float, bool] | None:
+        """How many times plain's time the variant took, and whether cold, if this makes a pair; else it waits."""
         other = self.nearest(half.name, half.sizes, not half.of_plain)
         if other is None:
             self._open = [*self._open, half][-MOST_OPEN:]
@@ -82,7 +84,8 @@ class Halves:
         self._open.remove(other)
         plain, variant = (half, other) if half.of_plain else (other, half)
         # Of calls of more, some take as long and some take longer by as much: half of that is taken off, either way.
-        return variant.took_us / plain.took_us * math.sqrt(_volume(plain.sizes) / _volume(variant.sizes))
+        larger = math.sqrt(_volume(plain.sizes) / _volume(variant.sizes))
+        return variant.took_us / plain.took_us * larger, half.cold or other.cold
 
     def forget(self, name: str) -> None:
         """A variant is out."""
@@ -104,6 +107,8 @@ class Pairs:
     margin: float
     _found: dict[str, deque[float]] = field(default_factory=dict)
     _running: list[str] = field(default_factory=list)
+    _cold: set[str] = field(default_factory=set)
+    """Those of which all pairs are cold ones: they count as long as there is no other."""
     _is_decided: bool = False
     """Whether more pairs of those of which there are enough would change nothing that matters."""
 
@@ -129,9 +134,9 @@ class Pairs:
         running = [name for name in names if name in self._running and len(self._found[name]) < most]
         return min(running, key=lambda name: len(self._found[name]), default=None)
 
-    def gave(self, name: str, ratio: float) -> None:
+    def gave(self, name: str, ratio: float, cold: bool = False) -> None:
         """In a pair the variant took so many times what plain took; what makes no sense is no pair."""
-        if name not in self._found or not 0 < ratio < math.inf:
+        if name not in self._found or not 0 < ratio < math.inf or not self._takes(name, cold):
             return
         self._found[name].append(ratio * PLAIN_US)
         leader = min(self.costs(), key=lambda timing: timing.median_us)
@@ -140,6 +145,17 @@ class Pairs:
             if cost.repeats > 1 and is_behind(cost, leader, how_far_behind(cost.repeats)):
                 self._running.remove(one)
         self._look()
+
+    def _takes(self, name: str, cold: bool) -> bool:
+        """Whether a pair counts beside those that there are, which are forgotten where it is the first warm one."""
+        if cold:
+            if not self._found[name]:
+                self._cold.add(name)
+            return name in self._cold
+        if name in self._cold:
+            self._cold.discard(name)
+            self._found[name].clear()
+        return True
 
     def failed(self, name: str) -> None:
         """It raised: it is out, whatever it has shown."""

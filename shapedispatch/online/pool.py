@@ -23,7 +23,7 @@ from ..hit.table import Entry
 from ..keys.key import Key
 from ..keys.layout import Ways
 from .contest import SHARE
-from .pairs import MOST_OPEN, Half, Halves, Pairs
+from .pairs import Half, Halves, Pairs
 
 __all__ = ["ALONE", "TOGETHER", "Family", "Pool"]
 
@@ -34,8 +34,6 @@ MOST_POOLS = 256
 """How many neighbourhoods of one family are remembered."""
 FREE_TOGETHER_US = 5_000.0
 """What finding out may cost a family at first, beside a share of what is spent there: it is of many keys."""
-ONCE = 0.1
-"""The share of keys with a second call below which first calls are samples."""
 FAR = 2
 """How many octaves away, together, sizes are at most that say something of others."""
 
@@ -68,18 +66,11 @@ class Family:
     """Of what was spent, on looks, and in pairs beyond what plain takes."""
     records: Callable[[], bool] | None = None
     """Whether recordings pay now, where its keys would have them if they were learned alone."""
-    begun: int = 0
-    called_again: int = 0
-    """Of the keys that have begun to give pairs, those that had another call."""
     lock: threading.Lock = field(default_factory=threading.Lock)
     """Held while anything of it, or of one of its pools, changes."""
 
     ways: Ways = field(default_factory=Ways)
     """What its keys are new because of."""
-
-    def are_called_once(self) -> bool:
-        """Whether few of its keys have a second call."""
-        return self.begun > MOST_OPEN and self.called_again < ONCE * self.begun
 
     def affords(self, cost_us: float) -> bool:
         """Whether finding out may have cost so much."""
@@ -224,14 +215,14 @@ class Pool:
     def gave_half(self, half: Half) -> None:
         """A key gave one call of a pair."""
         with self.family.lock:
-            ratio = self._halves.add(half)
-        if ratio is not None:
-            self.gave(half.name, ratio)
+            pair = self._halves.add(half)
+        if pair is not None:
+            self.gave(half.name, *pair)
 
-    def gave(self, name: str, ratio: float) -> None:
+    def gave(self, name: str, ratio: float, cold: bool = False) -> None:
         """There is one pair more: the variant took so many times what plain took."""
         with self.family.lock:
-            self.pairs.gave(name, ratio)
+            self.pairs.gave(name, ratio, cold)
             left = self._look()
         _let_go(left)
 

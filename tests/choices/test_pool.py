@@ -390,18 +390,15 @@ def test_calls_go_before_a_pooled_sample_where_the_key_was_called_just_now() -> 
     assert not one.is_cold(one.contestants[1], True)
 
 
-def test_first_calls_are_samples_where_few_keys_have_a_second() -> None:
-    """They find their code cold, which tells little; where keys are called again, their later calls tell more."""
-    of = pool()[0]
-    once = [contest(of, "build") for _ in range(MOST_OPEN)]
-    assert not any(one.begins_at_once() for one in once)
-    late = contest(of, "build")
-    assert late.begins_at_once()
-    for one in once[:2]:
-        one.looked(1.0)
-        one.looked(1.0)
-    assert of.family.called_again == 2
-    assert not late.begins_at_once()
+def test_what_a_first_call_shows_is_cold() -> None:
+    """It counts where no key of the pool is called again soon; where one is, its warm pairs count alone."""
+    of, us = pool()[0], {"plain": 10.0, "build": 40.0}
+    play(sized(of, 1000), us, 2)
+    assert of.pairs._cold == {"build"}
+    one = sized(of, 2000)
+    one.is_cold(one.contestants[1], True)
+    play(one, {"plain": 10.0, "build": 5.0}, 2)
+    assert (of.pairs._cold, list(of.pairs._found["build"])) == (set(), [50.0])
 
 
 def test_what_is_only_expected_tells_no_other_octave_anything() -> None:

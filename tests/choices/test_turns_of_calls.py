@@ -239,8 +239,8 @@ def test_without_the_path_in_c_calls_are_learned_in_python(events: CEvents) -> N
         assert (f.explain(X).variant, f.explain(X).origin) == ("other", "timed")
 
 
-def test_a_key_of_a_pool_gives_no_cold_sample(events: CEvents) -> None:
-    """Its first call is none, and from the second on calls of the candidate go before."""
+def test_the_samples_of_a_pool_are_warm_from_the_second_call_on(events: CEvents) -> None:
+    """The first is one, for many keys have no other; before each that comes soon after it go calls of its candidate."""
     f, events.now_us = dispatched(), 1.0
     for count in (65, 66, 70):  # the first two are learned alone
         f(rows(count))

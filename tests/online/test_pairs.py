@@ -161,7 +161,7 @@ def test_calls_of_nearly_the_same_sizes_are_a_pair() -> None:
     """Half of what the sizes may explain is taken off."""
     halves = Halves()
     assert halves.add(half(True, 10.0, 100)) is None
-    assert halves.add(half(False, 5.0, 110)) == pytest.approx(0.5 * math.sqrt(100 / 110))
+    assert halves.add(half(False, 5.0, 110)) == (pytest.approx(0.5 * math.sqrt(100 / 110)), False)
     assert halves.add(half(False, 5.0, 100)) is None
 
 
@@ -187,7 +187,7 @@ def test_the_nearest_call_is_the_other_half() -> None:
     own = half(True, 10.0, 100)
     for one in (half(True, 11.0, 95), own, half(True, 12.0, 105)):
         halves.add(one)
-    assert halves.add(half(False, 5.0, 100)) == 0.5
+    assert halves.add(half(False, 5.0, 100)) == (0.5, False)
     assert own not in halves
 
 
@@ -217,7 +217,7 @@ def test_sizes_of_nothing_are_sizes() -> None:
     """As one is, where they are divided."""
     halves = Halves()
     halves.add(half(True, 10.0, 0, 100))
-    assert halves.add(half(False, 5.0, 0, 100)) == 0.5
+    assert halves.add(half(False, 5.0, 0, 100)) == (0.5, False)
 
 
 def test_who_has_few_pairs_may_lead_where_those_say_so() -> None:
@@ -264,3 +264,23 @@ def scattered(made: Pairs, ratios: tuple[float, ...], count: int) -> Pairs:
     for one in itertools.islice(itertools.cycle(ratios), count):
         made.gave("fast", one)
     return made
+
+
+def test_a_pair_is_cold_where_one_of_its_calls_was() -> None:
+    """Whichever came first."""
+    for first, second in ((True, False), (False, True)):
+        halves = Halves()
+        halves.add(Half("fast", True, 10.0, (100,), first))
+        assert halves.add(Half("fast", False, 5.0, (100,), second)) == (0.5, True)
+
+
+def test_cold_pairs_count_as_long_as_there_is_no_other() -> None:
+    """Where sizes never come again there are no others."""
+    made = pairs("fast")
+    for _ in range(LIKELY):
+        made.gave("fast", 0.6, cold=True)
+    assert made.leader() == "fast"
+    made.gave("fast", 1.5)
+    assert list(made._found["fast"]) == [150.0]
+    made.gave("fast", 0.1, cold=True)
+    assert list(made._found["fast"]) == [150.0]
