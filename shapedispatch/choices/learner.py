@@ -205,6 +205,7 @@ class Learning(Sampling):
                 self._noted(whose, started_ns, host_ns, device_us, dry)
             else:
                 self.contest.looked(host_ns / 1e3)  # it is its turn again: a graph takes some calls until it is there
+        self.sampler.collect()  # what a first call took, which was a sample here
         wanted = () if self.contest.over or turns.left else self._next_turns(turns, soon)
         if self.contest.over and not self.pending:
             turns.begin(())

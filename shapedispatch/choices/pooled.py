@@ -57,8 +57,8 @@ class PooledContest:
     _wanted: Figures | None = None
     _half: Half | None = None
     """What was given of that pair."""
-    _soon: bool = False
-    """Whether the sample that is next comes soon after other calls of the key."""
+    _soon: dict[Figures, bool] = field(default_factory=dict)
+    """Whose last sample came soon after other calls of the key: what it took may be known only later."""
 
     def __post_init__(self) -> None:
         for one in self.contestants:
@@ -93,7 +93,8 @@ class PooledContest:
             for one in [one for one in self._ran if one.cost().repeats]:
                 self._ran.remove(one)
                 of_plain = one is self.contestants[0]
-                self._half = Half(self._wanted.name, of_plain, one.cost().median_us, self.sizes, not self._soon)
+                cold = not self._soon.get(one, False)
+                self._half = Half(self._wanted.name, of_plain, one.cost().median_us, self.sizes, cold)
                 self.pool.gave_half(self._half)
             if self._half is not None and not self.pool.waits(self._half):
                 self._left.clear()
@@ -134,7 +135,7 @@ class PooledContest:
 
     def is_cold(self, one: Figures, soon: bool) -> bool:
         """See `OnlineContest.is_cold`: where the key's last call was not ``soon`` before, others have run since."""
-        self._soon = soon
+        self._soon[one] = soon
         known = [other.known_us for other in self.contestants if math.isfinite(other.known_us)]
         least_us = min(known, default=0.0)  # a pair is all that most keys give: without calls before it that is cold
         known_us = one.known_us if math.isfinite(one.known_us) else 0.0

@@ -396,7 +396,8 @@ def test_what_a_first_call_shows_is_cold() -> None:
     play(sized(of, 1000), us, 2)
     assert of.pairs._cold == {"build"}
     one = sized(of, 2000)
-    one.is_cold(one.contestants[1], True)
+    for contestant in one.contestants:
+        one.is_cold(contestant, True)
     play(one, {"plain": 10.0, "build": 5.0}, 2)
     assert (of.pairs._cold, list(of.pairs._found["build"])) == (set(), [50.0])
 

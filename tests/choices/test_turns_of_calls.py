@@ -21,7 +21,7 @@ from shapedispatch.online.real_calls import HostSampler
 from shapedispatch.settings.modes import set_mode
 from tests.c_driver import CEvents, with_events
 from tests.paths import NO_COMPILER, taking
-from tests.rows import BUILD, dispatched, rows, waves
+from tests.rows import BUILD, Late, dispatched, rows, waves
 
 pytestmark = [
     pytest.mark.skipif(bool(NO_COMPILER), reason=str(NO_COMPILER)),
@@ -290,3 +290,36 @@ def test_a_call_that_was_no_replay_is_no_sample(events: CEvents) -> None:
     assert {timing.variant: timing.median_us for timing in choice.timings} == {"plain": 100, "other": 50}
     assert {timing.variant: timing.least_us for timing in choice.timings}["other"] == 50
     assert all(took_us == 50 for took_us in learning.contest.contestants[-1].host_us)
+
+
+def test_what_a_first_call_took_is_taken_in_where_it_is_known_late(
+    events: CEvents, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a device: else its key would wait for it for ever, and give no other pair."""
+
+    class LateInC(Late):
+        in_c = True
+
+    made = LateInC({"plain": 10.0, BUILD: 5.0}, False)
+    monkeypatch.setattr("shapedispatch.choices.learning.sampler", lambda device, regime: (made, None))
+    f, events.now_us = dispatched(), 1.0
+    for count in (65, 66, 70):
+        f(rows(count))
+    (entry,) = f.core.table.peek(f.core.table.newest(1)[0])
+    contest = entry.learner.contest
+    assert len(contest._ran) == 1
+    f(rows(70))
+    assert contest._ran == []
+
+
+def test_a_half_is_as_cold_as_its_own_call_was(events: CEvents) -> None:
+    """Though it is known only after another call has come soon."""
+    f, events.now_us = dispatched(), 1e7  # long after whatever was before
+    for count in (65, 66, 70):
+        f(rows(count))
+    (entry,) = f.core.table.peek(f.core.table.newest(1)[0])
+    contest = entry.learner.contest
+    (first,) = contest._soon
+    second = next(one for one in contest.contestants if one is not first)
+    contest.is_cold(second, True)
+    assert (contest._soon[first], contest._soon[second]) == (False, True)

@@ -387,19 +387,24 @@ def test_more_rounds_stand_between_two_looks_the_later_they_are() -> None:
     assert played.rounds in EVALUATED_AFTER
 
 
+def call(played: OnlineContest, leader_us: float) -> bool:
+    """One call: the sample that is next, or the leader's, which takes so long; whether it was a sample."""
+    sample = played.next_sample()
+    if not isinstance(sample, Told):
+        played.ran(leader_us)
+        return False
+    sample.samples.append(sample.us)
+    played.sampled(sample, sample.us)
+    return True
+
+
 def test_it_is_not_over_before_so_much_was_spent() -> None:
     """What is best runs meanwhile, and no call is a sample."""
     one, other = Told("plain", 100), Told("a", 50)
     played = OnlineContest([one, other], 0.02, lambda timings: best(timings, 0.02, "time")[0], not_before_us=10_000)
     calls = 0
     while not played.over:
-        sample = played.next_sample()
-        if isinstance(sample, Told):
-            sample.samples.append(sample.us)
-            played.sampled(sample, sample.us)
-        else:
-            played.ran(50)
-            assert played.leader() is other
+        assert call(played, 50) or played.leader() is other
         calls += 1
     assert (len(one.samples) + len(other.samples) < 30, calls > 150) == (True, True)
     assert played._spent_us >= 10_000
@@ -409,18 +414,10 @@ def test_one_that_joins_opens_it_again() -> None:
     """Though it had waited for time to be spent."""
     one, other, late = Told("plain", 100), Told("a", 50), Told("late", 20)
     played = OnlineContest([one, other], 0.02, lambda timings: best(timings, 0.02, "time")[0], not_before_us=5_000)
-    while played.next_sample() is not None:
-        sample = played.next_sample()
-        assert isinstance(sample, Told)
-        sample.samples.append(sample.us)
-        played.sampled(sample, sample.us)
+    while call(played, 50):
+        pass
     assert not played.over
     played.admit(late, 2)
     for _ in range(300):
-        sample = played.next_sample()
-        if isinstance(sample, Told):
-            sample.samples.append(sample.us)
-            played.sampled(sample, sample.us)
-        else:
-            played.ran(20)
+        call(played, 20)
     assert (played.over, played.leader()) == (True, late)
