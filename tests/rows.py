@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -17,12 +18,13 @@ WIDTH, BUILD = 8, "hint[M=64]"
 
 
 class MadeUp(HostSampler):
-    """Samples that take what they are said to, by variant; ``per_row``, so much for each row."""
+    """Samples that take what they are said to, by variant, and nothing beside; ``per_row``, so much for each row."""
 
     in_c = False
 
     def __init__(self, us: Mapping[str, float], per_row: bool) -> None:
         super().__init__()
+        self.ran_us = math.inf
         self.us, self.per_row = us, per_row
 
     def run(self, figures: Figures, run: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
@@ -58,10 +60,12 @@ def calls_take(
 ) -> None:
     """Have calls that are samples take so many microseconds, by variant, as long as the test runs.
 
-    And no build go without a verdict on its graph, and so be learned at each key alone, because the machine paused.
+    And no build go without a verdict on its graph, and so be learned at each key alone, because the machine paused;
+    nor a pair be too dear, because of what it takes here to have one.
     """
+    monkeypatch.setattr("shapedispatch.online.pool.FREE_TOGETHER_US", 60e6)
     monkeypatch.setattr("shapedispatch.functions.compile.graph_check.SECONDS", 60.0)
-    for user in ("learning", "watch"):
+    for user in ("learning", "watch", "shared_turns"):
         monkeypatch.setattr(f"shapedispatch.choices.{user}.sampler", lambda device, regime: (kind(us, per_row), None))
 
 

@@ -90,7 +90,7 @@ class Follows:
 
         So much that it may be seen what is best right here.
         """
-        if self.pool.favourite != self.favourite or self.pool.wants(self.names):
+        if self._is_outdated():
             self.decide_anew()
         elif self._is_settled() and not self.core.turns.timed:
             self._stay()
@@ -98,6 +98,10 @@ class Follows:
             self.core.table.facts.earned[self.key] = True
             self.pool.leaves(self.key)
             self.decide_anew()
+
+    def _is_outdated(self) -> bool:
+        """Whether another leads, or pairs of this key are wanted."""
+        return self.pool.favourite != self.favourite or self.pool.wanted(self.names) is not None
 
     def _worth_us(self) -> float:
         """What it is worth to learn the key alone."""

@@ -9,7 +9,7 @@ import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 from ..backend import Candidate, Offer
 from ..errors import in_a_line
@@ -24,8 +24,10 @@ from ..records import Choice, Refusal
 from .pooled import PooledContest
 from .sampling import CALLED, LAUNCHER, Sampling, Way
 
-__all__ = ["WARM", "WRONG", "Learning", "all_checks"]
+__all__ = ["WARM", "WRONG", "Check", "Learning", "all_checks", "all_checks_of"]
 
+Check: TypeAlias = Callable[[tuple[Any, ...], Mapping[str, Any]], bool]
+"""A guard: whether what it guards may run a call."""
 PATIENCE = 3
 """Calls in a row that are not C's, though it has turns, before samples are taken here: a first call has no node."""
 BETWEEN, MOST_WAITING, MOST_BETWEEN = 16, 128, 1024
@@ -55,10 +57,15 @@ def _unless_missed(figures: Figures, candidate: Candidate, run: Callable[..., An
     return counted
 
 
-def all_checks(candidates: Sequence[Candidate]) -> Callable[[tuple[Any, ...], Mapping[str, Any]], bool] | None:
+def all_checks(candidates: Sequence[Candidate]) -> Check | None:
     """The guards of all builds: where one does not hold, the state is another, which is learned of its own."""
-    checks = [one.check for one in candidates if one.build is not None and one.check is not None]
-    return native.all_checks(checks) if checks else None
+    return all_checks_of([one.check for one in candidates if one.build is not None])
+
+
+def all_checks_of(checks: Sequence[Check | None]) -> Check | None:
+    """The same of these guards, of which there are none where nothing is to be asked."""
+    asked = [check for check in checks if check is not None]
+    return native.all_checks(asked) if asked else None
 
 
 @dataclass(slots=True, eq=False)
@@ -288,7 +295,7 @@ class Learning(Sampling):
             self.refusals.append(Refusal(one.name, (f"it raised {in_a_line(error)}",)))
 
     def _sampled(self, figures: Figures, way: Way, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        candidate = self._named(figures.name)
+        began_ns, candidate = self.sampler.clock_ns(), self._named(figures.name)
         before = history(args, kwargs) if figures.backward is not None else None
         missed = candidate.missed() if candidate.missed is not None else 0
         try:
@@ -301,13 +308,17 @@ class Learning(Sampling):
             self.contest.failed(figures)
         else:
             if candidate.missed is not None and candidate.missed() != missed and missed < MOST_MISSED:
-                self.contest.looked(self.sampler.took_us(figures))
+                self.contest.looked(self._since_us(began_ns))
                 return answer  # it is its turn again: a graph takes some calls until it is there
             if before is not None:
                 follow(answer, before, figures, self.sampler, self.paused)
             self.contest.sampled(figures, self.sampler.took_us(figures) + figures.behind_us())
+            self.contest.looked(max(0.0, self._since_us(began_ns) - self.sampler.ran_us))
         self._end()
         return answer
+
+    def _since_us(self, began_ns: int) -> float:
+        return (self.sampler.clock_ns() - began_ns) / 1e3
 
     def _end(self) -> None:
         if self.contest.over and not self.pending:

@@ -147,9 +147,9 @@ class PooledContest:
             self.pool.spent(one.known_us, max(0.0, one.known_us - self._usual_us()))
 
     def looked(self, took_us: float) -> None:
-        """See `OnlineContest.looked`: its looks are few, and no loss of its family's."""
+        """See `OnlineContest.looked`: what they take is its family's loss."""
         if math.isfinite(took_us):
-            self.pool.spent(took_us)
+            self.pool.spent(took_us, took_us)
 
     def ran(self, took_us: float) -> None:
         """See `OnlineContest.ran`."""

@@ -16,6 +16,7 @@ from ..choices.follows import Follows
 from ..choices.learning import pooled
 from ..choices.neighbours import Neighbours
 from ..choices.pooled import pool_of
+from ..choices.shared_turns import SharedTurns
 from ..hit.table import Entry
 from ..online.pool import ALONE, TOGETHER, Pool
 from ..records import Choice
@@ -116,7 +117,24 @@ def _together(ctx: MissContext, sizes: Mapping[str, int], pool: Pool | None) -> 
         there = pool.entries.get(name)
         return None if there is None else taken_over(ctx, there, _together_as(there, ctx, sizes))
 
-    return _giver(ctx, sizes, pool, taken) or _follows(ctx, sizes, pool, taken(pool.favourite or ""))
+    if shares := _shares(ctx, sizes, pool, taken):
+        return shares
+    began_ns = pool.clock_ns()
+    gives = _giver(ctx, sizes, pool, taken)
+    if gives is not None:
+        pool.family.lost((pool.clock_ns() - began_ns) / 1e3)
+    return gives or _follows(ctx, sizes, pool, taken(pool.favourite or ""))
+
+
+def _shares(
+    ctx: MissContext, sizes: Mapping[str, int], pool: Pool, taken: Callable[[str], Entry | None]
+) -> Entry | None:
+    """The entry of a key whose calls C makes samples of, as of others; None where not all candidates take them."""
+    shared = SharedTurns.of(ctx, pool)
+    if shared is None or not all(pool.knows(name) and taken(name) for name in shared.runs):
+        return None
+    own = taken(shared.leads(pool))
+    return own and shared.entry(ctx.key, pool, own.choice)
 
 
 def _follows(ctx: MissContext, sizes: Mapping[str, int], pool: Pool, found: Entry | None) -> Entry:
@@ -128,16 +146,11 @@ def _follows(ctx: MissContext, sizes: Mapping[str, int], pool: Pool, found: Entr
     return Follows.of(ctx.core, ctx.key, pool, names, found)
 
 
-def _givable(pool: Pool) -> list[str]:
-    """The variants that are right wherever they take a call."""
-    return [name for name, entry in pool.entries.items() if entry.build is not None]
-
-
 def _giver(
     ctx: MissContext, sizes: Mapping[str, int], pool: Pool, taken: Callable[[str], Entry | None]
 ) -> Entry | None:
     """The entry of a key that gives pairs of builds that take it: they are right at all sizes that they take."""
-    there = _givable(pool)
+    there = pool.givable()
     if pool.wanted(there) is None:
         return None
     known = {name: entry for name in ("plain", *there) if (entry := taken(name)) is not None}

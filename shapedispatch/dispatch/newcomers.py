@@ -1,4 +1,4 @@
-"""The next new keys of a pool that is over, asked from the path in C: only what may differ between them is looked at.
+"""The next new keys of a pool, asked from the path in C: only what may differ between them is looked at.
 
 `at_sight` finds out what such a key runs, once for all keys that differ in sizes alone and lie in the same octaves.
 That holds until something is decided that it depends on; then `at_sight` is asked again.
@@ -13,6 +13,7 @@ from typing import Any
 from ..choices.context import DispatcherParts, MissContext, capturing_anything
 from ..choices.follows import Follows
 from ..choices.pooled import pool_of
+from ..choices.shared_turns import SharedTurns, TakesTurns
 from ..hit.facts import Facts
 from ..hit.table import Entry
 from ..keys.key import Key
@@ -42,8 +43,12 @@ class Newcomers:
     core: DispatcherParts
     alike: Alike
     pool: Pool
-    there: Entry
-    """What runs the pool's favourite at another key."""
+    over: bool
+    """Whether the pool was over. Where it was not, those keys are looked at of which it wants a pair."""
+    shared: SharedTurns | None
+    """The turns that those keys take; None where they take none."""
+    there: Entry | None
+    """What runs the pool's favourite at another key; None without one, where plain runs."""
     found: Entry
     """What `at_sight` has made of it."""
     facts: Facts
@@ -55,20 +60,23 @@ class Newcomers:
 
     @classmethod
     def of(cls, ctx: MissContext, entry: Entry) -> Newcomers | None:
-        """Of the call that `at_sight` has just found this for, if its pool is over."""
+        """Of the call that `at_sight` has just found this for, if it runs what its pool prefers, and gives no pair."""
         core, facts, gone = ctx.core, ctx.core.table.facts, ctx.core.table.gone
         pool = pool_of(ctx, entry.choice.sizes)
-        there = None if pool is None else pool.entries.get(pool.favourite or "")
-        if pool is None or there is None or not pool.over or pool.favourite != entry.choice.variant:
+        if pool is None or (entry.learner is not None and entry.learner.judges):
+            return None
+        there = None if pool.favourite is None else pool.entries.get(pool.favourite)
+        if entry.choice.variant != (pool.favourite or "plain") or (there is None and not _begins(pool)):
             return None
         decided = (facts.settled.changes, facts.families.changes)
-        plainly = entry.build is None and entry.check is not None
+        shared = entry.learner.shared if isinstance(entry.learner, TakesTurns) else None
+        plainly = shared is None and entry.build is None and entry.check is not None
         if plainly or not none_differs(ctx, pool) or (alike := Alike.of(ctx)) is None:
             return None
         build = None if entry.build is None else core.table.build(entry.build)
-        found = Entry(entry.run, entry.check, entry.choice, entry.build, entry.retry, vouched=entry.vouched)
-        found.run = there.run
-        return cls(core, alike, pool, there, found, facts, decided, gone, build)
+        run = core.backend.plain if there is None else there.run
+        found = Entry(run, entry.check, entry.choice, entry.build, entry.retry, entry.any_state, vouched=entry.vouched)
+        return cls(core, alike, pool, pool.over, shared, there, found, facts, decided, gone, build)
 
     def __call__(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], node: Any) -> Entry | None:
         """The entry for a call whose key was never seen, published; None where it must be decided.
@@ -76,7 +84,7 @@ class Newcomers:
         What is raised here is not told: the call is decided then, which raises it again.
         """
         core, family, alike = self.core, self.pool.family, self.alike
-        if not self._stands():
+        if not self._stands() or not (self.over or self._gives_none()):
             return None
         key, shapes = alike.key_of(args)
         sizes = alike.sizes(args, kwargs, shapes)
@@ -89,8 +97,8 @@ class Newcomers:
         ran = self.found.choice
         choice = Choice(ran.variant, ran.origin, sizes, key, ran.config, (), (), why, ran.route, ran.notes)
         found = self.found
-        entry = Entry(found.run, found.check, choice, found.build, found.retry, vouched=found.vouched)
-        entry = Follows.of_ended(core, key, self.pool, entry)
+        entry = Entry(found.run, found.check, choice, found.build, found.retry, found.any_state, vouched=found.vouched)
+        entry = self._following(key, entry)
         if not core.table.admit(key, entry, (args, kwargs), node, self.gone, ", ".join(why)):
             return None
         core.table.log.decided(choice)
@@ -104,18 +112,43 @@ class Newcomers:
             and (of_class is None or of_class.account.whole)
             and (facts.settled.changes, facts.families.changes) == self.decided
             and not facts.buckets
-            and pool.over
-            and pool.entries.get(self.found.choice.variant) is self.there
-            and pool.favourite == self.found.choice.variant
-            and self.there.run is self.found.run
+            and pool.over == self.over
+            and (self.shared is None or self.shared.stands())
+            and (pool.favourite or "plain") == self.found.choice.variant
+            and (self.there is None or self._is_there(self.there))
             and not capturing_anything()
         )
 
+    def _is_there(self, there: Entry) -> bool:
+        """Whether what runs at the other key still does."""
+        return self.pool.entries.get(self.found.choice.variant) is there and there.run is self.found.run
+
+    def _gives_none(self) -> bool:
+        """Whether nothing is to be seen for a key now, and no pair wanted; see `at_sight`."""
+        pool, core = self.pool, self.core
+        looks = not pool.entries if core.in_background() else pool.affords()
+        return not looks and (self.shared is not None or pool.wanted(pool.givable()) is None)
+
+    def _following(self, key: Key, entry: Entry) -> Entry:
+        if self.over:
+            return Follows.of_ended(self.core, key, self.pool, entry)
+        if self.shared is not None:
+            return self.shared.entry(key, self.pool, entry.choice)
+        names = [] if entry.build is None else [entry.choice.variant]
+        return Follows.of(self.core, key, self.pool, names, entry)
+
     def _serves(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
         """Whether it may run this call; plain may any."""
+        if self.shared is not None and not self.shared.serves(args, kwargs):
+            return False
         return self.found.build is None or self.core.backend.serves(self.build, args, kwargs)
 
     def _is_stored(self, key: Key, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
         """Whether an earlier process has chosen for this very key."""
         stored = self.core.kernel_store
         return stored is not None and stored.find(key, self.core.ctx(key, args, kwargs).device) is not None
+
+
+def _begins(pool: Pool) -> bool:
+    """Whether it knows nothing yet, so that plain runs."""
+    return not pool.over and pool.favourite is None

@@ -32,12 +32,15 @@ from .watchers import watchers_are_reliable
 __all__ = [
     "CudaLauncher",
     "LaunchTurns",
+    "PoolLeader",
     "all_checks",
     "call_turns",
     "cuda_launcher",
     "fast_path",
     "launch_turns",
     "module",
+    "pool_leader",
+    "pooled_calls",
     "reason",
 ]
 
@@ -155,6 +158,31 @@ def call_turns(
         return c.CallTurns(call, unsampled, raised, path, index)  # type: ignore[no-any-return]  # in C
     except (RuntimeError, TypeError):  # the driver has no events; a path of a test's is not C's
         return None
+
+
+class PoolLeader(Protocol):
+    """What keys of one neighbourhood run at calls that take no turn, for all of them at once.
+
+    ``open`` says whether they take turns.
+    """
+
+    run: Callable[..., Any]
+    open: bool
+
+
+def pool_leader(run: Callable[..., Any]) -> PoolLeader:
+    """One by which this leads."""
+    return module().PoolLeader(run)  # type: ignore[no-any-return]  # in C
+
+
+def pooled_calls(turns: LaunchTurns) -> Callable[[PoolLeader, Any, Any], Callable[..., Any]]:
+    """What makes what a key runs that finds out together with others: these turns, which all share, or what leads.
+
+    ``turns`` are `call_turns`. It takes (leader, first, later): for whose a sample is `LaunchTurns.collect` gives
+    (whose, first) where that was the key's first call, (whose, later) of others. It is to be kept: whether C is in use
+    takes longer to see than to make one.
+    """
+    return functools.partial(module().PooledCall, turns)
 
 
 def all_checks(checks: Sequence[Callable[..., bool]]) -> Callable[[tuple[Any, ...], Mapping[str, Any]], bool]:

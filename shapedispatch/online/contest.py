@@ -18,7 +18,17 @@ from dataclasses import dataclass, field
 from ..autotune.benchmark import ENOUGH, FEW, MATTERS, ahead, error_us, how_far_behind, is_behind, is_decided
 from ..records import Timing
 
-__all__ = ["COLD_US", "EVALUATED_AFTER", "FAR", "SHARE", "SMALL_US", "Contestant", "OnlineContest", "is_ahead_at_last"]
+__all__ = [
+    "COLD_US",
+    "EVALUATED_AFTER",
+    "FAR",
+    "SAMPLE_US",
+    "SHARE",
+    "SMALL_US",
+    "Contestant",
+    "OnlineContest",
+    "is_ahead_at_last",
+]
 
 SHARE, FREE_US = 0.03, 3_000.0
 """What learning may cost at a key beyond the best candidate: a share of the time spent there, and so much at first."""

@@ -46,6 +46,8 @@ class Half:
     sizes: tuple[int, ...]
     cold: bool = False
     """Whether it found its code cold, which adds to it what no later call takes."""
+    dry: bool = False
+    """Whether it is known to have found nothing left to do on the device: it took something else than others then."""
 
 
 class Halves:
@@ -59,14 +61,9 @@ class Halves:
         """Whether it waits."""
         return half in self._open
 
-    def nearest(self, name: str, sizes: tuple[int, ...], of_plain: bool | None = None) -> Half | None:
+    def nearest(self, name: str, sizes: tuple[int, ...]) -> Half | None:
         """What is to be compared with a call of such sizes, of whichever of both it is."""
-        near = [
-            half
-            for half in self._open
-            if half.name == name and of_plain in (None, half.of_plain) and _apart(half.sizes, sizes) <= NEARLY
-        ]
-        return min(near, key=lambda half: _apart(half.sizes, sizes), default=None)
+        return _nearest([half for half in self._open if half.name == name], sizes)
 
     def has_room(self, name: str, sizes: tuple[int, ...]) -> bool:
         """Whether a key is to give one; where many wait already, few keys are, and the oldest is given up for that."""
@@ -77,7 +74,8 @@ class Halves:
 
     def add(self, half: Half) -> tuple[float, bool] | None:
         """How many times plain's time the variant took, and whether cold, if this makes a pair; else it waits."""
-        other = self.nearest(half.name, half.sizes, not half.of_plain)
+        like = (half.name, not half.of_plain, half.dry)
+        other = _nearest([one for one in self._open if (one.name, one.of_plain, one.dry) == like], half.sizes)
         if other is None:
             self._open = [*self._open, half][-MOST_OPEN:]
             return None
@@ -90,6 +88,11 @@ class Halves:
     def forget(self, name: str) -> None:
         """A variant is out."""
         self._open = [half for half in self._open if half.name != name]
+
+
+def _nearest(halves: Iterable[Half], sizes: tuple[int, ...]) -> Half | None:
+    near = [half for half in halves if _apart(half.sizes, sizes) <= NEARLY]
+    return min(near, key=lambda half: _apart(half.sizes, sizes), default=None)
 
 
 def _apart(one: tuple[int, ...], other: tuple[int, ...]) -> float:
@@ -195,6 +198,11 @@ class Pairs:
         others = [costs[name] for name in self._running if name != leader and name in costs]
         least = {one.variant: 1.0 if one.repeats < LIKELY else 1 - LITTLE for one in others}
         return any(one.median_us < least[one.variant] * costs[leader].median_us for one in others)
+
+    def is_faster(self, name: str, other: str) -> bool:
+        """Whether pairs say so of one of two, by however little."""
+        costs = {cost.variant: cost.median_us for cost in self.costs()}
+        return name in costs and other in costs and costs[name] < costs[other]
 
     def least_share(self) -> float:
         """How many times plain's time what is fastest so far takes, plain itself included."""

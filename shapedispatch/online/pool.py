@@ -14,7 +14,8 @@ import math
 import threading
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
@@ -45,6 +46,16 @@ class Follower(Protocol):
         """Forget what the key runs."""
 
 
+class Shared(Protocol):
+    """Calls of the keys of all pools of a family, of which some are samples."""
+
+    def look(self) -> None:
+        """Give the pools what samples have shown since the last time, and begin those that are wanted next."""
+
+    def follow(self, pool: Pool) -> None:
+        """Another leads in this pool, or it is over; called with the family's lock held."""
+
+
 Octaves: TypeAlias = tuple[int, ...]
 """Of each size of a call, how many binary digits it has."""
 
@@ -72,9 +83,26 @@ class Family:
     ways: Ways = field(default_factory=Ways)
     """What its keys are new because of."""
 
+    shared: Shared | None = None
+    """The calls of which C makes samples, for all pools."""
+
     def affords(self, cost_us: float) -> bool:
         """Whether finding out may have cost so much."""
         return cost_us <= FREE_TOGETHER_US + SHARE * self.spent_us
+
+    def lost(self, took_us: float) -> None:
+        """So much was spent to find out, beside what calls took."""
+        with self.lock:
+            self.spent_us += took_us
+            self.lost_us += took_us
+
+    def wanted(self, names: Sequence[str], pools: Iterable[Pool]) -> str | None:
+        """Which of these variants these pools want to be sampled next, most of them; None for none now."""
+        with self.lock:
+            if not self.affords(self.lost_us):
+                return None
+            wanted = Counter(pool.pairs.wanted(names) for pool in pools if not pool.over)
+        return next((name for name, _ in wanted.most_common() if name is not None), None)
 
     def pool(self, octaves: Octaves, margin: float) -> Pool:
         """That of these octaves, which begins with what the others know."""
@@ -99,13 +127,14 @@ class Family:
         leader = Pairs.joined(margin, [pool.pairs for pool in tied]).leader() if len(tied) > 1 else None
         return [one for pool in tied for one in pool.prefers(leader or pool.favourite)]
 
-    def has_ended(self) -> list[Follower]:
-        """One of its pools has: who runs what it ran elsewhere, whom no one else is told of."""
+    def has_found(self) -> list[Follower]:
+        """One of its pools has, what leads or what is best: who is to be let go elsewhere, whom no one is told of."""
         return [one for octaves, pool in [*self.pools.items()] for one in self._expects(octaves, pool)]
 
     def _expects(self, octaves: Octaves, pool: Pool) -> list[Follower]:
         """Have a pool begin with what won nearest to it, or leads there; where it won on both sides, it is over."""
-        telling = [other for other, one in self.pools.items() if one.favourite is not None and one.is_borne_out()]
+        others = [(other, one) for other, one in self.pools.items() if one is not pool]
+        telling = [other for other, one in others if one.favourite is not None and one.is_borne_out()]
         led = sorted((_apart(octaves, other), other) for other in telling)
         ended = [(apart, other) for apart, other in led if self.pools[other].over]
         if pool.over or not led:
@@ -113,8 +142,9 @@ class Family:
         around = [next((other for _, other in ended if _is_on_side(other, octaves, side)), None) for side in (-1, 1)]
         won = [self.pools[other].favourite for other in around if other is not None and _apart(octaves, other) <= FAR]
         pool.expected = self.pools[(ended or led)[0][1]].favourite
-        pool.over = len(won) == len(around) and won[0] == won[1]
-        return pool.prefers(pool.expected) if pool.over or pool.favourite is None else []
+        over = len(won) == len(around) and won[0] == won[1]
+        pool.is_now(over)
+        return pool.prefers(pool.expected) if over or pool.favourite is None else []
 
 
 def _apart(octaves: Octaves, other: Octaves) -> int:
@@ -184,6 +214,10 @@ class Pool:
         """Whether a variant was right at one of the keys."""
         return name in self.entries
 
+    def givable(self) -> list[str]:
+        """The variants that are right wherever they take a call."""
+        return [name for name, entry in self.entries.items() if entry.build is not None]
+
     def wanted(self, names: Sequence[str]) -> str | None:
         """Which of these variants a key is to give a pair of; None for none now."""
         with self.family.lock:
@@ -252,12 +286,25 @@ class Pool:
 
     def _look(self) -> list[Follower]:
         """Who runs a favourite no more, whom no one else is told of; outside of the lock they are let go."""
-        was_over, leader = self.over, self.pairs.leader()
-        self.over = self.pairs.is_over() or (leader is not None and self._bears_out(leader))
+        before, leader = (self.over, self.favourite), self._leads()
+        self.is_now(self.pairs.is_over() or (leader is not None and self._bears_out(leader)))
         left = self.prefers(leader or self.favourite)
-        if was_over or not self.over:
+        if (self.over, self.favourite) == before:
             return left
-        return [*left, *self.family.settles_ties(self.pairs.margin), *self.family.has_ended()]
+        tied = self.family.settles_ties(self.pairs.margin) if self.over else []
+        return [*left, *tied, *self.family.has_found()]
+
+    def is_now(self, over: bool) -> None:
+        """Whether it is settled; its keys are told where it has become so."""
+        self.over, changes = over, over != self.over
+        if changes and self.family.shared is not None:
+            self.family.shared.follow(self)
+
+    def _leads(self) -> str | None:
+        """What pairs show to be best; where that wins ties alone, and what was expected is faster by them, that is."""
+        leader = self.pairs.leader()
+        ahead = leader is not None and self.expected is not None and self.pairs.is_faster(self.expected, leader)
+        return self.expected if ahead else leader
 
     def is_borne_out(self) -> bool:
         """Whether it has found its favourite by pairs, or is over: what is only expected tells others nothing."""
@@ -272,6 +319,8 @@ class Pool:
         if favourite == self.favourite:
             return []
         self.favourite = favourite
+        if self.family.shared is not None:
+            self.family.shared.follow(self)
         left, self._followers = list(self._followers), weakref.WeakSet()
         return left
 

@@ -39,6 +39,8 @@ class Sampler(Protocol):
     """Whatever can make a sample of a real call."""
 
     clock_ns: Clock
+    ran_us: float
+    """How long the last call that `run` ran kept its caller."""
 
     @property
     def in_c(self) -> bool:
@@ -74,6 +76,7 @@ class HostSampler:
 
     def __init__(self, clock_ns: Clock = time.perf_counter_ns) -> None:
         self.clock_ns = clock_ns
+        self.ran_us: float = 0.0
 
     @property
     def in_c(self) -> bool:
@@ -84,7 +87,8 @@ class HostSampler:
         """See `Sampler.run`."""
         started_ns = self.clock_ns()
         result = run(*args, **kwargs)
-        figures.took(figures.host_us, (self.clock_ns() - started_ns) / 1e3)
+        self.ran_us = (self.clock_ns() - started_ns) / 1e3
+        figures.took(figures.host_us, self.ran_us)
         return result
 
     def begin(self, figures: Figures) -> int:
@@ -157,6 +161,7 @@ class StreamSampler:
     ) -> None:
         self.shares: Shares = shares
         self.clock_ns: Clock = clock_ns
+        self.ran_us: float = 0.0
         self.stream: Callable[[], Any] = stream
         self.event: Callable[[], Any] = event
         self.pool: list[Any] = [] if pool is None else pool
@@ -193,7 +198,8 @@ class StreamSampler:
     def end(self, figures: Figures, begun: _Pending) -> None:
         """See `Sampler.end`."""
         warm = figures.warm
-        figures.took(figures.host_us, (self.clock_ns() - begun.started_ns) / 1e3)
+        self.ran_us = (self.clock_ns() - begun.started_ns) / 1e3
+        figures.took(figures.host_us, self.ran_us)
         begun.dry = begun.start.query()
         begun.end.record(begun.stream)
         if warm:

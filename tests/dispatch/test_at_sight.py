@@ -291,6 +291,7 @@ def test_what_is_known_at_sight_is_answered_in_c_from_the_first_call_or_the_seco
     monkeypatch.setattr(Pairs, "wanted", lambda self, names: None)
     for over in (False, True):
         pool.over = over
+        f(rows(90 + over))  # what is known of it is known of others
         in_python.clear()
         count = 100 + over
         f(rows(count))
@@ -299,7 +300,7 @@ def test_what_is_known_at_sight_is_answered_in_c_from_the_first_call_or_the_seco
             f(rows(count))
         assert f.explain(rows(count)).origin == ("nearest" if over else "learning")
         assert f.explain(rows(count)).variant == "hint[M=64]"
-        assert in_python.count(count) == (not over)
+        assert not in_python
         (entry,) = f.core.table.peek(next(iter(f.core.table.newest(1))))
         assert entry.run is not entry.learner
 

@@ -50,13 +50,24 @@ static PyObject *answer_raised(const CallTurns *turns, PyObject *error, PyObject
     return answer;
 }
 
-/* The call by the candidate whose turn it is. What runs may give others turns, and may let go of all of these. */
-static PyObject *run_turn(CallTurns *turns, void *stream, PyObject *const *arguments, size_t flags, PyObject *names)
+/*
+ * The call by the candidate whose turn it is; ``where`` is told of its sample, unless it is NULL. What runs may give
+ * others turns, and may let go of all of these.
+ */
+static PyObject *run_turn(CallTurns *turns, void *stream, PyObject *where, PyObject *const *arguments, size_t flags,
+    PyObject *names)
 {
     PyObject *turn = Py_NewRef(PyTuple_GET_ITEM(turns->base.turns, turns->base.next));
+    PyObject *whose = pass_turn(&turns->base);
+    PyObject *told = whose == Py_None || where == NULL ? Py_NewRef(whose) : PyTuple_Pack(2, whose, where);
+    if (told == NULL) {
+        Py_DECREF(turn);
+        return NULL;
+    }
     Py_INCREF(turns);
     turns->busy = 1;
-    LaunchSample *sample = begin_sample(&turns->base, pass_turn(&turns->base), stream);
+    LaunchSample *sample = begin_sample(&turns->base, told, stream);
+    Py_DECREF(told);
     PyObject *answer = PyObject_Vectorcall(PyTuple_GET_ITEM(turn, 0), arguments, flags, names);
     PyObject *error = answer == NULL ? take_raised() : NULL;
     if (sample != NULL)
@@ -79,7 +90,7 @@ static PyObject *call_turns_vectorcall(PyObject *self, PyObject *const *argument
     if (turns->busy)
         return PyObject_Vectorcall(turns->base.launch, arguments, flags, names);
     if (may_be_sampled(turns, &stream))
-        return run_turn(turns, stream, arguments, flags, names);
+        return run_turn(turns, stream, NULL, arguments, flags, names);
     PyErr_Clear();                      /* of torch, where it gives no stream */
     return PyObject_Vectorcall(turns->base.call, arguments, flags, names);
 }

@@ -1,0 +1,265 @@
+"""The calls of keys that find out together, of which C makes samples: whatever key comes takes a candidate's turn.
+
+Where sizes hardly repeat, no key has calls enough to find its code in the caches and then be timed. All of them have:
+some calls of one candidate go before, one or two are its samples, and each is half a pair for the pool of the key that
+was called. So a pair costs little more than the calls that it is made of.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeAlias
+
+import torch
+
+from ..hit.native import LaunchTurns, PoolLeader, call_turns, pool_leader, pooled_calls
+from ..hit.table import Entry
+from ..keys.key import Key
+from ..online.contest import SAMPLE_US, SMALL_US
+from ..online.figures import Figures
+from ..online.pairs import PLAIN_US, Half
+from ..online.pool import MOST_POOLS, Family, Pool
+from ..online.real_calls import Sampler, sampler
+from ..online.shares import Shares
+from ..records import Choice
+from .context import DispatcherParts, MissContext, capturing
+from .follows import Follows
+from .learner import WARM, Check, all_checks_of
+
+__all__ = ["SharedTurns", "TakesTurns"]
+
+AT_ONCE = 2
+"""How many samples are taken of a candidate once its code is in the caches."""
+MOST_PASSES = 31
+"""How many times in a row it is not looked, at most: most times find nothing to do, and take as long as some calls."""
+Where: TypeAlias = tuple[Pool, tuple[int, ...], bool]
+"""Of which pool a sample's key is, of which sizes, and whether it was the key's first call."""
+
+
+@dataclass(slots=True, eq=False)
+class SharedTurns:
+    """Which candidate the next calls of a family's keys run, and what the samples among them have shown.
+
+    It is looked at when there is a new key, and at hits that have a turn.
+    """
+
+    core: DispatcherParts
+    family: Family
+    known: Mapping[str, Entry]
+    """What the family knows to be right, when it was last seen that this is no more than what is among ``entries``."""
+    entries: Mapping[str, Entry]
+    """What runs each candidate, the first of which is plain, at one of the keys."""
+    runs: Mapping[str, Callable[..., Any]]
+    """What that was when this was made: a build that has left since runs at no key."""
+    sampler: Sampler
+    regime: str
+    shares: Shares | None
+    device: torch.device
+    check: Check | None
+    """What is asked before each call: any of the builds may run it."""
+    turns: LaunchTurns = field(init=False)
+    calls: Callable[[PoolLeader, Where, Where], Callable[..., Any]] = field(init=False)
+    """What makes what a key runs."""
+    leaders: dict[Pool, PoolLeader] = field(default_factory=dict)
+    """What the keys of each pool run at calls that take no turn."""
+    _begun: int = 0
+    _passed: int = 0
+    """How often it was not looked since the last time."""
+    _passes: int = 0
+    """How often it is not, after a time that found nothing to begin: twice as often each time."""
+    _least_us: float = 0.0
+    """The least that a sample has taken."""
+    _looking: threading.Lock = field(default_factory=threading.Lock)
+
+    @classmethod
+    def of(cls, ctx: MissContext, pool: Pool) -> SharedTurns | None:
+        """Those of the pool's family, with what is known to be right by now; None where C takes no turns for them."""
+        family, before = pool.family, pool.family.shared
+        there = dict(sorted(family.entries.items(), key=lambda item: item[0] != "plain"))
+        runs = {name: entry.run for name, entry in there.items()}
+        if isinstance(before, SharedTurns):
+            if before.runs == runs:
+                before.known = family.entries
+                return before
+            before.turns.begin(())
+        right = len(runs) > 1 and "plain" in runs and None not in runs.values()
+        family.shared = made = cls._made(ctx, family, there) if right else None
+        return made
+
+    @classmethod
+    def _made(cls, ctx: MissContext, family: Family, there: Mapping[str, Entry]) -> SharedTurns | None:
+        core, regime = ctx.core, ctx.settings.regime
+        core.turns.begin(core.fast_path)
+        takes, shares = sampler(ctx.device, regime)
+        if ctx.grad() or not core.turns.on or not takes.in_c:
+            return None
+        check = all_checks_of([entry.check for entry in there.values() if entry.build is not None])
+        runs = {name: entry.run for name, entry in there.items() if entry.run is not None}
+        made = cls(core, family, family.entries, there, runs, takes, regime, shares, ctx.device, check)
+        turns = call_turns(core.backend.plain, core.backend.plain, made.raised, core.fast_path, ctx.device)
+        if turns is None:
+            return None
+        made.takes(turns)
+        return made
+
+    def takes(self, turns: LaunchTurns) -> None:
+        """By these."""
+        self.turns, self.calls = turns, pooled_calls(turns)
+
+    def entry(self, key: Key, pool: Pool, choice: Choice) -> Entry:
+        """The entry of a key that takes turns, and else runs what leads in its pool; all candidates take its calls."""
+        sizes, leader = tuple(choice.sizes.values()), self._leader(pool)
+        self.look()
+        call = self.calls(leader, (pool, sizes, True), (pool, sizes, False))
+        built = [entry for entry in self.entries.values() if entry.build is not None]
+        builds, retry = tuple(entry.build for entry in built), all(entry.retry for entry in built)
+        self.core.turns.hurry(1)
+        follows = TakesTurns(self.core, key, pool, None, True, (), pool.favourite, shared=self)
+        return Entry(call, self.check, choice, None, retry, others=builds, learner=follows)
+
+    def _leader(self, pool: Pool) -> PoolLeader:
+        if pool not in self.leaders:
+            while len(self.leaders) >= MOST_POOLS:
+                del self.leaders[next(iter(self.leaders))]
+            self.leaders[pool] = pool_leader(self.runs["plain"])
+            self._passes = 0
+            with self.family.lock:
+                for name in [name for name in self.entries if not pool.knows(name)]:
+                    pool.learns(name, self.entries[name])
+                self.follow(pool)
+        return self.leaders[pool]
+
+    def stands(self) -> bool:
+        """Whether these are the family's, and it knows of nothing else by now."""
+        return self.family.shared is self and self.family.entries is self.known
+
+    def leads(self, pool: Pool) -> str:
+        """The candidate that the pool's keys run: its favourite, if that is one of them."""
+        favourite = pool.favourite or "plain"
+        return favourite if favourite in self.runs else "plain"
+
+    def follow(self, pool: Pool) -> None:
+        """See `online.pool.Shared`."""
+        leader = self.leaders.get(pool)
+        if leader is not None:
+            leader.run = self.runs[self.leads(pool)]
+            leader.open = not pool.over and pool.pairs.wanted(self._compared()) is not None
+
+    def _compared(self) -> list[str]:
+        """The candidates that are compared with plain."""
+        return [name for name in self.runs if name != "plain"]
+
+    def serves(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+        """Whether all candidates may run this call, which differs in sizes alone from others that they ran."""
+        builds = [entry.build for entry in self.entries.values() if entry.build is not None]
+        return all(
+            (build := self.core.table.build(key)) is not None and self.core.backend.serves(build, args, kwargs)
+            for key in builds
+        )
+
+    def look(self) -> None:
+        """See `online.pool.Shared`; where another thread looks, that is enough."""
+        if self._passed < self._passes or self.turns.left:
+            self._passed += 1
+            return
+        if capturing(self.device) or not self._looking.acquire(blocking=False):
+            return
+        try:
+            began_ns = self.sampler.clock_ns()
+            for (whose, where), started_ns, host_ns, device_us, dry in self.turns.collect():
+                self._gave(whose, where, started_ns, host_ns, device_us, dry)
+            found = not self.turns.waiting and self._begin()
+            self._passed, self._passes = 0, 0 if found else min(2 * self._passes + 1, MOST_PASSES)
+            self.family.lost((self.sampler.clock_ns() - began_ns) / 1e3)
+        finally:
+            self._looking.release()
+
+    def _gave(
+        self, whose: tuple[str, bool], where: Where, started_ns: int, host_ns: int, device_us: float, dry: bool
+    ) -> None:
+        """A sample is over: half a pair for the pool of its key."""
+        (name, of_plain), (pool, sizes, first) = whose, where
+        (figures,) = Figures.of_key([name], self.regime, self.shares, grad=False)
+        self.sampler.noted(figures, started_ns, host_ns, device_us, dry)
+        cost = figures.cost()
+        if not cost.repeats:
+            return
+        self._least_us = min(self._least_us or cost.median_us, cost.median_us)
+        before = self._calls_before() / AT_ONCE
+        extra_us = self._extra_us(pool, "plain" if of_plain else name, cost.median_us)
+        self.family.lost(SAMPLE_US + (1 + before) * extra_us)
+        if not pool.over:
+            pool.gave_half(Half(name, of_plain, cost.median_us, sizes, cold=first, dry=dry))
+            with self.family.lock:
+                self.follow(pool)
+
+    def _extra_us(self, pool: Pool, ran: str, took_us: float) -> float:
+        """How much less the favourite would have taken."""
+        shares = {cost.variant: cost.median_us / PLAIN_US for cost in pool.pairs.costs()}
+        usual = shares.get(self.leads(pool), 1.0)
+        return max(0.0, took_us * (1 - usual / shares.get(ran, 1.0)))
+
+    def _calls_before(self) -> int:
+        return WARM if self._least_us <= SMALL_US else 1
+
+    def _begin(self) -> bool:
+        """Let the next calls be a pair's, if one is wanted and may be afforded."""
+        name = self.family.wanted(self._compared(), [*self.leaders])
+        if name is None:
+            return False
+        both = [(self.runs["plain"], (name, True)), (self.runs[name], (name, False))]
+        self._begun += 1
+        before = self._calls_before()
+        self.turns.begin(
+            tuple(
+                turn
+                for run, whose in (both if self._begun % 2 else both[::-1])
+                for turn in ((run, None, before), (run, whose, AT_ONCE))
+            )
+        )
+        self.core.turns.hurry(1)
+        return True
+
+    def raised(self, turn: tuple[Any, Any, int], /, *args: Any, **kwargs: Any) -> Any:
+        """Plain's answer, where it may give one, to a call at which a turn's candidate raised what is being handled."""
+        error = sys.exc_info()[1]
+        assert error is not None
+        name = next((name for name, run in self.runs.items() if run is turn[0]), "plain")
+        if name == "plain" or not self.entries[name].retry:
+            raise error
+        answer = self.core.backend.plain(*args, **kwargs)  # if it raises too, that is the answer
+        self.turns.begin(())
+        for pool in [*self.family.pools.values()]:
+            pool.failed(name)
+        return answer
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class TakesTurns(Follows):
+    """A key that takes turns: what leads in its pool runs at its other calls, and is never decided anew for that."""
+
+    shared: SharedTurns
+
+    def _is_outdated(self) -> bool:
+        self.shared.look()
+        return not self.shared.stands()
+
+    def _is_settled(self) -> bool:
+        return Follows._is_settled(self) and self.pool.favourite in self.shared.runs
+
+    def choice(self, begun: Choice) -> Choice:
+        """See `table.Learner`."""
+        ran = self.shared.entries[self.shared.leads(self.pool)].choice
+        found = replace(begun, variant=ran.variant, config=ran.config, route=ran.route)
+        return Follows.choice(self, found)
+
+    def pinned(self, begun: Choice) -> Entry:
+        """See `table.Learner`."""
+        name = self.shared.leads(self.pool) if self._is_settled() else "plain"
+        ran = self.shared.entries[name]
+        if name == "plain" or ran.run is None:
+            return Entry(self.core.backend.plain, None, replace(begun, variant="plain"), any_state=True)
+        return Entry(ran.run, ran.check, self.choice(begun), ran.build, ran.retry, vouched=ran.vouched)

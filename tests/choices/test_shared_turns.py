@@ -1,0 +1,335 @@
+"""What keys of few calls find out together by calls of all of them, of which C makes samples."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+import torch
+
+from shapedispatch.choices import shared_turns
+from shapedispatch.choices.context import DispatcherParts
+from shapedispatch.choices.learner import WARM
+from shapedispatch.choices.shared_turns import AT_ONCE, MOST_PASSES, SharedTurns, TakesTurns
+from shapedispatch.hit import native
+from shapedispatch.hit.table import Entry
+from shapedispatch.online.contest import SHARE
+from shapedispatch.online.pool import FREE_TOGETHER_US, Family, Pool
+from shapedispatch.online.real_calls import HostSampler, StreamSampler
+from shapedispatch.online.shares import Shares
+from shapedispatch.records import Choice
+from tests.c_driver import CEvents, with_events
+from tests.paths import NO_COMPILER, taking
+from tests.rows import BUILD, dispatched, rows, waves
+
+pytestmark = [
+    pytest.mark.skipif(bool(NO_COMPILER), reason=str(NO_COMPILER)),
+    pytest.mark.operators_called,
+]
+CPU = torch.device("cpu")
+
+
+class Program:
+    """Calls at sizes that hardly repeat: plain takes ``plain_us`` for each unit of size, the build ``build_us``."""
+
+    def __init__(self, events: CEvents, plain_us: float = 1.0, build_us: float = 0.5, retry: bool = True) -> None:
+        self.events, self.ran = events, list[str]()
+        self.runs = {"plain": self.taking("plain", plain_us), "build": self.taking("build", build_us)}
+        self.told: list[int] = []
+        core = SimpleNamespace(
+            backend=SimpleNamespace(plain=self.runs["plain"], supplies=False, serves=lambda *call: True),
+            turns=SimpleNamespace(hurry=self.told.append, on=True, timed=True, passed=1),
+            table=SimpleNamespace(build=lambda key: key, peek=lambda key: ()),
+        )
+        self.family = Family()
+        self.family.alone |= {("one",), ("two",)}
+        self.entries = {
+            "plain": Entry(self.runs["plain"], None, Choice("plain", "nearest")),
+            "build": Entry(self.runs["build"], None, Choice("build", "nearest"), "the build", retry),
+        }
+        self.family.entries = dict(self.entries)
+        clock = HostSampler(lambda: int(events.now_us * 1e3))
+        self.shared = SharedTurns(
+            cast("DispatcherParts", core), self.family, self.family.entries, self.entries, self.runs, clock, "auto",
+            None, CPU, None,
+        )  # fmt: skip
+        path = native.module().FastPath(lambda args, kwargs, node: None, lambda *args, **kwargs: None)
+        turns = native.call_turns(self.runs["plain"], self.runs["plain"], self.shared.raised, path, CPU)
+        assert turns is not None
+        self.shared.takes(turns)
+        self.family.shared = self.shared
+
+    def taking(self, name: str, us: float) -> Callable[[int], str]:
+        """What takes so long for each unit of size."""
+
+        def run(size: int) -> str:
+            self.ran.append(name)
+            self.events.now_us += us * size
+            return name
+
+        return run
+
+    def pool(self, size: int) -> Pool:
+        """That of calls of this size."""
+        return self.family.pool((size.bit_length(),), 0.02)
+
+    def key(self, size: int) -> Entry:
+        """A new key of this size."""
+        return self.shared.entry(("a key", size), self.pool(size), Choice("plain", "nearest", {"M": size}))
+
+    def calls(self, size: int, count: int) -> Entry:
+        """So many calls at a new key."""
+        entry = self.key(size)
+        assert entry.run is not None
+        for _ in range(count):
+            before = self.events.now_us
+            entry.run(size)
+            self.family.pools[size.bit_length(),].spent(self.events.now_us - before)
+        return entry
+
+
+@pytest.fixture
+def events() -> Iterator[CEvents]:
+    """C's clock, which is Python's, too."""
+    made = CEvents()
+    with taking("c"), with_events(made):
+        yield made
+
+
+def test_keys_of_few_calls_find_together_what_is_best(events: CEvents) -> None:
+    """None has enough for a pair that finds its code in the caches."""
+    program = Program(events)
+    for size in range(600, 660):
+        program.calls(size, 3)
+    pool = program.pool(600)
+    assert (pool.favourite, pool.over) == ("build", True)
+    pairs = pool.pairs.costs()
+    assert [cost.variant for cost in pairs] == ["plain", "build"]
+    assert pairs[1].median_us == pytest.approx(50.0, rel=0.02)
+
+
+def test_calls_of_a_candidate_go_before_its_samples(events: CEvents) -> None:
+    """Whatever key they are of, and as often where calls are small."""
+    program = Program(events, plain_us=0.1, build_us=0.05)
+    program.calls(600, 2 * (WARM + AT_ONCE))
+    assert sorted((program.ran[: WARM + AT_ONCE], program.ran[WARM + AT_ONCE :])) == [
+        ["build"] * (WARM + AT_ONCE),
+        ["plain"] * (WARM + AT_ONCE),
+    ]
+
+
+def test_a_keys_first_call_is_cold(events: CEvents) -> None:
+    """Python ran before it: such pairs count as long as there are no others."""
+    program = Program(events)
+    pool = program.pool(600)
+    for size in range(600, 611):
+        program.calls(size, 1)
+    assert pool.pairs._cold == {"build"}
+    for size in range(630, 650):
+        program.calls(size, 20)
+    assert pool.pairs._cold == set()
+
+
+def test_what_leads_runs_at_all_keys_of_the_pool(events: CEvents) -> None:
+    """From one call on, and each says so: none is decided anew."""
+    program = Program(events)
+    entry = program.key(600)
+    pool = program.pool(600)
+    program.shared.turns.begin(())
+    assert entry.run is not None
+    assert (entry.run(600), entry.now().variant) == ("plain", "plain")
+    with program.family.lock:
+        assert pool.prefers("build") == []
+    assert (entry.run(600), entry.now().variant, entry.now().origin) == ("build", "build", "learning")
+    assert entry.learner is not None
+    assert entry.learner.pinned(entry.choice).run is program.runs["plain"]
+    pool.over = True
+    assert entry.now().origin == "nearest"
+    assert entry.learner.pinned(entry.choice).run is program.runs["build"]
+
+
+def test_a_favourite_that_is_no_candidate_here_runs_nowhere(events: CEvents) -> None:
+    """Nothing says of a supplied variant that it is right at other keys."""
+    program = Program(events)
+    entry = program.key(600)
+    program.shared.turns.begin(())
+    with program.family.lock:
+        program.pool(600).prefers("supplied")
+    assert entry.run is not None
+    assert (entry.run(600), entry.now().variant) == ("plain", "plain")
+
+
+def test_where_it_is_known_what_is_best_no_call_takes_a_turn(events: CEvents) -> None:
+    """Not even one that was begun."""
+    program = Program(events)
+    entry = program.key(600)
+    assert program.shared.turns.left > 0
+    with program.family.lock:
+        program.pool(600).is_now(over=True)
+    assert entry.run is not None
+    entry.run(600)
+    assert program.shared.turns.taken == 0
+    assert program.calls(601, 1).run is not None
+    assert program.shared.turns.taken == 0
+
+
+def test_where_no_more_pairs_are_wanted_no_call_takes_a_turn(events: CEvents) -> None:
+    """Though it may be that the pool waits for what was supplied, which no key can give pairs of."""
+    program = Program(events)
+    pool = program.pool(600)
+    pool.pairs.add("supplied")
+    for size in range(600, 700):
+        program.calls(size, 3)
+    assert (pool.favourite, pool.over, program.shared.leaders[pool].open) == ("build", False, False)
+
+
+def test_pools_that_nobody_calls_want_nothing(events: CEvents) -> None:
+    """Or their samples would be taken for ever, at others."""
+    program = Program(events)
+    idle = program.pool(9)
+    program.shared.entry(("a key", 9), idle, Choice("plain", "nearest", {"M": 9}))
+    assert program.family.wanted(["build"], program.shared.leaders) == "build"
+    assert program.family.wanted(["build"], []) is None
+
+
+def test_what_finding_out_costs_is_bounded(events: CEvents) -> None:
+    """A candidate that takes a thousand times as long runs for little more than what may be lost."""
+    program = Program(events, build_us=1000.0)
+    for size in range(513, 1023):
+        program.calls(size, 4)
+    spent = events.now_us
+    round_us = 2 * (WARM + AT_ONCE) * 1000.0 * 1023
+    assert spent - 4 * sum(range(513, 1023)) < FREE_TOGETHER_US + SHARE * spent + round_us
+    assert program.pool(600).favourite != "build"
+
+
+def test_it_is_looked_less_often_where_there_is_nothing_to_do(events: CEvents, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What looking takes is lost, too."""
+    program = Program(events)
+    asked: list[int] = []
+
+    def begins(self: SharedTurns) -> bool:
+        asked.append(1)
+        return False
+
+    monkeypatch.setattr(SharedTurns, "_begin", begins)
+    for _ in range(1000):
+        program.shared.look()
+    assert 1000 // (MOST_PASSES + 1) <= len(asked) <= 40
+
+
+def test_inside_a_capture_nothing_is_looked_at(events: CEvents, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Events may not be asked."""
+    program = Program(events)
+    monkeypatch.setattr(shared_turns, "capturing", lambda device: True)
+    program.key(600)
+    assert program.shared.turns.left == 0
+
+
+def test_a_build_that_raises_is_answered_by_plain_and_out(events: CEvents) -> None:
+    """It has written nothing."""
+    program = Program(events)
+
+    def fails(size: int) -> str:
+        raise ValueError("no")
+
+    program.shared.runs = {"plain": program.runs["plain"], "build": fails}
+    entry = program.key(600)
+    assert entry.run is not None
+    assert [entry.run(600) for _ in range(12)] == ["plain"] * 12
+    assert program.pool(600).wanted(["build"]) is None
+
+
+def test_a_build_that_may_have_written_raises(events: CEvents) -> None:
+    """As it would where it had been chosen; what plain raises does, too."""
+    program = Program(events, retry=False)
+
+    def fails(size: int) -> str:
+        raise ValueError("no")
+
+    program.shared.turns.begin(((fails, None, 2),))
+    for runs in ({"plain": len, "build": fails}, {"plain": fails, "build": len}):
+        program.shared.runs = runs
+        with pytest.raises(ValueError, match="no"):
+            entry = program.key(600)
+            assert entry.run is not None
+            entry.run(600)
+
+
+def test_samples_of_dry_streams_are_compared_with_such(events: CEvents) -> None:
+    """Others are of the device's time, or of how long it waited."""
+    program = Program(events)
+    program.shared.shares = shares = Shares()
+    program.shared.sampler = StreamSampler(shares, program.shared.sampler.clock_ns)
+    key = (("build", True), (program.pool(600), (600,), False), 0, 5_000, 5.0)
+    program.shared._gave(*key, dry=True)
+    other = (("build", False), (program.pool(600), (600,), False), 0, 2_000, 2.0)
+    program.shared._gave(*other, dry=False)
+    assert len(program.pool(600).pairs.costs()) == 1
+    program.shared._gave(*other, dry=True)
+    assert len(program.pool(600).pairs.costs()) == 2
+
+
+@pytest.fixture
+def in_c(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Calls are learned from, and samples taken in C."""
+    monkeypatch.setenv("SHAPEDISPATCH_JUDGE", "online")
+    monkeypatch.setattr("shapedispatch.functions.compile.graph_check.SECONDS", 60.0)
+    with taking("c"):
+        yield
+
+
+def learned(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A dispatcher of which some keys were looked at; no other will be."""
+    f = dispatched()
+    called(f, range(65, 70))
+    monkeypatch.setattr(Pool, "affords", lambda self: False)
+    return f
+
+
+def called(f: Any, counts: range) -> None:
+    """New sizes, each a few times; the answers are right."""
+    for count in counts:
+        for _ in range(3):
+            assert torch.allclose(f(rows(count)), waves(rows(count)), atol=1e-5)
+
+
+def test_keys_of_a_dispatcher_take_turns(in_c: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the first that is called; what they run they say, and all that they may run is held for them."""
+    f = learned(monkeypatch)
+    called(f, range(70, 110))
+    (family,) = f.core.table.facts.families._known.values()
+    assert isinstance(family.shared, SharedTurns)
+    entries = [entry for _, entry in f.core.table.entries() if isinstance(entry.learner, TakesTurns)]
+    assert entries
+    assert all(set(entry.builds) == {family.entries[BUILD].build} for entry in entries)
+    assert all(entry.now().variant == family.shared.leads(entry.learner.pool) for entry in entries)
+    assert family.shared._begun > 0
+
+
+def test_with_another_build_they_take_other_turns(in_c: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that has left runs nowhere, and the keys that it might have run are decided anew."""
+    f = learned(monkeypatch)
+    called(f, range(70, 80))
+    (family,) = f.core.table.facts.families._known.values()
+    before, there = family.shared, family.entries[BUILD]
+    family.entries = {**family.entries, BUILD: replace(there, run=lambda *args: there.run(*args))}
+    called(f, range(80, 95))
+    assert family.shared is not before
+    assert before.turns.left == 0
+
+
+@pytest.mark.parametrize("x", [rows(101).requires_grad_(), rows(101).double()], ids=["gradient", "dtype"])
+def test_what_differs_in_more_than_sizes_takes_none_of_them(
+    in_c: None, monkeypatch: pytest.MonkeyPatch, x: torch.Tensor
+) -> None:
+    """A backward is followed from its forward, which Python does; of another dtype there are others."""
+    f = learned(monkeypatch)
+    called(f, range(70, 90))
+    (family,) = f.core.table.facts.families._known.values()
+    taken = family.shared.turns.taken
+    assert torch.allclose(f(x), waves(x), atol=1e-5)
+    assert family.shared.turns.taken == taken

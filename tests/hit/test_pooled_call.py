@@ -1,0 +1,173 @@
+"""Keys that share the turns of their calls in C, and run what leads where they take none."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from shapedispatch.hit import native
+from tests.c_driver import CDriver, CEvents, driving, with_events
+from tests.paths import NO_COMPILER, taking
+
+pytestmark = pytest.mark.skipif(bool(NO_COMPILER), reason=str(NO_COMPILER))
+
+
+@pytest.fixture
+def events() -> Iterator[CEvents]:
+    """The clock of C, and its events."""
+    made = CEvents()
+    with taking("c"), with_events(made):
+        yield made
+
+
+def path() -> Any:
+    """A hit path of no dispatcher."""
+    return native.module().FastPath(lambda args, kwargs, node: None, lambda *args, **kwargs: None)
+
+
+def turns(at: Any = None, **given: Any) -> Any:
+    """Turns whose candidates may not raise."""
+
+    def raised(turn: Any, *args: Any, **kwargs: Any) -> Any:
+        return ("raised", turn[1])
+
+    return native.module().CallTurns(len, len, raised, at or path(), **given)
+
+
+def leads(name: str) -> native.PoolLeader:
+    """What gives its name leads."""
+    return native.pool_leader(lambda *args, **kwargs: name)
+
+
+def key(shared: Any, name: str) -> Any:
+    """One where what gives this name leads, which tells of its samples by that."""
+    return native.pooled_calls(shared)(leads(name), (name, "first"), (name, "later"))
+
+
+def test_whatever_key_comes_takes_the_turn(events: CEvents) -> None:
+    """And what leads there where none is left."""
+    shared = turns()
+    a, b = key(shared, "a"), key(shared, "b")
+    shared.begin(((lambda x, *, y: (x, y), "A", 2),))
+    assert [a(1, y=2), b(3, y=4), a(5, y=6), b(7, y=8)] == [(1, 2), (3, 4), "a", "b"]
+
+
+def test_a_sample_says_of_which_key_it_is(events: CEvents) -> None:
+    """And whether it was the key's first call; one of nobody says nothing."""
+    shared = turns()
+    a, b = key(shared, "a"), key(shared, "b")
+    a()
+    shared.begin(((lambda: None, None, 1), (lambda: None, "A", 3)))
+    for one in (a, a, b, b):
+        one()
+    assert [whose for whose, *_ in shared.collect()] == [
+        ("A", ("a", "later")),
+        ("A", ("b", "first")),
+        ("A", ("b", "later")),
+    ]
+
+
+def test_keys_whose_leader_is_not_open_take_none(events: CEvents) -> None:
+    """The turn stays for another."""
+    shared = turns()
+    a, b = key(shared, "a"), key(shared, "b")
+    shared.begin(((lambda: "turn", "A", 1),))
+    a.leader.open = False
+    assert (a.leader.open, a(), b()) == (False, "a", "turn")
+
+
+def test_another_may_lead(events: CEvents) -> None:
+    """At all keys that follow, from the next call on."""
+    leader, shared = leads("before"), turns()
+    a, b = (native.pooled_calls(shared)(leader, None, None) for _ in range(2))
+    assert (a(), b()) == ("before", "before")
+    leader.run = lambda: "after"
+    assert (a(), b()) == ("after", "after")
+
+
+def test_what_leads_may_let_all_go(events: CEvents) -> None:
+    """What runs stays until it is done."""
+    held: list[Any] = []
+
+    class Leads:
+        def __call__(self) -> str:
+            held[0].leader.run = len
+            held.clear()
+            gc.collect()
+            return "done"
+
+    held.append(native.pooled_calls(turns())(native.pool_leader(Leads()), 1, 2))
+    assert held[0]() == "done"
+
+
+def test_a_call_within_a_turn_runs_what_leads(events: CEvents) -> None:
+    """It is no sample."""
+    shared = turns()
+    a = key(shared, "a")
+    shared.begin(((lambda: ("turn", a()), "A", 2),))
+    assert a() == ("turn", "a")
+    assert shared.left == 1
+
+
+def test_while_the_path_is_frozen_what_leads_runs(events: CEvents) -> None:
+    """The mode may change between two calls."""
+    at = path()
+    shared = turns(at)
+    a = key(shared, "a")
+    shared.begin(((lambda: "turn", "A", 2),))
+    at.frozen = True
+    assert a() == "a"
+    at.frozen = False
+    assert a() == "turn"
+
+
+def test_inside_a_capture_what_leads_runs(events: CEvents) -> None:
+    """No event is recorded."""
+    made = CDriver(lambda function: ("", {}, {}, 1), lambda: 7, lambda: 0, lambda *launched: None)
+    with driving(made):
+        shared = turns(device=0)
+        a = key(shared, "a")
+        shared.begin(((lambda: "turn", "A", 2),))
+        made.capturing = True
+        assert (a(), events.recorded) == ("a", {})
+        made.capturing = False
+        assert a() == "turn"
+
+
+def test_what_a_candidate_raises_is_answered_as_in_any_turn(events: CEvents) -> None:
+    """What leads raises to the caller."""
+    shared = turns()
+    a = key(shared, "a")
+    shared.begin(((lambda: 1 / 0, "A", 1),))
+    assert a() == ("raised", "A")
+    a.leader.run = lambda: 1 / 0
+    with pytest.raises(ZeroDivisionError):
+        a()
+
+
+def test_it_is_collected_with_what_it_holds(events: CEvents) -> None:
+    """What leads may hold a key that it leads."""
+
+    class Leads:
+        call: Any = None
+
+        def __call__(self) -> None: ...
+
+    runs, gone = Leads(), list[int]()
+    runs.call = native.pooled_calls(turns())(native.pool_leader(runs), runs, runs)
+    weakref.finalize(runs, gone.append, 1)
+    del runs
+    gc.collect()
+    assert gone == [1]
+
+
+def test_it_takes_turns_of_calls_alone(events: CEvents) -> None:
+    """And is led by nothing else."""
+    with pytest.raises(TypeError):
+        native.module().PooledCall(len, leads("a"), 1, 2)
+    with pytest.raises(TypeError):
+        native.module().PooledCall(turns(), len, 1, 2)
