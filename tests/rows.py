@@ -65,8 +65,8 @@ def calls_take(
     """
     monkeypatch.setattr("shapedispatch.online.pool.FREE_TOGETHER_US", 60e6)
     monkeypatch.setattr("shapedispatch.functions.compile.graph_check.SECONDS", 60.0)
-    for user in ("learning", "watch", "shared_turns"):
-        monkeypatch.setattr(f"shapedispatch.choices.{user}.sampler", lambda device, regime: (kind(us, per_row), None))
+    for user in ("choices.learning", "choices.watch", "dispatch.shared_turns"):
+        monkeypatch.setattr(f"shapedispatch.{user}.sampler", lambda device, regime: (kind(us, per_row), None))
 
 
 def waves(x: Tensor) -> Tensor:

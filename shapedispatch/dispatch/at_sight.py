@@ -16,11 +16,11 @@ from ..choices.follows import Follows
 from ..choices.learning import pooled
 from ..choices.neighbours import Neighbours
 from ..choices.pooled import pool_of
-from ..choices.shared_turns import SharedTurns
 from ..hit.table import Entry
 from ..online.pool import ALONE, TOGETHER, Pool
 from ..records import Choice
 from ..shapes.dims import DimsMismatch
+from .shared_turns import SharedTurns
 
 __all__ = ["at_sight", "like_others", "none_differs"]
 

@@ -13,7 +13,6 @@ from typing import Any
 from ..choices.context import DispatcherParts, MissContext, capturing_anything
 from ..choices.follows import Follows
 from ..choices.pooled import pool_of
-from ..choices.shared_turns import SharedTurns, TakesTurns
 from ..hit.facts import Facts
 from ..hit.table import Entry
 from ..keys.key import Key
@@ -22,6 +21,7 @@ from ..records import Choice
 from .alike import Alike
 from .at_sight import none_differs
 from .latecomers import Latecomers
+from .shared_turns import SharedTurns, TakesTurns
 
 __all__ = ["Newcomers", "expect"]
 
@@ -113,7 +113,7 @@ class Newcomers:
             and (facts.settled.changes, facts.families.changes) == self.decided
             and not facts.buckets
             and pool.over == self.over
-            and (self.shared is None or self.shared.stands())
+            and (self.shared is None or self.shared.is_current())
             and (pool.favourite or "plain") == self.found.choice.variant
             and (self.there is None or self._is_there(self.there))
             and not capturing_anything()

@@ -26,7 +26,7 @@ from ..keys.layout import Ways
 from .contest import SHARE
 from .pairs import Half, Halves, Pairs
 
-__all__ = ["ALONE", "TOGETHER", "Family", "Pool"]
+__all__ = ["ALONE", "MOST_POOLS", "TOGETHER", "Family", "Pool"]
 
 TOGETHER = "found together with calls of sizes near it"
 ALONE, MOST_ALONE = 2, 256
@@ -49,7 +49,7 @@ class Follower(Protocol):
 class Shared(Protocol):
     """Calls of the keys of all pools of a family, of which some are samples."""
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Give the pools what samples have shown since the last time, and begin those that are wanted next."""
 
     def follow(self, pool: Pool) -> None:

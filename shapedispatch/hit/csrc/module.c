@@ -45,7 +45,6 @@
 #include "cuda_launch.c"
 #include "launch_samples.c"
 #include "call_samples.c"
-#include "pooled_call.c"
 #include "kernel_call.c"
 #include "kernel_object.c"
 

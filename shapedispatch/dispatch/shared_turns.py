@@ -15,6 +15,9 @@ from typing import Any, TypeAlias
 
 import torch
 
+from ..choices.context import DispatcherParts, MissContext, capturing
+from ..choices.follows import Follows
+from ..choices.learner import WARM, Check, all_checks_of
 from ..hit.native import LaunchTurns, PoolLeader, call_turns, pool_leader, pooled_calls
 from ..hit.table import Entry
 from ..keys.key import Key
@@ -25,16 +28,13 @@ from ..online.pool import MOST_POOLS, Family, Pool
 from ..online.real_calls import Sampler, sampler
 from ..online.shares import Shares
 from ..records import Choice
-from .context import DispatcherParts, MissContext, capturing
-from .follows import Follows
-from .learner import WARM, Check, all_checks_of
 
 __all__ = ["SharedTurns", "TakesTurns"]
 
 AT_ONCE = 2
 """How many samples are taken of a candidate once its code is in the caches."""
 MOST_PASSES = 31
-"""How many times in a row it is not looked, at most: most times find nothing to do, and take as long as some calls."""
+"""How many times in a row it is not polled, at most: most times find nothing to do, and take as long as some calls."""
 Where: TypeAlias = tuple[Pool, tuple[int, ...], bool]
 """Of which pool a sample's key is, of which sizes, and whether it was the key's first call."""
 
@@ -43,7 +43,7 @@ Where: TypeAlias = tuple[Pool, tuple[int, ...], bool]
 class SharedTurns:
     """Which candidate the next calls of a family's keys run, and what the samples among them have shown.
 
-    It is looked at when there is a new key, and at hits that have a turn.
+    It is polled when there is a new key, and at hits that have a turn.
     """
 
     core: DispatcherParts
@@ -67,12 +67,12 @@ class SharedTurns:
     """What the keys of each pool run at calls that take no turn."""
     _begun: int = 0
     _passed: int = 0
-    """How often it was not looked since the last time."""
+    """How often it was not polled since the last time."""
     _passes: int = 0
     """How often it is not, after a time that found nothing to begin: twice as often each time."""
     _least_us: float = 0.0
     """The least that a sample has taken."""
-    _looking: threading.Lock = field(default_factory=threading.Lock)
+    _polling: threading.Lock = field(default_factory=threading.Lock)
 
     @classmethod
     def of(cls, ctx: MissContext, pool: Pool) -> SharedTurns | None:
@@ -112,7 +112,7 @@ class SharedTurns:
     def entry(self, key: Key, pool: Pool, choice: Choice) -> Entry:
         """The entry of a key that takes turns, and else runs what leads in its pool; all candidates take its calls."""
         sizes, leader = tuple(choice.sizes.values()), self._leader(pool)
-        self.look()
+        self.poll()
         call = self.calls(leader, (pool, sizes, True), (pool, sizes, False))
         built = [entry for entry in self.entries.values() if entry.build is not None]
         builds, retry = tuple(entry.build for entry in built), all(entry.retry for entry in built)
@@ -132,7 +132,7 @@ class SharedTurns:
                 self.follow(pool)
         return self.leaders[pool]
 
-    def stands(self) -> bool:
+    def is_current(self) -> bool:
         """Whether these are the family's, and it knows of nothing else by now."""
         return self.family.shared is self and self.family.entries is self.known
 
@@ -160,12 +160,12 @@ class SharedTurns:
             for key in builds
         )
 
-    def look(self) -> None:
-        """See `online.pool.Shared`; where another thread looks, that is enough."""
+    def poll(self) -> None:
+        """See `online.pool.Shared`; where another thread does, that is enough."""
         if self._passed < self._passes or self.turns.left:
             self._passed += 1
             return
-        if capturing(self.device) or not self._looking.acquire(blocking=False):
+        if capturing(self.device) or not self._polling.acquire(blocking=False):
             return
         try:
             began_ns = self.sampler.clock_ns()
@@ -175,7 +175,7 @@ class SharedTurns:
             self._passed, self._passes = 0, 0 if found else min(2 * self._passes + 1, MOST_PASSES)
             self.family.lost((self.sampler.clock_ns() - began_ns) / 1e3)
         finally:
-            self._looking.release()
+            self._polling.release()
 
     def _gave(
         self, whose: tuple[str, bool], where: Where, started_ns: int, host_ns: int, device_us: float, dry: bool
@@ -244,8 +244,8 @@ class TakesTurns(Follows):
     shared: SharedTurns
 
     def _is_outdated(self) -> bool:
-        self.shared.look()
-        return not self.shared.stands()
+        self.shared.poll()
+        return not self.shared.is_current()
 
     def _is_settled(self) -> bool:
         return Follows._is_settled(self) and self.pool.favourite in self.shared.runs

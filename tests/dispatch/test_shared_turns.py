@@ -10,10 +10,10 @@ from typing import Any, cast
 import pytest
 import torch
 
-from shapedispatch.choices import shared_turns
 from shapedispatch.choices.context import DispatcherParts
 from shapedispatch.choices.learner import WARM
-from shapedispatch.choices.shared_turns import AT_ONCE, MOST_PASSES, SharedTurns, TakesTurns
+from shapedispatch.dispatch import shared_turns
+from shapedispatch.dispatch.shared_turns import AT_ONCE, MOST_PASSES, SharedTurns, TakesTurns
 from shapedispatch.hit import native
 from shapedispatch.hit.table import Entry
 from shapedispatch.online.contest import SHARE
@@ -206,8 +206,8 @@ def test_what_finding_out_costs_is_bounded(events: CEvents) -> None:
     assert program.pool(600).favourite != "build"
 
 
-def test_it_is_looked_less_often_where_there_is_nothing_to_do(events: CEvents, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What looking takes is lost, too."""
+def test_it_is_polled_less_often_where_there_is_nothing_to_do(events: CEvents, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What polling takes is lost, too."""
     program = Program(events)
     asked: list[int] = []
 
@@ -217,11 +217,11 @@ def test_it_is_looked_less_often_where_there_is_nothing_to_do(events: CEvents, m
 
     monkeypatch.setattr(SharedTurns, "_begin", begins)
     for _ in range(1000):
-        program.shared.look()
+        program.shared.poll()
     assert 1000 // (MOST_PASSES + 1) <= len(asked) <= 40
 
 
-def test_inside_a_capture_nothing_is_looked_at(events: CEvents, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_inside_a_capture_nothing_is_polled(events: CEvents, monkeypatch: pytest.MonkeyPatch) -> None:
     """Events may not be asked."""
     program = Program(events)
     monkeypatch.setattr(shared_turns, "capturing", lambda device: True)
