@@ -254,12 +254,9 @@ class Disk:
 def _stays(there: Row, row: Row, any_soft: bool) -> bool:
     """Whether a row stays where another is put: one made under equal conditions (with ``any_soft``: under any) does.
 
-    What is undecided gives way to what is made under equal conditions, and takes the place of nothing decided.
+    What is undecided gives way to anything, and takes the place of nothing decided.
     """
-    alike = there.conditions == row.conditions
-    if there.undecided:
-        return any_soft and not alike
-    return bool(row.undecided) or any_soft or alike
+    return not there.undecided and (bool(row.undecided) or any_soft or there.conditions == row.conditions)
 
 
 def _decoded(body: object, identity: str | None) -> Row | None:
