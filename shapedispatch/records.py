@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import html
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 __all__ = [
     "CHOSEN_AT",
     "STORED_NEAR",
+    "STORED_UNDECIDED",
+    "UNDECIDED",
     "CacheInfo",
     "Choice",
     "Choices",
@@ -19,7 +21,9 @@ __all__ = [
     "Variant",
     "choices_html",
     "compared",
+    "doubt_of",
     "spelled",
+    "without_doubt",
 ]
 
 Origin = Literal[
@@ -29,6 +33,8 @@ Origin = Literal[
 
 CHOSEN_AT, STORED_NEAR = "chosen at ", "stored for the call nearest to this one"
 """How the note begins of what was taken over from another call."""
+UNDECIDED, STORED_UNDECIDED = "undecided: ", "stored, though undecided there: "
+"""How the note begins that says why the times of a choice do not bear it out: of one made here, and of a stored one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +131,17 @@ class Choice:
         lines = [f"runs: {self.route}", *refused, *self.notes]
         table = _html_table(("", "variant", "µs a call", "±", "× the best"), rows) if rows else ""
         return f"<b>{html.escape(_title(self))}</b>{table}<br>{'<br>'.join(map(html.escape, lines))}"
+
+
+def doubt_of(choice: Choice) -> str:
+    """Why its times do not bear it out, as its notes say; empty where they do."""
+    doubts = (note.partition(": ")[2] for note in choice.notes if note.startswith((UNDECIDED, STORED_UNDECIDED)))
+    return next(doubts, "")
+
+
+def without_doubt(choice: Choice) -> Choice:
+    """The same, which by now its times do bear out."""
+    return replace(choice, notes=tuple(n for n in choice.notes if not n.startswith((UNDECIDED, STORED_UNDECIDED))))
 
 
 class Choices(list[Choice]):

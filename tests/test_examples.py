@@ -80,7 +80,7 @@ def test_a_table_is_shipped_and_checked(tmp_path: Path, monkeypatch: pytest.Monk
     copy = Path(shutil.copy(SHIPPED, tmp_path))
     written = re.search(r"(\d+) rows written to shipped_table.json", run(copy, "tune", folder=tmp_path))
     assert written is not None
-    assert int(written[1]) > 0  # what is undecided for noise is not stored
+    assert int(written[1]) > 0
     shutil.rmtree(tmp_path / ".measured")
     assert run(copy, folder=tmp_path).count("(shipped)") == int(written[1])
     monkeypatch.syspath_prepend(str(tmp_path))

@@ -6,7 +6,7 @@ import pickle
 import pytest
 
 from shapedispatch import CacheInfo, Choice, Refusal, Timing, Variant
-from shapedispatch.records import Choices
+from shapedispatch.records import Choices, doubt_of, without_doubt
 
 CHOICE = Choice(
     "exact",
@@ -97,3 +97,12 @@ def test_what_was_seen_on_the_calls_themselves_is_shown() -> None:
     assert "  8 samples" in str(Choice("a", "timed", timings=(alone,)))
     assert "idle" not in str(Choice("a", "timed", timings=(alone,))), "there is none on a CPU"
     assert "samples" not in str(Choice("a", "timed", timings=(Timing("a", 12.0, 0.5, 8),)))
+
+
+def test_a_note_says_that_a_choice_is_in_doubt() -> None:
+    """Of one made here, and of one from a store; without it the choice is as before."""
+    for note in ("undecided: 2 samples: few", "stored, though undecided there: 2 samples: few"):
+        doubtful = dataclasses.replace(CHOICE, notes=(*CHOICE.notes, note))
+        assert doubt_of(doubtful) == "2 samples: few"
+        assert without_doubt(doubtful) == CHOICE
+    assert doubt_of(CHOICE) == ""

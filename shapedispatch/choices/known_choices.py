@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
+from operator import attrgetter
 
 from ..autotune.choose import Rules, refusal
 from ..autotune.measure import HostTimer
@@ -15,7 +16,7 @@ from ..backend import Candidate, Offer, OfferRequest
 from ..errors import MissError, four_parts
 from ..hit.table import Entry, Table
 from ..keys.key import Key
-from ..records import CHOSEN_AT, STORED_NEAR, Choice, spelled
+from ..records import CHOSEN_AT, STORED_NEAR, STORED_UNDECIDED, Choice, doubt_of, spelled
 from ..shapes.dims import distance
 from ..store.store import Found
 from .between import as_there
@@ -35,6 +36,7 @@ __all__ = [
     "share_in_bucket",
     "stored",
     "stored_choice",
+    "why_again",
     "without_timing",
 ]
 
@@ -73,8 +75,7 @@ def _of_store(ctx: MissContext) -> tuple[Entry | None, tuple[str, ...]]:
     found = ctx.core.kernel_store.find(ctx.key, ctx.device) if ctx.core.kernel_store is not None else None
     if found is None:
         return None, ()
-    if found.soft_differences and ctx.settings.mode not in FROZEN_MODES:
-        why = "; ".join(found.soft_differences)
+    if why := why_again(found, ctx):
         return None, (f"{found.row.variant} was stored, and timed again: {why}",)
     entry = entry_for(ctx, stored(found))
     if entry is not None:
@@ -85,6 +86,18 @@ def _of_store(ctx: MissContext) -> tuple[Entry | None, tuple[str, ...]]:
         ctx.core.table.log.warn_not_built(found.row.variant, ctx.rendered)
         return None, (f"{found.row.variant} was stored, and is not built: `{ctx.core.backend.name}.load()` builds it",)
     return None, (f"{found.row.variant} was stored, and cannot be used for this call",)
+
+
+def why_again(found: Found, ctx: MissContext) -> str:
+    """Why the call of a stored row is to be timed again; nothing where it is not.
+
+    A row that is undecided may name a variant that won in a slow spell of the machine. It is trusted where later calls
+    are samples, which find that out; a contest is held once, and what it would take over so would stand for ever.
+    """
+    if ctx.settings.mode in FROZEN_MODES:
+        return ""
+    undecided = found.row.undecided if ctx.why_not_online() is not None else ""
+    return "; ".join((*found.soft_differences, *([f"undecided there, {undecided}"] if undecided else [])))
 
 
 def _meanwhile(ctx: MissContext, variant: str) -> Entry:
@@ -104,7 +117,7 @@ def stored_choice(ctx: MissContext) -> Choice | None:
     found = ctx.core.kernel_store.find(ctx.key, ctx.device) if ctx.core.kernel_store is not None else None
     if found is None or ctx.settings.pick is not None:
         return None
-    if found.soft_differences and ctx.settings.mode not in FROZEN_MODES:
+    if why_again(found, ctx):
         return None
     choice, then = stored(found), "the first call does that"
     if ctx.settings.mode == "sealed":
@@ -114,8 +127,9 @@ def stored_choice(ctx: MissContext) -> Choice | None:
 
 def stored(found: Found) -> Choice:
     """A row as a choice, which says where it was made."""
-    notes = tuple(f"{STORED_WHERE}{difference}" for difference in found.soft_differences)
     row = found.row
+    doubts = [f"{STORED_UNDECIDED}{row.undecided}"] if row.undecided else []
+    notes = (*(f"{STORED_WHERE}{difference}" for difference in found.soft_differences), *doubts)
     return Choice(row.variant, found.origin, config=row.config, timings=row.timings, notes=notes)
 
 
@@ -124,7 +138,7 @@ def persist(entry: Entry, ctx: MissContext, instead: bool) -> Entry:
     if ctx.core.kernel_store is None:
         return entry
     row = ctx.core.kernel_store.keep(ctx.key, ctx.device, entry.choice, instead)
-    if row is None or row.variant == entry.choice.variant:
+    if row is None or instead or row.variant == entry.choice.variant:
         return entry
     return entry_for(ctx, stored(Found(row, "stored"))) or entry
 
@@ -136,7 +150,8 @@ def keeper(ctx: MissContext) -> Callable[[Key, Choice], None]:
     def keep(key: Key, choice: Choice) -> None:
         if core.kernel_store is not None:
             core.kernel_store.keep(key, device, choice, False)
-        _share(choice, bucket, core.table)
+        if not doubt_of(choice):
+            _share(choice, bucket, core.table)
 
     return keep
 
@@ -199,7 +214,23 @@ def entry_for(ctx: MissContext, choice: Choice, kin: bool = False, anew: bool = 
             return None
     entry = candidate.entry(choice, offer)
     learned = choice.origin in ("stored", "shipped") and ctx.why_not_online() is None and not ctx.grad()
-    return Watching.of(ctx).of_entry(entry, offer) if learned else entry
+    return Watching.of(ctx).of_entry(entry, _with_its_rival(ctx, choice, offer)) if learned else entry
+
+
+def _with_its_rival(ctx: MissContext, choice: Choice, offer: Offer) -> Offer:
+    """The offer; where it is plain that is in doubt, that with the next best, if this one is there and is right.
+
+    Beside any other choice there is plain, by which it is verified. Nothing is traced or built only to verify plain:
+    where no other call has had that done yet, it stays in doubt for this process.
+    """
+    others = [timing for timing in choice.timings if timing.variant != "plain"]
+    if choice.variant != "plain" or not doubt_of(choice) or not others:
+        return offer
+    name = min(others, key=attrgetter("median_us")).variant
+    with preserve_state(ctx.args, ctx.kwargs):
+        both = ctx.offer(OfferRequest(name, build=False, judge=ctx.isolation()))
+        rival = next((one for one in both.candidates if one.name == name), None)
+        return both if rival is not None and _sound(rival, both, ctx) else offer
 
 
 def _sound(candidate: Candidate, offer: Offer, ctx: MissContext) -> bool:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from ..autotune.benchmark import undecided
 from ..hit.table import Entry
 from ..keys.key import Key
-from ..online.contest import FAR, OnlineContest
+from ..online.contest import OnlineContest
+from ..online.drift import doubt
 from ..online.pool import TOGETHER
-from ..records import Choice
+from ..records import UNDECIDED, Choice
 from .context import DispatcherParts
 from .follows import Follows, instead
 from .learner import WRONG, Learning
@@ -79,18 +79,12 @@ class Learned:
             remember(self.core, self.key, settled.choice)
 
     def entry(self, learning: Learning, begun: Choice) -> Entry:
-        """The winner's entry, remembered in the store too, unless the samples do not bear it out."""
+        """The winner's entry, remembered in the store too, with why the samples do not bear it out if they do not."""
         choice = replace(learning.choice(begun), origin="timed")
-        won = next((timing for timing in choice.timings if timing.variant == choice.variant), None)
-        others = [timing for timing in choice.timings if timing is not won]
-        near = [other for other in others if won is not None and other.median_us <= FAR * won.median_us]
-        doubts = (undecided(won, other) for other in near) if won is not None else ()
-        doubt = next(filter(None, doubts), None)
         self.core.table.count("timings")
         self.core.table.log.decided(choice)
-        if doubt is None:
-            self.keep(self.key, choice)
-        else:
-            choice = replace(choice, notes=(*choice.notes, f"undecided, and not stored: {doubt}"))
+        if why := doubt(choice.variant, choice.timings):
+            choice = replace(choice, notes=(*choice.notes, f"{UNDECIDED}{why}"))
+        self.keep(self.key, choice)
         entry = learning.leader().entry(choice, learning.offer)
         return self.watching.of_entry(entry, learning.offer, learning.with_backward())

@@ -17,10 +17,10 @@ from ..errors import in_a_line
 from ..hit.table import Entry
 from ..keys.key import Key
 from ..online.backward import follow, history
-from ..online.drift import BURST, Drift
+from ..online.drift import BURST, Drift, doubt
 from ..online.figures import Figures
 from ..online.real_calls import Sampler, sampler
-from ..records import Choice
+from ..records import STORED_UNDECIDED, Choice, Timing, doubt_of, without_doubt
 from ..settings.resolve import Resolved
 from .context import DispatcherParts, MissContext, capturing
 from .sampling import Sampling, Way
@@ -48,15 +48,19 @@ class Watching:
     def of_entry(self, entry: Entry, offer: Offer, backward: bool = False) -> Entry:
         """The entry, timed again now and then beside what else of the offer was timed for it, if anything was.
 
-        ``backward`` says whether backwards are part of its times.
+        ``backward`` says whether backwards are part of its times. What another process was in doubt of is timed soon.
         """
         times = {timing.variant: timing.median_us for timing in entry.choice.timings}
         candidates = {one.name: one for one in offer.candidates if one.name in times}
         if not self.settings.retime or entry.choice.variant not in candidates or len(candidates) < 2:
             return entry
-        drift = Drift(entry.choice.variant, {name: times[name] for name in candidates}, self.settings.margin)
+        doubted = any(note.startswith(STORED_UNDECIDED) for note in entry.choice.notes)
+        known_us = {name: times[name] for name in candidates}
+        drift = Drift(entry.choice.variant, known_us, self.settings.margin, doubted=doubted)
         watch = Watch(self, offer, candidates, drift, backward)
         self.core.turns.begin(self.core.fast_path)
+        if drift.in_burst():
+            self.core.turns.hurry(SEVERAL * BURST)
         return replace(entry, learner=watch)
 
 
@@ -125,6 +129,8 @@ class Watch(Sampling):
         before, busy = self.drift.winner, self.drift.in_burst()
         if self.drift.sampled(name, took_us) is not None:
             self._switch(before)
+        elif busy and not self.drift.in_burst():
+            self._bear_out()
         elif self.drift.in_burst() and not busy:
             self.here.core.turns.hurry(SEVERAL * BURST)
 
@@ -134,12 +140,33 @@ class Watch(Sampling):
         entry = next((one for one in table.peek(self.here.key) if one.learner is self), None)
         if entry is None:  # it has left, or was decided otherwise
             return
-        choice = replace(self.choice(entry.choice), variant=self.drift.winner)
+        choice = without_doubt(replace(self.choice(entry.choice), variant=self.drift.winner))
         note = f"from {before} to {choice.variant} at hit {table.info().hits}, which takes less by now"
         choice = replace(choice, notes=(*choice.notes, f"switched {note}"))
         settled = self.candidates[choice.variant].entry(choice, self.offer)
         table.replace(self.here.key, entry, replace(settled, learner=self))
         table.log.switched(choice, note)
+        self._keep(choice)
+
+    def _bear_out(self) -> None:
+        """Let the winner stand as decided, in the store too, where it was in doubt and a burst has shown otherwise."""
+        table = self.here.core.table
+        entry = next((one for one in table.peek(self.here.key) if one.learner is self), None)
+        if entry is None or not doubt_of(entry.choice):
+            return
+        timings = tuple(map(self._as_judged, self.choice(entry.choice).timings))
+        if not doubt(self.drift.winner, timings):
+            choice = without_doubt(replace(entry.choice, timings=timings))
+            table.replace(self.here.key, entry, replace(entry, choice=choice))
+            self._keep(choice)
+
+    def _as_judged(self, timing: Timing) -> Timing:
+        """The timing with what a burst has shown, if there was one of this candidate."""
+        one = self.drift.judged.get(timing.variant, timing)
+        shown = replace(timing, median_us=one.median_us, spread_us=one.spread_us, repeats=one.repeats)
+        return replace(shown, least_us=one.least_us)
+
+    def _keep(self, choice: Choice) -> None:
         if self.here.core.kernel_store is not None:
             self.here.core.kernel_store.keep(self.here.key, self.here.device, choice, True)
 

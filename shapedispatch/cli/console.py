@@ -196,6 +196,7 @@ def row_json(row: Row, dispatcher: Any = None) -> dict[str, Any]:
         "sizes": sizes,
         "device": f"{row.hard.get('family')} {row.hard.get('capability')}",
         "variant": row.variant,
+        "undecided": row.undecided,
         "config": None if row.config is None else json.loads(row.config),
         "timings": [timing_json(timing) for timing in row.timings],
         "ran_on": words(Environment(row.hard, row.soft)),

@@ -61,6 +61,7 @@ def stats(place: Path | None, wants_json: bool) -> None:
         as_json(found)
     else:
         rows = ", ".join(f"{count} of kind {kind}" for kind, count in found["rows"].items()) or "none"
+        rows += f"; {found['undecided']} undecided" if found["undecided"] else ""
         click.echo(f"folder  {found['path']}\nform    {found['form']}\nrows    {rows}\nbytes   {found['bytes']:,}")
 
 
@@ -89,7 +90,7 @@ def export(file: Path, kernel: str | None, kinds: tuple[Any, ...], place: Path |
 @json_option
 @store_option
 def import_(file: Path, wants_json: bool, place: Path | None) -> None:
-    """Take in the choices of an exported FILE; what is here already stays as it is."""
+    """Take in the choices of an exported FILE; what is here already stays as it is, unless it is undecided."""
     kept = opened(place, to_write=True)
     rows_in(file)
     with sound(kept):
@@ -118,9 +119,7 @@ def merge(files: tuple[Path, ...], wants_json: bool, place: Path | None) -> None
     with sound(kept):
         before = {row.identity: row for row in kept.rows()}
         found = merged(tables, TABLE["margin"].built_in)
-        new = [row for row in found.rows if before.get(row.identity) != row]
-        for row in new:
-            kept.put(row, instead=True)
+        new = [row for row in found.rows if before.get(row.identity) != row and kept.put(row, instead=True) == row]
     if wants_json:
         as_json({"taken": len(new), "known": len(found.rows) - len(new), "refused": list(found.refused)})
     else:
@@ -171,16 +170,18 @@ def why(row_id: str, name: str | None, wants_json: bool, place: Path | None) -> 
     ours = here("cuda" if row.hard.get("family") == "cuda" else "cpu")
     hard = differences(row.hard, ours.hard)
     own = target(name).core.identity() if name else _own(row)
-    soft = differences(row.soft, ours.extended(**own).soft)
+    soft = differences(row.conditions, ours.extended(**own).soft)
     verdict = _verdict(bool(hard), bool(soft), bool(name))
     if wants_json:
         said = {"row": row.identity, "variant": row.variant, "kernel": row.kernel, "hard": hard, "soft": soft}
-        as_json({**said, "compared with a target": bool(name), "verdict": verdict})
+        as_json({**said, "undecided": row.undecided, "compared with a target": bool(name), "verdict": verdict})
     else:
         click.echo(f"{row.identity[:ID_DIGITS]} is {row.variant} for {row.kernel}")
         for difference in (*hard, *soft):
             click.echo(f"  {_shortened(difference)}")
         click.echo(verdict)
+        if row.undecided:
+            click.echo(f"later calls verify it: it is undecided, {row.undecided}; a contest does not take it over")
 
 
 def _verdict(hard: bool, soft: bool, compared: bool) -> str:

@@ -100,7 +100,8 @@ def rows_table(rows: Sequence[Mapping[str, Any]]) -> Table:
     for row in rows:
         timings = [Timing(**timing) for timing in row["timings"]]
         named = [Text(str(row[name])) for name in ("id", "kernel", "call", "device")]
-        found.add_row(*named, *_outcome(row["variant"], row["kind"], timings))
+        kind = f"{row['kind']}, undecided" if row.get("undecided") else row["kind"]
+        found.add_row(*named, *_outcome(row["variant"], kind, timings))
     return found
 
 

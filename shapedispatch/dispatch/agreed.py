@@ -139,7 +139,8 @@ def _tuned(ctx: MissContext, ledger: Ledger, text: str, tuned: Callable[[], Entr
 def _stored(ctx: MissContext, ledger: Ledger, text: str) -> bool:
     """Propose what an earlier process has timed under the same conditions; whether there is anything."""
     found = ctx.core.kernel_store.find(ctx.key, ctx.device) if ctx.core.kernel_store is not None else None
-    if found is None or (found.soft_differences and ctx.settings.mode not in FROZEN_MODES):
+    doubtful = found is not None and (found.soft_differences or found.row.undecided)
+    if found is None or (doubtful and ctx.settings.mode not in FROZEN_MODES):
         return False
     _propose(ctx, ledger, text, stored(found), {})
     return True

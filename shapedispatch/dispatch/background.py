@@ -24,6 +24,7 @@ from ..background import imports
 from ..background.account import Account, Allowance, LeftForNext
 from ..choices.between import meanwhile
 from ..choices.context import DispatcherParts, MissContext, capturing
+from ..choices.known_choices import why_again
 from ..choices.neighbours import Neighbours, remember
 from ..errors import where_raised
 from ..hit.table import Entry
@@ -246,7 +247,7 @@ def remembered(ctx: MissContext) -> tuple[bool, float]:
     """Whether a choice for the call is stored, and would be taken; else what earlier processes have spent there."""
     stored = ctx.core.kernel_store
     found = stored.find(ctx.key, ctx.device) if stored is not None else None
-    if stored is None or (found is not None and not found.soft_differences):
+    if stored is None or (found is not None and not why_again(found, _online(ctx))):
         return found is not None, 0.0
     _learning.add(ctx.core)
     return False, stored.spent_s(ctx.key, ctx.device)

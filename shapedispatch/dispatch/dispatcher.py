@@ -35,7 +35,7 @@ from ..keys.layout import OF_ARGUMENTS, WITHOUT_KEY
 from ..keys.tree import tensors
 from ..ranks.agreement import agreement
 from ..ranks.ledger import Adopted, Ledger
-from ..records import CacheInfo, Choice, Choices, Refusal, choices_html
+from ..records import STORED_UNDECIDED, CacheInfo, Choice, Choices, Refusal, choices_html
 from ..settings.resolve import Resolved
 from ..store.kernel_store import KernelStore, store_at
 from .agreed import adopt, note_choices
@@ -378,4 +378,5 @@ def _grouped() -> bool:
 
 def _of_its_mode(choice: Choice) -> bool:
     """Whether another mode would choose otherwise."""
-    return choice.origin == "nearest" or any(note.startswith(STORED_WHERE) for note in choice.notes)
+    there = (STORED_WHERE, STORED_UNDECIDED)
+    return choice.origin == "nearest" or any(note.startswith(there) for note in choice.notes)

@@ -23,16 +23,12 @@ from ..choices.recording import recorded, replayed
 from ..hit.table import Entry
 from ..keys.key import Bypass, Key
 from ..ranks.ledger import Ledger
-from ..records import Refusal
+from ..records import UNDECIDED, Refusal
 from ..settings.resolve import settings
 from ..shapes.dims import DimsMismatch
 from .agreed import agreed_entry, captured_entry
 
 __all__ = ["TuningLock", "decide", "tuning_lock"]
-
-
-_UNDECIDED = "undecided, and not stored: "
-"""How the note begins that says why another process is to time the call again."""
 
 
 class TuningLock:
@@ -199,8 +195,7 @@ def _chosen(ctx: MissContext, request: OfferRequest) -> tuple[Entry, bool]:
     _warn_of_mistakes(offer, entry, ctx)
     if ctx.device.type == "cpu":
         ctx.core.table.log.warn_waiting(entry.choice.timings, torch.get_num_threads())
-    undecided = any(note.startswith(_UNDECIDED) for note in entry.choice.notes)
-    timed, alone = entry.choice.origin == "timed" and not undecided, len(offer.candidates) == 1
+    timed, alone = entry.choice.origin == "timed", len(offer.candidates) == 1
     entry = entry.changed(refusals=tuple(dict.fromkeys((*entry.choice.refusals, *earlier))))
     return entry, timed or (alone and offer.reproducible and entry.choice.origin == "only")
 
@@ -249,7 +244,7 @@ def _winner(offer: Offer, ctx: MissContext, at_once: bool) -> Entry:
         return learn(offer, trial, ctx)
     decision = choose(offer.candidates, trial, ctx.rules(trial))
     ctx.core.table.count("timings")
-    notes = () if decision.undecided is None else (f"{_UNDECIDED}{decision.undecided}",)
+    notes = () if decision.undecided is None else (f"{UNDECIDED}{decision.undecided}",)
     return decision.winner.wins("timed", offer, decision.timings, decision.refusals, notes)
 
 

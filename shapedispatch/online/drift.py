@@ -12,11 +12,14 @@ from __future__ import annotations
 import math
 import statistics
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from ..autotune.benchmark import ENOUGH, ahead, timing_of
+from ..autotune.benchmark import ENOUGH, ahead, timing_of, undecided
+from ..records import Timing
+from .contest import FAR
 
-__all__ = ["BURST", "Drift"]
+__all__ = ["BURST", "Drift", "doubt"]
 
 OFF = 1.25
 """How many times more or less than what is known a sample is that opens a burst."""
@@ -30,14 +33,29 @@ WINNERS = 4
 """Of so many samples outside of bursts all but one are of what was chosen."""
 
 
+def doubt(variant: str, timings: Sequence[Timing]) -> str:
+    """Why the timings of those near it do not bear out that this one is best, though it would matter; or nothing."""
+    won = next((timing for timing in timings if timing.variant == variant), None)
+    if won is None:
+        return ""
+    near = (other for other in timings if other is not won and other.median_us <= FAR * won.median_us)
+    return next(filter(None, (undecided(won, other) for other in near)), "")
+
+
 @dataclass(slots=True, eq=False)
 class Drift:
-    """The winner at a key and what each candidate is known to take, in microseconds a call."""
+    """The winner at a key and what each candidate is known to take, in microseconds a call.
+
+    Where it is ``doubted`` that it is the best, a burst comes first, if what is next is not far behind.
+    """
 
     winner: str
     known_us: dict[str, float]
     margin: float
     switches: int = 0
+    doubted: bool = False
+    judged: dict[str, Timing] = field(default_factory=dict)
+    """What the newest burst of each candidate has come to."""
     _turn: int = 0
     _burst: dict[str, list[float]] = field(default_factory=dict)
     _opened: tuple[str, float] | None = None
@@ -46,6 +64,11 @@ class Drift:
     """What samples outside of bursts took, of who has opened one in vain."""
     _off: str | None = None
     """Whose last sample was off."""
+
+    def __post_init__(self) -> None:
+        other = self.runner_up()
+        if self.doubted and other is not None and self.known_us[other] <= FAR * self.known_us[self.winner]:
+            self._burst = {self.winner: [], other: []}
 
     def in_burst(self) -> bool:
         """Whether more samples are wanted."""
@@ -93,6 +116,7 @@ class Drift:
     def _judged(self) -> str | None:
         timings = {name: timing_of(name, taken) for name, taken in self._burst.items()}
         opened, self._burst, self._opened, self._off = self._opened, {}, None, None
+        self.judged |= timings
         self.known_us |= {name: timing.median_us for name, timing in timings.items()}
         ours = timings.pop(self.winner)
         needed = min(0.8, max(self.margin, HYSTERESIS * 2**self.switches))

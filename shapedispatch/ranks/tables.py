@@ -43,12 +43,13 @@ def _differing(same: Mapping[str, Row]) -> list[str]:
     return [
         f"{ours.kernel}: {what} is {there} in {name}, and {here} in {first}"
         for name, theirs in others
-        for what, there, here in compared(theirs.soft, ours.soft)
+        for what, there, here in compared(theirs.conditions, ours.conditions)
     ]
 
 
 def _decided(rows: Sequence[Row], margin: float) -> Row:
-    """The row of the variant that wins by the mean of all figures, with these means."""
+    """The row of the variant that wins by the mean of all figures, with these means; decided ones come first."""
+    rows = [row for row in rows if not row.undecided] or rows
     if len(rows) == 1 or rows[0].kind == "hint":
         return rows[0]  # the configs that a search has found are not comparable one by one
     figures = [{timing.variant: timing.median_us for timing in row.timings} for row in rows]

@@ -69,7 +69,7 @@ class Disk:
         return self._memory.get(identity) or self._attempt(lambda form: self._sound(form, identity), None)
 
     def adopt(self, row: Row, *, any_soft: bool = False, drop: str | None = None) -> Row:
-        """Store the row, or return the one that is there with equal soft parts (with ``any_soft``: with any).
+        """Store the row, or return the one that is there and stays; see `_stays`.
 
         ``drop`` names a row to remove at the same time.
         """
@@ -79,7 +79,7 @@ class Disk:
                 there = _decoded(body, row.identity)
                 if there is None:
                     self._refuse(form, row.identity)
-                return there is not None and (any_soft or there.soft == row.soft)
+                return there is not None and _stays(there, row, any_soft)
 
             body = form.adopt(row.identity, row.kernel, row.kind, row.to_bytes(), keep, drop)
             return _decoded(body, row.identity)
@@ -90,7 +90,7 @@ class Disk:
     def _remember(self, row: Row, any_soft: bool, drop: str | None) -> Row:
         with self._lock:
             there = self._memory.get(row.identity)
-            if there is not None and (any_soft or there.soft == row.soft):
+            if there is not None and _stays(there, row, any_soft):
                 return there
             self._memory.pop(row.identity, None)
             self._memory[row.identity] = row
@@ -249,6 +249,14 @@ class Disk:
         sentence, self._untold = self._untold, None
         if sentence is not None:
             warnings.warn(f"shapedispatch: {sentence}", RuntimeWarning, stacklevel=2)
+
+
+def _stays(there: Row, row: Row, any_soft: bool) -> bool:
+    """Whether a row stays where another is put: one made under equal conditions (with ``any_soft``: under any) does.
+
+    What is undecided gives way to anything, and takes the place of nothing decided.
+    """
+    return not there.undecided and (bool(row.undecided) or any_soft or there.conditions == row.conditions)
 
 
 def _decoded(body: object, identity: str | None) -> Row | None:

@@ -22,7 +22,7 @@ import torch
 
 from ..keys.identity import Environment, environment
 from ..keys.key import Key, storable
-from ..records import Choice
+from ..records import Choice, doubt_of
 from .artifacts import KeptBuilds
 from .key_text import canonical, leaves, parse
 from .rows import BadRow, Kind
@@ -76,9 +76,10 @@ class KernelStore:
         return found if isinstance(found, Found) else None
 
     def _get(self, text: str, here: Environment, kind: Kind) -> Found | Missing:
-        """What the user has, if it fits; else the row of a table of the package, and else what the user has."""
+        """What the user has, if it fits and is decided; else a row of the package's tables, else what the user has."""
         found = self.store.get(self.kernel, text, here, kind=kind)
-        if (isinstance(found, Found) and not found.soft_differences) or not self._with_tables():
+        fits = isinstance(found, Found) and not found.soft_differences and not found.row.undecided
+        if fits or not self._with_tables():
             return found
         row = self.store.tables.find(kind, self.kernel, text, here)
         return Found(row, "shipped") if row is not None else found
@@ -112,7 +113,10 @@ class KernelStore:
         return self._found(min(known, key=itemgetter(0), default=(0.0, None))[1], here)
 
     def keep(self, key: Key, device: torch.device, choice: Choice, instead: bool = False) -> Row | None:
-        """Store what was timed and return it; or, if not ``instead``, the row of another process that came first."""
+        """Store what was timed and return it; or, if not ``instead``, the row of another process that came first.
+
+        What is undecided is stored as such, so that the next process need not begin anew; see `Store.put`.
+        """
         config = None if choice.config is None else str(choice.config)
         row = _row(self.kernel, stored_text(key), self._here(device), choice.variant, config, choice, "choice")
         return self.store.put(row, instead=instead) if row is not None else None
@@ -252,6 +256,7 @@ def _row(
             config=None if config is None else json.dumps(config),
             timings=timings,
             kind=kind,
+            undecided=doubt_of(choice) if kind == "choice" else "",
         )
     return None
 

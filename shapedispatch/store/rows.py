@@ -37,6 +37,13 @@ _NAME_LIMIT = 1024
 _TIMINGS_LIMIT = 1024
 _PARTS_LIMIT = 64
 
+_UNDECIDED = "undecided"
+"""The soft part that says why a choice is not borne out by its times.
+
+It stands among the conditions for the sake of earlier releases, which refuse a row with a part that they do not know:
+to them the choice was made where something differs from here, so that they time it again and put theirs in its place.
+"""
+
 Kind = Literal["choice", "hint", "missed", "verdict"]
 
 
@@ -52,7 +59,8 @@ class Row:
     (``missed``), or what the check of a build's numbers said (``verdict``).
     ``kernel`` is the dispatcher's qualified name, ``key`` the canonical text of the key, ``variant`` the winner's name,
     ``config`` its configuration as JSON text or None. ``hard`` and ``soft`` are the parts of the ``Environment`` it was
-    made in. ``checksum`` is SHA-256 over everything else; ``Row.make`` fills it and ``key_sha256`` in.
+    made in, and among the latter why it is ``undecided``, if it is. ``checksum`` is SHA-256 over everything else;
+    ``Row.make`` fills it and ``key_sha256`` in.
     """
 
     kind: Kind
@@ -79,15 +87,27 @@ class Row:
         config: str | None = None,
         timings: Iterable[Timing] = (),
         kind: Kind = "choice",
+        undecided: str = "",
     ) -> Row:
         """A complete row; raises BadRow where a part has a type or a size that no store takes."""
-        row = cls(kind, kernel, key, _sha256(key), dict(hard), dict(soft), variant, config, tuple(timings))
+        soft = {**soft, _UNDECIDED: undecided} if undecided else dict(soft)
+        row = cls(kind, kernel, key, _sha256(key), dict(hard), soft, variant, config, tuple(timings))
         return cls.from_bytes(replace(row, checksum=row.computed_checksum()).to_bytes())
 
     @property
     def identity(self) -> str:
         """What there is one row of: this key of this kernel on this kind of device, as 64 hexadecimal digits."""
         return identity_of(self.kind, self.kernel, self.key, self.hard)
+
+    @property
+    def undecided(self) -> str:
+        """Why the choice's times do not bear it out; empty where they do."""
+        return str(self.soft.get(_UNDECIDED, ""))
+
+    @property
+    def conditions(self) -> Mapping[str, str | int]:
+        """The soft parts of the environment that it was made in, and nothing else that stands there."""
+        return {part: value for part, value in self.soft.items() if part != _UNDECIDED}
 
     def computed_checksum(self) -> str:
         """SHA-256 over all parts but ``checksum``."""

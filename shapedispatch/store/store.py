@@ -21,6 +21,7 @@ import platformdirs
 
 from ..errors import DeclarationError
 from ..keys.identity import Environment, differences
+from ..records import STORED_UNDECIDED
 from .artifacts import Artifacts
 from .disk import Disk
 from .key_text import nearest
@@ -114,16 +115,19 @@ class Store:
     # --- finding -------------------------------------------------------------------------------------------------
 
     def get(self, kernel: str, key: str, environment: Environment, *, kind: Kind = "choice") -> Found | Missing:
-        """The row for a kernel's canonical ``key``: the first without soft differences, user's before shipped ones."""
+        """The row for a kernel's canonical ``key``: one without soft differences, a decided one, the user's.
+
+        In this order: of two that are alike in the first, the second counts, and then the third.
+        """
         identity = identity_of(kind, kernel, key, environment.hard)
         found = [
-            Found(row, origin, differences(row.soft, environment.soft))  # type: ignore[arg-type]
+            Found(row, origin, differences(row.conditions, environment.soft))  # type: ignore[arg-type]
             for origin, row in (("stored", self._disk.read(identity)), ("shipped", self._shipped.get(identity)))
             if row is not None and (row.kernel, row.key, row.hard) == (kernel, key, environment.hard)
         ]
         self._counts["found" if found else "missing"] += 1
         if found:
-            return min(found, key=lambda each: bool(each.soft_differences))
+            return min(found, key=lambda each: (bool(each.soft_differences), bool(each.row.undecided)))
         return Missing((f"no {kind} is stored for this key of {kernel}", *self.trouble))
 
     def choices(self, kernel: str) -> list[Row]:
@@ -155,8 +159,8 @@ class Store:
     def put(self, row: Row, *, instead: bool = False) -> Row:
         """Store a row, or adopt the one that another process stored first under equal soft parts; return what stands.
 
-        A row whose soft parts differ is replaced, with ``instead`` any row. Where nothing can be written the row is
-        kept in memory.
+        A row whose soft parts differ is replaced, with ``instead`` any row; but an undecided one replaces no decided
+        one, whatever is said. Where nothing can be written the row is kept in memory.
         """
         try:
             row = Row.from_bytes(row.to_bytes())
@@ -164,11 +168,11 @@ class Store:
             self._disk.note(f"a row of {row.kernel} was not stored: {error}")
             return row
         drop = identity_of("missed", row.kernel, row.key, row.hard) if row.kind == "choice" else None
-        if instead:
+        if instead and not row.undecided:
             self._disk.remove([row.identity])
         kept = self._disk.adopt(row, drop=drop)
         self._counts["adopted" if kept != row else "put"] += 1
-        return kept
+        return kept if kept.conditions == row.conditions else row  # a stale one says nothing of what runs here
 
     def missed(self, kernel: str, key: str, environment: Environment, spent_s: float | None = None) -> None:
         """Record a key that was met without a choice, to be tuned later, and what its calls have taken so far."""
@@ -187,12 +191,14 @@ class Store:
 
     def stats(self) -> dict[str, Any]:
         """Where and how rows are kept, how many of each kind, how many bytes, what happened, what went wrong."""
-        kinds = Counter(row.kind for row in self._disk.rows())
+        rows = self._disk.rows()
+        kinds = Counter(row.kind for row in rows)
         return {
             "path": str(self.path),
             "form": self._disk.form,
             "readonly": self.readonly,
             "rows": dict(sorted(kinds.items())),
+            "undecided": sum(bool(row.undecided) for row in rows),
             "shipped": len(self._shipped),
             "bytes": self._disk.bytes(),
             "counts": dict(sorted(self._counts.items())),
@@ -219,10 +225,13 @@ class Store:
         return len(rows)
 
     def merge(self, path: str | Path) -> Merged:
-        """Take in the choices and hints of an exported file; rows that are already here stay as they are."""
+        """Take in the choices and hints of an exported file; rows that are already here stay as they are.
+
+        But for undecided ones, which give way to what was decided under the same conditions.
+        """
         rows, refused = _read_file(Path(path))
         wanted = [row for row in rows if row.kind in ("choice", "hint")]
-        new = [row for row in wanted if self._disk.read(row.identity) is None]
+        new = [row for row in wanted if _is_news(row, self._disk.read(row.identity))]
         taken = sum(self._disk.adopt(row, any_soft=True) == row for row in new)  # but what another process has put
         return Merged(taken, len(wanted) - taken, refused)
 
@@ -263,12 +272,19 @@ def _read_file(path: Path) -> tuple[list[Row], tuple[str, ...]]:
         return [], (str(error),)
 
 
+def _is_news(row: Row, there: Row | None) -> bool:
+    """Whether a row says what is not known here."""
+    settles = there is not None and bool(there.undecided) and not row.undecided and there.conditions == row.conditions
+    return there is None or settles
+
+
 def _is_like(row: Row, environment: Environment) -> bool:
     return row.hard == environment.hard and all(row.soft.get(part) == here for part, here in environment.soft.items())
 
 
 def _about(row: Row, environment: Environment | None) -> list[str]:
     said = [f"{row.variant} is stored for this key on {row.hard.get('family')} {row.hard.get('capability')}"]
+    said += [f"{STORED_UNDECIDED}{row.undecided}"] if row.undecided else []
     if environment is not None:
-        said += differences(row.hard, environment.hard) or differences(row.soft, environment.soft)
+        said += differences(row.hard, environment.hard) or differences(row.conditions, environment.soft)
     return said

@@ -315,6 +315,23 @@ def test_soft_differences(store: Store) -> None:
     assert store.rows() == [row]
 
 
+def test_a_contest_takes_no_undecided_choice_over(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is held once, so that what won in a slow spell would stand for ever; where calls are samples, none is held."""
+    supplied(store, True)(call(16))
+    (row,) = store.rows()
+    store.clear()
+    store.put(Row.make(row.kernel, row.key, hard=row.hard, soft=row.soft, variant="plain", undecided="2 samples"))
+    again = supplied(store)
+    assert again.explain(call(16)).origin == "unseen"
+    with set_mode("frozen"):
+        again(call(16))
+        assert "stored, though undecided there: 2 samples" in again.explain(call(16)).notes
+    again.core.timer_for = lambda *_: Ladder()
+    again(call(16))
+    assert "plain was stored, and timed again: undecided there, 2 samples" in again.explain(call(16)).notes
+    assert store.rows() == [row]
+
+
 def test_hard_differences(store: Store) -> None:
     """What is stored for another device is not found."""
     supplied(store, True)(call(16))

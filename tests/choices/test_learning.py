@@ -18,7 +18,7 @@ from torch.utils.checkpoint import checkpoint
 import shapedispatch as package
 from shapedispatch import Store, Variant, shapedispatch
 from shapedispatch.choices.between import _settled
-from shapedispatch.choices.learner import WARM
+from shapedispatch.choices.learner import WARM, Learning
 from shapedispatch.hit.table import Entry, Table
 from shapedispatch.online import real_calls
 from shapedispatch.online.contest import OnlineContest
@@ -814,3 +814,34 @@ def test_a_wrong_trusted_variant_is_its_users_affair_where_nothing_sees_it_but_n
         f(torch.ones(4))
     for _ in range(30):
         assert f(torch.ones(4)).tolist() == [2.0] * 4
+
+
+@pytest.mark.parametrize("samples", [2, 9])
+def test_what_calls_have_not_decided_is_stored_as_such(
+    clock: Clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, samples: int
+) -> None:
+    """The next process runs it from its first call on, and goes on to see whether it is right."""
+    shown = Learning.choice
+    monkeypatch.setattr(
+        Learning,
+        "choice",
+        lambda *given: replace(
+            found := shown(*given), timings=tuple(replace(one, repeats=samples) for one in found.timings)
+        ),
+    )
+    f = dispatched(clock, 100, 50, store=Store(tmp_path))
+    for _ in range(40):
+        f(X)
+    (row,) = Store(tmp_path).rows()
+    assert (row.variant, bool(row.undecided)) == ("other", samples == 2)
+    assert any(note == f"undecided: {row.undecided}" for note in f.explain(X).notes) == (samples == 2)
+
+
+def test_what_is_undecided_says_nothing_for_its_bucket(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other calls of the bucket would run it, and nothing would verify it there."""
+    monkeypatch.setattr("shapedispatch.choices.learned.doubt", lambda variant, timings: "2 samples")
+    f = dispatched(clock, 100, 50, dims={"x": "N"}, buckets={"N": "pow2"})
+    for _ in range(40):
+        f(X)
+    assert "undecided: 2 samples" in f.explain(X).notes
+    assert not f.core.table.facts.buckets

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ import shapedispatch as package
 from shapedispatch import Store, Variant, shapedispatch
 from shapedispatch.hit import native
 from shapedispatch.online import real_calls
+from shapedispatch.records import Choice, Timing
+from shapedispatch.store.rows import Row
 
 X = torch.arange(4.0)
 
@@ -155,6 +158,101 @@ def test_a_shipped_choice_is_verified_so(times: Times, tmp_path: Path) -> None:
     assert until(f, "plain", 5000) < 5000
     assert f.cache_info().timings == 0
     assert [row.variant for row in own.rows()] == ["plain"]
+
+
+def second_process(times: Times, store: Store) -> Any:
+    """A dispatcher of the same function over a store, before its first call."""
+    return shapedispatch(
+        times.taking("plain", lambda x: x * 2), name="twice", hints=(), mutates=(), store=store,
+        variants=[Variant(times.taking("other", lambda x: x + x), name="other")],
+    )  # fmt: skip
+
+
+def left_in_doubt(times: Times, place: Path, variant: str = "other", **also_us: float) -> Store:
+    """A store that names this variant for the key, of whose times a first process was not sure."""
+    settled(times, store=Store(place))
+    (row,) = Store(place).rows()
+    timings = [Timing(name, us, 20.0, 2) for name, us in {**times.us, **also_us}.items()]
+    made = {"hard": row.hard, "soft": row.soft, "timings": timings, "undecided": "2 samples"}
+    Store(place).prune(kernel=row.kernel)
+    Store(place).put(Row.make(row.kernel, row.key, variant=variant, **made))
+    return Store(place)
+
+
+NOTE = "stored, though undecided there: 2 samples"
+
+
+def test_an_undecided_choice_from_the_store_runs_from_the_first_call(times: Times, tmp_path: Path) -> None:
+    """Nothing is learned anew, and `explain` says what is known of it, before the first call too."""
+    f = second_process(times, left_in_doubt(times, tmp_path))
+    assert NOTE in f.explain(X).notes
+    assert torch.equal(f(X), X * 2)
+    choice = f.explain(X)
+    assert (choice.variant, choice.origin, f.cache_info().timings) == ("other", "stored", 0)
+    assert NOTE in choice.notes
+
+
+def test_an_undecided_choice_is_decided_by_later_calls(times: Times, tmp_path: Path) -> None:
+    """A few of them soon, as samples of both; the store has it as decided then, and the note is gone."""
+    f = second_process(times, left_in_doubt(times, tmp_path))
+    f(X)
+    times.ran["plain"] = 0
+    for _ in range(1000):
+        f(X)
+    assert (f.explain(X).variant, f.explain(X).notes) == ("other", ())
+    assert 6 <= times.ran["plain"] <= 24
+    (row,) = Store(tmp_path).rows()
+    assert (row.variant, row.undecided) == ("other", "")
+    assert {one.variant: one.repeats for one in row.timings} == {"plain": 6, "other": 6}
+
+
+def test_an_undecided_choice_that_was_wrong_is_left(times: Times, tmp_path: Path) -> None:
+    """What won in a slow spell of the machine must not stand for ever."""
+    store = left_in_doubt(times, tmp_path)
+    times.us["other"] = 300.0
+    f = second_process(times, store)
+    assert until(f, "plain", 1000) < 1000
+    assert not any(note.startswith("stored, though") for note in f.explain(X).notes)
+    (row,) = Store(tmp_path).rows()
+    assert (row.variant, row.undecided) == ("plain", "")
+
+
+@pytest.mark.operators_called
+def test_a_plain_in_doubt_is_verified_where_a_build_is_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Made for another size, at which it is what is stored. Here all take equally long, so that plain may stay."""
+    monkeypatch.setenv("SHAPEDISPATCH_JUDGE", "online")
+    ticks = itertools.count(step=50_000)
+    for room in ("learning", "watch"):
+        sampling = lambda device, regime: (real_calls.HostSampler(ticks.__next__), None)  # noqa: E731
+        monkeypatch.setattr(f"shapedispatch.choices.{room}.sampler", sampling)
+    f = shapedispatch(lambda x: x * 2, name="twice", dims={"x": "N"}, hints=(8,), store=Store(tmp_path))
+    times = Timing("plain", 50.0, 9.0, 2), Timing("hint[N=8]", 90.0, 9.0, 2)
+    for size, variant, notes in ((6, "hint[N=8]", ()), (4, "plain", ("undecided: 2 samples",))):
+        choice = Choice(variant, "timed", timings=times, notes=notes)
+        f.core.kernel_store.keep(f.core.backend.key((torch.ones(size),), {}), torch.device("cpu"), choice)
+    f(torch.ones(6))
+    for _ in range(1000):
+        f(torch.ones(4))
+    assert [(one.variant, one.origin) for one in f.choices()] == [("hint[N=8]", "stored"), ("plain", "stored")]
+    assert [row.undecided for row in Store(tmp_path).rows(kind="choice")] == ["", ""]
+
+
+def test_a_plain_in_doubt_has_nothing_made_to_verify_it(times: Times, tmp_path: Path) -> None:
+    """The first call would wait for that."""
+    f = second_process(times, left_in_doubt(times, tmp_path, "plain"))
+    times.ran["other"] = 0
+    for _ in range(1000):
+        f(X)
+    assert (f.explain(X).variant, times.ran["other"], f.cache_info().timings) == ("plain", 0, 0)
+
+
+def test_a_choice_whose_rival_is_not_there_stays_in_doubt(times: Times, tmp_path: Path) -> None:
+    """Plain's samples say nothing of that one."""
+    f = second_process(times, left_in_doubt(times, tmp_path, third=80.0))
+    for _ in range(1000):
+        f(X)
+    assert NOTE in f.explain(X).notes
+    assert [row.undecided for row in Store(tmp_path).rows()] == ["2 samples"]
 
 
 def test_a_checkpoint_runs_what_is_chosen_and_samples_nothing(times: Times) -> None:

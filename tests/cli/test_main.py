@@ -21,6 +21,7 @@ from shapedispatch.cli import tune
 from shapedispatch.cli.main import main
 from shapedispatch.records import Choice
 from shapedispatch.store.rows import Row, rows_to_file
+from shapedispatch.store.store import Store
 from tests.cli_app import APP, runner
 from tests.fuzzing import last_wins
 
@@ -462,6 +463,30 @@ def test_the_store_says_where_it_is_and_what_it_holds(tuned: Any) -> None:
     assert Path(path).is_dir()
     assert json.loads(done("store", "stats", "--json"))["rows"] == {"choice": 2}
     assert "2 of kind choice" in done("store", "stats")
+
+
+def test_what_is_undecided_is_shown_as_such(tuned: Any) -> None:
+    """In the list, in the numbers, in what is said of one row, and for a program."""
+    (row, other) = Store(done("store", "path").strip()).rows(kind="choice")
+    made = {"hard": row.hard, "soft": row.soft, "timings": row.timings, "undecided": "2 samples"}
+    Store(done("store", "path").strip()).prune(kernel=row.kernel)
+    for one in (Row.make(row.kernel, row.key, variant=row.variant, **made), other):
+        Store(done("store", "path").strip()).put(one)
+    assert done("show").count("choice, undecided") == 1
+    assert sorted(one["undecided"] for one in rows()) == ["", "2 samples"]
+    assert "2 of kind choice; 1 undecided" in done("store", "stats")
+    assert "undecided: 2 samples" in done("why", row.identity[:10])
+    assert "it is used" in done("store", "why", row.identity[:10])
+    assert "later calls verify it: it is undecided, 2 samples" in done("store", "why", row.identity[:10])
+
+
+def test_a_merge_leaves_what_is_decided(tuned: Any) -> None:
+    """An undecided choice of another machine does not take its place, and is not counted as taken."""
+    row = Store(done("store", "path").strip()).rows(kind="choice")[0]
+    made = {"hard": row.hard, "soft": row.soft, "timings": row.timings, "undecided": "2 samples"}
+    Path("theirs.json").write_text(rows_to_file([Row.make(row.kernel, row.key, variant="else", **made)]))
+    assert "0 rows taken, 1 as they were" in done("store", "merge", "theirs.json")
+    assert row in Store(done("store", "path").strip()).rows(kind="choice")
 
 
 def test_a_table_travels(tuned: Any) -> None:

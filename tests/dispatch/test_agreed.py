@@ -14,6 +14,7 @@ from shapedispatch import MissError, Variant, set_mode, shapedispatch, sync
 from shapedispatch.dispatch import dispatcher as room
 from shapedispatch.dispatch.agreed import _code
 from shapedispatch.ranks.ledger import Ledger
+from shapedispatch.store.rows import Row
 from tests.helpers import Ladder, no_time
 from tests.ranks.job import Job
 
@@ -197,6 +198,20 @@ def test_a_stored_choice_is_told_and_not_taken(theirs: Others, monkeypatch: pyte
     theirs.sync()
     theirs.sync()
     assert ran(one, X) == "fused"
+
+
+def test_an_undecided_choice_that_is_stored_is_timed_again(others: Others, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No call of a rank is a sample, so that nothing would verify it later."""
+    monkeypatch.setattr(room, "_grouped", lambda: False)
+    ran(dispatched(store=True), X)
+    monkeypatch.setattr(room, "_grouped", lambda: True)
+    one = dispatched(store=True)
+    store = one.core.kernel_store.store
+    (row,) = store.rows(kind="choice")
+    store.prune(kernel=row.kernel)
+    store.put(Row.make(row.kernel, row.key, hard=row.hard, soft=row.soft, variant="plain", undecided="2 samples"))
+    ran(one, X)
+    assert one.cache_info().timings == 1
 
 
 def test_frozen_it_learns_nothing(others: Others) -> None:

@@ -548,6 +548,24 @@ def test_a_stored_choice_whose_code_was_kept_runs_from_its_first_call_on(
     assert len(here.tasks) == before
 
 
+def test_an_undecided_choice_that_is_stored_runs_from_its_first_call_on(
+    here: BuiltHere, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a decided one: nothing is ordered, and nothing is learned anew."""
+    f = stored(tmp_path / "store", "hint[M=64]", monkeypatch)
+    row = f.core.kernel_store.find(f.core.backend.key((X,), {}), X.device).row
+    doubtful = Row.make(
+        row.kernel, row.key, hard=row.hard, soft=row.conditions, variant=row.variant, undecided="2 samples"
+    )
+    f.core.kernel_store.store.prune(kernel=row.kernel)
+    f.core.kernel_store.store.put(doubtful)
+    before = len(here.tasks)
+    torch.testing.assert_close(f(X), doubled(X))
+    assert (f.explain(X).variant, f.explain(X).origin) == ("hint[M=64]", "stored")
+    assert "stored, though undecided there: 2 samples" in f.explain(X).notes
+    assert len(here.tasks) == before
+
+
 def test_where_plain_is_stored_nothing_is_traced(
     here: BuiltHere, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,7 +15,7 @@ from shapedispatch.dispatch import miss
 from shapedispatch.dispatch.miss import tuning_lock
 from shapedispatch.functions import trace_effects
 from shapedispatch.keys.key import ambient
-from shapedispatch.records import Timing
+from shapedispatch.records import Choice, Timing
 from shapedispatch.settings import resolve
 from tests.fake_core import Backend, call, core_of
 from tests.helpers import Ladder, assert_same, built, no_time
@@ -268,8 +268,8 @@ class TwoSpells:
         return [3e9 if fn is self.met[0] else 1e9]
 
 
-def test_what_is_not_decided_is_not_stored(tmp_path: Path) -> None:
-    """A note says why, the winner runs, and another process times again."""
+def test_what_is_not_decided_is_stored_as_such(tmp_path: Path) -> None:
+    """A note says why, and the winner runs."""
     mine = Variant(lambda x: x + x, name="mine")
     f = shapedispatch(lambda x: x * 2, hints=(), variants=[mine], store=tmp_path)
     f.core.timer_for = lambda *_: TwoSpells()
@@ -277,8 +277,23 @@ def test_what_is_not_decided_is_not_stored(tmp_path: Path) -> None:
     f(torch.ones(3))
     choice = f.explain(torch.ones(3))
     assert (choice.variant, choice.origin) == ("mine", "timed")
-    assert choice.notes[0].startswith("undecided, and not stored: ")
-    assert f.core.kernel_store.find(choice.key, torch.device("cpu")) is None
+    assert choice.notes[0].startswith("undecided: ")
+    found = f.core.kernel_store.find(choice.key, torch.device("cpu"))
+    assert (found.row.variant, f"undecided: {found.row.undecided}") == ("mine", choice.notes[0])
+
+
+def test_tune_runs_what_it_has_found_beside_what_is_stored(tmp_path: Path) -> None:
+    """What it is in doubt of takes no decided choice's place in the store; here it is what was asked for."""
+    mine = Variant(lambda x: x + x, name="mine")
+    f = shapedispatch(lambda x: x * 2, hints=(), variants=[mine], store=tmp_path)
+    key = f.core.backend.key((torch.ones(3),), {})
+    f.core.kernel_store.keep(key, torch.device("cpu"), Choice("plain", "timed"))
+    f.core.timer_for = lambda *_: TwoSpells()
+    f.core.settings = dataclasses.replace(f.core.settings, budget_ms=0.001)
+    choice = f.tune(torch.ones(3))
+    assert (choice.variant, choice.origin) == ("mine", "timed")
+    found = f.core.kernel_store.find(key, torch.device("cpu"))
+    assert (found.row.variant, found.row.undecided) == ("plain", "")
 
 
 def test_waiting_threads_are_told_once() -> None:

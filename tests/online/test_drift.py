@@ -8,7 +8,8 @@ from collections.abc import Callable
 
 import pytest
 
-from shapedispatch.online.drift import BURST, Drift
+from shapedispatch.online.drift import BURST, Drift, doubt
+from shapedispatch.records import Timing
 
 
 def drift() -> Drift:
@@ -123,3 +124,34 @@ def test_one_that_has_left_is_sampled_no_more() -> None:
     told.left("far")
     assert {told.next_sample() for _ in range(8)} == {"a"}
     assert play(told, {"a": 500.0}.__getitem__, 100) == []
+
+
+def test_what_is_doubted_is_looked_at_first() -> None:
+    """In a burst of both, which may leave all as it was, or switch."""
+    right = Drift("a", {"plain": 80.0, "a": 50.0}, 0.02, doubted=True)
+    assert right.in_burst()
+    assert play(right, {"a": 50.0, "plain": 80.0}.__getitem__, BURST + 1) == []
+    assert {name: (one.median_us, one.repeats) for name, one in right.judged.items()} == {
+        "a": (50, 6),
+        "plain": (80, 6),
+    }
+    wrong = Drift("a", {"plain": 80.0, "a": 50.0}, 0.02, doubted=True)
+    assert play(wrong, {"a": 50.0, "plain": 10.0}.__getitem__, BURST + 1) == ["plain"]
+
+
+def test_what_is_far_behind_is_worth_no_burst() -> None:
+    """Six samples of it would take long; one now and then shows as well whether it is."""
+    assert not Drift("a", {"plain": 5000.0, "a": 50.0}, 0.02, doubted=True).in_burst()
+    assert not Drift("a", {"a": 50.0}, 0.02, doubted=True).in_burst()
+
+
+@pytest.mark.parametrize(("plain_us", "samples", "why"), [(90, 2, "too few"), (90, 9, ""), (60, 2, ""), (900, 2, "")])
+def test_a_choice_is_in_doubt_where_another_near_it_might_be_the_best(plain_us: float, samples: int, why: str) -> None:
+    """Not where that has enough samples, is as good as equal, or far behind."""
+    found = doubt("a", [Timing("plain", plain_us, 1.0, samples), Timing("a", 50.0, 1.0, 9)])
+    assert (why in found) if why else not found
+
+
+def test_a_choice_without_times_is_in_no_doubt() -> None:
+    """Nothing can be said of it."""
+    assert doubt("a", []) == ""

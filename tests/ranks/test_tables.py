@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shapedispatch.ranks.rule import winner
-from shapedispatch.ranks.tables import merged
+from shapedispatch.ranks.tables import MergedRows, merged
 from shapedispatch.records import Timing
 from shapedispatch.store.rows import Row
 
@@ -67,3 +67,12 @@ def test_what_one_table_has_is_taken_as_it_is() -> None:
     """A hint's configs, too."""
     rows = [row({"plain": 2.0}), row({"plain": 2.0}, kind="hint"), row({"plain": 2.0}, kind="missed")]
     assert sorted(one.kind for one in merged({"a": rows}, 0.02).rows) == ["choice", "hint"]
+
+
+def test_what_is_undecided_counts_where_nothing_is_decided() -> None:
+    """Beside a decided choice it says nothing; two of them are merged, whatever the doubts are."""
+    decided, doubtful = row({"plain": 4.0, "exact": 2.0}), row({"plain": 2.0, "exact": 8.0}, undecided="2 samples")
+    other = row({"plain": 4.0, "exact": 2.0}, undecided="3 samples")
+    assert merged({"a": [doubtful], "b": [decided]}, 0.02) == MergedRows((decided,), ())
+    (kept,) = merged({"a": [doubtful], "b": [other]}, 0.02).rows
+    assert (kept.variant, kept.undecided) == ("plain", "2 samples")

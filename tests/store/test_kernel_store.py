@@ -70,6 +70,26 @@ def test_the_first_row_stands(store: Store) -> None:
     assert found.row.variant == "second"
 
 
+def doubtful(variant: str) -> Choice:
+    """A choice that its times do not bear out."""
+    return Choice(variant, "timed", timings=(Timing(variant, 1.0, 0.1, 3),), notes=("undecided: 2 samples",))
+
+
+def test_what_is_undecided_is_kept_as_such(store: Store) -> None:
+    """The note of the choice says why."""
+    row = kernel_store(store).keep(key(4), CPU, doubtful("fast"))
+    assert row is not None
+    assert row.undecided == "2 samples"
+    assert kernel_store(store).find(key(4), CPU) == Found(row, "stored")
+
+
+def test_a_search_has_no_doubts(store: Store) -> None:
+    """Its configs are a short list, of which no single one has to be the best."""
+    kernel_store(store).tuned_configs(CPU).keep(key(4), "hint[M=64]", doubtful("plain"), ["a"], False)
+    (row,) = store.rows()
+    assert (row.kind, row.undecided) == ("hint", "")
+
+
 def test_the_number_of_threads_is_a_soft_part(store: Store) -> None:
     """The key is the same, and the environment holds it."""
     kernel_store(store).keep(key(4, threads=1), CPU, Choice("fast", "timed"))
@@ -259,6 +279,16 @@ def test_a_table_of_the_package_comes_before_what_no_longer_fits(store: Store, p
     found = kernel_store(store).find(key(4), CPU)
     assert found is not None
     assert (found.row.variant, found.soft_differences) == ("package", ())
+
+
+def test_a_table_of_the_package_comes_before_what_is_undecided(store: Store, package: Store) -> None:
+    """Its rows are decided."""
+    kernel_store(store).keep(key(4), CPU, doubtful("own"))
+    kernel_store(package).keep(key(4), CPU, Choice("package", "timed"))
+    ship(package)
+    found = kernel_store(store).find(key(4), CPU)
+    assert found is not None
+    assert (found.row.variant, found.origin) == ("package", "shipped")
 
 
 def test_a_table_of_other_code_says_nothing(store: Store, package: Store) -> None:

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from shapedispatch.keys.identity import differences
 from shapedispatch.records import Timing
 from shapedispatch.store import rows as store_rows
 from shapedispatch.store.rows import BODY_LIMIT, SCHEMA, BadRow, Row, identity_of, rows_from_file, rows_to_file
@@ -193,3 +194,20 @@ def test_a_file_that_is_too_large_is_refused(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(store_rows, "FILE_LIMIT", 10)
     with pytest.raises(BadRow, match="more than 10 bytes"):
         rows_from_file(rows_to_file([]).encode())
+
+
+def test_an_undecided_row_is_one_of_other_conditions_to_earlier_releases() -> None:
+    """They know its parts, read it, and time the call again as they do where a condition differs."""
+    row = a_row(undecided="2 samples")
+    assert row.to_json().keys() == a_row().to_json().keys()
+    assert row.schema == SCHEMA
+    assert differences(row.soft, a_row().soft) == (
+        "undecided was 2 samples when this was stored and is not known here",
+    )
+
+
+def test_that_a_row_is_undecided_is_none_of_its_conditions() -> None:
+    """Nor is it part of what there is one row of."""
+    row = a_row(undecided="2 samples")
+    assert (row.undecided, row.conditions, row.identity) == ("2 samples", a_row().soft, a_row().identity)
+    assert (a_row().undecided, a_row().conditions) == ("", a_row().soft)

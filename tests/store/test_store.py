@@ -95,6 +95,50 @@ def test_a_stale_choice_is_replaced(store: Store) -> None:
     assert found(store, environment=NEWER) == Found(newer, "stored", ())
 
 
+def doubtful(variant: str = "plain", environment: Environment = HERE, **changes: Any) -> Row:
+    """A choice that its times do not bear out."""
+    return a_row(variant=variant, environment=environment, **{"undecided": "2 samples", **changes})
+
+
+def test_an_undecided_choice_is_found_as_one(store: Store) -> None:
+    """That it is undecided is no difference of the place where it was made."""
+    store.put(doubtful())
+    assert found(store).soft_differences == ()
+    assert found(store).row.undecided == "2 samples"
+
+
+def test_a_decided_choice_replaces_an_undecided_one(store: Store) -> None:
+    """Nobody has to ask for it."""
+    store.put(doubtful())
+    decided = a_row(variant="exact")
+    assert store.put(decided) == decided
+    assert found(store).row == decided
+
+
+@pytest.mark.parametrize("instead", [False, True])
+def test_an_undecided_choice_replaces_no_decided_one(store: Store, instead: bool) -> None:
+    """Not even where it is asked for: what is decided stands."""
+    decided = store.put(a_row(variant="exact"))
+    assert store.put(doubtful(), instead=instead) == decided
+    assert found(store).row == decided
+
+
+def test_an_undecided_choice_replaces_no_stale_one(store: Store) -> None:
+    """Another program may have use for that; who was in doubt runs his own."""
+    stale = store.put(a_row(variant="exact", environment=NEWER))
+    row = doubtful()
+    assert store.put(row) == row
+    assert found(store, environment=NEWER).row == stale
+
+
+def test_the_last_of_two_undecided_choices_stands(store: Store) -> None:
+    """Neither is better known, and the newer one was made by what is here now."""
+    store.put(doubtful("plain"))
+    last = doubtful("exact")
+    assert store.put(last) == last
+    assert found(store).row == last
+
+
 def test_two_kinds_of_device_have_a_row_each(store: Store) -> None:
     """One folder serves a home that two machines share."""
     store.put(a_row(variant="exact"))
@@ -218,6 +262,24 @@ def test_merging_gives_way_to_what_is_here(tmp_path: Path, store: Store) -> None
     assert found(store).row.variant == "exact"
 
 
+@pytest.mark.parametrize(("environment", "taken"), [(HERE, 1), (NEWER, 0)])
+def test_what_is_undecided_here_gives_way_to_what_was_decided_alike(
+    tmp_path: Path, store: Store, environment: Environment, taken: int
+) -> None:
+    """Where it was decided elsewhere, that would be timed again here."""
+    file = exported(tmp_path, a_row(variant="exact", environment=environment))
+    store.put(doubtful("plain"))
+    assert store.merge(file) == Merged(taken, 1 - taken)
+    assert found(store).row.variant == ("exact" if taken else "plain")
+
+
+def test_what_is_undecided_in_a_file_is_taken_where_nothing_is_known(tmp_path: Path, store: Store) -> None:
+    """And no second time."""
+    file = exported(tmp_path, doubtful())
+    assert store.merge(file) == Merged(1, 0)
+    assert store.merge(file) == Merged(0, 1)
+
+
 def test_a_forged_row_in_a_file_is_refused_with_a_sentence(tmp_path: Path, store: Store) -> None:
     """The other rows of the file are taken."""
     file = exported(tmp_path, a_row("[1]"), a_row("[2]"))
@@ -247,6 +309,13 @@ def test_a_shipped_row_made_here_comes_before_a_stale_own_one(tmp_path: Path) ->
     store.put(a_row(variant="own"))
     assert found(store, environment=NEWER).row.variant == "shipped"
     assert found(store, environment=HERE).row.variant == "own"
+
+
+def test_a_shipped_decided_row_comes_before_an_own_undecided_one(tmp_path: Path) -> None:
+    """Both were made under the conditions of this place."""
+    own = Store(tmp_path / "own", shipped=[exported(tmp_path, a_row(variant="exact"))])
+    own.put(doubtful("plain"))
+    assert found(own).row.variant == "exact"
 
 
 def test_shipped_hints_are_found(tmp_path: Path) -> None:
@@ -313,6 +382,20 @@ def test_why_names_hard_and_soft_differences(store: Store) -> None:
     )
     assert "torch was 2.13" in store.why("mine.kernel", "[1]", NEWER)[1]
     assert len(store.why("mine.kernel", "[1]", HERE)) == 1
+
+
+def test_why_says_that_a_choice_is_undecided(store: Store) -> None:
+    """In the words of `explain`."""
+    store.put(doubtful())
+    assert store.why("mine.kernel", "[1]", HERE)[1] == "stored, though undecided there: 2 samples"
+    assert len(store.why("mine.kernel", "[1]", HERE)) == 2 + len(store.trouble)
+
+
+def test_stats_count_what_is_undecided(store: Store) -> None:
+    """Beside the kinds, of which it is none."""
+    store.put(doubtful())
+    store.put(a_row("[2]"))
+    assert (store.stats()["rows"], store.stats()["undecided"]) == ({"choice": 2}, 1)
 
 
 def test_why_of_a_key_that_is_no_key(store: Store) -> None:

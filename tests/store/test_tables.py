@@ -113,6 +113,13 @@ def test_a_row_that_does_not_fit_is_none(made: Tables, soft: dict[str, Any]) -> 
     assert made.choices("theirs.kernel", elsewhere(**soft)) == []
 
 
+def test_a_row_that_is_undecided_is_none(tmp_path: Path, told: list[str]) -> None:
+    """Many machines would run what one was in doubt of."""
+    (tmp_path / NAME).write_text(rows_to_file([a_row(undecided="2 samples")]))
+    assert Tables(told.append, tmp_path).find("choice", "theirs.kernel", "[1]", HERE) is None
+    assert told == []
+
+
 def test_a_row_of_another_family_is_none(made: Tables) -> None:
     """The hard parts are part of what a row is known by."""
     other = Environment({"family": "cuda", "capability": "8.0"}, HERE.soft)
