@@ -243,6 +243,8 @@ class Learning(Sampling):
         if sampled:
             self._between = BETWEEN
             return tuple(turn for one in sampled if isinstance(one, Figures) for turn in self._turns_of(one, soon))
+        if turns.waiting and self._between >= MOST_WAITING and isinstance(self.contest, OnlineContest):
+            self.contest.late = True
         calls = self._between
         self._between = min(2 * calls, MOST_WAITING if turns.waiting else MOST_BETWEEN)
         return self._of_leader(calls)

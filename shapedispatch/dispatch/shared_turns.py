@@ -171,8 +171,11 @@ class SharedTurns:
             began_ns = self.sampler.clock_ns()
             for (whose, where), started_ns, host_ns, device_us, dry in self.turns.collect():
                 self._gave(whose, where, started_ns, host_ns, device_us, dry)
-            found = not self.turns.waiting and self._begin()
-            self._passed, self._passes = 0, 0 if found else min(2 * self._passes + 1, MOST_PASSES)
+            self._passed = 0
+            if self.turns.waiting:
+                self.core.turns.hurry(1)  # it is soon that they are over
+            else:
+                self._passes = 0 if self._begin() else min(2 * self._passes + 1, MOST_PASSES)
             self.family.lost((self.sampler.clock_ns() - began_ns) / 1e3)
         finally:
             self._polling.release()

@@ -45,6 +45,8 @@ ROUNDS_MIN, ROUNDS_TIE, ROUNDS_MAX, ROUNDS_MORE = ENOUGH, 11, 40, 256
 than the margin if noise did not explain it; after which that is, too: luck should decide as little as it can."""
 EVALUATED_AFTER = (1, 2, 3, 4, ROUNDS_MIN, ROUNDS_TIE, 20, 30, ROUNDS_MAX)
 """Rounds after which it is looked who leaves and whether it is over: to look takes longer than some calls."""
+EVALUATED_LATE_AFTER = (1, ROUNDS_MIN, ROUNDS_TIE, ROUNDS_MAX)
+"""The same where it takes hundreds of calls until samples are over: a device that is behind has them all before it."""
 LUCK = 1.5
 """How many margins two candidates that are taken to be as good as equal may be apart by, with luck."""
 LAST_CONFIDENCE = 2.0
@@ -79,6 +81,8 @@ class OnlineContest:
     not_before_us: float = 0.0
     """How much is to be spent at the key before it is over: then more is worth what it costs to try it."""
     rounds: int = 0
+    late: bool = False
+    """Whether many calls come between samples and what is known of them."""
     over: bool = False
     """Whether no call need be a sample any more."""
     _running: list[Contestant] = field(default_factory=list)
@@ -138,7 +142,16 @@ class OnlineContest:
         costs = {one: one.cost() for one in self.contestants}
         least_us = min((costs[one].median_us for one in self._running if one in costs), default=math.inf)
         won = self.best([cost for one, cost in costs.items() if one in self._running or cost.median_us <= least_us])
-        return next((c for c in self.contestants if won is not None and c.name == won.variant), self.contestants[0])
+        leads = next((c for c in self.contestants if won is not None and c.name == won.variant), self.contestants[0])
+        return leads if self._is_decided else self._striking(leads, costs)
+
+    def _striking(self, leads: Contestant, costs: Mapping[Contestant, Timing]) -> Contestant:
+        """Who is faster by what matters than who leads, by as few samples as there are: it may run meanwhile.
+
+        That is soon known better; on a device that is far behind it is hundreds of calls until there are others.
+        """
+        first = min((one for one in costs if one in self._running), key=lambda one: costs[one].median_us, default=leads)
+        return first if MATTERS * costs[first].median_us <= costs[leads].median_us < math.inf else leads
 
     def sampled(self, contestant: Contestant, took_us: float) -> None:
         """A call was a sample, or meant to be one: where its time made no sense it counts as taken all the same."""
@@ -233,9 +246,8 @@ class OnlineContest:
         decided = self.rounds >= ROUNDS_MIN and self._is_clear(left) and not _in_slow_spell(left)
         self._end(decided or (self.rounds >= ROUNDS_MAX and not self._more(costs)))
         if not self._is_decided and not self._turns:
-            self._at_once = (
-                next((look for look in EVALUATED_AFTER if look > self.rounds), self.rounds + 1) - self.rounds
-            )
+            looks = EVALUATED_LATE_AFTER if self.late and not self._doubted else EVALUATED_AFTER
+            self._at_once = next((look for look in looks if look > self.rounds), self.rounds + 1) - self.rounds
             for number in range(self.rounds, self.rounds + self._at_once):
                 self._turns.extend(reversed(self._running) if number % 2 else self._running)
 

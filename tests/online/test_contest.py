@@ -421,3 +421,34 @@ def test_one_that_joins_opens_it_again() -> None:
     for _ in range(300):
         call(played, 20)
     assert (played.over, played.leader()) == (True, late)
+
+
+def test_what_is_faster_by_what_matters_runs_meanwhile() -> None:
+    """By one sample of each: on a device that is far behind it is hundreds of calls until there are others."""
+    plain, fast, near = Told("plain", 100), Told("fast", 60), Told("near", 90)
+    for candidates, leads in (([plain, fast, near], "fast"), ([plain, near], "plain")):
+        played = contest(candidates)
+        for one in candidates:
+            one.samples = [one.us]
+            played.sampled(one, one.us)
+        assert (played.leader().name, played.over) == (leads, False)
+
+
+def test_where_samples_are_known_late_many_are_taken_together() -> None:
+    """As many as settle it where it is clear, once it is known what each costs; no more than may be afforded."""
+    plain, slow = Told("plain", 100), Told("slow", 200)
+    played = contest([plain, slow])
+    played.late = True
+    assert [one.name for one in played.next_samples() if isinstance(one, Told)] == ["plain", "slow"]
+    for one in (plain, slow):
+        one.samples.append(one.us)
+        played.sampled(one, one.us)
+    together = played.next_samples()
+    assert (together.count(plain), together.count(slow)) == (5, 5)
+    for us, at_most in ((900.0, 4), (10 * FREE_US, 1)):  # the last may have been in a pause: it has another alone
+        slow.us, played = us, contest([plain, slow])
+        played.late = True
+        plain.samples, slow.samples = [100.0], [us]
+        played.sampled(plain, 100.0)
+        played.sampled(slow, us)
+        assert played.next_samples().count(slow) <= at_most
