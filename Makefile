@@ -12,6 +12,10 @@
 #
 # PYTHON=... picks the interpreter, ARGS=... is handed on to the demo, to pytest, to the benchmarks or to the matrix.
 
+# Where the environment says that no compiled modules be kept, each of the hundreds of processes that tests start would
+# compile the package anew, and pytest rewrite all tests.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DELETE_ON_ERROR:
 .PHONY: demo test pytest soak lint format bench matrix dist release venv clean
 
