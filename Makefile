@@ -28,7 +28,9 @@ ARGS ?=
 demo: $(STAMP)
 	$(BIN)/python -m shapedispatch demo --plot demo.png $(ARGS)
 
-test: lint pytest
+# Lint beside the tests: it takes one process, and no test waits for it.
+test: $(STAMP)
+	@$(MAKE) --no-print-directory -j 2 lint pytest
 
 # Two processes, for two cores; a file's tests stay in one, with what they have made.
 pytest: $(STAMP)
