@@ -68,6 +68,8 @@ clean:
 	find shapedispatch tests benchmarks -name __pycache__ -prune -exec rm -rf {} +
 	rm -f shapedispatch/hit/*.so
 
+# torch's modules, a third of the time, are compiled beside the rest of the installation; the few that are for a later
+# Python cannot be, nor need they.
 # torch is asked for by its pin before anything that depends on it, so that no other requirement picks its version
 # (or, where both builds are offered, the other build). The venv is laid anew: a half-made one is never repaired.
 $(STAMP): pyproject.toml $(CONSTRAINTS) $(wildcard shapedispatch/hit/csrc/*.[ch])
@@ -79,6 +81,8 @@ $(STAMP): pyproject.toml $(CONSTRAINTS) $(wildcard shapedispatch/hit/csrc/*.[ch]
 	[ -n "$$python" ] || { echo "no Python >= 3.11 with venv was found; say which: make PYTHON=/path/to/python3" >&2; exit 1; }; \
 	echo "making $(VENV) with $$("$$python" --version) ($$python)"; \
 	rm -rf $(VENV) && "$$python" -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c $(CONSTRAINTS) torch
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c $(CONSTRAINTS) -e '.[plot,dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c $(CONSTRAINTS) torch
+	@$(BIN)/python -m compileall -q $(VENV)/lib > /dev/null 2>&1 & \
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c $(CONSTRAINTS) -e '.[plot,dev]'; \
+	status=$$?; wait; exit $$status
 	@touch $@
