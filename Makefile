@@ -12,6 +12,10 @@
 #
 # PYTHON=... picks the interpreter, ARGS=... is handed on to the demo, to pytest, to the benchmarks or to the matrix.
 
+# Where the environment says that no compiled modules be kept, each of the hundreds of processes that tests start would
+# compile the package anew, and pytest rewrite all tests.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DELETE_ON_ERROR:
 .PHONY: demo test pytest soak lint format bench matrix dist release venv clean
 
@@ -24,7 +28,9 @@ ARGS ?=
 demo: $(STAMP)
 	$(BIN)/python -m shapedispatch demo --plot demo.png $(ARGS)
 
-test: lint pytest
+# Lint beside the tests: it takes one process, and no test waits for it.
+test: $(STAMP)
+	@$(MAKE) --no-print-directory -j 2 lint pytest
 
 # Two processes, for two cores; a file's tests stay in one, with what they have made.
 pytest: $(STAMP)
@@ -62,6 +68,8 @@ clean:
 	find shapedispatch tests benchmarks -name __pycache__ -prune -exec rm -rf {} +
 	rm -f shapedispatch/hit/*.so
 
+# torch's modules, a third of the time, are compiled beside the rest of the installation; the few that are for a later
+# Python cannot be, nor need they.
 # torch is asked for by its pin before anything that depends on it, so that no other requirement picks its version
 # (or, where both builds are offered, the other build). The venv is laid anew: a half-made one is never repaired.
 $(STAMP): pyproject.toml $(CONSTRAINTS) $(wildcard shapedispatch/hit/csrc/*.[ch])
@@ -73,6 +81,8 @@ $(STAMP): pyproject.toml $(CONSTRAINTS) $(wildcard shapedispatch/hit/csrc/*.[ch]
 	[ -n "$$python" ] || { echo "no Python >= 3.11 with venv was found; say which: make PYTHON=/path/to/python3" >&2; exit 1; }; \
 	echo "making $(VENV) with $$("$$python" --version) ($$python)"; \
 	rm -rf $(VENV) && "$$python" -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c $(CONSTRAINTS) torch
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c $(CONSTRAINTS) -e '.[plot,dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c $(CONSTRAINTS) torch
+	@$(BIN)/python -m compileall -q $(VENV)/lib > /dev/null 2>&1 & \
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c $(CONSTRAINTS) -e '.[plot,dev]'; \
+	status=$$?; wait; exit $$status
 	@touch $@

@@ -13,6 +13,7 @@ import contextlib
 import io
 import logging
 import os
+import pickle
 import random
 import sys
 import warnings
@@ -94,8 +95,8 @@ def of_the_process() -> dict[str, Any]:
         "counter": COUNTER,
         "torch generator": torch.get_rng_state(),
         "generators of GPUs": torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else [],
-        "python generator": random.getstate(),
-        "numpy generator": str(np.random.get_state()),
+        "python generator": str(random.getstate()),  # as one value each: element by element is a third of the audit
+        "numpy generator": pickle.dumps(np.random.get_state()),
         "ambient": ambient_state(),
         "function modes": torch._C._len_torch_function_stack(),
         "dispatch modes": torch._C._len_torch_dispatch_stack(),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 import types
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
@@ -57,21 +59,24 @@ def traced(fn: Callable[..., Any], args: Sequence[Any], dynamic: bool = True) ->
     return trace(cast("types.FunctionType", fn), tuple(scope.values()), {}, lambda gm, _: gm.forward, tag="")
 
 
-TRACES = {
-    (fn, dynamic): traced(fn, (torch.ones(8, 6), torch.ones(8, 6)), dynamic)
-    for fn in (dense, halves, longer)
-    for dynamic in (True, False)
-} | {(told_by_stride, True): traced(told_by_stride, (torch.ones(8, 6), torch.ones(6, 8)))}
+TRACED = [*itertools.product((dense, halves, longer), (True, False)), (told_by_stride, True)]
 
 
-@pytest.mark.parametrize("which", TRACES, ids=lambda which: f"{which[0].__name__}, dynamic: {which[1]}")
+@functools.cache
+def trace_of(fn: Callable[..., Any], dynamic: bool) -> Trace:
+    """Made when it is asked for: what is made at the top of a file is made in every process that collects tests."""
+    y = torch.ones(6, 8) if fn is told_by_stride else torch.ones(8, 6)
+    return traced(fn, (torch.ones(8, 6), y), dynamic)
+
+
+@pytest.mark.parametrize("which", TRACED, ids=lambda which: f"{which[0].__name__}, dynamic: {which[1]}")
 @settings(max_examples=150, deadline=None)
 @given(st.tuples(SIZES, GAPS, st.booleans()), st.tuples(SIZES, GAPS, st.booleans()), st.booleans())
 def test_they_say_what_all_guards_say_of_fakes(
     which: tuple[Callable[..., Any], bool], one: tuple[Any, int, bool], other: tuple[Any, int, bool], alike: bool
 ) -> None:
     """Of tensors of one dtype, device and rank, whatever their sizes and strides are."""
-    found = TRACES[which]
+    found = trace_of(*which)
     scope = {"x": laid_out(*one), "y": laid_out(*(one if alike else other))}
 
     assert found.of_sizes is not None
@@ -81,7 +86,7 @@ def test_they_say_what_all_guards_say_of_fakes(
 def test_a_call_that_was_traced_is_taken() -> None:
     """And one that differs in what is dynamic: else the test above might compare noes alone."""
     scope = {"x": torch.ones(8, 6), "y": torch.ones(8, 6)}
-    takes = {which: found.of_sizes for which, found in TRACES.items()}
+    takes = {which: trace_of(*which).of_sizes for which in TRACED}
 
     assert all(one is not None and one(scope) for (fn, _), one in takes.items() if fn is not told_by_stride)
     other = {"x": torch.ones(4, 3), "y": torch.ones(4, 3)}
