@@ -117,7 +117,7 @@ def _together(ctx: MissContext, sizes: Mapping[str, int], pool: Pool | None) -> 
         there = pool.entries.get(name)
         return None if there is None else taken_over(ctx, there, _together_as(there, ctx, sizes))
 
-    if shares := _shares(ctx, sizes, pool, taken):
+    if shares := _shares(ctx, sizes, pool):
         return shares
     began_ns = pool.clock_ns()
     gives = _giver(ctx, sizes, pool, taken)
@@ -126,15 +126,17 @@ def _together(ctx: MissContext, sizes: Mapping[str, int], pool: Pool | None) -> 
     return gives or _follows(ctx, sizes, pool, taken(pool.favourite or ""))
 
 
-def _shares(
-    ctx: MissContext, sizes: Mapping[str, int], pool: Pool, taken: Callable[[str], Entry | None]
-) -> Entry | None:
-    """The entry of a key whose calls C makes samples of, as of others; None where not all candidates take them."""
+def _shares(ctx: MissContext, sizes: Mapping[str, int], pool: Pool) -> Entry | None:
+    """The entry of a key whose calls C makes samples of, as of others; None where not all candidates take them.
+
+    Asked are those that take the turns: what the pool knows by the same name may be a build of other sizes.
+    """
     shared = SharedTurns.of(ctx, pool)
-    if shared is None or not all(pool.knows(name) and taken(name) for name in shared.runs):
+    if shared is None:
         return None
-    own = taken(shared.leads(pool))
-    return own and shared.entry(ctx.key, pool, own.choice)
+    taken = {name: taken_over(ctx, there, _together_as(there, ctx, sizes)) for name, there in shared.entries.items()}
+    own = taken[shared.leads(pool)]
+    return shared.entry(ctx.key, pool, own.choice) if own is not None and all(taken.values()) else None
 
 
 def _follows(ctx: MissContext, sizes: Mapping[str, int], pool: Pool, found: Entry | None) -> Entry:

@@ -10,6 +10,7 @@ from typing import Any, cast
 import pytest
 import torch
 
+from shapedispatch import shapedispatch
 from shapedispatch.choices.context import DispatcherParts
 from shapedispatch.choices.learner import WARM
 from shapedispatch.dispatch import shared_turns
@@ -17,6 +18,7 @@ from shapedispatch.dispatch.shared_turns import AT_ONCE, MOST_PASSES, SharedTurn
 from shapedispatch.hit import native
 from shapedispatch.hit.table import Entry
 from shapedispatch.online.contest import SHARE
+from shapedispatch.online.pairs import Pairs
 from shapedispatch.online.pool import FREE_TOGETHER_US, Family, Pool
 from shapedispatch.online.real_calls import HostSampler, StreamSampler
 from shapedispatch.online.shares import Shares
@@ -333,3 +335,29 @@ def test_what_differs_in_more_than_sizes_takes_none_of_them(
     taken = family.shared.turns.taken
     assert torch.allclose(f(x), waves(x), atol=1e-5)
     assert family.shared.turns.taken == taken
+
+
+@pytest.mark.generated  # what calls the operators of torch would take other sizes, too
+def test_a_build_of_the_same_name_for_other_sizes_takes_no_turn(in_c: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keys that differ in sizes alone may have builds of one name each, of which one takes no calls of the other."""
+
+    def plain(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return torch.relu(x) * y + torch.sin(x)
+
+    f = shapedispatch(dims={"x": "M N", "y": "M N"}, static=("N",), hints={"M": (64,)}, store=False)(plain)
+
+    def called(counts: range, width: int) -> None:
+        for count in counts:
+            x = torch.linspace(-1, 1, count * width).reshape(count, width)
+            for _ in range(2):
+                assert torch.allclose(f(x, x), plain(x, x), atol=1e-5)
+
+    monkeypatch.setattr(Pool, "is_now", lambda self, over: None)  # all go on, and want pairs whatever calls take here
+    for width in (32, 24):
+        called(range(65, 72), width)
+    monkeypatch.setattr(Pool, "affords", lambda self: False)
+    monkeypatch.setattr(Pairs, "wanted", lambda self, names: BUILD)
+    monkeypatch.setattr("shapedispatch.online.pool.FREE_TOGETHER_US", 60e6)
+    for count in range(72, 110):
+        called(range(count, count + 1), 32 if count % 2 else 24)
+    assert any(isinstance(entry.learner, TakesTurns) for _, entry in f.core.table.entries())
