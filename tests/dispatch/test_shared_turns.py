@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from types import SimpleNamespace
@@ -361,3 +362,37 @@ def test_a_build_of_the_same_name_for_other_sizes_takes_no_turn(in_c: None, monk
     for count in range(72, 110):
         called(range(count, count + 1), 32 if count % 2 else 24)
     assert any(isinstance(entry.learner, TakesTurns) for _, entry in f.core.table.entries())
+
+
+def added(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """Of two."""
+    return torch.relu(x) * y + torch.sin(x)
+
+
+def by_eight(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """Something else for numbers of rows that eight does not divide, as it does the hint."""
+    return torch.cos(x) if x.shape[0] % 8 else torch.sin(y) * 2
+
+
+@pytest.mark.soak
+@pytest.mark.generated
+@pytest.mark.parametrize("seed", range(4))
+def test_calls_at_random_sizes_give_plains_answers(in_c: None, seed: int) -> None:
+    """Of functions whose builds take some of the sizes: rows that hardly repeat, a few widths, a few other strides."""
+    draw = random.Random(seed)
+    widths = draw.sample((1, 2, 3, 8, 16, 17, 24, 31, 32, 33, 64, 100), 4)
+    both = [
+        (shapedispatch(dims={"x": "M N", "y": "M N"}, hints={"M": (64, 256)}, store=False)(added), added),
+        (shapedispatch(dims={"x": "M _", "y": "M _"}, hints={"M": (64,)}, store=False)(by_eight), by_eight),
+    ]
+    shared = 0
+    for _ in range(5000):
+        (ours, plain), shape = draw.choice(both), (draw.randint(1, 600), draw.choice(widths))
+        x, y = torch.randn(shape), torch.randn(shape)
+        x = x.t().contiguous().t() if draw.random() < 0.01 else x
+        for _ in range(draw.randint(1, 4)):
+            found, wanted = ours(x, y), plain(x, y)
+            assert found.shape == wanted.shape, (plain.__name__, shape, str(ours.explain(x, y)))
+            torch.testing.assert_close(found, wanted)
+        shared += any(isinstance(entry.learner, TakesTurns) for entry in ours.core.table.peek(ours.explain(x, y).key))
+    assert shared
