@@ -18,6 +18,7 @@ import torch
 from ..choices.context import DispatcherParts, MissContext, capturing
 from ..choices.follows import Follows
 from ..choices.learner import WARM, Check, all_checks_of
+from ..errors import in_a_line
 from ..hit.native import LaunchTurns, PoolLeader, call_turns, pool_leader, pooled_calls
 from ..hit.table import Entry
 from ..keys.key import Key
@@ -27,7 +28,7 @@ from ..online.pairs import PLAIN_US, Half
 from ..online.pool import MOST_POOLS, Family, Pool
 from ..online.real_calls import Sampler, sampler
 from ..online.shares import Shares
-from ..records import Choice
+from ..records import Choice, Refusal
 
 __all__ = ["SharedTurns", "TakesTurns"]
 
@@ -65,6 +66,8 @@ class SharedTurns:
     """What makes what a key runs."""
     leaders: dict[Pool, PoolLeader] = field(default_factory=dict)
     """What the keys of each pool run at calls that take no turn."""
+    refused: dict[str, Refusal] = field(default_factory=dict)
+    """Why those are out that have raised."""
     _begun: int = 0
     _passed: int = 0
     """How often it was not polled since the last time."""
@@ -229,11 +232,12 @@ class SharedTurns:
     def raised(self, turn: tuple[Any, Any, int], /, *args: Any, **kwargs: Any) -> Any:
         """Plain's answer, where it may give one, to a call at which a turn's candidate raised what is being handled."""
         error = sys.exc_info()[1]
-        assert error is not None
+        assert isinstance(error, Exception)
         name = next((name for name, run in self.runs.items() if run is turn[0]), "plain")
         if name == "plain" or not self.entries[name].retry:
             raise error
         answer = self.core.backend.plain(*args, **kwargs)  # if it raises too, that is the answer
+        self.refused[name] = Refusal(name, (f"it raised {in_a_line(error)}",))
         self.turns.begin(())
         for pool in [*self.family.pools.values()]:
             pool.failed(name)
@@ -256,7 +260,8 @@ class TakesTurns(Follows):
     def choice(self, begun: Choice) -> Choice:
         """See `table.Learner`."""
         ran = self.shared.entries[self.shared.leads(self.pool)].choice
-        found = replace(begun, variant=ran.variant, config=ran.config, route=ran.route)
+        refused = (*begun.refusals, *self.shared.refused.values())
+        found = replace(begun, variant=ran.variant, config=ran.config, route=ran.route, refusals=refused)
         return Follows.choice(self, found)
 
     def pinned(self, begun: Choice) -> Entry:

@@ -23,7 +23,7 @@ from shapedispatch.online.pairs import Pairs
 from shapedispatch.online.pool import FREE_TOGETHER_US, Family, Pool
 from shapedispatch.online.real_calls import HostSampler, StreamSampler
 from shapedispatch.online.shares import Shares
-from shapedispatch.records import Choice
+from shapedispatch.records import Choice, Refusal
 from tests.c_driver import CEvents, with_events
 from tests.paths import NO_COMPILER, taking
 from tests.rows import BUILD, dispatched, rows, waves
@@ -233,7 +233,7 @@ def test_inside_a_capture_nothing_is_polled(events: CEvents, monkeypatch: pytest
 
 
 def test_a_build_that_raises_is_answered_by_plain_and_out(events: CEvents) -> None:
-    """It has written nothing."""
+    """It has written nothing; why it is out is told."""
     program = Program(events)
 
     def fails(size: int) -> str:
@@ -244,6 +244,7 @@ def test_a_build_that_raises_is_answered_by_plain_and_out(events: CEvents) -> No
     assert entry.run is not None
     assert [entry.run(600) for _ in range(12)] == ["plain"] * 12
     assert program.pool(600).wanted(["build"]) is None
+    assert [str(refusal) for refusal in entry.now().refusals] == [str(Refusal("build", ("it raised ValueError: no",)))]
 
 
 def test_a_build_that_may_have_written_raises(events: CEvents) -> None:

@@ -196,8 +196,6 @@ static PyTypeObject CallTurnsType = {
 
 /* ------------------------------------------------------------------------------------- of keys that find out together */
 
-/* Each takes the turns that are everyone's, else all run what leads. */
-
 /* What leads where the keys of one neighbourhood are: one for all of them, so that another leads from one call on. */
 typedef struct {
     PyObject_HEAD
@@ -259,6 +257,7 @@ static PyTypeObject PoolLeaderType = {
     .tp_members = pool_leader_members,
 };
 
+/* A key's calls: each takes a turn that is everyone's, else it runs what leads. */
 typedef struct {
     PyObject_HEAD
     vectorcallfunc vectorcall;
