@@ -16,6 +16,7 @@ from ..errors import in_a_line
 from ..hit import native
 from ..hit.table import Entry
 from ..online.backward import follow, history
+from ..online.check_times import CheckTimes
 from ..online.contest import OnlineContest
 from ..online.figures import Figures
 from ..online.real_calls import Sampler
@@ -85,6 +86,8 @@ class Learning(Sampling):
     refusals: list[Refusal] = field(default_factory=list)
     pending: list[tuple[Figures, Verdict]] = field(default_factory=list)
     """Those of which the device has not said yet whether their numbers are right: none runs."""
+    check_times: CheckTimes | None = None
+    """What they took where that was seen."""
     turns: native.LaunchTurns | None = None
     """Where hits are run in C: which candidate each runs."""
     in_c: Way = CALLED
@@ -171,7 +174,10 @@ class Learning(Sampling):
 
     def _admit(self) -> None:
         """Take in who is known to be right by now, and leave out who is wrong."""
-        for one in [one for one in self.pending if one[1].ready()]:
+        ready = [one for one in self.pending if one[1].ready()]
+        if ready and self.check_times is not None:
+            self.check_times.read(self.candidates[0].name)
+        for one in ready:
             figures, verdict = one
             self.pending.remove(one)
             if verdict.wrong():

@@ -13,6 +13,7 @@ from ..backend import Candidate, Offer
 from ..hit.native import call_turns, launch_turns
 from ..hit.table import Entry
 from ..keys.key import Key
+from ..online.check_times import CheckTimes, check_times
 from ..online.contest import SHARE, OnlineContest
 from ..online.figures import Figures
 from ..online.pool import Pool
@@ -24,7 +25,7 @@ from .context import DispatcherParts, MissContext, capturing
 from .known_choices import keeper
 from .learned import Learned, learned_together
 from .learner import Learning, all_checks
-from .neighbours import Neighbours
+from .neighbours import Neighbours, leading
 from .pooled import PooledContest, pool_of
 from .sampling import LAUNCHER
 from .watch import Watching
@@ -48,7 +49,8 @@ def learn(offer: Offer, trial: Trial, ctx: MissContext, unseen: str = "") -> Ent
     later: Later | None = {} if flagged is not None else None
     likely = [plain, *(one for one in others if one.name not in far)]
     likely, left_out = (likely, ()) if unseen else _without_recordings(likely, ctx, near)
-    right, wrong = (likely, ()) if unseen else _right(likely, trial, ctx, near, later)
+    times = None if ctx.core.backend.searches else check_times(ctx.device)
+    right, wrong = (likely, ()) if unseen else _right(likely, trial, ctx, near, later, times)
     if unseen:
         offer = replace(offer, notes=(*offer.notes, f"trusted, and not compared with plain: {unseen}"))
     refusals = (*wrong, *(Refusal(one.name, (far[one.name],)) for one in others if one.name in far), *left_out)
@@ -60,10 +62,17 @@ def learn(offer: Offer, trial: Trial, ctx: MissContext, unseen: str = "") -> Ent
         return pooled(offer, right, ctx, pool, near.sizes, entries, refusals, later)
 
     def contest(ready: list[Figures]) -> OnlineContest:
-        not_before_us = RECORDING_US / SHARE if left_out else 0.0
-        return OnlineContest([*ready], ctx.settings.margin, _best(ctx.settings.margin), near.order(), not_before_us)
+        not_before_us, order, margin = RECORDING_US / SHARE if left_out else 0.0, near.order(), ctx.settings.margin
+        return OnlineContest([*ready], margin, _best(margin), order, _expected(ctx, near, times), not_before_us)
 
-    return _entry(offer, right, ctx, contest, refusals, later)
+    return _entry(offer, right, ctx, contest, refusals, later, times)
+
+
+def _expected(ctx: MissContext, near: Neighbours, times: CheckTimes | None) -> Callable[[], str | None]:
+    """What asks for the variant that is likely to be best, before any sample is over."""
+    pool = pool_of(ctx, near.sizes)
+    leads = leading(ctx, near.sizes, pool.family.alone if pool is not None else ())
+    return lambda: leads or (times.fastest() if times is not None else None)
 
 
 def pooled(
@@ -91,6 +100,7 @@ def _entry(
     contest_of: Callable[[list[Figures]], OnlineContest | PooledContest],
     refusals: Sequence[Refusal],
     later: Later | None,
+    times: CheckTimes | None = None,
 ) -> Entry:
     takes, shares = sampler(ctx.device, ctx.settings.regime)
     figures = Figures.of_key([one.name for one in right], ctx.settings.regime, shares, ctx.grad())
@@ -109,7 +119,7 @@ def _entry(
         return core.frozen or capturing(device)
 
     found_right = functools.partial(_note_sound, core)
-    learning = Learning(tuple(right), offer, contest, takes, paused, done, found_right, list(refusals), pending)
+    learning = Learning(tuple(right), offer, contest, takes, paused, done, found_right, list(refusals), pending, times)
     choice = Choice("plain", "learning", refusals=(*offer.refusals, *refusals), notes=offer.notes)
     builds = tuple(one.build for one in right if one.build is not None)
     if core.backend.searches:
@@ -181,7 +191,12 @@ def _pool(right: Sequence[Candidate], ctx: MissContext, near: Neighbours) -> Poo
 
 
 def _right(
-    candidates: Sequence[Candidate], trial: Trial, ctx: MissContext, near: Neighbours, later: Later | None
+    candidates: Sequence[Candidate],
+    trial: Trial,
+    ctx: MissContext,
+    near: Neighbours,
+    later: Later | None,
+    times: CheckTimes | None,
 ) -> tuple[list[Candidate], tuple[Refusal, ...]]:
     """Those that give plain's numbers for this call, and why the others do not.
 
@@ -193,13 +208,22 @@ def _right(
     asked = [one for one in candidates if one not in known]
     sure = all(one.judged or near.timed(one.name) or (pool is not None and pool.knows(one.name)) for one in asked[1:])
     rules = ctx.judging(trial)
-    right, wrong = list(asked), tuple[Refusal, ...]()
+    right, wrong = {one.name for one in asked}, tuple[Refusal, ...]()
     if len(asked) > 1:
-        right, wrong, _ = checked(asked, trial, replace(rules, permute=rules.permute and not sure), later)
-    for one in right:
-        if not (later or {}).get(one.name):  # else the device has yet to say
+        runs = [_timed(one, times) for one in asked]
+        found, wrong, _ = checked(runs, trial, replace(rules, permute=rules.permute and not sure), later)
+        right = {one.name for one in found}
+    for one in asked:
+        if one.name in right and not (later or {}).get(one.name):  # else the device has yet to say
             _note_sound(ctx.core, one)
-    return [one for one in candidates if one in known or one in right], wrong
+    return [one for one in candidates if one in known or one.name in right], wrong
+
+
+def _timed(candidate: Candidate, times: CheckTimes | None) -> Candidate:
+    """The same, whose runs are noted; not a recording, which is made at some of them."""
+    if times is None or candidate.missed is not None:
+        return candidate
+    return replace(candidate, run=times.timed(candidate.name, candidate.run))
 
 
 def _note_sound(core: DispatcherParts, candidate: Candidate) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ..autotune.benchmark import FEW
@@ -11,7 +12,7 @@ from ..records import CHOSEN_AT, Choice, spelled
 from ..shapes.dims import distance
 from .context import DispatcherParts, MissContext
 
-__all__ = ["SLOWER", "Neighbours", "remember"]
+__all__ = ["SLOWER", "Neighbours", "leading", "remember"]
 
 AMONG = 32
 """How many settled choices are remembered of calls that differ in sizes alone."""
@@ -19,6 +20,8 @@ NEAR = 1.0
 """How many doublings of sizes away a variant's times say how far behind it is."""
 SLOWER = "not tried: it took "
 """How the reason begins for which a variant is left out that is right."""
+FAR = 2.0
+"""How many doublings away what is best so far says what is likely to be."""
 LEFT_OUT = 1.5
 """How many times the winner's time a variant took at the nearest size that is left out at a new one."""
 _SETTLED = ("timed", "stored", "shipped")
@@ -34,6 +37,26 @@ def remember(core: DispatcherParts, key: Key, choice: Choice, so_far: bool = Fal
         known = core.table.facts.so_far if so_far else core.table.facts.settled
         others = [other for other in known.get(kin) or () if other.sizes != choice.sizes]
         known[kin] = (choice, *others)[:AMONG]
+
+
+def leading(ctx: MissContext, sizes: Mapping[str, int], alone: Iterable[Key]) -> str | None:
+    """What is best so far at the nearest size, by samples there; None where there is none that is not far away.
+
+    ``alone`` are keys that are learned each of its own: what leads there may not be settled yet.
+    """
+    found = [*Neighbours.of(ctx, so_far=True, sizes=sizes).choices[:1]]
+    entries = [entry for key in alone for entry in ctx.core.table.peek(key) if entry.learner is not None]
+    nearest = min(entries, key=lambda entry: _apart(sizes, entry.choice), default=None)
+    if nearest is not None and nearest.learner is not None:
+        found.append(nearest.learner.choice(nearest.choice))
+    first = min(found, key=lambda choice: _apart(sizes, choice), default=None)
+    if first is None or _apart(sizes, first) > FAR:
+        return None
+    return first.variant if any(timing.variant == first.variant for timing in first.timings) else None
+
+
+def _apart(sizes: Mapping[str, int], choice: Choice) -> float:
+    return distance(sizes, choice.sizes) if choice.sizes.keys() == sizes.keys() else math.inf
 
 
 @dataclass(frozen=True, slots=True)

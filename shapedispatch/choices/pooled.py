@@ -15,6 +15,7 @@ from ..online.pairs import Half
 from ..online.pool import Family, Pool
 from ..records import Timing
 from .context import MissContext
+from .neighbours import leading
 
 __all__ = ["PooledContest", "pool_of"]
 
@@ -22,7 +23,7 @@ __all__ = ["PooledContest", "pool_of"]
 def pool_of(ctx: MissContext, sizes: Mapping[str, int], make: bool = False) -> Pool | None:
     """That of the calls which differ from this one in sizes alone, and lie in the same octave; None without one.
 
-    It is made, too, where it begins with what others of its family know.
+    It is made, too, where it begins with what others of its family know, or with what leads at a key near it.
     """
     if ctx.kin is None:
         return None
@@ -34,7 +35,9 @@ def pool_of(ctx: MissContext, sizes: Mapping[str, int], make: bool = False) -> P
         family = families[ctx.kin] = Family()
     octaves = tuple([size.bit_length() for size in sizes.values()])
     found = family.pools.get(octaves)
-    return family.pool(octaves, ctx.settings.margin) if found is None and (make or family.entries) else found
+    if found is not None or not (make or family.entries):
+        return found
+    return family.pool(octaves, ctx.settings.margin, leading(ctx, sizes, family.alone))
 
 
 @dataclass(slots=True, eq=False)

@@ -78,6 +78,11 @@ class OnlineContest:
     best: Callable[[Sequence[Timing]], Timing | None]
     order: Sequence[str] = ()
     """The names of those that are likely to be fast, first."""
+    expected: Callable[[], str | None] = lambda: None
+    """Who is likely to be best, by other sizes or by what was run to see who is right: it runs until samples are over.
+
+    On a device that is hundreds of calls behind that many go before the first one is.
+    """
     not_before_us: float = 0.0
     """How much is to be spent at the key before it is over: then more is worth what it costs to try it."""
     rounds: int = 0
@@ -141,9 +146,16 @@ class OnlineContest:
     def _leads(self) -> Contestant:
         costs = {one: one.cost() for one in self.contestants}
         least_us = min((costs[one].median_us for one in self._running if one in costs), default=math.inf)
+        if (expected := self._expected(costs)) is not None:
+            return expected
         won = self.best([cost for one, cost in costs.items() if one in self._running or cost.median_us <= least_us])
         leads = next((c for c in self.contestants if won is not None and c.name == won.variant), self.contestants[0])
         return leads if self._is_decided else self._striking(leads, costs)
+
+    def _expected(self, costs: Mapping[Contestant, Timing]) -> Contestant | None:
+        """Who is expected to be best, as long as no sample of it is over: what others took says nothing of it."""
+        unknown = {one.name: one for one in self._running if math.isinf(costs[one].median_us)}
+        return unknown.get(self.expected() or "") if unknown else None
 
     def _striking(self, leads: Contestant, costs: Mapping[Contestant, Timing]) -> Contestant:
         """Who is faster by what matters than who leads, by as few samples as there are: it may run meanwhile.

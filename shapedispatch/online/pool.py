@@ -104,8 +104,8 @@ class Family:
             wanted = Counter(pool.pairs.wanted(names) for pool in pools if not pool.over)
         return next((name for name, _ in wanted.most_common() if name is not None), None)
 
-    def pool(self, octaves: Octaves, margin: float) -> Pool:
-        """That of these octaves, which begins with what the others know."""
+    def pool(self, octaves: Octaves, margin: float, leads: str | None = None) -> Pool:
+        """That of these octaves, which begins with what the others know; else with what ``leads`` at a key near it."""
         found = self.pools.get(octaves)
         if found is not None:
             return found
@@ -114,6 +114,8 @@ class Family:
             for name, entry in self.entries.items():
                 made.learns(name, entry)
             self._expects(octaves, made)
+            if made.favourite is None and leads is not None:
+                made.favourite = made.expected = leads
             while len(self.pools) >= MOST_POOLS:
                 del self.pools[next(iter(self.pools))]
             return self.pools.setdefault(octaves, made)
@@ -222,7 +224,8 @@ class Pool:
         """Which of these variants a key is to give a pair of; None for none now."""
         with self.family.lock:
             affordable = self.family.affords(self.family.lost_us)
-            return self.pairs.wanted(names) if affordable and not self.over else None
+            likely = sorted(names, key=lambda name: name != self.favourite)  # of what runs meanwhile it is known first
+            return self.pairs.wanted(likely) if affordable and not self.over else None
 
     def wants(self, names: Sequence[str]) -> bool:
         """Whether any more pairs of these variants are to be given, now or when they may be afforded."""
