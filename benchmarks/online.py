@@ -66,6 +66,8 @@ REPEAT_SECONDS, WORKLOAD_SECONDS = 110.0, 20.0
 where less than that is left."""
 LOOPS = ("free", "full", "waited")
 ROUNDS = 7
+MOST_TIMED, LEAST_TIMED, TIMED_US = 200, 40, 40_000.0
+"""Calls in a loop of the oracle's: as many as take that long, and at most and at least so many."""
 AT_ONCE, FIRST_SLEEP_US, LEAST_SLEEP_US, LONGER, CYCLES_A_US = 20, 20_000.0, 500.0, 2.0, 1980.0
 """Of a queue that is kept full: how many calls lie behind a sleep, two of which must fit into the queue (plain calls of
 twenty launches), and how long that sleep is; an H200's fastest clock."""
@@ -379,7 +381,7 @@ def of_workload(
         calls = candidates(dispatched, args, ["plain", *known_right(dispatched)])
         if len(calls) < 2 or choice.variant not in calls:
             continue
-        times = oracle(calls, kind, 20 if chosen.small else 200, chosen.device)
+        times = oracle(calls, kind, 20 if chosen.small else enough(took / number), chosen.device)
         best = min(times, key=lambda one: times[one])
         hit_us = of_best(dispatched, args, best, kind, number, chosen.device)
         yield {
@@ -390,6 +392,11 @@ def of_workload(
             "far": max(times.values()) > 2 * times[best],
             "seen": {timing.variant: timing.median_us for timing in choice.timings},
         }  # fmt: skip
+
+
+def enough(call_us: float) -> int:
+    """Calls in one of the oracle's loops: long ones scatter less, and take long."""
+    return int(min(MOST_TIMED, max(LEAST_TIMED, TIMED_US / call_us)))
 
 
 def known_right(dispatched: Any) -> set[str]:

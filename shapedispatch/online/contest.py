@@ -146,22 +146,20 @@ class OnlineContest:
     def _leads(self) -> Contestant:
         costs = {one: one.cost() for one in self.contestants}
         least_us = min((costs[one].median_us for one in self._running if one in costs), default=math.inf)
-        if (expected := self._expected(costs)) is not None:
-            return expected
         won = self.best([cost for one, cost in costs.items() if one in self._running or cost.median_us <= least_us])
         leads = next((c for c in self.contestants if won is not None and c.name == won.variant), self.contestants[0])
-        return leads if self._is_decided else self._striking(leads, costs)
+        return leads if self._is_decided else self._meanwhile(leads, costs)
 
-    def _expected(self, costs: Mapping[Contestant, Timing]) -> Contestant | None:
-        """Who is expected to be best, as long as no sample of it is over: what others took says nothing of it."""
-        unknown = {one.name: one for one in self._running if math.isinf(costs[one].median_us)}
-        return unknown.get(self.expected() or "") if unknown else None
+    def _meanwhile(self, leads: Contestant, costs: Mapping[Contestant, Timing]) -> Contestant:
+        """Who runs until it is decided: who is expected to be best, if no sample of it is over, or it is not behind.
 
-    def _striking(self, leads: Contestant, costs: Mapping[Contestant, Timing]) -> Contestant:
-        """Who is faster by what matters than who leads, by as few samples as there are: it may run meanwhile.
-
-        That is soon known better; on a device that is far behind it is hundreds of calls until there are others.
+        Else who is faster by what matters than who leads, by as few samples as there are. That is soon known better; on
+        a device that is far behind it is hundreds of calls until there are others.
         """
+        name = self.expected()
+        expected = next((one for one in self._running if one.name == name), leads)
+        if math.isinf(costs[expected].median_us) or costs[expected].median_us < costs[leads].median_us:
+            return expected
         first = min((one for one in costs if one in self._running), key=lambda one: costs[one].median_us, default=leads)
         return first if MATTERS * costs[first].median_us <= costs[leads].median_us < math.inf else leads
 

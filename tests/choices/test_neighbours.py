@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import Any
 
 from shapedispatch.autotune.benchmark import FEW
-from shapedispatch.choices.neighbours import Neighbours
+from shapedispatch.choices.neighbours import FAR, Neighbours, leading
 from shapedispatch.records import Choice, Timing
 
 
@@ -62,3 +64,37 @@ def test_what_was_chosen_at_the_same_sizes_is_no_neighbour() -> None:
     own = settled(100, {"plain": 10})
     assert near(own).agreed() is None
     assert near(own, settled(96, {"plain": 10})).agreed() is None
+
+
+def somewhere(so_far: tuple[Choice, ...] = (), **learned: Choice) -> Any:
+    """A miss of a dispatcher that has settled these, and whose keys of these names are being learned."""
+
+    def peek(key: str) -> list[Any]:
+        choice = learned[key]
+        return [SimpleNamespace(choice=choice, learner=SimpleNamespace(choice=lambda begun: choice))]
+
+    facts = SimpleNamespace(settled={"kin": so_far}, so_far={})
+    return SimpleNamespace(kin="kin", core=SimpleNamespace(table=SimpleNamespace(facts=facts, peek=peek)))
+
+
+def test_what_leads_is_what_is_best_at_the_nearest_size() -> None:
+    """Settled, or as far as it is learned."""
+    build, plain = settled(120, {"plain": 20, "build": 10}), settled(300, {"plain": 10, "build": 20})
+    assert leading(somewhere((build,)), {"M": 100}, ()) == "build"
+    assert leading(somewhere((), key=build), {"M": 100}, ["key"]) == "build"
+    assert leading(somewhere((build,), key=plain), {"M": 280}, ["key"]) == "plain"
+    assert leading(somewhere((plain,), key=build), {"M": 280}, ["key"]) == "plain"
+
+
+def test_what_leads_by_no_sample_does_not_lead() -> None:
+    """It runs because nothing is known."""
+    begun = Choice("plain", "learning", sizes={"M": 100})
+    assert leading(somewhere((), key=begun), {"M": 100}, ["key"]) is None
+
+
+def test_what_leads_far_away_says_nothing() -> None:
+    """Nor does it where other sizes have names."""
+    build = settled(100, {"plain": 20, "build": 10})
+    assert leading(somewhere((build,)), {"M": int(101 * 2**FAR)}, ()) is None
+    assert leading(somewhere((), key=build), {"M": int(101 * 2**FAR)}, ["key"]) is None
+    assert leading(somewhere((), key=build), {"N": 100}, ["key"]) is None

@@ -412,3 +412,24 @@ def test_what_is_only_expected_tells_no_other_octave_anything() -> None:
     for _ in range(LIKELY):
         near.gave("build", 0.5)
     assert family.pool((12,), 0.02).favourite == "build"
+
+
+def test_a_pool_begins_with_what_leads_at_a_key_near_it() -> None:
+    """Where other pools know nothing: it runs from the first call on, and pairs of it are wanted first."""
+    family = Family()
+    of = family.pool((8,), 0.02, leads="b")
+    assert of.favourite == "b"
+    one = contest(of, "a", "b")
+    assert one.leader().name == "b"
+    play(one, {"plain": 10.0, "a": 10.0, "b": 5.0}, 2)
+    assert [cost.variant for cost in of.pairs.costs()] == ["plain", "b"]
+
+
+def test_what_pools_have_found_comes_before_what_leads_at_a_key() -> None:
+    """They are of more calls."""
+    family = Family()
+    first = family.pool((8,), 0.02)
+    first.found_right("a", entries("a")["a"])
+    for _ in range(10):
+        first.gave("a", 0.5)
+    assert family.pool((9,), 0.02, leads="b").favourite == "a"

@@ -452,3 +452,36 @@ def test_where_samples_are_known_late_many_are_taken_together() -> None:
         played.sampled(plain, 100.0)
         played.sampled(slow, us)
         assert played.next_samples().count(slow) <= at_most
+
+
+def test_who_is_expected_to_be_best_runs_until_samples_are_over() -> None:
+    """And stays until it is decided, unless it is behind; it may have no sample for hundreds of calls."""
+    plain, build = Told("plain", 100), Told("build", 90)
+    played = contest([plain, build])
+    assert played.leader() is plain
+    played.expected = lambda: "build"
+    assert played.leader() is build
+    plain.samples.append(100)
+    played.sampled(plain, 100)
+    assert played.leader() is build
+    for took_us, leads in ((90, build), (110, plain)):
+        build.samples = [took_us]
+        assert played.leader() is leads
+    played.sampled(build, 110)
+    while (one := played.next_sample()) is not None:
+        assert isinstance(one, Told)
+        one.samples.append(100)
+        played.sampled(one, 100)
+    build.samples = [99.9] * len(build.samples)
+    assert (played.over, played.leader()) == (True, plain)
+
+
+def test_what_is_expected_and_has_left_does_not_run() -> None:
+    """Nor what is no candidate here."""
+    plain, build = Told("plain", 100), Told("build", 90)
+    played = contest([plain, build])
+    played.expected = lambda: "exact"
+    assert played.leader() is plain
+    played.expected = lambda: "build"
+    played.failed(build)
+    assert played.leader() is plain
