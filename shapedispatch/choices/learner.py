@@ -213,9 +213,9 @@ class Learning(Sampling):
     def _goes_on_in_c(self, turns: native.LaunchTurns, soon: bool) -> bool:
         """Note what was run in C since the last time, and say what is next; False where C does not get there."""
         self._passed_over = self._passed_over + 1 if turns.left and turns.taken == self._taken else 0
-        for whose, started_ns, host_ns, device_us, dry in turns.collect():
+        for whose, _, host_ns, device_us, dry, since_us in turns.collect():
             if self._is_replay(whose):
-                self._noted(whose, started_ns, host_ns, device_us, dry)
+                self._noted(whose, host_ns / 1e3, device_us, dry, since_us)
             else:
                 self.contest.looked(host_ns / 1e3)  # it is its turn again: a graph takes some calls until it is there
         self.sampler.collect()  # what a first call took, which was a sample here
@@ -231,9 +231,9 @@ class Learning(Sampling):
         self._taken = turns.taken
         return self.turns is not None
 
-    def _noted(self, whose: Figures, started_ns: int, host_ns: int, device_us: float, dry: bool) -> None:
+    def _noted(self, whose: Figures, host_us: float, device_us: float, dry: bool, since_us: float | None) -> None:
         if not self.contest.over:
-            self.sampler.noted(whose, started_ns, host_ns, device_us, dry)
+            self.sampler.noted(whose, host_us, device_us, dry, since_us)
             self.contest.sampled(whose, self.sampler.took_us(whose))
 
     def _is_replay(self, whose: Figures) -> bool:

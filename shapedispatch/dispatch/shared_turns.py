@@ -172,8 +172,8 @@ class SharedTurns:
             return
         try:
             began_ns = self.sampler.clock_ns()
-            for (whose, where), started_ns, host_ns, device_us, dry in self.turns.collect():
-                self._gave(whose, where, started_ns, host_ns, device_us, dry)
+            for (whose, where), _, host_ns, device_us, dry, since_us in self.turns.collect():
+                self._gave(whose, where, host_ns / 1e3, device_us, dry, since_us)
             self._passed = 0
             if self.turns.waiting:
                 self.core.turns.hurry(1)  # it is soon that they are over
@@ -184,12 +184,18 @@ class SharedTurns:
             self._polling.release()
 
     def _gave(
-        self, whose: tuple[str, bool], where: Where, started_ns: int, host_ns: int, device_us: float, dry: bool
+        self,
+        whose: tuple[str, bool],
+        where: Where,
+        host_us: float,
+        device_us: float,
+        dry: bool,
+        since_us: float | None,
     ) -> None:
         """A sample is over: half a pair for the pool of its key."""
         (name, of_plain), (pool, sizes, first) = whose, where
         (figures,) = Figures.of_key([name], self.regime, self.shares, grad=False)
-        self.sampler.noted(figures, started_ns, host_ns, device_us, dry)
+        self.sampler.noted(figures, host_us, device_us, dry, since_us)
         cost = figures.cost()
         if not cost.repeats:
             return

@@ -118,8 +118,11 @@ class LaunchTurns(Protocol):
     def begin(self, turns: tuple[tuple[Callable[..., Any], Any, int], ...], /) -> None:
         """Let the next launches be these: whose launcher, whose sample each is (None: no sample's), how many."""
 
-    def collect(self) -> list[tuple[Any, int, int, float, bool]]:
-        """The samples that are over, in order: whose, begun at and host's time in ns, device's in us, stream dry."""
+    def collect(self) -> list[tuple[Any, int, int, float, bool, float | None]]:
+        """The samples that are over, in order: whose, begun at and host's time in ns, device's in us, stream dry.
+
+        And how many microseconds after it began the next call came; None where none has yet.
+        """
 
 
 def launch_turns(

@@ -114,8 +114,8 @@ class Family:
             for name, entry in self.entries.items():
                 made.learns(name, entry)
             self._expects(octaves, made)
-            if made.favourite is None and leads is not None:
-                made.favourite = made.expected = leads
+            if made.favourite is None:
+                made.favourite = leads  # of one key, of few samples maybe: it is run, and bears nothing out
             while len(self.pools) >= MOST_POOLS:
                 del self.pools[next(iter(self.pools))]
             return self.pools.setdefault(octaves, made)

@@ -55,8 +55,8 @@ class Sampler(Protocol):
     def run(self, figures: Figures, run: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Run once, and note what it took; what it raises passes through."""
 
-    def noted(self, figures: Figures, started_ns: int, host_ns: int, device_us: float, dry: bool) -> None:
-        """A launch in C was a sample, and is over."""
+    def noted(self, figures: Figures, host_us: float, device_us: float, dry: bool, since_us: float | None) -> None:
+        """A call that C ran was a sample, and is over; the next one came ``since_us`` after it, if any has."""
 
     def took_us(self, figures: Figures) -> float:
         """What the last call took, as far as it is known at once."""
@@ -99,9 +99,9 @@ class HostSampler:
         """See `Sampler.end`."""
         figures.took(figures.host_us, (self.clock_ns() - begun) / 1e3)
 
-    def noted(self, figures: Figures, started_ns: int, host_ns: int, device_us: float, dry: bool) -> None:
+    def noted(self, figures: Figures, host_us: float, device_us: float, dry: bool, since_us: float | None) -> None:
         """See `Sampler.noted`."""
-        figures.took(figures.host_us, host_ns / 1e3)
+        figures.took(figures.host_us, host_us)
 
     def took_us(self, figures: Figures) -> float:
         """See `Sampler.took_us`."""
@@ -170,8 +170,6 @@ class StreamSampler:
         self._newest: _Pending | None = None
         """The last call, if that was a sample."""
         self._away_us: float | None = None
-        self._last: tuple[int, float, float] | None = None
-        """When the last call that found the stream dry began; how long it took the device, and the host, in us."""
 
     @property
     def in_c(self) -> bool:
@@ -206,20 +204,11 @@ class StreamSampler:
             self._pending.append(begun)
             self._newest = begun
 
-    def noted(self, figures: Figures, started_ns: int, host_ns: int, device_us: float, dry: bool) -> None:
+    def noted(self, figures: Figures, host_us: float, device_us: float, dry: bool, since_us: float | None) -> None:
         """See `Sampler.noted`."""
-        self.shares.saw(dry, self._was_waited_for(started_ns) if dry else False)
-        self._last = (started_ns, device_us, host_ns / 1e3) if dry else None
-        figures.took(figures.host_us, host_ns / 1e3)
+        self.shares.saw(dry, dry and _kept_its_caller(since_us, host_us, device_us))
+        figures.took(figures.host_us, host_us)
         figures.took(figures.latency_us if dry else figures.device_us, device_us)
-
-    def _was_waited_for(self, started_ns: int) -> bool | None:
-        """None where that is not known."""
-        if self._last is None:
-            return None
-        last_ns, took_us, host_us = self._last
-        since_us = (started_ns - last_ns) / 1e3
-        return since_us > host_us + AWAY_IN_C_US and _was_waited_for(since_us, took_us)
 
     def took_us(self, figures: Figures) -> float:
         """See `Sampler.took_us`: not what its samples show by now, which takes longer to see than some calls."""
@@ -258,6 +247,13 @@ class StreamSampler:
 def _was_waited_for(since_us: float, took_us: float) -> bool:
     """Whether the next call came as soon as this one was done: most likely its caller waited."""
     return took_us <= since_us <= 1.25 * took_us + SOON_US
+
+
+def _kept_its_caller(since_us: float | None, host_us: float, took_us: float) -> bool | None:
+    """The same of a call that C ran, if it is known when the next came: its caller must have been away at all."""
+    if since_us is None:
+        return None
+    return since_us > host_us + AWAY_IN_C_US and _was_waited_for(since_us, took_us)
 
 
 def sampler(device: torch.device, regime: str) -> tuple[Sampler, Shares | None]:

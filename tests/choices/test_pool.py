@@ -423,6 +423,9 @@ def test_a_pool_begins_with_what_leads_at_a_key_near_it() -> None:
     assert one.leader().name == "b"
     play(one, {"plain": 10.0, "a": 10.0, "b": 5.0}, 2)
     assert [cost.variant for cost in of.pairs.costs()] == ["plain", "b"]
+    for _ in range(LIKELY):
+        of.gave("b", 0.99)
+    assert not of.over
 
 
 def test_what_pools_have_found_comes_before_what_leads_at_a_key() -> None:

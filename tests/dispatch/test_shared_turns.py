@@ -268,12 +268,12 @@ def test_samples_of_dry_streams_are_compared_with_such(events: CEvents) -> None:
     program = Program(events)
     program.shared.shares = shares = Shares()
     program.shared.sampler = StreamSampler(shares, program.shared.sampler.clock_ns)
-    key = (("build", True), (program.pool(600), (600,), False), 0, 5_000, 5.0)
-    program.shared._gave(*key, dry=True)
-    other = (("build", False), (program.pool(600), (600,), False), 0, 2_000, 2.0)
-    program.shared._gave(*other, dry=False)
+    key = (("build", True), (program.pool(600), (600,), False), 5.0, 5.0)
+    program.shared._gave(*key, dry=True, since_us=None)
+    other = (("build", False), (program.pool(600), (600,), False), 2.0, 2.0)
+    program.shared._gave(*other, dry=False, since_us=None)
     assert len(program.pool(600).pairs.costs()) == 1
-    program.shared._gave(*other, dry=True)
+    program.shared._gave(*other, dry=True, since_us=None)
     assert len(program.pool(600).pairs.costs()) == 2
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
 import torch
 
 from shapedispatch import Variant, shapedispatch
@@ -33,11 +34,11 @@ def device_ms(call: Callable[[], object]) -> float:
     return start.elapsed_time(end)
 
 
-def test_what_was_fast_runs_before_any_sample_is_over() -> None:
+def test_what_was_fast_runs_before_any_sample_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
     """At the first key where the numbers were checked; at a second one at the first."""
-    f = shapedispatch(dims={"x": "R C"}, hints=(), variants=[Variant(copied)], mutates=(), store=False, judge="online")(
-        as_product
-    )
+    monkeypatch.setenv("SHAPEDISPATCH_JUDGE", "online")
+    monkeypatch.setenv("SHAPEDISPATCH_REGIME", "auto")
+    f = shapedispatch(dims={"x": "R C"}, hints=(), variants=[Variant(copied)], mutates=(), store=False)(as_product)
     eye = torch.eye(4096, dtype=torch.float64, device="cuda")
     for rows in (4096, 3072):
         x = torch.randn(rows, 4096, dtype=torch.float64, device="cuda")

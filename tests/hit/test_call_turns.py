@@ -73,7 +73,7 @@ def test_a_sample_is_what_the_host_took(events: CEvents) -> None:
     mine.begin(((taking_us(events, 5), "A", 1), (taking_us(events, 9), None, 1), (taking_us(events, 7), "B", 1)))
     for _ in range(3):
         mine()
-    assert mine.collect() == [("A", 0, 5_000, 0.0, False), ("B", 14_000, 7_000, 0.0, False)]
+    assert mine.collect() == [("A", 0, 5_000, 0.0, False, 5.0), ("B", 14_000, 7_000, 0.0, False, None)]
     assert (mine.waiting, mine.collect()) == (0, [])
 
 
@@ -86,9 +86,24 @@ def test_on_a_device_events_go_around_the_call(events: CEvents, driver: CDriver)
     mine()
     assert mine.collect() == []
     events.busy = False
-    found = [(whose, began, host, round(device, 3), dry) for whose, began, host, device, dry in mine.collect()]
+    found = [(whose, began, host, round(device, 3), dry) for whose, began, host, device, dry, _ in mine.collect()]
     assert found == [("A", 0, 5_000, 5.0, True), ("A", 5_000, 5_000, 5.0, False)]
     assert (set(events.asked), events.mode) == ({RELAXED}, 0)
+
+
+def test_it_is_noted_when_the_caller_was_back(events: CEvents) -> None:
+    """With whatever call: of another candidate, of another key that takes these turns, or one that Python answers."""
+    mine = turns()
+    takes, nothing = taking_us(events, 5, "ran"), lambda *args, **kwargs: None
+    pooled = native.module().PooledCall(mine, native.module().PoolLeader(nothing), "first", "later")
+    for nexts in (mine, pooled):
+        for others in ((), ((nothing, None, 1),)):
+            mine.begin(((takes, "A", 1), *others))
+            mine()
+            for _ in range(2):  # the second comes too late to be the next
+                events.now_us += 50
+                nexts()
+            assert [since_us for *_, since_us in mine.collect()] == [55.0]
 
 
 def test_inside_a_capture_nothing_is_sampled(events: CEvents, driver: CDriver) -> None:

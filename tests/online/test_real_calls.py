@@ -321,8 +321,9 @@ def test_what_c_notes_tells_who_waits_from_who_comes_back_at_once(
     """A caller that waits is back when the device is done, and not as soon as the host has launched."""
     shares = Shares(dry=1.0)
     takes, figures = StreamSampler(shares, lambda: 0, lambda: None, lambda: None), Figures("plain", "auto", None)
-    host_us, began_us = 20.0, 0.0
     for _ in range(200):
-        takes.noted(figures, int(began_us * 1e3), int(host_us * 1e3), device_us, True)
-        began_us += host_us + gap_us
+        takes.noted(figures, 20.0, device_us, True, 20.0 + gap_us)
+    assert shares.waited == pytest.approx(waited, abs=0.01)
+    for _ in range(200):
+        takes.noted(figures, 20.0, device_us, True, None)  # the last of its turns, where no call has come since
     assert shares.waited == pytest.approx(waited, abs=0.01)

@@ -87,6 +87,7 @@ static PyObject *call_turns_vectorcall(PyObject *self, PyObject *const *argument
 {
     CallTurns *turns = (CallTurns *)self;
     void *stream = NULL;
+    note_next(&turns->base);
     if (turns->busy)
         return PyObject_Vectorcall(turns->base.launch, arguments, flags, names);
     if (may_be_sampled(turns, &stream))
@@ -284,6 +285,7 @@ static PyObject *pooled_call_vectorcall(PyObject *self, PyObject *const *argumen
     PyObject *where = pooled->called ? pooled->later : pooled->first;
     void *stream = NULL;
     pooled->called = 1;
+    note_next((LaunchTurns *)pooled->turns);
     if (takes_turn(pooled, &stream))
         return run_turn((CallTurns *)pooled->turns, stream, where, arguments, flags, names);
     PyObject *run = Py_NewRef(((PoolLeader *)pooled->leader)->run);     /* which may let go of the key */

@@ -67,8 +67,10 @@ static PyObject *newest_run(const KernelFastPath *path, PyObject *slot)
 /* Its launcher, or that whose turn it is, borrowed; NULL for Python to say. Where nothing may be timed there are none. */
 static CudaLauncher *launcher_of(const KernelFastPath *path, PyObject *run)
 {
-    if (run != NULL && Py_IS_TYPE(run, &LaunchTurnsType))
+    if (run != NULL && Py_IS_TYPE(run, &LaunchTurnsType)) {
+        note_next((LaunchTurns *)run);
         return path->base.frozen ? NULL : launcher_of_turn((LaunchTurns *)run);
+    }
     if (run == NULL || (PyObject *)Py_TYPE(run) != path->run_type)
         return NULL;
     PyObject *launcher = field(run, path->launcher_at);

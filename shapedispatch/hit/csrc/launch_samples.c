@@ -31,6 +31,7 @@ typedef struct {
     PyObject *whose;                    /* NULL: of a launch that was refused */
     void *start, *end;
     int64_t started_ns, host_ns;
+    int64_t next_ns;                    /* when the next call came here; 0: none has */
     int dry, over;                      /* the second: the host has come back from it */
 } LaunchSample;
 
@@ -136,6 +137,7 @@ static LaunchSample *begin_sample(LaunchTurns *turns, PyObject *whose, void *str
         return NULL;
     sample->start = sample->end = NULL;
     sample->dry = sample->over = 0;
+    sample->next_ns = 0;
     if (turns->context != NULL && !take_events(sample, turns->context))
         return NULL;
     turns->count++;
@@ -161,6 +163,14 @@ static void end_sample(LaunchSample *sample, void *stream, int error)
     if ((sample->end != NULL && events.record(sample->end, stream) != 0) || error != 0)
         Py_CLEAR(sample->whose);
     sample->over = 1;
+}
+
+/* Another call has come, whoever's turn it is: so long after the newest sample its caller was back. */
+static void note_next(LaunchTurns *turns)
+{
+    LaunchSample *newest = &turns->samples[(turns->first + turns->count + MOST_NOTED - 1) % MOST_NOTED];
+    if (turns->count > 0 && newest->over && newest->next_ns == 0)
+        newest->next_ns = now_ns();
 }
 
 /* Whether all that the sample asks for is known. */
@@ -204,7 +214,8 @@ static PyObject *turns_begin(PyObject *self, PyObject *given)
 }
 
 PyDoc_STRVAR(collect_doc, "collect()\n--\n\n"
-    "The samples that are over, in order, each as (whose, started ns, host ns, device us, dry); they leave.");
+    "The samples that are over, in order, each as (whose, started ns, host ns, device us, dry, the microseconds after its\n"
+    "start at which the next call came, None where none has); they leave.");
 
 static PyObject *turns_collect(PyObject *self, PyObject *Py_UNUSED(none))
 {
@@ -217,8 +228,10 @@ static PyObject *turns_collect(PyObject *self, PyObject *Py_UNUSED(none))
             break;
         if (sample->whose != NULL
             && (sample->end == NULL || events.elapsed(&milliseconds, sample->start, sample->end) == 0)) {
-            PyObject *one = Py_BuildValue("OLLdO", sample->whose, (long long)sample->started_ns,
-                (long long)sample->host_ns, (double)milliseconds * 1e3, sample->dry ? Py_True : Py_False);
+            PyObject *since = sample->next_ns == 0 ? Py_NewRef(Py_None)
+                : PyFloat_FromDouble((double)(sample->next_ns - sample->started_ns) / 1e3);
+            PyObject *one = Py_BuildValue("OLLdON", sample->whose, (long long)sample->started_ns,
+                (long long)sample->host_ns, (double)milliseconds * 1e3, sample->dry ? Py_True : Py_False, since);
             if (one == NULL || PyList_Append(found, one) < 0)
                 Py_CLEAR(found);
             Py_XDECREF(one);
