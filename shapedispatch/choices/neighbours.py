@@ -45,7 +45,8 @@ def leading(ctx: MissContext, sizes: Mapping[str, int], alone: Iterable[Key]) ->
     ``alone`` are keys that are learned each of its own: what leads there may not be settled yet.
     """
     found = [*Neighbours.of(ctx, so_far=True, sizes=sizes).choices[:1]]
-    entries = [entry for key in alone for entry in ctx.core.table.peek(key) if entry.learner is not None]
+    keys = [*alone]  # another thread may add one meanwhile
+    entries = [entry for key in keys for entry in ctx.core.table.peek(key) if entry.learner is not None]
     nearest = min(entries, key=lambda entry: _apart(sizes, entry.choice), default=None)
     if nearest is not None and nearest.learner is not None:
         found.append(nearest.learner.choice(nearest.choice))

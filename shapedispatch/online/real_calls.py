@@ -250,7 +250,10 @@ def _was_waited_for(since_us: float, took_us: float) -> bool:
 
 
 def _kept_its_caller(since_us: float | None, host_us: float, took_us: float) -> bool | None:
-    """The same of a call that C ran, if it is known when the next came: its caller must have been away at all."""
+    """Whether a call that C ran was waited for; None where it is not known when the next one came.
+
+    A caller that did not wait may be back as late as one that did: not sooner than it takes to come to C again.
+    """
     if since_us is None:
         return None
     return since_us > host_us + AWAY_IN_C_US and _was_waited_for(since_us, took_us)

@@ -92,6 +92,15 @@ def test_what_leads_by_no_sample_does_not_lead() -> None:
     assert leading(somewhere((), key=begun), {"M": 100}, ["key"]) is None
 
 
+def test_another_thread_may_add_a_key_meanwhile() -> None:
+    """The keys that are learned alone are the family's own."""
+    build, alone = settled(120, {"plain": 20, "build": 10}), {"key"}
+    ctx = somewhere((), key=build)
+    peek = ctx.core.table.peek
+    ctx.core.table.peek = lambda key: (alone.add("another"), peek(key))[1]
+    assert leading(ctx, {"M": 100}, alone) == "build"
+
+
 def test_what_leads_far_away_says_nothing() -> None:
     """Nor does it where other sizes have names."""
     build = settled(100, {"plain": 20, "build": 10})
