@@ -130,13 +130,26 @@ class Figures(Contestant):
             return host
         alone = self._timing(self.latency_us)
         device = self._timing(self.device_us) if self.device_us else alone
-        held_back = host
-        if self.regime == "auto" and self.device_us and device.median_us > host.median_us:
-            held_back = device  # no host can launch faster than the device works
+        held_back = self._held_back(host) if self.regime == "auto" else host
         waited = alone if self.latency_us else device
         of_device, of_host, of_both = self.shares.weights(self.regime)
         parts = [(of_device, device), (of_host, held_back), (of_both, waited)]
         return _mixed(self.name, [(weight, part) for weight, part in parts if weight])
+
+    def _held_back(self, host: Timing) -> Timing:
+        """What a call of a host takes that does not wait: not less than the device works on it.
+
+        That is seen where it found work; where it found none it is at least what went on when the host was done.
+        """
+        if self.device_us:
+            device = self._timing(self.device_us)
+            return device if device.median_us > host.median_us else host
+        alone = self._timing(self.latency_us)
+        after_us = alone.median_us - host.median_us
+        if not alone.repeats or not after_us > host.median_us:
+            return host
+        least_us = alone.median_us if alone.least_us is None else alone.least_us
+        return replace(alone, median_us=after_us, least_us=max(0.0, least_us - host.median_us))
 
     def _timing(self, samples: deque[float]) -> Timing:
         known = self._timings.get(id(samples))
@@ -156,6 +169,12 @@ def _mixed(name: str, parts: Sequence[tuple[float, Timing]]) -> Timing:
     spread = math.hypot(*[weight * part.spread_us for weight, part in parts]) / whole
     least = sum([weight * (part.least_us or part.median_us) for weight, part in parts]) / whole
     return Timing(name, median, spread, min([part.repeats for _, part in parts]), least_us=least)
+
+
+def _less(timing: Timing, by_us: float) -> Timing:
+    """Of what a call took from its first launch to its last result, what the device did once the host was done."""
+    least_us = timing.median_us if timing.least_us is None else timing.least_us
+    return replace(timing, median_us=timing.median_us - by_us, least_us=max(0.0, least_us - by_us))
 
 
 def _together(one: Timing, other: Timing) -> Timing:

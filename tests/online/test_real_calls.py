@@ -134,6 +134,18 @@ def test_a_program_that_the_host_holds_back_is_judged_by_the_hosts_time() -> Non
     assert figures.cost().median_us == pytest.approx(40, rel=0.1)
 
 
+def test_a_long_call_that_found_the_device_idle_does_not_cost_the_hosts_time() -> None:
+    """What the device does once the host is done holds back whoever calls again: there is no sample of that yet."""
+    device = Device()
+    takes, figures = on(device)
+    for _ in range(2):  # the first is a first call
+        takes.run(figures, device.launches(30, 2600), (), {})
+        device.now_us = device.done_us + 100
+    takes.collect()
+    assert not figures.device_us
+    assert figures.cost().median_us == pytest.approx(2600, rel=0.05)
+
+
 def test_a_caller_who_waits_pays_from_the_first_launch_to_the_last_result() -> None:
     """Neither the host's time nor the device's alone."""
     device = Device()
