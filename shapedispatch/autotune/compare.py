@@ -350,6 +350,8 @@ def _distance(one: Tensor, right: Tensor) -> Tensor:
 def _usual(own: Tensor, right: Tensor, share: float) -> Tensor:
     """What plain errs by, at most, at this share of the places of about the same magnitude as each."""
     flat, sizes = own.reshape(-1), torch.frexp(right.reshape(-1).nan_to_num(0, 0, 0))[1]
+    if share == 1.0:
+        return _worst(flat, sizes).reshape(own.shape)
     step = max(1, flat.numel() // _SAMPLE)
     some, exponents = flat[::step], sizes[::step]
     kept = some.isfinite()
@@ -359,6 +361,14 @@ def _usual(own: Tensor, right: Tensor, share: float) -> Tensor:
         near = some[(exponents - exponent).abs() <= 1]
         usual[sizes == exponent] = torch.quantile(near, share) if near.numel() > _FEW else near.max()
     return usual.reshape(own.shape)
+
+
+def _worst(own: Tensor, exponents: Tensor) -> Tensor:
+    """The most that plain errs by at any place of about the same magnitude as each: of all, since few are that far."""
+    places = (exponents - exponents.min() + 1).long()
+    most = own.new_zeros(int(places.max()) + 2)
+    most = most.scatter_reduce(0, places, torch.where(own.isfinite(), own, 0.0), "amax")
+    return torch.nn.functional.max_pool1d(most.view(1, 1, -1), 3, 1, 1).view(-1)[places]
 
 
 def _excused(plain: Tensor, actual: Tensor, moved: Sequence[Tensor]) -> Tensor:

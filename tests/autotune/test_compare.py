@@ -265,6 +265,21 @@ def test_a_few_places_may_err_as_plain_does_at_its_worst() -> None:
     assert judged(plain, many, RIGHT) is not None
 
 
+def test_plains_worst_is_that_of_all_places() -> None:
+    """Of many it is far out, where no sample of them has it; at another magnitude it excuses nothing."""
+    right = torch.linspace(1, 2, 300_001, dtype=torch.float64)
+    plain, near, apart = (right.float() for _ in range(3))
+    right[200_000:] *= 4096
+    plain[200_000:] *= 4096
+    near[200_000:] *= 4096
+    apart[200_000:] *= 4096
+    plain[1] *= 1.001  # every third is looked at for what is usual
+    near[100_001] *= 1.002
+    apart[250_001] *= 1.002
+    assert judged(plain, near, right) is None
+    assert judged(plain, apart, right) is not None
+
+
 def test_no_number_is_never_excused() -> None:
     """Nor a number where plain has none."""
     some = PLAIN.clone()
