@@ -149,7 +149,7 @@ def keeper(ctx: MissContext) -> Callable[[Key, Choice], None]:
 
     def keep(key: Key, choice: Choice) -> None:
         if core.kernel_store is not None:
-            core.kernel_store.keep(key, device, choice, False)
+            core.kernel_store.keep_later(key, device, choice)
         if not doubt_of(choice):
             _share(choice, bucket, core.table)
 

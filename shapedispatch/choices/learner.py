@@ -269,8 +269,7 @@ class Learning(Sampling):
         if self.in_c is LAUNCHER or not self.contest.is_cold(one, soon):
             return (sample,)
         one.warmed()
-        for _ in range(WARM):
-            self.contest.warmed(one)
+        self.contest.warmed(one, WARM)
         return (run, None, WARM), sample
 
     def unsampled(self, /, *args: Any, **kwargs: Any) -> Any:

@@ -144,10 +144,10 @@ class PooledContest:
         known_us = one.known_us if math.isfinite(one.known_us) else 0.0
         return soon and least_us <= SMALL_US and known_us <= max(MATTERS * least_us, least_us + COLD_US)
 
-    def warmed(self, one: Figures) -> None:
+    def warmed(self, one: Figures, calls: int = 1) -> None:
         """See `OnlineContest.warmed`."""
         if math.isfinite(one.known_us):
-            self.pool.spent(one.known_us, max(0.0, one.known_us - self._usual_us()))
+            self.pool.spent(calls * one.known_us, calls * max(0.0, one.known_us - self._usual_us()))
 
     def looked(self, took_us: float) -> None:
         """See `OnlineContest.looked`: what they take is its family's loss."""

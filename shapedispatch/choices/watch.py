@@ -168,7 +168,7 @@ class Watch(Sampling):
 
     def _keep(self, choice: Choice) -> None:
         if self.here.core.kernel_store is not None:
-            self.here.core.kernel_store.keep(self.here.key, self.here.device, choice, True)
+            self.here.core.kernel_store.keep_later(self.here.key, self.here.device, choice, True)
 
     def choice(self, begun: Choice) -> Choice:
         """The choice with what its candidates take by now."""

@@ -196,10 +196,10 @@ class OnlineContest:
         small = self.rounds > 0 and self._best_us <= SMALL_US
         return small and self._extra_us(one) <= max((MATTERS - 1) * self._best_us, COLD_US)
 
-    def warmed(self, one: Contestant) -> None:
-        """A call of it went before its sample."""
-        self.ran(self._known_us.get(one, 0.0))
-        self._lost_us += self._extra_us(one)
+    def warmed(self, one: Contestant, calls: int = 1) -> None:
+        """So many calls of it go before its sample."""
+        self.ran(calls * self._known_us.get(one, 0.0))
+        self._lost_us += calls * self._extra_us(one)
 
     def rests(self) -> bool:
         """Whether no call is to be a sample before more time has been spent."""

@@ -6,13 +6,16 @@ written stays in the memory of this process, and the first such thing is told in
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import threading
 import warnings
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from queue import SimpleQueue
 from typing import TypeAlias, TypeVar
 
 from .files import Files
@@ -24,7 +27,7 @@ try:
 except ImportError:  # a Python built without SQLite
     Database = None  # type: ignore[assignment, misc]
 
-__all__ = ["Disk"]
+__all__ = ["Disk", "Writes", "writes"]
 
 T = TypeVar("T")
 _Form: TypeAlias = "Files | Database"
@@ -297,6 +300,53 @@ def _close_all(forms: list[_Form]) -> None:
                 what.close()
 
 
+# --- what no call waits for ---------------------------------------------------------------------------------------
+
+
+class Writes:
+    """Writes that no call waits for, in their order: a thread does them, or whoever asks a store next.
+
+    So whatever is asked in this process has what was to be written before.
+    """
+
+    def __init__(self) -> None:
+        self._left: deque[Callable[[], object]] = deque()
+        self._lock = threading.Lock()
+        self._by: int | None = None
+        """The thread that writes now."""
+        self._asked: SimpleQueue[None] = SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    def add(self, write: Callable[[], object]) -> None:
+        """One more, soon."""
+        self._left.append(write)
+        if self._thread is None or not self._thread.is_alive():
+            self._thread = threading.Thread(target=self._serve, name="shapedispatch-store", daemon=True)
+            self._thread.start()
+        self._asked.put(None)
+
+    def finish(self) -> None:
+        """Do what is left, unless this thread does; return when all is done."""
+        if self._by == threading.get_ident() or (self._by is None and not self._left):
+            return
+        with self._lock:
+            self._by = threading.get_ident()
+            try:
+                while self._left:
+                    self._left.popleft()()
+            finally:
+                self._by = None
+
+    def _serve(self) -> None:
+        while True:
+            self._asked.get()
+            self.finish()
+
+
+writes = Writes()
+atexit.register(writes.finish)
+
+
 # --- forks ---------------------------------------------------------------------------------------------------------
 
 # SQLite's connections must not be carried into a forked child, not even to be closed there: they are closed before.
@@ -319,5 +369,10 @@ def _after_fork() -> None:
     _FORKING.release()
 
 
+def _after_fork_in_child() -> None:
+    _after_fork()
+    writes.__init__()  # type: ignore[misc]  # what was left is the parent's, and so is the thread
+
+
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork)
+    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork_in_child)

@@ -24,6 +24,7 @@ from ..keys.identity import Environment, environment
 from ..keys.key import Key, storable
 from ..records import Choice, doubt_of
 from .artifacts import KeptBuilds
+from .disk import writes
 from .key_text import canonical, leaves, parse
 from .rows import BadRow, Kind
 from .store import Found, Missing, Row, Store
@@ -117,8 +118,16 @@ class KernelStore:
 
         What is undecided is stored as such, so that the next process need not begin anew; see `Store.put`.
         """
+        return self._keep(key, self._here(device), choice, instead)
+
+    def keep_later(self, key: Key, device: torch.device, choice: Choice, instead: bool = False) -> None:
+        """As `keep`, where nobody asks what stands: no call waits for it."""
+        here = self._here(device)  # a thread may find other settings
+        writes.add(lambda: self._keep(key, here, choice, instead))
+
+    def _keep(self, key: Key, here: Environment, choice: Choice, instead: bool) -> Row | None:
         config = None if choice.config is None else str(choice.config)
-        row = _row(self.kernel, stored_text(key), self._here(device), choice.variant, config, choice, "choice")
+        row = _row(self.kernel, stored_text(key), here, choice.variant, config, choice, "choice")
         return self.store.put(row, instead=instead) if row is not None else None
 
     def tuned_configs(self, device: torch.device) -> StoredConfigs:

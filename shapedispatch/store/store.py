@@ -23,7 +23,7 @@ from ..errors import DeclarationError
 from ..keys.identity import Environment, differences
 from ..records import STORED_UNDECIDED
 from .artifacts import Artifacts
-from .disk import Disk
+from .disk import Disk, writes
 from .key_text import nearest
 from .rows import FILE_LIMIT, BadRow, Kind, Row, identity_of, rows_from_file, rows_to_file
 from .tables import Tables
@@ -110,6 +110,7 @@ class Store:
 
     def close(self) -> None:
         """Close the files; the next operation opens them again."""
+        writes.finish()
         self._disk.close()
 
     # --- finding -------------------------------------------------------------------------------------------------
@@ -119,6 +120,7 @@ class Store:
 
         In this order: of two that are alike in the first, the second counts, and then the third.
         """
+        writes.finish()
         identity = identity_of(kind, kernel, key, environment.hard)
         found = [
             Found(row, origin, differences(row.conditions, environment.soft))  # type: ignore[arg-type]
@@ -137,6 +139,7 @@ class Store:
 
     def rows(self, kernel: str | None = None, kind: Kind | None = None) -> list[Row]:
         """The user's own rows, sorted; not those in shipped files, nor verdicts where they are not asked for."""
+        writes.finish()
         rows = [row for row in self._disk.rows(kernel, kind) if row.kind != "verdict" or kind == "verdict"]
         return sorted(rows, key=lambda row: (row.kernel, row.kind, row.key, row.identity))
 
@@ -162,6 +165,7 @@ class Store:
         A row whose soft parts differ is replaced, with ``instead`` any row; but an undecided one replaces no decided
         one, whatever is said. Where nothing can be written the row is kept in memory.
         """
+        writes.finish()
         try:
             row = Row.from_bytes(row.to_bytes())
         except BadRow as error:
@@ -176,6 +180,7 @@ class Store:
 
     def missed(self, kernel: str, key: str, environment: Environment, spent_s: float | None = None) -> None:
         """Record a key that was met without a choice, to be tuned later, and what its calls have taken so far."""
+        writes.finish()
         hard, soft = environment.hard, environment.soft
         spent = None if spent_s is None else json.dumps(spent_s)
         try:
@@ -191,6 +196,7 @@ class Store:
 
     def stats(self) -> dict[str, Any]:
         """Where and how rows are kept, how many of each kind, how many bytes, what happened, what went wrong."""
+        writes.finish()
         rows = self._disk.rows()
         kinds = Counter(row.kind for row in rows)
         return {
@@ -207,6 +213,7 @@ class Store:
 
     def clear(self) -> None:
         """Remove all rows, compiled code and what was set aside as damaged; other processes go on without."""
+        writes.finish()
         self.artifacts.clear()
         self._disk.wipe()
 
@@ -214,6 +221,7 @@ class Store:
         """Remove rows and return their number: of one kernel, made in another environment than ``unlike``, or both."""
         if kernel is None and unlike is None:
             raise TypeError("prune() needs kernel=, unlike= or both; clear() removes everything")
+        writes.finish()
         rows = [row for row in self._disk.rows(kernel) if unlike is None or not _is_like(row, unlike)]
         self._disk.remove(row.identity for row in rows)
         return len(rows)
@@ -229,6 +237,7 @@ class Store:
 
         But for undecided ones, which give way to what was decided under the same conditions.
         """
+        writes.finish()
         rows, refused = _read_file(Path(path))
         wanted = [row for row in rows if row.kind in ("choice", "hint")]
         new = [row for row in wanted if _is_news(row, self._disk.read(row.identity))]

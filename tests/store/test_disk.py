@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import functools
 import gc
 import json
 import os
@@ -11,6 +12,7 @@ import sqlite3
 import subprocess
 import sys
 import tempfile
+import threading
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -350,3 +352,129 @@ def test_killed_writers_lose_nothing_they_were_told_is_stored(form: str, seconds
     assert result["acknowledged"] > 100
     for count in ("lost", "changed", "corrupt", "reader_exceptions", "writer_exceptions"):
         assert result[count] == 0
+
+
+# --- what no call waits for ----------------------------------------------------------------------------------------
+
+
+def test_a_thread_writes_what_no_call_waits_for() -> None:
+    """Without anybody asking; and another time, too."""
+    waiting, written = disk.Writes(), threading.Event()
+    for _ in range(2):
+        written.clear()
+        waiting.add(written.set)
+        assert written.wait(60)
+
+
+def test_whoever_asks_has_what_was_to_be_written_before() -> None:
+    """In its order, whichever thread does it; one that writes now is waited for."""
+    waiting, order, begun, go = disk.Writes(), list[int](), threading.Event(), threading.Event()
+
+    def slow() -> None:
+        begun.set()
+        assert go.wait(60)
+        order.append(0)
+
+    waiting.add(slow)
+    assert begun.wait(60)
+    for number in (1, 2):
+        waiting.add(functools.partial(order.append, number))
+    threading.Timer(0.05, go.set).start()
+    waiting.finish()
+    assert order == [0, 1, 2]
+
+
+def test_a_write_that_has_begun_is_waited_for() -> None:
+    """Though nothing else is left."""
+    waiting, order, begun, go = disk.Writes(), list[str](), threading.Event(), threading.Event()
+
+    def write() -> None:
+        begun.set()
+        assert go.wait(60)
+        order.append("written")
+
+    waiting.add(write)
+    assert begun.wait(60)
+    threading.Timer(0.05, go.set).start()
+    waiting.finish()
+    assert order == ["written"]
+
+
+def test_a_write_may_ask_the_store() -> None:
+    """It does not wait for itself."""
+    waiting, order = disk.Writes(), list[str]()
+
+    def write() -> None:
+        waiting.finish()
+        order.append("written")
+
+    waiting.add(write)
+    waiting.finish()
+    assert order == ["written"]
+
+
+def test_what_a_write_raises_stops_no_other() -> None:
+    """It ends the thread, which tells it; the next write has another thread."""
+    waiting, told, written = disk.Writes(), list[BaseException | None](), threading.Event()
+    before, threading.excepthook = threading.excepthook, lambda args: told.append(args.exc_value)
+    try:
+        waiting.add(lambda: 1 / 0)
+        thread = waiting._thread
+        assert thread is not None
+        thread.join(60)
+        waiting.add(written.set)
+        assert written.wait(60)
+    finally:
+        threading.excepthook = before
+    assert [type(error) for error in told] == [ZeroDivisionError]
+
+
+def process(program: str, file: Path) -> subprocess.CompletedProcess[str]:
+    """One of its own, since it forks, or ends."""
+    command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", program, str(file)]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=120)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+def test_what_waits_when_the_process_is_forked_is_written_once(tmp_path: Path) -> None:
+    """By the parent; the child writes what is its own."""
+    told = process(FORKED, tmp_path / "written")
+    assert told.returncode == 0, told.stderr
+    assert sorted((tmp_path / "written").read_text("utf-8").split()) == ["before", "child", "parent"]
+
+
+FORKED = """
+import os, sys, threading
+from shapedispatch.store.disk import writes
+go, begun = threading.Event(), threading.Event()
+def write(word):
+    with open(sys.argv[1], "a") as file:
+        file.write(word + "\\n")
+def wait():
+    begun.set()
+    go.wait(60)
+writes.add(wait)
+begun.wait(60)
+writes.add(lambda: write("before"))
+pid = os.fork()
+writes.add(lambda: write("parent" if pid else "child"))
+go.set()
+writes.finish()
+if pid:
+    sys.exit(os.waitpid(pid, 0)[1])
+"""
+
+
+def test_what_waits_when_the_process_ends_is_written(tmp_path: Path) -> None:
+    """Though the thread has not come to it."""
+    told = process(ENDED, tmp_path / "written")
+    assert told.returncode == 0, told.stderr
+    assert (tmp_path / "written").read_text("utf-8") == "at last"
+
+
+ENDED = """
+import pathlib, sys, threading
+from shapedispatch.store.disk import writes
+writes._thread = threading.main_thread()  # no other is started
+writes.add(lambda: pathlib.Path(sys.argv[1]).write_text("at last"))
+"""

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import gc
+import threading
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 from shapedispatch.keys.identity import environment
 from shapedispatch.records import Choice, Timing
+from shapedispatch.store import disk
 from shapedispatch.store.kernel_store import KernelStore, _far, store_at
 from shapedispatch.store.key_text import canonical
 from shapedispatch.store.store import Found, Store
@@ -46,6 +48,23 @@ def test_what_is_kept_is_found(store: Store) -> None:
     assert found == Found(row, "stored")
     assert (row.variant, row.config, row.timings) == ("fast", '"7"', (timing,))
     assert kernel_store(store).find(key(5), CPU) is None
+
+
+def test_what_is_kept_later_is_found_at_once(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under what was set when it was kept, though the thread has not come to it."""
+    monkeypatch.setattr(disk.writes, "_thread", threading.current_thread())  # no other is started
+    shelf, before = kernel_store(store), torch.get_num_threads()
+    shelf.keep_later(key(4), CPU, Choice("fast", "timed"))
+    torch.set_num_threads(before + 1)
+    try:
+        other = shelf.find(key(4), CPU)
+    finally:
+        torch.set_num_threads(before)
+    found = shelf.find(key(4), CPU)
+    assert other is not None
+    assert found is not None
+    assert other.soft_differences
+    assert (found.row.variant, found.soft_differences) == ("fast", ())
 
 
 def test_a_timing_that_is_infinite_is_not_kept(store: Store) -> None:
