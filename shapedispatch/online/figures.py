@@ -171,12 +171,6 @@ def _mixed(name: str, parts: Sequence[tuple[float, Timing]]) -> Timing:
     return Timing(name, median, spread, min([part.repeats for _, part in parts]), least_us=least)
 
 
-def _less(timing: Timing, by_us: float) -> Timing:
-    """Of what a call took from its first launch to its last result, what the device did once the host was done."""
-    least_us = timing.median_us if timing.least_us is None else timing.least_us
-    return replace(timing, median_us=timing.median_us - by_us, least_us=max(0.0, least_us - by_us))
-
-
 def _together(one: Timing, other: Timing) -> Timing:
     """What both take, one after the other."""
     repeats = min(one.repeats, other.repeats)

@@ -318,12 +318,22 @@ class Writes:
         self._thread: threading.Thread | None = None
 
     def add(self, write: Callable[[], object]) -> None:
-        """One more, soon."""
+        """One more, soon; at once where there can be no thread, as when the interpreter ends."""
         self._left.append(write)
+        if self._is_served():
+            self._asked.put(None)
+        else:
+            self.finish()
+
+    def _is_served(self) -> bool:
         if self._thread is None or not self._thread.is_alive():
-            self._thread = threading.Thread(target=self._serve, name="shapedispatch-store", daemon=True)
-            self._thread.start()
-        self._asked.put(None)
+            thread = threading.Thread(target=self._serve, name="shapedispatch-store", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError:  # so it says that there are too many, and that it is too late
+                return False
+            self._thread = thread
+        return True
 
     def finish(self) -> None:
         """Do what is left, unless this thread does; return when all is done."""

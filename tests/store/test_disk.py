@@ -413,6 +413,18 @@ def test_a_write_may_ask_the_store() -> None:
     assert order == ["written"]
 
 
+def test_where_no_thread_can_be_started_it_is_written_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in what runs when the interpreter ends: the call that was to be learned from is answered."""
+
+    def refused(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refused)
+    waiting, order = disk.Writes(), list[int]()
+    waiting.add(functools.partial(order.append, 1))
+    assert order == [1]
+
+
 def test_what_a_write_raises_stops_no_other() -> None:
     """It ends the thread, which tells it; the next write has another thread."""
     waiting, told, written = disk.Writes(), list[BaseException | None](), threading.Event()
