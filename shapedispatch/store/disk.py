@@ -1,7 +1,8 @@
 """Rows on disk, and in memory where the disk cannot have them; every failure ends here.
 
 No operating-system error and no damaged file gets past this module: what cannot be read is a miss, what cannot be
-written stays in the memory of this process, and the first such thing is told in one warning.
+written stays in the memory of this process, and the first such thing is told in one warning. `Writes` are those of any
+store that no call waits for.
 """
 
 from __future__ import annotations
@@ -311,7 +312,7 @@ class Writes:
 
     def __init__(self) -> None:
         self._left: deque[Callable[[], object]] = deque()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal's handler or a finalizer may ask a store, too
         self._by: int | None = None
         """The thread that writes now."""
         self._asked: SimpleQueue[None] = SimpleQueue()

@@ -413,6 +413,16 @@ def test_a_write_may_ask_the_store() -> None:
     assert order == ["written"]
 
 
+def test_a_handler_that_interrupts_may_ask_the_store() -> None:
+    """Also where its thread has begun to write and nothing says so yet: handlers run between any two steps."""
+    waiting, order = disk.Writes(), list[int]()
+    waiting._left.append(functools.partial(order.append, 1))
+    with waiting._lock:
+        assert waiting._lock.acquire(blocking=False), "this thread would wait for itself"
+        waiting.finish()
+    assert order == [1]
+
+
 def test_where_no_thread_can_be_started_it_is_written_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """As in what runs when the interpreter ends: the call that was to be learned from is answered."""
 
