@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch._C._dynamo.guards import GlobalStateGuard
+from torch._dynamo import guards as dynamo_guards
 from torch.nn.utils import parametrize
 
 from shapedispatch.functions.compile.build import Trace
@@ -22,6 +23,7 @@ from shapedispatch.functions.guards.instance_guards import (
     dispatcher_state,
     global_guards,
     instance_guards,
+    managers_untimed,
 )
 from shapedispatch.hit import native
 from tests.helpers import as_written, assert_same
@@ -722,3 +724,25 @@ def fast(state: Any) -> bool:
     found = global_guards(state, state, state)
     assert found is not None
     return found.state()
+
+
+@pytest.mark.parametrize("tracing", [True, False])
+def test_guards_are_not_timed_for_a_log_while_tracing(tracing: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another thread's are, as they were; afterwards, and in a release that times none, all is as it was."""
+    asked = list[Any]()
+    monkeypatch.setattr(dynamo_guards, "profile_guard_manager", measures := lambda *args: asked.append(args) or 5.0)
+    with managers_untimed(lambda: tracing):
+        took = vars(dynamo_guards)["profile_guard_manager"]("a manager", {}, 1)
+    assert (took, asked) == ((0.0, []) if tracing else (5.0, [("a manager", {}, 1)]))
+    assert vars(dynamo_guards)["profile_guard_manager"] is measures
+    monkeypatch.delattr(dynamo_guards, "profile_guard_manager")
+    with managers_untimed(lambda: tracing):
+        assert not hasattr(dynamo_guards, "profile_guard_manager")
+
+
+def test_a_trace_times_no_guards(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a function as any other."""
+    asked = list[Any]()
+    monkeypatch.setattr(dynamo_guards, "profile_guard_manager", lambda *args: asked.append(args) or 5.0)
+    traced(Model())
+    assert asked == []

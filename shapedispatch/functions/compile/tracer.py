@@ -41,7 +41,7 @@ from ..guards.guard_filter import (
     tracing_guards,
     tracing_hidden,
 )
-from ..guards.instance_guards import global_guards, instance_guards, managers_kept
+from ..guards.instance_guards import global_guards, instance_guards, managers_kept, managers_untimed
 from ..guards.object_guard import builtin_guards, place_guards, registration_guards
 from ..guards.shape_guards import shape_guards
 from .build import GRAPH, Trace
@@ -215,6 +215,7 @@ class _Session:
                 tracing_hidden(self._is_tracing, self.asked.append),
                 keys_guarded(self._is_tracing),
                 finalizers_left_out(self._is_tracing),
+                managers_untimed(self._is_tracing),
             ):
                 yield
         finally:

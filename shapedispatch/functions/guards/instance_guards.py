@@ -19,6 +19,7 @@ from typing import Any, TypeAlias
 
 import torch
 from torch._C._dynamo.guards import GlobalStateGuard, TensorGuards
+from torch._dynamo import guards as dynamo_guards
 from torch._dynamo.guards import CheckFunctionManager, GuardBuilder
 
 from ...hit import native
@@ -35,6 +36,7 @@ __all__ = [
     "global_guards",
     "instance_guards",
     "managers_kept",
+    "managers_untimed",
     "values_of",
     "ways_on",
 ]
@@ -223,6 +225,27 @@ def managers_kept(tracing: Callable[[], bool], kept: list[Any], compared: list[A
         yield
     finally:
         maker.build_guards = original
+
+
+_MEASURES = "profile_guard_manager"
+
+
+@contextlib.contextmanager
+def managers_untimed(tracing: Callable[[], bool]) -> Iterator[None]:
+    """Have Dynamo not measure, in a thread that is ``tracing``, how long the guards take that it has made.
+
+    For one line of a log it empties the processor's caches after each trace, which takes as long as a small function's
+    whole trace, and leaves the caller's next calls with nothing in them.
+    """
+    original = vars(dynamo_guards).get(_MEASURES)
+    if original is None:  # a release that measures nothing, or does so elsewhere
+        yield
+        return
+    try:
+        vars(dynamo_guards)[_MEASURES] = lambda *args: 0.0 if tracing() else original(*args)
+        yield
+    finally:
+        vars(dynamo_guards)[_MEASURES] = original
 
 
 def _on_shadows(guards: Iterable[Any]) -> Iterator[Any]:
