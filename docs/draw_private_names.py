@@ -41,6 +41,7 @@ NOT_JUDGED = (
 UNHIDDEN = "Code that asks it while a build is made is told that it is being compiled."
 BENEATH = "A graph runs through the wrappers of autograd's operators, which pass on what they are given."
 ASKED_WHOLE = "A build asks Dynamo's guard on all of torch's state at each hit, which is slower."
+IMPORTED = "It, and what stands after it in that list, is imported by the first call that needs it."
 ASKED_OF_A_GUARD = "A guard on a tensor is asked for the state of the dispatcher, which is slower."
 NO_C = "The C module does not compile: hits are answered in Python."
 
@@ -71,6 +72,7 @@ OWNERS = {
     "_foreach_copy_": "torch._foreach_copy_",
     "_forward_cls": "torch.autograd.function: grad_fn._forward_cls",
     "_functorch": "torch._functorch",
+    "_triton_bundle": "torch._inductor.output_code: graph._triton_bundle",
     "_get_": "torch._C._get_flash_sdp_enabled",
     "_set_": "torch._C._set_sdp_use_flash",
     "_get_dump": "abc._get_dump",
@@ -199,6 +201,13 @@ WITHOUT = {
     "torch._C._get_flash_sdp_enabled": "And the others of attention: a build does not see that setting change.",
     "abc._get_dump": "A build with an abstract class in it is made anew after any class was registered as another.",
     "torch._dynamo.side_effects.SideEffects._get_modified_vars": REFUSED,
+    "torch._inductor.output_code: graph._triton_bundle": REFUSED,
+    "torch._inductor.debug": IMPORTED,
+    "torch._inductor.async_compile": IMPORTED,
+    "torch._inductor.runtime.triton_heuristics": IMPORTED,
+    "torch._inductor.hooks": IMPORTED,
+    "torch._inductor.inductor_prims": IMPORTED,
+    "torch._inductor.graph": "Code is loaded without the compiler where that is imported, too.",
     "torch._inductor.codecache.torch_key": HASHED,
     "torch._inductor.runtime.triton_compat.triton_key": HASHED,
     "torch.utils._triton.triton_hash_with_backend": "The first load for a GPU asks what Triton compiles for.",

@@ -92,18 +92,20 @@ _DYNAMO = (
     "torch.fx._symbolic_trace.is_fx_tracing",
 )
 _INDUCTOR = (
-    "torch._dynamo.backends.common.aot_autograd",
+    "torch._functorch.aot_autograd.aot_module_simplified",
     "torch._functorch.config.patch",
     "torch._inductor.codecache.CppPythonBindingsCodeCache.cache",
     "torch._inductor.codecache.FxGraphCachePickler",
     "torch._inductor.codecache.PyCodeCache.modules",
+    "torch._inductor.config.patch",
+    "torch.compiler._cache.CacheArtifactManager.with_fresh_cache",
+)
+_COMPILER = (
     "torch._inductor.compile_fx.compile_fx",
     "torch._inductor.compile_fx.compile_fx_inner",
-    "torch._inductor.config.patch",
     "torch._inductor.decomposition.select_decomp_table",
     "torch._inductor.lowering.fallback_handler",
     "torch._inductor.lowering.lowerings",
-    "torch.compiler._cache.CacheArtifactManager.with_fresh_cache",
 )
 _OPERATORS = (
     "torch._C._set_grad_enabled",
@@ -139,6 +141,12 @@ _SENT = (
     "torch.fx._graph_pickler.Options",
     "torch.fx._graph_pickler._SymNodePickleData.unpickle_sym_int",
 )
+_LOADED = (
+    "torch._inductor.output_code.CompiledFxGraph.after_deserialization",
+    "torch._inductor.output_code.CompiledFxGraph.post_compile",
+    "torch._inductor.output_code.CompiledFxGraphConstants",
+    "torch._inductor.triton_bundler.TritonBundler.read_and_emit",
+)
 
 FEATURES: Mapping[str, Feature] = MappingProxyType(
     {
@@ -159,6 +167,7 @@ FEATURES: Mapping[str, Feature] = MappingProxyType(
         "builds": Feature(
             "no build of a function is made", (*_DYNAMO, *_INDUCTOR, *_OPERATORS), inside=True, late=True
         ),
+        "compiling": Feature("no build of a function is made", _COMPILER, late=True),
         "steps": Feature(
             "a step of training goes through AOTAutograd's wrappers",
             (
@@ -169,6 +178,9 @@ FEATURES: Mapping[str, Feature] = MappingProxyType(
             ),
         ),
         "builds elsewhere": Feature("in the background nothing is built, and plain runs", _SENT, late=True),
+        "loads without the compiler": Feature(
+            "the first load of code imports Inductor's compiler", _LOADED, inside=True, late=True
+        ),
         "hits in C": Feature(
             "hits are answered in Python",
             (*_STATE, "torch._C.TensorBase.storage_offset", "torch.Tensor._cdata"),

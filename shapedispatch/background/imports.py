@@ -18,7 +18,12 @@ __all__ = ["Imports", "compiler"]
 
 COMPILER = (
     "torch._dynamo",
-    "torch._inductor.compile_fx",
+    "torch._functorch.aot_autograd",
+    "torch._inductor.async_compile",
+    "torch._inductor.debug",
+    "torch._inductor.hooks",
+    "torch._inductor.inductor_prims",
+    "torch._inductor.runtime.triton_heuristics",
     "torch.utils.cpp_extension",
     "shapedispatch.functions.compile.tracer",
     "shapedispatch.functions.compile.artifact",
@@ -74,6 +79,6 @@ class Imports:
 
 
 compiler: Imports = Imports(COMPILER, HASHING)
-"""What a trace and a load need."""
+"""What a trace and a load need: Inductor's compiler, which other processes run, is not among it."""
 
 os.register_at_fork(before=lambda: compiler.wait())

@@ -202,12 +202,12 @@ class TorchFunction(CallSigner):
             return builder.offer(untimed="what it does is not known, and nothing is traced now")
         written, untimed = what_timing_may_touch(effects, self.spec.mutates)
         self.overlaps |= written is None or bool(written)
-        unsafe = why_no_builds(effects, args, kwargs, call.scope)
+        unsafe = why_no_builds(effects, args, kwargs, call.scope) or _why_none_compiles(request)
         if unsafe is None:
             self._offer_builds(call, memory, builder)
         else:
             # Of what is off for all the log is told once, and no dispatcher warns of it.
-            lacks = builder.refuse if why_off("builds") else builder.fail
+            lacks = builder.refuse if why_off("builds") or _why_none_compiles(request) else builder.fail
             lacks("hint and exact builds", unsafe)
         for variant in self.spec.variants:
             trusted = variant.trusted and not may_involve_ranks(effects)
@@ -362,3 +362,8 @@ class TorchFunction(CallSigner):
             return None
         _, build = self._builder.find(call, point, memory, request.build, request.later)
         return None if isinstance(build, NoBuild) or build.accepts(call.as_seen) else build
+
+
+def _why_none_compiles(request: OfferRequest) -> str | None:
+    """Why no code can be compiled here, where it would be: another process says so itself."""
+    return why_off("compiling") if request.build and request.later is None else None

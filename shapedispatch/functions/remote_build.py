@@ -141,7 +141,7 @@ class _Sender:
     graph: Any = None
 
     def __call__(self, gm: Any, examples: Sequence[Any]) -> Callable[..., Any]:
-        from .compile.inductor import effects_only
+        from .compile.graph import effects_only
         from .compile.parcel import bare_graph, parcel_of
 
         self.parcel = parcel_of(gm, self.call.ambient, self.number_inputs)

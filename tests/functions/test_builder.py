@@ -45,13 +45,13 @@ def partition(scale: Any = 2.0, **given: Any) -> Any:
 def compiled(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """A list that grows with each graph that Inductor is given."""
     graphs: list[str] = []
-    original = inductor.compile_fx_inner
+    original = inductor._compile_fx().compile_fx_inner
 
     def counted(gm: torch.fx.GraphModule, *args: Any, **kwargs: Any) -> Any:
         graphs.append(gm.print_readable(print_output=False))
         return original(gm, *args, **kwargs)
 
-    monkeypatch.setattr(inductor, "compile_fx_inner", counted)
+    monkeypatch.setattr(inductor._compile_fx(), "compile_fx_inner", counted)
     return graphs
 
 

@@ -232,7 +232,7 @@ def lost_swap(a: Tensor, b: Tensor) -> Tensor:
 @pytest.fixture
 def _swaps_are_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     """Inductor writes each tensor but the last one, whatever torch it is of."""
-    original = inductor.compile_fx_inner
+    original = inductor._compile_fx().compile_fx_inner
 
     def loses(gm: torch.fx.GraphModule, *args: Any, **kwargs: Any) -> Any:
         written = [node for node in gm.graph.nodes if node.target is torch.ops.aten.copy_.default]
@@ -240,7 +240,7 @@ def _swaps_are_lost(monkeypatch: pytest.MonkeyPatch) -> None:
         gm.recompile()
         return original(gm, *args, **kwargs)
 
-    monkeypatch.setattr(inductor, "compile_fx_inner", loses)
+    monkeypatch.setattr(inductor._compile_fx(), "compile_fx_inner", loses)
 
 
 @pytest.mark.usefixtures("_swaps_are_lost")

@@ -364,13 +364,13 @@ def test_a_backward_runs_after_deterministic_algorithms_are_asked_for() -> None:
 
 def test_compiling_leaves_the_recursion_limit_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     """Inductor raises it for the whole process when it has nothing in its cache."""
-    before, compile_fx = sys.getrecursionlimit(), inductor.compile_fx
+    before, compile_fx = sys.getrecursionlimit(), inductor._compile_fx().compile_fx
 
     def raising_it(*args: Any, **kwargs: Any) -> Any:
         sys.setrecursionlimit(before + 1000)
         return compile_fx(*args, **kwargs)
 
-    monkeypatch.setattr(inductor, "compile_fx", raising_it)
+    monkeypatch.setattr(inductor._compile_fx(), "compile_fx", raising_it)
     f = pinned(built(scaled, exact=True, hints=()), "exact")
     f(X)
     assert f.explain(X).variant == "exact"

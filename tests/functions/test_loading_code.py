@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import pickle
+import sys
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,9 +17,10 @@ from shapedispatch import shapedispatch
 from shapedispatch.functions import remote_build
 from shapedispatch.functions.compile import artifact
 from shapedispatch.functions.compile.artifact import Artifact, ShapeConditions, first_asked, hash_libraries, loaded
-from shapedispatch.functions.compile.code import Code
+from shapedispatch.functions.compile.code import Code, ExternKernels, without_compiler
 from shapedispatch.functions.remote_build import RemoteBuild
 from tests.built_here import learning_here
+from tests.helpers import pinned
 
 seen: list[tuple[int, str]] = []
 """With how many threads, and under which tag, was loaded."""
@@ -113,3 +116,91 @@ def test_the_first_load_for_a_gpu_takes_two_calls(
         f(x, w)
     assert [*loads.values()] == steps
     assert asked == ["triton_hash_with_backend"] * (len(steps) - 1)
+
+
+GRAPH = "torch._inductor.graph"
+
+
+@pytest.fixture
+def at_load(monkeypatch: pytest.MonkeyPatch) -> list[tuple[bool, str]]:
+    """Of each load: whether it imported Inductor's compiler, which was not there, and the generated text."""
+    learning_here(monkeypatch)
+    found, landed = list[tuple[bool, str]](), RemoteBuild.landed
+
+    def noted(self: RemoteBuild) -> Any:
+        compiler = sys.modules.pop(GRAPH)
+        try:
+            build: Any = landed(self)
+            texts = [Path(module.__file__).read_text() for module in build.code.modules]
+            found.append((GRAPH in sys.modules, "".join(texts)))
+            return build
+        finally:
+            sys.modules[GRAPH] = compiler
+
+    monkeypatch.setattr(RemoteBuild, "landed", noted)
+    return found
+
+
+@pytest.mark.parametrize("grad", [False, True])
+def test_code_is_loaded_without_the_compiler(at_load: list[tuple[bool, str]], grad: bool) -> None:
+    """And computes the same, with its gradients: to import the compiler takes most of a second."""
+    f = shapedispatch(composed, dims={"x": "M _"}, hints=(64,), store=False)
+    x, w = torch.linspace(-2, 2, 640).reshape(40, 16), torch.linspace(-0.5, 0.5, 256).reshape(16, 16)
+    w.requires_grad_(grad)
+    while not at_load:
+        f(x, w)
+    imported, text = at_load[0]
+    assert not imported
+    assert "extern_kernels" in text
+    assert "select_algorithm" not in text
+    call = pinned(f, "hint[M=64]")
+    f.core.table.forget_choices()
+    torch.testing.assert_close(call(x, w), composed(x, w))
+    assert call.explain(x, w).variant == "hint[M=64]"
+    if grad:
+        torch.testing.assert_close(*(torch.autograd.grad(one(x, w).sum(), w)[0] for one in (call, composed)))
+
+
+@pytest.mark.parametrize("why", ["a name is missing", "a policy of the user's for CUDA graphs"])
+def test_else_it_is_loaded_as_inductor_does(
+    at_load: list[tuple[bool, str]], monkeypatch: pytest.MonkeyPatch, why: str
+) -> None:
+    """Where this torch has other names, or a setting has a say in what a load does."""
+    if why == "a name is missing":
+        monkeypatch.setattr(artifact, "why_off", lambda feature: why)
+    else:
+        monkeypatch.setattr(artifact, "_policy", lambda: object())
+    f = shapedispatch(composed, dims={"x": "M _"}, hints=(64,), store=False)
+    x, w = torch.linspace(-2, 2, 640).reshape(40, 16), torch.linspace(-0.5, 0.5, 256).reshape(16, 16)
+    while not at_load:
+        f(x, w)
+    assert at_load[0][0]
+
+
+HEADER = """from torch._inductor.utils import maybe_profile
+from torch._inductor.codegen.memory_planning import _align as align
+from torch._inductor.select_algorithm import extern_kernels
+
+"""
+
+
+@pytest.mark.parametrize(("call", "kept"), [("extern_kernels.mm(a, b, out=c)", False), ("pool = align(n)", True)])
+def test_generated_code_imports_no_more_than_it_uses(call: str, kept: bool) -> None:
+    """Line by line, so that what is said of its lines stays true; what it uses of the compiler it imports."""
+    bare = without_compiler(HEADER + call)
+    assert len(bare.splitlines()) == len((HEADER + call).splitlines())
+    assert ("memory_planning" in bare) == kept
+    assert "select_algorithm" not in bare
+    assert bare.endswith(call)
+    assert without_compiler("x = 1") == "x = 1"
+
+
+def test_kernels_of_libraries_are_those_that_inductor_calls() -> None:
+    """Whether they are known to be torch's own or are asked of Inductor."""
+    from torch._inductor.select_algorithm import extern_kernels as inductors
+
+    ours = ExternKernels()
+    assert vars(inductors).keys() >= ExternKernels.OF_TORCH
+    assert all(getattr(ours, name) is kernel for name, kernel in vars(inductors).items())
+    with pytest.raises(AttributeError):
+        _ = ours.no_such_kernel

@@ -350,8 +350,10 @@ def test_a_release_without_the_graphs_callable_keeps_the_wrapper(monkeypatch: py
                 raise AttributeError(name)
             return getattr(self.compiled, name)
 
-    compile_inner = inductor.compile_fx_inner
-    monkeypatch.setattr(inductor, "compile_fx_inner", lambda *args, **more: Renamed(compile_inner(*args, **more)))
+    compile_inner = inductor._compile_fx().compile_fx_inner
+    monkeypatch.setattr(
+        inductor._compile_fx(), "compile_fx_inner", lambda *args, **more: Renamed(compile_inner(*args, **more))
+    )
     f = pinned(built(computes, exact=True, hints=()), "exact")
     assert not is_shortened(f)
     assert_same(f(X), computes(X))

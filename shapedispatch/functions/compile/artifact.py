@@ -8,12 +8,14 @@ give that record stand here: where a release has others, nothing is compiled els
 from __future__ import annotations
 
 import contextlib
+import copy
 import functools
 import hashlib
 import pickle
+import sys
 import tempfile
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,16 +25,17 @@ import torch._functorch.config
 import torch._inductor.config
 from torch._functorch._aot_autograd import autograd_cache
 from torch._guards import TracingContext, tracing
-from torch._inductor import codecache, cpu_vec_isa
+from torch._inductor import codecache, cpu_vec_isa, output_code
 from torch._inductor.cudagraph_utils import BoxedDeviceIndex
 from torch._inductor.runtime.cache_dir_utils import cache_dir
+from torch._inductor.triton_bundler import TritonBundler
 from torch._inductor.utils import BoxedBool
 from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from ...keys.identity import has_gpu_driver
-from ...private import find
-from .code import Code, generated_modules_kept
+from ...private import find, why_off
+from .code import Code, generated_modules_kept, without_compiler
 from .graph_check import Verdict
 from .inductor import count_together, skip_wrappers
 
@@ -155,12 +158,28 @@ def saved(code: Code, examples: Sequence[Any]) -> Artifact:
     for name in ("aot_joint_graph_str", "aot_forward_graph_str", "aot_backward_graph_str"):
         if hasattr(entry, name):
             setattr(entry, name, None)  # for a log that nobody reads: to render it takes longer than to load
+    for part in _parts(entry):
+        part.result = _bare(part.result)
     conditions = _conditions(entry, examples)
     try:
         instructions = cpu_vec_isa.pick_vec_isa() if code.libraries else None
         return Artifact(pickle.dumps(entry), code, conditions, _libraries(code), instructions)
     except Exception as error:  # noqa: BLE001 - whatever pickling raises is the reason
         raise NotSaved(f"what was compiled cannot be sent: {type(error).__name__}: {error}") from None
+
+
+def _parts(entry: Any) -> list[Any]:
+    """The forward of what was compiled, and its backward, if it has one: those that are Inductor's code."""
+    parts = [part for part in (entry.compiled_fw, entry.compiled_bw) if part is not None]
+    return [part for part in parts if isinstance(part.result, output_code.CompiledFxGraph)]
+
+
+def _bare(graph: Any) -> Any:
+    """The same code, to be loaded without the compiler; under a name of its own in Inductor's cache."""
+    bare = copy.copy(graph)
+    bare.source_code = without_compiler(graph.source_code)
+    bare.cache_key = f"c{hashlib.sha256(bare.source_code.encode()).hexdigest()}"
+    return bare
 
 
 def _libraries(code: Code) -> tuple[tuple[str, bytes], ...]:
@@ -247,6 +266,30 @@ def _asked() -> None:
         find("torch.utils._triton.triton_hash_with_backend")()
 
 
+def _made_ready(part: Any, graph: Any, how: Mapping[str, Any]) -> Any:
+    """What a part of AOTAutograd's record does to its code when that is loaded, but for hooks of torch's own tests.
+
+    Those are in the module of Inductor that compiles.
+    """
+    constants = output_code.CompiledFxGraphConstants()
+    if (bundle := graph._triton_bundle) is not None:
+        TritonBundler.read_and_emit(bundle)
+    graph.after_deserialization(constants)
+    graph.post_compile(part.example_inputs, constants, how)
+    return graph
+
+
+def _without_compiler() -> bool:
+    """Whether code is to be loaded without Inductor's compiler: nothing has been compiled here, and no setting asks."""
+    compiled = "torch._inductor.graph" in sys.modules
+    return not compiled and _policy() is None and why_off("loads without the compiler") is None
+
+
+def _policy() -> Any:
+    """A user's own way with CUDA graphs, which wraps code when it is loaded; not in each release."""
+    return getattr(torch._inductor.config, "cudagraph_policy", None)
+
+
 def loaded(artifact: Artifact, code: Code) -> Run:
     """The compiled graph; ``code`` is filled in as `inductor.compiler` does. Must run under the lock of building.
 
@@ -256,6 +299,8 @@ def loaded(artifact: Artifact, code: Code) -> Run:
     _put_back(artifact.libraries)
     entry = pickle.loads(artifact.entry)
     entry.guards_expr = None  # asked by `ShapeConditions`, of each class of calls
+    for part in _parts(entry) if _without_compiler() else ():
+        part.post_compile = functools.partial(_made_ready, part)
     how = {"cudagraphs": BoxedBool(False), "boxed_forward_device_index": BoxedDeviceIndex(None)}
     context = TracingContext(FakeTensorMode(shape_env=ShapeEnv()))
     known = torch._inductor.config.patch(unsafe_skip_cache_dynamic_shape_guards=True, compile_threads=1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import re
 import sys
 import warnings
@@ -21,12 +22,15 @@ with warnings.catch_warnings():
 
 from .graph_check import GraphCheck, Verdict
 
-__all__ = ["Code", "generated_modules_kept"]
+__all__ = ["Code", "ExternKernels", "extern_kernels", "generated_modules_kept", "without_compiler"]
 
 # The end of a generated module: example inputs of the hint's size, and a loop over them.
 _BENCHMARK = re.compile(r"^def (?:get_args|benchmark_compiled_module)\(", re.MULTILINE)
 # A line of generated code that calls a kernel: Triton's, a library's, torch's own, one in C++.
 _LAUNCH = re.compile(r"^ +(?:\w+ = )?(?:\w+\.run|extern_kernels\.\w+|torch\.ops\.[\w.]+|cpp_fused\w*)\(", re.MULTILINE)
+# What it imports of Inductor's compiler, whether it uses that or not.
+_ALIGN = re.compile(r"^from torch\._inductor\.codegen\.memory_planning import _align as align$", re.MULTILINE)
+_EXTERN = re.compile(r"^from torch\._inductor\.select_algorithm import extern_kernels$", re.MULTILINE)
 
 
 @dataclass(slots=True, weakref_slot=True)
@@ -138,3 +142,33 @@ def generated_modules_kept(code: Code) -> Iterator[None]:
         asked: dict[type, bool] = getattr(FxGraphCachePickler, "_pickleable_type_cache", {})
         for kind in [kind for kind in asked.copy() if issubclass(kind, torch.fx.GraphModule)]:
             asked.pop(kind, None)
+
+
+def without_compiler(text: str) -> str:
+    """A generated module as it is loaded without Inductor's compiler, which takes most of a second to import."""
+    if len(re.findall(r"\balign\b", text)) == 1:
+        text = _ALIGN.sub("", text)
+    return _EXTERN.sub(f"from {__name__} import extern_kernels", text)
+
+
+class ExternKernels:
+    """What generated code calls so: functions, most of them torch's own, which compute a product, say.
+
+    Inductor's object of that name has the same ones, in a module that imports the whole compiler: it is asked for those
+    that are not known to be torch's.
+    """
+
+    OF_TORCH = frozenset({"addmm", "baddbmm", "bmm", "convolution", "mm"})
+
+    def __getattr__(self, name: str) -> Any:
+        place: Any = torch if name in self.OF_TORCH else _select_algorithm().extern_kernels
+        setattr(self, name, found := getattr(place, name))
+        return found
+
+
+def _select_algorithm() -> Any:
+    return importlib.import_module("torch._inductor.select_algorithm")
+
+
+extern_kernels: ExternKernels = ExternKernels()
+"""That of all code that is loaded so."""

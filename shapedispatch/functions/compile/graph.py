@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import CodeType
 from typing import Any
 
@@ -31,6 +31,7 @@ __all__ = [
     "called",
     "dtypes_of_numbers",
     "effects_of",
+    "effects_only",
     "forget_fakes",
     "is_transformed",
     "nodes",
@@ -374,3 +375,22 @@ def forget_fakes(environment: Any) -> None:
     evaluated = getattr(sys.modules[kind.__module__], "_maybe_evaluate_static_worker", None)
     for method in (evaluated, *vars(kind).values()):
         getattr(method, "cache_clear", list)()
+
+
+def effects_only(gm: torch.fx.GraphModule, examples: Sequence[Any]) -> Callable[..., Any]:
+    """Trace through autograd without compiling anything: for a function's effects alone, which hold no graph.
+
+    What is learned of calls is remembered for hundreds of families, and is never run.
+    """
+    from torch._functorch.aot_autograd import aot_module_simplified
+
+    def keep(graph: torch.fx.GraphModule, _: Sequence[Any]) -> Any:
+        return graph.forward
+
+    kept: dict[str, Any] = dict.fromkeys(("fw_compiler", "bw_compiler", "inference_compiler"), keep)
+    aot_module_simplified(gm, examples, **kept)
+    return _not_run
+
+
+def _not_run(*_: Any) -> Any:
+    raise AssertionError("a trace for effects alone is not run")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import importlib
 import logging
 import re
 import sys
@@ -13,10 +15,7 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
-
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # of torch about torch, and no business of the call that comes first
-    from torch._inductor.compile_fx import compile_fx, compile_fx_inner
+import torch._inductor.config
 
 from ...graphs.operators import why_not_recorded
 from ...hit import native
@@ -42,7 +41,6 @@ from .tracer import pass_over
 __all__ = [
     "compiler",
     "count_together",
-    "effects_only",
     "settings_identity",
     "skip_wrappers",
 ]
@@ -55,6 +53,14 @@ _SILENT = {
     for name, value in {"autotune_num_choices_displayed": 0, "max_autotune_report_choices_stats": False}.items()
     if hasattr(torch._inductor.config, name)
 }
+
+
+@functools.cache
+def _compile_fx() -> Any:
+    """Inductor's own front, imported where something is compiled: a process that loads code saves most of a second."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of torch about torch, and no business of the call that comes first
+        return importlib.import_module("torch._inductor.compile_fx")
 
 
 def settings_identity() -> Hashable:
@@ -141,7 +147,8 @@ def _compiled(
         return compiled
 
     decomposed = decompositions(patches)
-    run: Any = compile_fx(gm, examples, inner_compile=inner, config_patches=dict(patches), decompositions=decomposed)
+    how = {"config_patches": dict(patches), "decompositions": decomposed}
+    run: Any = _compile_fx().compile_fx(gm, examples, inner_compile=inner, **how)
     if trusted and _OPERATORS_RESULT.search(code.sources[0]):
         return None
     # Autocast is ambient, as the key has it: with any, AOTAutograd turns it off around the graph.
@@ -167,7 +174,7 @@ def _one_graph(gm: torch.fx.GraphModule, examples: Sequence[Any], code: Code, kw
     """The code of a forward, or of a backward."""
     backward = bool(kwargs.get("is_backward"))
     shared = () if backward else shared_outputs(gm)
-    compiled = compile_fx_inner(gm, examples, **kwargs)
+    compiled = _compile_fx().compile_fx_inner(gm, examples, **kwargs)
     if shared:
         code.shared = (shared, take_unsafe_views())
         count_together(compiled, *code.shared)
@@ -241,24 +248,6 @@ def _is_written(target: Any) -> bool:
 def _is_about_sizes(target: Any) -> bool:
     """Arithmetic, and what takes a size of a tensor; not what runs graphs nested in this one."""
     return not str(target).startswith("aten") and not isinstance(target, torch._ops.HigherOrderOperator)
-
-
-def effects_only(gm: torch.fx.GraphModule, examples: Sequence[Any]) -> Run:
-    """Trace through autograd without compiling anything: for a function's effects alone, which hold no graph.
-
-    What is learned of calls is remembered for hundreds of families, and is never run.
-    """
-    from torch._dynamo.backends.common import aot_autograd
-
-    def keep(graph: torch.fx.GraphModule, _: Sequence[Any]) -> Run:
-        return graph.forward
-
-    aot_autograd(fw_compiler=keep, bw_compiler=keep)(gm, examples)
-    return _not_run
-
-
-def _not_run(*_: Any) -> Any:
-    raise AssertionError("a trace for effects alone is not run")
 
 
 def _only_views(gm: torch.fx.GraphModule) -> bool:

@@ -19,9 +19,8 @@ from importlib import resources
 from typing import Any
 
 import torch
+import torch._inductor.config
 from torch import Tensor
-from torch._inductor import lowering
-from torch._inductor.decomposition import select_decomp_table
 from torch.torch_version import TorchVersion
 
 __all__ = ["decompositions", "faults", "table_notes"]
@@ -181,6 +180,8 @@ def as_plain(operator: Operator, numbers: tuple[int, ...] = ()) -> Operator:
     name = "_".join([schema.name.partition("::")[2] + overload, *map(str, numbers)])
     _library.define(name + text)
     _library.impl(name, lambda *args, **kwargs: operator(*args, **kwargs), "CompositeExplicitAutograd")
+    from torch._inductor import lowering
+
     own = getattr(torch.ops.shapedispatch, name).default
     # Else the call would go through the function above, which takes some 10 us.
     lowering.lowerings[own] = lowering.fallback_handler(operator, add_to_fallback_set=False)
@@ -258,6 +259,8 @@ def decompositions(options: Mapping[str, Any]) -> dict[Operator, Decomposition]:
 
     ``options`` are the compiler's settings: they have a say in the usual ones.
     """
+    from torch._inductor.decomposition import select_decomp_table
+
     with torch._inductor.config.patch(dict(options)):
         usual = dict(select_decomp_table())
     table = _Table(usual)

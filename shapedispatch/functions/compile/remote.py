@@ -23,6 +23,7 @@ from ...background.child_main import LastAnswer
 from ...errors import in_a_line
 from ...keys.identity import environment
 from ...keys.tree import device_of, tensors
+from ...private import why_off
 from ...store.artifacts import KeptJob, made_by
 from .artifact import Artifact, Checked, ShapeConditions, loaded, recorded, saved
 from .code import Code
@@ -59,6 +60,8 @@ def compiled(job: bytes) -> bytes:
 
 
 def _artifact(sent: bytes) -> Artifact:
+    if why := why_off("compiling"):
+        raise RuntimeError(why)
     job: Job = pickle.loads(sent)
     job.operators.define()
     gm, inputs, mode = graph_of(job)
