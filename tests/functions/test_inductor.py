@@ -187,14 +187,14 @@ class Broken:
 
     def find_spec(self, name: str, *_: Any) -> None:
         """As a file that cannot be read does."""
-        if name == "shapedispatch.functions.compile.inductor":
+        if name == "shapedispatch.functions.compile.tracer":
             raise UnicodeDecodeError("ascii", b"\xe2", 0, 1, "ordinal not in range(128)")
 
 
 def test_a_compiler_that_cannot_be_imported_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever its import raises: one warning with the reason, and plain answers."""
     f = built(scaled, exact=True, hints=())
-    monkeypatch.delitem(sys.modules, "shapedispatch.functions.compile.inductor")
+    monkeypatch.delitem(sys.modules, "shapedispatch.functions.compile.tracer")
     monkeypatch.setattr(sys, "meta_path", [Broken(), *sys.meta_path])
     with pytest.warns(UserWarning, match="cannot be imported: UnicodeDecodeError"):
         assert_same(f(X), scaled(X))
