@@ -178,9 +178,7 @@ FEATURES: Mapping[str, Feature] = MappingProxyType(
             ),
         ),
         "builds elsewhere": Feature("in the background nothing is built, and plain runs", _SENT, late=True),
-        "loads without the compiler": Feature(
-            "the first load of code imports Inductor's compiler", _LOADED, inside=True, late=True
-        ),
+        "loads without the compiler": Feature("the first load of code imports Inductor's compiler", _LOADED, late=True),
         "hits in C": Feature(
             "hits are answered in Python",
             (*_STATE, "torch._C.TensorBase.storage_offset", "torch.Tensor._cdata"),
