@@ -384,3 +384,15 @@ def test_a_process_whose_gpu_has_stopped_answers_for_the_last_time(
     with pytest.raises(LastAnswer) as last:
         remote.compiled(here.tasks[0].job)
     assert isinstance(pickle.loads(last.value.answer), Artifact)
+
+
+def test_where_a_name_of_the_compiler_is_missing_the_build_is_refused(
+    here: BuiltHere, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the process that would compile, which alone looks for it; plain answers, and one warning says why."""
+    monkeypatch.setattr(remote, "why_off", {"compiling": "torch has no such name"}.get)
+    f = shapedispatch(composed, dims={"x": "M _"}, hints=(64,), store=False)
+    with pytest.warns(UserWarning, match="another process could not build it: RuntimeError: torch has no such name"):
+        answers = [f(X, W) for _ in range(20)]
+    assert_same(answers, [composed(X, W)] * 20)
+    assert f.explain(X, W).variant == "plain"
