@@ -101,7 +101,7 @@ class Follows:
 
     def _is_outdated(self) -> bool:
         """Whether another leads, or pairs of this key are wanted."""
-        return self.pool.favourite != self.favourite or self.pool.wanted(self.names) is not None
+        return self.pool.favourite != self.favourite or bool(self.pool.wanted(self.names))
 
     def _worth_us(self) -> float:
         """What it is worth to learn the key alone."""

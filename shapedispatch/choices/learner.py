@@ -34,6 +34,8 @@ PATIENCE = 3
 BETWEEN, MOST_WAITING, MOST_BETWEEN = 16, 128, 1024
 """Runs in C of the leader, where no sample may be taken, before it is asked again whether one may: twice as many each
 time, since to ask takes longer than some calls; the second where that is because samples are not over yet."""
+AFTER = 4
+"""The same behind the last sample of a round, which is over then if the device is not behind: looks find it known."""
 MOST_MISSED = 512
 """Calls of a CUDA graph that were no replay, after which one counts as taken."""
 WARM = 3
@@ -248,7 +250,9 @@ class Learning(Sampling):
             return ()
         if sampled:
             self._between = BETWEEN
-            return tuple(turn for one in sampled if isinstance(one, Figures) for turn in self._turns_of(one, soon))
+            round_ = [turn for one in sampled if isinstance(one, Figures) for turn in self._turns_of(one, soon)]
+            after = self._of_leader(AFTER) if self.sampler.late and self.contest.leader().cost().repeats else ()
+            return (*round_, *after)
         if turns.waiting and self._between >= MOST_WAITING and isinstance(self.contest, OnlineContest):
             self.contest.late = True
         calls = self._between

@@ -54,12 +54,13 @@ class PooledContest:
     """Whether no call of this key need be a sample any more."""
     _begun: int = 0
     _left: deque[Figures] = field(default_factory=deque)
-    """Of the pair that is given now, who has not run yet."""
+    """Of the pairs that are given now, who has not run yet."""
     _ran: list[Figures] = field(default_factory=list)
     """Of the same, who has, and it is not known yet what that took."""
-    _wanted: Figures | None = None
-    _half: Half | None = None
-    """What was given of that pair."""
+    _wanted: list[Figures] = field(default_factory=list)
+    """The variants whose pairs those are, all with the same call of plain."""
+    _halves: dict[Figures, Half] = field(default_factory=dict)
+    """What was given of each."""
     _soon: dict[Figures, bool] = field(default_factory=dict)
     """Whose last sample came soon after other calls of the key: what it took may be known only later."""
 
@@ -74,47 +75,68 @@ class PooledContest:
     def next_sample(self) -> Figures | None:
         """Whose sample the next call is."""
         self._give()
-        if self._wanted is None and not self.over:
+        if not self._wanted and not self.over:
             self._begin()
         return self._left[0] if self._left and not self.over else None
 
     def _begin(self) -> None:
-        name = self.pool.wanted([one.name for one in self.contestants[1:]])
-        self._wanted = next((one for one in self.contestants if one.name == name), None)
-        if self._wanted is not None:
-            pair = (self.contestants[0], self._wanted)
-            of_plain = self.pool.waits_for_plain(self._wanted.name, self.sizes)
-            if of_plain is None:
-                self._left.extend(pair if self._begun % 2 else reversed(pair))
-            else:
-                self._left.append(pair[not of_plain])
+        """Begin pairs of all variants that are wanted, with one call of plain: to look costs more than some samples."""
+        plain, *variants = self.contestants
+        named = {one.name: one for one in variants}
+        self._wanted = [named[name] for name in self.pool.wanted([*named])]
+        if self._wanted:
+            of_plain = {one: self.pool.waits_for_plain(one.name, self.sizes) for one in self._wanted}
+            run = [one for one in self._wanted if not of_plain[one]]
+            if any(is_plain is not False for is_plain in of_plain.values()):  # most keys have calls for one pair only
+                run.insert(0 if self._begun % 2 else 1, plain)
+            self._left.extend(run)
             self._begun += 1
 
     def _give(self) -> None:
         """Give what it is known of by now what it took; the rest is not wanted where another key has given it."""
-        if self._wanted is not None:
+        if self._wanted:
             for one in [one for one in self._ran if one.cost().repeats]:
                 self._ran.remove(one)
-                of_plain = one is self.contestants[0]
-                cold = not self._soon.get(one, False)
-                self._half = Half(self._wanted.name, of_plain, one.cost().median_us, self.sizes, cold)
-                self.pool.gave_half(self._half)
-            if self._half is not None and not self.pool.waits(self._half):
-                self._left.clear()
+                self._give_halves(one)
+            self._wanted = [one for one in self._wanted if self._lacks_half(one)]
+            self._left = deque(one for one in self._left if self._is_needed(one))
             if not self._left and not self._ran:
-                self._wanted = self._half = None
+                self._forget()
         self._end()
+
+    def _give_halves(self, ran: Figures) -> None:
+        """Half a pair, or of plain half of each that is given now."""
+        of_plain, cold = ran is self.contestants[0], not self._soon.get(ran, False)
+        for one in self._wanted if of_plain else [ran]:
+            self._halves[one] = Half(one.name, of_plain, ran.cost().median_us, self.sizes, cold)
+            self.pool.gave_half(self._halves[one])
+
+    def _lacks_half(self, variant: Figures) -> bool:
+        """Whether its pair is not whole yet."""
+        return variant not in self._halves or self.pool.waits(self._halves[variant])
+
+    def _is_needed(self, one: Figures) -> bool:
+        """Whether a pair that is given now lacks a call of it."""
+        if one is not self.contestants[0]:
+            return one in self._wanted
+        return any(other not in self._halves or not self._halves[other].of_plain for other in self._wanted)
+
+    def _forget(self) -> None:
+        self._left.clear()
+        self._ran.clear()
+        self._wanted.clear()
+        self._halves.clear()
 
     def _end(self) -> None:
         """It is over with its pool; and before, where all that it has can be had at other keys and no more is wanted.
 
         What was compared with plain at this key, for itself, may be wanted later: at others that costs as much again.
         """
-        passes = not self.entries and self._wanted is None
+        passes = not self.entries and not self._wanted
         self.over = self.pool.over or (passes and not self.pool.wants([one.name for one in self.contestants[1:]]))
 
     def next_samples(self) -> list[Figures]:
-        """See `OnlineContest.next_samples`: what is left of a pair."""
+        """See `OnlineContest.next_samples`: what is left of the pairs."""
         return [*self._left] if self.next_sample() is not None else []
 
     def sampled(self, contestant: Figures, took_us: float) -> None:
@@ -134,7 +156,7 @@ class PooledContest:
 
     def rests(self) -> bool:
         """See `OnlineContest.rests`."""
-        return not self.over and self._wanted is None
+        return not self.over and not self._wanted
 
     def is_cold(self, one: Figures, soon: bool) -> bool:
         """See `OnlineContest.is_cold`: where the key's last call was not ``soon`` before, others have run since."""
@@ -178,9 +200,7 @@ class PooledContest:
     def failed(self, contestant: Figures) -> None:
         """See `OnlineContest.failed`."""
         self.contestants.remove(contestant)
-        self._left.clear()
-        self._ran.clear()
-        self._wanted = self._half = None
+        self._forget()
         self.pool.failed(contestant.name)
         self._end()
 

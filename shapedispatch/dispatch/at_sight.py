@@ -153,7 +153,7 @@ def _giver(
 ) -> Entry | None:
     """The entry of a key that gives pairs of builds that take it: they are right at all sizes that they take."""
     there = pool.givable()
-    if pool.wanted(there) is None:
+    if not pool.wanted(there):
         return None
     known = {name: entry for name in ("plain", *there) if (entry := taken(name)) is not None}
     if "plain" not in known or pool.wanted_of_new([*known], tuple(sizes.values())) is None:

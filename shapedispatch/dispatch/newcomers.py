@@ -127,7 +127,7 @@ class Newcomers:
         """Whether nothing is to be seen for a key now, and no pair wanted; see `at_sight`."""
         pool, core = self.pool, self.core
         looks = not pool.entries if core.in_background() else pool.affords()
-        return not looks and (self.shared is not None or pool.wanted(pool.givable()) is None)
+        return not looks and (self.shared is not None or not pool.wanted(pool.givable()))
 
     def _following(self, key: Key, entry: Entry) -> Entry:
         if self.over:

@@ -149,7 +149,7 @@ class SharedTurns:
         leader = self.leaders.get(pool)
         if leader is not None:
             leader.run = self.runs[self.leads(pool)]
-            leader.open = not pool.over and pool.pairs.wanted(self._compared()) is not None
+            leader.open = not pool.over and bool(pool.pairs.wanted(self._compared()))
 
     def _compared(self) -> list[str]:
         """The candidates that are compared with plain."""
@@ -210,7 +210,8 @@ class SharedTurns:
 
     def _extra_us(self, pool: Pool, ran: str, took_us: float) -> float:
         """How much less the favourite would have taken."""
-        shares = {cost.variant: cost.median_us / PLAIN_US for cost in pool.pairs.costs()}
+        with self.family.lock:
+            shares = {cost.variant: cost.median_us / PLAIN_US for cost in pool.pairs.costs()}
         usual = shares.get(self.leads(pool), 1.0)
         return max(0.0, took_us * (1 - usual / shares.get(ran, 1.0)))
 

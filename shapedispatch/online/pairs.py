@@ -2,7 +2,7 @@
 
 What counts of a pair is how many times plain's time the variant took, which hardly depends on the key. Where sizes
 hardly repeat, no key gives both calls of a pair: those of two keys of nearly the same sizes are one, too. Nothing here
-runs or times anything.
+runs or times anything; what is asked from several threads is asked with a lock held.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ PLAIN_US = 100.0
 """What plain counts for, whatever it took."""
 MOST = 40
 """Pairs after which what is not decided is not by much."""
+PLAIN = Timing("plain", PLAIN_US, 0.0, MOST, least_us=PLAIN_US)
+"""Plain's cost, which is what the others are measured by."""
 TIES, LITTLE = 11, 0.05
 """Pairs of each after which it is over where another would hardly save as much of the time as this share, by luck
 included: builds of nearly the same code are the rule."""
@@ -114,6 +116,10 @@ class Pairs:
     """Those of which all pairs are cold ones: they count as long as there is no other."""
     _is_decided: bool = False
     """Whether more pairs of those of which there are enough would change nothing that matters."""
+    _timings: dict[str, Timing] = field(default_factory=dict)
+    """What is known of each, until there is another pair of it: it is asked for more often than pairs are given."""
+    _led: tuple[str | None] | None = None
+    """Who leads, once that was asked since the last change."""
 
     @classmethod
     def joined(cls, margin: float, several: Iterable[Pairs]) -> Pairs:
@@ -130,21 +136,24 @@ class Pairs:
         if name not in self._found:
             self._found[name] = deque(maxlen=MOST)
             self._running.append(name)
+            self._changed(name)
 
-    def wanted(self, names: Iterable[str]) -> str | None:
-        """Of which of these there are the fewest pairs, and more are wanted."""
+    def wanted(self, names: Iterable[str]) -> list[str]:
+        """Those of these of which more pairs are wanted, and there are the fewest, as many of each."""
         most = ENOUGH if self._is_decided else MOST
         running = [name for name in names if name in self._running and len(self._found[name]) < most]
-        return min(running, key=lambda name: len(self._found[name]), default=None)
+        fewest = min((len(self._found[name]) for name in running), default=0)
+        return [name for name in running if len(self._found[name]) == fewest]
 
     def gave(self, name: str, ratio: float, cold: bool = False) -> None:
         """In a pair the variant took so many times what plain took; what makes no sense is no pair."""
         if name not in self._found or not 0 < ratio < math.inf or not self._takes(name, cold):
             return
         self._found[name].append(ratio * PLAIN_US)
+        self._changed(name)
         leader = min(self.costs(), key=lambda timing: timing.median_us)
         for one in list(self._running):
-            cost = timing_of(one, self._found[one])
+            cost = self._timing(one)
             if cost.repeats > 1 and is_behind(cost, leader, how_far_behind(cost.repeats)):
                 self._running.remove(one)
         self._look()
@@ -164,11 +173,23 @@ class Pairs:
         """It raised: it is out, whatever it has shown."""
         self._found.pop(name, None)
         self._running = [one for one in self._running if one != name]
+        self._changed(name)
         self._look()
 
+    def _changed(self, name: str) -> None:
+        self._timings.pop(name, None)
+        self._led = None
+
+    def _timing(self, name: str) -> Timing:
+        known = self._timings.get(name)
+        if known is None:
+            known = self._timings[name] = timing_of(name, self._found[name])
+        return known
+
     def _look(self) -> None:
-        known = [timing_of(name, self._found[name]) for name in self._running if len(self._found[name]) >= ENOUGH]
-        known.insert(0, _plain())
+        known = [self._timing(name) for name in self._running if len(self._found[name]) >= ENOUGH]
+        known.insert(0, PLAIN)
+        self._led = None
         self._is_decided = is_decided(known, self.margin, patient=True) or self._is_tie(known)
 
     def _is_tie(self, known: Sequence[Timing]) -> bool:
@@ -210,6 +231,11 @@ class Pairs:
 
     def leader(self) -> str | None:
         """What is best as far as that is likely; None where too little is known."""
+        if self._led is None:
+            self._led = (self._leads(),)
+        return self._led[0]
+
+    def _leads(self) -> str | None:
         known = [one for one in self.costs() if one.repeats >= LIKELY or self._is_striking(one.variant)]
         won = best(known, self.margin, "time")[0]
         if won is None or (len(known) == 1 and not self.is_over()):
@@ -240,14 +266,9 @@ class Pairs:
 
     def costs(self) -> Sequence[Timing]:
         """What is known, in microseconds, as if plain took `PLAIN_US`."""
-        return [_plain(), *(timing_of(name, found) for name, found in self._found.items() if found)]
+        return [PLAIN, *(self._timing(name) for name, found in self._found.items() if found)]
 
 
 def _may_save(won: Timing, other: Timing) -> float:
     """What share of the time another may save, by one standard error more than it has."""
     return (won.median_us - other.median_us + math.hypot(error_us(won), error_us(other))) / won.median_us
-
-
-def _plain() -> Timing:
-    """Plain's cost, which is what the others are measured by."""
-    return Timing("plain", PLAIN_US, 0.0, MOST, least_us=PLAIN_US)

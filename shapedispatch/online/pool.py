@@ -101,8 +101,8 @@ class Family:
         with self.lock:
             if not self.affords(self.lost_us):
                 return None
-            wanted = Counter(pool.pairs.wanted(names) for pool in pools if not pool.over)
-        return next((name for name, _ in wanted.most_common() if name is not None), None)
+            wanted = Counter(name for pool in pools if not pool.over for name in pool.pairs.wanted(names)[:1])
+        return next((name for name, _ in wanted.most_common()), None)
 
     def pool(self, octaves: Octaves, margin: float, leads: str | None = None) -> Pool:
         """That of these octaves, which begins with what the others know; else with what ``leads`` at a key near it."""
@@ -220,17 +220,17 @@ class Pool:
         """The variants that are right wherever they take a call."""
         return [name for name, entry in self.entries.items() if entry.build is not None]
 
-    def wanted(self, names: Sequence[str]) -> str | None:
-        """Which of these variants a key is to give a pair of; None for none now."""
+    def wanted(self, names: Sequence[str]) -> list[str]:
+        """Which of these variants a key is to give pairs of, all with one call of plain; none may be wanted now."""
         with self.family.lock:
             affordable = self.family.affords(self.family.lost_us)
             likely = sorted(names, key=lambda name: name != self.favourite)  # of what runs meanwhile it is known first
-            return self.pairs.wanted(likely) if affordable and not self.over else None
+            return self.pairs.wanted(likely) if affordable and not self.over else []
 
     def wants(self, names: Sequence[str]) -> bool:
         """Whether any more pairs of these variants are to be given, now or when they may be afforded."""
         with self.family.lock:
-            return not self.over and self.pairs.wanted(names) is not None
+            return not self.over and bool(self.pairs.wanted(names))
 
     def least_share(self) -> float:
         """See `Pairs.least_share`."""
@@ -238,8 +238,8 @@ class Pool:
             return self.pairs.least_share()
 
     def wanted_of_new(self, names: Sequence[str], sizes: tuple[int, ...]) -> str | None:
-        """As `wanted`, of a key that was never seen; None too where enough others wait for the other half of a pair."""
-        name = self.wanted(names)
+        """As `wanted`, the first for a key that was never seen; None where enough others wait for the other half."""
+        name = next(iter(self.wanted(names)), None)
         with self.family.lock:
             return name if name is not None and self._halves.has_room(name, sizes) else None
 

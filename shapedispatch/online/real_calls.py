@@ -41,6 +41,8 @@ class Sampler(Protocol):
     clock_ns: Clock
     ran_us: float
     """How long the last call that `run` ran kept its caller."""
+    late: bool
+    """Whether it is known only some calls later what a sample took."""
 
     @property
     def in_c(self) -> bool:
@@ -77,6 +79,7 @@ class HostSampler:
     def __init__(self, clock_ns: Clock = time.perf_counter_ns) -> None:
         self.clock_ns = clock_ns
         self.ran_us: float = 0.0
+        self.late: bool = False
 
     @property
     def in_c(self) -> bool:
@@ -162,6 +165,7 @@ class StreamSampler:
         self.shares: Shares = shares
         self.clock_ns: Clock = clock_ns
         self.ran_us: float = 0.0
+        self.late: bool = True
         self.stream: Callable[[], Any] = stream
         self.event: Callable[[], Any] = event
         self.pool: list[Any] = [] if pool is None else pool

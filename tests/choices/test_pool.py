@@ -88,10 +88,10 @@ def test_what_is_not_known_to_be_right_is_no_matter_of_others() -> None:
     figures = Figures.of_key(["plain", "build"], "auto", None, grad=False)
     one = PooledContest(of, entries("plain", "build"), figures[:1])
     assert not of.knows("build")
-    assert of.wanted(["build"]) is None
+    assert of.wanted(["build"]) == []
     one.admit(figures[1], 1)
     assert of.knows("build")
-    assert of.wanted(["build"]) == "build"
+    assert of.wanted(["build"]) == ["build"]
 
 
 def test_looks_cost_a_share_of_what_is_spent() -> None:
@@ -109,9 +109,9 @@ def test_pairs_of_what_is_slow_cost_a_share_too() -> None:
     of, _ = pool()
     of.found_right("slow", entries("slow")["slow"])
     of.spent(0.0, FREE_TOGETHER_US + 1)
-    assert of.wanted(["slow"]) is None
+    assert of.wanted(["slow"]) == []
     of.spent(1 / SHARE + 1)
-    assert of.wanted(["slow"]) == "slow"
+    assert of.wanted(["slow"]) == ["slow"]
 
 
 def test_plain_is_what_costs_where_another_leads() -> None:
@@ -161,7 +161,7 @@ def test_one_that_raised_is_asked_of_nobody() -> None:
     assert sampled is not None
     one.failed(sampled)
     assert [each.name for each in one.contestants] == ["plain"]
-    assert of.wanted(["build"]) is None
+    assert of.wanted(["build"]) == []
 
 
 def test_a_pair_counts_when_both_calls_are_over() -> None:
@@ -253,7 +253,7 @@ def test_an_octave_begins_with_what_won_nearest_to_it() -> None:
     """And with who is right at all sizes: its keys run that from the first, and give pairs of it."""
     begun = won("build", 7).pool((9,), 0.02)
     assert (begun.favourite, begun.expected, begun.over) == ("build", "build", False)
-    assert begun.wanted(["build"]) == "build"
+    assert begun.wanted(["build"]) == ["build"]
     assert {*begun.entries} == {"plain", "build"}
 
 
@@ -353,7 +353,7 @@ def test_a_supplied_variant_is_known_where_it_was_compared() -> None:
     of.pool((7,), 0.02).found_right("other", entries("other")["other"])
     begun = of.pool((9,), 0.02)
     assert begun.entries == {}
-    assert begun.wanted(["other"]) is None
+    assert begun.wanted(["other"]) == []
 
 
 def test_looks_and_keys_alone_are_counted_for_all_octaves() -> None:
@@ -436,3 +436,27 @@ def test_what_pools_have_found_comes_before_what_leads_at_a_key() -> None:
     for _ in range(10):
         first.gave("a", 0.5)
     assert family.pool((9,), 0.02, leads="b").favourite == "a"
+
+
+def test_one_call_of_plain_makes_a_pair_with_each_variant() -> None:
+    """To see to samples takes longer than some of them: what is wanted as much as others is given with them."""
+    of, _ = pool()
+    us = {"plain": 10.0, "a": 5.0, "b": 8.0}
+    one = contest(of, "a", "b")
+    assert play(one, us, 6) == ["a", "plain", "b", "plain", "a", "b"]
+    assert [(cost.variant, cost.median_us, cost.repeats) for cost in of.pairs.costs()[1:]] == [
+        ("a", 50.0, 2),
+        ("b", 80.0, 2),
+    ]
+
+
+def test_what_other_keys_have_given_to_a_call_of_plain_is_not_wanted() -> None:
+    """Its pairs are whole without another call here; the next ones begin."""
+    of, _ = pool()
+    us = {"plain": 10.0, "a": 5.0, "b": 8.0}
+    one, other = contest(of, "a", "b"), contest(of, "a", "b")
+    one._begun = 1
+    assert play(one, us, 1) == ["plain"]
+    assert play(other, us, 2) == ["a", "b"]
+    assert [cost.repeats for cost in of.pairs.costs()[1:]] == [1, 1]
+    assert [sample.name for sample in one.next_samples()] == ["a", "plain", "b"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -14,7 +15,7 @@ from torch import Tensor
 
 from shapedispatch import Variant, shapedispatch
 from shapedispatch.choices import learner
-from shapedispatch.choices.learner import MOST_BETWEEN, WARM
+from shapedispatch.choices.learner import AFTER, MOST_BETWEEN, WARM
 from shapedispatch.choices.pooled import PooledContest
 from shapedispatch.hit import native
 from shapedispatch.online.real_calls import HostSampler
@@ -107,6 +108,34 @@ def test_calls_of_a_candidate_go_before_its_sample_in_c(events: CEvents) -> None
     choice = f.explain(X)
     assert {timing.variant: timing.median_us for timing in choice.timings} == {"plain": 20, "other": 20}
     assert (choice.variant, choice.origin) == ("plain", "timed")
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_calls_of_the_best_go_before_a_look_for_samples_that_are_known_late(
+    events: CEvents, monkeypatch: pytest.MonkeyPatch, late: bool
+) -> None:
+    """Else most looks would find that the last sample is not over, and be for nothing."""
+    ran: list[str] = []
+    made = InC(lambda: int(events.now_us * 1e3))
+    made.late = late
+    monkeypatch.setattr("shapedispatch.choices.learning.sampler", lambda device, regime: (made, None))
+
+    def noting(name: str, us: float) -> Callable[[Tensor], Tensor]:
+        def run(x: Tensor) -> Tensor:
+            ran.append(name)
+            events.now_us += us
+            return x * 2
+
+        return run
+
+    variant = Variant(noting("other", 500), name="other")
+    f = shapedispatch(noting("plain", 1_000), hints=(), variants=[variant], mutates=(), store=False)
+    for _ in range(12):
+        f(X)
+    rounds = [["plain", "other"], ["other", "plain"], ["plain", "other"]]
+    if late:
+        rounds[1] += ["other"] * AFTER
+    assert ran[4:12] == [*itertools.chain(*rounds), *["other"] * 4][:8], ran  # before, it is seen who is right
 
 
 def test_what_a_look_takes_is_lost_too(events: CEvents, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -288,7 +288,7 @@ def test_what_is_known_at_sight_is_answered_in_c_from_the_first_call_or_the_seco
     f = dispatched()
     few(f, range(65, 80))
     pool = the_pool(f)
-    monkeypatch.setattr(Pairs, "wanted", lambda self, names: None)
+    monkeypatch.setattr(Pairs, "wanted", lambda self, names: [])
     for over in (False, True):
         pool.over = over
         f(rows(90 + over))  # what is known of it is known of others
@@ -314,7 +314,7 @@ def test_keys_are_told_of_another_favourite(
     pool = the_pool(f)
     pool.over = False
     with monkeypatch.context() as nothing_wanted:
-        nothing_wanted.setattr(Pairs, "wanted", lambda self, names: None)
+        nothing_wanted.setattr(Pairs, "wanted", lambda self, names: [])
         few(f, range(100, 102))
     assert f.explain(rows(100)).variant == "hint[M=64]"
     for _ in range(40):
@@ -332,7 +332,7 @@ def test_a_build_that_raises_at_a_turn_is_answered_by_plain(
     few(f, range(65, 80))
     pool = the_pool(f)
     pool.over = False
-    monkeypatch.setattr(Pairs, "wanted", lambda self, names: None)
+    monkeypatch.setattr(Pairs, "wanted", lambda self, names: [])
     few(f, range(100, 101), calls=1)
     ((entry,),) = [f.core.table.peek(key) for key in f.core.table.newest(1)]
 
@@ -416,7 +416,7 @@ def test_a_variant_that_raises_in_a_pair_is_answered_by_plain(us: dict[str, floa
     build.run = raises
     entry.run = raises
     few(f, range(80, 90))
-    assert pool.pairs.wanted(["hint[M=64]"]) is None
+    assert pool.pairs.wanted(["hint[M=64]"]) == []
 
 
 def test_under_deterministic_algorithms_nothing_changes(us: dict[str, float], no_room: None) -> None:

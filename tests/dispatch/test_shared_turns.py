@@ -243,7 +243,7 @@ def test_a_build_that_raises_is_answered_by_plain_and_out(events: CEvents) -> No
     entry = program.key(600)
     assert entry.run is not None
     assert [entry.run(600) for _ in range(12)] == ["plain"] * 12
-    assert program.pool(600).wanted(["build"]) is None
+    assert program.pool(600).wanted(["build"]) == []
     assert [str(refusal) for refusal in entry.now().refusals] == [str(Refusal("build", ("it raised ValueError: no",)))]
 
 
@@ -358,7 +358,7 @@ def test_a_build_of_the_same_name_for_other_sizes_takes_no_turn(in_c: None, monk
     for width in (32, 24):
         called(range(65, 72), width)
     monkeypatch.setattr(Pool, "affords", lambda self: False)
-    monkeypatch.setattr(Pairs, "wanted", lambda self, names: BUILD)
+    monkeypatch.setattr(Pairs, "wanted", lambda self, names: [BUILD])
     monkeypatch.setattr("shapedispatch.online.pool.FREE_TOGETHER_US", 60e6)
     for count in range(72, 110):
         called(range(count, count + 1), 32 if count % 2 else 24)

@@ -26,9 +26,10 @@ def give(made: Pairs, ratios: dict[str, float], noise: float = 0.0, most: int = 
     """Pairs as long as any are wanted."""
     rng = random.Random(0)
     for _ in range(most):
-        name = made.wanted([*ratios])
-        if name is None or made.is_over():
+        names = made.wanted([*ratios])
+        if not names or made.is_over():
             break
+        name = names[0]
         made.gave(name, ratios[name] * (1 + noise * (rng.random() - 0.5)))
     return made
 
@@ -61,19 +62,19 @@ def test_what_there_is_least_of_is_wanted() -> None:
     """Of what a key has."""
     made = pairs("one", "other")
     made.gave("one", 1.0)
-    assert made.wanted(["one", "other"]) == "other"
-    assert made.wanted(["one"]) == "one"
-    assert made.wanted(["unknown"]) is None
+    assert made.wanted(["one", "other"]) == ["other"]
+    assert made.wanted(["one"]) == ["one"]
+    assert made.wanted(["unknown"]) == []
 
 
 def test_what_is_far_behind_is_wanted_no_more() -> None:
     """After two pairs, not after one."""
     made = pairs("slow", "fast")
     made.gave("slow", 9.0)
-    assert made.wanted(["slow"]) == "slow"
+    assert made.wanted(["slow"]) == ["slow"]
     made.gave("slow", 9.0)
-    assert made.wanted(["slow"]) is None
-    assert made.wanted(["fast"]) == "fast"
+    assert made.wanted(["slow"]) == []
+    assert made.wanted(["fast"]) == ["fast"]
 
 
 def test_what_raised_is_out() -> None:
@@ -140,13 +141,13 @@ def test_what_is_decided_waits_for_what_is_not_known_yet() -> None:
     """Pairs of one variant, once they show where it stands, say nothing of another that no key could give yet."""
     made = pairs("fast", "unseen")
     for _ in range(ENOUGH):
-        assert made.wanted(["fast"]) == "fast"
+        assert made.wanted(["fast"]) == ["fast"]
         made.gave("fast", 0.5)
-    assert made.wanted(["fast"]) is None
+    assert made.wanted(["fast"]) == []
     assert not made.is_over()
     for _ in range(ENOUGH):
         made.gave("unseen", 0.5)
-    assert made.wanted(["fast"]) == "fast"
+    assert made.wanted(["fast"]) == ["fast"]
 
 
 # Pairs of two keys.
@@ -298,3 +299,17 @@ def test_cold_pairs_count_as_long_as_there_is_no_other() -> None:
     assert list(made._found["fast"]) == [150.0]
     made.gave("fast", 0.1, cold=True)
     assert list(made._found["fast"]) == [150.0]
+
+
+def test_who_leads_is_asked_again_after_each_change() -> None:
+    """Though it is remembered in between: another pair, one that raised."""
+    made = pairs("one", "other")
+    for _ in range(LIKELY):
+        made.gave("one", 0.6)
+        made.gave("other", 0.8)
+    assert made.leader() == "one"
+    for _ in range(2 * LIKELY):
+        made.gave("other", 0.4)
+    assert made.leader() == "other"
+    made.failed("other")
+    assert made.leader() == "one"
