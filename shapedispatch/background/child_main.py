@@ -6,7 +6,6 @@ last that it can do.
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import os
 from collections.abc import Callable
@@ -14,11 +13,7 @@ from pathlib import Path
 
 from .process import own_pipes
 
-__all__ = ["LAST", "NICENESS", "LastAnswer", "answer_path", "main"]
-
-NICENESS = 10
-"""The caller's own threads come first, and a build does not starve beside them."""
-
+__all__ = ["LAST", "LastAnswer", "answer_path", "main"]
 
 LAST = b" last"
 
@@ -39,10 +34,6 @@ def answer_path(job: str) -> str:
 def main(reply_file: str, handler: str) -> None:
     """Answer until there are no more jobs; ``handler`` is ``module:name`` of a function from bytes to bytes."""
     replies, requests = own_pipes(reply_file)
-    with contextlib.suppress(OSError):
-        os.nice(NICENESS)
-        if hasattr(os, "SCHED_BATCH"):  # so that it takes no processor from threads that wait for each other
-            os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
     module, _, name = handler.partition(":")
     handle = getattr(importlib.import_module(module), name)
     told_s = 0.0

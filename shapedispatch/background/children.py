@@ -249,9 +249,17 @@ def why_no_children() -> str:
     return ""
 
 
-# One process is one thread's work; and what is decorated, and imported there, runs as written.
-_START = """
-import os
+NICENESS = 10
+"""The caller's own threads come first, and a build does not starve beside them."""
+# Behind them from the start: what is imported takes seconds, and of threads that wait for each other all wait for the
+# one whose processor that takes; a batch takes none from one that has just become ready. One process is one thread's
+# work; and what is decorated, and imported there, runs as written.
+_START = f"""
+import contextlib, os
+with contextlib.suppress(OSError):
+    os.nice({NICENESS})
+    if hasattr(os, "SCHED_BATCH"):
+        os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
 os.environ.update(TORCHINDUCTOR_COMPILE_THREADS="1", SHAPEDISPATCH_MODE="off")
 from shapedispatch.background.child_main import main
 main(sys.argv[2], sys.argv[3])

@@ -265,3 +265,22 @@ def test_without_a_python_to_start_none_is_started(monkeypatch: pytest.MonkeyPat
     """Of a frozen program that would be the program itself."""
     monkeypatch.setattr(sys, name, value, raising=False)
     assert "no Python" in module.why_no_children()
+
+
+def test_a_process_is_behind_all_others_before_it_imports_anything_of_ours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it imports takes seconds of a processor: a program whose threads wait for each other would wait for that."""
+    seen = tmp_path / "seen"
+    (tmp_path / "shapedispatch").mkdir()
+    (tmp_path / "shapedispatch" / "__init__.py").write_text(
+        f"import os, pathlib\npathlib.Path({str(seen)!r}).write_text(f'{{os.nice(0)}} {{os.sched_getscheduler(0)}}')"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    process, replies = module._started("handler")
+    try:
+        process.wait(60)
+    finally:
+        os.close(replies)
+        process.stdin.close()  # type: ignore[union-attr]  # it is a pipe
+    assert seen.read_text() == f"{os.nice(0) + module.NICENESS} {os.SCHED_BATCH}"
