@@ -52,6 +52,8 @@ class Figures(Contestant):
     _is_warmed: bool = False
     _timings: dict[int, Timing] = field(default_factory=dict)
     """What is known of samples of each kind, by the deque that they are in; forgotten at the next one."""
+    _known: tuple[tuple[float, float, float], Timing] | None = None
+    """What all of them come to by such weights, until the next one: it is asked for several times between two."""
 
     @classmethod
     def of_key(
@@ -77,6 +79,7 @@ class Figures(Contestant):
                 samples.clear()
             samples.append(took_us)
             self._timings.pop(id(samples), None)
+            self._known = None
         self.warm = True
 
     def warmed(self) -> None:
@@ -125,15 +128,19 @@ class Figures(Contestant):
         return known.median_us if known is not None and known.repeats else 0.0
 
     def _alone(self) -> Timing:
-        host = self._timing(self.host_us)
         if self.shares is None:
-            return host
-        alone = self._timing(self.latency_us)
+            return self._timing(self.host_us)
+        weights, known = self._weights(), self._known
+        if known is None or known[0] != weights:
+            known = self._known = (weights, self._weighed(weights))
+        return known[1]
+
+    def _weighed(self, weights: tuple[float, float, float]) -> Timing:
+        host, alone = self._timing(self.host_us), self._timing(self.latency_us)
         device = self._timing(self.device_us) if self.device_us else alone
         held_back = self._held_back(host) if self.regime == "auto" else host
         waited = alone if self.latency_us else device
-        of_device, of_host, of_both = self.shares.weights(self.regime)
-        parts = [(of_device, device), (of_host, held_back), (of_both, waited)]
+        parts = zip(weights, (device, held_back, waited), strict=True)
         return _mixed(self.name, [(weight, part) for weight, part in parts if weight])
 
     def _held_back(self, host: Timing) -> Timing:

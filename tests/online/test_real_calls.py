@@ -339,3 +339,20 @@ def test_what_c_notes_tells_who_waits_from_who_comes_back_at_once(
     for _ in range(200):
         takes.noted(figures, 20.0, device_us, True, None)  # the last of its turns, where no call has come since
     assert shares.waited == pytest.approx(waited, abs=0.01)
+
+
+def test_what_a_candidate_costs_is_asked_again_when_a_sample_or_the_program_says_otherwise() -> None:
+    """Though it is remembered in between."""
+    shares = Shares(dry=1.0, waited=0.0)
+    (figures,) = Figures.of_key(["one"], "auto", shares, grad=False)
+    figures.took(figures.host_us, 10.0)
+    figures.took(figures.latency_us, 15.0)
+    assert figures.cost().median_us == 10.0
+    figures.took(figures.host_us, 20.0)
+    assert figures.cost().median_us == 15.0
+    shares.waited = 1.0
+    assert figures.cost().median_us == 15.0
+    figures.took(figures.latency_us, 45.0)
+    assert figures.cost().median_us == 30.0
+    shares.waited = 0.0
+    assert figures.cost().median_us == 15.0
