@@ -107,7 +107,7 @@ def _together(ctx: MissContext, sizes: Mapping[str, int], pool: Pool | None) -> 
     if pool is None or len(pool.family.alone) < ALONE or ctx.key in pool.family.alone:
         return None
     if pool.over:
-        return _decided(ctx, sizes, pool) or _follows(ctx, sizes, pool, None)
+        return _decided(ctx, sizes, pool) or _follows(ctx, sizes, pool, lambda name: None)
     # In the background a key is looked at when it has earned that, and not for others' sake.
     if not pool.entries if ctx.core.in_background() else pool.affords():
         return None
@@ -123,7 +123,7 @@ def _together(ctx: MissContext, sizes: Mapping[str, int], pool: Pool | None) -> 
     gives = _giver(ctx, sizes, pool, taken)
     if gives is not None:
         pool.family.lost((pool.clock_ns() - began_ns) / 1e3)
-    return gives or _follows(ctx, sizes, pool, taken(pool.favourite or ""))
+    return gives or _follows(ctx, sizes, pool, taken)
 
 
 def _shares(ctx: MissContext, sizes: Mapping[str, int], pool: Pool) -> Entry | None:
@@ -139,10 +139,15 @@ def _shares(ctx: MissContext, sizes: Mapping[str, int], pool: Pool) -> Entry | N
     return shared.entry(ctx.key, pool, own.choice) if own is not None and all(taken.values()) else None
 
 
-def _follows(ctx: MissContext, sizes: Mapping[str, int], pool: Pool, found: Entry | None) -> Entry:
-    """The entry of a key that gives no pairs, and runs the favourite, if it may, else plain."""
-    names = [] if found is None or found.choice.variant == "plain" else [found.choice.variant]
+def _follows(ctx: MissContext, sizes: Mapping[str, int], pool: Pool, taken: Callable[[str], Entry | None]) -> Entry:
+    """The entry of a key that gives no pairs now, and runs the favourite, if it may, else plain.
+
+    It gives them when they may be afforded: of what it runs, or of all that may run it where that is nothing yet.
+    """
+    found = taken(pool.favourite or "")
+    names = pool.givable() if found is None else [found.choice.variant] if found.choice.variant != "plain" else []
     if found is None or found.run is None:
+        names = [name for name in names if taken(name) is not None]
         choice = Choice("plain", "nearest", sizes, ctx.key, notes=(TOGETHER,))
         found = Entry(ctx.core.backend.plain, None, choice, any_state=True)
     return Follows.of(ctx.core, ctx.key, pool, names, found)

@@ -35,6 +35,8 @@ MOST_POOLS = 256
 """How many neighbourhoods of one family are remembered."""
 FREE_TOGETHER_US = 5_000.0
 """What finding out may cost a family at first, beside a share of what is spent there: it is of many keys."""
+SPARES = 2.0
+"""How many times what was lost counts for a neighbourhood that knows what leads, while another of its family does not."""
 FAR = 2
 """How many octaves away, together, sizes are at most that say something of others."""
 
@@ -223,9 +225,14 @@ class Pool:
     def wanted(self, names: Sequence[str]) -> list[str]:
         """Which of these variants a key is to give pairs of, all with one call of plain; none may be wanted now."""
         with self.family.lock:
-            affordable = self.family.affords(self.family.lost_us)
+            affordable = self.family.affords(self.family.lost_us * self._spares())
             likely = sorted(names, key=lambda name: name != self.favourite)  # of what runs meanwhile it is known first
             return self.pairs.wanted(likely) if affordable and not self.over else []
+
+    def _spares(self) -> float:
+        """How many times what was lost counts here: the rest of what may be is left to those that know nothing."""
+        others = self.family.pools.values() if self.favourite is not None else ()
+        return SPARES if any(pool.favourite is None and not pool.over for pool in others) else 1.0
 
     def wants(self, names: Sequence[str]) -> bool:
         """Whether any more pairs of these variants are to be given, now or when they may be afforded."""

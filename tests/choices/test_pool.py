@@ -460,3 +460,16 @@ def test_what_other_keys_have_given_to_a_call_of_plain_is_not_wanted() -> None:
     assert play(other, us, 2) == ["a", "b"]
     assert [cost.repeats for cost in of.pairs.costs()[1:]] == [1, 1]
     assert [sample.name for sample in one.next_samples()] == ["a", "plain", "b"]
+
+
+def test_half_of_what_may_be_spent_is_left_to_those_that_know_nothing() -> None:
+    """Where nothing leads plain runs, at many times what the best takes maybe; elsewhere there is less to be had."""
+    family = Family()
+    knows, other = family.pool((8,), 0.02), family.pool((9,), 0.02)
+    for one in (knows, other):
+        one.learns("build", entries("build")["build"])
+    knows.favourite = "build"
+    family.lost_us = 0.75 * FREE_TOGETHER_US
+    assert (knows.wanted(["build"]), other.wanted(["build"])) == ([], ["build"])
+    other.favourite = "build"
+    assert knows.wanted(["build"]) == ["build"]

@@ -324,6 +324,22 @@ def test_keys_are_told_of_another_favourite(
     assert f.explain(rows(100)).variant == "plain"
 
 
+def test_a_key_that_runs_plain_for_want_of_time_gives_pairs_when_there_is_some(
+    us: dict[str, float], no_room: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though nothing leads yet: it would run plain until it has earned to be learned alone."""
+    f = dispatched()
+    few(f, range(65, 70))
+    pool = the_pool(f)
+    pool.over, pool.favourite, pool.family.check_us = False, None, 1e9
+    with monkeypatch.context() as no_time:
+        no_time.setattr(room.Family, "affords", lambda self, cost_us: False)
+        few(f, range(100, 101))
+    assert f.explain(rows(100)).variant == "plain"
+    few(f, range(100, 101), calls=100)
+    assert f.explain(rows(100)).variant == "hint[M=64]"
+
+
 def test_a_build_that_raises_at_a_turn_is_answered_by_plain(
     us: dict[str, float], no_room: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
