@@ -36,7 +36,7 @@ MOST_POOLS = 256
 FREE_TOGETHER_US = 5_000.0
 """What finding out may cost a family at first, beside a share of what is spent there: it is of many keys."""
 SPARES = 2.0
-"""How many times what was lost counts for a neighbourhood that knows what leads, while another of its family does not."""
+"""How many times what was lost counts for a neighbourhood that knows what leads, while another does not."""
 FAR = 2
 """How many octaves away, together, sizes are at most that say something of others."""
 
