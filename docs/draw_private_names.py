@@ -423,8 +423,8 @@ def _on_one_way(name: str, other: str) -> bool:
 # -------------------------------------------------------------------------------------------------------- where it was
 
 
-def seen() -> dict[str, dict[str, list[str]]]:
-    """By library and version, the names that were not found."""
+def seen() -> dict[str, dict[str, dict[str, list[str]]]]:
+    """By library and version, the names that were not found there, and those that are newer: nobody has looked."""
     return json.loads(SEEN.read_text("utf-8")) if SEEN.exists() else {}
 
 
@@ -473,11 +473,13 @@ def here() -> dict[str, str]:
 
 
 def look() -> None:
-    """Note for this torch, this Triton and this Python which of the names they lack."""
-    noted = seen()
+    """Note for this torch, this Triton and this Python which of the names they lack, and for others what is new."""
+    noted, new = seen(), [name for name in rows() if f"| `{name}` |" not in PAGE.read_text("utf-8")]
     for library, version in here().items():
-        lacking = [name for name in rows() if library_of(name) == library and not is_there(name)]
-        noted.setdefault(library, {})[version] = lacking
+        ours = [name for name in rows() if library_of(name) == library]
+        for found in noted.setdefault(library, {}).values():
+            found["unlooked"] = [name for name in ours if name in new or name in found["unlooked"]]
+        noted[library][version] = {"lacking": [name for name in ours if not is_there(name)], "unlooked": []}
     ordered = {library: dict(sorted(versions.items(), key=_in_order)) for library, versions in noted.items()}
     SEEN.write_text(json.dumps(ordered, indent=1) + "\n", "utf-8")
 
@@ -489,9 +491,9 @@ def _in_order(item: tuple[str, Any]) -> list[int]:
 def where_seen(name: str) -> str:
     """The versions that have a name, of those that were looked at, and those that have it not."""
     versions = seen().get(library_of(name), {})
-    there = [version for version, lacking in versions.items() if name not in lacking]
-    gone = [version for version in versions if version not in there]
-    return ", ".join(there) + (f"; not in {', '.join(gone)}" if gone else "")
+    there = [version for version, found in versions.items() if name not in (*found["lacking"], *found["unlooked"])]
+    gone = [version for version, found in versions.items() if name in found["lacking"]]
+    return "; ".join(filter(None, [", ".join(there), f"not in {', '.join(gone)}" if gone else ""]))
 
 
 def drawn(text: str) -> str:

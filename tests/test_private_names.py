@@ -91,7 +91,27 @@ def test_this_torch_was_looked_at() -> None:
     seen = script.seen()
     for library, version in script.here().items():
         lacking = [name for name in script.rows() if script.library_of(name) == library and not script.is_there(name)]
-        assert version not in seen[library] or lacking == seen[library][version]
+        assert version not in seen[library] or seen[library][version] == {"lacking": lacking, "unlooked": []}
+
+
+def test_a_version_that_was_looked_at_before_a_name_came_is_not_said_to_have_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody has looked for it there; and a name that was there before is said to be as it was seen."""
+    for name in ("SEEN", "PAGE"):
+        path = tmp_path / name
+        path.write_bytes(getattr(script, name).read_bytes())
+        monkeypatch.setattr(script, name, path)
+    found, rows = script.seen(), {**script.rows(), "torch.nn.new": ({"keys/key.py"}, "Nothing is off.")}
+    found["torch"]["0.9"] = {"lacking": ["torch._C._dispatch_keys"], "unlooked": []}
+    script.SEEN.write_text(json.dumps(found))
+    monkeypatch.setattr(script, "rows", lambda: rows)
+    script.look()
+    script.look()
+    here = script.here()["torch"]
+    assert "torch.nn.new" in script.seen()["torch"]["0.9"]["unlooked"]
+    assert script.where_seen("torch.nn.new") == f"not in {here}"
+    assert "not in 0.9" in script.where_seen("torch._C._dispatch_keys")
 
 
 # -------------------------------------------------------------------------------------------------- what is looked for
