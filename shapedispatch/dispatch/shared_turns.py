@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
@@ -185,26 +185,27 @@ class SharedTurns:
 
     def _gave(
         self,
-        whose: tuple[str, bool],
+        whose: tuple[Sequence[str], bool],
         where: Where,
         host_us: float,
         device_us: float,
         dry: bool,
         since_us: float | None,
     ) -> None:
-        """A sample is over: half a pair for the pool of its key."""
-        (name, of_plain), (pool, sizes, first) = whose, where
-        (figures,) = Figures.of_key([name], self.regime, self.shares, grad=False)
+        """A sample is over: half a pair for the pool of its key, of plain half of each that was wanted with it."""
+        (names, of_plain), (pool, sizes, first) = whose, where
+        ran = "plain" if of_plain else names[0]
+        (figures,) = Figures.of_key([ran], self.regime, self.shares, grad=False)
         self.sampler.noted(figures, host_us, device_us, dry, since_us)
         cost = figures.cost()
         if not cost.repeats:
             return
         self._least_us = min(self._least_us or cost.median_us, cost.median_us)
         before = self._calls_before() / AT_ONCE
-        extra_us = self._extra_us(pool, "plain" if of_plain else name, cost.median_us)
-        self.family.lost(SAMPLE_US + (1 + before) * extra_us)
+        self.family.lost(SAMPLE_US + (1 + before) * self._extra_us(pool, ran, cost.median_us))
         if not pool.over:
-            pool.gave_half(Half(name, of_plain, cost.median_us, sizes, cold=first, dry=dry))
+            for name in names:
+                pool.gave_half(Half(name, of_plain, cost.median_us, sizes, cold=first, dry=dry))
             with self.family.lock:
                 self.follow(pool)
 
@@ -219,17 +220,17 @@ class SharedTurns:
         return WARM if self._least_us <= SMALL_US else 1
 
     def _begin(self) -> bool:
-        """Let the next calls be a pair's, if one is wanted and may be afforded."""
-        name = self.family.wanted(self._compared(), [*self.leaders])
-        if name is None:
+        """Let the next calls be plain's and those of the variants that are wanted, if any are and may be afforded."""
+        names = self.family.wanted(self._compared(), [*self.leaders])
+        if not names:
             return False
-        both = [(self.runs["plain"], (name, True)), (self.runs[name], (name, False))]
+        parts = [(self.runs["plain"], (names, True)), *((self.runs[name], ([name], False)) for name in names)]
         self._begun += 1
         before = self._calls_before()
         self.turns.begin(
             tuple(
                 turn
-                for run, whose in (both if self._begun % 2 else both[::-1])
+                for run, whose in (parts if self._begun % 2 else parts[::-1])
                 for turn in ((run, None, before), (run, whose, AT_ONCE))
             )
         )
@@ -258,7 +259,8 @@ class TakesTurns(Follows):
     shared: SharedTurns
 
     def _is_outdated(self) -> bool:
-        self.shared.poll()
+        if self.shared.is_current():  # else it would let calls of keys that are left take turns
+            self.shared.poll()
         return not self.shared.is_current()
 
     def _is_settled(self) -> bool:

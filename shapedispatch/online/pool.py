@@ -98,13 +98,13 @@ class Family:
             self.spent_us += took_us
             self.lost_us += took_us
 
-    def wanted(self, names: Sequence[str], pools: Iterable[Pool]) -> str | None:
-        """Which of these variants these pools want to be sampled next, most of them; None for none now."""
+    def wanted(self, names: Sequence[str], pools: Iterable[Pool]) -> list[str]:
+        """Which of these variants these pools want to be sampled next, as many of them each; none for none now."""
         with self.lock:
             if not self.affords(self.lost_us):
-                return None
-            wanted = Counter(name for pool in pools if not pool.over for name in pool.pairs.wanted(names)[:1])
-        return next((name for name, _ in wanted.most_common()), None)
+                return []
+            wanted = Counter(name for pool in pools if not pool.over for name in pool.pairs.wanted(names))
+        return [name for name in names if 0 < wanted[name] == max(wanted.values())]
 
     def pool(self, octaves: Octaves, margin: float, leads: str | None = None) -> Pool:
         """That of these octaves, which begins with what the others know; else with what ``leads`` at a key near it."""
