@@ -2,8 +2,8 @@
 
 A stack of eight small modules is called at sizes drawn at random, from the first call on, without gradients; each
 contender in a process of its own with empty caches: plain, torch.compile(dynamic=True) of each module's forward,
-shapedispatch as it is, and with learn = "background"; then plain again, since a machine is not as fast all the time: both
-are what the others are compared with. Every hundredth answer is compared with plain's, untimed.
+shapedispatch as it is, and with learn = "background"; then plain again, since a machine is not as fast all the time:
+the others are compared with both. Every hundredth answer is compared with plain's, untimed.
 Bars for the background: at least 0.95 of plain's calls on 16 cores, 0.80 on 2; no call of more than a second; 99.9 % of
 calls within 5 ms of plain's.
 """
