@@ -334,6 +334,7 @@ def test_keys_of_a_dispatcher_take_turns(in_c: None, monkeypatch: pytest.MonkeyP
 
 def test_with_another_build_they_take_other_turns(in_c: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """One that has left runs nowhere, and the keys that it might have run are decided anew."""
+    monkeypatch.setattr(Pairs, "is_over", lambda self: False)  # by the clock it may be over by then, or not
     f = learned(monkeypatch)
     called(f, range(70, 80))
     (family,) = f.core.table.facts.families._known.values()
@@ -342,6 +343,18 @@ def test_with_another_build_they_take_other_turns(in_c: None, monkeypatch: pytes
     called(f, range(80, 95))
     assert family.shared is not before
     assert before.turns.left == 0
+
+
+def test_what_is_left_behind_lets_no_call_take_a_turn(events: CEvents) -> None:
+    """A key that still has it is decided anew, and asks for no more samples of what may have left."""
+    program = Program(events)
+    follows = program.key(600).learner
+    assert isinstance(follows, TakesTurns)
+    assert program.shared.turns.left > 0
+    program.shared.turns.begin(())
+    program.family.shared = None
+    assert follows._is_outdated()
+    assert program.shared.turns.left == 0
 
 
 @pytest.mark.parametrize("x", [rows(101).requires_grad_(), rows(101).double()], ids=["gradient", "dtype"])
