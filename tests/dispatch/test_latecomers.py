@@ -343,6 +343,7 @@ def test_what_is_to_be_asked_first_is(
 def test_what_is_decided_now_is_expected_of_no_other(asked: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """Where no process can be started, nothing is learned in the background, and it may be so again."""
     monkeypatch.setenv("SHAPEDISPATCH_JUDGE", "online")
+    calls_take({"plain": 10.0, "hint[M=64]": 5.0}, monkeypatch, per_row=True)
     f = dispatched()
     f.core.orders().unable = "there is no Python"
     for count in (*range(65, 127), *range(65, 127)):
