@@ -250,7 +250,7 @@ def why_no_children() -> str:
 
 
 NICENESS = 10
-"""The caller's own threads come first, and a build does not starve beside them."""
+"""The caller's own threads come first, and a build has little beside them, but something."""
 # Behind them from the start: what is imported takes seconds, and of threads that wait for each other all wait for the
 # one whose processor that takes; a batch takes none from one that has just become ready. One process is one thread's
 # work; and what is decorated, and imported there, runs as written.
