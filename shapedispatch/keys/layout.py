@@ -98,7 +98,10 @@ def _which_parts(a: Hashable, b: Hashable) -> str:
 
 
 def kin(key: Key) -> Key:
-    """What a key has in common with those that differ from it in sizes alone, and the strides that come with them."""
+    """What a key has in common with those that differ from it in sizes alone, and the strides that come with them.
+
+    A size of 0 or 1 is no other size: it is a constant to the compiler, whose builds for such calls take no others.
+    """
     return (key[0], *map(_sizeless, key[1:]))
 
 
@@ -146,4 +149,4 @@ def _sizeless(part: Any) -> Hashable:
     if not (isinstance(part[0], type) and issubclass(part[0], Tensor)):
         return part
     dtype, sizes, strides, *rest = part[1:]
-    return (part[0], dtype, len(sizes), sorted(strides, reverse=True) == [*strides], *rest)
+    return (part[0], dtype, tuple([min(size, 2) for size in sizes]), sorted(strides, reverse=True) == [*strides], *rest)

@@ -225,13 +225,16 @@ class Pool:
     def wanted(self, names: Sequence[str]) -> list[str]:
         """Which of these variants a key is to give pairs of, all with one call of plain; none may be wanted now."""
         with self.family.lock:
-            affordable = self.family.affords(self.family.lost_us * self._spares())
+            affordable = self.family.affords(self.family.lost_us * self._spares(names))
             likely = sorted(names, key=lambda name: name != self.favourite)  # of what runs meanwhile it is known first
             return self.pairs.wanted(likely) if affordable and not self.over else []
 
-    def _spares(self) -> float:
-        """How many times what was lost counts here: the rest of what may be is left to those that know nothing."""
-        others = self.family.pools.values() if self.favourite is not None else ()
+    def _spares(self, names: Sequence[str]) -> float:
+        """How many times what was lost counts for a key: the rest of what may be is left to those that know nothing.
+
+        A favourite that is not among the key's own variants says nothing of them.
+        """
+        others = self.family.pools.values() if self.favourite in names else ()
         return SPARES if any(pool.favourite is None and not pool.over for pool in others) else 1.0
 
     def wants(self, names: Sequence[str]) -> bool:

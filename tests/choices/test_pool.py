@@ -473,3 +473,14 @@ def test_half_of_what_may_be_spent_is_left_to_those_that_know_nothing() -> None:
     assert (knows.wanted(["build"]), other.wanted(["build"])) == ([], ["build"])
     other.favourite = "build"
     assert knows.wanted(["build"]) == ["build"]
+
+
+def test_a_favourite_that_is_no_variant_of_a_key_is_as_none_there() -> None:
+    """It runs plain, whatever leads at keys that have other builds."""
+    family = Family()
+    known, other = family.pool((8,), 0.02), family.pool((9,), 0.02)
+    known.favourite = "another build"
+    family.lost_us = 0.75 * FREE_TOGETHER_US
+    assert other.favourite is None
+    known.learns("build", entries("build")["build"])
+    assert known.wanted(["build"]) == ["build"]

@@ -52,6 +52,13 @@ def test_keys_are_kin_that_differ_in_sizes_alone() -> None:
         assert kin(key(x, 1)) != of_x
 
 
+def test_keys_are_no_kin_where_a_size_is_a_constant_of_one() -> None:
+    """The builds of one take no call of the other, so that what is best there says nothing here."""
+    sizes = ((4, 3), (1, 3), (4, 1), (1, 1), (0, 3))
+    assert len({kin(key(torch.ones(one))) for one in sizes}) == len(sizes)
+    assert kin(key(torch.ones(1, 3))) == kin(key(torch.ones(1, 5)))
+
+
 def test_what_looks_like_a_tensor_in_a_key_is_none() -> None:
     """A list of seven numbers has as many parts."""
     assert kin(key([0, (1,), (2,), 3, 4, 5, 6])) != kin(key([0, (9,), (2,), 3, 4, 5, 6]))
