@@ -64,7 +64,7 @@ def calls_take(
     nor a pair be too dear, because of what it takes here to have one.
     """
     monkeypatch.setattr("shapedispatch.online.pool.FREE_TOGETHER_US", 60e6)
-    monkeypatch.setattr("shapedispatch.functions.compile.graph_check.SECONDS", 60.0)
+    monkeypatch.setattr("shapedispatch.functions.checks.graph_check.SECONDS", 60.0)
     for user in ("choices.learning", "choices.watch", "dispatch.shared_turns"):
         monkeypatch.setattr(f"shapedispatch.{user}.sampler", lambda device, regime: (kind(us, per_row), None))
 

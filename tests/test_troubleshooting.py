@@ -24,9 +24,9 @@ NOT_ON_THE_PAGE = {
     "store/folder.py": "the same",
     "store/artifacts.py": "the same",
     "ranks/report.py": "the same, of what another rank has sent",
-    "functions/compile/graph_check.py": "why a build is not judged by its graph: it is judged on the call",
+    "functions/checks/graph_check.py": "why a build is not judged by its graph: it is judged on the call",
     "functions/compile/remote.py": "the same",
-    "functions/compile/shadow.py": "the same",
+    "functions/checks/shadow.py": "the same",
 }
 
 

@@ -27,7 +27,7 @@ from .request import BuildRequest
 from .traced_build import TracedBuild, traced_build
 
 if TYPE_CHECKING:
-    from .compile.graph_check import GraphCheck, Verdict
+    from .checks.graph_check import GraphCheck, Verdict
 
 __all__ = ["MOST_STATES", "Builder", "lack", "made"]
 
@@ -187,7 +187,7 @@ class Builder:
         where that is left for the next calls. On a GPU what was compiled runs once here, whoever has looked: what takes
         time in its first run is no call's that is timed.
         """
-        from .compile.graph_check import Verdict
+        from .checks.graph_check import Verdict
 
         code = build.code
         if code.verdict is None and (check := code.check) is not None and request.room is not None:
@@ -235,7 +235,7 @@ def lack(builder: OfferBuilder, variant: str, build: NoBuild) -> None:
 
 def _judged(build: Build, call: BuildRequest, check: GraphCheck, room: int, later: Later | None) -> Verdict | None:
     """What the check of its graph says, on what the graph is called with in this call; None where more is left."""
-    from .compile.graph_check import Verdict, state_kept
+    from .checks.graph_check import Verdict, state_kept
 
     def judged(judge: Callable[[Sequence[Any], int], _V]) -> _V | Verdict:
         with state_kept():

@@ -71,10 +71,10 @@ class RemoteBuild:
 
     def landed(self) -> Build | NoBuild | None:
         """The build, of what the other process has sent; the order is over. None where a part of it was done."""
+        from .checks.graph_check import GraphCheck
         from .compile.artifact import first_asked, loaded
         from .compile.code import Code
         from .compile.graph import is_transformed
-        from .compile.graph_check import GraphCheck
         from .compile.parcel import inputs_of
         from .compile.tracer import pass_over
 

@@ -15,7 +15,7 @@ from shapedispatch import Store, Variant
 from shapedispatch.autotune import worker
 from shapedispatch.choices import learning
 from shapedispatch.functions.builder import Builder
-from shapedispatch.functions.compile.graph_check import Verdict
+from shapedispatch.functions.checks.graph_check import Verdict
 from shapedispatch.hit import native
 from shapedispatch.hit.call import HitPath
 from shapedispatch.online import pool as room

@@ -16,7 +16,7 @@ from shapedispatch.background.account import Allowance
 from shapedispatch.dispatch import background
 from shapedispatch.dispatch.background import Waiting
 from shapedispatch.functions.builder import Builder
-from shapedispatch.functions.compile.graph_check import Verdict
+from shapedispatch.functions.checks.graph_check import Verdict
 from tests.built_here import learning_here
 from tests.rows import BUILD, by_eight, calls_take, dispatched, rows, waves
 

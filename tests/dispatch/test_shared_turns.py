@@ -299,7 +299,7 @@ def test_samples_of_dry_streams_are_compared_with_such(events: CEvents) -> None:
 def in_c(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Calls are learned from, and samples taken in C."""
     monkeypatch.setenv("SHAPEDISPATCH_JUDGE", "online")
-    monkeypatch.setattr("shapedispatch.functions.compile.graph_check.SECONDS", 60.0)
+    monkeypatch.setattr("shapedispatch.functions.checks.graph_check.SECONDS", 60.0)
     with taking("c"):
         yield
 

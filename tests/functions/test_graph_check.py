@@ -10,8 +10,9 @@ from torch import Tensor
 
 from shapedispatch.autotune.compare import Generators
 from shapedispatch.functions import builder
-from shapedispatch.functions.compile import graph_check, inductor
-from shapedispatch.functions.compile.graph_check import GraphCheck, distinct
+from shapedispatch.functions.checks import graph_check
+from shapedispatch.functions.checks.graph_check import GraphCheck, distinct
+from shapedispatch.functions.compile import inductor
 from tests.helpers import built
 
 ROOM = 1 << 30

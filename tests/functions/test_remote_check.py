@@ -16,9 +16,9 @@ import shapedispatch.functions.remote_build as remote_build
 from shapedispatch import Store, shapedispatch
 from shapedispatch.background.child_main import LastAnswer
 from shapedispatch.functions import builder
+from shapedispatch.functions.checks.graph_check import GraphCheck, NotJudged, Verdict
 from shapedispatch.functions.compile import artifact, remote
 from shapedispatch.functions.compile.artifact import Artifact
-from shapedispatch.functions.compile.graph_check import GraphCheck, NotJudged, Verdict
 from shapedispatch.functions.request import BuildRequest
 from shapedispatch.store.artifacts import KeptJob
 from tests.built_here import BuiltHere, learning_here

@@ -12,7 +12,7 @@ from torch._inductor.runtime.triton_heuristics import CachingAutotuner
 
 from shapedispatch import shapedispatch
 from shapedispatch.background.orders import Orders
-from shapedispatch.functions.compile.graph_check import GraphCheck
+from shapedispatch.functions.checks.graph_check import GraphCheck
 from tests.built_here import learning_with_processes
 
 

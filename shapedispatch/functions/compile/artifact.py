@@ -35,8 +35,8 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from ...keys.identity import has_gpu_driver
 from ...private import find, why_off
+from ..checks.graph_check import Verdict
 from .code import Code, generated_modules_kept, without_compiler
-from .graph_check import Verdict
 from .inductor import count_together, skip_wrappers
 
 __all__ = [

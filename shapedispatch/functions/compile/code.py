@@ -20,7 +20,7 @@ with warnings.catch_warnings():
     from torch._inductor.codecache import CppPythonBindingsCodeCache, FxGraphCachePickler, PyCodeCache
     from torch.compiler._cache import CacheArtifactManager
 
-from .graph_check import GraphCheck, Verdict
+from ..checks.graph_check import GraphCheck, Verdict
 
 __all__ = ["Code", "ExternKernels", "extern_kernels", "generated_modules_kept", "without_compiler"]
 

@@ -22,6 +22,7 @@ from ...hit import native
 from ...hit.call import Layout, alone, between_codes, lies_as, past_autograd, past_wrappers
 from ...keys.key import any_autocast
 from ...private import why_off
+from ..checks.graph_check import GraphCheck
 from .code import Code, generated_modules_kept
 from .graph import (
     allow_determinism,
@@ -34,7 +35,6 @@ from .graph import (
     shared_outputs,
     take_unsafe_views,
 )
-from .graph_check import GraphCheck
 from .operators import decompositions, table_notes
 from .tracer import pass_over
 
