@@ -186,14 +186,20 @@ def test_what_may_change_unseen_is_left_to_the_guards(value: Any, tree: Any) -> 
     [
         (under("T", None, under("D", None, under("k", "value", ("=", ())))), True),
         (under("T", None, under("M", None, under("t", 1, under("D", None, under("k", "value"))))), True),
+        (under("T", None, under("D", None, under("k", "method", under("c", None)))), True),
+        (under("T", None, under("D", None, under("k", "width", under("a", "fget", under("c", None))))), True),
+        (under("T", None, under("D", None, under("k", "width"))), True),
+        (under("T", None, under("D", None, under("k", "width", under("a", "fset", under("c", None))))), False),
+        (under("T", None, under("D", None, under("k", "native", under("a", "fget")))), False),
+        (under("T", None, under("D", None, under("k", "method", under("a", "fget")))), False),
         (under("T", None, under("D", None, under("k", "many"))), False),
         (under("T", None, under("D", None, under("k", "missing"))), False),
         (under("T", None, under("M", None, under("t", 9, under("D", None, under("k", "value"))))), False),
         (under("T", None, under("k", "value")), False),
     ],
 )
-def test_constants_on_classes_are_remembered(tree: Any, seen: bool) -> None:
-    """On the class itself and on its bases; nothing else is."""
+def test_constants_and_code_on_classes_are_remembered(tree: Any, seen: bool) -> None:
+    """On the class itself and on its bases, a property's code too; nothing else is."""
 
     class Base:
         value = 1
@@ -202,6 +208,15 @@ def test_constants_on_classes_are_remembered(tree: Any, seen: bool) -> None:
     class Own(Base):
         value = 2
         many = ([],)
+        native = property(len)
+
+        def method(self) -> None:
+            """Does nothing."""
+
+        @property
+        def width(self) -> int:
+            """One."""
+            return 1
 
     assert is_remembered(tree, Own()) == seen
 
@@ -234,6 +249,21 @@ def changes() -> dict[str, Change]:
             type("Own", (type("Base", (Shown,), {}),), {})(),
             under("a", "known"),
             lambda node: setattr(type(node.it).__base__, "known", 2),
+        ),
+        "the code of a property": (
+            type("Own", (Node,), {"width": property(lambda self: 1)})(),
+            under("T", None, under("D", None, under("k", "width", under("a", "fget", under("c", None))))),
+            lambda node: setattr(type(node.it).width.fget, "__code__", (lambda self: 2).__code__),
+        ),
+        "another property": (
+            type("Own", (Node,), {"width": property(lambda self: 1)})(),
+            under("T", None, under("D", None, under("k", "width", under("a", "fget", under("c", None))))),
+            lambda node: setattr(type(node.it), "width", property(lambda self: 1)),
+        ),
+        "the code of a method": (
+            type("Own", (Node,), {"method": lambda self: 1})(),
+            under("T", None, under("D", None, under("k", "method", under("c", None)))),
+            lambda node: setattr(type(node.it).method, "__code__", (lambda self: 2).__code__),
         ),
         "a constant before a class's": (Shown(), under("a", "known"), lambda node: setattr(node.it, "known", 1)),
         "an item": ({"a": 1}, under("k", "a"), lambda node: node.it.update(a=2)),

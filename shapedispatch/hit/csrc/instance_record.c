@@ -125,15 +125,6 @@ static int record_holds(Record *record)
 
 /* -------------------------------------------------------------------------------------------------------------- reading */
 
-/*
- * What guards read is a tree: (read, ((way, key, tree), ...)), made by functions/guards/instance_guards.py. The ways lead
- * from a value to the next; `read` says what is read of the value itself beside type and identity: '=' is all.
- */
-enum {
-    DICT_OF = 'd', ITEM = 'k', NTH_ITEM = 'i', LIST_ITEM = 'l', TUPLE_ITEM = 't', ATTRIBUTE = 'a', CODE_OF = 'c',
-    TYPE_OF = 'T', TYPE_DICT = 'D', MRO_OF = 'M'
-};
-
 typedef struct {
     PyObject *object, *tree;
 } Pending;
@@ -146,47 +137,6 @@ typedef struct {
 
 /* Each of these returns whether all can be looked at later. None runs Python code. */
 static int read_value(Reading *reading, PyObject *tree, PyObject *value);
-
-#define FOR_EACH_BRANCH(i, tree) for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(PyTuple_GET_ITEM(tree, 1)); i++)
-
-static PyObject *part(PyObject *tree, Py_ssize_t i, int which)
-{
-    return PyTuple_GET_ITEM(PyTuple_GET_ITEM(PyTuple_GET_ITEM(tree, 1), i), which);
-}
-
-static Py_UCS4 way(PyObject *tree, Py_ssize_t i)
-{
-    return PyUnicode_READ_CHAR(part(tree, i, 0), 0);
-}
-
-static int is_leaf(PyObject *tree)
-{
-    return PyTuple_GET_SIZE(PyTuple_GET_ITEM(tree, 1)) == 0;
-}
-
-static int is_read(PyObject *tree)
-{
-    return PyUnicode_GET_LENGTH(PyTuple_GET_ITEM(tree, 0)) != 0;
-}
-
-static int is_compared(PyObject *tree)
-{
-    PyObject *read = PyTuple_GET_ITEM(tree, 0);
-    return PyUnicode_FindChar(read, '=', 0, PyUnicode_GET_LENGTH(read), 1) >= 0;
-}
-
-static int is_tree(PyObject *tree)
-{
-    PyObject *read, *branches, *key, *inner;
-    int letter;
-    if (!PyTuple_CheckExact(tree) || !PyArg_ParseTuple(tree, "UO!", &read, &PyTuple_Type, &branches))
-        return 0;
-    FOR_EACH_BRANCH(i, tree)
-        if (!PyTuple_CheckExact(PyTuple_GET_ITEM(branches, i))
-            || !PyArg_ParseTuple(PyTuple_GET_ITEM(branches, i), "COO", &letter, &key, &inner) || !is_tree(inner))
-            return 0;
-    return 1;
-}
 
 /* Where a watcher sees changes, all dicts stand among the dicts; else each is touched only after what holds it. */
 static int mark(Record *record, PyObject *dict, uint64_t *of_tensor)
@@ -301,29 +251,51 @@ static int read_value(Reading *reading, PyObject *tree, PyObject *value)
 
 /* ----------------------------------------------------------------------------------------------- objects and classes */
 
-static int read_type_dict(PyObject *tree, PyTypeObject *type)
+/* The function that a property calls for its value: the class may stay as it is, and its code be replaced. */
+static int read_property(Reading *reading, PyObject *tree, PyObject *property)
+{
+    FOR_EACH_BRANCH(i, tree) {
+        if (way(tree, i) != ATTRIBUTE || PyUnicode_CompareWithASCIIString(part(tree, i, 1), "fget") != 0)
+            return 0;
+        PyObject *getter = PyObject_GetAttr(property, part(tree, i, 1));
+        int seen = getter != NULL && PyFunction_Check(getter) && read_function(reading, part(tree, i, 2), getter);
+        Py_XDECREF(getter);             /* the property holds it */
+        if (!seen)
+            return 0;
+    }
+    return 1;
+}
+
+static int read_of_type(Reading *reading, PyObject *tree, PyObject *value)
+{
+    if (Py_IS_TYPE(value, &PyProperty_Type))
+        return read_property(reading, tree, value);
+    return PyFunction_Check(value) ? read_function(reading, tree, value) : is_constant(value) && is_leaf(tree);
+}
+
+static int read_type_dict(Reading *reading, PyObject *tree, PyTypeObject *type)
 {
     FOR_EACH_BRANCH(i, tree) {
         PyObject *value = PyDict_GetItemWithError(dict_of_type(type), part(tree, i, 1));
-        if (way(tree, i) != ITEM || value == NULL || !is_constant(value) || !is_leaf(part(tree, i, 2)))
+        if (way(tree, i) != ITEM || value == NULL || !read_of_type(reading, part(tree, i, 2), value))
             return 0;
     }
     return 1;
 }
 
 /* What stands on a class and its bases stays as long as its version does. */
-static int read_type(PyObject *tree, PyTypeObject *type)
+static int read_type(Reading *reading, PyObject *tree, PyTypeObject *type)
 {
     FOR_EACH_BRANCH(i, tree) {
         PyObject *inner = part(tree, i, 2), *base;
-        if (way(tree, i) == TYPE_DICT && !read_type_dict(inner, type))
+        if (way(tree, i) == TYPE_DICT && !read_type_dict(reading, inner, type))
             return 0;
         if (way(tree, i) != TYPE_DICT && way(tree, i) != MRO_OF)
             return 0;
         if (way(tree, i) == MRO_OF)
             FOR_EACH_BRANCH(j, inner)
                 if ((base = item_at(type->tp_mro, part(inner, j, 1))) == NULL || way(inner, j) != TUPLE_ITEM
-                    || !read_type(part(inner, j, 2), (PyTypeObject *)base))
+                    || !read_type(reading, part(inner, j, 2), (PyTypeObject *)base))
                     return 0;
     }
     return 1;
@@ -352,7 +324,7 @@ static int read_branch(Reading *reading, PyObject *tree, Py_ssize_t i, PyObject 
     case ATTRIBUTE:
         return read_attribute(reading, inner, part(tree, i, 1), object, names);
     case TYPE_OF:
-        return read_type(inner, Py_TYPE(object));
+        return read_type(reading, inner, Py_TYPE(object));
     default:
         return 0;
     }

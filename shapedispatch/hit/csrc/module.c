@@ -36,6 +36,7 @@
 #include "signature_cache.c"
 #include "function_call.c"
 #include "graph_call.c"
+#include "guard_tree.c"
 #include "instance_record.c"
 #include "skipped_guards.c"
 #include "code_guard.c"
