@@ -25,6 +25,7 @@ NOT_ON_THE_PAGE = {
     "store/artifacts.py": "the same",
     "ranks/report.py": "the same, of what another rank has sent",
     "functions/checks/graph_check.py": "why a build is not judged by its graph: it is judged on the call",
+    "functions/checks/given.py": "the same",
     "functions/compile/remote.py": "the same",
     "functions/checks/shadow.py": "the same",
 }

@@ -27,6 +27,7 @@ __all__ = [
     "Generators",
     "Scales",
     "autocast_digits",
+    "bits_of",
     "difference",
     "distinct_like",
     "inaccuracy",
@@ -205,7 +206,7 @@ def _numbers_difference(
     later: list[Tensor] | None,
     scale_of: Callable[[Tensor], Tensor],
 ) -> str | None:
-    bits, others = _bits(expected), _bits(actual)
+    bits, others = bits_of(expected), bits_of(actual)
     if expected.data_ptr() == actual.data_ptr() and later is not None:  # one tensor that neither has written
         return None
     if later is None and torch.equal(bits, others):  # as of all that was not written; the rest takes dozens of kernels
@@ -248,7 +249,7 @@ def _surely_near(one: Tensor, other: Tensor, atol: float) -> Tensor:
     return (error <= 0.5 * atol / math.sqrt(one.numel()) * root) & (largest < _FILL) & root.isfinite()
 
 
-def _bits(tensor: Tensor) -> Tensor:
+def bits_of(tensor: Tensor) -> Tensor:
     """The values as whole numbers of the same size, which torch can compare of every dtype."""
     values = tensor.resolve_conj().resolve_neg()
     if values.dtype is torch.complex128:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..backend import ALL, Candidate, Observed, Offer, OfferBuilder, OfferRequest
 from ..effects import Effects
@@ -46,6 +46,9 @@ from .request import (
     sizes_of,
 )
 from .trace_effects import trace_effects
+
+if TYPE_CHECKING:  # it takes torch's compiler, which is imported where something is built
+    from .checks.graph_check import Verdict
 
 __all__ = ["FunctionSpec", "TorchFunction"]
 
@@ -315,20 +318,20 @@ class TorchFunction(CallSigner):
                 memory.facts.no_builds[slot] = NoBuild(verdict.wrong)
                 builder.fail(name, verdict.wrong)
                 return
-            builder.notes += build.notes()
-            found = Candidate(
-                name,
-                build.run,
-                build.check(),
-                slot,
-                build.route,
-                point=point or None,
-                judged=not verdict.unjudged,
-                digits=verdict.digits,
-            )
-            builder.candidates.append(found)
-            if builder.request.graphs:
-                offer_recorded(build, found, call, builder)
+            found = Candidate(name, build.run, build.check(), slot, build.route, point=point or None)
+            self._offer_right(found, build, verdict, call, builder)
+
+    def _offer_right(
+        self, found: Candidate, build: Build, verdict: Verdict, call: BuildRequest, builder: OfferBuilder
+    ) -> None:
+        """Offer a build that takes the call, of which its graph says nothing against it."""
+        builder.notes += build.notes()
+        if verdict.unjudged and builder.request.room is not None:
+            builder.notes.append(f"{found.name} is compared with plain on calls alone: {verdict.unjudged}")
+        found = replace(found, judged=not verdict.unjudged, digits=verdict.digits)
+        builder.candidates.append(found)
+        if builder.request.graphs:
+            offer_recorded(build, found, call, builder)
 
     # -- effects
 

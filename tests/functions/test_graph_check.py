@@ -199,6 +199,76 @@ def test_no_more_memory_is_taken_than_copies_may() -> None:
         assert what in told.unjudged
 
 
+def test_weights_that_are_too_large_to_be_copied_are_the_callers_own() -> None:
+    """In each run: of a model, copies and doubles of all weights would take most of the memory."""
+    large, ran = torch.nn.Parameter(torch.randn(4, 1000), requires_grad=False), []
+
+    def first(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
+        ran.append(w.data_ptr() == large.data_ptr())
+        return torch.tanh(x @ w + b)
+
+    given = torch.randn(3, 4), large, torch.nn.Parameter(torch.randn(1000), requires_grad=False)
+    found = verdict(first, first, *given, room=70_000)
+    assert (found.wrong, found.unjudged) == ("", "")
+    assert ran
+    assert all(ran)
+    wrong = verdict(first, lambda x, w, b: torch.tanh(x @ w + 1.1 * b), *given, room=70_000)
+    assert "where plain has" in wrong.wrong
+
+
+def test_a_weight_is_copied_where_it_says_too_little_as_it_is() -> None:
+    """Beside zeros much is right by chance, and two that are alike may be taken for each other."""
+
+    def added(x: Tensor, v: Tensor, w: Tensor) -> Tensor:
+        return x * v - w
+
+    def weight(values: Tensor) -> Tensor:
+        return torch.nn.Parameter(values, requires_grad=False)
+
+    x, some, zeros = torch.randn(1000), weight(torch.randn(1000)), weight(torch.zeros(1000))
+    told = [verdict(added, added, x, v, w, room=20_000).unjudged for v, w in ((some, zeros), (some, some.clone()))]
+    assert all("copies of what it is given" in one for one in told)
+    assert verdict(added, added, x, some, weight(torch.randn(1000)), room=20_000).unjudged == ""
+
+
+def test_a_large_weight_that_the_graph_writes_is_copied() -> None:
+    """Or where not even that one fits, nothing is run on it."""
+
+    def counted(x: Tensor, w: Tensor) -> Tensor:
+        w.add_(1)
+        return x * w.sum()
+
+    x, w = torch.randn(10), torch.nn.Parameter(torch.randn(1000), requires_grad=False)
+    before = w.clone()
+    assert "copies of what it is given" in verdict(counted, counted, x, w, room=10_000).unjudged
+    rest = torch.nn.Parameter(torch.randn(900), requires_grad=False)
+    found = verdict(
+        lambda x, w, r: counted(x, w) + r.sum(), lambda x, w, r: counted(x, w) + r.sum(), x, w, rest, room=30_000
+    )
+    assert (found.wrong, found.unjudged) == ("", "")
+    assert torch.equal(before, w)
+
+
+def test_code_that_writes_into_a_weight_that_is_read_is_wrong() -> None:
+    """It is the caller's own, and seen to be as it was; in its first run as in any other."""
+
+    def reads(x: Tensor, w: Tensor) -> Tensor:
+        return x * w.sum()
+
+    def writes(x: Tensor, w: Tensor) -> Tensor:
+        result = x * w.sum()
+        w.data[0] = 7
+        return result
+
+    def given() -> tuple[Tensor, Tensor]:
+        return torch.randn(10), torch.nn.Parameter(torch.randn(1000), requires_grad=False)
+
+    assert verdict(reads, writes, *given(), room=10_000).wrong == graph_check.ALTERS
+    found = GraphCheck(reads, writes, clock=lambda: 0.0).part(given(), 10_000)
+    assert found is not None
+    assert found.wrong == graph_check.ALTERS
+
+
 def test_the_callers_tensors_are_not_written() -> None:
     """Every run has copies."""
     x = torch.randn(9)

@@ -19,6 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ...autotune.compare import Generators, inaccuracy
 from ...errors import in_a_line
+from .given import Given, Written, distinct, drawn
 from .shadow import NotJudged, Shadow, ValueReads
 
 __all__ = ["GraphCheck", "NotJudged", "Verdict", "state_kept"]
@@ -27,12 +28,11 @@ SECONDS, TIMES_PLAIN = 0.05, 10
 """How long a run in double precision may take: so long, or so many times what plain takes, whichever is longer."""
 OF_BUILD = 0.1
 """And so much of what it took to compile what it is compared with, where that was done here."""
-COPIES = 4
-"""How many copies of the inputs there are at a time."""
 SCALES = ((-2.0, 2.0), (-0.125, 0.125), (0.5, 1.5))
 """Of values that are no caller's: such as what saturates sees, what is nearly linear, and what takes no negatives."""
 MOVES = 3
 """How often plain is run with all that it computes moved by its rounding, where a result needs an excuse."""
+ALTERS = "it writes into what its graph only reads"
 
 Run = Callable[..., Any]
 _V = TypeVar("_V")
@@ -68,6 +68,8 @@ class GraphCheck:
     """Whether what was compiled has run for the first time."""
     kept: Collection[int] | None = None
     """Which inputs must keep the caller's values: once those of a call were compared."""
+    written: set[int] = field(default_factory=set)
+    """Which inputs the graph was seen to write: each run has its own."""
 
     def verdict(self, inputs: Sequence[Any], room: int) -> Verdict:
         """Run both on copies of these inputs of the graph; ``room`` is how many bytes a run may take for them."""
@@ -95,7 +97,7 @@ class GraphCheck:
     def value_read(self, inputs: Sequence[Any]) -> str:
         """The first operator that looks at values, of the graph and of its gradients, if any: ``inputs`` are fake."""
         with state_kept(), ValueReads() as reads:
-            _outcome(self.graph, inputs)
+            _outcome(self.graph, inputs, Given(inputs, ()))
         return reads.first
 
     def verdict_for_any(self, inputs: Sequence[Any], room: int) -> Verdict:
@@ -117,34 +119,46 @@ class GraphCheck:
 
     def _first_run(self, inputs: Sequence[Any], room: int) -> None:
         self.ran = True
-        _refuse_inputs(inputs, room)
-        states = _generator_states(inputs)
-        values = [_flat(given) if isinstance(given, Tensor) else None for given in inputs]
+        given, states = self._given(inputs, room), _generator_states(inputs)
+        marks = given.marks()
         try:
-            _outcome(self.compiled, _copies(inputs, values))
+            _outcome(self.compiled, given.copies(), given)
         finally:
             _restore(states)
+            if given.marks() != marks:
+                self.known = Verdict(ALTERS)
+
+    def _given(self, inputs: Sequence[Any], room: int) -> Given:
+        """What runs are given of a call: what the graph writes is copied, however large it is."""
+        while True:
+            given, states = Given.of(inputs, room, self.written), _generator_states(inputs)
+            if not given.shared:
+                return given
+            try:
+                with given.guarded():
+                    _outcome(self.graph, given.copies(), given)
+                return given
+            except Written as error:
+                self.written.add(error.place)
+            finally:
+                _restore(states)
 
     def _part(self, inputs: Sequence[Any], room: int) -> Verdict | None:
-        _refuse_inputs(inputs, room)
-        values = [_flat(given) if isinstance(given, Tensor) else None for given in inputs]
-        seconds = max(self.seconds, OF_BUILD * self.built_s, TIMES_PLAIN * self._plain_seconds(inputs, values))
+        given = self._given(inputs, room)
+        seconds = self._seconds_of(given)
         if self.kept is None:
-            wrong, kept, digits = self._compared(inputs, values, room, seconds)
+            wrong, kept, digits = self._compared(given, room, seconds)
             if not wrong:
                 self.kept = kept
             return Verdict(wrong, digits=digits) if wrong else None
-        generators = Generators()
-        drawn = [
-            distinct(value, generators) if value is not None and i not in self.kept else value
-            for i, value in enumerate(values)
-        ]
-        wrong, _, digits = self._compared(inputs, drawn, room, seconds)
+        generators, kept = Generators(), self.kept
+        others = given.with_values(lambda i, value: value if i in kept else distinct(value, generators))
+        wrong, _, digits = self._compared(others, room, seconds)
         return Verdict(wrong and f"{wrong}, on values that are all different", digits=digits)
 
     def _verdict_for_any(self, inputs: Sequence[Any], room: int) -> Verdict:
-        _refuse_inputs(inputs, room)
-        if any(isinstance(given, Tensor) and not given.is_floating_point() for given in inputs):
+        given = Given.of(inputs, room, range(len(inputs)))
+        if any(isinstance(one, Tensor) and not one.is_floating_point() for one in inputs):
             raise NotJudged("it takes whole numbers or truth values, which are the caller's")
         finite: list[bool] = []
 
@@ -155,9 +169,8 @@ class GraphCheck:
 
         generators, digits = Generators(), 53
         for low, high in SCALES:
-            values = [_drawn(given, low, high, generators) if isinstance(given, Tensor) else None for given in inputs]
-            seconds = max(self.seconds, OF_BUILD * self.built_s, TIMES_PLAIN * self._plain_seconds(inputs, values))
-            wrong, _, met = self._compared(inputs, values, room, seconds, seen)
+            others = given.with_values(lambda i, _: drawn(inputs[i], low, high, generators))  # noqa: B023 - called now
+            wrong, _, met = self._compared(others, room, self._seconds_of(others), seen)
             digits = min(digits, met)
             if wrong:
                 return Verdict(wrong, digits=digits)
@@ -165,20 +178,20 @@ class GraphCheck:
             raise NotJudged("no such values give numbers")
         return Verdict(digits=digits)
 
-    def _plain_seconds(self, inputs: Sequence[Any], values: Sequence[Tensor | None]) -> float:
-        """How long plain takes, once."""
-        states, given = _generator_states(inputs), _copies(inputs, values)
+    def _seconds_of(self, given: Given) -> float:
+        """How long a run in double precision may take."""
+        states, copies = _generator_states(given.inputs), given.copies()
         begun = self.clock()
-        results = _outcome(self.graph, given)
+        with given.guarded():
+            results = _outcome(self.graph, copies, given)
         if any(one.device.type == "cuda" for one in results):
             torch.cuda.synchronize()
         _restore(states)
-        return self.clock() - begun
+        return max(self.seconds, OF_BUILD * self.built_s, TIMES_PLAIN * (self.clock() - begun))
 
     def _compared(
         self,
-        inputs: Sequence[Any],
-        values: Sequence[Tensor | None],
+        given: Given,
         room: int,
         seconds: float,
         seen: Callable[[Shadow, Sequence[Tensor]], None] | None = None,
@@ -187,55 +200,49 @@ class GraphCheck:
 
         ``seen`` is called with what plain's run came to, before what was compiled is run.
         """
-        states = _generator_states(inputs)
+        states = _generator_states(given.inputs)
         begun = self.clock()
 
         def stop() -> str | None:
             return "a run in double precision would take too long" if self.clock() - begun > seconds else None
 
         shadow = Shadow(stop, room)
-        given = _copies(inputs, values)
-        shadow.watch(given)
-        with shadow:
-            plain = _outcome(self.graph, given)
+        copies = given.copies()
+        shadow.watch(copies)
+        with given.guarded(), shadow:
+            plain = _outcome(self.graph, copies, given)
             right = [shadow.doubles(one) for one in plain]
         _restore(states)
         if seen is not None:
             seen(shadow, plain)
-        try:
-            actual = _outcome(self.compiled, _copies(inputs, values))
-        except Exception as error:  # noqa: BLE001 - a candidate is judged here, and the reason kept
-            return f"it raised {in_a_line(error)}", (), 53
+        actual = self._actual(given)
+        if isinstance(actual, str):
+            return actual, (), 53
         moved: list[list[Tensor]] = []
 
         def moved_results(i: int) -> list[Tensor]:
             if not moved:
-                moved.extend(self._moved(inputs, values, states))
+                moved.extend(self._moved(given, states))
             return [results[i] for results in moved if len(results) == len(plain)]
 
         found = _first_wrong(plain, actual, right, moved_results)
         return found or "", shadow.kept, shadow.digits
 
-    def _moved(self, inputs: Sequence[Any], values: Sequence[Tensor | None], states: _States) -> Iterator[list[Tensor]]:
+    def _actual(self, given: Given) -> list[Tensor] | str:
+        """What a run of what was compiled comes to; or what is wrong with it."""
+        marks = given.marks()
+        try:
+            found = _outcome(self.compiled, given.copies(), given)
+        except Exception as error:  # noqa: BLE001 - a candidate is judged here, and the reason kept
+            return f"it raised {in_a_line(error)}"
+        return found if given.marks() == marks else ALTERS
+
+    def _moved(self, given: Given, states: _States) -> Iterator[list[Tensor]]:
         """Plain's results where its inputs, and what each operator makes of them, are off by their rounding."""
         for seed in range(MOVES):
             _restore(states)
-            with _Nudging(seed) as nudging:
-                yield _outcome(
-                    self.graph, _copies(inputs, [value if value is None else nudging.moved(value) for value in values])
-                )
-
-
-_PLAIN = (Tensor, torch.nn.Parameter)
-
-
-def _refuse_inputs(inputs: Sequence[Any], room: int) -> None:
-    """Raise NotJudged where these cannot be copied, or not within so many bytes."""
-    tensors = [given for given in inputs if isinstance(given, Tensor)]
-    if any(type(given) not in _PLAIN or given.layout is not torch.strided for given in tensors):
-        raise NotJudged("it takes tensors that are not plain")
-    if COPIES * sum(_span(given) * given.element_size() for given in tensors) > room:
-        raise NotJudged("copies of what it is given would take more memory than copies may")
+            with given.guarded(), _Nudging(seed) as nudging:
+                yield _outcome(self.graph, given.with_values(lambda _, value: nudging.moved(value)).copies(), given)
 
 
 def _first_wrong(
@@ -259,17 +266,16 @@ def _first_wrong(
 # ------------------------------------------------------------------------------------------------------------- one run
 
 
-def _outcome(run: Run, inputs: Sequence[Any]) -> list[Tensor]:
-    """What a run leaves, in an order: results, inputs as they are then, and gradients for seeds that all differ."""
+def _outcome(run: Run, inputs: Sequence[Any], given: Given) -> list[Tensor]:
+    """What a run leaves, in an order: results, inputs of its own, and gradients for seeds that all differ."""
     results = [one for one in torch.utils._pytree.tree_leaves(run(*inputs)) if isinstance(one, Tensor)]
-    given = [one for one in inputs if isinstance(one, Tensor)]
     outputs = [one for one in results if one.requires_grad and one.grad_fn is not None]
-    leaves = [one for one in given if one.requires_grad and one.is_leaf]
+    leaves = [one for one in inputs if isinstance(one, Tensor) and one.requires_grad and one.is_leaf]
     gradients: Sequence[Tensor | None] = ()
     if outputs and leaves:
         seeds = [_seed(one) for one in outputs]
         gradients = torch.autograd.grad(outputs, leaves, seeds, allow_unused=True)
-    return [one.detach() for one in (*results, *given, *gradients) if one is not None]
+    return [one.detach() for one in (*results, *given.own(inputs), *gradients) if one is not None]
 
 
 def _seed(output: Tensor) -> Tensor:
@@ -341,46 +347,3 @@ class _Nudging(TorchDispatchMode):
                 if isinstance(one, Tensor) and one.is_floating_point() and one.numel():
                     one.copy_(self.moved(one))
         return result
-
-
-# ---------------------------------------------------------------------------------------------------------- the values
-
-
-def _span(tensor: Tensor) -> int:
-    """How many elements lie between a tensor's first and its last, both counted."""
-    if not tensor.numel():
-        return 0
-    return 1 + sum((size - 1) * stride for size, stride in zip(tensor.size(), tensor.stride(), strict=True))
-
-
-def _flat(tensor: Tensor) -> Tensor:
-    """The caller's values as they lie in memory."""
-    return tensor.detach().as_strided((_span(tensor),), (1,), tensor.storage_offset()).clone()
-
-
-def _copies(inputs: Sequence[Any], values: Sequence[Tensor | None]) -> list[Any]:
-    """The inputs with these values: fresh tensors of the same layout, and leaves for autograd."""
-    return [given if value is None else _copy(given, value) for given, value in zip(inputs, values, strict=True)]
-
-
-def _copy(like: Tensor, value: Tensor) -> Tensor:
-    with torch.inference_mode(like.is_inference()):
-        fresh = value.clone().as_strided(like.size(), like.stride())
-        return fresh.requires_grad_() if like.requires_grad else fresh
-
-
-def _drawn(like: Tensor, low: float, high: float, generators: Generators) -> Tensor:
-    """Values for such a tensor as they lie in memory: of this range, no two equal, none zero."""
-    return distinct(torch.linspace(low, high, _span(like), dtype=like.dtype, device=like.device), generators)
-
-
-def distinct(values: Tensor, generators: Generators) -> Tensor:
-    """Floats in the range of these, no two equal and none zero as far as the dtype has so many; others as they are."""
-    if not values.is_floating_point() or not values.numel() or not bool(values.isfinite().all()):
-        return values
-    low, high = (float(one) for one in values.double().aminmax())
-    if low == high:
-        low, high = (0.5 * low, 1.5 * high) if low else (0.5, 1.5)
-    count = values.numel()
-    spread = low + (high - low) * (generators.order(values).double() + 0.5) / count
-    return torch.where(spread == 0, (high - low) / (4 * count), spread).to(values.dtype)

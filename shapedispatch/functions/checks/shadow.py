@@ -48,6 +48,8 @@ class _Memory:
     dtype: torch.dtype
     doubles: Tensor | None
     inputs: frozenset[int]
+    is_plains: bool = False
+    """Whether the doubles are plain's own values, which can be had again."""
 
 
 class Shadow(TorchDispatchMode):
@@ -62,6 +64,8 @@ class Shadow(TorchDispatchMode):
         self._stop, self._room = stop, room
         self._memories: dict[int, _Memory] = {}
         self._bytes = self._count = 0
+        self._writing = False
+        """Whether an operator is run on the doubles that writes them."""
         self.given_up: str = ""
         """Why nothing is doubled any more."""
         self.kept: set[int] = set()
@@ -111,7 +115,10 @@ class Shadow(TorchDispatchMode):
             if any(_is_strange(tensor) for tensor in given):
                 raise NotJudged("it has tensors that are not plain")
             sources = self._sources(func, given)
-            return (self._doubled(func, args, kwargs, given) if func._schema.is_mutable else None), sources
+            self._writing = func._schema.is_mutable
+            doubled = self._doubled(func, args, kwargs, given) if self._writing else None
+            self._writing = False
+            return doubled, sources
         except NotJudged as reason:
             self._give_up(str(reason))
             return None, frozenset()
@@ -172,6 +179,7 @@ class Shadow(TorchDispatchMode):
         for tensor in written:
             memory = self._memory(tensor)
             memory.inputs |= sources
+            memory.is_plains = False
             if doubled is None:
                 memory.doubles = None
         for i, tensor in enumerate(results):
@@ -198,15 +206,24 @@ class Shadow(TorchDispatchMode):
         """Take plain's own values, of the whole storage."""
         storage = tensor.untyped_storage()
         flat = torch.empty(0, dtype=tensor.dtype, device=tensor.device).set_(storage)
-        self._hold(memory, tensor, flat.double())
+        self._hold(memory, tensor, flat.double(), is_plains=True)
 
-    def _hold(self, memory: _Memory, tensor: Tensor, base: Tensor) -> None:
-        memory.dtype, memory.doubles = tensor.dtype, base
+    def _hold(self, memory: _Memory, tensor: Tensor, base: Tensor, is_plains: bool = False) -> None:
+        memory.dtype, memory.doubles, memory.is_plains = tensor.dtype, base, is_plains
         self._bytes += base.nbytes
         if self._bytes > self._room:
             self._sweep()
-            if self._bytes > self._room:
-                raise NotJudged("its values in double precision would take more memory than copies may")
+        if self._bytes > self._room and not self._writing:
+            self._forget_plains(but=memory)
+        if self._bytes > self._room:
+            raise NotJudged("its values in double precision would take more memory than copies may")
+
+    def _forget_plains(self, but: _Memory) -> None:
+        """Let go of the doubles that can be had again, as those of weights, of which each is used once."""
+        for one in self._memories.values():
+            if one.is_plains and one is not but:
+                one.doubles = None
+        self._count_bytes()
 
     # -- whose memory is whose
 
@@ -227,6 +244,9 @@ class Shadow(TorchDispatchMode):
     def _sweep(self) -> None:
         """Let go of the doubles of memory that plain has freed."""
         self._memories = {where: one for where, one in self._memories.items() if not one.owner.expired()}
+        self._count_bytes()
+
+    def _count_bytes(self) -> None:
         self._bytes = sum(one.doubles.nbytes for one in self._memories.values() if one.doubles is not None)
 
     # -- whose values reach what
