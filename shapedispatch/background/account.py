@@ -111,7 +111,8 @@ class KeptAnswers(Protocol):
 class Allowance:
     """What one look at a call may order, as `Later`: at most one build, if that is worth it.
 
-    With ``in_steps`` it makes one trace at most, or loads one build, or does one part of looking at its numbers.
+    With ``in_steps`` it makes one trace at most, or loads one build, or does one part of looking at its numbers. Of a
+    call that is ``made_up`` of its key nothing that was built is loaded or run: its values are what memory held.
     """
 
     owner: str
@@ -123,6 +124,7 @@ class Allowance:
     """How many times what a build costs must have been spent where it would be used."""
     kept: KeptAnswers | None = None
     in_steps: bool = False
+    made_up: bool = False
     short: bool = False
     """Whether something was left out for want of worth."""
     exact_short: bool = False
@@ -159,7 +161,7 @@ class Allowance:
 
     def once(self, doing: str, make: Callable[[], _T]) -> _T | None:
         """See `Later`."""
-        while not self.has_worked():
+        while not (self.made_up or self.has_worked()):
             began_s = time.perf_counter()
             try:
                 found = make()

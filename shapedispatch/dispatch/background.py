@@ -343,7 +343,7 @@ def waiting_keys(core: DispatcherParts) -> list[tuple[Any, Waiting]]:
 
 def _order_all_of(waiting: Waiting, ctx: MissContext) -> None:
     for _ in range(MOST_OFFERS):
-        allowance = _allowance(waiting, ctx.device, may_begin=True, exact=True)
+        allowance = replace(_allowance(waiting, ctx.device, may_begin=True, exact=True), made_up=True)
         replace(ctx, later=allowance).offer(OfferRequest())
         if not allowance.short:
             return  # and the next call looks, at its exact sizes too: what was kept on disk is no news of its own
@@ -388,7 +388,8 @@ class _Keeper:
         before.account.chosen += 1
         if not allowance.goes_on() or entry.run is None:
             return entry
-        remember(before.core, before.key, entry.choice, so_far=True)
+        key = entry.choice.key or before.key  # in another form, once it is known that something is written
+        remember(before.core, key, entry.choice, so_far=True)
         next_s = allowance.orders.costs.build_s() * before.core.earn() if allowance.exact_short else math.inf
         forced = before.forced and allowance.short
-        return _goes_on(entry, replace(before, next_s=next_s, forced=forced, short=allowance.short))
+        return _goes_on(entry, replace(before, key=key, next_s=next_s, forced=forced, short=allowance.short))

@@ -26,6 +26,7 @@ from shapedispatch.background.account import Account, Allowance
 from shapedispatch.background.orders import Costs
 from shapedispatch.dispatch import background, miss
 from shapedispatch.dispatch.background import Waiting
+from shapedispatch.functions.checks.graph_check import GraphCheck
 from shapedispatch.store.rows import BadRow, Row
 from tests.built_here import BuiltHere, learning_here
 
@@ -629,6 +630,50 @@ def test_waiting_by_force_orders_what_was_not_earned(here: BuiltHere, monkeypatc
     until_timed(f, X)
     assert {timing.variant for timing in f.explain(X).timings} == {"plain", "hint[M=64]", "exact"}
     assert len(here.tasks) == 3
+
+
+def test_nothing_is_run_on_a_call_that_was_made_of_a_key(here: BuiltHere, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its values are what memory held: as indices they end a process, or a GPU's context."""
+    looked: list[Any] = []
+    part = GraphCheck.part
+
+    def noted(check: GraphCheck, inputs: Any, room: int) -> Any:
+        looked.extend(one for one in inputs if isinstance(one, Tensor))
+        return part(check, inputs, room)
+
+    def picked(x: Tensor) -> Tensor:
+        return torch.ones(9)[x] * 2
+
+    monkeypatch.setattr(GraphCheck, "part", noted)
+    f, places = shapedispatch(picked, dims={"x": "M"}, hints=(64,), store=False), torch.arange(8)
+    monkeypatch.setattr(f.core, "earn", lambda: 1e9)
+    f(places)
+    for _ in range(3):
+        assert f.wait(force=True)
+    assert len(here.tasks) == 1
+    assert looked == []
+    until_timed(f, places)
+    assert looked
+    assert all(torch.equal(one, places) for one in looked)
+
+
+def test_choices_are_forgotten_once_where_it_is_found_out_what_is_written(here: BuiltHere) -> None:
+    """Keys have another form from then on; each later look at one that was there before leaves the others alone."""
+
+    def written(x: Tensor) -> Tensor:
+        x.mul_(0.5)
+        return x.sin() * 2
+
+    here.paused = True
+    f = shapedispatch(written, dims={"x": "M"}, hints=(64,), store=False)
+    for _ in range(3):
+        f(X.clone())
+    f(X[:5].clone())
+    assert f.cache_info().currsize == 2
+    here.paused = False
+    until_timed(f, X.clone())
+    assert f.cache_info().currsize == 2
+    assert f.cache_info().builds == 1
 
 
 def test_all_of_a_process_can_be_forced(here: BuiltHere, monkeypatch: pytest.MonkeyPatch) -> None:
