@@ -274,6 +274,8 @@ def first_calls(
 
     A contender whose share of the time is used up is not started at further calls; eager is at all.
     """
+    from shapedispatch import wait
+
     steps: dict[str, dict[str, Step]] = {str(call): {} for call in judge.answers}
     until_rounds = clock.limit_s * FOR_ROUNDS
     for index, (name, contender) in enumerate(made.items()):
@@ -284,6 +286,9 @@ def first_calls(
                 continue
             with CONSOLE.status(f"{name}: {call}"):
                 steps[str(call)][name] = first_call(program, contender, call, judge, found)
+        if name.startswith("shapedispatch"):
+            with contender.compiling():  # other processes begin to build; meanwhile come the next one's first calls
+                wait(0.0, force=True)
         spent = sum(found.first_ms.get(name, {}).values()) / 1e3
         CONSOLE.print(f"{name}: first calls {spent:.1f} s", highlight=False)
     return steps

@@ -34,6 +34,9 @@ __all__ = ["ClassTrace", "RemoteBuild", "class_trace", "known_traces", "ordered"
 MOST_TRACES = 4
 """Traces of one class of calls: for other states of what no call carries, and for sizes that go another way."""
 
+CHECK_S = 0.5
+"""How long a run in double precision may take of what was compiled elsewhere: a call waits for it, once a build."""
+
 
 @dataclass(frozen=True, slots=True)
 class ClassTrace:
@@ -96,7 +99,7 @@ class RemoteBuild:
             return NoBuild(why, transient=self.order.kept)
         known = answer.verdict(self.job, made_by(environment(device)))
         code.graph = graph
-        code.check = None if is_transformed(graph) else GraphCheck(graph, run, known=known)
+        code.check = None if is_transformed(graph) else GraphCheck(graph, run, known=known, seconds=CHECK_S)
         conditions = replace(answer.conditions, sizes=tuple(self.sizes.items()))
         trace = self.traced.trace.with_graph(run)
         pass_over(trace.call.__code__)

@@ -191,6 +191,19 @@ def test_a_run_that_takes_too_long_is_given_up(built_s: float, given_up: bool) -
     assert ("too long" in told.unjudged) is given_up
 
 
+@pytest.mark.parametrize("on_gpu", [True, False])
+def test_a_run_that_takes_too_long_on_a_gpu_is_tried_again(on_gpu: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first one loads each kernel: once more, and in another call, if whoever checks has several."""
+    monkeypatch.setattr(graph_check, "_on_gpu", lambda inputs: on_gpu)
+    now = iter([0.0, 0.001, 1.0, 1.02, 1.09, *[2.0] * 99])  # plain takes 1 ms: 50 are allowed
+    check = GraphCheck(lambda x: x.sin().cos(), lambda x: x.sin().cos(), lambda: next(now), ran=True)
+    found = check.part([torch.randn(9)], ROOM)
+    assert (found is None) is on_gpu
+    if found is None:
+        found = check.verdict([torch.randn(9)], ROOM)
+        assert (found.wrong, found.unjudged) == ("", "")
+
+
 def test_no_more_memory_is_taken_than_copies_may() -> None:
     """Doubles of everything take twice as much."""
     for room, what in ((1000, "copies of what it is given"), (20_000, "its values in double precision")):
