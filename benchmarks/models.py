@@ -103,6 +103,8 @@ def own_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--hf", action="store_true", help="the Llama of transformers in place of this folder's")
     parser.add_argument("--contender", action="append", help="this one beside eager; may be repeated", metavar="NAME")
     parser.add_argument("--limit", type=float, metavar="SECONDS", help="about how long it may take")
+    help_ = "how long they may go on learning before the rounds, where that is not a share of what is left"
+    parser.add_argument("--settle", type=float, metavar="SECONDS", help=help_)
     parser.add_argument("--kind", action="append", choices=KINDS, help="calls of this kind alone; may be repeated")
     parser.add_argument("--batch", action="append", type=int, help="calls of this batch alone; may be repeated")
     parser.add_argument("--rounds", type=int, metavar="N")
@@ -136,10 +138,11 @@ def measure(chosen: argparse.Namespace, size: Size, folder: Path, keep: Callable
     judge = Judge(program, size)
     found.about["tolerance"] = judge.said
     found.seconds["reference"] = clock.lap()
-    steps = first_calls(program, made, judge, found, clock)
+    until_rounds = clock.limit_s * FOR_ROUNDS + (chosen.settle or 0.0)
+    steps = first_calls(program, made, judge, found, clock, until_rounds)
     found.seconds["first calls"] = clock.lap()
     keep(found)
-    settle(made, steps, clock)
+    settle(made, steps, clock, chosen.settle if chosen.settle is not None else FOR_SETTLING * clock.left())
     found.seconds["settling"] = clock.lap()
     rounds = chosen.rounds or (ROUNDS if chosen.device == "cuda" else ROUNDS_ON_CPU)
     found.about["rounds"] = in_rounds(steps, rounds, SMALL_SAMPLE_S if chosen.small else SAMPLE_S, found, clock)
@@ -268,7 +271,7 @@ def distances(answer: Answer, reference: Answer) -> list[float]:
 
 
 def first_calls(
-    program: Program, made: Mapping[str, Contender], judge: Judge, found: Found, clock: Clock
+    program: Program, made: Mapping[str, Contender], judge: Judge, found: Found, clock: Clock, until_rounds: float
 ) -> dict[str, dict[str, Step]]:
     """Each contender at each call for the first time, then checked; what is ready for the rounds, by call.
 
@@ -277,7 +280,6 @@ def first_calls(
     from shapedispatch import wait
 
     steps: dict[str, dict[str, Step]] = {str(call): {} for call in judge.answers}
-    until_rounds = clock.limit_s * FOR_ROUNDS
     for index, (name, contender) in enumerate(made.items()):
         ends = clock.left() - max(0.0, clock.left() - until_rounds) / (len(made) - index)
         for call in judge.answers:
@@ -294,11 +296,13 @@ def first_calls(
     return steps
 
 
-def settle(made: Mapping[str, Contender], steps: Mapping[str, Mapping[str, Step]], clock: Clock) -> None:
+def settle(
+    made: Mapping[str, Contender], steps: Mapping[str, Mapping[str, Step]], clock: Clock, seconds: float
+) -> None:
     """Let them learn from further forwards, of each call in turn, and from what other processes build for them."""
     from shapedispatch import wait
 
-    until = clock.left() * (1 - FOR_SETTLING)
+    until = clock.left() - seconds
     for name, contender in made.items():
         for _ in range(SETTLING_PASSES):
             with contender.compiling():
