@@ -48,6 +48,7 @@ LIMIT_S, SMALL_LIMIT_S = 420.0, 200.0
 FOR_ROUNDS = 0.3  # of the limit: first calls that would take longer are left out
 FOR_SETTLING = 0.4  # of what is left after first calls
 SETTLING_PASSES, SETTLING_FORWARDS = 3, 20
+WAIT_S = 15.0  # for other processes' builds, at most, between two passes: what calls show may order more of them
 TRAIN_BAR = 1.0
 KINDS = ("decode", "prefill", "train")
 TIMES_EAGER = 2.0  # how much farther than eager's answer from that of the wider dtype one may be
@@ -105,6 +106,8 @@ def own_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--limit", type=float, metavar="SECONDS", help="about how long it may take")
     help_ = "how long they may go on learning before the rounds, where that is not a share of what is left"
     parser.add_argument("--settle", type=float, metavar="SECONDS", help=help_)
+    help_ = "how often they go on learning at each call in turn, if there is time"
+    parser.add_argument("--passes", type=int, default=SETTLING_PASSES, metavar="N", help=help_)
     parser.add_argument("--kind", action="append", choices=KINDS, help="calls of this kind alone; may be repeated")
     parser.add_argument("--batch", action="append", type=int, help="calls of this batch alone; may be repeated")
     parser.add_argument("--rounds", type=int, metavar="N")
@@ -142,7 +145,8 @@ def measure(chosen: argparse.Namespace, size: Size, folder: Path, keep: Callable
     steps = first_calls(program, made, judge, found, clock, until_rounds)
     found.seconds["first calls"] = clock.lap()
     keep(found)
-    settle(made, steps, clock, chosen.settle if chosen.settle is not None else FOR_SETTLING * clock.left())
+    seconds = chosen.settle if chosen.settle is not None else FOR_SETTLING * clock.left()
+    settle(made, steps, clock, seconds, chosen.passes)
     found.seconds["settling"] = clock.lap()
     rounds = chosen.rounds or (ROUNDS if chosen.device == "cuda" else ROUNDS_ON_CPU)
     found.about["rounds"] = in_rounds(steps, rounds, SMALL_SAMPLE_S if chosen.small else SAMPLE_S, found, clock)
@@ -297,19 +301,20 @@ def first_calls(
 
 
 def settle(
-    made: Mapping[str, Contender], steps: Mapping[str, Mapping[str, Step]], clock: Clock, seconds: float
+    made: Mapping[str, Contender], steps: Mapping[str, Mapping[str, Step]], clock: Clock, seconds: float, passes: int
 ) -> None:
     """Let them learn from further forwards, of each call in turn, and from what other processes build for them."""
     from shapedispatch import wait
 
     until = clock.left() - seconds
     for name, contender in made.items():
-        for _ in range(SETTLING_PASSES):
+        learns = name.startswith("shapedispatch")
+        for _ in range(passes if learns else SETTLING_PASSES):
             with contender.compiling():
                 for step in (ready[name] for ready in steps.values() if name in ready and clock.left() > until):
                     timed(step, SETTLING_FORWARDS)
-                if name.startswith("shapedispatch"):
-                    wait(max(0.0, clock.left() - until), force=True)
+                if learns:
+                    wait(min(WAIT_S, max(0.0, clock.left() - until)), force=True)
 
 
 def first_call(program: Program, contender: Contender, call: Call, judge: Judge, found: Found) -> Step:

@@ -301,22 +301,29 @@ _SAMPLE = 100_000
 
 
 def inaccuracy(
-    plain: Tensor, actual: Tensor, right: Tensor | None, moved: Callable[[], Sequence[Tensor]], place: str
+    plain: Tensor,
+    actual: Tensor,
+    right: Tensor | None,
+    moved: Callable[[], Sequence[Tensor]],
+    place: str,
+    errs: Tensor | None = None,
 ) -> str | None:
     """The first value that plain's accuracy does not excuse, as a sentence, or None.
 
     ``right`` is in double precision, None for whole numbers and booleans, which are equal or wrong. ``moved`` gives
-    plain's results for inputs that differ by their rounding; it is asked only where something needs an excuse.
+    plain's results for inputs that differ by their rounding; it is asked only where something needs an excuse. With
+    ``errs``, one of those, plain errs by as much as it differs from that, too: where what is right was lost on the way,
+    and is what plain made of its own errors.
     """
     if right is None:
         bad = plain != actual
     else:
-        bad = _beyond(plain, actual, right)
+        bad = _beyond(plain, actual, right, errs=errs)
     if not bool(bad.any()):
         return None
     if int(bad.sum()) <= max(_SHARE * bad.numel(), _FEW if bad.numel() <= _FEW else 0):
         if right is not None:
-            bad = _beyond(plain, actual, right, share=1.0)
+            bad = _beyond(plain, actual, right, share=1.0, errs=errs)
         if bool(bad.any()):
             bad = bad & ~_excused(plain, actual, moved())
         if not bool(bad.any()):
@@ -329,12 +336,14 @@ def inaccuracy(
     )
 
 
-def _beyond(plain: Tensor, actual: Tensor, right: Tensor, share: float = 0.99) -> Tensor:
+def _beyond(plain: Tensor, actual: Tensor, right: Tensor, share: float = 0.99, errs: Tensor | None = None) -> Tensor:
     """Where the candidate errs by more than it may, beside what plain errs by at this share of such places."""
     p, a = plain.double(), actual.double()
     info = torch.finfo(plain.dtype)
     r = torch.where(right.abs() > info.max, right.to(plain.dtype).double(), right)
     own, theirs = _distance(p, r), _distance(a, r)
+    if errs is not None and errs.shape == p.shape:
+        own = torch.maximum(own, _distance(errs.double(), p))
     ulp = (r.abs() * info.eps).clamp(min=info.tiny).nan_to_num(info.tiny, info.tiny, info.tiny)
     allowed = FACTOR * torch.maximum(torch.maximum(own, _usual(own, r, share)), ULPS * ulp)
     same = (p == a) | (p.isnan() & a.isnan())

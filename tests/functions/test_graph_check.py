@@ -10,7 +10,7 @@ from torch import Tensor
 
 from shapedispatch.autotune.compare import Generators
 from shapedispatch.functions import builder
-from shapedispatch.functions.checks import graph_check
+from shapedispatch.functions.checks import given, graph_check
 from shapedispatch.functions.checks.graph_check import GraphCheck, distinct
 from shapedispatch.functions.compile import inductor
 from tests.helpers import built
@@ -212,6 +212,29 @@ def test_no_more_memory_is_taken_than_copies_may() -> None:
         assert what in told.unjudged
 
 
+@torch.library.custom_op("shapedispatch_checks::only_halves", mutates_args=())
+def only_halves(x: Tensor) -> Tensor:
+    """What is not made for doubles."""
+    if x.dtype is torch.float64:
+        raise NotImplementedError
+    return x.clone()
+
+
+def test_behind_an_operator_that_takes_no_doubles_plain_errs_as_much_as_it_moves() -> None:
+    """What is right is what that made of plain's own errors: attention on a GPU, sixteen layers of it."""
+
+    def plain(x: Tensor, w: Tensor) -> Tensor:
+        return torch.sin(4 * only_halves(x @ w))
+
+    def finer(x: Tensor, w: Tensor) -> Tensor:
+        return torch.sin(4 * (x.float() @ w.float())).bfloat16()
+
+    torch.manual_seed(0)
+    x, w = torch.randn(16, 64).bfloat16(), torch.randn(64, 200).bfloat16() / 8
+    assert (verdict(plain, finer, x, w).wrong, verdict(plain, finer, x, w).digits) == ("", 8)
+    assert "where plain has" in verdict(plain, lambda x, w: finer(x, w) + 1, x, w).wrong
+
+
 def test_weights_that_are_too_large_to_be_copied_are_the_callers_own() -> None:
     """In each run: of a model, copies and doubles of all weights would take most of the memory."""
     large, ran = torch.nn.Parameter(torch.randn(4, 1000), requires_grad=False), []
@@ -297,6 +320,20 @@ def test_drawn_values_are_all_different_and_none_is_zero(values: Tensor) -> None
     assert len(drawn.unique()) == 50
     assert not bool((drawn == 0).any())
     assert float(drawn.min()) >= min(0.5 * float(values.min()), 1.5 * float(values.min()), 0.0)
+
+
+def test_a_large_weight_keeps_its_scale(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In another order, with those that were alike apart; where most are zero it is spread like any other."""
+    monkeypatch.setattr(given, "LARGE", 1000)
+    monkeypatch.setattr(given, "BLOCK", 300)
+    weight = torch.randn(1000, dtype=torch.float64).round(decimals=1)
+    drawn = distinct(weight, Generators())
+    assert len(drawn.unique()) == 1000 > len(weight.unique())
+    assert not bool((drawn == weight).any())
+    assert 0.95 < float(drawn.std() / weight.std()) < 1.05
+    sparse = weight * (torch.arange(1000) % 3 == 0)
+    assert float(distinct(sparse, Generators()).std()) > 2 * float(sparse.std())
+    assert float(distinct(torch.ones(1000), Generators()).std()) > 0.2
 
 
 def test_integers_and_masks_stay_as_they_are() -> None:

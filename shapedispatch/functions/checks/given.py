@@ -24,6 +24,8 @@ COPIES = 4
 """How many copies of the inputs there are at a time."""
 BLOCK = 1 << 22
 """Of so many numbers at a time an order is drawn, or a sum taken: more would take many times their own memory."""
+LARGE, MOVED = 1 << 18, 0.001
+"""From how many numbers on a weight's keep their scale; by what share of their range they are moved then."""
 
 _PLAIN = (Tensor, torch.nn.Parameter)
 
@@ -178,18 +180,24 @@ def drawn(like: Tensor, low: float, high: float, generators: Generators) -> Tens
 
 
 def distinct(values: Tensor, generators: Generators) -> Tensor:
-    """Floats in the range of these, no two equal and none zero as far as the dtype has so many; others as they are."""
+    """Floats in the range of these, no two equal and none zero as far as the dtype has so many; others as they are.
+
+    Of a weight of `LARGE` or more, its own in another order, moved a little: spread evenly over their range they are a
+    few times as large, and a model of many layers becomes chaotic, where neither plain nor anything else is right.
+    """
     if not values.is_floating_point() or not values.numel() or not bool(values.isfinite().all()):
         return values
     pieces = values.split(BLOCK)
     ranges = [piece.double().aminmax() for piece in pieces]
     low, high = min(float(one.min) for one in ranges), max(float(one.max) for one in ranges)
+    keeps = values.numel() >= LARGE and low < high and 2 * int(values.count_nonzero()) > values.numel()
     if low == high:
         low, high = (0.5 * low, 1.5 * high) if low else (0.5, 1.5)
     count, step = len(pieces) * pieces[0].numel(), (high - low) / (4 * values.numel())
-    spread = values.new_empty(values.shape)
-    for i, (piece, to) in enumerate(zip(pieces, spread.split(BLOCK), strict=True)):
-        share = (generators.order(piece).double() * len(pieces) + i + 0.5) / count
-        numbers = low + (high - low) * share
+    drawn = values.new_empty(values.shape)
+    for i, (piece, to) in enumerate(zip(pieces, drawn.split(BLOCK), strict=True)):
+        order = generators.order(piece)
+        share = (order.double() * len(pieces) + i + 0.5) / count
+        numbers = piece.double()[order] + MOVED * (high - low) * (share - 0.5) if keeps else low + (high - low) * share
         to.copy_(torch.where(numbers == 0, step, numbers))
-    return spread
+    return drawn

@@ -8,6 +8,7 @@ value does, and whoever checks has no caller, floats of several scales stand for
 from __future__ import annotations
 
 import contextlib
+import functools
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -224,14 +225,15 @@ class GraphCheck:
         actual = self._actual(given)
         if isinstance(actual, str):
             return actual, (), 53
-        moved: list[list[Tensor]] = []
+        runs, moved = self._moved(given, states), list[list[Tensor]]()
+        if shadow.lost:
+            moved.append(next(runs))
 
         def moved_results(i: int) -> list[Tensor]:
-            if not moved:
-                moved.extend(self._moved(given, states))
+            moved.extend(runs)
             return [results[i] for results in moved if len(results) == len(plain)]
 
-        found = _first_wrong(plain, actual, right, moved_results)
+        found = _first_wrong(plain, actual, right, moved_results, moved[0] if moved else ())
         return found or "", shadow.kept, shadow.digits
 
     def _actual(self, given: Given) -> list[Tensor] | str:
@@ -256,6 +258,7 @@ def _first_wrong(
     actual: Sequence[Tensor],
     right: Sequence[Tensor | None],
     moved: Callable[[int], Sequence[Tensor]],
+    errs: Sequence[Tensor],
 ) -> str | None:
     if len(plain) != len(actual):
         return f"it gives {len(actual)} tensors where the graph gives {len(plain)}"
@@ -263,7 +266,8 @@ def _first_wrong(
         if p.shape != a.shape or p.dtype != a.dtype:
             return f"tensor {i} is {tuple(a.shape)} {a.dtype} where the graph has {tuple(p.shape)} {p.dtype}"
         if p.numel() and not torch.equal(p, a):
-            found = inaccuracy(p, a, r, lambda i=i: moved(i), f"tensor {i} of the graph's")  # type: ignore[misc]
+            err = errs[i] if len(errs) == len(plain) else None
+            found = inaccuracy(p, a, r, functools.partial(moved, i), f"tensor {i} of the graph's", err)
             if found:
                 return found
     return None

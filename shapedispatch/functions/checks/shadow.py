@@ -72,6 +72,8 @@ class Shadow(TorchDispatchMode):
         """The inputs whose values reach an index, a size or a check of values."""
         self.digits: int = 53
         """Of the coarsest arithmetic that was met."""
+        self.lost: bool = False
+        """Whether an operator is not made for doubles: behind it what is right is what plain made of its own errors."""
 
     def watch(self, inputs: Sequence[Any]) -> None:
         """Note these tensors as the inputs that they are."""
@@ -148,13 +150,14 @@ class Shadow(TorchDispatchMode):
         """The operator's results on the doubles; None where they are to be plain's, read anew."""
         if torch.Tag.nondeterministic_seeded in func.tags or not any(t.dtype in _NARROW for t in given):
             return None
-        wide_args, wide_kwargs = torch.utils._pytree.tree_map(self._wide, (args, kwargs))
+        wide_args, wide_kwargs = _each(self._wide, args), _each(self._wide, kwargs)
         told = wide_kwargs.get("dtype")
         if told in _NARROW:
             wide_kwargs["dtype"] = torch.float64
         try:
             results = _tensors(func(*wide_args, **wide_kwargs))
         except (NotImplementedError, RuntimeError):  # not made for doubles: from here on they are plain's values
+            self.lost = True
             return None
         source = min((_DIGITS[t.dtype] for t in given if t.dtype in _DIGITS), default=53)
         if told in _NARROW and _DIGITS[told] < source and func._schema.name == "aten::_to_copy":
@@ -289,7 +292,26 @@ def _as_float32(value: float) -> float:
 
 
 def _tensors(value: Any) -> list[Tensor]:
-    return [leaf for leaf in torch.utils._pytree.tree_leaves(value) if isinstance(leaf, Tensor)]
+    found: list[Tensor] = []
+    _each(lambda one: found.append(one) if isinstance(one, Tensor) else None, value)
+    return found
+
+
+def _each(change: Callable[[Any], Any], value: Any) -> Any:
+    """What an operator takes or gives, each value changed: tuples, lists and dicts, for which a tree takes longer."""
+    kind = type(value)
+    if kind in (tuple, list):
+        return kind([_each(change, one) for one in value])
+    if kind is dict:
+        return {name: _each(change, one) for name, one in value.items()}
+    return change(value) if kind in _SINGLE or isinstance(value, Tensor) else _of_tree(change, value)
+
+
+_SINGLE = (int, float, bool, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format)
+
+
+def _of_tree(change: Callable[[Any], Any], value: Any) -> Any:
+    return torch.utils._pytree.tree_map(change, value)
 
 
 def _is_strange(tensor: Tensor) -> bool:
