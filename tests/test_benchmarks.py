@@ -598,7 +598,7 @@ def test_a_contender_that_takes_too_long_is_named(script: Load, programs: Module
     models, program = script("models"), programs.Own(programs.SMALL, "cpu")
     made, _ = programs.contenders(program, ["eager", f"shapedispatch, {programs.PLACES}"], FOLDER)
     found, judge = models.Found({}, {}), models.Judge(program, programs.SMALL)
-    steps = models.first_calls(program, made, judge, found, models.Clock(0.0))
+    steps = models.first_calls(program, made, judge, found, models.Clock(0.0), 0.0)
     assert found.not_reached == {f"shapedispatch, {programs.PLACES}": [str(call) for call in programs.SMALL.calls]}
     assert all(set(ready) == {"eager"} for ready in steps.values())
 

@@ -57,10 +57,7 @@ class Given:
         """
         _refuse_strange(inputs)
         shared = frozenset(_too_large(inputs, room, copied))
-        own = [isinstance(one, Tensor) and i not in shared for i, one in enumerate(inputs)]
-        return cls(
-            inputs, [_flat(one).clone() if is_own else None for one, is_own in zip(inputs, own, strict=True)], shared
-        )
+        return cls(inputs, [None if i in shared else _copied(one) for i, one in enumerate(inputs)], shared)
 
     def with_values(self, values: Callable[[int, Tensor], Tensor]) -> Given:
         """The same with what this makes of each place and its values."""
@@ -156,6 +153,10 @@ def _span(tensor: Tensor) -> int:
 def _flat(tensor: Tensor) -> Tensor:
     """The caller's values as they lie in memory."""
     return tensor.detach().as_strided((_span(tensor),), (1,), tensor.storage_offset())
+
+
+def _copied(one: Any) -> Tensor | None:
+    return _flat(one).clone() if isinstance(one, Tensor) else None
 
 
 def _like(one: Tensor, values: Tensor) -> Tensor:
