@@ -173,6 +173,11 @@ class Allowance:
         self.left = True
         return None
 
+    def has_news(self, before: int) -> bool:
+        """Whether more has been built for the class than ``before``: asked where a key is learned, and nobody waits."""
+        self.orders.poll()
+        return self.account.news != before
+
     def _note(self, doing: str, began_s: float) -> float:
         took_s = time.perf_counter() - began_s
         self.did.append((doing, took_s))

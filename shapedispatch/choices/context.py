@@ -101,6 +101,8 @@ class MissContext:
     """Where builds are ordered, if they are not to be waited for."""
     kept: Callable[[Entry], Entry] = lambda entry: entry
     """What is made of a choice before it is published."""
+    superseded: Callable[[], bool] = lambda: False
+    """Whether there is more to choose among by now than there was for this decision."""
     _kin: Hashable = field(init=False, default=False, compare=False)
     _since_newest: tuple[str, ...] | None = field(init=False, default=None, compare=False)
     """Both once they are known: `functools.cached_property` takes a lock for it, at each new key."""

@@ -94,6 +94,8 @@ class Learning(Sampling):
     """Where hits are run in C: which candidate each runs."""
     in_c: Way = CALLED
     """How C runs a candidate."""
+    superseded: Callable[[], bool] = lambda: False
+    """Whether there is more to choose among: what is best so far runs then, and all of it is looked at."""
     rest: Callable[[Learning, bool], int] | None = None
     """Lets hits run the best candidate, or no longer; gives for how many calls each that comes here stands."""
     _taken: int = 0
@@ -145,6 +147,7 @@ class Learning(Sampling):
         before the sample, and nothing between them, where the contest asks for that.
         """
         soon = self._away_us <= SOON_US
+        self._give_way()
         self.sampler.collect()  # a key that waits for its last samples makes no other
         waits = self._alone() or self.sampler.waiting() > len(self.contest.contestants)
         figures = None if waits else self.contest.next_sample()
@@ -158,6 +161,11 @@ class Learning(Sampling):
         self._next, self._warm = figures, WARM
         figures.warmed()
         return self._warmed(figures, way, args, kwargs)
+
+    def _give_way(self) -> None:
+        """End the contest of a key of its own where there is more to choose among."""
+        if isinstance(self.contest, OnlineContest) and not self.contest.over and self.superseded():
+            self.contest.over = True
 
     def _rest(self, resting: bool) -> None:
         """Let hits come here no more, but for a few; or all of them again."""
@@ -221,6 +229,7 @@ class Learning(Sampling):
             else:
                 self.contest.looked(host_ns / 1e3)  # it is its turn again: a graph takes some calls until it is there
         self.sampler.collect()  # what a first call took, which was a sample here
+        self._give_way()
         wanted = () if self.contest.over or turns.left else self._next_turns(turns, soon)
         if self.contest.over and not self.pending:
             turns.begin(())

@@ -120,6 +120,7 @@ def _entry(
 
     found_right = functools.partial(_note_sound, core)
     learning = Learning(tuple(right), offer, contest, takes, paused, done, found_right, list(refusals), pending, times)
+    learning.superseded = ctx.superseded
     choice = Choice("plain", "learning", refusals=(*offer.refusals, *refusals), notes=offer.notes)
     builds = tuple(one.build for one in right if one.build is not None)
     if core.backend.searches:

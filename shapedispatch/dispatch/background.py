@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import functools
 import math
 import time
 import weakref
@@ -287,7 +288,8 @@ def decide_again(waiting: Waiting, args: tuple[Any, ...], kwargs: Mapping[str, A
     began_s = time.perf_counter()
     entry = None
     with contextlib.suppress(LeftForNext):
-        entry = decide(replace(_online(ctx), later=allowance, kept=_Keeper(waiting, allowance)))
+        kept, superseded = _Keeper(waiting, allowance), functools.partial(allowance.has_news, account.news)
+        entry = decide(replace(_online(ctx), later=allowance, kept=kept, superseded=superseded))
     _looked(waiting, allowance, entry is None, time.perf_counter() - began_s)
     if entry is None:
         return None

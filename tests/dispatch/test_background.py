@@ -610,6 +610,19 @@ def _fail(*_: Any) -> Any:
     raise MemoryError("no memory")
 
 
+def test_what_is_built_while_a_key_is_learned_is_looked_at_at_once(here: BuiltHere) -> None:
+    """Not when it is known of the others which is best, which takes a model that ties with its recording seconds."""
+    f = shapedispatch(doubled, dims={"x": "M"}, hints=(64,), variants=[Variant(added)], store=False)
+    here.paused = True
+    for _ in range(3):
+        f(X)
+    assert {timing.variant for timing in f.explain(X).timings} == {"plain", "added"}
+    here.paused = False
+    for _ in range(12):
+        f(X)
+    assert "hint[M=64]" in {timing.variant for timing in f.explain(X).timings}
+
+
 # -- all that is queued, and the end of a process
 
 
