@@ -197,6 +197,8 @@ class Builder:
             found = known
             if known is None or first_runs:
                 found = _judged(build, call, check, request.room(), request.later)
+            if found is not None and found.of_call:
+                return found
             code.verdict = found if found is None else known or found
             if code.verdict is None:
                 return None

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from shapedispatch.autotune.compare import Generators
+from shapedispatch.choices.context import MissContext
 from shapedispatch.functions import builder
-from shapedispatch.functions.checks import given, graph_check
+from shapedispatch.functions.checks import given, graph_check, shadow
 from shapedispatch.functions.checks.graph_check import GraphCheck, distinct
 from shapedispatch.functions.compile import inductor
 from tests.helpers import built
@@ -425,6 +426,18 @@ def test_what_a_build_was_refused_for_is_kept(tmp_path: Any, monkeypatch: pytest
 
 
 @pytest.mark.operators_called
+def test_a_build_is_judged_at_a_smaller_call_where_one_is_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For want of memory nothing is said of the build; the notes of the large call say so."""
+    monkeypatch.setattr(MissContext, "_room", lambda ctx: 20_000)
+    f = built(lambda x: x.sin() * 2, dims={"x": "M"}, hints=(64,))
+    large, small = torch.randn(4000), torch.randn(100)
+    for x in (large, small):
+        f(x)
+    alone = [[note for note in f.explain(x).notes if "on calls alone" in note] for x in (large, small)]
+    assert [len(notes) for notes in alone] == [1, 0]
+    assert shadow.NO_ROOM in alone[0][0]
+
+
 def test_a_check_that_is_given_up_leaves_no_state(monkeypatch: pytest.MonkeyPatch) -> None:
     """A graph that turns gradients off turns them on at its end, which a raise in the middle would pass over."""
     monkeypatch.setattr(graph_check, "SECONDS", -1.0)

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ...autotune.compare import Generators, bits_of
-from .shadow import NotJudged
+from .shadow import NO_ROOM, NotJudged
 
 __all__ = ["Given", "Written", "distinct", "drawn"]
 
@@ -123,7 +123,7 @@ def _too_large(inputs: Sequence[Any], room: int, copied: Collection[int]) -> lis
             marks.append(mark)
             left -= COPIES * sizes[i]
     if left > room:
-        raise NotJudged("copies of what it is given would take more memory than copies may")
+        raise NotJudged(f"copies of what it is given {NO_ROOM}")
     return found
 
 

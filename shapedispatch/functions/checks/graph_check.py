@@ -21,7 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from ...autotune.compare import Generators, inaccuracy
 from ...errors import in_a_line
 from .given import Given, Written, distinct, drawn
-from .shadow import NotJudged, Shadow, ValueReads
+from .shadow import NO_ROOM, NotJudged, Shadow, ValueReads
 
 __all__ = ["GraphCheck", "NotJudged", "Verdict", "state_kept"]
 
@@ -50,6 +50,11 @@ class Verdict:
     wrong: str = ""
     digits: int = 53
     unjudged: str = ""
+
+    @property
+    def of_call(self) -> bool:
+        """Whether it is so of this call alone: a smaller one may show more."""
+        return self.unjudged.endswith(NO_ROOM)
 
 
 @dataclass(slots=True)

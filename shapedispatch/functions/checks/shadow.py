@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
-__all__ = ["NotJudged", "Shadow", "ValueReads"]
+__all__ = ["NO_ROOM", "NotJudged", "Shadow", "ValueReads"]
 
 _NARROW = (torch.float32, torch.float16, torch.bfloat16)
 _DIGITS = {torch.bfloat16: 8, torch.float16: 11, torch.float32: 24, torch.float64: 53}
@@ -34,6 +34,10 @@ _VALUES_MATTER = frozenset((
 _INDEXING = ("index", "gather", "scatter", "take", "embedding", "one_hot", "nll_loss", "unpool", "put", "cross_entropy")
 _SWEEP = 64
 """After so many operators, what belongs to freed memory is let go."""
+
+
+NO_ROOM = "would take more memory than copies may"
+"""The end of why what is right is not known of a call, though it may be of a smaller one."""
 
 
 class NotJudged(Exception):
@@ -219,7 +223,7 @@ class Shadow(TorchDispatchMode):
         if self._bytes > self._room and not self._writing:
             self._forget_plains(but=memory)
         if self._bytes > self._room:
-            raise NotJudged("its values in double precision would take more memory than copies may")
+            raise NotJudged(f"its values in double precision {NO_ROOM}")
 
     def _forget_plains(self, but: _Memory) -> None:
         """Let go of the doubles that can be had again, as those of weights, of which each is used once."""
