@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import itertools
 from typing import Any
 
 import pytest
@@ -147,3 +148,28 @@ def test_where_all_parameters_are_positional_they_are_the_locals() -> None:
     assert positional_names(closes) == ("a",)  # type: ignore[arg-type]  # as above
     for other in (mixed, packed, closes_over_a_local, lambda *rest: rest, lambda **more: more):
         assert positional_names(other) is None  # type: ignore[arg-type]  # as above
+
+
+def by_place_or_name(a: int, b: int = 2, c: int = 3) -> None:
+    """Takes nothing but that."""
+
+
+def first_by_place(a: int, b: int, /, c: int = 3) -> None:
+    """Takes two by place alone."""
+
+
+@pytest.mark.parametrize("fn", [by_place_or_name, first_by_place])
+def test_a_call_that_names_arguments_is_bound_as_python_binds_it(fn: Any) -> None:
+    """All calls of up to four arguments by place, and any of the names and an unknown one: filled in or refused."""
+    signature, told = Signature.of(fn), inspect.signature(fn)
+    for count, named in itertools.product(range(5), itertools.product((False, True), repeat=4)):
+        args = tuple(range(count))
+        kwargs = {name: f"{name}!" for name, given in zip("abcd", named, strict=True) if given}
+        try:
+            bound = told.bind(*args, **kwargs)
+        except TypeError:
+            with pytest.raises(TypeError):
+                signature.normal(args, kwargs)
+        else:
+            bound.apply_defaults()
+            assert signature.normal(args, kwargs) == (bound.args, bound.kwargs)
