@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -95,17 +95,19 @@ def read(path: Path) -> Document:
     return document
 
 
-def newest(script: str, folder: Path | None = None) -> Result | None:
+def newest(
+    script: str, folder: Path | None = None, where: Callable[[Result], bool] = lambda result: True
+) -> Result | None:
     """The last full run of a script, one on a GPU before one on a CPU; None where there is none.
 
-    One of all parts, with no settings of its own, comes before others.
+    One of all parts, with no settings of its own, comes before others. Of those runs ``where`` this holds.
     """
 
     def order(one: Result) -> tuple[bool, bool, str]:
         words = one.environment.get("command", "").split()
         return one.on_gpu, not SOME_PARTS.intersection(words), one.environment.get("date", "")
 
-    return max(results_of(script, folder), key=order, default=None)
+    return max(filter(where, results_of(script, folder)), key=order, default=None)
 
 
 def short(result: Result) -> str:

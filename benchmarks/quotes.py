@@ -253,18 +253,34 @@ def anchor(script: str) -> str:
     return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
 
 
+MODEL_WAYS = ("the three places", "the whole model")
+
+
 def whole_model(folder: Path | None = None) -> str:
-    """How long a forward takes beside eager's, once all is learned, and what the first calls took, by contender."""
-    result = newest("models", folder)
-    if result is None:
-        return NONE_YET
+    """How long a forward takes beside eager's, once all is learned, and what the first calls took, by contender.
+
+    A table of those at three places of the model, and one of those on the whole of it, if they ran apart.
+    """
+    found = [
+        newest("models", folder, lambda one, way=way: any(name.endswith(way) for name in one.document["contenders"]))
+        for way in MODEL_WAYS
+    ]
+    tables = dict.fromkeys(forwards(result) for result in found if result is not None)
+    return "\n".join(tables) or NONE_YET
+
+
+def forwards(result: Result) -> str:
+    """The table of one run, and what it is of."""
     kinds = list(dict.fromkeys(call.partition(" ")[0] for call in result.document["times"]))
     rows = [
         (name, *(mean(result, name, kind) for kind in kinds), first_calls(result, name))
         for name in result.document["contenders"]
     ]
     size = f"{result.document['parameters'] / 1e9:.1f} billion parameters, {result.document['dtype'].split('.')[-1]}"
-    said = f"{size}; {short(result)}. All calls, memory and the host's time: {link('models')}."
+    set_to = "".join(
+        f", {name.partition('_')[2].lower()} = {value}" for name, value in result.document.get("settings", {}).items()
+    )
+    said = f"{size}; {short(result)}{set_to}. All calls, memory and the host's time: {link('models')}."
     return f"{markdown(('a forward, × eager', *kinds, 'first calls'), rows)}\n\n{said}\n"
 
 

@@ -53,10 +53,16 @@ def seconds(one: Mapping[str, Any], part: str) -> float:
 
 
 def draw_cold_model(result: Result) -> Pictures:
-    """The picture of a model: beside its first seconds how long a forward takes in the end, where that was measured."""
-    models = newest("models", result.path.parent)
-    beside = models if models is not None and models.device == result.device else None
-    return {"picture": picture(result, beside)}
+    """The picture of a model: beside its first seconds how long a forward takes in the end, where that was measured.
+
+    On the same device; of several runs the one of the same contenders.
+    """
+    folder, known = result.path.parent, {*result.document["contenders"]} - {EAGER}
+    here = newest("models", folder, lambda one: one.device == result.device)
+    alike = newest(
+        "models", folder, lambda one: one.device == result.device and not known.isdisjoint(one.document["contenders"])
+    )
+    return {"picture": picture(result, alike or here)}
 
 
 def picture(cold: Result, models: Result | None) -> Any:
