@@ -343,7 +343,7 @@ def _beyond(plain: Tensor, actual: Tensor, right: Tensor, share: float = 0.99, e
     r = torch.where(right.abs() > info.max, right.to(plain.dtype).double(), right)
     own, theirs = _distance(p, r), _distance(a, r)
     if errs is not None and errs.shape == p.shape:
-        own = torch.maximum(own, _distance(errs.double(), p))
+        own = torch.maximum(own, _distance(errs.double(), p).nan_to_num(0.0, 0.0))  # no number says nothing
     ulp = (r.abs() * info.eps).clamp(min=info.tiny).nan_to_num(info.tiny, info.tiny, info.tiny)
     allowed = FACTOR * torch.maximum(torch.maximum(own, _usual(own, r, share)), ULPS * ulp)
     same = (p == a) | (p.isnan() & a.isnan())

@@ -255,6 +255,16 @@ def test_a_candidate_may_err_as_plain_does_elsewhere() -> None:
     assert judged(apart[0], torch.cat([rough, PLAIN / 4096 * (1 + 2e-4)]), apart[1]) is not None
 
 
+def test_where_what_is_right_was_lost_plain_errs_by_as_much_as_it_moves() -> None:
+    """By numbers: where what was moved is none, that says nothing."""
+    moved, actual = PLAIN * (1 + 1e-4 * torch.linspace(-1, 1, 1000)), PLAIN * (1 + 2e-4)
+    assert inaccuracy(PLAIN, actual, RIGHT, tuple, "the result", moved) is None
+    assert inaccuracy(PLAIN, actual, RIGHT, tuple, "the result") is not None
+    moved, actual = moved.clone(), actual.clone()
+    moved[3:40] = actual[3:40] = float("inf")
+    assert inaccuracy(PLAIN, actual, RIGHT, tuple, "the result", moved) is not None
+
+
 def test_a_few_places_may_err_as_plain_does_at_its_worst() -> None:
     """Fewer than one in a hundred."""
     plain, one, many = PLAIN.clone(), PLAIN.clone(), PLAIN.clone()
