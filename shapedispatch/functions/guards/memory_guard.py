@@ -27,15 +27,17 @@ def apart(graph: Callable[..., Any], beside: Beside) -> Callable[..., Any]:
     written, others = beside.written, beside.others
 
     def guarded(*inputs: Any) -> Any:
-        for place in written:
-            low, high = span(inputs[place])
-            for other, extent in others:
-                tensor = inputs[other]
-                if extent is None and not isinstance(tensor, Tensor):
-                    continue  # a number, of which nothing was known
-                start = tensor.data_ptr()
-                if start < high and low < (start + extent if extent is not None else span(tensor)[1]):
-                    raise MemoryShared
+        spans = [span(inputs[place]) for place in written]
+        least, most = min(low for low, _ in spans), max(high for _, high in spans)
+        for other, extent in others:
+            tensor = inputs[other]
+            if extent is None and not isinstance(tensor, Tensor):
+                continue  # a number, of which nothing was known
+            start = tensor.data_ptr()
+            end = start + extent if extent is not None else span(tensor)[1]
+            # First of all that is written at once: weights, of which there are many, lie apart from it mostly.
+            if start < most and least < end and any(start < high and low < end for low, high in spans):
+                raise MemoryShared
         return graph(*inputs)
 
     return guarded
