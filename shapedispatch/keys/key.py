@@ -26,7 +26,7 @@ from torch.nn.modules import module as nn_module
 from ..private import find, missing
 from .checkpoint import checkpoint_of
 from .layout import SAME, WITHOUT_KEY, Key
-from .tree import overlap, tensors
+from .tree import FLAT, overlap, tensors
 
 __all__ = [
     "ALIGNMENT_BYTES",
@@ -347,7 +347,7 @@ def key(args: tuple[Any, ...], kwargs: Mapping[str, Any], receiver: bool = False
                 parts.append(_tensor(value))
             else:
                 parts.append(describe(value))
-                flat &= kind in _FLAT
+                flat &= kind in FLAT
         for name, value in kwargs.items():
             parts.append((name, describe(value)))
     except RecursionError:
@@ -355,10 +355,6 @@ def key(args: tuple[Any, ...], kwargs: Mapping[str, Any], receiver: bool = False
     if not flat or (rest[0] is rest[1] if len(rest) == 2 else len({*map(id, rest)}) < len(rest)):
         parts += _same(args, kwargs)
     return tuple(parts)
-
-
-_FLAT = frozenset({int, bool, float, complex, str, bytes, type(None), torch.dtype, torch.device})
-"""Types that can hold no tensor, for a quick look at whether one tensor may stand in two places."""
 
 
 class CallSigner:

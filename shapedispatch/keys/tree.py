@@ -20,6 +20,7 @@ from torch import Tensor
 from torch.nn import Module
 
 __all__ = [
+    "FLAT",
     "children",
     "device_of",
     "extent",
@@ -32,6 +33,10 @@ __all__ = [
     "span",
     "tensors",
 ]
+
+
+FLAT = frozenset({int, bool, float, complex, str, bytes, type(None), torch.dtype, torch.device})
+"""Types that can hold no tensor, for a quick look."""
 
 
 def span(t: Tensor) -> tuple[int, int]:
@@ -96,12 +101,22 @@ def leaves(value: Any) -> Iterator[Any]:
 
 
 def tensors(value: Any) -> Iterator[Tensor]:
-    """Every tensor in an argument, in order. A hit pays for this where a call has keywords: no walk over all leaves."""
+    """Every tensor in an argument, in order. A hit pays for this where a call has keywords, or writes an argument."""
+    found: list[Tensor] = []
+    _collect(value, found)
+    return iter(found)
+
+
+def _collect(value: Any, found: list[Tensor]) -> None:
+    kind = type(value)
     if isinstance(value, Tensor):
-        yield value
-        return
-    for _, child in children(value) or ():
-        yield from tensors(child)
+        found.append(value)
+    elif kind is tuple or kind is list:
+        for child in value:
+            _collect(child, found)
+    elif kind not in FLAT:
+        for _, child in children(value) or ():
+            _collect(child, found)
 
 
 def map_leaves(

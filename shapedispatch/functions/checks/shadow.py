@@ -17,6 +17,8 @@ from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from ...keys.tree import FLAT
+
 __all__ = ["NO_ROOM", "NotJudged", "Shadow", "ValueReads"]
 
 _NARROW = (torch.float32, torch.float16, torch.bfloat16)
@@ -311,7 +313,7 @@ def _each(change: Callable[[Any], Any], value: Any) -> Any:
     return change(value) if kind in _SINGLE or isinstance(value, Tensor) else _of_tree(change, value)
 
 
-_SINGLE = (int, float, bool, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format)
+_SINGLE = FLAT | {torch.layout, torch.memory_format}
 
 
 def _of_tree(change: Callable[[Any], Any], value: Any) -> Any:
