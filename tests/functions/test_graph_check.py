@@ -263,7 +263,9 @@ def test_a_weight_is_copied_where_it_says_too_little_as_it_is() -> None:
         return torch.nn.Parameter(values, requires_grad=False)
 
     x, some, zeros = torch.randn(1000), weight(torch.randn(1000)), weight(torch.zeros(1000))
-    told = [verdict(added, added, x, v, w, room=20_000).unjudged for v, w in ((some, zeros), (some, some.clone()))]
+    told = [
+        verdict(added, added, x, v, w, room=20_000).unjudged for v, w in ((some, zeros), (some, weight(some.clone())))
+    ]
     assert all("copies of what it is given" in one for one in told)
     assert verdict(added, added, x, some, weight(torch.randn(1000)), room=20_000).unjudged == ""
 
