@@ -193,11 +193,14 @@ class Builder:
         if code.verdict is None and (check := code.check) is not None and request.room is not None:
             stored = request.verdicts.look_up(build.identity()) if request.verdicts is not None else None
             known = check.known = Verdict(*stored) if stored is not None else check.known
+            if known is None and call.key in check.of_calls:
+                return check.of_calls[call.key]
             first_runs = call.on_gpu() and request.later is not None and not check.ran
             found = known
             if known is None or first_runs:
                 found = _judged(build, call, check, request.room(), request.later)
             if found is not None and found.of_call:
+                check.note_of_call(call.key, found)
                 return found
             code.verdict = found if found is None else known or found
             if code.verdict is None:

@@ -35,7 +35,7 @@ MOST_TRACES = 4
 """Traces of one class of calls: for other states of what no call carries, and for sizes that go another way."""
 
 CHECK_S = 1.0
-"""How long a run in double precision may take of what was compiled elsewhere: a call waits for it, once a build."""
+"""How long a run in double precision may take of what was compiled elsewhere: two calls each wait for one."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ from shapedispatch import Variant, shapedispatch
 from shapedispatch.background import imports
 from shapedispatch.background.account import Account, Allowance
 from shapedispatch.background.orders import Costs
+from shapedispatch.choices.context import MissContext
 from shapedispatch.dispatch import background, miss
 from shapedispatch.dispatch.background import Waiting
 from shapedispatch.functions.checks.graph_check import GraphCheck
@@ -621,6 +622,22 @@ def test_what_is_built_while_a_key_is_learned_is_looked_at_at_once(here: BuiltHe
     for _ in range(12):
         f(X)
     assert "hint[M=64]" in {timing.variant for timing in f.explain(X).timings}
+
+
+def test_a_call_that_is_too_large_for_copies_is_decided_all_the_same(
+    here: BuiltHere, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That nothing was said of a build there is no reason to ask again at each look, and to leave the rest for it."""
+    monkeypatch.setattr(MissContext, "_room", lambda ctx: 8)
+
+    def picked(x: Tensor, places: Tensor) -> Tensor:
+        return x[places] * 2
+
+    f = shapedispatch(picked, dims={"x": "M", "places": "M"}, hints=(64,), store=False)
+    until_timed(f, X, torch.arange(8))
+    choice = f.explain(X, torch.arange(8))
+    assert any("on calls alone" in note for note in choice.notes)
+    assert "hint[M=64]" in {timing.variant for timing in choice.timings}
 
 
 # -- all that is queued, and the end of a process

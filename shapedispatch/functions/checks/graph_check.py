@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -33,6 +33,8 @@ SCALES = ((-2.0, 2.0), (-0.125, 0.125), (0.5, 1.5))
 """Of values that are no caller's: such as what saturates sees, what is nearly linear, and what takes no negatives."""
 MOVES = 3
 """How often plain is run with all that it computes moved by its rounding, where a result needs an excuse."""
+MOST_OF_CALLS = 64
+"""How many keys are remembered that are too large for copies."""
 ALTERS = "it writes into what its graph only reads"
 TOO_LONG = "a run in double precision would take too long"
 
@@ -77,6 +79,8 @@ class GraphCheck:
     """Which inputs must keep the caller's values: once those of a call were compared."""
     written: set[int] = field(default_factory=set)
     """Which inputs the graph was seen to write: each run has its own."""
+    of_calls: dict[Hashable, Verdict] = field(default_factory=dict)
+    """What could not be said at some keys, where others may show more: these are not asked again."""
     tried: bool = False
     """Whether a run in double precision has taken too long before: a GPU loads each kernel where it first runs."""
 
@@ -101,6 +105,12 @@ class GraphCheck:
         again = found is not None and found.unjudged == TOO_LONG and not self.tried and _on_gpu(inputs)
         self.tried |= again
         return None if again else found
+
+    def note_of_call(self, key: Hashable, verdict: Verdict) -> None:
+        """At such a key no more can be said."""
+        while len(self.of_calls) >= MOST_OF_CALLS:
+            del self.of_calls[next(iter(self.of_calls))]
+        self.of_calls[key] = verdict
 
     def first_run(self, inputs: Sequence[Any], room: int) -> Verdict | None:
         """That of `part` alone; a Verdict says what has stopped it."""
