@@ -118,19 +118,22 @@ NOT_READY = 600
 class CEvents:
     """Events of a device whose time is ``now_us``, which a test moves; so is the host's.
 
-    With ``busy`` no event has come to pass, and no stream is dry. ``asked`` has the mode of captures at each question.
+    With ``busy`` no event has come to pass, and no stream is dry; with ``ends`` no stream is.
+    ``asked`` has the mode of captures at each question.
     """
 
     def __init__(self) -> None:
         self.now_us = 0.0
         self.busy = False
+        self.ends = False
         self.made = 0
         self.mode = 0
         self.asked: list[int] = []
         self.recorded: dict[int, float] = {}
         self._functions = (
             _CREATE(self._create), _EVENT(self._destroy), _RECORD(self._record), _EVENT(self._ask),
-            _ELAPSED(self._elapsed), _EVENT(self._ask), _MODE(self._exchange), _CLOCK(lambda: int(self.now_us * 1e3)),
+            _ELAPSED(self._elapsed), _EVENT(self._is_dry), _MODE(self._exchange),
+            _CLOCK(lambda: int(self.now_us * 1e3)),
         )  # fmt: skip
         self.addresses = tuple(ctypes.cast(function, _pointer).value for function in self._functions)
 
@@ -149,6 +152,9 @@ class CEvents:
     def _ask(self, of: int) -> int:
         self.asked.append(self.mode)
         return NOT_READY if self.busy else 0
+
+    def _is_dry(self, stream: int) -> int:
+        return self._ask(stream) or (NOT_READY if self.ends else 0)
 
     def _elapsed(self, milliseconds: Any, start: int, end: int) -> int:
         milliseconds[0] = (self.recorded[end] - self.recorded[start]) / 1e3

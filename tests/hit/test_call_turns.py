@@ -91,6 +91,22 @@ def test_on_a_device_events_go_around_the_call(events: CEvents, driver: CDriver)
     assert (set(events.asked), events.mode) == ({RELAXED}, 0)
 
 
+def test_a_call_that_the_device_has_begun_with_before_the_host_is_done_is_dry(events: CEvents, driver: CDriver) -> None:
+    """Though the end of the one before it was at work when it came: the device waits for the host all the same."""
+    mine = turns(device=0)
+    mine.begin(((taking_us(events, 5), "A", 1), (taking_us(events, 7), "B", 1)))
+    events.ends = True
+    mine()
+    events.busy = True
+    mine()
+    events.busy = False
+    assert [(whose, host, dry) for whose, _, host, _, dry, _ in mine.collect()] == [
+        ("A", 5_000, True),
+        ("B", 7_000, False),
+    ]
+    assert set(events.asked) == {RELAXED}
+
+
 def test_it_is_noted_when_the_caller_was_back(events: CEvents) -> None:
     """With whatever call: of another candidate, of another key that takes these turns, or one that Python answers."""
     mine = turns()

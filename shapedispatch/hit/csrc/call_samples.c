@@ -71,7 +71,7 @@ static PyObject *run_turn(CallTurns *turns, void *stream, PyObject *where, PyObj
     PyObject *answer = PyObject_Vectorcall(PyTuple_GET_ITEM(turn, 0), arguments, flags, names);
     PyObject *error = answer == NULL ? take_raised() : NULL;
     if (sample != NULL)
-        end_sample(sample, stream, error != NULL);
+        end_sample(sample, stream, error != NULL, 1);
     turns->busy = 0;
     if (error != NULL && PyObject_TypeCheck(error, (PyTypeObject *)PyExc_Exception))
         answer = answer_raised(turns, error, turn, arguments, flags, names);

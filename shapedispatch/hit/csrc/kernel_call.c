@@ -216,7 +216,7 @@ static int launch_turn(const Launch *launch, const unsigned sizes[3])
         ? take_turn(launch->turns, launch->stream) : NULL;
     int error = launch_at(launch->launcher, sizes, launch->stream, (void **)launch->places);
     if (sample != NULL)
-        end_sample(sample, launch->stream, error);
+        end_sample(sample, launch->stream, error, 0);
     return error;
 }
 

@@ -2,7 +2,9 @@
 
 /*
  * Python says whose turns the next launches are; here they are taken, and noted. Nothing waits: whether the stream was
- * dry is asked before a launch, and what it took the device when Python asks, of those that are over by then.
+ * dry is asked before a launch, and what it took the device when Python asks, of those that are over by then. A call
+ * that makes many launches may find the end of the one before it at work, and wait for the host all the same: there it
+ * counts as dry when the device has begun with it before the host was done.
  */
 enum { MOST_NOTED = 64, MOST_POOLED = 256 };
 
@@ -157,9 +159,11 @@ static LaunchSample *take_turn(LaunchTurns *turns, void *stream)
     return timed ? begin_sample(turns, whose, stream) : NULL;
 }
 
-static void end_sample(LaunchSample *sample, void *stream, int error)
+static void end_sample(LaunchSample *sample, void *stream, int error, int of_many)
 {
     sample->host_ns = now_ns() - sample->started_ns;
+    if (of_many && sample->start != NULL && !sample->dry)
+        sample->dry = ask_in_peace(events.query, sample->start) == 0;
     if ((sample->end != NULL && events.record(sample->end, stream) != 0) || error != 0)
         Py_CLEAR(sample->whose);
     sample->over = 1;
