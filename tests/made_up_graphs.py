@@ -73,6 +73,8 @@ class MadeUpRecorder:
         self.recorded = 0
         self.replays = 0
         self.bytes_each = 0
+        self.needs = 0
+        self.asked: list[int] = []
         self.renewed = 0
         self.captures = False
         self.nodes: int | None = 7
@@ -111,6 +113,11 @@ class MadeUpRecorder:
         self.recorded += 1
         self._held += self.bytes_each
         return MadeUpGraph(run, cell, outputs, self), outputs
+
+    def need(self, run: types.FunctionType, most: int) -> int:
+        """As many bytes as the test says."""
+        self.asked.append(most)
+        return self.needs
 
     def held(self) -> int:
         """As many bytes a recording as the test says."""

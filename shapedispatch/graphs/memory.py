@@ -50,6 +50,10 @@ class Memory:
         """Whether they hold no more than they may."""
         return self.bytes() <= self.most()
 
+    def most_of_one(self) -> int:
+        """What one may take on the way: what all share grows to what the largest takes, and does not shrink again."""
+        return self.most() // 2
+
     def forget(self, recording: Recording) -> None:
         """Have one forgotten."""
         owner = self._owners.pop(recording)()

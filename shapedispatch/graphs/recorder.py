@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
@@ -54,6 +55,9 @@ class Recorder(Protocol):
     nodes: int | None
     """How many the graph has that was recorded last; None where that is not known."""
 
+    def need(self, run: Callable[[], Any], most: int) -> int:
+        """How many bytes a recording of a run takes, or fewer than ``most``, by one that is made apart and dropped."""
+
     def held(self) -> int:
         """The bytes that the device's memory for all that was recorded has taken."""
 
@@ -64,6 +68,15 @@ class Recorder(Protocol):
         """Why nothing is recorded any more; empty where it may be."""
 
 
+@dataclass(slots=True)
+class _Pool:
+    """Memory that recordings are made in, one after the other: what they compute on the way shares it."""
+
+    handle: Any = field(default_factory=torch.cuda.graph_pool_handle)
+    keeper: Any = None
+    held: int = 0
+
+
 class CudaRecorder:
     """See `Recorder`: of one CUDA device."""
 
@@ -71,9 +84,8 @@ class CudaRecorder:
         self.device: torch.device = torch.device("cuda", index)
         self._before, self._records = (own_stream(self.device) for _ in range(2))
         self._event = torch.cuda.Event()
-        self._pool: Any = torch.cuda.graph_pool_handle()
-        self._keeper: Any = None
-        self._held, self._failed = 0, ""
+        self._pool, self._apart = _Pool(), _Pool()
+        self._failed = ""
         self.nodes: int | None = None
         # Without it: the same by an object for the stream, in a microsecond instead of a tenth of one.
         self._raw_stream: Any = getattr(torch._C, "_cuda_getCurrentRawStream", None)
@@ -112,28 +124,39 @@ class CudaRecorder:
 
     def record(self, run: Callable[[], Any]) -> tuple[Graph, Any]:
         """See `Recorder.record`; raises what the run raises, and what CUDA says of a call that it cannot record."""
-        if self._keeper is None:  # torch gives up a memory whose last graph goes, and takes none for it any more
-            self._keeper, _ = self._recorded(lambda: torch.zeros(1, device=self.device))
-        return self._recorded(run)
+        return self._recorded_in(self._pool, run)
 
-    def _recorded(self, run: Callable[[], Any]) -> tuple[torch.cuda.CUDAGraph, Any]:
+    def need(self, run: Callable[[], Any], most: int) -> int:
+        """See `Recorder.need`: what earlier ones took is there yet, unless that was much, which torch has back."""
+        apart = self._apart
+        self._recorded_in(apart, run)
+        if apart.held > most // 4:
+            self._apart = _Pool()
+        return apart.held
+
+    def _recorded_in(self, pool: _Pool, run: Callable[[], Any]) -> tuple[torch.cuda.CUDAGraph, Any]:
+        if pool.keeper is None:  # torch gives up a memory whose last graph goes, and takes none for it any more
+            pool.keeper, _ = self._recorded(pool, lambda: torch.zeros(1, device=self.device))
+        return self._recorded(pool, run)
+
+    def _recorded(self, pool: _Pool, run: Callable[[], Any]) -> tuple[torch.cuda.CUDAGraph, Any]:
         graph, before = torch.cuda.CUDAGraph(), torch.cuda.memory_reserved(self.device)
         self._records.wait_stream(torch.cuda.current_stream(self.device))
         # A collection in the middle may free an event or a graph, which CUDA refuses there.
         with torch.cuda.stream(self._records), no_collections():
             try:
                 # Not `torch.cuda.graph`, which waits, collects and empties the allocator's cache on the way in.
-                graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
+                graph.capture_begin(pool=pool.handle, capture_error_mode="thread_local")
                 outputs = run()
                 self.nodes = nodes_recorded(self._records)
                 graph.capture_end()
             except BaseException as error:
-                self._give_up(graph, error)
+                self._give_up(graph, pool, error)
                 raise
-        self._held += max(0, torch.cuda.memory_reserved(self.device) - before)
+        pool.held += max(0, torch.cuda.memory_reserved(self.device) - before)
         return graph, outputs
 
-    def _give_up(self, graph: torch.cuda.CUDAGraph, error: BaseException) -> None:
+    def _give_up(self, graph: torch.cuda.CUDAGraph, pool: _Pool, error: BaseException) -> None:
         """End a recording that has failed; where CUDA has ended it, torch would take it for one that goes on."""
         with contextlib.suppress(RuntimeError):
             if self.recording():
@@ -145,15 +168,15 @@ class CudaRecorder:
         generator.graphsafe_set_state(generator.clone_state())
         if (end := getattr(torch._C, "_cuda_endAllocateToPool", None)) is not None:
             with contextlib.suppress(RuntimeError):  # the allocator has ended it, or has not begun
-                end(self.device.index, self._pool)
+                end(self.device.index, pool.handle)
 
     def held(self) -> int:
         """See `Recorder.held`."""
-        return self._held
+        return self._pool.held + self._apart.held
 
     def renew(self) -> None:
         """See `Recorder.renew`."""
-        self._pool, self._keeper, self._held = torch.cuda.graph_pool_handle(), None, 0
+        self._pool, self._apart = _Pool(), _Pool()
 
     def why_not(self) -> str:
         """See `Recorder.why_not`."""

@@ -21,10 +21,11 @@ from .operators import Unrecordable
 from .order import Order
 from .recorder import Graph
 
-__all__ = ["NONE_KNOWN", "Placed", "Recording", "Watch", "record"]
+__all__ = ["NONE_KNOWN", "TOO_LARGE", "Placed", "Recording", "Watch", "record"]
 
 Run = Callable[..., Any]
 Watch = Callable[[], contextlib.AbstractContextManager[Any]]
+TOO_LARGE = "it would hold more memory than recordings may"
 PLAIN_RESULTS = (type(None), bool, int, float)
 NONE_KNOWN = Allocations(())
 """Those of code that is not Inductor's."""
@@ -183,19 +184,19 @@ def record(
     writes: Collection[int],
     allocations: Allocations = NONE_KNOWN,
     watch: Watch = contextlib.nullcontext,
+    most: int | None = None,
 ) -> Recording:
     """Record a run of these inputs, of which those at ``copied`` are not read in place. Called in a turn of ``order``.
 
-    ``writes`` says into which of them it may write, ``allocations`` where it takes its memory. It is run twice on a
-    stream aside, first inside ``watch``, and nothing of it is seen. Raises Unrecordable, and what the run raises.
+    ``writes`` says into which of them it may write, ``allocations`` where it takes its memory, ``most`` how much that
+    may be. It is run aside, first inside ``watch``; nobody sees that. Raises Unrecordable, and what the run raises.
     """
     places = [place for place, one in enumerate(inputs) if isinstance(one, Tensor)]
     _refuse_inputs(inputs, places, order.recorder.device)
-    given = list(inputs)
     with order.recorder.aside():
-        for place in places:  # by `data`: what is written here counts no write
-            given[place] = _buffer(inputs[place]) if place in copied else inputs[place].data
+        given = [_given(one, place in copied) for place, one in enumerate(inputs)]
         written, first = _rehearsed(run, given, sorted(writes), watch)
+        _refuse_large(run, given, order, most)
         with allocations.noted() as places_taken:
             graph, outputs = order.recorder.record(lambda: run(*given))
     _refuse_elsewhere([one for one in outputs if isinstance(one, Tensor)], order.recorder.device)
@@ -237,10 +238,23 @@ def _refuse_inputs(inputs: Sequence[Any], places: Sequence[int], device: torch.d
         raise Unrecordable("an input is not strided")
 
 
+def _refuse_large(run: Run, given: Sequence[Any], order: Order, most: int | None) -> None:
+    """Memory that all recordings share does not shrink: what would fill it is found out before it does."""
+    if most is not None and order.recorder.need(lambda: run(*given), most) > most:
+        raise Unrecordable(TOO_LARGE)
+
+
 def _refuse_elsewhere(tensors: Sequence[Tensor], device: torch.device) -> None:
     """What another device computes is no part of the recording: a replay would leave it as it was then."""
     if other := next((str(one.device) for one in tensors if one.device != device), None):
         raise Unrecordable(f"a tensor is on {other}")
+
+
+def _given(one: Any, copied: bool) -> Any:
+    """What the run is given for an input; by `data`: what is written here counts no write."""
+    if not isinstance(one, Tensor):
+        return one
+    return _buffer(one) if copied else one.data
 
 
 def _buffer(tensor: Tensor) -> Tensor:

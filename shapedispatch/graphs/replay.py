@@ -21,7 +21,7 @@ from .operators import Unrecordable
 from .order import Order
 from .placed import Placing
 from .recorder import recorder
-from .recording import NONE_KNOWN, Recording, Watch, record
+from .recording import NONE_KNOWN, TOO_LARGE, Recording, Watch, record
 
 __all__ = ["Replay", "memory_of"]
 
@@ -63,6 +63,7 @@ class Replay:
         self._pays, self._watch = pays, watch
         self._addresses = Addresses() if pays is None else Addresses(OFTEN)
         self._recordings: dict[Places, Recording] = {}
+        self._fits = False
         self.missed: int = 0
         """Calls that were no replay of what had been recorded before."""
         self.recorded: int = 0
@@ -146,15 +147,17 @@ class Replay:
             self.recorded += 1
             try:
                 copied = sorted(self._addresses.copied)
-                made = record(self._run, inputs, copied, order, self._writes, self._allocations, self._watch)
+                most = None if self._fits else self._memory.most_of_one()
+                made = record(self._run, inputs, copied, order, self._writes, self._allocations, self._watch, most)
             except Unrecordable as reason:
                 self.why_not = str(reason)
                 return None
             except Exception as error:  # noqa: BLE001 - a candidate is judged here, and the reason kept
                 self.why_not = f"it could not be recorded: {in_a_line(error)}"
                 return None
+            self._fits = True
             if not self._memory.hold(made, self):
-                self.why_not = "it would hold more memory than recordings may"
+                self.why_not = TOO_LARGE
                 return None
             made.placing = self._placing(made)
             self._recordings[self._addresses.of(inputs)] = made

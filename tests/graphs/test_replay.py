@@ -338,6 +338,19 @@ def test_when_all_that_is_held_is_too_much_all_go() -> None:
     assert third._recordings
 
 
+def test_what_would_take_too_much_has_nothing_else_go() -> None:
+    """What it takes is seen first, by a recording apart; of the same code once."""
+    first, recorder, memory = replay_of(doubled, most=1 << 24)
+    second = Replay(doubled, memory, (), False, at_once=True)
+    x, y = torch.randn(1 << 17), torch.randn(1 << 17)  # so large that they are read in place
+    first(x), first(y)
+    assert (recorder.asked, len(first._recordings)) == ([1 << 23], 2)
+    recorder.needs = (1 << 23) + 1
+    assert torch.equal(second(x)[0], x * 2)
+    assert second.why_not == "it would hold more memory than recordings may"
+    assert (recorder.recorded, len(first._recordings), second._recordings) == (2, 2, {})
+
+
 def test_a_write_is_counted_once_in_the_call_that_records_too() -> None:
     """The code counts what it writes while it is recorded, of which nothing is run."""
 
