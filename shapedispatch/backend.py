@@ -212,8 +212,9 @@ class OfferRequest:
     graphs: bool = False
     """Whether builds come as CUDA graphs, too, which hold ``graph_bytes`` together, or a share of the device's."""
     graph_bytes: int | None = None
-    graphs_pay: Callable[[], bool] | None = None
-    """Asked before one is recorded, if it is not to be done at once: graphs are for calls that come often, then."""
+    graphs_pay: Callable[[str], bool] | None = None
+    """Asked with a variant before its graph is recorded, if that is not to be done at once: graphs are for calls that
+    come often, then."""
 
     def wants(self, variant: str) -> bool:
         """Whether a variant is asked for."""

@@ -27,7 +27,7 @@ from ..hit.table import Entry, Table
 from ..hit.turns import Turns
 from ..keys.key import Key
 from ..keys.tree import device_of, leaves, tensors
-from ..online.shares import held_back
+from ..online.host_bound import HostBound
 from ..private import why_off
 from ..ranks.ledger import Ledger
 from ..records import Refusal
@@ -103,6 +103,8 @@ class MissContext:
     """What is made of a choice before it is published."""
     superseded: Callable[[], bool] = lambda: False
     """Whether there is more to choose among by now than there was for this decision."""
+    host_bound: HostBound | None = None
+    """Says whether recordings pay at the key, where they are offered and nobody has asked for them by name."""
     _kin: Hashable = field(init=False, default=False, compare=False)
     _since_newest: tuple[str, ...] | None = field(init=False, default=None, compare=False)
     """Both once they are known: `functools.cached_property` takes a lock for it, at each new key."""
@@ -164,7 +166,8 @@ class MissContext:
         if wanted != "auto":
             return {"graphs": wanted}
         may_pay = self.device.type == "cuda" and self.why_not_online() is None and regime in ("auto", "host", "sync")
-        return {"graphs": may_pay, "graphs_pay": functools.partial(held_back, self.device, regime)}
+        self.host_bound = HostBound(self.device, regime)
+        return {"graphs": may_pay, "graphs_pay": self.host_bound}
 
     def _room(self) -> int:
         return int(self.settings.copy_limit * free_memory(self.device))

@@ -102,6 +102,8 @@ class Learning(Sampling):
     _between: int = BETWEEN
     _missed: dict[str, int] = field(default_factory=dict)
     """Of each candidate that is a recording, the calls that were no replay when the turns that are on began."""
+    _unready: set[str] = field(default_factory=set)
+    """The recordings that a call was no replay of."""
     _passed_over: int = 0
     """Calls in a row that came here though C had launches to make."""
     _next: Figures | None = None
@@ -227,7 +229,7 @@ class Learning(Sampling):
             if self._is_replay(whose):
                 self._noted(whose, host_ns / 1e3, device_us, dry, since_us)
             else:
-                self.contest.looked(host_ns / 1e3)  # it is its turn again: a graph takes some calls until it is there
+                self._was_no_replay(whose, host_ns / 1e3)
         self.sampler.collect()  # what a first call took, which was a sample here
         self._give_way()
         wanted = () if self.contest.over or turns.left else self._next_turns(turns, soon)
@@ -328,14 +330,21 @@ class Learning(Sampling):
             self.contest.failed(figures)
         else:
             if candidate.missed is not None and candidate.missed() != missed and missed < MOST_MISSED:
-                self.contest.looked(self._since_us(began_ns))
-                return answer  # it is its turn again: a graph takes some calls until it is there
+                self._was_no_replay(figures, self._since_us(began_ns))
+                return answer
             if before is not None:
                 follow(answer, before, figures, self.sampler, self.paused)
             self.contest.sampled(figures, self.sampler.took_us(figures) + figures.behind_us())
             self.contest.looked(max(0.0, self._since_us(began_ns) - self.sampler.ran_us))
         self._end()
         return answer
+
+    def _was_no_replay(self, whose: Figures, took_us: float) -> None:
+        """It is its turn again: a graph takes some calls until it is there, and is what its samples are to tell of."""
+        if whose.name not in self._unready:
+            self._unready.add(whose.name)
+            whose.forget()
+        self.contest.missed(whose, took_us)  # type: ignore[arg-type]  # of either contest
 
     def _since_us(self, began_ns: int) -> float:
         return (self.sampler.clock_ns() - began_ns) / 1e3

@@ -16,9 +16,9 @@ from ..keys.key import Key
 from ..online.check_times import CheckTimes, check_times
 from ..online.contest import SHARE, OnlineContest
 from ..online.figures import Figures
+from ..online.host_bound import HostBound
 from ..online.pool import Pool
 from ..online.real_calls import sampler
-from ..online.shares import held_back
 from ..online.verdicts import verdicts
 from ..records import Choice, Refusal, Timing
 from .context import DispatcherParts, MissContext, capturing
@@ -111,8 +111,9 @@ def _entry(
     core, key = ctx.core, ctx.core.backend.key(ctx.args, ctx.kwargs)  # the offer may have shown that it holds more
     done: Callable[[Learning], None] = functools.partial(learned_together, core, key)
     if isinstance(contest, OnlineContest):
-        records = functools.partial(held_back, ctx.device, ctx.settings.regime)
-        done = Learned(core, key, keeper(ctx), Watching.of(ctx), ctx.kept, records)
+        host_bound = ctx.host_bound or HostBound(ctx.device, ctx.settings.regime)
+        host_bound.figures = {one.name: one for one in figures}
+        done = Learned(core, key, keeper(ctx), Watching.of(ctx), ctx.kept, host_bound.any)
     device = ctx.device
 
     def paused() -> bool:
@@ -164,7 +165,7 @@ def _without_recordings(
         return candidates, ()
     pool = pool_of(ctx, near.sizes, make=True) if _may_be_pooled(others, ctx) else None
     if pool is not None and not pool.over and pool.takes(ctx.key):
-        pool.family.records = functools.partial(held_back, ctx.device, ctx.settings.regime)
+        pool.family.records = HostBound(ctx.device, ctx.settings.regime).any
         return others, ()
     if ctx.settings.learn != "now":
         return candidates, ()

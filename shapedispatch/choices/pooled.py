@@ -176,6 +176,11 @@ class PooledContest:
         if math.isfinite(took_us):
             self.pool.spent(took_us, took_us)
 
+    def missed(self, one: Figures, took_us: float) -> None:
+        """See `OnlineContest.missed`."""
+        if math.isfinite(took_us):
+            self.pool.spent(took_us, max(0.0, took_us - self._usual_us()))
+
     def ran(self, took_us: float) -> None:
         """See `OnlineContest.ran`."""
         if math.isfinite(took_us):

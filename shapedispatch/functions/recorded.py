@@ -45,7 +45,7 @@ def inner_variant(variant: str | None) -> str | None:
 
 def offer_recorded(build: Build, of: Candidate, call: BuildRequest, builder: OfferBuilder) -> None:
     """Offer the build of a candidate as a CUDA graph, too, where it may be recorded; a refusal where it may not."""
-    made = _offered(build, recorded_variant(of.name), build.code.launches(), bool(of.point), call, builder)
+    made = _offered(build, of.name, build.code.launches(), bool(of.point), call, builder)
     if made is not None:
         route = "a CUDA graph of the compiled code"
         check, digits = of.check, of.digits
@@ -64,19 +64,20 @@ def offer_plain_recorded(
     if reasons := build.accepts(call.as_seen) or build.unseen():
         builder.refuse(PLAINS, *reasons)
         return
-    made = _offered(build, PLAINS, build.operators, True, call, builder)
+    made = _offered(build, "plain", build.operators, True, call, builder)
     if made is not None:
         made = replace(made, check=build.check(), build=slot, route="a CUDA graph of what plain launches")
         builder.candidates.append(made)
 
 
 def _offered(
-    build: Build, name: str, launches: int | None, sized: bool, call: BuildRequest, builder: OfferBuilder
+    build: Build, of: str, launches: int | None, sized: bool, call: BuildRequest, builder: OfferBuilder
 ) -> Candidate | None:
-    """What runs replays of its graph; None, and a refusal, where it may not be recorded."""
+    """What runs replays of its graph, the variant ``of``'s; None, and a refusal, where it may not be recorded."""
     device = next((leaf.tensor.device for leaf in call.leaves.tensors), torch.device("cpu"))
     memory = memory_of(device, builder.request.graph_bytes)
-    pays = builder.request.graphs_pay
+    name, asked = recorded_variant(of), builder.request.graphs_pay
+    pays = functools.partial(asked, of) if asked is not None else None
     if memory is None or (reason := _why_not(build, call) or _too_small(launches, pays)):
         builder.refuse(name, "there is no CUDA device" if memory is None else reason)
         return None

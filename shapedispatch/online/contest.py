@@ -108,6 +108,8 @@ class OnlineContest:
     """Who leads, once it is over."""
     _at_once: int = 1
     """Rounds in the turns that are on."""
+    _unready: list[Contestant] = field(default_factory=list)
+    """Whose calls have been no samples yet, though their turn has come."""
     _known_us: dict[Contestant, float] = field(default_factory=dict)
     """Both as of the end of the last round: to look at all samples takes longer than some calls."""
 
@@ -120,14 +122,15 @@ class OnlineContest:
         """Whose sample the next call is; None where it runs the leader without being one."""
         if self.over or not self._turns:
             return None
-        return self._turns[0] if self._affordable(self._turns[0]) else None
+        one = self._in_turn()[0]
+        return one if self._affordable(one) or self._goes_on(one) else None
 
     def next_samples(self) -> list[Contestant]:
         """Whose samples the next calls are, as many as may be afforded together; none beyond the round."""
         left_us, found = FREE_US + SHARE * self._spent_us - self._lost_us, list[Contestant]()
-        for one in () if self.over else self._turns:
+        for one in () if self.over else self._in_turn():
             left_us -= self._extra_us(one) if one not in self._doubted else 0.0
-            if left_us < 0 and one not in self._doubted:
+            if left_us < 0 and one not in self._doubted and not self._goes_on(one):
                 break
             found.append(one)
         return found
@@ -177,6 +180,8 @@ class OnlineContest:
                 self._lost_us += max(0.0, of_candidate_us - best_us)  # nothing, while none is known
                 if FAR * took_us < (lost_us := self._doubted.pop(contestant, 0.0)):
                     self._lost_us -= lost_us
+        if contestant in self._unready:
+            self._unready.remove(contestant)
         if contestant in self._turns:
             self._turns.remove(contestant)
         if not self._turns:
@@ -187,6 +192,18 @@ class OnlineContest:
         if math.isfinite(took_us):
             self.ran(took_us)
             self._lost_us += took_us
+
+    def missed(self, one: Contestant, took_us: float) -> None:
+        """A call of a candidate that is not ready took so long, and is no sample: what it took beyond the best is lost.
+
+        What gets it ready is in that.
+        """
+        if math.isfinite(took_us):
+            self.ran(took_us)
+            self._lost_us += max(0.0, took_us - self._best_us)
+            self._known_us[one] = min(self._known_us.get(one, math.inf), took_us)
+        if one in self._turns and one not in self._unready:
+            self._unready.append(one)
 
     def is_cold(self, one: Contestant, soon: bool) -> bool:
         """Whether calls of it are to go before its next sample: what those show is no matter where it is behind.
@@ -235,6 +252,21 @@ class OnlineContest:
     def _affordable(self, one: Contestant) -> bool:
         """Whether another sample of it is likely to be within what learning may cost."""
         return one in self._doubted or self._lost_us + self._extra_us(one) <= FREE_US + SHARE * self._spent_us
+
+    def _in_turn(self) -> list[Contestant]:
+        """Whose turns are next: those that are not ready get ready one after the other, each by some dozen calls.
+
+        That whose calls are the least dear is the first; it goes on before all others, if they cost next to nothing.
+        """
+        ready = [one for one in self._turns if one not in self._unready]
+        first = min(self._unready, key=self._extra_us, default=None)
+        if first is None:
+            return ready
+        return [first, *ready] if self._goes_on(first) else [*ready, first]
+
+    def _goes_on(self, one: Contestant) -> bool:
+        """Whether it is getting ready by calls that cost next to nothing beyond the best candidate's."""
+        return one in self._unready and self._extra_us(one) <= (MATTERS - 1) * self._best_us
 
     def _extra_us(self, one: Contestant) -> float:
         """What another call of it is likely to cost beyond the best candidate."""
@@ -314,6 +346,7 @@ class OnlineContest:
             if one in self._running:
                 self._running.remove(one)
         self._turns = deque(one for one in self._turns if one in self._running)
+        self._unready = [one for one in self._unready if one in self._running]
 
     def costs(self) -> Iterator[Timing]:
         """What is known of each candidate that has a sample."""

@@ -88,6 +88,12 @@ class Figures(Contestant):
             self._cold.extend(samples for samples in (self.host_us, self.latency_us) if samples)
             self._is_warmed = True
 
+    def forget(self) -> None:
+        """Forget all samples: they were of something else."""
+        for samples in (self.host_us, self.device_us, self.latency_us):
+            samples.clear()
+        self._cold, self._timings, self._known, self.known_us = [], {}, None, math.inf
+
     def cost(self) -> Timing:
         """What a call of it costs here, as far as it is known, with its backward."""
         if self.backward is None or not self.backwards.seen or self.backwards.unknown:

@@ -6,14 +6,12 @@ from dataclasses import dataclass
 
 import torch
 
-__all__ = ["Shares", "held_back", "shares_of"]
+__all__ = ["Shares", "shares_of"]
 
 SHARE_OF_ONE = 0.05
 """What one call adds to a share: some twenty calls are remembered."""
 SLIGHT = 0.1
 """A share below which what it weighs need not be known."""
-MOSTLY = 0.6
-"""A share of calls that found the stream dry from which the host counts as what holds a device back."""
 
 
 @dataclass(slots=True)
@@ -58,10 +56,3 @@ _shares: dict[int, Shares] = {}
 def shares_of(device: torch.device) -> Shares:
     """Those of all calls on a device."""
     return _shares.setdefault(device.index or 0, Shares())
-
-
-def held_back(device: torch.device, regime: str) -> bool:
-    """Whether the host holds a device back here, as far as calls have shown it: what saves launches saves time."""
-    if regime != "auto":
-        return regime in ("host", "sync")
-    return shares_of(device).dry >= MOSTLY

@@ -10,10 +10,13 @@ import torch
 from shapedispatch.choices import learning
 from shapedispatch.choices.context import MissContext
 from shapedispatch.choices.follows import Follows
+from shapedispatch.online.figures import Figures
+from shapedispatch.online.host_bound import HostBound
 from tests.made_up_graphs import made_up_device
-from tests.rows import BUILD, calls_take, dispatched, rows, waves
+from tests.rows import BUILD, MadeUp, calls_take, dispatched, rows, waves
 
 GRAPH = f"graph[{BUILD}]"
+ANY = HostBound.any
 
 
 @pytest.fixture
@@ -23,8 +26,8 @@ def pays(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     made_up_device(monkeypatch)
     monkeypatch.setenv("SHAPEDISPATCH_JUDGE", "online")
     monkeypatch.setenv("SHAPEDISPATCH_GRAPHS", "auto")
-    monkeypatch.setattr(MissContext, "_graphs", lambda self: {"graphs": True, "graphs_pay": lambda: made[0]})
-    monkeypatch.setattr(learning, "held_back", lambda device, regime: made[0])
+    monkeypatch.setattr(MissContext, "_graphs", lambda self: {"graphs": True, "graphs_pay": lambda _: made[0]})
+    monkeypatch.setattr(HostBound, "any", lambda _: made[0])
     monkeypatch.setattr("shapedispatch.functions.recorded.FEW", 0)
     calls_take({"plain": 10.0, BUILD: 5.0, GRAPH: 1.0}, monkeypatch, per_row=True)
     return made
@@ -104,3 +107,29 @@ def test_where_none_pays_any_more_the_key_is_settled_without(pays: list[bool]) -
     choice = f.explain(rows(65))
     assert (choice.variant, choice.origin) == (BUILD, "timed")
     assert GRAPH not in {one.variant for one in choice.timings}
+
+
+def test_a_keys_own_samples_say_of_which_variant_one_pays(pays: list[bool], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Most calls elsewhere may find the device at work, and those of this key find it idle."""
+    monkeypatch.setattr(HostBound, "any", ANY)
+    here, made = torch.device("cuda", 7), list[HostBound]()
+
+    def graphs(self: MissContext) -> dict[str, Any]:
+        made.append(HostBound(here, "auto"))
+        self.host_bound = made[-1]
+        return {"graphs": True, "graphs_pay": self.host_bound}
+
+    class Dry(MadeUp):
+        def run(self, figures: Figures, *call: Any) -> Any:
+            if figures.name == BUILD:
+                figures.took(figures.latency_us, 1.0)
+            return super().run(figures, *call)
+
+    monkeypatch.setattr(MissContext, "_graphs", graphs)
+    calls_take({"plain": 10.0, BUILD: 5.0, GRAPH: 1.0, "graph[plain]": 4.0}, monkeypatch, per_row=True, kind=Dry)
+    f = dispatched()
+    calls(f, range(65, 66), 10)
+    assert (made[-1](BUILD), made[-1]("plain"), HostBound(here, "auto").any()) == (True, False, False)
+    calls(f, range(65, 66), 3000)
+    assert ran(f, 65)[0] == GRAPH
+    assert f.explain(rows(65)).graph_bytes > 0

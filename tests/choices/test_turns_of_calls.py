@@ -321,6 +321,26 @@ def test_a_call_that_was_no_replay_is_no_sample(events: CEvents) -> None:
     assert all(took_us == 50 for took_us in learning.contest.contestants[-1].host_us)
 
 
+def test_what_a_graph_took_before_it_was_recorded_is_forgotten(events: CEvents) -> None:
+    """Where recordings do not pay yet the code runs, and is what its samples tell of."""
+    f = two(events, 1_000, 500)
+    f(X)
+    (entry,) = f.core.table.peek(f.core.table.newest(1)[0])
+    learning, ran = entry.learner, [0]
+    plain, other = learning.candidates
+
+    def recorded(x: Tensor) -> Tensor:
+        ran[0] += 1
+        events.now_us += 300 if ran[0] <= 13 else -400
+        return other.run(x)
+
+    learning.candidates = (plain, replace(other, run=recorded, missed=lambda: min(max(0, ran[0] - 3), 10)))
+    for _ in range(100):
+        f(X)
+    assert {timing.variant: timing.median_us for timing in f.explain(X).timings} == {"plain": 1_000, "other": 100}
+    assert set(learning.contest.contestants[-1].host_us) == {100}
+
+
 def test_what_a_first_call_took_is_taken_in_where_it_is_known_late(
     events: CEvents, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -161,7 +161,7 @@ def test_what_computes_elsewhere_alone_is_refused_too(recorder: MadeUpRecorder) 
 
 def test_nothing_is_recorded_before_it_pays(recorder: MadeUpRecorder, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its numbers are those of the code until then, which is what is compared."""
-    monkeypatch.setattr(MissContext, "_graphs", lambda _: {"graphs": True, "graphs_pay": lambda: False})
+    monkeypatch.setattr(MissContext, "_graphs", lambda _: {"graphs": True, "graphs_pay": lambda _: False})
     monkeypatch.setattr("shapedispatch.functions.recorded.FEW", 0)
     x, w = torch.randn(4, 16), torch.randn(16)
     f = shapedispatch(hints=(), exact=True, store=False)(normalized)
@@ -183,7 +183,7 @@ def test_one_kernel_is_no_graph_unless_it_is_asked_for(
     def products(x: Tensor) -> Tensor:
         return x @ x @ x @ x @ x @ x @ x
 
-    monkeypatch.setattr(MissContext, "_graphs", lambda _: {"graphs": True, "graphs_pay": lambda: True})
+    monkeypatch.setattr(MissContext, "_graphs", lambda _: {"graphs": True, "graphs_pay": lambda _: True})
     refused = {}
     for fn in (few, products):
         f = shapedispatch(hints=(), exact=True, store=False)(fn)

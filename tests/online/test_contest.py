@@ -372,6 +372,84 @@ def test_a_look_is_lost_like_what_samples_cost() -> None:
     assert (played._lost_us, played._spent_us) == (100.0, 100.0)
 
 
+def getting_ready(played: OnlineContest, one: Told, calls: int, us: float) -> None:
+    """So many calls of one that is not ready, each of which is its turn."""
+    for _ in range(calls):
+        assert played.next_sample() is one
+        played.missed(one, us)
+
+
+def test_a_call_of_one_that_is_not_ready_loses_what_it_takes_beyond_the_best() -> None:
+    """It answers all the same; what gets it ready is lost with it."""
+    plain, one = Told("plain", 100), Told("a", 10)
+    played = contest([plain, one])
+    plain.samples.append(100)
+    played.sampled(plain, 100)
+    getting_ready(played, one, 8, 120)
+    played.missed(one, math.nan)
+    played.missed(one, 5_100)
+    assert played._lost_us == 8 * 20 + 5_000
+    assert (played._spent_us, one.samples) == (100 + 8 * 120 + 5_100, [])
+
+
+def test_one_that_has_got_ready_is_sampled_though_that_was_dear() -> None:
+    """Else what it is good for is known when learning has earned it back; the next one waits for that."""
+    plain, one, other = Told("plain", 100), Told("a", 10), Told("b", 10)
+    played = contest([plain, one, other])
+    plain.samples.append(100)
+    played.sampled(plain, 100)
+    getting_ready(played, one, 8, 100)
+    played.missed(other, 100)
+    played.missed(one, 100 + 2 * FREE_US)
+    assert (played.next_sample(), played.next_samples()) == (one, [one])
+    one.samples.append(10)
+    played.sampled(one, 10)
+    assert (played.next_sample(), played.next_samples()) == (None, [])
+    assert played.leader() is one
+    played.ran(2 * FREE_US / SHARE)
+    assert played.next_samples() == [other]
+
+
+def test_two_get_ready_one_after_the_other() -> None:
+    """The sooner one is, the sooner it runs: first that whose calls are the least dear, before all others."""
+    plain, build, dear, cheap = told = [Told("plain", 180), Told("a", 100), Told("b", 10), Told("c", 10)]
+    played = contest(told)
+    assert played.next_samples() == told
+    for one in (plain, build):
+        one.samples.append(one.us)
+        played.sampled(one, one.us)
+    played.missed(dear, 180)
+    assert played.next_samples() == [cheap, dear]
+    played.missed(cheap, 100)
+    assert played.next_samples() == [cheap]
+    cheap.samples.append(10)
+    played.sampled(cheap, 10)
+    assert played.next_samples() == [dear]
+    played.failed(dear)
+    assert (played.rounds, played.next_samples()[0]) == (1, cheap)
+
+
+def test_who_has_no_turn_left_gets_ready_no_more() -> None:
+    """It was a turn that was noted late."""
+    one, other = Told("plain", 100), Told("a", 90)
+    played = contest([one, other])
+    played.sampled(one, 100)
+    played.missed(one, 100)
+    assert played.next_samples() == [other]
+
+
+def test_one_whose_calls_are_dear_gets_ready_within_what_learning_may_cost() -> None:
+    """Each call of plain's, whose graph it is to be, is a loss."""
+    plain, one, dear = Told("plain", 1_000), Told("a", 100), Told("b", 50)
+    played = contest([plain, one, dear])
+    for first in (plain, one):
+        first.samples.append(first.us)
+        played.sampled(first, first.us)
+    while played.next_sample() is dear:
+        played.missed(dear, 1_000)
+    assert FREE_US - 1_000 < played._lost_us <= FREE_US + SHARE * played._spent_us
+
+
 def test_more_rounds_stand_between_two_looks_the_later_they_are() -> None:
     """To see who leaves takes longer than some calls; samples of all rounds between are had at once."""
     one, other = Told("plain", 100), Told("a", 100.5)

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from shapedispatch.online import shares
-from shapedispatch.online.shares import held_back, shares_of
+from shapedispatch.online.shares import shares_of
 
 DEVICE = torch.device("cuda", 3)
 
@@ -13,28 +13,6 @@ DEVICE = torch.device("cuda", 3)
 def nothing_known(monkeypatch: pytest.MonkeyPatch) -> None:
     """No calls there yet."""
     monkeypatch.setattr(shares, "_shares", {})
-
-
-def test_nobody_holds_back_what_nothing_is_known_of() -> None:
-    """Some calls must have found the stream dry."""
-    assert not held_back(DEVICE, "auto")
-
-
-def test_the_host_holds_back_what_most_calls_find_idle() -> None:
-    """And no more once they find it at work."""
-    for _ in range(20):
-        shares_of(DEVICE).saw(True, False)
-    assert held_back(DEVICE, "auto")
-    assert not held_back(torch.device("cuda", 2), "auto")
-    for _ in range(20):
-        shares_of(DEVICE).saw(False, False)
-    assert not held_back(DEVICE, "auto")
-
-
-@pytest.mark.parametrize(("regime", "held"), [("host", True), ("sync", True), ("device", False), ("stream", False)])
-def test_who_says_what_a_call_costs_says_it_of_this_too(regime: str, held: bool) -> None:
-    """Whatever calls have found."""
-    assert held_back(DEVICE, regime) is held
 
 
 def test_some_calls_begin_with_what_is_known_of_all() -> None:

@@ -1,0 +1,43 @@
+"""Whether the host is what holds a device back: where it is, what saves launches saves time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import torch
+
+from .figures import Figures
+from .shares import shares_of
+
+__all__ = ["HostBound"]
+
+MOSTLY = 0.6
+"""A share of calls that found the stream dry from which the host counts as what holds a device back."""
+
+
+@dataclass(slots=True)
+class HostBound:
+    """Whether calls of a variant are held back by the host, as far as samples have shown it.
+
+    Those of another variant at the same key may keep the device busy. Until there is a sample, all calls on the device
+    have to say.
+    """
+
+    device: torch.device
+    regime: str
+    figures: Mapping[str, Figures] = field(default_factory=dict)
+    """The samples of one key, by variant, once it is learned."""
+
+    def __call__(self, variant: str) -> bool:
+        """Whether those of this variant are."""
+        if self.regime != "auto":
+            return self.regime in ("host", "sync")
+        known = self.figures.get(variant)
+        dry, busy = (len(known.latency_us), len(known.device_us)) if known is not None else (0, 0)
+        share = dry / (dry + busy) if dry + busy else shares_of(self.device).dry
+        return share >= MOSTLY
+
+    def any(self) -> bool:
+        """Whether those of any variant are."""
+        return any(map(self, self.figures or ("plain",)))

@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from shapedispatch.online import shares
+from shapedispatch.online.figures import Figures
+from shapedispatch.online.host_bound import HostBound
+from shapedispatch.online.shares import shares_of
+
+DEVICE = torch.device("cuda", 3)
+
+
+@pytest.fixture(autouse=True)
+def nothing_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No calls there yet."""
+    monkeypatch.setattr(shares, "_shares", {})
+
+
+def saw(dry: bool, times: int = 20) -> None:
+    """So many calls on the device found the stream so."""
+    for _ in range(times):
+        shares_of(DEVICE).saw(dry, False)
+
+
+def test_nothing_is_of_which_nothing_is_known() -> None:
+    """Some calls must have found the stream dry."""
+    assert not HostBound(DEVICE, "auto")("plain")
+
+
+def test_what_most_calls_on_a_device_find_idle_is() -> None:
+    """And no more once they find it at work."""
+    saw(dry=True)
+    assert HostBound(DEVICE, "auto")("plain")
+    assert not HostBound(torch.device("cuda", 2), "auto")("plain")
+    saw(dry=False)
+    assert not HostBound(DEVICE, "auto")("plain")
+
+
+@pytest.mark.parametrize(("regime", "held"), [("host", True), ("sync", True), ("device", False), ("stream", False)])
+def test_who_says_what_a_call_costs_says_it_of_this_too(regime: str, held: bool) -> None:
+    """Whatever calls have found."""
+    assert HostBound(DEVICE, regime)("plain") is held
+
+
+def test_each_variant_at_a_key_is_as_its_own_samples_found() -> None:
+    """One may wait for the host where another keeps the device busy; what has no sample is as all calls are."""
+    plain, build, _ = figures = Figures.of_key(["plain", "hint[M=64]", "exact"], "auto", None, grad=False)
+    bound = HostBound(DEVICE, "auto", {one.name: one for one in figures})
+    assert (bound("plain"), bound.any()) == (False, False)
+    plain.took(plain.latency_us, 10.0)
+    build.took(build.device_us, 20.0)
+    assert (bound("plain"), bound("hint[M=64]"), bound("exact"), bound.any()) == (True, False, False, True)
+    saw(dry=True)
+    assert (bound("hint[M=64]"), bound("exact")) == (False, True)
+    for _ in range(2):
+        plain.took(plain.device_us, 10.0)
+    assert not bound("plain")
