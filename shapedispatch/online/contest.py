@@ -51,6 +51,8 @@ LUCK = 1.5
 """How many margins two candidates that are taken to be as good as equal may be apart by, with luck."""
 LAST_CONFIDENCE = 2.0
 """Standard errors by which one must be ahead then: nobody will look again."""
+LOOK_US = 100.0
+"""What it takes to note a sample, and to say whose is next, where that is done at once."""
 MORE_AT_ONCE, MORE_US, SAMPLE_US = 8, 2_000.0, 6.0
 """Of the last rounds: how many stand between two looks, what they may cost beyond `SHARE`, and what a sample costs."""
 
@@ -122,17 +124,16 @@ class OnlineContest:
         """Whose sample the next call is; None where it runs the leader without being one."""
         if self.over or not self._turns:
             return None
-        one = self._in_turn()[0]
-        return one if self._affordable(one) or self._goes_on(one) else None
+        first, *others = self._in_turn()
+        return first if self._affordable(first) else next((one for one in others if self._is_free(one)), None)
 
     def next_samples(self) -> list[Contestant]:
         """Whose samples the next calls are, as many as may be afforded together; none beyond the round."""
         left_us, found = FREE_US + SHARE * self._spent_us - self._lost_us, list[Contestant]()
         for one in () if self.over else self._in_turn():
             left_us -= self._extra_us(one) if one not in self._doubted else 0.0
-            if left_us < 0 and one not in self._doubted and not self._goes_on(one):
-                break
-            found.append(one)
+            if left_us >= 0 or self._is_free(one):
+                found.append(one)
         return found
 
     def leader(self) -> Contestant:
@@ -251,7 +252,12 @@ class OnlineContest:
 
     def _affordable(self, one: Contestant) -> bool:
         """Whether another sample of it is likely to be within what learning may cost."""
-        return one in self._doubted or self._lost_us + self._extra_us(one) <= FREE_US + SHARE * self._spent_us
+        return self._is_free(one) or self._lost_us + self._extra_us(one) <= FREE_US + SHARE * self._spent_us
+
+    def _is_free(self, one: Contestant) -> bool:
+        """Whether a call of it may be a sample though learning has cost what it may: that costs next to nothing."""
+        own = self._extra_us(one) + LOOK_US <= SHARE * self._best_us
+        return own or one in self._doubted or self._goes_on(one)
 
     def _in_turn(self) -> list[Contestant]:
         """Whose turns are next: those that are not ready get ready one after the other, each by some dozen calls.

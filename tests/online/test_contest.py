@@ -372,6 +372,23 @@ def test_a_look_is_lost_like_what_samples_cost() -> None:
     assert (played._lost_us, played._spent_us) == (100.0, 100.0)
 
 
+def test_of_long_calls_what_costs_next_to_nothing_is_sampled_though_no_more_may_be_lost() -> None:
+    """It is the best, or as good as that, as far as is known; what is not waits, whatever its place."""
+    for us, sampled in ((10_000, ["a", "plain"]), (10, [])):
+        told = [Told("plain", us), Told("a", 1.01 * us), Told("b", 2 * us)]
+        played = contest(told)
+        for one in told:
+            one.samples.append(one.us)
+            played.sampled(one, one.us)
+        played.looked(10 * FREE_US)
+        assert [one.name for one in played.next_samples()] == sampled
+        found = []
+        while (one := played.next_sample()) is not None:
+            found.append(one.name)
+            played.sampled(one, us)
+        assert found == sampled
+
+
 def getting_ready(played: OnlineContest, one: Told, calls: int, us: float) -> None:
     """So many calls of one that is not ready, each of which is its turn."""
     for _ in range(calls):
