@@ -51,7 +51,7 @@ LUCK = 1.5
 """How many margins two candidates that are taken to be as good as equal may be apart by, with luck."""
 LAST_CONFIDENCE = 2.0
 """Standard errors by which one must be ahead then: nobody will look again."""
-LOOK_US = 100.0
+NOTING_US = 100.0
 """What it takes to note a sample, and to say whose is next, where that is done at once."""
 MORE_AT_ONCE, MORE_US, SAMPLE_US = 8, 2_000.0, 6.0
 """Of the last rounds: how many stand between two looks, what they may cost beyond `SHARE`, and what a sample costs."""
@@ -256,7 +256,7 @@ class OnlineContest:
 
     def _is_free(self, one: Contestant) -> bool:
         """Whether a call of it may be a sample though learning has cost what it may: that costs next to nothing."""
-        own = self._extra_us(one) + LOOK_US <= SHARE * self._best_us
+        own = self._extra_us(one) + NOTING_US <= SHARE * self._best_us
         return own or one in self._doubted or self._goes_on(one)
 
     def _in_turn(self) -> list[Contestant]:

@@ -116,6 +116,10 @@ class Figures(Contestant):
             busy=len(self.device_us),
         )
 
+    def host_is_slower(self) -> bool:
+        """Whether the host takes longer for a call than the device, as far as both are known."""
+        return math.inf > self._timing(self.host_us).median_us >= self._timing(self.device_us).median_us
+
     def decided_by(self) -> str:
         """What its cost is made of here, for a person."""
         if self.shares is None:

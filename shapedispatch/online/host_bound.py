@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import torch
 
 from .figures import Figures
-from .shares import shares_of
+from .shares import SLIGHT, shares_of
 
 __all__ = ["HostBound"]
 
@@ -20,8 +20,9 @@ MOSTLY = 0.6
 class HostBound:
     """Whether calls of a variant are held back by the host, as far as samples have shown it.
 
-    Those of another variant at the same key may keep the device busy. Until there is a sample, all calls on the device
-    have to say.
+    Those of another variant at the same key may keep the device busy, and leave it behind when a sample of this one
+    comes: where some found it idle, and the host takes longer than the device, that is no matter. Until there is a
+    sample, all calls on the device have to say.
     """
 
     device: torch.device
@@ -34,9 +35,11 @@ class HostBound:
         if self.regime != "auto":
             return self.regime in ("host", "sync")
         known = self.figures.get(variant)
-        dry, busy = (len(known.latency_us), len(known.device_us)) if known is not None else (0, 0)
-        share = dry / (dry + busy) if dry + busy else shares_of(self.device).dry
-        return share >= MOSTLY
+        samples = len(known.latency_us) + len(known.device_us) if known is not None else 0
+        if known is None or not samples:
+            return shares_of(self.device).dry >= MOSTLY
+        dry = len(known.latency_us) / samples
+        return dry >= MOSTLY or (dry >= SLIGHT and known.host_is_slower())
 
     def any(self) -> bool:
         """Whether those of any variant are."""

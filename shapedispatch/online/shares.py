@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-__all__ = ["Shares", "shares_of"]
+__all__ = ["SLIGHT", "Shares", "shares_of"]
 
 SHARE_OF_ONE = 0.05
 """What one call adds to a share: some twenty calls are remembered."""

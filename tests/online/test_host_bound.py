@@ -56,3 +56,19 @@ def test_each_variant_at_a_key_is_as_its_own_samples_found() -> None:
     for _ in range(2):
         plain.took(plain.device_us, 10.0)
     assert not bound("plain")
+
+
+@pytest.mark.parametrize(("host_us", "device_us", "idle", "held"), [
+    (10.0, 4.0, 1, True),
+    (10.0, 4.0, 0, False),
+    (5.0, 8.0, 1, False),
+])  # fmt: skip
+def test_what_others_have_left_the_device_with_is_no_matter(
+    host_us: float, device_us: float, idle: int, held: bool
+) -> None:
+    """Where the host takes longer, some calls find it idle all the same; in a program that keeps it busy none do."""
+    (plain,) = Figures.of_key(["plain"], "auto", None, grad=False)
+    for place in range(5):
+        plain.took(plain.host_us, host_us)
+        plain.took(plain.latency_us if place < idle else plain.device_us, device_us)
+    assert HostBound(DEVICE, "auto", {"plain": plain})("plain") is held
