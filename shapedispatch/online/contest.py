@@ -51,6 +51,8 @@ LUCK = 1.5
 """How many margins two candidates that are taken to be as good as equal may be apart by, with luck."""
 LAST_CONFIDENCE = 2.0
 """Standard errors by which one must be ahead then: nobody will look again."""
+GETS_READY = 16
+"""So many calls of a candidate that is not ready get it there if its tensors come to the same places in each."""
 NOTING_US = 100.0
 """What it takes to note a sample, and to say whose is next, where that is done at once."""
 MORE_AT_ONCE, MORE_US, SAMPLE_US = 8, 2_000.0, 6.0
@@ -110,8 +112,8 @@ class OnlineContest:
     """Who leads, once it is over."""
     _at_once: int = 1
     """Rounds in the turns that are on."""
-    _unready: list[Contestant] = field(default_factory=list)
-    """Whose calls have been no samples yet, though their turn has come."""
+    _unready: dict[Contestant, int] = field(default_factory=dict)
+    """Whose calls have been no samples yet, though their turn has come; how many."""
     _known_us: dict[Contestant, float] = field(default_factory=dict)
     """Both as of the end of the last round: to look at all samples takes longer than some calls."""
 
@@ -181,8 +183,7 @@ class OnlineContest:
                 self._lost_us += max(0.0, of_candidate_us - best_us)  # nothing, while none is known
                 if FAR * took_us < (lost_us := self._doubted.pop(contestant, 0.0)):
                     self._lost_us -= lost_us
-        if contestant in self._unready:
-            self._unready.remove(contestant)
+        self._unready.pop(contestant, None)
         if contestant in self._turns:
             self._turns.remove(contestant)
         if not self._turns:
@@ -203,8 +204,8 @@ class OnlineContest:
             self.ran(took_us)
             self._lost_us += max(0.0, took_us - self._best_us)
             self._known_us[one] = min(self._known_us.get(one, math.inf), took_us)
-        if one in self._turns and one not in self._unready:
-            self._unready.append(one)
+        if one in self._turns:
+            self._unready[one] = self._unready.get(one, 0) + 1
 
     def is_cold(self, one: Contestant, soon: bool) -> bool:
         """Whether calls of it are to go before its next sample: what those show is no matter where it is behind.
@@ -271,8 +272,9 @@ class OnlineContest:
         return [first, *ready] if self._goes_on(first) else [*ready, first]
 
     def _goes_on(self, one: Contestant) -> bool:
-        """Whether it is getting ready by calls that cost next to nothing beyond the best candidate's."""
-        return one in self._unready and self._extra_us(one) <= (MATTERS - 1) * self._best_us
+        """Whether it is getting ready by calls that cost next to nothing beyond the best candidate's, and soon is."""
+        soon = 0 < self._unready.get(one, 0) <= GETS_READY
+        return soon and self._extra_us(one) + NOTING_US <= (MATTERS - 1) * self._best_us
 
     def _extra_us(self, one: Contestant) -> float:
         """What another call of it is likely to cost beyond the best candidate."""
@@ -352,7 +354,7 @@ class OnlineContest:
             if one in self._running:
                 self._running.remove(one)
         self._turns = deque(one for one in self._turns if one in self._running)
-        self._unready = [one for one in self._unready if one in self._running]
+        self._unready = {one: calls for one, calls in self._unready.items() if one in self._running}
 
     def costs(self) -> Iterator[Timing]:
         """What is known of each candidate that has a sample."""

@@ -17,6 +17,7 @@ from shapedispatch.online.contest import (
     COLD_US,
     EVALUATED_AFTER,
     FREE_US,
+    GETS_READY,
     MORE_AT_ONCE,
     MORE_US,
     PAUSE_US,
@@ -411,36 +412,49 @@ def test_a_call_of_one_that_is_not_ready_loses_what_it_takes_beyond_the_best() -
 
 def test_one_that_has_got_ready_is_sampled_though_that_was_dear() -> None:
     """Else what it is good for is known when learning has earned it back; the next one waits for that."""
-    plain, one, other = Told("plain", 100), Told("a", 10), Told("b", 10)
+    plain, one, other = Told("plain", 1_000), Told("a", 100), Told("b", 100)
     played = contest([plain, one, other])
-    plain.samples.append(100)
-    played.sampled(plain, 100)
-    getting_ready(played, one, 8, 100)
-    played.missed(other, 100)
-    played.missed(one, 100 + 2 * FREE_US)
+    plain.samples.append(1_000)
+    played.sampled(plain, 1_000)
+    getting_ready(played, one, 8, 1_000)
+    played.missed(other, 1_000)
+    played.missed(one, 1_000 + 2 * FREE_US)
     assert (played.next_sample(), played.next_samples()) == (one, [one])
-    one.samples.append(10)
-    played.sampled(one, 10)
+    one.samples.append(100)
+    played.sampled(one, 100)
     assert (played.next_sample(), played.next_samples()) == (None, [])
     assert played.leader() is one
     played.ran(2 * FREE_US / SHARE)
     assert played.next_samples() == [other]
 
 
+@pytest.mark.parametrize(("us", "calls"), [(1_000, GETS_READY), (100, 0)])
+def test_one_that_does_not_get_ready_goes_on_within_what_learning_may_cost(us: float, calls: int) -> None:
+    """Its tensors may be elsewhere in each call; to see to it takes longer than a short call."""
+    plain, one = Told("plain", us), Told("a", us / 10)
+    played = contest([plain, one])
+    plain.samples.append(us)
+    played.sampled(plain, us)
+    played.missed(one, us)
+    played.looked(2 * FREE_US)
+    getting_ready(played, one, calls, us)
+    assert (played.next_sample(), played.next_samples()) == (None, [])
+
+
 def test_two_get_ready_one_after_the_other() -> None:
     """The sooner one is, the sooner it runs: first that whose calls are the least dear, before all others."""
-    plain, build, dear, cheap = told = [Told("plain", 180), Told("a", 100), Told("b", 10), Told("c", 10)]
+    plain, build, dear, cheap = told = [Told("plain", 1800), Told("a", 1000), Told("b", 100), Told("c", 100)]
     played = contest(told)
     assert played.next_samples() == told
     for one in (plain, build):
         one.samples.append(one.us)
         played.sampled(one, one.us)
-    played.missed(dear, 180)
+    played.missed(dear, 1800)
     assert played.next_samples() == [cheap, dear]
-    played.missed(cheap, 100)
+    played.missed(cheap, 1000)
     assert played.next_samples() == [cheap]
-    cheap.samples.append(10)
-    played.sampled(cheap, 10)
+    cheap.samples.append(100)
+    played.sampled(cheap, 100)
     assert played.next_samples() == [dear]
     played.failed(dear)
     assert (played.rounds, played.next_samples()[0]) == (1, cheap)
