@@ -9,6 +9,7 @@ on calling the module that it was made for, and would keep it alive.
 from __future__ import annotations
 
 import itertools
+import logging
 import pickle
 import threading
 import types
@@ -28,6 +29,8 @@ from .function_object import function_dispatcher, names_dims
 from .registry import TARGET
 
 __all__ = ["dispatched_module"]
+
+_log = logging.getLogger("shapedispatch")
 
 _HANDED_DOWN = ("hints", "exact", "maxsize", "store", "graphs")
 """The decorator's settings that name nothing of the module that it was given."""
@@ -153,7 +156,8 @@ class ModuleTarget:
         """By its arguments; where they cannot be pickled, the module's pickle is that of the module as it was."""
         try:
             pickle.dumps(self._said)
-        except Exception:  # noqa: BLE001 - whatever the user's objects raise: the module could be pickled without them
+        except Exception as error:  # noqa: BLE001 - whatever the user's objects raise; the module is pickled without them
+            _log.debug("a module is pickled without its dispatcher: %s", in_a_line(error))
             return _no_target, ()
         return ModuleTarget, (self._said, self._root)
 

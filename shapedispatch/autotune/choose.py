@@ -6,6 +6,7 @@ timing. Every rule keeps ties with the earlier variant, so that repeated choices
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -35,6 +36,8 @@ __all__ = [
     "choose",
     "refusal",
 ]
+
+_log = logging.getLogger("shapedispatch")
 
 Objective: TypeAlias = str | Callable[[Timing], float]
 """``"time"``, ``"memory"`` (peak bytes), or a function of a `Timing` whose value is the better the smaller it is.
@@ -102,7 +105,8 @@ def _beats(
         return False
     try:
         return objective(_moved(a, 1)) < objective(_moved(b, -1))
-    except Exception:  # noqa: BLE001 - a user's function that takes measured values only: noise is not asked then
+    except Exception as error:  # noqa: BLE001 - a user's function that takes measured values only; the reason is told
+        _log.debug("noise is not asked for: the objective raised %s", in_a_line(error))
         return True
 
 
@@ -250,7 +254,8 @@ def _permuted(
     try:
         other = trial.permuted()
         return other, other.outcome(plain.run, wait)
-    except Exception:  # noqa: BLE001 - plain takes no such values, so that no candidate need
+    except Exception as error:  # noqa: BLE001 - plain takes no such values, so that no candidate need; that is told
+        _log.debug("nothing is compared with floats in another order: %s", in_a_line(error))
         return None
 
 

@@ -287,10 +287,12 @@ def test_a_whole_module_can_be_saved() -> None:
     assert_same(torch.load(file, weights_only=False)(X), module(X))
 
 
-def test_arguments_that_cannot_be_pickled_stay_behind() -> None:
-    """The module is pickled as it was before it was handed over."""
+def test_arguments_that_cannot_be_pickled_stay_behind(caplog: pytest.LogCaptureFixture) -> None:
+    """The module is pickled as it was before it was handed over; the log has the reason."""
     module = unbuilt(Scaled(), variants=[lambda self, x, shift=0.0: self.linear(x) * 3.0])
-    again = pickle.loads(pickle.dumps(module))
+    with caplog.at_level("DEBUG", "shapedispatch"):
+        again = pickle.loads(pickle.dumps(module))
+    assert "a module is pickled without its dispatcher: " in caplog.text
     assert type(again) is Scaled
     assert_same(again(X), Scaled.forward(module, X))
     assert is_dispatched(copy.deepcopy(module))

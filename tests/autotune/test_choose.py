@@ -382,6 +382,31 @@ def test_a_callable_sees_through_noise() -> None:
     assert winner(lambda t: t.median_us, timing("a", 100), timing("b", 90)) == "b"
 
 
+def test_a_callable_of_measured_values_alone_is_not_asked_for_noise(caplog: pytest.LogCaptureFixture) -> None:
+    """What it raises then is no matter; the log has it."""
+    worth = {100: 2.0, 90: 1.0}
+    noisy = [timing("a", 100, spread=30, repeats=4), timing("b", 90, spread=30, repeats=4)]
+    with caplog.at_level("DEBUG", "shapedispatch"):
+        assert winner(lambda t: worth[t.median_us], *noisy) == "b"
+    assert "noise is not asked for: the objective raised KeyError" in caplog.text
+
+
+def test_plain_may_take_no_floats_in_another_order(caplog: pytest.LogCaptureFixture) -> None:
+    """Then no candidate need; the log has the reason."""
+    taken = torch.arange(64.0)
+
+    def plain(x: Tensor) -> Tensor:
+        if not torch.equal(x, taken):
+            raise ValueError("not in order")
+        return x * 2
+
+    candidates = [Candidate("plain", plain), Candidate("added", lambda x: x + x)]
+    with caplog.at_level("DEBUG", "shapedispatch"):
+        right, wrong, _ = checked(candidates, trial(taken), rules(permute=True))
+    assert ([one.name for one in right], wrong) == (["plain", "added"], ())
+    assert "nothing is compared with floats in another order: ValueError: not in order" in caplog.text
+
+
 def test_negative_values_have_a_margin_too() -> None:
     """As of an objective that counts throughput."""
     throughput = lambda t: -1e6 / t.median_us  # noqa: E731 - as a user would write it
