@@ -161,7 +161,7 @@ class MissContext:
         return self.core.backend.offer(self.args, self.kwargs, self.key, self.core.table, request)
 
     def _graphs(self) -> dict[str, Any]:
-        """Whether builds come as CUDA graphs, too, and when they are recorded: nobody knows yet whether that pays."""
+        """Whether builds come as CUDA graphs, too, and who says whether to record them: samples tell it later."""
         wanted, regime = self.settings.graphs, self.settings.regime
         if wanted != "auto":
             return {"graphs": wanted}

@@ -102,8 +102,8 @@ class Learning(Sampling):
     _between: int = BETWEEN
     _missed: dict[str, int] = field(default_factory=dict)
     """Of each candidate that is a recording, the calls that were no replay when the turns that are on began."""
-    _unready: set[str] = field(default_factory=set)
-    """The recordings that a call was no replay of."""
+    _forgotten: set[str] = field(default_factory=set)
+    """Whose samples of the time before there was a recording have been forgotten."""
     _passed_over: int = 0
     """Calls in a row that came here though C had launches to make."""
     _next: Figures | None = None
@@ -341,8 +341,8 @@ class Learning(Sampling):
 
     def _was_no_replay(self, whose: Figures, took_us: float) -> None:
         """It is its turn again: a graph takes some calls until it is there, and is what its samples are to tell of."""
-        if whose.name not in self._unready:
-            self._unready.add(whose.name)
+        if whose.name not in self._forgotten:
+            self._forgotten.add(whose.name)
             whose.forget()
         self.contest.missed(whose, took_us)  # type: ignore[arg-type]  # of either contest
 

@@ -56,7 +56,10 @@ class Recorder(Protocol):
     """How many the graph has that was recorded last; None where that is not known."""
 
     def need(self, run: Callable[[], Any], most: int) -> int:
-        """How many bytes a recording of a run takes, or fewer than ``most``, by one that is made apart and dropped."""
+        """How many bytes a recording of a run takes at most: one is made apart for it, and dropped.
+
+        Others before it may have left there a quarter of ``most``, which counts with it.
+        """
 
     def held(self) -> int:
         """The bytes that the device's memory for all that was recorded has taken."""
@@ -127,7 +130,7 @@ class CudaRecorder:
         return self._recorded_in(self._pool, run)
 
     def need(self, run: Callable[[], Any], most: int) -> int:
-        """See `Recorder.need`: what earlier ones took is there yet, unless that was much, which torch has back."""
+        """See `Recorder.need`; what is more than a quarter torch has back."""
         apart = self._apart
         self._recorded_in(apart, run)
         if apart.held > most // 4:

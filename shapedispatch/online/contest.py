@@ -54,7 +54,7 @@ LAST_CONFIDENCE = 2.0
 GETS_READY = 16
 """So many calls of a candidate that is not ready get it there if its tensors come to the same places in each."""
 NOTING_US = 100.0
-"""What it takes to note a sample, and to say whose is next, where that is done at once."""
+"""About what it takes to note a sample, and to say whose is next, where that is done at once."""
 MORE_AT_ONCE, MORE_US, SAMPLE_US = 8, 2_000.0, 6.0
 """Of the last rounds: how many stand between two looks, what they may cost beyond `SHARE`, and what a sample costs."""
 

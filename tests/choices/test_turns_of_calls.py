@@ -297,23 +297,32 @@ def test_what_runs_meanwhile_is_shown_as_it_is_reached(events: CEvents) -> None:
     assert route != entry.learner.candidates[0].route
 
 
-def test_a_call_that_was_no_replay_is_no_sample(events: CEvents) -> None:
-    """A recording takes some calls until it is there: what those take is lost, and its turn comes again."""
-    f = two(events, 100, 50)
+def learned_with_a_graph(f: Any, takes: Callable[[], None], missed: Callable[[], int]) -> Any:
+    """What has learned from a hundred calls, of which those of ``other`` do this first, and count like a graph's."""
     f(X)
     (entry,) = f.core.table.peek(f.core.table.newest(1)[0])
-    learning, missed = entry.learner, [0]
-    plain, other = learning.candidates
+    plain, other = entry.learner.candidates
 
     def recorded(x: Tensor) -> Tensor:
+        takes()
+        return other.run(x)
+
+    entry.learner.candidates = (plain, replace(other, run=recorded, missed=missed))
+    for _ in range(100):
+        f(X)
+    return entry.learner
+
+
+def test_a_call_that_was_no_replay_is_no_sample(events: CEvents) -> None:
+    """A recording takes some calls until it is there: what those take is lost, and its turn comes again."""
+    f, missed = two(events, 100, 50), [0]
+
+    def takes() -> None:
         if missed[0] < 10:
             missed[0] += 1
             events.now_us += 500
-        return other.run(x)
 
-    learning.candidates = (plain, replace(other, run=recorded, missed=lambda: missed[0]))
-    for _ in range(100):
-        f(X)
+    learning = learned_with_a_graph(f, takes, lambda: missed[0])
     choice = f.explain(X)
     assert (choice.variant, choice.origin) == ("other", "timed")
     assert {timing.variant: timing.median_us for timing in choice.timings} == {"plain": 100, "other": 50}
@@ -323,20 +332,13 @@ def test_a_call_that_was_no_replay_is_no_sample(events: CEvents) -> None:
 
 def test_what_a_graph_took_before_it_was_recorded_is_forgotten(events: CEvents) -> None:
     """Where recordings do not pay yet the code runs, and is what its samples tell of."""
-    f = two(events, 1_000, 500)
-    f(X)
-    (entry,) = f.core.table.peek(f.core.table.newest(1)[0])
-    learning, ran = entry.learner, [0]
-    plain, other = learning.candidates
+    f, ran = two(events, 1_000, 500), [0]
 
-    def recorded(x: Tensor) -> Tensor:
+    def takes() -> None:
         ran[0] += 1
         events.now_us += 300 if ran[0] <= 13 else -400
-        return other.run(x)
 
-    learning.candidates = (plain, replace(other, run=recorded, missed=lambda: min(max(0, ran[0] - 3), 10)))
-    for _ in range(100):
-        f(X)
+    learning = learned_with_a_graph(f, takes, lambda: min(max(0, ran[0] - 3), 10))
     assert {timing.variant: timing.median_us for timing in f.explain(X).timings} == {"plain": 1_000, "other": 100}
     assert set(learning.contest.contestants[-1].host_us) == {100}
 
