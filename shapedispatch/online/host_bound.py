@@ -20,9 +20,9 @@ MOSTLY = 0.6
 class HostBound:
     """Whether calls of a variant are held back by the host, as far as samples have shown it.
 
-    Those of another variant at the same key may keep the device busy, and leave it behind when a sample of this one
-    comes: where some found it idle, and the host takes longer than the device, that is no matter. Until there is a
-    sample, all calls on the device have to say.
+    Those of another variant at the same key may keep the device busy, and leave it behind when each sample of this one
+    comes: where the host takes longer than the device, that is no matter, unless hardly any call on the device finds it
+    idle. Until there is a sample, all of those have to say.
     """
 
     device: torch.device
@@ -36,10 +36,11 @@ class HostBound:
             return self.regime in ("host", "sync")
         known = self.figures.get(variant)
         samples = len(known.latency_us) + len(known.device_us) if known is not None else 0
+        of_all = shares_of(self.device).dry
         if known is None or not samples:
-            return shares_of(self.device).dry >= MOSTLY
+            return of_all >= MOSTLY
         dry = len(known.latency_us) / samples
-        return dry >= MOSTLY or (dry >= SLIGHT and known.host_is_slower())
+        return dry >= MOSTLY or (max(dry, of_all) >= SLIGHT and known.host_is_slower())
 
     def any(self) -> bool:
         """Whether those of any variant are."""

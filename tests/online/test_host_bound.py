@@ -58,15 +58,18 @@ def test_each_variant_at_a_key_is_as_its_own_samples_found() -> None:
     assert not bound("plain")
 
 
-@pytest.mark.parametrize(("host_us", "device_us", "idle", "held"), [
-    (10.0, 4.0, 1, True),
-    (10.0, 4.0, 0, False),
-    (5.0, 8.0, 1, False),
+@pytest.mark.parametrize(("host_us", "device_us", "idle", "others_idle", "held"), [
+    (10.0, 4.0, 1, False, True),
+    (10.0, 4.0, 0, True, True),
+    (10.0, 4.0, 0, False, False),
+    (5.0, 8.0, 1, True, False),
 ])  # fmt: skip
 def test_what_others_have_left_the_device_with_is_no_matter(
-    host_us: float, device_us: float, idle: int, held: bool
+    host_us: float, device_us: float, idle: int, others_idle: bool, held: bool
 ) -> None:
-    """Where the host takes longer, some calls find it idle all the same; in a program that keeps it busy none do."""
+    """Where the host takes longer, some call finds it idle all the same; in a program that keeps it busy none does."""
+    saw(dry=False, times=100)
+    saw(dry=True, times=5 * others_idle)
     (plain,) = Figures.of_key(["plain"], "auto", None, grad=False)
     for place in range(5):
         plain.took(plain.host_us, host_us)
