@@ -65,6 +65,8 @@ class Candidate:
     """The binary digits of its coarsest arithmetic, where that is known: its numbers are no finer."""
     missed: Callable[[], int] | None = None
     """Of a CUDA graph: how many calls were no replay of it. Such a call says nothing of what it costs."""
+    records: str | None = None
+    """Of a CUDA graph: the variant whose code it is of, which runs until there is a recording."""
     vouched: bool = False
     """Whether the code that it runs has been judged by its graph: a recording of such code is compared all the same."""
 

@@ -19,6 +19,7 @@ from ..online.figures import Figures
 from ..online.host_bound import HostBound
 from ..online.pool import Pool
 from ..online.real_calls import sampler
+from ..online.shares import Shares
 from ..online.verdicts import verdicts
 from ..records import Choice, Refusal, Timing
 from .context import DispatcherParts, MissContext, capturing
@@ -103,7 +104,7 @@ def _entry(
     times: CheckTimes | None = None,
 ) -> Entry:
     takes, shares = sampler(ctx.device, ctx.settings.regime)
-    figures = Figures.of_key([one.name for one in right], ctx.settings.regime, shares, ctx.grad())
+    figures = _figures(right, ctx, shares)
     flagged = verdicts(ctx.device)
     awaited = {name: flagged(flags) for name, flags in (later or {}).items() if flags and flagged is not None}
     pending = [(one, awaited[one.name]) for one in figures if one.name in awaited]
@@ -132,6 +133,15 @@ def _entry(
         if takes.in_c and not ctx.grad():  # a backward is followed from its forward, which Python does
             learning.turns = call_turns(learning, learning.unsampled, learning.raised, core.fast_path, device)
     return Entry(learning.turns or learning, all_checks(right), choice, others=builds, learner=learning)
+
+
+def _figures(candidates: Sequence[Candidate], ctx: MissContext, shares: Shares | None) -> list[Figures]:
+    """Those of all candidates, of which none has a sample yet."""
+    made = Figures.of_key([one.name for one in candidates], ctx.settings.regime, shares, ctx.grad())
+    named = {one.name: one for one in made}
+    for one, figures in zip(candidates, made, strict=True):
+        figures.code_of = named.get(one.records) if one.records is not None else None
+    return made
 
 
 def _rest(core: DispatcherParts, key: Key, learning: Learning, resting: bool) -> int:

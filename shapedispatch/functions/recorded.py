@@ -82,7 +82,7 @@ def _offered(
         builder.refuse(name, "there is no CUDA device" if memory is None else reason)
         return None
     run, missed = _recorded(build, memory, sized, pays)
-    return Candidate(name, run, missed=missed)
+    return Candidate(name, run, missed=missed, records=of)
 
 
 def _why_not(build: Build, call: BuildRequest) -> str:

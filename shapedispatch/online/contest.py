@@ -63,6 +63,8 @@ class Contestant:
     """What is asked of a candidate's samples: what it costs, as a timing in microseconds a call."""
 
     name: str
+    code_of: Contestant | None = None
+    """Whose code its calls run until it is ready, if that is another's."""
 
     def cost(self) -> Timing:
         """Of no samples: an infinite one."""
@@ -198,12 +200,13 @@ class OnlineContest:
     def missed(self, one: Contestant, took_us: float) -> None:
         """A call of a candidate that is not ready took so long, and is no sample: what it took beyond the best is lost.
 
-        What gets it ready is in that.
+        Beyond its other ones, where it runs as the leader does. What gets it ready is in that.
         """
         if math.isfinite(took_us):
             self.ran(took_us)
-            self._lost_us += max(0.0, took_us - self._best_us)
-            self._known_us[one] = min(self._known_us.get(one, math.inf), took_us)
+            known_us = self._known_us.get(one, took_us)
+            self._lost_us += max(0.0, took_us - (known_us if self._runs_as_leader(one) else self._best_us))
+            self._known_us[one] = min(known_us, took_us)
         if one in self._turns:
             self._unready[one] = self._unready.get(one, 0) + 1
 
@@ -278,7 +281,13 @@ class OnlineContest:
 
     def _extra_us(self, one: Contestant) -> float:
         """What another call of it is likely to cost beyond the best candidate."""
+        if one in self._unready and self._runs_as_leader(one):
+            return 0.0
         return max(0.0, self._known_us.get(one, 0.0) - self._best_us)
+
+    def _runs_as_leader(self, one: Contestant) -> bool:
+        """Whether calls of one that is not ready take what those of the leader do, whatever the host takes for them."""
+        return one.code_of is not None and one.code_of is self.leader()
 
     def _end_round(self) -> None:
         self.rounds, self._at_once = self.rounds + self._at_once, 1

@@ -47,6 +47,8 @@ class Figures(Contestant):
     """The samples of its backward, which count as soon as there are any; None where there is none."""
     known_us: float = math.inf
     """What a call of it cost when that was last asked for."""
+    code_of: Contestant | None = None
+    """See `Contestant.code_of`."""
     _cold: list[deque[float]] = field(default_factory=list)
     """The samples that are forgotten when there is another."""
     _is_warmed: bool = False

@@ -20,9 +20,9 @@ MOSTLY = 0.6
 class HostBound:
     """Whether calls of a variant are held back by the host, as far as samples have shown it.
 
-    Those of another variant at the same key may keep the device busy, and leave it behind when each sample of this one
-    comes: where the host takes longer than the device, that is no matter, unless hardly any call on the device finds it
-    idle. Until there is a sample, all of those have to say.
+    They are where the device was idle whenever one came. Where it was not, what it takes is known: the host must take
+    longer, and some calls find the device idle; those of other variants at the same key may leave it busy before each
+    sample of this one. Until there is a sample, all calls on the device have to say.
     """
 
     device: torch.device
@@ -34,13 +34,13 @@ class HostBound:
         """Whether those of this variant are."""
         if self.regime != "auto":
             return self.regime in ("host", "sync")
-        known = self.figures.get(variant)
-        samples = len(known.latency_us) + len(known.device_us) if known is not None else 0
-        of_all = shares_of(self.device).dry
-        if known is None or not samples:
-            return of_all >= MOSTLY
-        dry = len(known.latency_us) / samples
-        return dry >= MOSTLY or (max(dry, of_all) >= SLIGHT and known.host_is_slower())
+        known, dry = self.figures.get(variant), shares_of(self.device).dry
+        if known is None or not (known.latency_us or known.device_us):
+            return dry >= MOSTLY
+        if not known.device_us:
+            return True
+        own = len(known.latency_us) / (len(known.latency_us) + len(known.device_us))
+        return max(own, dry) >= SLIGHT and known.host_is_slower()
 
     def any(self) -> bool:
         """Whether those of any variant are."""

@@ -133,3 +133,17 @@ def test_a_keys_own_samples_say_of_which_variant_one_pays(pays: list[bool], monk
     calls(f, range(65, 66), 3000)
     assert ran(f, 65)[0] == GRAPH
     assert f.explain(rows(65)).graph_bytes > 0
+
+
+def test_until_there_is_a_recording_its_calls_are_those_of_its_code(
+    pays: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which may lead meanwhile, and then costs nothing."""
+    monkeypatch.setenv("SHAPEDISPATCH_GRAPHS", "true")
+    f = dispatched()
+    calls(f, range(65, 66), 1)
+    (entry,) = f.core.table.peek(f.core.table.newest(1)[0])
+    plain, *others = entry.learner.contest.contestants
+    named = {one.name: one.code_of for one in (plain, *others)}
+    assert (named["plain"], named["graph[plain]"]) == (None, plain)
+    assert named[GRAPH] is next(one for one in others if one.name == BUILD)

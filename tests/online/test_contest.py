@@ -441,6 +441,25 @@ def test_one_that_does_not_get_ready_goes_on_within_what_learning_may_cost(us: f
     assert (played.next_sample(), played.next_samples()) == (None, [])
 
 
+def test_one_that_runs_the_leader_until_it_is_ready_loses_nothing_by_that() -> None:
+    """The host may take longer for a call than it costs here; what gets it ready is lost."""
+    plain, one, build = Told("plain", 700), Told("a", 100), Told("b", 1700)
+    one.code_of = plain
+    played = contest([plain, one, build])
+    for first, host_us in ((plain, 1_300), (build, 400)):
+        first.samples.append(first.us)
+        played.sampled(first, host_us)
+    played.missed(one, 1_300)
+    played.looked(2 * FREE_US)
+    lost_us = played._lost_us
+    getting_ready(played, one, GETS_READY - 2, 1_300)
+    assert (played.leader(), played._lost_us) == (plain, lost_us)
+    played.missed(one, 13_000)
+    assert (played.next_samples(), played._lost_us) == ([one], lost_us + 11_700)
+    played.contestants[2].samples[:] = [300]  # type: ignore[attr-defined]  # of another, which leads from here on
+    assert (played.leader(), played.next_samples()) == (build, [])
+
+
 def test_two_get_ready_one_after_the_other() -> None:
     """The sooner one is, the sooner it runs: first that whose calls are the least dear, before all others."""
     plain, build, dear, cheap = told = [Told("plain", 1800), Told("a", 1000), Told("b", 100), Told("c", 100)]

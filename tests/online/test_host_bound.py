@@ -63,6 +63,7 @@ def test_each_variant_at_a_key_is_as_its_own_samples_found() -> None:
     (10.0, 4.0, 0, True, True),
     (10.0, 4.0, 0, False, False),
     (5.0, 8.0, 1, True, False),
+    (5.0, 8.0, 4, True, False),
 ])  # fmt: skip
 def test_what_others_have_left_the_device_with_is_no_matter(
     host_us: float, device_us: float, idle: int, others_idle: bool, held: bool
