@@ -207,6 +207,9 @@ WITHOUT = {
     "torch._inductor.runtime.triton_heuristics": IMPORTED,
     "torch._inductor.hooks": IMPORTED,
     "torch._inductor.inductor_prims": IMPORTED,
+    "torch._functorch.aot_autograd.aot_stage1_graph_capture": (
+        "A look at what a call writes traces its graph of operators, too, which takes three times as long."
+    ),
     "torch._inductor.graph": "Code is loaded without the compiler where that is imported, too.",
     "torch._inductor.codecache.torch_key": HASHED,
     "torch._inductor.runtime.triton_compat.triton_key": HASHED,

@@ -36,7 +36,7 @@ def no_time(*_: Any) -> Any:
 
 def as_written(gm: torch.fx.GraphModule, examples: Sequence[Any]) -> Callable[..., Any]:
     """A graph compiler that leaves the graph as it is, to be run."""
-    from shapedispatch.functions.compile.graph import effects_only
+    from shapedispatch.functions.compile.autograd import effects_only
 
     effects_only(gm, examples)
     return gm.forward

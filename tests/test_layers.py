@@ -55,6 +55,7 @@ MOST_LINES, MOST_LINES_OF_A_FUNCTION = 400, 40
 PRIVATE = {
     "graphs/recorder.py": "the current stream without an object around it, and the end of a recording that failed",
     "graphs/operators.py": "what an operator is called, and which are operators",
+    "functions/compile/autograd.py": "what AOTAutograd knows of the graph of a trace, and a trace through it alone",
     "functions/compile/artifact.py": "AOTAutograd's record of compiled code, and how it becomes code again",
     "functions/compile/code.py": "Inductor's list of generated modules, and what else it keeps",
     "functions/compile/graph.py": "what a captured graph does: its operators, and the trace under way",

@@ -144,7 +144,7 @@ class _Sender:
     graph: Any = None
 
     def __call__(self, gm: Any, examples: Sequence[Any]) -> Callable[..., Any]:
-        from .compile.graph import effects_only
+        from .compile.autograd import effects_only
         from .compile.parcel import bare_graph, parcel_of
 
         self.parcel = parcel_of(gm, self.call.ambient, self.number_inputs)

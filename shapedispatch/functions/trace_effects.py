@@ -113,7 +113,7 @@ def _traced(call: BuildRequest, point: Mapping[str, int] | None) -> Trace | str:
     if why := why_off("builds"):
         return why
     try:
-        from .compile.graph import effects_only
+        from .compile.autograd import effects_only
         from .compile.tracer import Untraceable, trace
     except Exception as error:  # noqa: BLE001 - what torch does when it is imported is judged here; the reason is kept
         return f"torch's compiler cannot be imported: {in_a_line(error)}"

@@ -88,7 +88,8 @@ def _keeper(kept: list[Any]) -> Callable[[Any, Sequence[Any]], Callable[..., Any
     """A compiler of graphs that compiles nothing, and notes the graph."""
 
     def keep(gm: Any, examples: Sequence[Any]) -> Callable[..., Any]:
-        from .compile.graph import effects_only, operations_of
+        from .compile.autograd import effects_only
+        from .compile.graph import operations_of
 
         kept.append(operations_of(gm))
         return effects_only(gm, examples)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from shapedispatch import MissError, Store, set_mode, shapedispatch
 from shapedispatch.functions import builder
-from shapedispatch.functions.compile import graph, inductor, tracer
+from shapedispatch.functions.compile import autograd, inductor, tracer
 from tests import fake_core
 from tests.fake_core import Backend, core_of, resolved
 from tests.helpers import Ladder, assert_same, no_time
@@ -73,7 +73,7 @@ def neither(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
         raise AssertionError("something was traced or compiled")
 
     def fail() -> None:
-        for module, name in ((tracer, "trace"), (inductor, "compiler"), (graph, "effects_only")):
+        for module, name in ((tracer, "trace"), (inductor, "compiler"), (autograd, "effects_only")):
             monkeypatch.setattr(module, name, never)
         monkeypatch.setattr(torch, "compile", never)
 

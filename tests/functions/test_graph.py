@@ -13,7 +13,8 @@ from torch.utils.checkpoint import checkpoint
 
 from shapedispatch.functions.compile import graph
 from shapedispatch.functions.compile import operators as operator_tables
-from shapedispatch.functions.compile.graph import called, dtypes_of_numbers, effects_only, nodes
+from shapedispatch.functions.compile.autograd import effects_only
+from shapedispatch.functions.compile.graph import called, dtypes_of_numbers, nodes
 from shapedispatch.functions.compile.tracer import Untraceable, trace
 from tests.helpers import assert_same, built
 

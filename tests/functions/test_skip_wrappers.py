@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from shapedispatch.functions.compile import graph, inductor
+from shapedispatch.functions.compile import autograd, inductor
 from shapedispatch.functions.compile.inductor import skip_wrappers
 from shapedispatch.hit import native, profiling
 from tests.helpers import assert_same, built, pinned
@@ -331,8 +331,8 @@ def test_under_autocast_nothing_is_shortened() -> None:
 @pytest.mark.parametrize("metadata", [None, SimpleNamespace(input_info=[])])
 def test_a_release_that_says_less_keeps_the_wrapper(metadata: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is not said of a graph is taken for work around it."""
-    monkeypatch.setattr(graph, "aot_metadata", lambda: metadata)
-    assert not graph.only_computes()
+    monkeypatch.setattr(autograd, "aot_metadata", lambda: metadata)
+    assert not autograd.only_computes()
 
 
 def test_a_release_without_the_graphs_callable_keeps_the_wrapper(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from shapedispatch.functions.compile.autograd import effects_only
 from shapedispatch.functions.compile.build import Trace
-from shapedispatch.functions.compile.graph import effects_only
 from shapedispatch.functions.compile.tracer import TRIES, Replaced, trace
 from shapedispatch.functions.guards import guard_filter
 from shapedispatch.functions.guards.code_guard import TracedObjects, traced_code

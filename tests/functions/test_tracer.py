@@ -20,8 +20,8 @@ from torch.fx.experimental import symbolic_shapes
 
 from shapedispatch import Variant
 from shapedispatch.functions.compile import graph, tracer
+from shapedispatch.functions.compile.autograd import effects_only
 from shapedispatch.functions.compile.build import Trace
-from shapedispatch.functions.compile.graph import effects_only
 from shapedispatch.functions.compile.tracer import Untraceable, trace
 from shapedispatch.functions.guards import guard_filter, instance_guards
 from tests.helpers import assert_same, built

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import CodeType
 from typing import Any
 
@@ -24,22 +24,19 @@ from torch.torch_version import TorchVersion
 from ...effects import Beside, Effects
 from ...errors import as_written
 from ...keys.tree import extent
+from .autograd import aot_metadata
 
 __all__ = [
     "Uncompilable",
-    "allow_determinism",
     "called",
     "dtypes_of_numbers",
     "effects_of",
-    "effects_only",
     "forget_fakes",
     "is_transformed",
     "nodes",
-    "only_computes",
     "operations_of",
     "refuse_kernels",
     "refuse_unchecked",
-    "say_nothing_donated",
     "shared_outputs",
     "take_unsafe_views",
     "unguarded_reads",
@@ -198,35 +195,6 @@ def _is_next_number(place: str, written: Any, scope: Mapping[str, Any]) -> bool:
     return type(value) is int and type(before) is int and abs(value - before) == 1
 
 
-def only_computes() -> bool:
-    """Whether the graph that AOTAutograd has compiled last has it do nothing around a run.
-
-    It has where an input is written, an output shares memory or a random state is kept; and what this release has no
-    such word for is taken for work.
-    """
-    metadata = aot_metadata()
-    try:
-        written = any(info.mutates_data or info.mutates_metadata for info in metadata.input_info)
-        shared = metadata.num_outputs_aliased or metadata.num_intermediate_bases
-        state = metadata.tokens or metadata.is_rng_op_functionalized or metadata.grad_enabled_mutation is not None
-    except AttributeError:
-        return False
-    return not (written or shared or state)
-
-
-def aot_metadata() -> Any:
-    """What AOTAutograd knows of the graph that it has compiled last in this trace, or None."""
-    context = torch._guards.TracingContext.try_get()
-    return context.fw_metadata if context is not None else None
-
-
-def say_nothing_donated() -> None:
-    """AOTAutograd leaves None where its backward, at retain_graph=True, asks for an empty list of donated buffers."""
-    metadata = aot_metadata()
-    if metadata is not None and getattr(metadata, "bw_donated_idxs", []) is None:
-        metadata.bw_donated_idxs = []
-
-
 def shared_outputs(gm: GraphModule) -> tuple[tuple[int, bool, int], ...]:
     """Which outputs of a graph of operators share memory: (which, whether with an input, with which input or output).
 
@@ -259,16 +227,6 @@ def take_unsafe_views() -> tuple[int, ...]:
     except AttributeError:
         raise Uncompilable("its results share memory, and this torch's compiled code cannot be told so") from None
     return found
-
-
-def allow_determinism() -> None:
-    """Let the backward run after deterministic algorithms have been asked for, since its code is as plain's is then.
-
-    AOTAutograd lets none run that was compiled before.
-    """
-    metadata = aot_metadata()
-    if metadata is not None and getattr(metadata, "deterministic", None) is False:
-        metadata.deterministic = None
 
 
 def _memory(node: object) -> object:
@@ -375,22 +333,3 @@ def forget_fakes(environment: Any) -> None:
     evaluated = getattr(sys.modules[kind.__module__], "_maybe_evaluate_static_worker", None)
     for method in (evaluated, *vars(kind).values()):
         getattr(method, "cache_clear", list)()
-
-
-def effects_only(gm: torch.fx.GraphModule, examples: Sequence[Any]) -> Callable[..., Any]:
-    """Trace through autograd without compiling anything: for a function's effects alone, which hold no graph.
-
-    What is learned of calls is remembered for hundreds of families, and is never run.
-    """
-    from torch._functorch.aot_autograd import aot_module_simplified
-
-    def keep(graph: torch.fx.GraphModule, _: Sequence[Any]) -> Any:
-        return graph.forward
-
-    kept: dict[str, Any] = dict.fromkeys(("fw_compiler", "bw_compiler", "inference_compiler"), keep)
-    aot_module_simplified(gm, examples, **kept)
-    return _not_run
-
-
-def _not_run(*_: Any) -> Any:
-    raise AssertionError("a trace for effects alone is not run")

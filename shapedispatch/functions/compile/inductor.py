@@ -23,12 +23,11 @@ from ...hit.call import Layout, alone, between_codes, lies_as, past_autograd, pa
 from ...keys.key import any_autocast
 from ...private import why_off
 from ..checks.graph_check import GraphCheck
+from .autograd import allow_determinism, only_computes
 from .code import Code, generated_modules_kept
 from .graph import (
-    allow_determinism,
     dtypes_of_numbers,
     is_transformed,
-    only_computes,
     operations_of,
     refuse_kernels,
     refuse_unchecked,

@@ -27,8 +27,8 @@ from ...private import why_off
 from ...store.artifacts import KeptJob, made_by
 from ..checks.graph_check import GraphCheck, NotJudged, Verdict
 from .artifact import Artifact, Checked, ShapeConditions, loaded, recorded, saved
+from .autograd import say_nothing_donated
 from .code import Code
-from .graph import say_nothing_donated
 from .inductor import compiler
 from .parcel import Job, graph_of
 from .tracer import compiler_config

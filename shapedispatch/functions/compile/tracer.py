@@ -44,8 +44,9 @@ from ..guards.guard_filter import (
 from ..guards.instance_guards import global_guards, instance_guards, managers_kept, managers_untimed
 from ..guards.object_guard import builtin_guards, place_guards, registration_guards
 from ..guards.shape_guards import shape_guards
+from .autograd import say_nothing_donated
 from .build import GRAPH, Trace
-from .graph import called, effects_of, forget_fakes, nodes, say_nothing_donated, unguarded_reads
+from .graph import called, effects_of, forget_fakes, nodes, unguarded_reads
 
 __all__ = ["GraphCompiler", "Replaced", "Untraceable", "compiler_config", "pass_over", "trace"]
 
@@ -292,9 +293,8 @@ def _backend(gm: torch.fx.GraphModule, examples: Sequence[Any], **_: Any) -> Cal
 
 def _filter_guards(guards: Sequence[Any]) -> list[bool]:
     assert _session is not None
-    if (
-        _session.effects is None
-    ):  # no graph, and so nothing that would stop it: Dynamo would run what it made of the call
+    # No graph, and so nothing that would stop it: Dynamo would run what it made of the call.
+    if _session.effects is None:
         raise _Stop
     return [_session.keeps(guard) for guard in guards]
 

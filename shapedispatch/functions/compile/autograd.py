@@ -1,0 +1,105 @@
+"""AOTAutograd: what it knows of the graph that it has compiled last in a trace, and a trace through it alone.
+
+What torch's private names say of its metadata is read here and, of results, in `graph`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+
+__all__ = ["allow_determinism", "aot_metadata", "effects_only", "only_computes", "say_nothing_donated"]
+
+
+def aot_metadata() -> Any:
+    """What AOTAutograd knows of the graph that it has compiled last in this trace, or None."""
+    context = torch._guards.TracingContext.try_get()
+    return context.fw_metadata if context is not None else None
+
+
+def only_computes() -> bool:
+    """Whether the graph that AOTAutograd has compiled last has it do nothing around a run.
+
+    It has where an input is written, an output shares memory or a random state is kept; and what this release has no
+    such word for is taken for work.
+    """
+    metadata = aot_metadata()
+    try:
+        written = any(info.mutates_data or info.mutates_metadata for info in metadata.input_info)
+        shared = metadata.num_outputs_aliased or metadata.num_intermediate_bases
+        state = metadata.tokens or metadata.is_rng_op_functionalized or metadata.grad_enabled_mutation is not None
+    except AttributeError:
+        return False
+    return not (written or shared or state)
+
+
+def say_nothing_donated() -> None:
+    """AOTAutograd leaves None where its backward, at retain_graph=True, asks for an empty list of donated buffers."""
+    metadata = aot_metadata()
+    if metadata is not None and getattr(metadata, "bw_donated_idxs", []) is None:
+        metadata.bw_donated_idxs = []
+
+
+def allow_determinism() -> None:
+    """Let the backward run after deterministic algorithms have been asked for, since its code is as plain's is then.
+
+    AOTAutograd lets none run that was compiled before.
+    """
+    metadata = aot_metadata()
+    if metadata is not None and getattr(metadata, "deterministic", None) is False:
+        metadata.deterministic = None
+
+
+def effects_only(gm: torch.fx.GraphModule, examples: Sequence[Any]) -> Callable[..., Any]:
+    """Trace through autograd as far as it takes to see what is written: for effects alone, which hold no graph.
+
+    What is learned of calls is remembered for hundreds of families, and is never run.
+    """
+    from torch._functorch import aot_autograd
+
+    def keep(graph: torch.fx.GraphModule, _: Sequence[Any]) -> Any:
+        return graph.forward
+
+    kept: dict[str, Any] = dict.fromkeys(("fw_compiler", "bw_compiler", "inference_compiler"), keep)
+    with contextlib.suppress(_Seen), _stopped_when_seen():
+        aot_autograd.aot_module_simplified(gm, examples, **kept)
+    return _not_run
+
+
+class _Seen(Exception):
+    """AOTAutograd knows what a graph writes."""
+
+
+@contextlib.contextmanager
+def _stopped_when_seen() -> Iterator[None]:
+    """Have it raise that, in this thread: to go on takes twice as long as that did.
+
+    Where this release has another word for it, it goes on to the end.
+    """
+    from torch._functorch import aot_autograd
+
+    goes_on, thread = getattr(aot_autograd, "aot_stage1_graph_capture", None), threading.get_ident()
+
+    def stop(state: Any, *args: Any, **kwargs: Any) -> Any:
+        metadata, context = getattr(state, "fw_metadata", None), torch._guards.TracingContext.try_get()
+        if threading.get_ident() != thread or metadata is None or context is None:
+            return goes_on(state, *args, **kwargs)  # type: ignore[misc]  # it is there, or nobody calls this
+        context.fw_metadata = metadata
+        raise _Seen
+
+    if goes_on is None:
+        yield
+        return
+    aot_autograd.aot_stage1_graph_capture = stop  # type: ignore[assignment,attr-defined]  # it is imported
+    try:
+        yield
+    finally:
+        aot_autograd.aot_stage1_graph_capture = goes_on  # type: ignore[attr-defined]  # it is imported
+
+
+def _not_run(*_: Any) -> Any:
+    raise AssertionError("a trace for effects alone is not run")
