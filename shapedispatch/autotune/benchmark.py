@@ -29,6 +29,7 @@ __all__ = [
     "MATTERS",
     "BenchResult",
     "ahead",
+    "error_apart_us",
     "error_us",
     "how_far_behind",
     "interleaved_bench",
@@ -311,7 +312,7 @@ def _never_as_fast(slow: Timing, fast: Timing) -> bool:
 
 def _noise_us(a: Timing, b: Timing) -> float:
     """How far apart two medians may lie by chance."""
-    return CONFIDENCE * math.hypot(error_us(a), error_us(b))
+    return CONFIDENCE * error_apart_us(a, b)
 
 
 def error_us(timing: Timing) -> float:
@@ -322,3 +323,8 @@ def error_us(timing: Timing) -> float:
     """
     count = max(1, timing.repeats)
     return 1.2533 / 0.6745 * timing.spread_us / math.sqrt(count) + PRIOR * timing.median_us / count
+
+
+def error_apart_us(a: Timing, b: Timing) -> float:
+    """The standard error of how far apart the medians of two timings are, in microseconds."""
+    return math.hypot(error_us(a), error_us(b))

@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ..autotune.benchmark import ENOUGH, FEW, MATTERS, ahead, error_us, how_far_behind, is_behind, is_decided
+from ..autotune.benchmark import ENOUGH, FEW, MATTERS, ahead, error_apart_us, how_far_behind, is_behind, is_decided
 from ..records import Timing
 
 __all__ = [
@@ -161,15 +161,17 @@ class OnlineContest:
     def _meanwhile(self, leads: Contestant, costs: Mapping[Contestant, Timing]) -> Contestant:
         """Who runs until it is decided: who is expected to be best, if no sample of it is over, or it is not behind.
 
-        Else who is faster by what matters than who leads, by as few samples as there are. That is soon known better; on
-        a device that is far behind it is hundreds of calls until there are others.
+        Else who is faster by what matters, by as few samples as there are: that is soon known better. Where it is
+        hundreds of calls until there are more, it is who is faster by more than the margin.
         """
         name = self.expected()
         expected = next((one for one in self._running if one.name == name), leads)
-        if math.isinf(costs[expected].median_us) or costs[expected].median_us < costs[leads].median_us:
+        if math.isinf(costs[expected].median_us):
             return expected
+        leads = min((leads, expected), key=lambda one: costs[one].median_us)
         first = min((one for one in costs if one in self._running), key=lambda one: costs[one].median_us, default=leads)
-        return first if MATTERS * costs[first].median_us <= costs[leads].median_us < math.inf else leads
+        factor = 1 + self.margin if self.late else MATTERS
+        return first if factor * costs[first].median_us <= costs[leads].median_us < math.inf else leads
 
     def sampled(self, contestant: Contestant, took_us: float) -> None:
         """A call was a sample, or meant to be one: where its time made no sense it counts as taken all the same."""
@@ -198,9 +200,9 @@ class OnlineContest:
             self._lost_us += took_us
 
     def missed(self, one: Contestant, took_us: float) -> None:
-        """A call of a candidate that is not ready took so long, and is no sample: what it took beyond the best is lost.
+        """A call of a candidate that is not ready took so long, and is no sample.
 
-        Beyond its other ones, where it runs as the leader does. What gets it ready is in that.
+        What it took beyond the best is lost; beyond its other calls, where it runs as the leader does.
         """
         if math.isfinite(took_us):
             self.ran(took_us)
@@ -372,7 +374,7 @@ class OnlineContest:
 
 def is_ahead_at_last(one: Timing, other: Timing) -> bool:
     """Whether one is faster than another by what is asked for when nobody will look again."""
-    return other.median_us - one.median_us > LAST_CONFIDENCE * _error_us(one, other)
+    return other.median_us - one.median_us > LAST_CONFIDENCE * error_apart_us(one, other)
 
 
 def _likely_us(cost: Timing) -> float:
@@ -392,9 +394,4 @@ def _are_tied(leader: Timing, other: Timing, margin: float) -> bool:
     Whoever looks often enough finds two medians that are within it.
     """
     apart_us, within_us = other.median_us - leader.median_us, margin * other.median_us
-    return apart_us <= within_us and apart_us + _error_us(leader, other) <= LUCK * within_us
-
-
-def _error_us(a: Timing, b: Timing) -> float:
-    """The standard error of how far apart two medians are."""
-    return math.hypot(error_us(a), error_us(b))
+    return apart_us <= within_us and apart_us + error_apart_us(leader, other) <= LUCK * within_us

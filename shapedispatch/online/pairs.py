@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from ..autotune.benchmark import ENOUGH, MATTERS, error_us, how_far_behind, is_behind, is_decided, timing_of
+from ..autotune.benchmark import ENOUGH, MATTERS, error_apart_us, how_far_behind, is_behind, is_decided, timing_of
 from ..autotune.choose import best
 from ..records import Timing
 from .contest import is_ahead_at_last
@@ -271,4 +271,4 @@ class Pairs:
 
 def _may_save(won: Timing, other: Timing) -> float:
     """What share of the time another may save, by one standard error more than it has."""
-    return (won.median_us - other.median_us + math.hypot(error_us(won), error_us(other))) / won.median_us
+    return (won.median_us - other.median_us + error_apart_us(won, other)) / won.median_us

@@ -554,13 +554,29 @@ def test_one_that_joins_opens_it_again() -> None:
 
 def test_what_is_faster_by_what_matters_runs_meanwhile() -> None:
     """By one sample of each: on a device that is far behind it is hundreds of calls until there are others."""
-    plain, fast, near = Told("plain", 100), Told("fast", 60), Told("near", 90)
-    for candidates, leads in (([plain, fast, near], "fast"), ([plain, near], "plain")):
+    plain, fast, near, tied = Told("plain", 100), Told("fast", 60), Told("near", 90), Told("tied", 99)
+    for candidates, late, leads in (
+        ([plain, fast, near], False, "fast"),
+        ([plain, near], False, "plain"),
+        ([plain, near], True, "near"),
+        ([plain, tied], True, "plain"),
+    ):
         played = contest(candidates)
+        played.late = late
         for one in candidates:
             one.samples = [one.us]
             played.sampled(one, one.us)
         assert (played.leader().name, played.over) == (leads, False)
+
+
+def test_who_is_expected_to_be_best_makes_room_for_who_is_faster() -> None:
+    """Once samples of both are over."""
+    plain, expected, fast = Told("plain", 100), Told("expected", 95), Told("fast", 60)
+    played = contest([plain, expected, fast])
+    played.expected = lambda: "expected"
+    for one, leads in ((plain, expected), (expected, expected), (fast, fast)):
+        one.samples = [one.us]
+        assert played.leader() is leads
 
 
 def test_where_samples_are_known_late_many_are_taken_together() -> None:
