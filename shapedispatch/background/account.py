@@ -174,9 +174,12 @@ class Allowance:
         return None
 
     def has_news(self, before: int) -> bool:
-        """Whether more has been built for the class than ``before``: asked where a key is learned, and nobody waits."""
+        """Whether more has been built for the class than ``before``: asked where a key is learned, and nobody waits.
+
+        A key that has all that may be made for it has none of what others ordered.
+        """
         self.orders.poll()
-        return self.account.news != before
+        return self.goes_on() and self.account.news != before
 
     def _note(self, doing: str, began_s: float) -> float:
         took_s = time.perf_counter() - began_s

@@ -13,6 +13,11 @@ class Done:
 
     def __init__(self) -> None:
         self.costs = Costs()
+        self.polled = 0
+
+    def poll(self) -> None:
+        """Nothing has come."""
+        self.polled += 1
 
 
 def look(in_steps: bool = True) -> Allowance:
@@ -85,3 +90,14 @@ def test_an_order_that_raises_is_not_tried_for_nothing() -> None:
         one.begin(lambda: 1 // 0)
     assert not one.may_begin
     assert one.account.next_s > 0.0
+
+
+def test_what_others_have_had_built_is_no_news_where_nothing_more_may_be_made() -> None:
+    """A contest with one sample of each was over, and what it had kept for good, since another key's build had come."""
+    settled, waits = look(), look()
+    waits.waits.append("exact")
+    for one in (settled, waits):
+        assert not one.has_news(0)
+        one.account.news += 1
+    assert (settled.has_news(0), waits.has_news(0)) == (False, True)
+    assert settled.orders.polled == 2  # type: ignore[attr-defined]  # of what stands for them
