@@ -46,6 +46,7 @@ SAMPLE_S, SMALL_SAMPLE_S = 0.06, 0.02  # about as long is a sample: so many forw
 MOST_FORWARDS = 20
 LIMIT_S, SMALL_LIMIT_S = 420.0, 200.0
 FOR_ROUNDS = 0.3  # of the limit: first calls that would take longer are left out
+LATE_MS = 50.0
 FOR_SETTLING = 0.4  # of what is left after first calls
 SETTLING_PASSES, SETTLING_FORWARDS = 3, 20
 WAIT_S = 15.0  # for other processes' builds, at most, between two passes: what calls show may order more of them
@@ -67,6 +68,8 @@ class Found:
     left_out: dict[str, str]
     not_reached: dict[str, list[str]] = field(default_factory=dict)
     first_ms: dict[str, dict[str, float]] = field(default_factory=dict)
+    late_ms: dict[str, list[float]] = field(default_factory=dict)
+    """The forwards after the first, while they settle, that kept the host for `LATE_MS` and more."""
     errors: dict[str, dict[str, list[float]]] = field(default_factory=dict)
     peak_bytes: dict[str, dict[str, int]] = field(default_factory=dict)
     times: dict[str, dict[str, Measured]] = field(default_factory=dict)
@@ -146,7 +149,7 @@ def measure(chosen: argparse.Namespace, size: Size, folder: Path, keep: Callable
     found.seconds["first calls"] = clock.lap()
     keep(found)
     seconds = chosen.settle if chosen.settle is not None else FOR_SETTLING * clock.left()
-    settle(made, steps, clock, seconds, chosen.passes)
+    settle(made, steps, found, clock, seconds, chosen.passes)
     found.seconds["settling"] = clock.lap()
     rounds = chosen.rounds or (ROUNDS if chosen.device == "cuda" else ROUNDS_ON_CPU)
     found.about["rounds"] = in_rounds(steps, rounds, SMALL_SAMPLE_S if chosen.small else SAMPLE_S, found, clock)
@@ -301,20 +304,41 @@ def first_calls(
 
 
 def settle(
-    made: Mapping[str, Contender], steps: Mapping[str, Mapping[str, Step]], clock: Clock, seconds: float, passes: int
+    made: Mapping[str, Contender],
+    steps: Mapping[str, Mapping[str, Step]],
+    found: Found,
+    clock: Clock,
+    seconds: float,
+    passes: int,
 ) -> None:
-    """Let them learn from further forwards, of each call in turn, and from what other processes build for them."""
+    """Let them learn from further forwards, of each call in turn, and from what other processes build for them.
+
+    Which of them stopped their caller is noted.
+    """
     from shapedispatch import wait
 
     until = clock.left() - seconds
     for name, contender in made.items():
-        learns = name.startswith("shapedispatch")
+        learns, late = name.startswith("shapedispatch"), found.late_ms.setdefault(name, [])
         for _ in range(passes if learns else SETTLING_PASSES):
             with contender.compiling():
                 for step in (ready[name] for ready in steps.values() if name in ready and clock.left() > until):
-                    timed(step, SETTLING_FORWARDS)
+                    late += [took for took in one_by_one(step, SETTLING_FORWARDS) if took >= LATE_MS]
                 if learns:
                     wait(min(WAIT_S, max(0.0, clock.left() - until)), force=True)
+
+
+def one_by_one(step: Step, forwards: int) -> list[float]:
+    """Milliseconds that each of so many forwards in a row kept the host."""
+    step.rewind()
+    synchronize()
+    took = []
+    for _ in range(forwards):
+        start = time.perf_counter()
+        step()
+        took.append((time.perf_counter() - start) * 1e3)
+    synchronize()
+    return took
 
 
 def first_call(program: Program, contender: Contender, call: Call, judge: Judge, found: Found) -> Step:
@@ -434,11 +458,17 @@ def known(program: Program, contender: Contender) -> dict[str, Any]:
 
 
 def stalls(found: Found) -> dict[str, dict[str, Any]]:
-    """Of each contender's first calls the sum and the worst, in seconds, and at which call that was."""
-    told = {}
+    """Of each contender's first calls the sum and the worst, in seconds, and at which call that was; and of later ones.
+
+    Those are the slow ones alone, for all that they took beyond eager's slowest first call.
+    """
+    told: dict[str, dict[str, Any]] = {}
+    usual_ms = max(found.first_ms.get(EAGER, {"": 0.0}).values())
     for name, each in found.first_ms.items():
         worst = max(each, key=lambda call: each[call])
+        late_s = [max(0.0, ms - usual_ms) / 1e3 for ms in found.late_ms.get(name, ())]
         told[name] = {"sum_s": sum(each.values()) / 1e3, "worst_s": each[worst] / 1e3, "at": worst, "calls": len(each)}
+        told[name] |= {"late_sum_s": sum(late_s), "late_worst_s": max(late_s, default=0.0), "late": len(late_s)}
     return told
 
 
@@ -473,8 +503,12 @@ def show(found: Found) -> None:
     for kind, row in means(found).items():
         rows.append([f"mean × eager, {kind}", "1", *(cell(row.get(name)) for name in names[1:])])
     print_table("ms a forward, or a step of training", ("call", *names), rows)
-    firsts = [(name, f"{one['sum_s']:.1f}", f"{one['worst_s']:.1f}", one["at"]) for name, one in stalls(found).items()]
-    print_table("first calls, s", ("contender", "sum", "worst", "at"), firsts)
+    lost = [
+        (name, *(f"{one[key]:.1f}" for key in ("sum_s", "worst_s")), one["at"],
+         *(f"{one[key]:.1f}" for key in ("late_sum_s", "late_worst_s")))
+        for name, one in stalls(found).items()
+    ]  # fmt: skip
+    print_table("first calls, and slow ones later, s", ("contender", "sum", "worst", "at", "later", "worst"), lost)
     for call, places in found.places.items():
         lines = [(place, *map(str, one["times"].values())) for place, one in places.items()]
         kept = next(iter(places.values()))["times"]

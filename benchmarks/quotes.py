@@ -253,6 +253,8 @@ def anchor(script: str) -> str:
     return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
 
 
+LATE_S = 0.1
+"""What slow calls later have lost in all that is worth a word."""
 MODEL_WAYS = ("the three places", "the whole model")
 
 
@@ -295,8 +297,10 @@ def mean(result: Result, name: str, kind: str) -> str:
 
 
 def first_calls(result: Result, name: str) -> str:
-    """In all; of how many calls, where those are not all; a dash where none was made."""
+    """In all; of how many calls, where those are not all; a dash where none was made. With what later ones lost."""
     one, every = result.document["stalls"].get(name), len(result.document["times"])
     if one is None:
         return "-"
-    return f"{one['sum_s']:.1f} s" + ("" if one["calls"] == every else f" ({one['calls']} of {every} calls)")
+    later = one.get("late_sum_s", 0.0)
+    part = "" if one["calls"] == every else f" ({one['calls']} of {every} calls)"
+    return f"{one['sum_s']:.1f} s{part}" + (f", {later:.1f} s later" if later >= LATE_S else "")
