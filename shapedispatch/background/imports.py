@@ -12,9 +12,11 @@ import os
 import threading
 from collections.abc import Sequence
 
+import torch
+
 from .collector import no_collections
 
-__all__ = ["Imports", "compiler"]
+__all__ = ["Imports", "compiler", "needed"]
 
 COMPILER = (
     "torch._dynamo",
@@ -28,8 +30,9 @@ COMPILER = (
     "shapedispatch.functions.compile.tracer",
     "shapedispatch.functions.compile.artifact",
 )
-
-
+COMPILER_ON_GPU = "torch._inductor.compile_fx"
+"""Where a kernel has several configs, its first run times them, on copies that are made by a function of this: it would
+be imported within a call, for more than a second."""
 HASHING = "shapedispatch.functions.compile.artifact:hash_libraries"
 MOST_S = 2.0
 """How long a fork waits at most for what is done behind the imports."""
@@ -78,7 +81,14 @@ class Imports:
         return self._begun
 
 
-compiler: Imports = Imports(COMPILER, HASHING)
-"""What a trace and a load need: Inductor's compiler, which other processes run, is not among it."""
+def needed(cuda: str | None) -> tuple[str, ...]:
+    """What a trace, a load and a first run need of a torch that is built for this CUDA, or for none.
+
+    Inductor's compiler, which other processes run, is among it on a GPU alone.
+    """
+    return COMPILER if cuda is None else (*COMPILER, COMPILER_ON_GPU)
+
+
+compiler: Imports = Imports(needed(torch.version.cuda), HASHING)
 
 os.register_at_fork(before=lambda: compiler.wait())

@@ -10,7 +10,7 @@ from types import ModuleType
 import pytest
 
 from shapedispatch.background import imports as module
-from shapedispatch.background.imports import Imports
+from shapedispatch.background.imports import Imports, needed
 
 
 def test_modules_are_imported_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -77,3 +77,9 @@ def test_a_fork_waits_for_what_is_done_behind(monkeypatch: pytest.MonkeyPatch) -
         os._exit(0)
     os.waitpid(pid, 0)
     assert told == ["waited"]
+
+
+def test_the_compiler_itself_is_imported_where_kernels_are_timed() -> None:
+    """On a GPU their first run imports it; elsewhere nobody here needs it, and it takes a second."""
+    assert "torch._inductor.compile_fx" in needed("13.0")
+    assert "torch._inductor.compile_fx" not in needed(None)
