@@ -122,7 +122,7 @@ def _together(ctx: MissContext, sizes: Mapping[str, int], pool: Pool | None) -> 
     began_ns = pool.clock_ns()
     gives = _giver(ctx, sizes, pool, taken)
     if gives is not None:
-        pool.family.lost((pool.clock_ns() - began_ns) / 1e3)
+        pool.family.looked((pool.clock_ns() - began_ns) / 1e3)
     return gives or _follows(ctx, sizes, pool, taken)
 
 

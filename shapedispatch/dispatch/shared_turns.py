@@ -22,7 +22,7 @@ from ..errors import in_a_line
 from ..hit.native import LaunchTurns, PoolLeader, call_turns, pool_leader, pooled_calls
 from ..hit.table import Entry
 from ..keys.key import Key
-from ..online.contest import SAMPLE_US, SMALL_US
+from ..online.contest import FAR, SAMPLE_US, SMALL_US
 from ..online.figures import Figures
 from ..online.pairs import PLAIN_US, Half
 from ..online.pool import MOST_POOLS, Family, Pool
@@ -75,6 +75,8 @@ class SharedTurns:
     """How often it is not, after a time that found nothing to begin: twice as often each time."""
     _least_us: float = 0.0
     """The least that a sample has taken."""
+    _least_in: dict[Pool, float] = field(default_factory=dict)
+    """The same in each pool, of sizes near each other."""
     _polling: threading.Lock = field(default_factory=threading.Lock)
 
     @classmethod
@@ -126,7 +128,9 @@ class SharedTurns:
     def _leader(self, pool: Pool) -> PoolLeader:
         if pool not in self.leaders:
             while len(self.leaders) >= MOST_POOLS:
-                del self.leaders[next(iter(self.leaders))]
+                left = next(iter(self.leaders))
+                del self.leaders[left]
+                self._least_in.pop(left, None)
             self.leaders[pool] = pool_leader(self.runs["plain"])
             self._passes = 0
             with self.family.lock:
@@ -179,7 +183,7 @@ class SharedTurns:
                 self.core.turns.hurry(1)  # it is soon that they are over
             else:
                 self._passes = 0 if self._begin() else min(2 * self._passes + 1, MOST_PASSES)
-            self.family.lost((self.sampler.clock_ns() - began_ns) / 1e3)
+            self.family.looked((self.sampler.clock_ns() - began_ns) / 1e3)
         finally:
             self._polling.release()
 
@@ -201,8 +205,9 @@ class SharedTurns:
         if not cost.repeats:
             return
         self._least_us = min(self._least_us or cost.median_us, cost.median_us)
-        before = self._calls_before() / AT_ONCE
-        self.family.lost(SAMPLE_US + (1 + before) * self._extra_us(pool, ran, cost.median_us))
+        least_us = self._least_in[pool] = min(self._least_in.get(pool, cost.median_us), cost.median_us)
+        before, took_us = self._calls_before() / AT_ONCE, min(cost.median_us, FAR * least_us)  # but for a pause
+        self.family.lost(SAMPLE_US + (1 + before) * self._extra_us(pool, ran, took_us))
         if not pool.over:
             for name in names:
                 pool.gave_half(Half(name, of_plain, cost.median_us, sizes, cold=first, dry=dry))

@@ -22,6 +22,7 @@ __all__ = [
     "COLD_US",
     "EVALUATED_AFTER",
     "FAR",
+    "LOOK_US",
     "SAMPLE_US",
     "SHARE",
     "SMALL_US",
@@ -53,8 +54,9 @@ LAST_CONFIDENCE = 2.0
 """Standard errors by which one must be ahead then: nobody will look again."""
 GETS_READY = 16
 """So many calls of a candidate that is not ready get it there if its tensors come to the same places in each."""
-NOTING_US = 100.0
-"""About what it takes to note a sample, and to say whose is next, where that is done at once."""
+NOTING_US, LOOK_US = 100.0, 1_000.0
+"""About what it takes to note a sample, and to say whose is next, where that is done at once; and what that counts for
+at most: what goes beyond was a pause of the machine, or a collection of garbage."""
 MORE_AT_ONCE, MORE_US, SAMPLE_US = 8, 2_000.0, 6.0
 """Of the last rounds: how many stand between two looks, what they may cost beyond `SHARE`, and what a sample costs."""
 
@@ -197,7 +199,7 @@ class OnlineContest:
         """To note what samples took, and to say whose are next, took so long: that is lost like what they cost."""
         if math.isfinite(took_us):
             self.ran(took_us)
-            self._lost_us += took_us
+            self._lost_us += min(took_us, LOOK_US)
 
     def missed(self, one: Contestant, took_us: float) -> None:
         """A call of a candidate that is not ready took so long, and is no sample.

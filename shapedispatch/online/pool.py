@@ -23,7 +23,7 @@ from ..autotune.measure import Clock
 from ..hit.table import Entry
 from ..keys.key import Key
 from ..keys.layout import Ways
-from .contest import SHARE
+from .contest import LOOK_US, SHARE
 from .pairs import Half, Halves, Pairs
 
 __all__ = ["ALONE", "MOST_POOLS", "TOGETHER", "Family", "Pool"]
@@ -93,10 +93,16 @@ class Family:
         return cost_us <= FREE_TOGETHER_US + SHARE * self.spent_us
 
     def lost(self, took_us: float) -> None:
-        """So much was spent to find out, beside what calls took."""
+        """So much was spent on samples, beside what calls would have taken."""
         with self.lock:
             self.spent_us += took_us
             self.lost_us += took_us
+
+    def looked(self, took_us: float) -> None:
+        """It took so long to note samples, or to see what a key runs: a pause of the machine is no cost of that."""
+        with self.lock:
+            self.spent_us += took_us
+            self.lost_us += min(took_us, LOOK_US)
 
     def wanted(self, names: Sequence[str], pools: Iterable[Pool]) -> list[str]:
         """Which of these variants these pools want to be sampled next, as many of them each; none for none now."""

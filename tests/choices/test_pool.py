@@ -9,7 +9,7 @@ import pytest
 
 from shapedispatch.choices.pooled import PooledContest
 from shapedispatch.hit.table import Entry
-from shapedispatch.online.contest import COLD_US, SHARE
+from shapedispatch.online.contest import COLD_US, LOOK_US, SHARE
 from shapedispatch.online.figures import Figures
 from shapedispatch.online.pairs import FEWEST, LIKELY, MOST_OPEN, Pairs
 from shapedispatch.online.pool import ALONE, FREE_TOGETHER_US, Family, Pool
@@ -484,3 +484,11 @@ def test_a_favourite_that_is_no_variant_of_a_key_is_as_none_there() -> None:
     assert other.favourite is None
     known.learns("build", entries("build")["build"])
     assert known.wanted(["build"]) == ["build"]
+
+
+def test_a_pause_in_a_look_is_no_cost_of_it() -> None:
+    """It is spent all the same."""
+    family = Family()
+    family.looked(60_000.0)
+    family.looked(10.0)
+    assert (family.spent_us, family.lost_us) == (60_010.0, LOOK_US + 10.0)

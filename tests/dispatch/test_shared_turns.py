@@ -242,6 +242,37 @@ def test_it_is_polled_less_often_where_there_is_nothing_to_do(events: CEvents, m
     assert 1000 // (MOST_PASSES + 1) <= len(asked) <= 40
 
 
+def found(program: Program) -> str | None:
+    """What some hundred keys of few calls find out."""
+    for size in range(513, 813):
+        program.calls(size, 4)
+    return program.pool(600).favourite
+
+
+def test_a_pause_in_a_poll_does_not_end_learning(events: CEvents, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A collection of garbage took what all calls may lose: all ran plain, and each new key was seen to at length."""
+    program, begin = Program(events), SharedTurns._begin
+    pauses_us = iter([60_000.0])
+
+    def begins(self: SharedTurns) -> bool:
+        events.now_us += next(pauses_us, 0.0)
+        return begin(self)
+
+    monkeypatch.setattr(SharedTurns, "_begin", begins)
+    assert found(program) == "build"
+    assert program.family.lost_us < FREE_TOGETHER_US + SHARE * program.family.spent_us < 60_000
+
+
+def test_a_pause_in_a_sample_does_not_end_learning(events: CEvents) -> None:
+    """What a call took beyond ten others at such sizes was not the candidate's doing."""
+    program = Program(events, plain_us=0.1, build_us=0.05)
+    assert found(program) == "build"
+    program.pool(600).over = False
+    before_us, where = program.family.lost_us, (program.pool(600), (600,), False)
+    program.shared._gave((["build"], True), where, 60_000.0, 60_000.0, False, None)
+    assert 0 < program.family.lost_us - before_us < 0.05 * 60_000
+
+
 def test_inside_a_capture_nothing_is_polled(events: CEvents, monkeypatch: pytest.MonkeyPatch) -> None:
     """Events may not be asked."""
     program = Program(events)

@@ -18,6 +18,7 @@ from shapedispatch.online.contest import (
     EVALUATED_AFTER,
     FREE_US,
     GETS_READY,
+    LOOK_US,
     MORE_AT_ONCE,
     MORE_US,
     PAUSE_US,
@@ -381,13 +382,26 @@ def test_of_long_calls_what_costs_next_to_nothing_is_sampled_though_no_more_may_
         for one in told:
             one.samples.append(one.us)
             played.sampled(one, one.us)
-        played.looked(10 * FREE_US)
+        spend_looking(played, 10 * FREE_US)
         assert [one.name for one in played.next_samples()] == sampled
         found = []
         while (one := played.next_sample()) is not None:
             found.append(one.name)
             played.sampled(one, us)
         assert found == sampled
+
+
+def spend_looking(played: OnlineContest, us: float) -> None:
+    """Looks at samples that take so long together."""
+    for _ in range(round(us / LOOK_US)):
+        played.looked(LOOK_US)
+
+
+def test_a_pause_in_a_look_is_no_cost_of_it() -> None:
+    """A collection of garbage takes as long as hundreds of looks, and comes all the same."""
+    played = contest([Told("plain", 100), Told("a", 90)])
+    played.looked(60_000)
+    assert (played._lost_us, played._spent_us) == (LOOK_US, 60_000)
 
 
 def getting_ready(played: OnlineContest, one: Told, calls: int, us: float) -> None:
@@ -436,7 +450,7 @@ def test_one_that_does_not_get_ready_goes_on_within_what_learning_may_cost(us: f
     plain.samples.append(us)
     played.sampled(plain, us)
     played.missed(one, us)
-    played.looked(2 * FREE_US)
+    spend_looking(played, 2 * FREE_US)
     getting_ready(played, one, calls, us)
     assert (played.next_sample(), played.next_samples()) == (None, [])
 
@@ -450,7 +464,7 @@ def test_one_that_runs_the_leader_until_it_is_ready_loses_nothing_by_that() -> N
         first.samples.append(first.us)
         played.sampled(first, host_us)
     played.missed(one, 1_300)
-    played.looked(2 * FREE_US)
+    spend_looking(played, 2 * FREE_US)
     lost_us = played._lost_us
     getting_ready(played, one, GETS_READY - 2, 1_300)
     assert (played.leader(), played._lost_us) == (plain, lost_us)
