@@ -50,6 +50,7 @@ def test_a_release_that_has_another_word_for_the_stage_goes_on_to_the_end(
         monkeypatch.delattr(aot_autograd, STAGE)
         monkeypatch.setattr(aot_autograd, "aot_module_simplified", going_on(whole))
     assert written(grad) == {"into"}
+    assert not hasattr(aot_autograd, STAGE)
 
 
 def going_on(stage: Any) -> Any:
