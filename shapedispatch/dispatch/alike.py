@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from ..background.account import Account
@@ -15,7 +16,7 @@ from ..keys.key import Key
 from ..keys.layout import of_sizes
 from ..keys.tree import marked_dynamic
 from ..settings.resolve import Resolved
-from .background import account_of, remembered
+from .background import account_of
 from .miss import tuning_lock
 
 __all__ = ["Alike", "OfClass"]
@@ -54,11 +55,6 @@ class OfClass:
             return False
         return not any(marked_dynamic(args[i]) for i, shape in enumerate(shapes) if shape is not None)
 
-    def remembered(self, key: Key, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[bool, float]:
-        """See `background.remembered`."""
-        core = self.core
-        return (False, 0.0) if core.kernel_store is None else remembered(core.ctx(key, args, kwargs))
-
 
 @dataclass(frozen=True, slots=True)
 class Alike:
@@ -72,6 +68,8 @@ class Alike:
     """Where tensors stand among the arguments, and what makes the part of the key of one, of its sizes and strides."""
     places: Sequence[tuple[str, int, int]] | None
     """As `Backend.places` has it."""
+    device: torch.device
+    """Where the call runs."""
     of_class: OfClass | None
     """None where nothing is learned in the background."""
 
@@ -85,7 +83,7 @@ class Alike:
             return None
         tensors = tuple([(i, of_sizes(ctx.key[i + 1])) for i in at])
         places = core.backend.places(ctx.args)
-        return cls(core, core.settings, core.table.facts, ctx.key, tensors, places, of_class)
+        return cls(core, core.settings, core.table.facts, ctx.key, tensors, places, ctx.device, of_class)
 
     def holds(self) -> bool:
         """Whether all that is not of the call is as it was, and nothing else is to be asked first."""
@@ -114,3 +112,8 @@ class Alike:
             shapes[place] = shape = tensor.shape
             parts[place + 1] = part_of(shape, tensor.stride())
         return tuple(parts), shapes
+
+    def may_be_stored(self, shapes: Sequence[Any]) -> bool:
+        """Whether an earlier process may have left anything for a call of these sizes."""
+        stored = self.core.kernel_store
+        return stored is not None and stored.may_hold([shape for shape in shapes if shape is not None], self.device)

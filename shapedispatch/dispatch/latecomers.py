@@ -13,7 +13,7 @@ from ..choices.context import MissContext
 from ..choices.neighbours import Neighbours
 from ..hit.table import Entry
 from .alike import Alike, OfClass
-from .background import LEARNED, Waiting, begun
+from .background import LEARNED, Waiting, begun, remembered
 
 __all__ = ["Latecomers"]
 
@@ -31,7 +31,7 @@ class Latecomers:
     def of(cls, ctx: MissContext, entry: Entry) -> Latecomers | None:
         """Of the call that `at_once` has just found this for; None where others may have more, or less."""
         facts = ctx.core.table.facts
-        if not isinstance(entry.run, Waiting):
+        if not isinstance(entry.run, Waiting) or entry.run.known:  # else it is noted that there are keys without one
             return None
         decided = (facts.settled.changes, facts.so_far.changes)
         alike = None if Neighbours.of(ctx, so_far=True).choices else Alike.of(ctx)
@@ -50,7 +50,8 @@ class Latecomers:
         sizes = alike.sizes(args, kwargs, shapes)
         if sizes is None or not of_class.shows_no_more(args, shapes):
             return None
-        known, spent_s = of_class.remembered(key, args, kwargs)
+        stored = alike.may_be_stored(shapes)
+        known, spent_s = remembered(core.ctx(key, args, kwargs)) if stored else (False, 0.0)
         if known:
             return None
         device = of_class.device or core.ctx(key, args, kwargs).device

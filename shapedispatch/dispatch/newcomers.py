@@ -88,7 +88,9 @@ class Newcomers:
             return None
         key, shapes = alike.key_of(args)
         sizes = alike.sizes(args, kwargs, shapes)
-        if sizes is None or key in family.alone or not self._serves(args, kwargs) or self._is_stored(key, args, kwargs):
+        if sizes is None or key in family.alone or not self._serves(args, kwargs):
+            return None
+        if alike.may_be_stored(shapes) and self._is_stored(key, args, kwargs):
             return None
         if alike.of_class is not None and not alike.of_class.shows_no_more(args, shapes):
             return None

@@ -49,6 +49,7 @@ class Disk:
         self.path = path
         self.readonly = readonly
         self.trouble: tuple[str, ...] = ()
+        self.put = 0  # how many rows this process has put here
         self._lock = threading.RLock()
         self._open: list[_Form] = []  # the form that is open, or nothing; shared with the finalizer
         self._usable = True
@@ -89,6 +90,7 @@ class Disk:
             return _decoded(body, row.identity)
 
         kept = self._attempt(store, None, writes=True)
+        self.put += 1
         return kept if kept is not None else self._remember(row, any_soft, drop)
 
     def _remember(self, row: Row, any_soft: bool, drop: str | None) -> Row:
@@ -110,6 +112,10 @@ class Disk:
             stored = self._attempt(lambda form: _decodable(form.entries(kernel, kind)), list[Row]())
             found = {row.identity: row for row in stored} | self._memory
         return [row for row in found.values() if kernel in (None, row.kernel) and kind in (None, row.kind)]
+
+    def newer(self, kernel: str, than: tuple[str, int]) -> tuple[tuple[str, int], list[object]] | None:
+        """What was written of a kernel since that mark, and the next mark; None where that cannot be told."""
+        return None if self._memory else self._attempt(lambda form: form.newer(kernel, than), None)
 
     def remove(self, identities: Iterable[str]) -> None:
         """Remove the rows of these identities."""

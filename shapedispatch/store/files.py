@@ -113,6 +113,9 @@ class Files:
         """The content of each entry; of all of them, since a file's name does not say whose it is."""
         return [body for identity in self._identities() if (body := self.read(identity)) is not None]
 
+    def newer(self, kernel: str, than: tuple[str, int]) -> None:
+        """None: no name says when its file was written, nor of what kernel it is."""
+
     def remove(self, identities: Iterable[object]) -> None:
         """Remove these entries."""
         for identity in identities:

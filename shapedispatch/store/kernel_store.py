@@ -12,7 +12,7 @@ import json
 import math
 import threading
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 from pathlib import Path
@@ -51,6 +51,7 @@ class KernelStore:
         self.store = store
         self._name = name
         self._with_tables = with_tables
+        self._in_tables: dict[str, set[int]] = {}
         # Read at the first call: by then its globals are there.
         self._identity = functools.cache(lambda: tuple(sorted(identity().items())))
         with _lock:
@@ -84,6 +85,17 @@ class KernelStore:
             return found
         row = self.store.tables.find(kind, self.kernel, text, here)
         return Found(row, "shipped") if row is not None else found
+
+    def may_hold(self, shapes: Iterable[Sequence[int]], device: torch.device) -> bool:
+        """Whether anything may be stored for a key of tensors of these shapes; a thing of few microseconds."""
+        sizes = {size for shape in shapes for size in shape}
+        return self.store.may_hold(self.kernel, sizes) or (self._with_tables() and sizes <= self._numbers(device))
+
+    def _numbers(self, device: torch.device) -> set[int]:
+        """Those in the keys that the package's tables have of the kernel."""
+        if device.type not in self._in_tables:
+            self._in_tables[device.type] = self.store.tables.numbers(self.kernel, self._here(device))
+        return self._in_tables[device.type]
 
     def found_here(self) -> list[Found]:
         """What stands for each stored or shipped key, on the kinds of device that are here.

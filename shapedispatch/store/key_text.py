@@ -12,17 +12,19 @@ import contextlib
 import enum
 import json
 import math
+import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-__all__ = ["DEPTH_LIMIT", "Named", "canonical", "differing", "leaves", "nearest", "parse", "strict_json"]
+__all__ = ["DEPTH_LIMIT", "Named", "canonical", "differing", "leaves", "nearest", "numbers", "parse", "strict_json"]
 
 DEPTH_LIMIT = 32
 # Beyond it a number is written in hexadecimal: Python limits the digits of a decimal, other readers of JSON its size.
 _WORD = 2**63
+_DIGITS = re.compile("[0-9]{1,19}")  # a number may be long; Python limits the digits of one, and no size has more
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +57,11 @@ def parse(text: str) -> Any:
     if canonical(key) != text:
         raise ValueError("the text of the key is not in its canonical spelling")
     return key
+
+
+def numbers(text: str) -> set[int]:
+    """The whole numbers in a key's text, the sizes and strides of its tensors among them."""
+    return {int(digits) for digits in _DIGITS.findall(text)}
 
 
 def strict_json(text: str | bytes) -> Any:

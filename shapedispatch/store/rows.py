@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from types import NoneType
@@ -25,6 +26,7 @@ __all__ = [
     "Row",
     "entries_of_file",
     "identity_of",
+    "key_in",
     "rows_from_file",
     "rows_of_entries",
     "rows_to_file",
@@ -43,6 +45,8 @@ _UNDECIDED = "undecided"
 It stands among the conditions for the sake of earlier releases, which refuse a row with a part that they do not know:
 to them the choice was made where something differs from here, so that they time it again and put theirs in its place.
 """
+
+_KEY_IN = re.compile(rb'"key":"((?:[^"\\]|\\.)*)"')
 
 Kind = Literal["choice", "hint", "missed", "verdict"]
 
@@ -152,6 +156,12 @@ class Row:
         if row.key_sha256 != _sha256(row.key) or row.checksum != row.computed_checksum():
             raise BadRow("a row's checksum does not fit its content")
         return row
+
+
+def key_in(body: object) -> str:
+    """The text of the key of the row that ``body`` holds, as JSON has it, or nothing: no more of it is looked at."""
+    found = _KEY_IN.search(body) if isinstance(body, bytes) else None
+    return "" if found is None else found[1].decode("ascii", "replace")
 
 
 def identity_of(kind: str, kernel: str, key: str, hard: Mapping[str, str | int]) -> str:

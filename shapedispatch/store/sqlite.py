@@ -16,6 +16,7 @@ import re
 import sqlite3
 import uuid
 from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 from .folder import Damaged, Folder
 
@@ -228,6 +229,18 @@ class Database:
             query += " WHERE " + " AND ".join(f"{name} = ?" for name in wanted)
         with _Judged():
             return [body for (body,) in self._run(query, *wanted.values())]
+
+    def newer(self, kernel: str, than: tuple[str, int]) -> tuple[tuple[str, int], list[object]]:
+        """The content of the kernel's entries since that mark, the last one again, and the next mark.
+
+        Numbers of entries that were the last, and were removed, are used again. Where there is none from the mark on,
+        the next time begins anew; else an entry may be missed that has such a number.
+        """
+        name, last = than
+        query = "SELECT number, body FROM entries WHERE kernel = ? AND number >= ? ORDER BY number"
+        with _Judged():
+            found: list[tuple[Any, ...]] = self._run(query, kernel, last if name == self.name else 0)
+        return (self.name, found[-1][0] if found else 0), [body for _, body in found]
 
     def remove(self, identities: Iterable[object]) -> None:
         """Remove these entries."""

@@ -24,13 +24,15 @@ from ..keys.identity import Environment, differences
 from ..records import STORED_UNDECIDED
 from .artifacts import Artifacts
 from .disk import Disk, writes
-from .key_text import nearest
-from .rows import FILE_LIMIT, BadRow, Kind, Row, identity_of, rows_from_file, rows_to_file
+from .key_text import nearest, numbers
+from .rows import FILE_LIMIT, BadRow, Kind, Row, identity_of, key_in, rows_from_file, rows_to_file
 from .tables import Tables
 
 __all__ = ["Found", "Merged", "Missing", "Row", "Store"]
 
 _NEAREST_OF = 1000
+_ASKED = 16
+"""How many times it is asked what sizes are stored, from one look at what was written to the next."""
 
 
 @dataclass(frozen=True)
@@ -80,6 +82,7 @@ class Store:
         self._shipped_files = tuple(Path(file) for file in shipped)
         self._counts: Counter[str] = Counter()
         self._elsewhere: dict[Any, Store] = {}
+        self._numbers: dict[str, _Numbers] = {}
 
     def __repr__(self) -> str:
         return f"Store({str(self.path)!r}, {self._disk.form})"
@@ -131,6 +134,16 @@ class Store:
         if found:
             return min(found, key=lambda each: (bool(each.soft_differences), bool(each.row.undecided)))
         return Missing((f"no {kind} is stored for this key of {kernel}", *self.trouble))
+
+    def may_hold(self, kernel: str, sizes: set[int]) -> bool:
+        """Whether a row may be here whose key has all these sizes, told in less time than it takes to spell a key.
+
+        What another process stores meanwhile may not be known for a few keys.
+        """
+        if kernel not in self._numbers:
+            shipped = [row.key for row in self._shipped.values() if row.kernel == kernel]
+            self._numbers[kernel] = _Numbers(set().union(*map(numbers, shipped)))
+        return self._numbers[kernel].hold(kernel, sizes, self._disk)
 
     def choices(self, kernel: str) -> list[Row]:
         """The choices of a kernel, user's before shipped."""
@@ -261,6 +274,34 @@ class Store:
         if refused:
             self._disk.note(f"the shipped file {file} was not read in full: {refused[0]}")
         return [row for row in rows if row.kind in ("choice", "hint")]
+
+
+@dataclass(slots=True)
+class _Numbers:
+    """The numbers in the keys that are stored of a kernel."""
+
+    known: set[int]
+    """None of them is ever taken away: a row that was removed is looked for in vain."""
+    mark: tuple[str, int] = ("", 0)
+    """Up to which row they are known; see `Disk.newer`."""
+    left: int = 0
+    """How many times one may ask before it is seen what others have written meanwhile."""
+    put: int = -1
+    """How many rows this process had put when that was seen last."""
+
+    def hold(self, kernel: str, sizes: set[int], disk: Disk) -> bool:
+        """Whether all of these sizes are among them."""
+        if self.left <= 0 or self.put != disk.put:
+            writes.finish()
+            self.put = disk.put
+            found = disk.newer(kernel, self.mark)
+            if found is None:
+                return True
+            self.mark, bodies = found
+            self.known = self.known.union(*[numbers(key_in(body)) for body in bodies])
+            self.left = _ASKED
+        self.left -= 1
+        return sizes <= self.known
 
 
 def _absolute(path: Path, *, explicit: bool) -> Path:

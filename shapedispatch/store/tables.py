@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from ..keys.identity import Environment
+from .key_text import numbers
 from .rows import FILE_LIMIT, BadRow, Kind, Row, entries_of_file, identity_of, rows_of_entries
 
 __all__ = ["FOLDER", "Tables", "file_name"]
@@ -55,6 +56,10 @@ class Tables:
     def choices(self, kernel: str, here: Environment) -> list[Row]:
         """The choices of a kernel that fit this machine."""
         return [row for row in self._rows(kernel, here).values() if row.kind == "choice" and _fits(row, here)]
+
+    def numbers(self, kernel: str, here: Environment) -> set[int]:
+        """The numbers in the keys of all rows of a kernel in the file for this machine, those that do not fit, too."""
+        return set().union(*[numbers(row.key) for row in self._rows(kernel, here).values()])
 
     def _rows(self, kernel: str, here: Environment) -> Mapping[str, Row]:
         name = file_name(here)

@@ -14,13 +14,14 @@ from torch import Tensor
 
 from shapedispatch import Store, set_mode, shapedispatch
 from shapedispatch.choices.neighbours import remember
-from shapedispatch.dispatch import alike
+from shapedispatch.dispatch import alike, background
 from shapedispatch.dispatch.background import Waiting
 from shapedispatch.dispatch.latecomers import Latecomers
 from shapedispatch.dispatch.newcomers import Newcomers
 from shapedispatch.hit import native
 from shapedispatch.records import Choice
 from shapedispatch.settings import resolve
+from shapedispatch.store import kernel_store
 from tests.built_here import BuiltHere, learning_here
 from tests.rows import BUILD, calls_take, dispatched, rows, waves
 
@@ -293,6 +294,31 @@ def test_what_is_stored_for_a_key_comes_first(asked: list[Any], tmp_path: Path) 
     assert torch.allclose(f(rows(101)), waves(rows(101)), atol=1e-5)
     assert asked == [None]
     assert f.explain(rows(101)).origin != "learning"
+
+
+def test_a_key_whose_choice_is_stored_says_nothing_of_others(asked: list[Any], tmp_path: Path) -> None:
+    """What is spent at those is noted when the process ends, which the first of them sees to."""
+    store = Store(tmp_path / "store")
+    dispatched(store=store).tune(rows(101))
+    f = dispatched(store=store)
+    earn(f, 1e9)
+    f(rows(101))
+    assert of(f, asked, rows(103)) == []
+    assert f.core in background._learning
+    assert all(of(f, asked, rows(105)))
+
+
+def test_a_key_is_not_spelled_where_its_sizes_are_not_stored(
+    asked: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That would take longer than all else of a new key."""
+    f = waits(dispatched(store=Store(tmp_path / "store")))
+
+    def refused(key: Any) -> None:
+        raise AssertionError(key)
+
+    monkeypatch.setattr(kernel_store, "stored_text", refused)
+    assert all([*of(f, asked, rows(101)), *of(f, asked, rows(103))])
 
 
 def test_what_earlier_processes_have_spent_counts(asked: list[Any], tmp_path: Path) -> None:

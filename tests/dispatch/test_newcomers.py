@@ -17,6 +17,7 @@ from shapedispatch.dispatch import alike, newcomers
 from shapedispatch.dispatch.newcomers import Newcomers
 from shapedispatch.hit import native
 from shapedispatch.settings import resolve
+from shapedispatch.store import kernel_store
 from tests.rows import BUILD, by_eight, calls_take, dispatched, rows, waves
 
 pytestmark = pytest.mark.skipif(native.module() is None, reason="C is not in use")
@@ -190,6 +191,25 @@ def test_what_is_stored_for_a_key_comes_first(asked: list[Any], tmp_path: Path) 
     f(rows(101))
     assert asked == [None]
     assert f.explain(rows(101)).origin == "stored"
+
+
+def test_a_key_is_not_spelled_where_its_sizes_are_not_stored(
+    asked: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That would take longer than all else of a new key."""
+    store = Store(tmp_path / "store")
+    dispatched(store=store).tune(rows(101))
+    f = settled(dispatched(store=store))
+    asked.clear()
+    monkeypatch.setattr(kernel_store, "stored_text", refused)
+    f(rows(103))
+    f(rows(105))
+    assert None not in asked
+
+
+def refused(key: Any) -> None:
+    """What must not be called."""
+    raise AssertionError(key)
 
 
 @pytest.mark.parametrize("mode", ["frozen", "sealed", "off"])

@@ -356,9 +356,21 @@ def test_where_tables_are_off_none_is_opened(store: Store, package: Store) -> No
     one = KernelStore(store, "kernel", lambda: MappingProxyType({"code": "1"}), lambda: wanted[0])
     assert one.find(key(4), CPU) is None
     assert one.nearest(key(5), CPU) is None
+    assert not one.may_hold([(4,)], CPU)
     assert store.tables._files == {}
     wanted[0] = True
     assert one.find(key(4), CPU) is not None
+    assert one.may_hold([(4,)], CPU)
+
+
+def test_sizes_are_asked_for_by_all_tensors(store: Store, package: Store) -> None:
+    """Of the user's own keys and of the package's, of rows that do not fit this machine today, too."""
+    kernel_store(package, code="0").keep(key(4, 5), CPU, Choice("package", "timed"))
+    ship(package)
+    kernel_store(store).keep(key(6, 7), CPU, Choice("own", "timed"))
+    one = kernel_store(store)
+    asked = [[(4, 5)], [(5,), (4,)], [(6, 7), (7,)], [(4,), (6,)], [(4, 5), (8,)]]
+    assert [one.may_hold(shapes, CPU) for shapes in asked] == [True, True, True, False, False]
 
 
 def test_a_damaged_table_is_one_warning(store: Store, package: Store) -> None:

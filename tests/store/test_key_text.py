@@ -14,7 +14,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shapedispatch.keys.key import key, storable
-from shapedispatch.store.key_text import DEPTH_LIMIT, Named, canonical, differing, leaves, nearest, parse, strict_json
+from shapedispatch.store.key_text import (
+    DEPTH_LIMIT,
+    Named,
+    canonical,
+    differing,
+    leaves,
+    nearest,
+    numbers,
+    parse,
+    strict_json,
+)
 
 pytestmark = pytest.mark.operators_called
 
@@ -278,3 +288,15 @@ def test_the_text_of_a_call_stays(args: Any, kwargs: Any, parts: str) -> None:
     text = canonical(storable(key(call, kwargs)))
     # Torch calls the precision of products "none" until anyone has set it, and "ieee" once it was set back.
     assert text.replace('"ieee","ieee"', '"none","none"', 1) == f"[{STATE},{parts}]"
+
+
+@given(st.lists(st.integers(0, 2**12), max_size=5), st.integers(0, 3))
+def test_the_sizes_of_a_tensor_are_among_the_numbers_of_its_key(sizes: list[int], more: int) -> None:
+    """By which a call of other sizes is told from those that are stored."""
+    x = torch.empty([*sizes, 0])
+    assert {*x.shape} <= numbers(canonical(storable(key((x, more), {}))))
+
+
+def test_no_number_is_too_long_to_be_read() -> None:
+    """A forged row may have any digits."""
+    assert numbers("[1" + "0" * 5000 + ",64]") >= {64}

@@ -7,13 +7,24 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from shapedispatch.keys.identity import differences
 from shapedispatch.records import Timing
 from shapedispatch.store import rows as store_rows
-from shapedispatch.store.rows import BODY_LIMIT, SCHEMA, BadRow, Row, identity_of, rows_from_file, rows_to_file
+from shapedispatch.store.key_text import canonical, numbers
+from shapedispatch.store.rows import (
+    BODY_LIMIT,
+    SCHEMA,
+    BadRow,
+    Row,
+    identity_of,
+    key_in,
+    rows_from_file,
+    rows_to_file,
+)
 
 HARD = {"family": "cuda", "capability": "9.0"}
 PARTS = st.dictionaries(st.text(max_size=8), st.text(max_size=8) | st.integers(), max_size=4)
@@ -211,3 +222,14 @@ def test_that_a_row_is_undecided_is_none_of_its_conditions() -> None:
     row = a_row(undecided="2 samples")
     assert (row.undecided, row.conditions, row.identity) == ("2 samples", a_row().soft, a_row().identity)
     assert (a_row().undecided, a_row().conditions) == ("", a_row().soft)
+
+
+def test_the_numbers_of_a_key_are_read_without_the_row() -> None:
+    """Those of no other part of it, whatever the texts in the key hold; nothing of what is no row."""
+    text = canonical((('a "quoted" \\ text', 7), torch.Size([640, 64])))
+    assert numbers(key_in(Row.make("kernel", text, hard=HARD, soft={"torch": "2"}, variant="99").to_bytes())) == {
+        7,
+        640,
+        64,
+    }
+    assert [key_in(body) for body in (b"", b"{}", b'"key":"', None, "7")] == [""] * 5
