@@ -398,3 +398,28 @@ def test_an_interrupted_write_is_rolled_back(folder: Path) -> None:
         database.adopt(ROWS[0].identity, "kernel", "choice", b"x", interrupt, ROWS[1].identity)
     assert store.put(ROWS[1]) == ROWS[1]
     assert store.rows() == ROWS[:2]
+
+
+def test_what_is_newer_is_read_once(folder: Path) -> None:
+    """But for the last there was, whose number may be another's by now; none of another kernel's."""
+    store = Store(folder)
+    put_all(store, ROWS[:2])
+    kernel, (one, two, three) = ROWS[0].kernel, (row.to_bytes() for row in ROWS)
+    mark, bodies = newer = store._disk.newer(kernel, ("", 0)) or pytest.fail("nothing is told")
+    assert bodies == [one, two]
+    assert store._disk.newer(kernel, mark) == (mark, [two])
+    store.put(ROWS[2])
+    assert (store._disk.newer(kernel, mark) or newer)[1] == [two, three]
+    assert store._disk.newer("other", ("", 0)) == ((mark[0], 0), [])
+
+
+def test_of_a_store_that_was_made_anew_all_is_newer(folder: Path) -> None:
+    """Its numbers begin anew."""
+    store, others = Store(folder), Store(folder)
+    put_all(others, ROWS)
+    mark, _ = store._disk.newer(ROWS[0].kernel, ("", 0)) or pytest.fail("nothing is told")
+    others.clear()
+    put_all(others, [*ROWS, a_row(4)])
+    found = store._disk.newer(ROWS[0].kernel, mark)
+    assert found is not None
+    assert len(found[1]) == 4
