@@ -109,7 +109,7 @@ class PooledContest:
         of_plain, cold = ran is self.contestants[0], not self._soon.get(ran, False)
         for one in self._wanted if of_plain else [ran]:
             self._halves[one] = Half(one.name, of_plain, ran.cost().median_us, self.sizes, cold)
-            self.pool.gave_half(self._halves[one])
+            self.pool.gave_halves([self._halves[one]])
 
     def _lacks_half(self, variant: Figures) -> bool:
         """Whether its pair is not whole yet."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
@@ -19,10 +19,10 @@ from ..choices.context import DispatcherParts, MissContext, capturing
 from ..choices.follows import Follows
 from ..choices.learner import WARM, Check, all_checks_of
 from ..errors import in_a_line
-from ..hit.native import LaunchTurns, PoolLeader, call_turns, pool_leader, pooled_calls
+from ..hit.native import CallTurns, PoolLeader, call_turns, pool_leader, pooled_calls
 from ..hit.table import Entry
 from ..keys.key import Key
-from ..online.contest import FAR, SAMPLE_US, SMALL_US
+from ..online.contest import COLD_US, FAR, SAMPLE_US, SMALL_US
 from ..online.figures import Figures
 from ..online.pairs import PLAIN_US, Half
 from ..online.pool import MOST_POOLS, Family, Pool
@@ -34,10 +34,17 @@ __all__ = ["SharedTurns", "TakesTurns"]
 
 AT_ONCE = 2
 """How many samples are taken of a candidate once its code is in the caches."""
+LONG_WARM, MORE_AT_ONCE = 12, 4
+"""How many calls go before, and how many samples are taken, where none of the last was dear. The host gets faster at a
+build of much code for a dozen of calls; and what some samples have shown is seen in little more time than what one has.
+"""
 MOST_PASSES = 31
 """How many times in a row it is not polled, at most: most times find nothing to do, and take as long as some calls."""
+AT_SIGHT, PATIENCE = 2, 1024
+"""After how many rounds small calls that come beside a new key take no turn, and how many of them in a row: where sizes
+never repeat, there are no others. What is much faster is seen to be so even there."""
 Where: TypeAlias = tuple[Pool, tuple[int, ...], bool]
-"""Of which pool a sample's key is, of which sizes, and whether it was the key's first call."""
+"""Of which pool a sample's key is, of which sizes, and whether it came beside a new key."""
 
 
 @dataclass(slots=True, eq=False)
@@ -61,13 +68,17 @@ class SharedTurns:
     device: torch.device
     check: Check | None
     """What is asked before each call: any of the builds may run it."""
-    turns: LaunchTurns = field(init=False)
+    turns: CallTurns = field(init=False)
     calls: Callable[[PoolLeader, Where, Where], Callable[..., Any]] = field(init=False)
     """What makes what a key runs."""
     leaders: dict[Pool, PoolLeader] = field(default_factory=dict)
     """What the keys of each pool run at calls that take no turn."""
     refused: dict[str, Refusal] = field(default_factory=dict)
     """Why those are out that have raised."""
+    _before: int = WARM
+    """How many calls of each candidate go before its samples."""
+    _at_once: int = AT_ONCE
+    """How many of those were begun last."""
     _begun: int = 0
     _passed: int = 0
     """How often it was not polled since the last time."""
@@ -75,6 +86,8 @@ class SharedTurns:
     """How often it is not, after a time that found nothing to begin: twice as often each time."""
     _least_us: float = 0.0
     """The least that a sample has taken."""
+    _most_us: float = 0.0
+    """The most that one has, of those that were begun last."""
     _least_in: dict[Pool, float] = field(default_factory=dict)
     """The same in each pool, of sizes near each other."""
     _polling: threading.Lock = field(default_factory=threading.Lock)
@@ -110,7 +123,7 @@ class SharedTurns:
         made.takes(turns)
         return made
 
-    def takes(self, turns: LaunchTurns) -> None:
+    def takes(self, turns: CallTurns) -> None:
         """By these."""
         self.turns, self.calls = turns, pooled_calls(turns)
 
@@ -176,8 +189,7 @@ class SharedTurns:
             return
         try:
             began_ns = self.sampler.clock_ns()
-            for (whose, where), _, host_ns, device_us, dry, since_us in self.turns.collect():
-                self._gave(whose, where, host_ns / 1e3, device_us, dry, since_us)
+            self._take_in(self.turns.collect())
             self._passed = 0
             if self.turns.waiting:
                 self.core.turns.hurry(1)  # it is soon that they are over
@@ -187,32 +199,36 @@ class SharedTurns:
         finally:
             self._polling.release()
 
-    def _gave(
-        self,
-        whose: tuple[Sequence[str], bool],
-        where: Where,
-        host_us: float,
-        device_us: float,
-        dry: bool,
-        since_us: float | None,
-    ) -> None:
-        """A sample is over: half a pair for the pool of its key, of plain half of each that was wanted with it."""
-        (names, of_plain), (pool, sizes, first) = whose, where
-        ran = "plain" if of_plain else names[0]
+    def _take_in(self, samples: Iterable[tuple[Any, ...]]) -> None:
+        """Samples are over: each is half a pair for the pool of its key, of plain half of each that is compared."""
+        found: dict[Pool, list[Half]] = {}
+        for ((names, of_plain), (pool, sizes, beside_new)), _, host_ns, device_us, dry, since_us in samples:
+            ran = "plain" if of_plain else names[0]
+            took_us = self._took_us(ran, host_ns / 1e3, device_us, dry, since_us)
+            if took_us is not None:
+                self._count(pool, ran, took_us)
+                cold = beside_new and took_us <= SMALL_US
+                halves = [Half(name, of_plain, took_us, sizes, cold=cold, dry=dry) for name in names]
+                found.setdefault(pool, []).extend(halves)
+        for pool, halves in found.items():
+            if not pool.over:
+                pool.gave_halves(halves)
+                with self.family.lock:
+                    self.follow(pool)
+
+    def _took_us(self, ran: str, host_us: float, device_us: float, dry: bool, since_us: float | None) -> float | None:
+        """What a sample of this candidate took, by what counts here; None where it says nothing."""
         (figures,) = Figures.of_key([ran], self.regime, self.shares, grad=False)
         self.sampler.noted(figures, host_us, device_us, dry, since_us)
         cost = figures.cost()
-        if not cost.repeats:
-            return
-        self._least_us = min(self._least_us or cost.median_us, cost.median_us)
-        least_us = self._least_in[pool] = min(self._least_in.get(pool, cost.median_us), cost.median_us)
-        before, took_us = self._calls_before() / AT_ONCE, min(cost.median_us, FAR * least_us)  # but for a pause
-        self.family.lost(SAMPLE_US + (1 + before) * self._extra_us(pool, ran, took_us))
-        if not pool.over:
-            for name in names:
-                pool.gave_half(Half(name, of_plain, cost.median_us, sizes, cold=first, dry=dry))
-            with self.family.lock:
-                self.follow(pool)
+        return cost.median_us if cost.repeats else None
+
+    def _count(self, pool: Pool, ran: str, took_us: float) -> None:
+        """So much was lost with a sample, and with the calls before it."""
+        self._least_us, self._most_us = min(self._least_us or took_us, took_us), max(self._most_us, took_us)
+        least_us = self._least_in[pool] = min(self._least_in.get(pool, took_us), took_us)
+        calls = 1 + self._before / self._at_once
+        self.family.lost(SAMPLE_US + calls * self._extra_us(pool, ran, min(took_us, FAR * least_us)))  # but for a pause
 
     def _extra_us(self, pool: Pool, ran: str, took_us: float) -> float:
         """How much less the favourite would have taken."""
@@ -221,9 +237,6 @@ class SharedTurns:
         usual = shares.get(self.leads(pool), 1.0)
         return max(0.0, took_us * (1 - usual / shares.get(ran, 1.0)))
 
-    def _calls_before(self) -> int:
-        return WARM if self._least_us <= SMALL_US else 1
-
     def _begin(self) -> bool:
         """Let the next calls be plain's and those of the variants that are wanted, if any are and may be afforded."""
         names = self.family.wanted(self._compared(), [*self.leaders])
@@ -231,16 +244,24 @@ class SharedTurns:
             return False
         parts = [(self.runs["plain"], (names, True)), *((self.runs[name], ([name], False)) for name in names)]
         self._begun += 1
-        before = self._calls_before()
+        self._before, self._at_once = self._how_many()
+        self._most_us = 0.0
+        self.turns.patience = PATIENCE if self._begun > AT_SIGHT and 0 < self._least_us <= COLD_US else 0
         self.turns.begin(
             tuple(
                 turn
                 for run, whose in (parts if self._begun % 2 else parts[::-1])
-                for turn in ((run, None, before), (run, whose, AT_ONCE))
+                for turn in ((run, None, self._before), (run, whose, self._at_once))
             )
         )
         self.core.turns.hurry(1)
         return True
+
+    def _how_many(self) -> tuple[int, int]:
+        """How many calls of each candidate go before its samples, and how many of those are taken."""
+        if 0 < self._most_us <= SMALL_US:
+            return LONG_WARM, MORE_AT_ONCE
+        return WARM if self._least_us <= SMALL_US else 1, AT_ONCE
 
     def raised(self, turn: tuple[Any, Any, int], /, *args: Any, **kwargs: Any) -> Any:
         """Plain's answer, where it may give one, to a call at which a turn's candidate raised what is being handled."""

@@ -30,6 +30,7 @@ from .fast_path import FastPath
 from .watchers import watchers_are_reliable
 
 __all__ = [
+    "CallTurns",
     "CudaLauncher",
     "LaunchTurns",
     "PoolLeader",
@@ -125,6 +126,12 @@ class LaunchTurns(Protocol):
         """
 
 
+class CallTurns(LaunchTurns, Protocol):
+    """Turns of a function's calls. ``patience`` is how many in a row take none because they come beside a new key."""
+
+    patience: int
+
+
 def launch_turns(
     call: Callable[..., Any], launch: Callable[..., Any], runs: Sequence[Callable[..., Any]]
 ) -> LaunchTurns | None:
@@ -143,7 +150,7 @@ def call_turns(
     raised: Callable[..., Any],
     path: FastPath | None,
     device: torch.device,
-) -> LaunchTurns | None:
+) -> CallTurns | None:
     """Turns of a function's calls, which run on this device; None where C cannot take them, or not on that device now.
 
     ``call(*args, **kwargs)`` is Python's, where no turn is left; ``unsampled`` runs a call while another is on, and
@@ -178,12 +185,11 @@ def pool_leader(run: Callable[..., Any]) -> PoolLeader:
     return module().PoolLeader(run)  # type: ignore[no-any-return]  # in C
 
 
-def pooled_calls(turns: LaunchTurns) -> Callable[[PoolLeader, Any, Any], Callable[..., Any]]:
+def pooled_calls(turns: CallTurns) -> Callable[[PoolLeader, Any, Any], Callable[..., Any]]:
     """What makes what a key runs that finds out together with others: these turns, which all share, or what leads.
 
-    ``turns`` are `call_turns`. It takes (leader, first, later): for whose a sample is `LaunchTurns.collect` gives
-    (whose, first) where that was the key's first call, (whose, later) of others. It is to be kept: whether C is in use
-    takes longer to see than to make one.
+    It takes (leader, beside_new, among_known): for whose a sample is `collect` gives (whose, beside_new) at a key's first
+    call or soon after, else (whose, among_known). Keep it: whether C is in use takes longer to see than to make one.
     """
     return functools.partial(module().PooledCall, turns)
 

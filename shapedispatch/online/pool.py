@@ -265,18 +265,22 @@ class Pool:
             half = self._halves.nearest(name, sizes)
         return None if half is None else not half.of_plain
 
-    def gave_half(self, half: Half) -> None:
-        """A key gave one call of a pair."""
+    def gave_halves(self, halves: Iterable[Half]) -> None:
+        """Keys gave one call of a pair each."""
         with self.family.lock:
-            pair = self._halves.add(half)
-        if pair is not None:
-            self.gave(half.name, *pair)
+            pairs = [(half.name, *pair) for half in halves if (pair := self._halves.add(half)) is not None]
+        self._gave(pairs)
 
     def gave(self, name: str, ratio: float, cold: bool = False) -> None:
         """There is one pair more: the variant took so many times what plain took."""
+        self._gave([(name, ratio, cold)])
+
+    def _gave(self, pairs: Sequence[tuple[str, float, bool]]) -> None:
+        """What pairs show is looked at once for all of them, which takes longer than some calls."""
         with self.family.lock:
-            self.pairs.gave(name, ratio, cold)
-            left = self._look()
+            for pair in pairs:
+                self.pairs.gave(*pair)
+            left = self._look() if pairs else []
         _let_go(left)
 
     def waits(self, half: Half) -> bool:

@@ -15,7 +15,15 @@ from shapedispatch import shapedispatch
 from shapedispatch.choices.context import DispatcherParts
 from shapedispatch.choices.learner import WARM
 from shapedispatch.dispatch import shared_turns
-from shapedispatch.dispatch.shared_turns import AT_ONCE, MOST_PASSES, SharedTurns, TakesTurns
+from shapedispatch.dispatch.shared_turns import (
+    AT_ONCE,
+    AT_SIGHT,
+    LONG_WARM,
+    MORE_AT_ONCE,
+    MOST_PASSES,
+    SharedTurns,
+    TakesTurns,
+)
 from shapedispatch.hit import native
 from shapedispatch.hit.table import Entry
 from shapedispatch.online.contest import SHARE
@@ -142,16 +150,46 @@ def test_calls_of_plain_are_compared_with_all_that_is_wanted(events: CEvents) ->
     assert costs == {"build": (50.0, AT_ONCE), "other": (25.0, AT_ONCE)}
 
 
-def test_a_keys_first_call_is_cold(events: CEvents) -> None:
-    """Python ran before it: such pairs count as long as there are no others."""
-    program = Program(events)
+@pytest.mark.parametrize(("plain_us", "cold"), [(0.1, {"build"}), (1.0, set())], ids=["60 us", "600 us"])
+def test_small_calls_beside_a_new_key_are_cold(events: CEvents, plain_us: float, cold: set[str]) -> None:
+    """Python ran before them: such pairs count as long as there are no others."""
+    program = Program(events, plain_us=plain_us, build_us=0.9 * plain_us)
     pool = program.pool(600)
     for size in range(600, 611):
         program.calls(size, 1)
-    assert pool.pairs._cold == {"build"}
-    for size in range(630, 650):
-        program.calls(size, 20)
+    assert pool.pairs.costs()[1:]
+    assert pool.pairs._cold == cold
+    for size in range(630, 640):
+        program.calls(size, 80)
     assert pool.pairs._cold == set()
+
+
+@pytest.mark.parametrize(("plain_us", "waits"), [(0.05, True), (0.1, False)], ids=["30 us", "60 us"])
+def test_small_calls_beside_new_keys_take_no_turns_for_long(
+    events: CEvents, monkeypatch: pytest.MonkeyPatch, plain_us: float, waits: bool
+) -> None:
+    """But for the first rounds, which show what is much faster: a build's code is the more, and the colder."""
+    monkeypatch.setattr(Family, "wanted", lambda self, names, pools: [*names])
+    monkeypatch.setattr(Pool, "is_now", lambda self, over: None)
+    monkeypatch.setattr(Pairs, "wanted", lambda self, names: [*names])
+    program = Program(events, plain_us=plain_us, build_us=0.9 * plain_us)
+    for size in range(600, 800):
+        program.calls(size, 1)
+    begun = program.shared._begun
+    assert (begun == AT_SIGHT + 1) is waits
+    for size in range(600, 610):
+        program.calls(size, 8 + 2 * (LONG_WARM + MORE_AT_ONCE))
+    assert program.shared._begun > begun
+
+
+def test_where_no_sample_was_dear_more_are_taken_at_once(events: CEvents) -> None:
+    """After as many calls as the host takes to be fast at much code."""
+    program = Program(events, plain_us=0.1, build_us=0.09)
+    program.calls(600, 2 * (WARM + AT_ONCE))
+    program.ran.clear()
+    many = LONG_WARM + MORE_AT_ONCE
+    program.calls(610, 2 * many)
+    assert sorted((program.ran[:many], program.ran[many:])) == [["build"] * many, ["plain"] * many]
 
 
 def test_what_leads_runs_at_all_keys_of_the_pool(events: CEvents) -> None:
@@ -269,7 +307,7 @@ def test_a_pause_in_a_sample_does_not_end_learning(events: CEvents) -> None:
     assert found(program) == "build"
     program.pool(600).over = False
     before_us, where = program.family.lost_us, (program.pool(600), (600,), False)
-    program.shared._gave((["build"], True), where, 60_000.0, 60_000.0, False, None)
+    program.shared._take_in([(((["build"], True), where), 0, 60_000_000, 60_000.0, False, None)])
     assert 0 < program.family.lost_us - before_us < 0.05 * 60_000
 
 
@@ -317,13 +355,15 @@ def test_samples_of_dry_streams_are_compared_with_such(events: CEvents) -> None:
     program = Program(events)
     program.shared.shares = shares = Shares()
     program.shared.sampler = StreamSampler(shares, program.shared.sampler.clock_ns)
-    key = ((["build"], True), (program.pool(600), (600,), False), 5.0, 5.0)
-    program.shared._gave(*key, dry=True, since_us=None)
-    other = ((["build"], False), (program.pool(600), (600,), False), 2.0, 2.0)
-    program.shared._gave(*other, dry=False, since_us=None)
-    assert len(program.pool(600).pairs.costs()) == 1
-    program.shared._gave(*other, dry=True, since_us=None)
-    assert len(program.pool(600).pairs.costs()) == 2
+    where = (program.pool(600), (600,), False)
+
+    def took(of_plain: bool, us: float, dry: bool) -> int:
+        program.shared._take_in([(((["build"], of_plain), where), 0, int(us * 1e3), us, dry, None)])
+        return len(program.pool(600).pairs.costs())
+
+    assert took(True, 5.0, dry=True) == 1
+    assert took(False, 2.0, dry=False) == 1
+    assert took(False, 2.0, dry=True) == 2
 
 
 @pytest.fixture

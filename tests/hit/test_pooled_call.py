@@ -45,7 +45,7 @@ def leads(name: str) -> native.PoolLeader:
 
 def key(shared: Any, name: str) -> Any:
     """One where what gives this name leads, which tells of its samples by that."""
-    return native.pooled_calls(shared)(leads(name), (name, "first"), (name, "later"))
+    return native.pooled_calls(shared)(leads(name), (name, "beside new"), (name, "among known"))
 
 
 def test_whatever_key_comes_takes_the_turn(events: CEvents) -> None:
@@ -56,19 +56,48 @@ def test_whatever_key_comes_takes_the_turn(events: CEvents) -> None:
     assert [a(1, y=2), b(3, y=4), a(5, y=6), b(7, y=8)] == [(1, 2), (3, 4), "a", "b"]
 
 
+def called(shared: Any, known: Any, times: int = 8) -> None:
+    """So many calls of a key that is not new, which take no turn."""
+    assert shared.left == 0
+    for _ in range(times):
+        known()
+
+
 def test_a_sample_says_of_which_key_it_is(events: CEvents) -> None:
-    """And whether it was the key's first call; one of nobody says nothing."""
+    """And whether a key was new then, or not long before; one of nobody says nothing."""
     shared = turns()
     a, b = key(shared, "a"), key(shared, "b")
-    a()
-    shared.begin(((lambda: None, None, 1), (lambda: None, "A", 3)))
-    for one in (a, a, b, b):
+    called(shared, a, 9)
+    shared.begin(((lambda: None, None, 1), (lambda: None, "A", 10)))
+    for one in (a, a, b, *[a] * 8):
         one()
-    assert [whose for whose, *_ in shared.collect()] == [
-        ("A", ("a", "later")),
-        ("A", ("b", "first")),
-        ("A", ("b", "later")),
-    ]
+    told = [whose for whose, *_ in shared.collect()]
+    assert told[:2] == [("A", ("a", "among known")), ("A", ("b", "beside new"))]
+    assert told[2:] == [("A", ("a", "beside new"))] * 7 + [("A", ("a", "among known"))]
+
+
+def test_a_round_waits_for_calls_that_are_not_beside_a_new_key(events: CEvents) -> None:
+    """As long as it is told to: after so many, and where such calls come, it begins."""
+    shared = turns()
+    a, b = key(shared, "a"), key(shared, "b")
+    shared.patience = 20
+    shared.begin(((lambda: "before", None, 1), (lambda: "turn", "A", 1)))
+    assert [a() for _ in range(10)] == ["a"] * 8 + ["before", "turn"]
+    shared.begin(((lambda: "before", None, 2), (lambda: "turn", "A", 1)))
+    new = [key(shared, "new") for _ in range(23)]
+    assert [one() for one in new] == ["new"] * 20 + ["before", "before", "turn"]
+    assert b() == "b"
+
+
+def test_a_round_that_has_begun_goes_on_beside_new_keys(events: CEvents) -> None:
+    """Its candidate's code would be cold again."""
+    shared = turns()
+    a = key(shared, "a")
+    called(shared, a, 9)
+    shared.patience = 20
+    shared.begin(((lambda: "before", None, 2), (lambda: "turn", "A", 1), (lambda: "next", None, 1)))
+    answers = [a(), key(shared, "b")(), key(shared, "c")(), key(shared, "d")()]
+    assert answers == ["before", "before", "turn", "d"]
 
 
 def test_keys_whose_leader_is_not_open_take_none(events: CEvents) -> None:

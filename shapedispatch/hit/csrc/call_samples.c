@@ -10,9 +10,15 @@ typedef struct {
     PyObject *path;                     /* the dispatcher's hit path: nothing is timed while it is frozen */
     int device;                         /* whose streams the calls are on; NO_DEVICE: they are over when they return */
     char busy;                          /* whether a turn is on: of another thread, or around this call */
+    unsigned since_new;                 /* calls of these keys since one of them was new */
+    Py_ssize_t passed, patience;        /* how many calls took none for that, in a row; how many may */
 } CallTurns;
 
-enum { NO_DEVICE = -1 };
+/*
+ * All that a new key takes leaves the caches cold for some calls, more so the more code a candidate has: plain may well
+ * be faster then, and slower as soon as sizes repeat. Turns are for calls that are not beside a new key, if such come.
+ */
+enum { NO_DEVICE = -1, BESIDE_NEW = 8 };
 
 /* Whether the call may be a sample, with the stream that it is on. */
 static int may_be_sampled(const CallTurns *turns, void **stream)
@@ -177,6 +183,11 @@ static PyMethodDef call_turns_methods[] = {
     {NULL, NULL, 0, NULL},
 };
 
+static PyMemberDef call_turns_members[] = {
+    {"patience", Py_T_PYSSIZET, offsetof(CallTurns, patience), 0, "how many calls beside a new key take no turn"},
+    {NULL, 0, 0, 0, NULL},
+};
+
 static PyTypeObject CallTurnsType = {
     PyVarObject_HEAD_INIT(NULL, 0)
     .tp_name = "shapedispatch.hit._native.CallTurns",
@@ -193,6 +204,7 @@ static PyTypeObject CallTurnsType = {
     .tp_call = PyVectorcall_Call,
     .tp_vectorcall_offset = offsetof(LaunchTurns, vectorcall),
     .tp_methods = call_turns_methods,
+    .tp_members = call_turns_members,
 };
 
 /* ------------------------------------------------------------------------------------- of keys that find out together */
@@ -263,15 +275,32 @@ typedef struct {
     PyObject_HEAD
     vectorcallfunc vectorcall;
     PyObject *turns, *leader;           /* CallTurns, PoolLeader */
-    PyObject *first, *later;            /* what samples tell of it: that of its first call, those of others */
+    PyObject *beside_new, *among_known; /* what samples tell of it: those of calls beside a new key, those of others */
     char called;                        /* whether there was a first call */
 } PooledCall;
+
+/* Whether the next turn is the first of those that only go before a candidate's samples. */
+static int goes_before(const LaunchTurns *turns)
+{
+    PyObject *turn = PyTuple_GET_ITEM(turns->turns, turns->next);
+    return PyTuple_GET_ITEM(turn, 1) == Py_None && PyLong_AsSsize_t(PyTuple_GET_ITEM(turn, 2)) == turns->left;
+}
+
+/* Whether the call comes beside a new key, and others are waited for: not once the candidate's code is warm. */
+static int passes(CallTurns *turns)
+{
+    if (turns->since_new >= BESIDE_NEW)
+        turns->passed = 0;
+    else if (turns->passed < turns->patience && goes_before(&turns->base))
+        return (int)++turns->passed;
+    return 0;
+}
 
 /* Whether a call of it may be a sample, with the stream that it is on. */
 static int takes_turn(const PooledCall *pooled, void **stream)
 {
-    const CallTurns *turns = (const CallTurns *)pooled->turns;
-    if (!((const PoolLeader *)pooled->leader)->open || turns->base.left == 0 || turns->busy)
+    CallTurns *turns = (CallTurns *)pooled->turns;
+    if (!((const PoolLeader *)pooled->leader)->open || turns->base.left == 0 || turns->busy || passes(turns))
         return 0;
     if (may_be_sampled(turns, stream))
         return 1;
@@ -282,12 +311,14 @@ static int takes_turn(const PooledCall *pooled, void **stream)
 static PyObject *pooled_call_vectorcall(PyObject *self, PyObject *const *arguments, size_t flags, PyObject *names)
 {
     PooledCall *pooled = (PooledCall *)self;
-    PyObject *where = pooled->called ? pooled->later : pooled->first;
+    CallTurns *turns = (CallTurns *)pooled->turns;
     void *stream = NULL;
+    note_next(&turns->base);
+    turns->since_new = pooled->called ? turns->since_new + (turns->since_new < BESIDE_NEW) : 0;
     pooled->called = 1;
-    note_next((LaunchTurns *)pooled->turns);
+    PyObject *where = turns->since_new < BESIDE_NEW ? pooled->beside_new : pooled->among_known;
     if (takes_turn(pooled, &stream))
-        return run_turn((CallTurns *)pooled->turns, stream, where, arguments, flags, names);
+        return run_turn(turns, stream, where, arguments, flags, names);
     PyObject *run = Py_NewRef(((PoolLeader *)pooled->leader)->run);     /* which may let go of the key */
     PyObject *answer = PyObject_Vectorcall(run, arguments, flags, names);
     Py_DECREF(run);
@@ -296,10 +327,10 @@ static PyObject *pooled_call_vectorcall(PyObject *self, PyObject *const *argumen
 
 static PyObject *pooled_call_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"turns", "leader", "first", "later", NULL};
-    PyObject *turns, *leader, *first, *later;
+    static char *names[] = {"turns", "leader", "beside_new", "among_known", NULL};
+    PyObject *turns, *leader, *beside_new, *among_known;
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!O!OO", names, &CallTurnsType, &turns, &PoolLeaderType, &leader,
-        &first, &later))
+        &beside_new, &among_known))
         return NULL;
     PooledCall *pooled = (PooledCall *)type->tp_alloc(type, 0);
     if (pooled == NULL)
@@ -307,29 +338,29 @@ static PyObject *pooled_call_new(PyTypeObject *type, PyObject *args, PyObject *k
     pooled->vectorcall = pooled_call_vectorcall;
     pooled->turns = Py_NewRef(turns);
     pooled->leader = Py_NewRef(leader);
-    pooled->first = Py_NewRef(first);
-    pooled->later = Py_NewRef(later);
+    pooled->beside_new = Py_NewRef(beside_new);
+    pooled->among_known = Py_NewRef(among_known);
     return (PyObject *)pooled;
 }
 
 static int pooled_call_traverse(PyObject *self, visitproc visit, void *arg)
 {
-    return visit_references(REFERENCES((PooledCall *)self, turns, later), visit, arg);
+    return visit_references(REFERENCES((PooledCall *)self, turns, among_known), visit, arg);
 }
 
 /* Turns and leader stay, which clear what they hold. */
 static int pooled_call_clear(PyObject *self)
 {
     PooledCall *pooled = (PooledCall *)self;
-    Py_XSETREF(pooled->first, Py_NewRef(Py_None));
-    Py_XSETREF(pooled->later, Py_NewRef(Py_None));
+    Py_XSETREF(pooled->beside_new, Py_NewRef(Py_None));
+    Py_XSETREF(pooled->among_known, Py_NewRef(Py_None));
     return 0;
 }
 
 static void pooled_call_dealloc(PyObject *self)
 {
     PyObject_GC_UnTrack(self);
-    clear_references(REFERENCES((PooledCall *)self, turns, later));
+    clear_references(REFERENCES((PooledCall *)self, turns, among_known));
     Py_TYPE(self)->tp_free(self);
 }
 
@@ -342,10 +373,10 @@ static PyMemberDef pooled_call_members[] = {
 static PyTypeObject PooledCallType = {
     PyVarObject_HEAD_INIT(NULL, 0)
     .tp_name = "shapedispatch.hit._native.PooledCall",
-    .tp_doc = "PooledCall(turns, leader, first, later)\n--\n\nWhat a key runs that finds out together with others: the"
-              " turns of a `CallTurns` that all share, while its\n`PoolLeader` is open and any are left, else what leads."
-              " For whose a sample is `collect` gives (whose, first)\nwhere it is of its first call, (whose, later) of"
-              " others.",
+    .tp_doc = "PooledCall(turns, leader, beside_new, among_known)\n--\n\nWhat a key runs that finds out together with"
+              " others: the turns of a `CallTurns` that all share, while its\n`PoolLeader` is open and any are left, else"
+              " what leads; beside a new key only after so many calls as\n`patience` says. For whose a sample is `collect`"
+              " gives (whose, beside_new) there, (whose, among_known) of\nother calls.",
     .tp_basicsize = sizeof(PooledCall),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL,
     .tp_new = pooled_call_new,
