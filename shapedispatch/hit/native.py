@@ -188,8 +188,8 @@ def pool_leader(run: Callable[..., Any]) -> PoolLeader:
 def pooled_calls(turns: CallTurns) -> Callable[[PoolLeader, Any, Any], Callable[..., Any]]:
     """What makes what a key runs that finds out together with others: these turns, which all share, or what leads.
 
-    It takes (leader, beside_new, among_known): for whose a sample is `collect` gives (whose, beside_new) at a key's first
-    call or soon after, else (whose, among_known). Keep it: whether C is in use takes longer to see than to make one.
+    It takes (leader, beside_new, among_known): for whose a sample is `collect` gives (whose, beside_new) at a key's
+    first call or soon after, else (whose, among_known). Keep it: whether C is in use is longer to see than to make one.
     """
     return functools.partial(module().PooledCall, turns)
 
