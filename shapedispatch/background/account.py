@@ -55,10 +55,15 @@ class Account:
 
 
 class Later(Protocol):
-    """For builds that nobody waits for: what may be ordered now, and how far that is."""
+    """For builds that nobody waits for: what may be ordered now, and how far that is.
+
+    ``exact`` says whether enough time was spent at this very key for a build of its own.
+    """
+
+    exact: bool
 
     def worth_exact(self) -> bool:
-        """Whether enough time was spent at this very key for a build of its own."""
+        """``exact``; where it is not, one is left out."""
 
     def trace(self, make: Callable[[], _T]) -> _T | None:
         """What ``make`` makes of the call by tracing it; None where no build is worth its time now."""

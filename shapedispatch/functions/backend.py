@@ -342,7 +342,8 @@ class TorchFunction(CallSigner):
         """
         request = builder.request
         later = request.later if request.build else None
-        make = functools.partial(trace_effects, call, memory, request.build, elsewhere=later is not None)
+        alone = later is not None and later.exact and self._wants_exact(call, request)
+        make = functools.partial(trace_effects, call, memory, request.build, later is not None, alone)
         look = (
             trace_effects(call, memory, make=False)
             or self._trace_of_build(call, memory, request)

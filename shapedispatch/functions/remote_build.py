@@ -8,7 +8,7 @@ graph's code until then is no matter to them.
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from .compile.artifact import ShapeConditions
     from .compile.parcel import Parcel
 
-__all__ = ["ClassTrace", "RemoteBuild", "class_trace", "known_traces", "ordered"]
+__all__ = ["ClassTrace", "RemoteBuild", "class_trace", "known_traces", "ordered", "trace_alone"]
 
 MOST_TRACES = 4
 """Traces of one class of calls: for other states of what no call carries, and for sizes that go another way."""
@@ -165,7 +165,7 @@ def _ordered(
     from .compile.parcel import Untransportable
 
     traced, sizes = _resized(call, point, memory)
-    found = traced or _refused_at(call, point, memory)
+    found = traced or (_refused_at(call, point, memory) if point else _taken_alone(call, memory))
     if found is None and later.has_worked():
         return None
     found = found or _traced(call, point)
@@ -222,6 +222,28 @@ def class_trace(call: BuildRequest, memory: Table) -> Trace | None:
     made = _traced(call, call.points[0])
     memory.facts.traced[call.dynamic_class()] = (made, *known)[:MOST_TRACES]
     return None if isinstance(made, NoBuild) else made.trace
+
+
+def trace_alone(call: BuildRequest, memory: Table) -> Trace | None:
+    """A trace for the very sizes of the call, kept until its code is ordered; None where there is none."""
+    made = _traced(call, {})
+    if isinstance(made, NoBuild):
+        return None
+    memory.facts.traced[_alone(call)] = (made,)
+    return made.trace
+
+
+def _taken_alone(call: BuildRequest, memory: Table) -> ClassTrace | None:
+    """That trace, if it holds yet, which is kept no longer."""
+    for one in memory.facts.traced.get(_alone(call)) or ():
+        memory.facts.traced[_alone(call)] = ()
+        if not (one.trace.invalidated() or one.trace.accepts(call.as_seen)):
+            return one
+    return None
+
+
+def _alone(call: BuildRequest) -> Hashable:
+    return ("exact", call.key)
 
 
 def _known(call: BuildRequest, memory: Table) -> tuple[ClassTrace | NoBuild, ...]:

@@ -47,11 +47,13 @@ class TracesOfFamily:
         return TracesOfFamily((look, *self.known)[:TRACES_A_FAMILY], other)
 
 
-def trace_effects(call: BuildRequest, memory: Table, make: bool, elsewhere: bool = False) -> Trace | Effects | None:
+def trace_effects(
+    call: BuildRequest, memory: Table, make: bool, elsewhere: bool = False, alone: bool = False
+) -> Trace | Effects | None:
     """The look that holds for this call: remembered, or (if ``make``) made; None without one.
 
     No look, where each call brings another state: what can be said of all of them. Where builds are made ``elsewhere``,
-    of a trace of the class, it is that.
+    of a trace of the class, it is that; where there is none, and one is wanted for its sizes ``alone``, it is this one.
     """
     family, frame = call.rank_signature(), call.as_seen
     looks: TracesOfFamily = memory.facts.effects.get(family) or TracesOfFamily()
@@ -61,7 +63,7 @@ def trace_effects(call: BuildRequest, memory: Table, make: bool, elsewhere: bool
     changed = _what_changed(looks.known[0], frame) if looks.known else ""
     if changed and (restless := _restless(call, family, memory, bool(looks.known[0].invalidated()))):
         return replace(looks.known[0].effects, unknown=f"{restless}: {changed}")
-    look = (_trace_of_class(call, memory) if elsewhere else None) or _look(call, memory)
+    look = (_trace_elsewhere(call, memory, alone) if elsewhere else None) or _look(call, memory)
     looks = memory.facts.effects[family] = looks.after(look, changed)
     return looks.other or looks.known[0]
 
@@ -101,10 +103,13 @@ def _look(call: BuildRequest, memory: Table) -> Trace | str:
     return look
 
 
-def _trace_of_class(call: BuildRequest, memory: Table) -> Trace | None:
-    from .remote_build import class_trace
+def _trace_elsewhere(call: BuildRequest, memory: Table, alone: bool) -> Trace | None:
+    """What is to be traced anyhow, for others to compile."""
+    from .remote_build import class_trace, trace_alone
 
-    look = class_trace(call, memory) if why_off("builds elsewhere") is None else None
+    if why_off("builds elsewhere") is not None:
+        return None
+    look = class_trace(call, memory) or (trace_alone(call, memory) if alone else None)
     return look if look is not None and not look.accepts(call.as_seen) else None
 
 

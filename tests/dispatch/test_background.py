@@ -419,11 +419,23 @@ def test_numbers_are_looked_at_in_calls_of_their_own(
     assert "hint[M=64]" in {timing.variant for timing in f.explain(X).timings}
 
 
-def test_two_traces_are_made_in_two_calls(here: BuiltHere, looks: Callable[[], list[list[str]]]) -> None:
-    """One says what the function does, whatever the sizes; the other is for these."""
+def test_one_trace_says_what_is_done_and_is_built(here: BuiltHere, looks: Callable[[], list[list[str]]]) -> None:
+    """Where all that is wanted is for these sizes."""
     f = shapedispatch(doubled, dims={"x": "M"}, hints=(), exact=True, store=False)
     until_timed(f, X)
-    assert looks() == [["traced"], ["ordered"], ["loaded"]]
+    assert looks() == [["traced", "ordered"], ["loaded"]]
+
+
+def times(x: Tensor, n: int) -> Tensor:
+    """With a number that may be a dim."""
+    return torch.tanh(x * n)
+
+
+def test_two_traces_are_made_in_two_calls(here: BuiltHere, looks: Callable[[], list[list[str]]]) -> None:
+    """One is of the class, whose numbers vary; the other has them as constants."""
+    f = shapedispatch(times, dims={"x": "M", "n": "N"}, hints={"N": (64,)}, exact=True, store=False)
+    until_timed(f, X, 7)
+    assert [done for done in looks() if "ordered" in done] == [["traced", "ordered"], ["ordered"]]
 
 
 def test_two_builds_are_loaded_in_two_calls(here: BuiltHere, looks: Callable[[], list[list[str]]]) -> None:

@@ -12,6 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from shapedispatch import shapedispatch
+from shapedispatch.backend import OfferRequest
+from shapedispatch.functions import remote_build
 from shapedispatch.functions.compile import tracer
 from shapedispatch.functions.fake_args import fake_arguments
 from tests.built_here import BuiltHere, learning_here
@@ -229,6 +231,45 @@ def test_a_class_is_traced_once_for_all_its_builds(here: BuiltHere, traces: list
     for size in (40, 9):
         assert "exact" in variants(f, X[:size], W)
         assert_same(f.variant("exact")(X[:size], W), composed(X[:size], W))
+
+
+def test_sizes_that_were_not_seen_to_vary_are_traced_once(here: BuiltHere, traces: list[str]) -> None:
+    """For what the call does, and for its code; other sizes bring the trace of the class."""
+    f = shapedispatch(composed, store=False)
+    learned(f, (X, W))
+    assert (traces, "exact" in variants(f, X, W), len(here.tasks)) == (["composed"], True, 1)
+    learned(f, (X[:9], W), (X[:11], W))
+    assert traces == ["composed"] * 2
+    for size in (40, 9, 11, 3):
+        assert_same(f(X[:size], W), composed(X[:size], W))
+
+
+def breaks(x: Tensor) -> Tensor:
+    """Of which no whole graph can be traced."""
+    return torch.tanh(x) if x.sum() > 0 else torch.sigmoid(x)
+
+
+def test_what_cannot_be_traced_is_not_tried_for_ever(here: BuiltHere, traces: list[str]) -> None:
+    """What it does is not known then, and nothing is built."""
+    f = shapedispatch(breaks, store=False)
+    with pytest.warns(UserWarning, match="Data-dependent branching"):
+        learned(f, (X,))
+    assert len(traces) == 3  # for its code, with all sizes dynamic, and with none
+    assert f.explain(X).variant == "plain"
+
+
+def test_a_trace_of_another_state_is_not_what_is_built(here: BuiltHere) -> None:
+    """It was made for what the call does, and what it reads has changed before its code was ordered."""
+    f, layer = shapedispatch(Layer.forward, store=False), Layer().requires_grad_(False)
+    core = f.core
+    key = core.backend.key((layer, X), {})
+    call = core.backend._build_request((layer, X), {}, key, core.table, OfferRequest())
+    assert remote_build.trace_alone(call, core.table) is not None
+    assert remote_build._taken_alone(call, core.table) is not None
+    assert remote_build._taken_alone(call, core.table) is None  # it is kept no longer
+    assert remote_build.trace_alone(call, core.table) is not None
+    layer.scale = 3.0
+    assert remote_build._taken_alone(call, core.table) is None
 
 
 @pytest.mark.generated
