@@ -27,7 +27,7 @@ from .artifacts import KeptBuilds
 from .disk import writes
 from .key_text import canonical, leaves, parse
 from .rows import BadRow, Kind
-from .store import Found, Missing, Row, Store
+from .store import Found, Missing, Row, Store, may_hold
 
 __all__ = ["KernelStore", "StoredConfigs", "StoredVerdicts", "store_at", "stored_text"]
 
@@ -89,7 +89,7 @@ class KernelStore:
     def may_hold(self, shapes: Iterable[Sequence[int]], device: torch.device) -> bool:
         """Whether anything may be stored for a key of tensors of these shapes; a thing of few microseconds."""
         sizes = {size for shape in shapes for size in shape}
-        return self.store.may_hold(self.kernel, sizes) or (self._with_tables() and sizes <= self._numbers(device))
+        return may_hold(self.store, self.kernel, sizes) or (self._with_tables() and sizes <= self._numbers(device))
 
     def _numbers(self, device: torch.device) -> set[int]:
         """Those in the keys that the package's tables have of the kernel."""

@@ -28,7 +28,7 @@ from .key_text import nearest, numbers
 from .rows import FILE_LIMIT, BadRow, Kind, Row, identity_of, key_in, rows_from_file, rows_to_file
 from .tables import Tables
 
-__all__ = ["Found", "Merged", "Missing", "Row", "Store"]
+__all__ = ["Found", "Merged", "Missing", "Row", "Store", "may_hold"]
 
 _NEAREST_OF = 1000
 _ASKED = 16
@@ -134,16 +134,6 @@ class Store:
         if found:
             return min(found, key=lambda each: (bool(each.soft_differences), bool(each.row.undecided)))
         return Missing((f"no {kind} is stored for this key of {kernel}", *self.trouble))
-
-    def may_hold(self, kernel: str, sizes: set[int]) -> bool:
-        """Whether a row may be here whose key has all these sizes, told in less time than it takes to spell a key.
-
-        What another process stores meanwhile may not be known for a few keys.
-        """
-        if kernel not in self._numbers:
-            shipped = [row.key for row in self._shipped.values() if row.kernel == kernel]
-            self._numbers[kernel] = _Numbers(set().union(*map(numbers, shipped)))
-        return self._numbers[kernel].hold(kernel, sizes, self._disk)
 
     def choices(self, kernel: str) -> list[Row]:
         """The choices of a kernel, user's before shipped."""
@@ -274,6 +264,17 @@ class Store:
         if refused:
             self._disk.note(f"the shipped file {file} was not read in full: {refused[0]}")
         return [row for row in rows if row.kind in ("choice", "hint")]
+
+
+def may_hold(store: Store, kernel: str, sizes: set[int]) -> bool:
+    """Whether a row may be there whose key has all these sizes: to spell a key and look takes longer than small calls.
+
+    What another process stores meanwhile may not be known for a few keys.
+    """
+    if kernel not in store._numbers:
+        shipped = [numbers(row.key) for row in store._shipped.values() if row.kernel == kernel]
+        store._numbers[kernel] = _Numbers(set().union(*shipped))
+    return store._numbers[kernel].hold(kernel, sizes, store._disk)
 
 
 @dataclass(slots=True)

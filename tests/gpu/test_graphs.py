@@ -196,9 +196,12 @@ def test_it_is_learned_on_real_calls() -> None:
     f = shapedispatch(hints=(), exact=True, store=False, graphs=True, options={})(chain)
     f.core.settings = dataclasses.replace(f.core.settings, judge="online", regime="auto")
     x, w = cuda(32, 64), cuda(64, 64)
-    for _ in range(600):
-        torch.testing.assert_close(f(x, w), chain(x, w), atol=1e-5, rtol=1e-4)
-    choice = f.explain(x, w)
+    for _ in range(20):  # on a machine that does much else a recording takes what many calls may cost
+        for _ in range(300):
+            torch.testing.assert_close(f(x, w), chain(x, w), atol=1e-5, rtol=1e-4)
+        choice = f.explain(x, w)
+        if choice.origin == "timed":
+            break
     assert "graph[exact]" in {timing.variant for timing in choice.timings}, str(choice)
 
 

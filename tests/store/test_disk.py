@@ -22,7 +22,7 @@ import pytest
 
 from shapedispatch.keys.identity import Environment
 from shapedispatch.store import disk
-from shapedispatch.store.store import Found, Missing, Row, Store
+from shapedispatch.store.store import Found, Missing, Row, Store, may_hold
 from tests import forked
 from tests.faults import ERRORS, Faults, faulty
 
@@ -54,7 +54,7 @@ def use(folder: Path) -> None:
     found = store.get("kernel", "[1]", HERE)
     assert isinstance(found, Missing) or found.row == ROWS[1]
     store.missed("kernel", "[2]", HERE)
-    assert isinstance(store.may_hold("kernel", {3}), bool)
+    assert isinstance(may_hold(store, "kernel", {3}), bool)
     assert all(row.kernel == "kernel" for row in [*store.rows(), *store.choices("kernel")])
     store.why("kernel", "[3]", HERE)
     store.stats()

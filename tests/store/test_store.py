@@ -19,7 +19,7 @@ from shapedispatch.errors import DeclarationError
 from shapedispatch.keys.identity import Environment
 from shapedispatch.records import Timing
 from shapedispatch.store import disk, key_text
-from shapedispatch.store.store import Found, Merged, Missing, Row, Store
+from shapedispatch.store.store import Found, Merged, Missing, Row, Store, may_hold
 
 ROOT = Path(__file__).parent.parent.parent
 HERE = Environment({"family": "cuda", "capability": "9.0"}, {"torch": "2.13", "code": "c"})
@@ -454,22 +454,22 @@ def test_two_processes_agree_on_every_key(tmp_path: Path) -> None:
 def test_sizes_that_no_key_has_are_told_without_one(tmp_path: Path) -> None:
     """What this process puts is known at once, and of another kernel it says nothing."""
     store = Store(tmp_path / "store")
-    assert not store.may_hold("mine.kernel", {640})
+    assert not may_hold(store, "mine.kernel", {640})
     store.put(a_row("[[640,64],[64,1]]"))
-    assert store.may_hold("mine.kernel", {640, 64})
-    assert not store.may_hold("mine.kernel", {640, 65})
-    assert not store.may_hold("other.kernel", {640})
+    assert may_hold(store, "mine.kernel", {640, 64})
+    assert not may_hold(store, "mine.kernel", {640, 65})
+    assert not may_hold(store, "other.kernel", {640})
     store.missed("mine.kernel", "[[65,64]]", HERE)
-    assert store.may_hold("mine.kernel", {640, 65})
+    assert may_hold(store, "mine.kernel", {640, 65})
 
 
 def test_what_others_store_is_known_before_long(tmp_path: Path) -> None:
     """A row that takes another's place, too, and those of a store that was made anew."""
     store, others = Store(tmp_path / "store"), Store(tmp_path / "store")
-    assert not store.may_hold("mine.kernel", {640})
+    assert not may_hold(store, "mine.kernel", {640})
 
     def is_seen(size: int) -> bool:
-        return any(store.may_hold("mine.kernel", {size}) for _ in range(40))
+        return any(may_hold(store, "mine.kernel", {size}) for _ in range(40))
 
     for size in (638, 639, 640):
         others.put(a_row(f"[{size}]"))
@@ -486,18 +486,18 @@ def test_where_it_cannot_be_told_any_sizes_may_be_there(tmp_path: Path, monkeypa
     """In files of a network's file system, and in what is kept in memory."""
     with monkeypatch.context() as patch:
         patch.setattr(disk, "on_network", lambda path: True)
-        assert Store(tmp_path / "files").may_hold("mine.kernel", {640})
+        assert may_hold(Store(tmp_path / "files"), "mine.kernel", {640})
     Store(tmp_path / "store").put(a_row("[1]"))
     readonly = Store(tmp_path / "store", readonly=True)
-    assert not readonly.may_hold("mine.kernel", {640})
+    assert not may_hold(readonly, "mine.kernel", {640})
     readonly.put(a_row("[640]"))
-    assert readonly.may_hold("mine.kernel", {640})
+    assert may_hold(readonly, "mine.kernel", {640})
 
 
 def test_sizes_of_shipped_keys_are_known(tmp_path: Path) -> None:
     """They are found as the user's own are."""
     shipped = exported(tmp_path, a_row("[[640,64]]"))
-    assert Store(tmp_path / "new", shipped=[shipped]).may_hold("mine.kernel", {640, 64})
+    assert may_hold(Store(tmp_path / "new", shipped=[shipped]), "mine.kernel", {640, 64})
 
 
 def test_threads_share_a_store(store: Store) -> None:
