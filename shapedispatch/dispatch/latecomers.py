@@ -31,7 +31,7 @@ class Latecomers:
     def of(cls, ctx: MissContext, entry: Entry) -> Latecomers | None:
         """Of the call that `at_once` has just found this for; None where others may have more, or less."""
         facts = ctx.core.table.facts
-        if not isinstance(entry.run, Waiting) or entry.run.known:  # else it is noted that there are keys without one
+        if not isinstance(entry.run, Waiting) or entry.run.known:  # of others `remembered` notes that none is stored
             return None
         decided = (facts.settled.changes, facts.so_far.changes)
         alike = None if Neighbours.of(ctx, so_far=True).choices else Alike.of(ctx)

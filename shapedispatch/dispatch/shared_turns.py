@@ -86,10 +86,10 @@ class SharedTurns:
     """How often it is not, after a time that found nothing to begin: twice as often each time."""
     _least_us: float = 0.0
     """The least that a sample has taken."""
-    _most_us: float = 0.0
-    """The most that one has, of those that were begun last."""
     _least_in: dict[Pool, float] = field(default_factory=dict)
     """The same in each pool, of sizes near each other."""
+    _most_us: float = 0.0
+    """The most that a sample has taken, of those that were begun last."""
     _polling: threading.Lock = field(default_factory=threading.Lock)
 
     @classmethod

@@ -49,7 +49,7 @@ class Disk:
         self.path = path
         self.readonly = readonly
         self.trouble: tuple[str, ...] = ()
-        self.put = 0  # how many rows this process has put here
+        self.puts = 0  # how many rows this process has put here
         self._lock = threading.RLock()
         self._open: list[_Form] = []  # the form that is open, or nothing; shared with the finalizer
         self._usable = True
@@ -90,7 +90,7 @@ class Disk:
             return _decoded(body, row.identity)
 
         kept = self._attempt(store, None, writes=True)
-        self.put += 1
+        self.puts += 1
         return kept if kept is not None else self._remember(row, any_soft, drop)
 
     def _remember(self, row: Row, any_soft: bool, drop: str | None) -> Row:
@@ -113,8 +113,8 @@ class Disk:
             found = {row.identity: row for row in stored} | self._memory
         return [row for row in found.values() if kernel in (None, row.kernel) and kind in (None, row.kind)]
 
-    def newer(self, kernel: str, than: tuple[str, int]) -> tuple[tuple[str, int], list[object]] | None:
-        """What was written of a kernel since that mark, and the next mark; None where that cannot be told."""
+    def newer(self, kernel: str, than: tuple[str, int]) -> tuple[tuple[str, int], list[object], bool] | None:
+        """What was written of a kernel since that mark, the next mark, whether that is all; None: it is not told."""
         return None if self._memory else self._attempt(lambda form: form.newer(kernel, than), None)
 
     def remove(self, identities: Iterable[str]) -> None:

@@ -31,6 +31,7 @@ PAGE_BYTES = 4096
 SIZE_LIMIT = 64 * 1024 * 1024
 ENTRIES_LIMIT = 16384
 DAMAGED_LIMIT = 3
+NEWER_AT_ONCE = 64
 CHECKED_BYTES = 4 * 1024 * 1024
 _BUSY_S = 5.0
 
@@ -230,17 +231,17 @@ class Database:
         with _Judged():
             return [body for (body,) in self._run(query, *wanted.values())]
 
-    def newer(self, kernel: str, than: tuple[str, int]) -> tuple[tuple[str, int], list[object]]:
-        """The content of the kernel's entries since that mark, the last one again, and the next mark.
+    def newer(self, kernel: str, than: tuple[str, int]) -> tuple[tuple[str, int], list[object], bool]:
+        """The content of the kernel's entries since that mark, the last one again; the next mark; whether that is all.
 
-        Numbers of entries that were the last, and were removed, are used again. Where there is none from the mark on,
-        the next time begins anew; else an entry may be missed that has such a number.
+        At most so many, for the sake of the call that asks. Numbers of entries that were the last, and were removed,
+        are used again: where there is none from the mark on, the next time begins anew; else an entry may be missed.
         """
         name, last = than
-        query = "SELECT number, body FROM entries WHERE kernel = ? AND number >= ? ORDER BY number"
+        query = "SELECT number, body FROM entries WHERE kernel = ? AND number >= ? ORDER BY number LIMIT ?"
         with _Judged():
-            found: list[tuple[Any, ...]] = self._run(query, kernel, last if name == self.name else 0)
-        return (self.name, found[-1][0] if found else 0), [body for _, body in found]
+            found: list[tuple[Any, ...]] = self._run(query, kernel, last if name == self.name else 0, NEWER_AT_ONCE)
+        return (self.name, found[-1][0] if found else 0), [body for _, body in found], len(found) < NEWER_AT_ONCE
 
     def remove(self, identities: Iterable[object]) -> None:
         """Remove these entries."""

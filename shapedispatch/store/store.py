@@ -287,20 +287,22 @@ class _Numbers:
     """Up to which row they are known; see `Disk.newer`."""
     left: int = 0
     """How many times one may ask before it is seen what others have written meanwhile."""
-    put: int = -1
+    puts: int = -1
     """How many rows this process had put when that was seen last."""
 
     def hold(self, kernel: str, sizes: set[int], disk: Disk) -> bool:
         """Whether all of these sizes are among them."""
-        if self.left <= 0 or self.put != disk.put:
+        if self.left <= 0 or self.puts != disk.puts:
             writes.finish()
-            self.put = disk.put
+            self.puts = disk.puts
             found = disk.newer(kernel, self.mark)
             if found is None:
                 return True
-            self.mark, bodies = found
+            self.mark, bodies, are_all = found
             self.known = self.known.union(*[numbers(key_in(body)) for body in bodies])
-            self.left = _ASKED
+            self.left = _ASKED if are_all else 0
+            if not are_all:
+                return True
         self.left -= 1
         return sizes <= self.known
 

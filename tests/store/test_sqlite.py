@@ -18,7 +18,7 @@ import pytest
 from shapedispatch.keys.identity import Environment
 from shapedispatch.store import disk, sqlite
 from shapedispatch.store.folder import Damaged
-from shapedispatch.store.store import Found, Row, Store
+from shapedispatch.store.store import Found, Row, Store, may_hold
 
 FLIPS = 10_000
 HERE = Environment({"family": "cpu", "capability": "x"}, {"torch": "2"})
@@ -405,19 +405,29 @@ def test_what_is_newer_is_read_once(folder: Path) -> None:
     store = Store(folder)
     put_all(store, ROWS[:2])
     kernel, (one, two, three) = ROWS[0].kernel, (row.to_bytes() for row in ROWS)
-    mark, bodies = newer = store._disk.newer(kernel, ("", 0)) or pytest.fail("nothing is told")
+    mark, bodies, _ = newer = store._disk.newer(kernel, ("", 0)) or pytest.fail("nothing is told")
     assert bodies == [one, two]
-    assert store._disk.newer(kernel, mark) == (mark, [two])
+    assert store._disk.newer(kernel, mark) == (mark, [two], True)
     store.put(ROWS[2])
     assert (store._disk.newer(kernel, mark) or newer)[1] == [two, three]
-    assert store._disk.newer("other", ("", 0)) == ((mark[0], 0), [])
+    assert store._disk.newer("other", ("", 0)) == ((mark[0], 0), [], True)
+
+
+def test_what_is_newer_is_read_some_at_a_time(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No call reads through a large store; until all is read any key may be there."""
+    monkeypatch.setattr("shapedispatch.store.sqlite.NEWER_AT_ONCE", 3)
+    store = Store(folder)
+    put_all(store, [a_row(n) for n in range(10, 17)])
+    told = [may_hold(store, ROWS[0].kernel, {9}) for _ in range(6)]
+    assert told == [True, True, True, False, False, False]
+    assert may_hold(store, ROWS[0].kernel, {16})
 
 
 def test_of_a_store_that_was_made_anew_all_is_newer(folder: Path) -> None:
     """Its numbers begin anew."""
     store, others = Store(folder), Store(folder)
     put_all(others, ROWS)
-    mark, _ = store._disk.newer(ROWS[0].kernel, ("", 0)) or pytest.fail("nothing is told")
+    mark, *_ = store._disk.newer(ROWS[0].kernel, ("", 0)) or pytest.fail("nothing is told")
     others.clear()
     put_all(others, [*ROWS, a_row(4)])
     found = store._disk.newer(ROWS[0].kernel, mark)
