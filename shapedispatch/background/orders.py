@@ -28,6 +28,8 @@ POLL_S = 0.02
 """How often a caller looks what has come, at most."""
 REST, MOST_REST_S = 1.0, 0.25
 """How many times as long as work in a call has taken calls are left alone after it, and how long at most."""
+FAR = 3.0
+"""How many times as long as the looks before it one counts at most."""
 _log = logging.getLogger("shapedispatch")
 HANDLER = "shapedispatch.functions.compile.remote:compiled"
 
@@ -54,7 +56,8 @@ class Costs:
         if here_s is not None:
             self.here_s += (here_s - self.here_s) / 4
         if offer_s is not None:
-            self.offer_s += (offer_s - self.offer_s) / 4
+            # A pause within one would keep others from being made, and so from showing what they take.
+            self.offer_s += (min(offer_s, FAR * self.offer_s) - self.offer_s) / 4
         if child_s is not None:
             self.child_s += (child_s - self.child_s) / 4
 

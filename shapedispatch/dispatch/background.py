@@ -55,6 +55,8 @@ LEARNED = "learning in the background"
 """Why a key is a miss that waits."""
 OFFERS = 8
 """How many times what it takes to see what there is for a key must have been spent there since the last time."""
+RESTS = 16
+"""How many times as long as a look calls are left alone after it: many keys may have news at once, of one build."""
 
 
 @dataclass(slots=True, eq=False)
@@ -308,8 +310,7 @@ def _looked(waiting: Waiting, allowance: Allowance, left: bool, took_s: float) -
     did_s = sum(each_s for _, each_s in allowance.did)
     if not allowance.began:
         orders.costs.note(offer_s=took_s - did_s)
-    if allowance.did:
-        orders.worked(took_s)
+    orders.worked(took_s if allowance.did else RESTS * took_s)
     waiting.core.table.log.looked(took_s, allowance.did)
 
 

@@ -24,10 +24,10 @@ from ..shapes.dims import (
     Hints,
     dynamic_dims,
     hint_points,
+    nearest_first,
     point_of,
     restricted,
     round_up_pow2,
-    two_nearest,
     variant_name,
 )
 from .builder import Builder, lack
@@ -269,15 +269,16 @@ class TorchFunction(CallSigner):
         """The hint points that have a build or get one now."""
         if len(call.points) <= BUILT_AT_FIRST:
             return call.points
-        near = two_nearest({name: call.sizes[name] for name in call.points[0]}, call.points)
+        near = nearest_first({name: call.sizes[name] for name in call.points[0]}, call.points)[:2]
         return [point for point in call.points if point in near or memory.build(call.slot(point)) is not None]
 
     def _offer_builds(self, call: BuildRequest, memory: Table, builder: OfferBuilder) -> None:
-        points = self._points(call, memory)
-        for point in points:
+        points, later = self._points(call, memory), builder.request.later
+        # What is ordered first is there first, and may be there alone for minutes.
+        for point in points if later is None else _nearest_first(call, points):
             self._offer_build(call, point, memory, builder)
         accepted = any(candidate.point for candidate in builder.candidates)
-        pending = (later := builder.request.later) is not None and later.goes_on()
+        pending = later is not None and later.goes_on()
         if points and not (accepted or pending or builder.failures or call.has_specialized_size()):
             # No hint's build serves this size: one that does, for this size and its like.
             near = {name: round_up_pow2(call.sizes[name]) for name in points[0]}
@@ -366,6 +367,12 @@ class TorchFunction(CallSigner):
             return None
         _, build = self._builder.find(call, point, memory, request.build, request.later)
         return None if isinstance(build, NoBuild) or build.accepts(call.as_seen) else build
+
+
+def _nearest_first(call: BuildRequest, points: Sequence[Mapping[str, int]]) -> Sequence[Mapping[str, int]]:
+    """The points in the order of their distance from the call; as they are where it has no tensor with their dims."""
+    known = all(name in call.sizes for point in points for name in point)
+    return nearest_first(call.sizes, points) if known else points
 
 
 def _why_none_compiles(request: OfferRequest) -> str | None:

@@ -29,10 +29,10 @@ __all__ = [
     "dynamic_dims",
     "every_point",
     "hint_points",
+    "nearest_first",
     "point_of",
     "restricted",
     "round_up_pow2",
-    "two_nearest",
     "variant_name",
 ]
 
@@ -387,9 +387,9 @@ def distance(sizes: Point, point: Point) -> float:
     return sum(abs(math.log2(max(sizes[name], 1)) - math.log2(max(size, 1))) for name, size in point.items())
 
 
-def two_nearest(sizes: Point, points: Iterable[Point]) -> tuple[Point, ...]:
-    """The two nearest points, the nearer first, the earlier of two that are as near; fewer where there are fewer."""
-    return tuple(sorted(points, key=lambda point: distance(sizes, point))[:2])
+def nearest_first(sizes: Point, points: Iterable[Point]) -> tuple[Point, ...]:
+    """The points in the order of their distance from a call, the earlier of two that are as near first."""
+    return tuple(sorted(points, key=lambda point: distance(sizes, point)))
 
 
 def round_up_pow2(size: int) -> int:

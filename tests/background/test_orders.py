@@ -174,6 +174,16 @@ def test_closing_gives_all_up(orders: Orders, children: Children) -> None:
     assert (one.again, children.closed, orders.pending()) == (True, True, [])
 
 
+def test_a_pause_within_a_look_hardly_counts() -> None:
+    """It would keep others from being made, and so from showing what they take."""
+    costs = Costs(offer_s=0.004)
+    costs.note(offer_s=10.0)
+    assert costs.offer_s == pytest.approx(0.006)
+    for _ in range(40):
+        costs.note(offer_s=0.1)
+    assert costs.offer_s == pytest.approx(0.1, rel=0.01)  # what all of them take is learned all the same
+
+
 def test_costs_follow_what_builds_have_cost() -> None:
     """A process that builds takes one core of the program's."""
     costs = Costs(here_s=1.0, child_s=8.0, cores=4)

@@ -189,6 +189,28 @@ def test_what_lands_later_is_looked_at_then(here: BuiltHere) -> None:
     assert f.cache_info().builds == 1
 
 
+def test_the_hint_that_is_nearest_to_the_call_is_ordered_first(here: BuiltHere) -> None:
+    """What is ordered first is there first, and beside a busy program it is there alone for minutes."""
+    here.paused = True
+    f = shapedispatch(doubled, dims={"x": "M"}, hints=(4, 64, 4096), store=False)
+    for _ in range(5):
+        f(torch.arange(100.0))
+    assert list(f.progress()) == ["hint[M=64]", "hint[M=4]", "hint[M=4096]"]
+
+
+@pytest.mark.parametrize(("did", "rest_s"), [([], background.RESTS * 0.01), ([("loaded", 0.01)], 0.01)])
+def test_calls_are_left_alone_after_a_look(
+    did: list[tuple[str, float]], rest_s: float, here: BuiltHere, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else each of many keys would be looked at with one build, and again with the next, in a tenth of their time."""
+    one = waiting(shapedispatch(doubled, dims={"x": "M"}, hints=(64,), store=False), X)
+    rests: list[float] = []
+    monkeypatch.setattr(one.core.orders(), "worked", rests.append)
+    allowance = background._allowance(one, torch.device("cpu"), may_begin=False, exact=False)
+    background._looked(one, replace(allowance, did=did), left=False, took_s=0.01)
+    assert rests == [rest_s]
+
+
 def test_one_can_wait_for_all(here: BuiltHere) -> None:
     """Those of other dispatchers too."""
     here.paused = True

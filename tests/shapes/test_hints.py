@@ -212,21 +212,22 @@ def test_distance_is_in_doublings_of_the_points_dims() -> None:
     assert dims.distance({"M": 0, "N": 2}, {"M": 4, "N": 1}) == 3
 
 
-def test_the_earlier_of_two_that_are_as_near_wins() -> None:
+def test_of_two_that_are_as_near_the_earlier_comes_first() -> None:
     """128 lies between 64 and 256: whoever comes first."""
     points = ({"M": 256}, {"M": 64}, {"M": 4096})
-    assert dims.two_nearest({"M": 128}, points) == ({"M": 256}, {"M": 64})
-    assert dims.two_nearest({"M": 128}, points[::-1]) == ({"M": 64}, {"M": 256})
-    assert dims.two_nearest({"M": 3000}, points) == ({"M": 4096}, {"M": 256})
-    assert dims.two_nearest({"M": 3000}, points[:1]) == points[:1]
+    assert dims.nearest_first({"M": 128}, points) == points
+    assert dims.nearest_first({"M": 128}, points[1:]) == points[1:]
+    assert dims.nearest_first({"M": 128}, points[1::-1])[0] == {"M": 64}
+    assert dims.nearest_first({"M": 3000}, points) == ({"M": 4096}, {"M": 256}, {"M": 64})
 
 
 @given(POINTS, st.lists(POINTS, min_size=1))
-def test_the_first_of_the_two_nearest_is_the_nearest(sizes: dict[str, int], points: list[dict[str, int]]) -> None:
-    """None is nearer, and none before it is as near."""
-    found = dims.two_nearest(sizes, points)[0]
-    distances = [dims.distance(sizes, point) for point in points]
-    assert found is points[distances.index(min(distances))]
+def test_the_nearest_comes_first(sizes: dict[str, int], points: list[dict[str, int]]) -> None:
+    """All points are there, and none is nearer than one before it."""
+    found = dims.nearest_first(sizes, points)
+    distances = [dims.distance(sizes, point) for point in found]
+    assert distances == sorted(distances)
+    assert sorted(map(id, found)) == sorted(map(id, points))
 
 
 @given(SIZES)
