@@ -250,7 +250,7 @@ def why_no_children() -> str:
 
 
 NICENESS = 10
-"""The caller's own threads come first, and a build has little beside them, but something. With less, two threads that
+"""The caller's own threads come first, and a build has little beside them, but something. At 7 two threads that
 keep two cores busy were found waiting for each other on one of them, for a tenth of a second at a time.
 """
 # Behind them from the start: what is imported takes seconds, and of threads that wait for each other all wait for the
