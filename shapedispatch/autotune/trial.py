@@ -12,7 +12,8 @@ from torch import Tensor
 from torch.nn import Module
 
 from ..keys.tree import device_of, span, tensors
-from .compare import Generators, Scales, distinct_like
+from .compare import Scales, distinct_like
+from .generators import Generators
 from .measure import free_memory
 from .preserve_state import bytes_to_copy, copy_call, generators, preserve_state
 

@@ -269,14 +269,13 @@ class Pool:
         """Keys gave one call of a pair each."""
         with self.family.lock:
             pairs = [(half.name, *pair) for half in halves if (pair := self._halves.add(half)) is not None]
-        self._gave(pairs)
+        self.gave(pairs)
 
-    def gave(self, name: str, ratio: float, cold: bool = False) -> None:
-        """There is one pair more: the variant took so many times what plain took."""
-        self._gave([(name, ratio, cold)])
+    def gave(self, pairs: Sequence[tuple[str, float, bool]]) -> None:
+        """There are pairs more: the variant, how many times what plain took it took, and whether cold.
 
-    def _gave(self, pairs: Sequence[tuple[str, float, bool]]) -> None:
-        """What pairs show is looked at once for all of them, which takes longer than some calls."""
+        What they show is looked at once for all of them, which takes longer than some calls.
+        """
         with self.family.lock:
             for pair in pairs:
                 self.pairs.gave(*pair)

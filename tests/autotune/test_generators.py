@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from shapedispatch.autotune.compare import Generators
+from shapedispatch.autotune.generators import Generators
 
 
 def test_an_order_has_each_place_once() -> None:

@@ -133,7 +133,7 @@ def test_an_octave_begins_with_what_leads_where_nothing_has_won() -> None:
     first = family.pool((4,), 0.02)
     for _ in range(LIKELY):
         first.learns("build", entries("build")["build"])
-        first.gave("build", 0.2)
+        first.gave([("build", 0.2, False)])
     assert (first.favourite, first.over) == ("build", False)
     family.entries = {"build": entries("build")["build"]}
     assert family.pool((6,), 0.02).favourite == "build"
@@ -244,7 +244,7 @@ def won(name: str, *octaves: int) -> Family:
         for entry in entries("plain", "build").values():
             found.found_right(entry.choice.variant, Entry(entry.run, None, entry.choice, build=entry.choice.variant))
         for _ in range(6):
-            found.gave("build", 0.5 if name == "build" else 2.0)
+            found.gave([("build", 0.5 if name == "build" else 2.0, False)])
         assert (found.favourite, found.over) == (name, True)
     return of
 
@@ -262,7 +262,7 @@ def test_a_few_pairs_bear_out_what_was_expected() -> None:
     begun = won("build", 7).pool((9,), 0.02)
     for _ in range(3):
         assert not begun.over
-        begun.gave("build", 0.5)
+        begun.gave([("build", 0.5, False)])
     assert (begun.favourite, begun.over) == ("build", True)
 
 
@@ -270,10 +270,10 @@ def test_what_pairs_do_not_bear_out_is_found_out() -> None:
     """As if nothing had been expected: what scatters takes as many pairs."""
     begun = won("build", 7).pool((9,), 0.02)
     for ratio in (1.2, 0.9, 1.2, 0.95, 1.25):
-        begun.gave("build", ratio)
+        begun.gave([("build", ratio, False)])
         assert not begun.over
     for _ in range(20):
-        begun.gave("build", 1.2)
+        begun.gave([("build", 1.2, False)])
     assert (begun.favourite, begun.over) == ("plain", True)
 
 
@@ -284,7 +284,7 @@ def test_an_octave_between_two_that_agree_is_over() -> None:
     assert not before.over
     after = of.pool((9,), 0.02)
     for _ in range(3):
-        after.gave("build", 0.5)
+        after.gave([("build", 0.5, False)])
     assert (before.favourite, before.over) == ("build", True)
     assert of.pool((10,), 0.02).over is False
     assert won("build", 7, 9).pool((8,), 0.02).over is True
@@ -296,7 +296,7 @@ def test_an_octave_between_two_that_disagree_is_not() -> None:
     of = won("build", 7)
     other = of.pool((9,), 0.02)
     for _ in range(6):
-        other.gave("build", 2.0)
+        other.gave([("build", 2.0, False)])
     begun = of.pool((8,), 0.02)
     assert (other.favourite, begun.favourite, begun.over) == ("plain", "build", False)
 
@@ -308,7 +308,7 @@ def test_octaves_whose_pairs_scatter_too_much_decide_together() -> None:
         of = family.pool((octave,), 0.02)
         of.learns("build", entries("build")["build"])
         while not of.over:
-            of.gave("build", next(scattered))
+            of.gave([("build", next(scattered), False)])
         assert of.pairs.is_tied()
         assert octave > 4 or of.favourite == "plain"
     assert {pool.favourite for pool in family.pools.values()} == {"build"}
@@ -321,7 +321,7 @@ def test_what_is_kept_for_want_of_better_is_not_expected_elsewhere() -> None:
     of.learns("build", entries("build")["build"])
     scattered = itertools.cycle((0.5, 0.7, 0.92, 1.1, 1.4))
     while not of.over:
-        of.gave("build", next(scattered))
+        of.gave([("build", next(scattered), False)])
     assert (of.favourite, of.pairs.is_tied()) == ("plain", True)
     assert family.pool((5,), 0.02).expected is None
 
@@ -343,7 +343,7 @@ def test_who_follows_is_told_what_has_won_elsewhere() -> None:
     waits.tells(follower)
     begins.pairs.add("build")
     for _ in range(6):
-        begins.gave("build", 0.5)
+        begins.gave([("build", 0.5, False)])
     assert (waits.favourite, waits.over, told) == ("build", False, ["anew"])
 
 
@@ -372,11 +372,11 @@ def test_a_pool_that_expects_plain_hears_all_variants_first() -> None:
     for name in ("slow", "fast"):
         of.learns(name, entries(name)[name])
     for _ in range(2):
-        of.gave("fast", 0.5)
+        of.gave([("fast", 0.5, False)])
     for _ in range(LIKELY):
-        of.gave("slow", 1.4)
+        of.gave([("slow", 1.4, False)])
     assert not of.over
-    of.gave("fast", 0.5)
+    of.gave([("fast", 0.5, False)])
     assert of.favourite == "fast"
 
 
@@ -410,7 +410,7 @@ def test_what_is_only_expected_tells_no_other_octave_anything() -> None:
     family.pools.pop((7,))
     assert family.pool((11,), 0.02).favourite is None
     for _ in range(LIKELY):
-        near.gave("build", 0.5)
+        near.gave([("build", 0.5, False)])
     assert family.pool((12,), 0.02).favourite == "build"
 
 
@@ -424,7 +424,7 @@ def test_a_pool_begins_with_what_leads_at_a_key_near_it() -> None:
     play(one, {"plain": 10.0, "a": 10.0, "b": 5.0}, 2)
     assert [cost.variant for cost in of.pairs.costs()] == ["plain", "b"]
     for _ in range(LIKELY):
-        of.gave("b", 0.99)
+        of.gave([("b", 0.99, False)])
     assert not of.over
 
 
@@ -434,7 +434,7 @@ def test_what_pools_have_found_comes_before_what_leads_at_a_key() -> None:
     first = family.pool((8,), 0.02)
     first.found_right("a", entries("a")["a"])
     for _ in range(10):
-        first.gave("a", 0.5)
+        first.gave([("a", 0.5, False)])
     assert family.pool((9,), 0.02, leads="b").favourite == "a"
 
 

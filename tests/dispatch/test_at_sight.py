@@ -318,7 +318,7 @@ def test_keys_are_told_of_another_favourite(
         few(f, range(100, 102))
     assert f.explain(rows(100)).variant == "hint[M=64]"
     for _ in range(40):
-        pool.gave("hint[M=64]", 3.0)
+        pool.gave([("hint[M=64]", 3.0, False)])
     few(f, range(100, 102))
     assert pool.favourite == "plain"
     assert f.explain(rows(100)).variant == "plain"

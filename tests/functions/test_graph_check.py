@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from shapedispatch.autotune.compare import Generators
+from shapedispatch.autotune.generators import Generators
 from shapedispatch.choices.context import MissContext
 from shapedispatch.functions import builder
 from shapedispatch.functions.checks import given, graph_check, shadow

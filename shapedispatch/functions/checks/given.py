@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ...autotune.compare import Generators, bits_of
+from ...autotune.compare import bits_of
+from ...autotune.generators import Generators
 from .shadow import NO_ROOM, NotJudged
 
 __all__ = ["Given", "Written", "distinct", "drawn"]

@@ -18,7 +18,8 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ...autotune.compare import Generators, inaccuracy
+from ...autotune.compare import inaccuracy
+from ...autotune.generators import Generators
 from ...errors import in_a_line
 from .given import Given, Written, distinct, drawn
 from .shadow import NO_ROOM, NotJudged, Shadow, ValueReads
