@@ -155,7 +155,7 @@ def test_a_device_that_is_not_current() -> None:
 
 def test_a_check_of_large_weights_takes_no_time_of_the_hosts() -> None:
     """Sixteen million numbers are put in another order where they lie: a host would take seconds for each weight."""
-    from shapedispatch.autotune.compare import Generators
+    from shapedispatch.autotune.generators import Generators
 
     weight = torch.empty(2048, 8192, device="cuda")
     torch.cuda.synchronize()
