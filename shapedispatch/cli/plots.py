@@ -31,8 +31,8 @@ __all__ = [
 
 FORMATS = (".png", ".svg")
 # Dark to light and apart in grey too; markers and line styles tell what is left.
-_COLOURS = ("#1b1b1b", "#b3452b", "#2b6cb0", "#5a8f29", "#8e44ad", "#c78a1b", "#4f6d7a", "#a23b72")
-_MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<")
+_COLOURS = ("#1b1b1b", "#b3452b", "#2b6cb0", "#5a8f29", "#8e44ad", "#c78a1b", "#4f6d7a", "#a23b72", "#0e9aa7")
+_MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">")
 _LINES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1)), (0, (1, 1)), (0, (8, 3)))
 _TICKS_FLAT = 8  # more of them are turned
 _ROOM_FOR_A_TICK = 0.04  # of the axis, where they are turned
