@@ -13,6 +13,8 @@ from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from ..background.account import Later
 from ..background.orders import Order
 from ..errors import in_a_line
@@ -45,6 +47,10 @@ class ClassTrace:
     trace: Trace
     graph: Any
     parcel: Parcel
+    refused: str = ""
+    """Why nothing is compiled of it, if so: it says what a call does all the same."""
+    limits: frozenset[torch.dtype] = frozenset()
+    """See `scalars.number_limits`."""
 
     def sizes_at(self, call: BuildRequest, point: Mapping[str, int]) -> Mapping[int, int] | None:
         """The sizes that its graph is called with at this point, by their places; None where it cannot be."""
@@ -99,6 +105,7 @@ class RemoteBuild:
             return NoBuild(why, transient=self.order.kept)
         known = answer.verdict(self.job, made_by(environment(device)))
         code.graph = graph
+        code.numbers |= self.traced.limits
         code.check = None if is_transformed(graph) else GraphCheck(graph, run, known=known, seconds=CHECK_S)
         conditions = replace(answer.conditions, sizes=tuple(self.sizes.items()))
         trace = self.traced.trace.with_graph(run)
@@ -142,11 +149,19 @@ class _Sender:
     number_inputs: bool
     parcel: Parcel | None = None
     graph: Any = None
+    refused: str = ""
+    limits: frozenset[torch.dtype] = frozenset()
 
     def __call__(self, gm: Any, examples: Sequence[Any]) -> Callable[..., Any]:
         from .compile.autograd import effects_only
+        from .compile.graph import Uncompilable
         from .compile.parcel import bare_graph, parcel_of
+        from .compile.scalars import number_limits
 
+        try:
+            self.limits = number_limits(gm)
+        except Uncompilable as why:
+            self.refused = str(why)
         self.parcel = parcel_of(gm, self.call.ambient, self.number_inputs)
         self.graph = bare_graph(gm)
         return effects_only(gm, examples)
@@ -169,8 +184,8 @@ def _ordered(
     if found is None and later.has_worked():
         return None
     found = found or _traced(call, point)
-    if isinstance(found, NoBuild):
-        return found
+    if isinstance(found, NoBuild) or found.refused:
+        return found if isinstance(found, NoBuild) else NoBuild(found.refused)
     named = {name: sizes[place] for place, name in (found.parcel.symbols or {}).items() if place in sizes}
     variant = variant_name(point) if point else "exact"
     try:
@@ -194,7 +209,9 @@ def _resized(
     if point or not numbers:
         class_trace(call, memory)
         for traced in _known(call, memory):
-            if isinstance(traced, ClassTrace) and (sizes := traced.sizes_at(call, point)) is not None:
+            if not isinstance(traced, ClassTrace) or (traced.refused and not point):
+                continue  # what may be of some sizes may be none of these
+            if (sizes := traced.sizes_at(call, point)) is not None:
                 return traced, sizes
     return None, {}
 
@@ -268,4 +285,4 @@ def _traced(call: BuildRequest, point: Mapping[str, int]) -> ClassTrace | NoBuil
     except Untraceable as reason:
         return NoBuild(str(reason))
     assert sender.parcel is not None
-    return ClassTrace(found, sender.graph, sender.parcel)
+    return ClassTrace(found, sender.graph, sender.parcel, sender.refused, sender.limits)

@@ -33,8 +33,10 @@ __all__ = [
     "effects_of",
     "forget_fakes",
     "is_transformed",
+    "never_zero",
     "nodes",
     "operations_of",
+    "range_of",
     "refuse_kernels",
     "refuse_unchecked",
     "shared_outputs",
@@ -300,15 +302,30 @@ def refuse_kernels(gm: GraphModule) -> None:
         value, operator = node.meta.get("val"), str(node.target)
         if node.op != "call_function" or not isinstance(value, Tensor):
             continue
-        if operator.startswith(_DIVISIONS) and not value.is_floating_point() and _is_by_a_tensor(node):
-            raise Uncompilable("it divides whole numbers by a tensor, where compiled code dies of a zero")
+        if operator.startswith(_DIVISIONS) and not value.is_floating_point() and not never_zero(_divisor(node)):
+            raise Uncompilable("it divides whole numbers by what may be zero, where compiled code dies")
         if _DIES_OF_AN_INDEX and operator.startswith(_INDEXING) and value.device.type == "cpu":
             raise Uncompilable("it indexes by a tensor, and this torch's compiled code dies of an index out of range")
 
 
-def _is_by_a_tensor(division: Node) -> bool:
+def _divisor(division: Node) -> object:
     divisor = division.args[1] if len(division.args) > 1 else None
-    return isinstance(divisor, Node) and isinstance(divisor.meta.get("val"), Tensor)
+    return divisor.meta.get("val") if isinstance(divisor, Node) else divisor
+
+
+def never_zero(value: object) -> bool:
+    """Whether it is a number that is not zero, whatever sizes and numbers the call has that it is computed from."""
+    if isinstance(value, (int, float)):
+        return value != 0
+    if not isinstance(value, (torch.SymInt, torch.SymFloat)):
+        return False
+    found = range_of(value)
+    return bool(found.lower > 0 or found.upper < 0)
+
+
+def range_of(value: torch.SymInt | torch.SymFloat) -> Any:
+    """From its least value to its largest, as far as is known for all calls of the class."""
+    return value.node.shape_env.bound_sympy(value.node.expr)
 
 
 FAKE_RESULTS = 1000

@@ -35,6 +35,7 @@ from .graph import (
     take_unsafe_views,
 )
 from .operators import decompositions, table_notes
+from .scalars import number_limits
 from .tracer import pass_over
 
 __all__ = [
@@ -80,6 +81,7 @@ def compiler(options: Mapping[str, Any], code: Code) -> Compile:
 
     def compile_graph(gm: torch.fx.GraphModule, examples: Sequence[Any]) -> Run:
         refuse_unchecked(gm, examples)
+        code.numbers |= number_limits(gm)
         devices = {example.device.type for example in examples if isinstance(example, torch.Tensor)}
         code.notes = tuple(note for device in sorted(devices) for note in table_notes(device))
         written = operations_of(gm)  # Inductor changes the one that it is given
