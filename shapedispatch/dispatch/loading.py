@@ -95,6 +95,7 @@ def _offered(ctx: MissContext, choice: Choice) -> None:
     and a trace is asked for each call whether it holds.
     """
     table, apart = ctx.core.table, ctx.core.table.apart()
+    apart.facts.effects.adopt(table.facts.effects)  # to which a trace of other sizes is added
     request = OfferRequest(choice.variant, build=False, config=choice.config)
     if _candidate(ctx, request, apart) is not None:
         return

@@ -43,11 +43,11 @@ class FactMap(Generic[_K, _V]):
                 return None
 
     def adopt(self, other: FactMap[_K, _V]) -> None:
-        """Take over what another map knows and this one does not."""
+        """Take over what another map knows, in place of what is known here of the same."""
         with other._table.lock:
             theirs = dict(other._known)
         with self._table.lock:
-            self._known.update({key: value for key, value in theirs.items() if key not in self._known})
+            self._known.update(theirs)
             self.changes += 1
 
     def __setitem__(self, key: _K, value: _V) -> None:

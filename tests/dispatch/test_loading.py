@@ -223,3 +223,15 @@ def test_an_alternative_that_was_chosen_runs_sealed_from_the_start(store: Store)
     answer, variant, origin = sealed_answer(fresh, x)
     assert (variant, origin) == ("other_waves", "stored")
     assert_same(answer, waves(x))
+
+
+def test_all_alternatives_are_loaded_of_calls_that_go_different_ways(store: Store) -> None:
+    """A trace that says what one call does says nothing of a batch of one."""
+    calls = [torch.randn(size, 5) for size in (1, 2, 3)]
+    given: dict[str, Any] = {"variants": [other_waves], "objective": lambda timing: float(timing.variant == "plain")}
+    first = built(waves, hints=(), store=store, **given)
+    for x in calls:
+        first(x)
+    fresh = built(waves, hints=(), store=store, **given)
+    assert len(fresh.load()) == len(calls)
+    assert [sealed_answer(fresh, x)[1:] for x in calls] == [("other_waves", "stored")] * len(calls)

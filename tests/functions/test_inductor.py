@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from shapedispatch import shapedispatch
 from shapedispatch.functions.compile import graph, inductor
 from tests.helpers import assert_same, built, pinned
 
@@ -375,3 +376,11 @@ def test_compiling_leaves_the_recursion_limit_as_it_is(monkeypatch: pytest.Monke
     f(X)
     assert f.explain(X).variant == "exact"
     assert sys.getrecursionlimit() == before
+
+
+def test_floats_are_not_made_int8_by_compiled_code() -> None:
+    """It cuts off what is too large, where plain wraps."""
+    x = torch.full((64, 64), 100.0)
+    f = shapedispatch(lambda x: (x * 2).to(torch.int8), hints=(), exact=True, store=False)
+    with pytest.warns(UserWarning, match="int8 of floats"):
+        assert f(x)[0, 0] == -56

@@ -88,6 +88,13 @@ def test_a_number_that_is_computed_with_has_a_limit() -> None:
     assert limits_of(lambda x, k: x + (k * k) % 1000, X, 7) == {torch.int32}
 
 
+def each(fn: Callable[..., Any], calls: list[tuple[Any, ...]]) -> None:
+    """Make each call forty times."""
+    for call in calls:
+        for _ in range(40):
+            fn(*call)
+
+
 def squared(x: Tensor, k: int) -> Tensor:
     """Plain."""
     return (x + (k * k) % 1000).sin()
@@ -119,9 +126,7 @@ def test_in_the_background_it_is_not_compiled_either(here: BuiltHere) -> None:
     """A graph that is sent says as much as one that is compiled here."""
     f = shapedispatch(halved, dims={"x": "M _"}, hints=(64,), store=False)
     with pytest.warns(UserWarning, match="the divisor may be 0"):
-        for size in (8, 7, 6):
-            for _ in range(30):
-                f(X[:size])
+        each(f, [(X[:size],) for size in (8, 7, 6)])
     assert here.tasks == []
     assert "the divisor may be 0" in str(f.explain(X).refusals)
     with pytest.raises(ZeroDivisionError):
@@ -136,9 +141,7 @@ def test_whole_numbers_are_not_divided_by_a_number_that_may_be_zero() -> None:
 
     f = shapedispatch(divided, hints=(), exact=True, store=False)
     with pytest.warns(UserWarning, match="what may be zero"):
-        for k in (1, 2, 3, 4, 5):
-            for _ in range(40):
-                f(X, k)
+        each(f, [(X, k) for k in (1, 2, 3, 4, 5)])
     with pytest.raises((ZeroDivisionError, RuntimeError), match="(?i)zero"):
         f(X, 0)
     assert f.explain(X, 5).variant == "plain"

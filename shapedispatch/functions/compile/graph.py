@@ -292,18 +292,21 @@ def refuse_unchecked(gm: GraphModule, examples: Sequence[Any]) -> None:
 
 _DIVISIONS = ("aten.floor_divide", "aten.remainder", "aten.fmod", "aten.div.Tensor_mode", "aten.div.Scalar_mode")
 _INDEXING = ("aten.index", "aten.gather", "aten.scatter", "aten.embedding", "aten.take")
+_CASTS = ("prims.convert_element_type", "aten._to_copy", "aten.to.")
 # Seen on torch 2.11 (a segmentation fault, on the CPU only), not on 2.13; nothing in it could be asked.
 _DIES_OF_AN_INDEX = TorchVersion(torch.__version__) < TorchVersion("2.13")
 
 
 def refuse_kernels(gm: GraphModule) -> None:
-    """Where compiled code ends the process; asked of a graph of operators, as Inductor gets it."""
+    """Where compiled code ends the process, or gives other whole numbers; asked of operators, as Inductor gets them."""
     for node in nodes(gm):
         value, operator = node.meta.get("val"), str(node.target)
         if node.op != "call_function" or not isinstance(value, Tensor):
             continue
         if operator.startswith(_DIVISIONS) and not value.is_floating_point() and not never_zero(_divisor(node)):
             raise Uncompilable("it divides whole numbers by what may be zero, where compiled code dies")
+        if value.dtype is torch.int8 and value.device.type == "cpu" and operator.startswith(_CASTS):
+            raise Uncompilable("it makes int8 of floats, of which compiled code cuts off what is too large")
         if _DIES_OF_AN_INDEX and operator.startswith(_INDEXING) and value.device.type == "cpu":
             raise Uncompilable("it indexes by a tensor, and this torch's compiled code dies of an index out of range")
 

@@ -44,6 +44,7 @@ from ..guards.guard_filter import (
 from ..guards.instance_guards import global_guards, instance_guards, managers_kept, managers_untimed
 from ..guards.object_guard import builtin_guards, place_guards, registration_guards
 from ..guards.shape_guards import shape_guards
+from ..guards.unseen import Unseen
 from .autograd import say_nothing_donated
 from .build import GRAPH, Trace
 from .graph import called, effects_of, forget_fakes, nodes, unguarded_reads
@@ -112,6 +113,7 @@ class _Session:
         self.managers: list[Any] = []
         self.found: TracedObjects = TracedObjects()
         self.unsupported: list[str] = []
+        self.unseen = Unseen()
         self.unguarded: list[str] = []
         self.asked: list[Callable[[], Any]] = []
         self.locals_kept: set[str] = set()
@@ -232,7 +234,7 @@ class _Session:
         # The code as it was before the graph was compiled, which takes seconds.
         seen, objects = self._seen_by_guards()
         self.code_before = traced_code(self.fn, seen, self.traced)
-        self.unsupported += unguarded_reads(gm, [self.fn.__code__, *(self.traced or ())])
+        self.unsupported += [*unguarded_reads(gm, [self.fn.__code__, *(self.traced or ())]), *self.unseen.of_graph(gm)]
         settings = config_guards(map(called, nodes(gm)))
         names = builtin_guards(self.code_before.functions())
         self.guards = (*settings, *tracing_guards(self.asked), *registration_guards(seen.classes), *names)
@@ -250,10 +252,7 @@ class _Session:
         return run
 
     def _seen_by_guards(self) -> tuple[TracedObjects, dict[str, Any]]:
-        """What the guards look at that Dynamo has noted, by their names: expressions over globals and locals.
-
-        A name that cannot be read yet is left out.
-        """
+        """What the guards look at that Dynamo has noted, by their names; one that cannot be read yet is left out."""
         found, objects = TracedObjects(), dict[str, Any]()
         context = torch._guards.TracingContext.try_get()
         for guard in context.guards_context.dynamo_guards if context is not None else ():
@@ -271,6 +270,7 @@ class _Session:
         verdict = self.filter.verdict(name, kind)
         if guard.has_value:
             self.found.add(guard.value)
+            self.unsupported += self.unseen.of_value(guard.value)
         if is_of_a_class_with_values(guard):
             self.unguarded.append(name)
         if verdict is Verdict.UNSUPPORTED:
@@ -383,7 +383,7 @@ def compiler_config(tag: str, number_inputs: bool) -> Iterator[None]:
 @contextlib.contextmanager
 def _quiet_loggers() -> Iterator[None]:
     """What fails is a build's refusal, told in a sentence; torch would log pages of it as an error."""
-    names = ("torch._guards", "torch._inductor.utils", "torch._subclasses.fake_tensor")
+    names = ("torch._guards", "torch._inductor.scheduler", "torch._inductor.utils", "torch._subclasses.fake_tensor")
     loggers = [logging.getLogger(name) for name in names]
     before = [logger.disabled for logger in loggers]
     for logger in loggers:

@@ -1,0 +1,59 @@
+"""What a trace follows that no guard would see at a later call: caches that it looks past, settings that it sets."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch.fx import GraphModule
+
+__all__ = ["Unseen"]
+
+_Cached = type(functools.cache(lambda: None))
+_PLACE = re.compile(r'File "(.+?)", line \d+, in (\S+)')
+_DEVICES = ("cpu", "cuda")
+
+
+class Unseen:
+    """Of one trace, from before it on: each thing as a person would write it."""
+
+    def __init__(self) -> None:
+        self._settings = _settings()
+        self._places = set[tuple[str, str]]()
+
+    def of_graph(self, gm: GraphModule) -> Iterator[str]:
+        """What it has set by the end of the trace, when torch has not yet put that back, and what the graph would set.
+
+        Nothing uses what such a call gives, and so the compiler leaves it out.
+        """
+        nodes = [node for module in gm.modules() if isinstance(module, GraphModule) for node in module.graph.nodes]
+        traces = {node.stack_trace for node in nodes if node.stack_trace}
+        self._places = {(file, name) for trace in traces for file, name in _PLACE.findall(trace)}
+        unused = [node for node in nodes if node.op == "call_function" and not node.users]
+        names = [str(getattr(node.target, "__name__", "")) for node in unused]
+        yield from (f"what {name}() sets" for name in names if name.startswith("set_"))
+        now = _settings()
+        yield from (f"{name}, which it sets" for name, value in self._settings.items() if now[name] != value)
+
+    def of_value(self, value: Any) -> Iterator[str]:
+        """Where this keeps the tensors that it has computed once: the trace computes them at each call."""
+        if type(value) is _Cached:
+            code = getattr(value.__wrapped__, "__code__", None)
+            if code is not None and (code.co_filename, code.co_name) in self._places:
+                yield f"the results that functools.lru_cache keeps of {code.co_name}()"
+
+
+def _settings() -> dict[str, Any]:
+    """What a function may set for the whole thread or process, and leave so."""
+    casts = [(torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)) for device in _DEVICES]
+    return {
+        "the default dtype": torch.get_default_dtype(),
+        "deterministic algorithms": torch.are_deterministic_algorithms_enabled(),
+        "that these only warn": torch.is_deterministic_algorithms_warn_only_enabled(),
+        "the precision of matrix products": torch.get_float32_matmul_precision(),
+        "autocast": (*casts, torch.is_autocast_cache_enabled()),
+        "the number of threads": torch.get_num_threads(),
+    }
