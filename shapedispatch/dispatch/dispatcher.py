@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import sys
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -45,6 +46,7 @@ from .introspection import Introspection
 from .loading import load, to_load
 from .miss import decide, tuning_lock
 from .newcomers import expect
+from .numbers import NumbersLookedAt
 
 __all__ = ["Core"]
 
@@ -109,6 +111,7 @@ class Core(HitPath, Introspection):
         )
         self._ledger: Ledger | None = None
         self.turns: Turns = Turns(self.settings.retime)
+        self.numbers: NumbersLookedAt = NumbersLookedAt()
         self.refresh()
         if self.in_background():
             imports.compiler.begin()
@@ -247,7 +250,7 @@ class Core(HitPath, Introspection):
             return at_once(*args, **kwargs)
         entry = self._at_once(key, args, kwargs)
         if entry is None:
-            why = _why_undecided(args, kwargs)
+            why = _why_undecided(args, kwargs) or self._why_not_looked_at(key)
             if why is not None:
                 return self._untimed(why, args, kwargs)
             return self._run_settled(key, args, kwargs)
@@ -256,14 +259,22 @@ class Core(HitPath, Introspection):
             self.table.insert(node, key, args, kwargs, self.backend.overlaps)
         return self._run(entry, args, kwargs)
 
+    def _why_not_looked_at(self, key: Key) -> str | None:
+        """See `numbers`; what a mode asks for, or other ranks, or repeating bits is done whatever it takes."""
+        settings = self.settings
+        free = settings.mode == "tune" and settings.learn == "now" and settings.pick is None and self.ledger() is None
+        return self.numbers.why_not(key) if free else None
+
     def _run_settled(self, key: Key, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Decide and run; what is told only of a call that the function answers is told then."""
         messages: list[Callable[[], None]] = []
         _deciding.messages = messages
+        began_s = time.perf_counter()
         try:
             entry = self._settled(key, args, kwargs)
         finally:
             _deciding.messages = None
+            self.numbers.looked(key, time.perf_counter() - began_s)
         answer = self._run(entry, args, kwargs)
         for tell in messages:
             tell()

@@ -22,6 +22,7 @@ __all__ = [
     "Ways",
     "differences",
     "kin",
+    "numberless",
     "of_sizes",
 ]
 
@@ -103,6 +104,24 @@ def kin(key: Key) -> Key:
     A size of 0 or 1 is no other size: it is a constant to the compiler, whose builds for such calls take no others.
     """
     return (key[0], *map(_sizeless, key[1:]))
+
+
+def numberless(key: Key) -> Key:
+    """What a key has in common with those that differ from it in numbers and texts, and in sizes besides."""
+    return (key[0], *map(_numberless, key[1:]))
+
+
+def _numberless(part: Any) -> Hashable:
+    if type(part) is not tuple or len(part) < 2:
+        return part  # type: ignore[no-any-return]  # of a key, so it hashes
+    if type(part[0]) is str:  # a keyword, or an item of a dict
+        return (part[0], *map(_numberless, part[1:]))
+    if part[0] in _REPEATS_OR_NOT:
+        return (part[0],)
+    return (part[0], *map(_numberless, part[1:])) if part[0] in (tuple, list, dict) else _sizeless(part)
+
+
+_REPEATS_OR_NOT = (int, float, complex, str)
 
 
 class Ways:
