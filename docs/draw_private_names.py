@@ -204,6 +204,7 @@ WITHOUT = {
     "torch._inductor.output_code: graph._triton_bundle": REFUSED,
     "torch._inductor.debug": IMPORTED,
     "torch._inductor.async_compile": IMPORTED,
+    "torch._inductor.scheduler": "What torch logs of a build that fails is seen.",
     "torch._inductor.runtime.triton_heuristics": IMPORTED,
     "torch._inductor.hooks": IMPORTED,
     "torch._inductor.inductor_prims": IMPORTED,

@@ -70,7 +70,7 @@ MEANING = {
     '`shapedispatch.sync()` only; `"alone"`: each for itself ([many ranks](ranks.md))',
     "graphs": "builds on a CUDA device come as CUDA graphs, too ([how to](how-to/graphs.md))",
     "max_graph_bytes": "bytes that CUDA graphs may hold on a device",
-    "pick": "force a variant by name",
+    "pick": "force a variant by name; it is not compared with plain",
     "hotpath": "known calls are answered in C, where that is built",
     "trust_newer": "use builds, answers in C and direct launches on a torch or Triton newer than what was tried, too",
 }

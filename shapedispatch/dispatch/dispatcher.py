@@ -111,7 +111,7 @@ class Core(HitPath, Introspection):
         )
         self._ledger: Ledger | None = None
         self.turns: Turns = Turns(self.settings.retime)
-        self.numbers: NumbersLookedAt = NumbersLookedAt()
+        self.numbers: NumbersLookedAt = NumbersLookedAt(lambda: self.table.facts.looked_at)
         self.refresh()
         if self.in_background():
             imports.compiler.begin()

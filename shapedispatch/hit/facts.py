@@ -73,6 +73,7 @@ class Facts:
         self.ordered: FactMap[Hashable, Any] = FactMap(table)  # key of a build -> its trace, while others compile it
         self.traced: FactMap[Hashable, Any] = FactMap(table)  # class of calls -> its traces, for others to compile
         self.accounts: FactMap[Hashable, Any] = FactMap(table)  # family of calls -> the time that was spent in them
+        self.looked_at: FactMap[Hashable, Any] = FactMap(table)  # kind of calls -> what looks at its numbers have taken
         self.sound: FactMap[Hashable, bool] = FactMap(table)  # builds that gave plain's numbers
         self.buckets: FactMap[Hashable, Choice] = FactMap(table)  # bucket -> what was chosen for a call in it
         self.settled: FactMap[Hashable, tuple[Choice, ...]] = FactMap(table)  # kin of keys -> the newest, not all sizes

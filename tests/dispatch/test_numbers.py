@@ -13,6 +13,7 @@ from shapedispatch import MissError, Variant, set_mode, shapedispatch
 from shapedispatch.choices import learning
 from shapedispatch.dispatch import numbers
 from shapedispatch.dispatch.numbers import FREE, SHARE, NumbersLookedAt
+from shapedispatch.hit.table import Table
 
 pytestmark = pytest.mark.operators_called
 
@@ -45,9 +46,15 @@ class Clock:
         return self.now_s
 
 
+def looks_by(clock: Clock) -> NumbersLookedAt:
+    """Of a dispatcher of its own."""
+    facts = Table(8, 8).facts
+    return NumbersLookedAt(lambda: facts.looked_at, clock)
+
+
 def test_keys_without_numbers_are_always_looked_at() -> None:
     """Those of other sizes have bounds of their own."""
-    looks = NumbersLookedAt(Clock())
+    looks = looks_by(Clock())
     key = key_of(X)[:2]
     for _ in range(2 * FREE):
         looks.looked(key, 1.0)
@@ -57,7 +64,7 @@ def test_keys_without_numbers_are_always_looked_at() -> None:
 def test_beyond_some_a_share_of_the_time_goes_to_new_numbers() -> None:
     """To look at each would take longer than the calls do."""
     clock = Clock()
-    looks = NumbersLookedAt(clock)
+    looks = looks_by(clock)
     for number in range(FREE + 1):
         assert looks.why_not(key_of(X, number)) is None
         looks.looked(key_of(X, number), 0.003)
@@ -70,7 +77,7 @@ def test_beyond_some_a_share_of_the_time_goes_to_new_numbers() -> None:
 def test_numbers_are_found_where_they_are(given: dict[str, Any]) -> None:
     """In lists, as keywords, and texts as well; other tensors are no other numbers."""
     clock = Clock()
-    looks = NumbersLookedAt(clock)
+    looks = looks_by(clock)
     for _ in range(FREE + 1):
         looks.looked(key_of(X, **given), 1.0)
     assert looks.why_not(key_of(X[:5], **given)) is not None

@@ -87,7 +87,7 @@ def test_what_is_set_for_the_whole_process_is_set_at_each_call(sets: Callable[[]
         sets()
         return y
 
-    with pytest.warns(UserWarning, match=why):
+    with pytest.warns(UserWarning, match=f"{why}|marked as skipped"):  # torch 2.11 does not follow the last one
         shapedispatch(setting, hints=(), exact=True, store=False)(X)
 
 
