@@ -204,6 +204,9 @@ WITHOUT = {
     "torch._inductor.output_code: graph._triton_bundle": REFUSED,
     "torch._inductor.debug": IMPORTED,
     "torch._inductor.async_compile": IMPORTED,
+    "torch._dynamo.symbolic_convert.InstructionTranslatorBase": (
+        "A build does not see come what its function has looked for in vain, and caught the error."
+    ),
     "torch._inductor.scheduler": "What torch logs of a build that fails is seen.",
     "torch._inductor.runtime.triton_heuristics": IMPORTED,
     "torch._inductor.hooks": IMPORTED,

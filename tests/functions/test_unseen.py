@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import collections
 import functools
+import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -101,3 +103,59 @@ def test_a_block_that_puts_back_what_it_sets_is_compiled() -> None:
     f = shapedispatch(cast, hints=(), exact=True, store=False)
     f(X)
     assert_same(f.variant("exact")(X), cast(X))
+
+
+TABLE: dict[str, float] = {}
+CHAIN = collections.ChainMap({"a": 1.0}, {"b": 2.0})
+THING = types.SimpleNamespace(a=1.0)
+
+
+def by_key(x: Tensor) -> Tensor:
+    """Plain."""
+    try:
+        return x.sin() * TABLE["z"]
+    except KeyError:
+        return x.sin()
+
+
+def by_attribute(x: Tensor) -> Tensor:
+    """Plain."""
+    try:
+        return x.sin() * THING.z
+    except AttributeError:
+        return x.sin()
+
+
+def by_chain(x: Tensor) -> Tensor:
+    """Plain, which finds it in the second."""
+    return x.sin() * CHAIN["b"]
+
+
+def by_dict(x: Tensor) -> Tensor:
+    """Plain."""
+    return x.sin() * (2 if "z" in THING.__dict__ else 3)
+
+
+@pytest.mark.parametrize("fn", [by_key, by_attribute, by_chain, by_dict])
+def test_what_was_looked_for_in_vain_may_be_there_later(fn: Callable[..., Any]) -> None:
+    """No guard of Dynamo's would see it come."""
+    assert "lookup that fails" in (told := refused(fn)) or "which attributes an object has" in told
+
+
+def by_default(x: Tensor) -> Tensor:
+    """Plain."""
+    found = getattr(THING, "z", 2.0) * TABLE.get("z", 3.0) * hasattr(THING, "a")
+    for factor_ in iter((1.0, 2.0)):
+        found *= factor_
+    return x.sin() * found if "z" not in TABLE else x
+
+
+def test_what_is_asked_for_with_a_default_is_guarded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """That it is not there."""
+    f = shapedispatch(by_default, hints=(), exact=True, store=False)
+    f(X)
+    assert_same(f.variant("exact")(X), by_default(X))
+    for _ in range(100):
+        f(X)
+    monkeypatch.setitem(TABLE, "z", 7.0)
+    assert_same(f(X), by_default(X))

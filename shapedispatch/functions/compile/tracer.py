@@ -219,6 +219,7 @@ class _Session:
                 keys_guarded(self._is_tracing),
                 finalizers_left_out(self._is_tracing),
                 managers_untimed(self._is_tracing),
+                self.unseen.lookups_noted(self._is_tracing),
             ):
                 yield
         finally:
@@ -234,7 +235,8 @@ class _Session:
         # The code as it was before the graph was compiled, which takes seconds.
         seen, objects = self._seen_by_guards()
         self.code_before = traced_code(self.fn, seen, self.traced)
-        self.unsupported += [*unguarded_reads(gm, [self.fn.__code__, *(self.traced or ())]), *self.unseen.of_graph(gm)]
+        code = [self.fn.__code__, *(self.traced or ())]
+        self.unsupported += [*unguarded_reads(gm, code), *self.unseen.of_graph(gm), *self.unseen.of_code(code)]
         settings = config_guards(map(called, nodes(gm)))
         names = builtin_guards(self.code_before.functions())
         self.guards = (*settings, *tracing_guards(self.asked), *registration_guards(seen.classes), *names)
@@ -323,10 +325,7 @@ def pass_over(code: types.CodeType) -> None:
 
 
 def _fresh_copy(fn: types.FunctionType) -> types.FunctionType:
-    """A copy with a code object of its own, so that its cache entries are only ours.
-
-    Dynamo passes over what stands in torch's own files when it is called from outside, so the copy stands in none.
-    """
+    """A copy with a code object and cache entries of its own, in no file of torch's: Dynamo passes over those."""
     code = fn.__code__.replace(co_filename=f"<{fn.__module__}>" if _in_torch(fn) else fn.__code__.co_filename)
     twin = with_code(fn, code)
     twin.__qualname__ = fn.__qualname__

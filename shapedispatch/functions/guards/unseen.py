@@ -1,13 +1,21 @@
-"""What a trace follows that no guard would see at a later call: caches that it looks past, settings that it sets."""
+"""What a trace follows that no guard would see at a later call.
+
+Caches that it looks past, settings that it sets, lookups that fail.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import os
 import re
-from collections.abc import Iterator
+import sysconfig
+from collections.abc import Callable, Iterable, Iterator
+from types import CodeType
 from typing import Any
 
 import torch
+from torch._dynamo import symbolic_convert
 from torch.fx import GraphModule
 
 __all__ = ["Unseen"]
@@ -23,6 +31,37 @@ class Unseen:
     def __init__(self) -> None:
         self._settings = _settings()
         self._places = set[tuple[str, str]]()
+        self._lookups: list[str] = []
+
+    @contextlib.contextmanager
+    def lookups_noted(self, tracing: Callable[[], bool]) -> Iterator[None]:
+        """Note each lookup that has failed, and whose error the code has caught, in a thread that is ``tracing``.
+
+        Dynamo guards what is found, and not that nothing was. Without the hook nothing is noted.
+        """
+        maker: Any = getattr(symbolic_convert, "InstructionTranslatorBase", None)
+        original = getattr(maker, "exception_handler", None)
+
+        def exception_handler(frame: Any, raised: Any) -> None:
+            original(frame, raised)  # type: ignore[misc]  # which raises where this frame does not catch it
+            if tracing() and type(raised).__name__ in _FAILED and not _stands_in(frame.f_code, _TORCH):
+                self._lookups.append(f"a lookup that fails in {frame.f_code.co_name}()")
+
+        if original is None:
+            yield
+            return
+        try:
+            maker.exception_handler = exception_handler
+            yield
+        finally:
+            maker.exception_handler = original
+
+    def of_code(self, code: Iterable[CodeType]) -> Iterator[str]:
+        """What it has looked for in vain, and whose attributes it has looked through as a dict."""
+        yield from self._lookups
+        others = [part for part in code if not (_stands_in(part, _TORCH) or _stands_in(part, _PYTHON))]
+        if any(not _DICTS.isdisjoint(part.co_names) for part in others):
+            yield "which attributes an object has (by its __dict__)"
 
     def of_graph(self, gm: GraphModule) -> Iterator[str]:
         """What it has set by the end of the trace, when torch has not yet put that back, and what the graph would set.
@@ -44,6 +83,17 @@ class Unseen:
             code = getattr(value.__wrapped__, "__code__", None)
             if code is not None and (code.co_filename, code.co_name) in self._places:
                 yield f"the results that functools.lru_cache keeps of {code.co_name}()"
+
+
+_FAILED = frozenset(("ObservedKeyError", "ObservedAttributeError"))
+_DICTS = frozenset(("__dict__", "vars"))
+_TORCH, _PYTHON = os.path.dirname(torch.__file__), sysconfig.get_path("stdlib")  # noqa: PTH120 - texts, as in code
+
+
+def _stands_in(code: CodeType, folder: str) -> bool:
+    """Whether it is of this folder, but for what is installed beside it."""
+    inside = code.co_filename.removeprefix(folder + os.sep)
+    return inside != code.co_filename and not inside.startswith("site-packages")
 
 
 def _settings() -> dict[str, Any]:
