@@ -39,7 +39,8 @@ class Unseen:
 
         Dynamo guards what is found, and not that nothing was. Without the hook nothing is noted.
         """
-        maker: Any = getattr(symbolic_convert, "InstructionTranslatorBase", None)
+        known = hasattr(symbolic_convert, "InstructionTranslatorBase")
+        maker: Any = symbolic_convert.InstructionTranslatorBase if known else None
         original = getattr(maker, "exception_handler", None)
 
         def exception_handler(frame: Any, raised: Any) -> None:
