@@ -123,7 +123,7 @@ class Neighbours:
 def _behind(choice: Choice) -> dict[str, tuple[float, bool]]:
     """How many times the winner's time each variant took that was far behind, and whether enough samples show it."""
     won = next((timing for timing in choice.timings if timing.variant == choice.variant), None)
-    if won is None:
+    if won is None or won.median_us <= 0:  # of a row that somebody has forged
         return {}
     ratios = [(timing, timing.median_us / won.median_us) for timing in choice.timings]
     return {one.variant: (ratio, one.repeats >= FEW) for one, ratio in ratios if ratio > LEFT_OUT}

@@ -263,7 +263,7 @@ class Core(HitPath, Introspection):
         """See `numbers`; what a mode asks for, or other ranks, or repeating bits is done whatever it takes."""
         settings = self.settings
         free = settings.mode == "tune" and settings.learn == "now" and settings.pick is None and self.ledger() is None
-        return self.numbers.why_not(key) if free else None
+        return self.numbers.why_not(key) if free and self.backend.receiver is not None else None
 
     def _run_settled(self, key: Key, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Decide and run; what is told only of a call that the function answers is told then."""
@@ -274,7 +274,8 @@ class Core(HitPath, Introspection):
             entry = self._settled(key, args, kwargs)
         finally:
             _deciding.messages = None
-            self.numbers.looked(key, time.perf_counter() - began_s)
+            if self.backend.receiver is not None:  # keys of kernels are of another form
+                self.numbers.looked(key, time.perf_counter() - began_s)
         answer = self._run(entry, args, kwargs)
         for tell in messages:
             tell()

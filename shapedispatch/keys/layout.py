@@ -107,7 +107,10 @@ def kin(key: Key) -> Key:
 
 
 def numberless(key: Key) -> Key:
-    """What a key has in common with those that differ from it in numbers and texts, and in sizes besides."""
+    """What a key has in common with those that differ from it in numbers and texts, and in sizes besides.
+
+    A whole number differs up to the next power of two.
+    """
     return (key[0], *map(_numberless, key[1:]))
 
 
@@ -116,12 +119,11 @@ def _numberless(part: Any) -> Hashable:
         return part  # type: ignore[no-any-return]  # of a key, so it hashes
     if type(part[0]) is str:  # a keyword, or an item of a dict
         return (part[0], *map(_numberless, part[1:]))
-    if part[0] in _REPEATS_OR_NOT:
+    if part[0] is int:
+        return (int, part[1] < 0, part[1].bit_length())
+    if part[0] in (float, complex, str):
         return (part[0],)
     return (part[0], *map(_numberless, part[1:])) if part[0] in (tuple, list, dict) else _sizeless(part)
-
-
-_REPEATS_OR_NOT = (int, float, complex, str)
 
 
 class Ways:

@@ -107,3 +107,9 @@ def test_what_leads_far_away_says_nothing() -> None:
     assert leading(somewhere((build,)), {"M": int(101 * 2**FAR)}, ()) is None
     assert leading(somewhere((), key=build), {"M": int(101 * 2**FAR)}, ["key"]) is None
     assert leading(somewhere((), key=build), {"N": 100}, ["key"]) is None
+
+
+def test_a_time_of_nothing_leaves_nothing_out() -> None:
+    """No measurement gives it; a row in a store that somebody has written may."""
+    forged = settled(90, {"plain": 0.0, "hint[M=64]": 0.0})
+    assert near(forged, settled(110, {"plain": 0.0, "hint[M=64]": 5.0})).far_behind() == {}
