@@ -71,6 +71,7 @@ PRIVATE = {
     "functions/fake_args.py": "fake tensors, and marks on them for Dynamo",
     "functions/guards/guard_filter.py": "Dynamo's guards, and settings that it takes for constant",
     "functions/guards/instance_guards.py": "the managers of Dynamo's guards, and the dispatcher's state",
+    "functions/guards/unseen.py": "where Dynamo finds who catches an error",
     "functions/request.py": "an integer's dispatch keys tell a tensor that compiled code can take",
     "hit/call.py": "grad mode is set without an object around it",
     "hit/checkpoint.py": "the saved-tensor hooks of a checkpoint, which are taken off while a call is decided",

@@ -24,7 +24,7 @@ from ..hit.table import Entry
 from ..keys.key import Key
 from ..keys.layout import Ways
 from .contest import LOOK_US, SHARE
-from .pairs import Half, Halves, Pairs
+from .pairs import PLAIN_US, Half, Halves, Pairs
 
 __all__ = ["ALONE", "MOST_POOLS", "TOGETHER", "Family", "Pool"]
 
@@ -281,6 +281,12 @@ class Pool:
                 self.pairs.gave(*pair)
             left = self._look() if pairs else []
         _let_go(left)
+
+    def saves(self) -> float:
+        """What part of plain's time the favourite saves, by pairs; 0 where that is not known."""
+        with self.family.lock:
+            took_us = {cost.variant: cost.median_us for cost in self.pairs.costs()}
+        return max(0.0, 1.0 - took_us.get(self.favourite or "", PLAIN_US) / PLAIN_US)
 
     def waits(self, half: Half) -> bool:
         """Whether it is no part of a pair yet."""

@@ -168,3 +168,23 @@ def test_a_build_that_has_left_is_not_kept(core: Core, pool: Pool) -> None:
     assert entry.learner is not None
     assert entry.learner() == "plain"
     assert cast("Follows", entry.learner).pinned(entry.choice).choice.variant == "plain"
+
+
+def test_where_much_would_be_saved_a_key_is_looked_at_once_it_has_spent_as_much(pool: Pool) -> None:
+    """An alternative of the user's may run where it was seen to be right alone, and is much faster elsewhere."""
+    core = Core()
+    pool.pairs.add("build")
+    for _ in range(4):
+        pool.gave([("build", 0.1, False)])
+    pool.over, pool.favourite, pool.family.check_us = True, "build", 900.0
+    entry = Entry(core.backend.plain, None, Choice("plain", "nearest"))
+    core.table.publish(KEY, Follows.of(cast("DispatcherParts", core), KEY, pool, [], entry))
+    follows = cast("Follows", core.table.peek(KEY)[0].learner)
+    assert pool.saves() == pytest.approx(0.9)
+    follows.spent_us = 900.0
+    follows()
+    assert core.table.peek(KEY)
+    follows.spent_us = 1010.0
+    follows()
+    assert core.table.peek(KEY) == ()
+    assert KEY in pool.family.alone
