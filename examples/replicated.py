@@ -47,6 +47,7 @@ def main(device_type: str) -> None:
                 print(f"step {step}: {switched}")
     if rank == 0:
         print(score.choices(), "and the same bits at every step", sep="\n")
+    dist.barrier()  # else one ends while another still talks to it
     dist.destroy_process_group()
 
 
