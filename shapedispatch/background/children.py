@@ -251,7 +251,7 @@ def why_no_children() -> str:
 
 NICENESS = 10
 """The caller's own threads come first, and a build has little beside them, but something. At 7 two threads that
-keep two cores busy were found waiting for each other on one of them, for a tenth of a second at a time.
+keep two cores busy were found waiting for each other on one of them.
 """
 # Behind them from the start: what is imported takes seconds, and of threads that wait for each other all wait for the
 # one whose processor that takes; a batch takes none from one that has just become ready. One process is one thread's

@@ -94,25 +94,23 @@ class Follows:
             self.decide_anew()
         elif self._is_settled() and not self.core.turns.timed:
             self._stay()
-        elif self._share() * self.spent_us > self._worth_us():
+        elif max(SHARE, saves := self._saves()) * self.spent_us > self._worth_us():
             self.core.table.facts.earned[self.key] = True
             self.pool.leaves(self.key)
             self.decide_anew()
+        elif saves > SHARE:
+            self.core.turns.hurry(1)  # keys like this one are looked through soon
 
     def _is_outdated(self) -> bool:
         """Whether another leads, or pairs of this key are wanted."""
         return self.pool.favourite != self.favourite or bool(self.pool.wanted(self.names))
 
-    def _share(self) -> float:
-        """What part of what was spent here a look may take: what the favourite would have saved, once that is known.
+    def _saves(self) -> float:
+        """What part of what was spent here the favourite would have saved, once that is known.
 
-        An alternative of the user's is asked at each key whether it is right, and so it waits for that at most keys;
-        they are looked through soon where it saves much.
+        An alternative of the user's is asked at each key whether it is right, and so it waits for that at most keys.
         """
-        saves = self.pool.saves() if self.pool.over and not self.leads else 0.0
-        if saves > SHARE:
-            self.core.turns.hurry(1)
-        return max(SHARE, saves)
+        return self.pool.saves() if self.pool.over and not self.leads else 0.0
 
     def _worth_us(self) -> float:
         """What it is worth to learn the key alone."""

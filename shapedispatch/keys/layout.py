@@ -111,7 +111,7 @@ def numberless(key: Key) -> Key:
 
     A whole number differs up to the next power of two.
     """
-    return (key[0], *map(_numberless, key[1:]))
+    return (key[0], *map(_numberless, kin(key)[1:]))
 
 
 def _numberless(part: Any) -> Hashable:
@@ -123,7 +123,7 @@ def _numberless(part: Any) -> Hashable:
         return (int, part[1] < 0, part[1].bit_length())
     if part[0] in (float, complex, str):
         return (part[0],)
-    return (part[0], *map(_numberless, part[1:])) if part[0] in (tuple, list, dict) else _sizeless(part)
+    return (part[0], *map(_numberless, part[1:])) if part[0] in (tuple, list, dict) else part
 
 
 class Ways:

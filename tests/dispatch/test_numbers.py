@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from typing import Any
 
 import pytest
@@ -61,6 +60,14 @@ def test_keys_without_numbers_are_always_looked_at() -> None:
     assert looks.why_not(key) is None
 
 
+def test_sizes_of_tensors_in_a_list_are_no_numbers() -> None:
+    """Nor are those of a keyword."""
+    looks = looks_by(Clock())
+    for size in range(2, 2 * FREE):
+        looks.looked(key_of([X[:size]])[:3], 1.0)
+    assert looks.why_not(key_of([X[:2]])[:3]) is None
+
+
 def test_beyond_some_a_share_of_the_time_goes_to_new_numbers() -> None:
     """To look at each would take longer than the calls do."""
     clock = Clock()
@@ -101,10 +108,9 @@ def test_a_number_that_never_repeats_is_not_compared_each_time(monkeypatch: pyte
 
 def test_a_mode_that_asks_for_an_error_gets_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """However many numbers there were."""
-    monkeypatch.setattr(numbers, "SHARE", 0.0)
     f = shapedispatch(scaled, hints=(), variants=[Variant(added)], store=False)
-    for number in range(2 * FREE):
-        f(X, number)
-    for number in itertools.islice(itertools.count(1000), 3):
-        with set_mode("frozen", on_miss="error"), pytest.raises(MissError):
-            f(X, number)
+    monkeypatch.setattr(f.core.numbers, "why_not", lambda key: numbers.HARDLY_REPEAT)
+    assert torch.equal(f(X, 2.5), scaled(X))
+    assert f.cache_info().bypasses_by_reason == {numbers.HARDLY_REPEAT: 1}
+    with set_mode("frozen", on_miss="error"), pytest.raises(MissError):
+        f(X, -1.5)
