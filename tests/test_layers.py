@@ -19,6 +19,7 @@ PLACES = [
     "effects",
     "shapes",
     "settings",
+    "interrupts",
     "private",
     "background",
     "keys",

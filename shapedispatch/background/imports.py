@@ -14,6 +14,7 @@ from collections.abc import Sequence
 
 import torch
 
+from ..interrupts import interrupts_held_back
 from .collector import no_collections
 
 __all__ = ["Imports", "compiler", "needed"]
@@ -54,7 +55,7 @@ class Imports:
             if self._begun:
                 return
             try:
-                with no_collections(then_all=True):
+                with interrupts_held_back(), no_collections(then_all=True):
                     for module in self._modules:
                         importlib.import_module(module)
             except Exception as error:  # noqa: BLE001 - whatever a module does when it is imported

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
+from ..interrupts import interrupts_held_back
 from ..keys.tree import map_leaves
 
 __all__ = ["Resize", "fake_arguments", "resized", "scaled_strides"]
@@ -65,7 +66,8 @@ def fake_arguments(
 def _mode() -> Any:
     from torch._subclasses.fake_tensor import FakeTensorMode  # half a second, which is for the first miss to pay
 
-    return FakeTensorMode()
+    with interrupts_held_back():  # the first one imports Dynamo, which cannot be imported again, half imported
+        return FakeTensorMode()
 
 
 def resized(arguments: Mapping[str, Any], resize: Resize) -> dict[str, Any]:

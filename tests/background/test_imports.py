@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import threading
 from types import ModuleType
@@ -32,6 +33,21 @@ def test_what_cannot_be_imported_is_ready_too() -> None:
     imports.begin()
     assert imports.ready()
     assert "no" in imports.failed
+
+
+def test_an_interrupt_comes_when_all_is_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Torch's compiler, half imported, cannot be imported again."""
+    imported = []
+
+    def interrupted(name: str) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        imported.append(name)
+
+    monkeypatch.setattr("importlib.import_module", interrupted)
+    imports = Imports(["one", "two"])
+    with pytest.raises(KeyboardInterrupt):
+        imports.begin()
+    assert imported == ["one", "two"]
 
 
 @pytest.fixture
