@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from ..autotune.benchmark import MATTERS
 from ..hit.table import Entry
-from ..online.contest import COLD_US, SMALL_US
+from ..online.contest import COLD_US, FREE_US, LOOK_US, SHARE, SMALL_US
 from ..online.figures import Figures
 from ..online.pairs import Half
 from ..online.pool import Family, Pool
@@ -63,6 +63,9 @@ class PooledContest:
     """What was given of each."""
     _soon: dict[Figures, bool] = field(default_factory=dict)
     """Whose last sample came soon after other calls of the key: what it took may be known only later."""
+    _spent_us: float = 0.0
+    _lost_us: float = 0.0
+    """Of what was spent at this key, because calls of it were samples."""
 
     def __post_init__(self) -> None:
         for one in self.contestants:
@@ -80,8 +83,13 @@ class PooledContest:
         return self._left[0] if self._left and not self.over else None
 
     def _begin(self) -> None:
-        """Begin pairs of all variants that are wanted, with one call of plain: to look costs more than some samples."""
+        """Begin pairs of all variants that are wanted, with one call of plain: to look costs more than some samples.
+
+        None where that is likely to cost this key more than what a key may lose that is learned alone.
+        """
         plain, *variants = self.contestants
+        if self._lost_us + self._beyond_usual_us(plain.known_us) > FREE_US + SHARE * self._spent_us:
+            return
         named = {one.name: one for one in variants}
         self._wanted = [named[name] for name in self.pool.wanted([*named])]
         if self._wanted:
@@ -144,9 +152,19 @@ class PooledContest:
         if self._left and self._left[0] is contestant:
             self._ran.append(self._left.popleft())
         if math.isfinite(took_us):
-            usual_us = self._usual_us()
-            self.pool.spent(took_us, max(0.0, took_us - usual_us) if math.isfinite(usual_us) else 0.0)
+            self._spent(took_us, self._beyond_usual_us(took_us))
         self._give()
+
+    def _spent(self, took_us: float, lost_us: float = 0.0) -> None:
+        """Here, and by the pool, a call or more took so long, and so much of that because they were samples."""
+        self._spent_us += took_us
+        self._lost_us += lost_us
+        self.pool.spent(took_us, lost_us)
+
+    def _beyond_usual_us(self, took_us: float) -> float:
+        """How much longer that is than what a call takes here that is no sample; 0 where either is not known."""
+        usual_us = self._usual_us()
+        return max(0.0, took_us - usual_us) if math.isfinite(usual_us) and math.isfinite(took_us) else 0.0
 
     def _usual_us(self) -> float:
         """What a call takes here that is no sample, as far as that is known: by the favourite, or by plain."""
@@ -169,22 +187,22 @@ class PooledContest:
     def warmed(self, one: Figures, calls: int = 1) -> None:
         """See `OnlineContest.warmed`."""
         if math.isfinite(one.known_us):
-            self.pool.spent(calls * one.known_us, calls * max(0.0, one.known_us - self._usual_us()))
+            self._spent(calls * one.known_us, calls * self._beyond_usual_us(one.known_us))
 
     def looked(self, took_us: float) -> None:
         """See `OnlineContest.looked`: what they take is its family's loss."""
         if math.isfinite(took_us):
-            self.pool.spent(took_us, took_us)
+            self._spent(took_us, min(took_us, LOOK_US))
 
     def missed(self, one: Figures, took_us: float) -> None:
         """See `OnlineContest.missed`."""
         if math.isfinite(took_us):
-            self.pool.spent(took_us, max(0.0, took_us - self._usual_us()))
+            self._spent(took_us, self._beyond_usual_us(took_us))
 
     def ran(self, took_us: float) -> None:
         """See `OnlineContest.ran`."""
         if math.isfinite(took_us):
-            self.pool.spent(took_us)
+            self._spent(took_us)
 
     def leader(self) -> Figures:
         """What the pool takes to be best, if it is here; else plain. What is not settled, samples here outweigh.

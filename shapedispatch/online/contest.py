@@ -22,6 +22,7 @@ __all__ = [
     "COLD_US",
     "EVALUATED_AFTER",
     "FAR",
+    "FREE_US",
     "LOOK_US",
     "SAMPLE_US",
     "SHARE",

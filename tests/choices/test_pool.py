@@ -9,7 +9,7 @@ import pytest
 
 from shapedispatch.choices.pooled import PooledContest
 from shapedispatch.hit.table import Entry
-from shapedispatch.online.contest import COLD_US, LOOK_US, SHARE
+from shapedispatch.online.contest import COLD_US, FREE_US, LOOK_US, SHARE
 from shapedispatch.online.figures import Figures
 from shapedispatch.online.pairs import FEWEST, LIKELY, MOST_OPEN, Pairs
 from shapedispatch.online.pool import ALONE, FREE_TOGETHER_US, Family, Pool
@@ -125,6 +125,30 @@ def test_plain_is_what_costs_where_another_leads() -> None:
     given = len(of.pairs._found["build"])
     assert given > LIKELY
     assert of.family.lost_us == pytest.approx(900 * (given - FEWEST), abs=1000)
+
+
+@pytest.mark.parametrize("calls", [200, 1000])
+def test_one_key_loses_no_more_than_where_it_is_learned_alone(calls: int) -> None:
+    """However much all of a family's keys may lose together, and though plain is far behind."""
+    family = Family()
+    first = family.pool((4,), 0.02)
+    for _ in range(LIKELY):
+        first.learns("build", entries("build")["build"])
+        first.gave([("build", 0.1, False)])
+    family.spent_us = 1e9
+    one, us = contest(family.pool((6,), 0.02), "build"), {"plain": 700.0, "build": 50.0}
+    played = play(one, us, calls)
+    assert "plain" in played
+    spent_us = sum(us[name or "build"] for name in played)
+    assert spent_us - calls * us["build"] <= FREE_US + SHARE * spent_us
+
+
+def test_a_pause_in_a_look_is_no_cost_of_a_key() -> None:
+    """As in a contest of its own."""
+    of, _ = pool()
+    one = contest(of, "build")
+    one.looked(10 * LOOK_US)
+    assert of.family.lost_us == LOOK_US
 
 
 def test_an_octave_begins_with_what_leads_where_nothing_has_won() -> None:
