@@ -12,7 +12,6 @@ import io
 import json
 import os
 import select
-import signal
 import subprocess
 import sys
 import time
@@ -24,7 +23,7 @@ from typing import Any
 import torch
 
 from ..backend import TrialRequest
-from ..background.process import end, start
+from ..background.process import end, ending, start
 from ..errors import in_a_line
 from ..hit.facts import Facts
 from ..keys.key import Key
@@ -201,7 +200,7 @@ class Worker:
         process = self._children[0].process if self._children else None
         self.close()
         status = process.returncode if process is not None else 0
-        return f"it was ended by {signal.Signals(-status).name}" if status < 0 else f"it ended with status {status}"
+        return f"it was ended by {ending(status)}" if status < 0 else f"it ended with status {status}"
 
 
 @dataclass(frozen=True, slots=True)

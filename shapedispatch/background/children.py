@@ -9,9 +9,7 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import os
-import select
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -24,7 +22,7 @@ from typing import Any
 
 from .child_main import LAST, answer_path
 from .host_slots import UNCOUNTED, HostSlots
-from .process import end, start
+from .process import end, ending, start, wait_for
 
 __all__ = ["CannotStart", "Children", "NoChild", "Task", "why_no_children"]
 
@@ -167,7 +165,7 @@ class Children:
         """Until something comes, or so long."""
         files = [child.replies for child in self._family.members if child.task is not None]
         # With none at work what is queued waits for other programs.
-        select.select(files, [], [], max(0.0, timeout_s if files else min(timeout_s, HOST_POLL_S)))
+        wait_for(files, timeout_s if files else min(timeout_s, HOST_POLL_S))
 
     def close(self) -> None:
         """End all of them now."""
@@ -198,7 +196,7 @@ class Children:
         task = child.task
         assert task is not None
         task.took_s = self._clock_s() - child.began_s
-        if select.select([child.replies], [], [], 0)[0]:
+        if wait_for([child.replies], 0.0):
             if said := os.read(child.replies, 1 << 12).rstrip():
                 child.jobs = JOBS_A_CHILD if said.endswith(LAST) else child.jobs
                 with contextlib.suppress(ValueError):
@@ -278,6 +276,4 @@ def _ending(process: subprocess.Popen[Any]) -> str:
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(1.0)
     status = process.poll()
-    if status is None:
-        return "itself"
-    return signal.Signals(-status).name if status < 0 else f"itself, with status {status}"
+    return "itself" if status is None else ending(status)

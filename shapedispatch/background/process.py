@@ -17,9 +17,10 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 
-__all__ = ["end", "own_pipes", "start"]
+__all__ = ["end", "ending", "own_pipes", "start", "wait_for"]
 
 _PATH = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
 
@@ -57,6 +58,22 @@ def end(process: subprocess.Popen[bytes], replies: int) -> None:
             process.stdin.close()
     with contextlib.suppress(OSError):
         os.close(replies)
+
+
+def ending(status: int) -> str:
+    """By what a process ended, by its exit status: a signal that killed it, or itself."""
+    if status >= 0:
+        return f"itself, with status {status}"
+    known = {one.value: one.name for one in signal.Signals}
+    return known.get(-status, f"signal {-status}")  # those of real time have no names
+
+
+def wait_for(files: Sequence[int], timeout_s: float) -> bool:
+    """Until one of these has something to read, or has been closed, or so long; whether one has."""
+    poll = select.poll()  # `select` takes no files beyond the first 1024 of a process
+    for file in files:
+        poll.register(file, select.POLLIN)
+    return bool(poll.poll(max(0.0, timeout_s) * 1e3))
 
 
 def own_pipes(reply_file: str) -> tuple[int, int]:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
+import resource
 from pathlib import Path
 
-from shapedispatch.background.process import end, start
+import pytest
+
+from shapedispatch.background.process import end, ending, start, wait_for
 
 SAYS = "import os; os.write(int(sys.argv[2]), f'{os.getpgid(0)} {os.getsid(0)}'.encode()); sys.stdin.read()"
 
@@ -43,3 +47,28 @@ def test_a_last_answer_is_told_as_such(tmp_path: Path) -> None:
         assert (tmp_path / "job.answer").read_bytes() == b"A"
     finally:
         end(process, replies)
+
+
+@pytest.mark.parametrize(
+    ("status", "told"),
+    [(-9, "SIGKILL"), (-35, "signal 35"), (0, "itself, with status 0"), (3, "itself, with status 3")],
+)
+def test_how_one_ended_is_told(status: int, told: str) -> None:
+    """Also by a signal that has no name, as those of real time."""
+    assert ending(status) == told
+
+
+def test_files_beyond_the_first_thousand_are_waited_for() -> None:
+    """As in a server with as many connections."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 4096), hard))
+    replies, theirs = os.pipe()
+    high = fcntl.fcntl(replies, fcntl.F_DUPFD, 1500)
+    try:
+        assert not wait_for([high], 0.0)
+        os.write(theirs, b"said")
+        assert wait_for([high], 0.0)
+    finally:
+        for file in (replies, theirs, high):
+            os.close(file)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
