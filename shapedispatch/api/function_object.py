@@ -16,7 +16,7 @@ from ..hit.call import stand_in
 from ..keys.signature import Signature
 from ..settings import modes
 from ..settings.resolve import Resolved, settings
-from ..shapes.dims import Declaration, check_hints, check_static
+from ..shapes.dims import Declaration, check_hints, check_static, is_dim
 from .arguments import (
     DecoratorArguments,
     annotations_of,
@@ -63,10 +63,11 @@ def settings_of(label: str, decorator: Mapping[str, Any]) -> Resolved:
 def _spec(
     resolved: Resolved, declaration: Declaration, parameters: tuple[str, ...], said: DecoratorArguments
 ) -> FunctionSpec:
+    known = functools.partial(is_dim, names=declaration.names, parameters=parameters)
     with resolved.naming("hints"):
-        hints = check_hints(resolved.hints, declaration.names, parameters)
+        hints = check_hints(resolved.about("hints", known), declaration.names, parameters)
     with resolved.naming("static"):
-        static = check_static(resolved.static, declaration.names, hints, parameters)
+        static = check_static(resolved.about("static", known), declaration.names, hints, parameters)
     return FunctionSpec(
         declaration,
         hints,

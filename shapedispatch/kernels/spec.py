@@ -65,10 +65,10 @@ def spec_of(
     parameters = tuple(wrapped.kernel.arg_names)
     named = _dims(wrapped, dims, parameters)
     with settings.naming("hints"):
-        hints = check_hints(settings.hints, parameters)
+        hints = check_hints(settings.about("hints", parameters.__contains__), parameters)
         hinted = _hinted(hints, wrapped)
     with settings.naming("static"):
-        static = check_static(settings.static, parameters, hints)
+        static = check_static(settings.about("static", parameters.__contains__), parameters, hints)
     every, checked = tuple(dict.fromkeys((*named, *hinted, *static))), _configs(configs)
     _check_names(checked if configs is not None else wrapped.tuning.configs if wrapped.tuning else (), wrapped)
     return KernelSpec(every, hints, static, settings.exact, variants, checked, _grid(grid), mutates, inputs)

@@ -66,6 +66,17 @@ class Resolved:
     origin: Mapping[str, str]
     nearly_named: bool = False
     """Whether a section of the file has nearly the kernel's name, and none has it."""
+    of_all: frozenset[str] = frozenset()
+    """The settings that were said of all functions, in the defaults of a file or in the environment."""
+
+    def about(self, name: str, is_dim: Callable[[Any], bool]) -> Any:
+        """Hints or static dims, where they are said of all functions those alone that are about dims of this one.
+
+        A default that fits one function is no error of another. Where nothing is left, the built-in value is meant.
+        """
+        said = getattr(self, name)
+        left = _about(said, is_dim) if name in self.of_all else said
+        return left if left or not said else TABLE[name].built_in
 
     @contextlib.contextmanager
     def naming(self, name: str) -> Iterator[None]:
@@ -76,6 +87,18 @@ class Resolved:
             if self.origin[name] == "decorator":
                 raise
             raise DeclarationError(f"{self.origin[name]}: {error}") from None
+
+
+def _about(said: Any, is_dim: Callable[[Any], bool]) -> Any:
+    """What of it is about such dims, or about none in particular."""
+    if isinstance(said, Mapping):
+        return {dim: sizes for dim, sizes in said.items() if is_dim(dim)}
+    return [one for one in said if all(map(is_dim, _named_by(one)))]
+
+
+def _named_by(one: Any) -> Iterable[Any]:
+    """The dims that a part of a list names: itself, those of a point, or none."""
+    return [one] if isinstance(one, str) else one if isinstance(one, Mapping) else ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,8 +143,9 @@ class Settings:
         named = {name: f"{origin[name]} {TABLE[name].variable}" for name in self.environment}
         if origin["store"] != "decorator" and hasattr(decorator.get("store"), "elsewhere"):
             values["store"] = decorator["store"].elsewhere(values["store"])
-        near = bool(self._near(kernel))
-        return Resolved(**values, origin=MappingProxyType({**origin, **named}), nearly_named=near)
+        near, of_all = bool(self._near(kernel)), {_place(self.path, "defaults"), "environment"}
+        said = frozenset(name for name, place in origin.items() if place in of_all)
+        return Resolved(**values, origin=MappingProxyType({**origin, **named}), nearly_named=near, of_all=said)
 
     def sections_unmatched(self, names: Collection[str]) -> tuple[str, ...]:
         """The kernels' sections that match none of the dispatchers' names, in the file's order."""

@@ -29,6 +29,7 @@ __all__ = [
     "dynamic_dims",
     "every_point",
     "hint_points",
+    "is_dim",
     "nearest_first",
     "point_of",
     "restricted",
@@ -373,13 +374,15 @@ def check_dim(name: Any, names: Sequence[str], parameters: Collection[str]) -> s
     """The name, if it is a declared dim or an axis ``x.0`` of a parameter."""
     if not isinstance(name, str):
         raise DeclarationError(f"{name!r} is no dim; allowed are names of dims")
-    axis = _AXIS_NAME.fullmatch(name)
-    if name not in names and not (axis and axis[1] in parameters):
+    if not is_dim(name, names, parameters):
         raise DeclarationError(f"the dim {name!r} is unknown. {did_you_mean(name, names)}")
     return name
 
 
-# Distance.
+def is_dim(name: str, names: Sequence[str], parameters: Collection[str]) -> bool:
+    """Whether it is one of these dims, or an axis ``x.0`` of one of these parameters."""
+    axis = _AXIS_NAME.fullmatch(name)
+    return name in names or bool(axis and axis[1] in parameters)
 
 
 def distance(sizes: Point, point: Point) -> float:

@@ -6,6 +6,7 @@ import math
 import re
 import threading
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from shapedispatch import shapedispatch
 from shapedispatch.errors import SettingsError
 from shapedispatch.settings import resolve
 from shapedispatch.settings.resolve import TABLE, Resolved, Settings, load
@@ -48,7 +50,7 @@ def resolved(tmp_path: Path, text: str = "", decorator: Any = (), **environ: str
 def test_the_table_has_every_setting() -> None:
     """The names are those of the design, and each is a field of what is resolved."""
     assert list(TABLE) == NAMES.split()
-    assert set(TABLE) == set(Resolved.__dataclass_fields__) - {"bare", "origin", "nearly_named"}
+    assert set(TABLE) == set(Resolved.__dataclass_fields__) - {"bare", "origin", "nearly_named", "of_all"}
 
 
 def test_built_ins_are_allowed() -> None:
@@ -529,3 +531,34 @@ def test_a_store_elsewhere_keeps_the_shipped_files(tmp_path: Path) -> None:
     assert read_there("false").resolve("ops.mlp", {"store": shipped}).store is False
     assert load(environ={}, start=tmp_path).resolve("ops.mlp", {"store": shipped}).store is shipped
     assert read_there(str(tmp_path / "b")).resolve("ops.mlp", {"store": Store()}).store == str(tmp_path / "b")
+
+
+@pytest.mark.parametrize(
+    ("text", "hints"),
+    [
+        ("hints = { M = [64] }", (64, 256, 4096)),
+        ("hints = { M = [64], B = [128] }", {"B": (128,)}),
+        ("hints = [{ M = 64 }, { B = 32 }]", [{"B": 32}]),
+        ("hints = [16]", (16,)),
+        ("hints = []", ()),
+    ],
+)
+def test_a_default_is_about_the_dims_that_a_function_has(tmp_path: Path, text: str, hints: Any) -> None:
+    """What fits one function is no error of another; where nothing is left, the built-in value is meant."""
+    found = resolved(tmp_path, f"[defaults]\n{text}").about("hints", "B C".__contains__)
+    assert (dict(found) if isinstance(found, Mapping) else type(hints)(found)) == hints
+
+
+def test_what_is_said_of_one_function_is_all_about_it(tmp_path: Path) -> None:
+    """An unknown dim there is a mistake, which whoever reads it tells."""
+    assert resolved(tmp_path, decorator={"static": ("M",)}).about("static", "B C".__contains__) == ("M",)
+    assert resolved(tmp_path, '[defaults]\nstatic = ["M", "B"]').about("static", "B C".__contains__) == ["B"]
+
+
+def test_functions_without_a_default_dim_are_decorated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All the same, by what else holds for them."""
+    said = Settings(defaults={"hints": {"M": (64,)}, "static": ("N",), "store": False})
+    monkeypatch.setattr("shapedispatch.api.function_object.settings", lambda: said)
+    f = shapedispatch(dims={"x": "B C"})(lambda x: x * 2)
+    assert f.core.backend.spec.hints == (64, 256, 4096)
+    assert f.core.backend.spec.static == ()
