@@ -188,7 +188,8 @@ class Following:
 
     def choice(self, begun: Choice) -> Choice:
         """What runs the next call."""
-        return replace(begun, variant=self._named().name)
+        one = self._named()
+        return replace(begun, variant=one.name, route=one.route, config=one.config)
 
     def pinned(self, begun: Choice) -> Entry:
         """The entry of what runs now, which is counted, and switches no more."""
@@ -200,4 +201,4 @@ class Following:
             return answer
 
         build: Hashable = one.build
-        return Entry(counting, one.check, replace(begun, variant=one.name), build)
+        return Entry(counting, one.check, self.choice(begun), build)

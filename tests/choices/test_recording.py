@@ -19,6 +19,7 @@ from shapedispatch.backend import Candidate
 from shapedispatch.choices import recording
 from shapedispatch.hit.table import Table
 from shapedispatch.online import real_calls
+from shapedispatch.records import Choice
 from shapedispatch.store.switches import FILE, Recorder, read_switches
 
 X = torch.arange(4.0)
@@ -206,3 +207,17 @@ def test_a_recorded_build_that_raises_is_answered_by_plain_and_counted() -> None
     following = recording.Following(candidates, deque(), (), table, now="exact")
     assert torch.equal(following(torch.ones(2)), torch.full((2,), 2.0))
     assert dict(table.bypasses_by_reason) == {"a build raised RuntimeError: out of order": 1}
+
+
+def test_what_a_recorded_variant_runs_is_told() -> None:
+    """And not what ran when the key was begun."""
+    candidates = {
+        "plain": Candidate("plain", lambda x: x * 2),
+        "other": Candidate("other", lambda x: x + x, route="the function that was supplied"),
+    }
+    following = recording.Following(candidates, deque([(2, "other")]), (), Table(8, 8))
+    begun = Choice("plain", "pinned")
+    assert following.choice(begun).route == begun.route
+    following(torch.ones(2))
+    for choice in (following.choice(begun), following.pinned(begun).choice):
+        assert (choice.variant, choice.route) == ("other", "the function that was supplied")
