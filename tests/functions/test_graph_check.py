@@ -485,3 +485,11 @@ def test_a_transform_is_not_run_beside_doubles() -> None:
     f = built(lambda x: torch.func.vmap(torch.sin)(x) * 2, exact=True, hints=())
     f(torch.randn(4, 4))
     assert all(build.code.check is None and build.code.verdict is None for build in f.core.table.builds())
+
+
+def test_a_graph_that_raises_prints_nothing(capfd: pytest.CaptureFixture[str]) -> None:
+    """Its error is the call's, and a module of a graph prints where it was."""
+    f = built(lambda x, i: x[i] * 2, hints=(), exact=True)
+    with pytest.raises(IndexError, match="out of bounds"):
+        f(torch.ones(5, 16), torch.tensor([-6]))
+    assert capfd.readouterr().err == ""

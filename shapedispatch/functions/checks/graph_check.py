@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
+from torch.fx import GraphModule
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ...autotune.compare import inaccuracy
@@ -294,7 +295,8 @@ def _first_wrong(
 
 def _outcome(run: Run, inputs: Sequence[Any], given: Given) -> list[Tensor]:
     """What a run leaves, in an order: results, inputs of its own, and gradients for seeds that all differ."""
-    results = [one for one in torch.utils._pytree.tree_leaves(run(*inputs)) if isinstance(one, Tensor)]
+    code = run.forward if isinstance(run, GraphModule) else run  # a module of a graph that raises prints where
+    results = [one for one in torch.utils._pytree.tree_leaves(code(*inputs)) if isinstance(one, Tensor)]
     outputs = [one for one in results if one.requires_grad and one.grad_fn is not None]
     leaves = [one for one in inputs if isinstance(one, Tensor) and one.requires_grad and one.is_leaf]
     gradients: Sequence[Tensor | None] = ()
