@@ -111,10 +111,10 @@ def difference(
 ) -> str | None:
     """The first way in which ``actual`` is not ``expected``, as a sentence, or None.
 
-    Compared are types of containers, and of tensors dtype, device, sizes, strides, ``requires_grad`` and values, NaN
-    equal to NaN. ``tolerance`` is (rtol, atol) for floating-point values, atol relative to their root mean square.
-    With ``later`` no value is waited for: whether any differs is a flag on its device, which is put there. ``scales``
-    are those of tensors of ``expected``, by identity: whoever compares it with several keeps them.
+    Compared are types, and of tensors dtype, device, sizes, strides, ``requires_grad`` and values, NaN equal to NaN.
+    ``tolerance`` is (rtol, atol) for floating-point values, atol relative to their root mean square. With ``later`` no
+    value is waited for: whether any differs is a flag on its device, which is put there. ``scales`` are those of
+    tensors of ``expected``, by identity: whoever compares it with several keeps them.
     """
     if isinstance(expected, Tensor) and isinstance(actual, Tensor):
         return _tensor_difference(expected, actual, tolerance, place, later, {} if scales is None else scales)
@@ -150,6 +150,8 @@ def _tensor_difference(
     later: list[Tensor] | None,
     scales: Scales,
 ) -> str | None:
+    if type(expected) is not type(actual):
+        return f"{place} is a {type(actual).__name__} and not a {type(expected).__name__}"
     for name in ("dtype", "device", "shape", "layout", "requires_grad"):
         one, other = getattr(expected, name), getattr(actual, name)
         if one != other:

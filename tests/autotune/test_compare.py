@@ -346,3 +346,21 @@ def test_what_one_tensor_allows_is_no_matter_of_another() -> None:
         difference(expected, expected + 0.01, later=flags, scales=scales)
         assert any(map(bool, flags)) == (size < 1)
         del expected
+
+
+class OfItsOwn(Tensor):
+    """As a user's own tensor."""
+
+
+@pytest.mark.parametrize(
+    ("actual", "sentence"),
+    [
+        (lambda: torch.nn.Parameter(torch.ones(2), requires_grad=False), "a Parameter and not a Tensor"),
+        (lambda: torch.ones(2).as_subclass(OfItsOwn), "a OfItsOwn and not a Tensor"),
+    ],
+    ids=["a parameter", "a subclass"],
+)
+def test_a_tensor_of_another_kind_is_a_difference(actual: Any, sentence: str) -> None:
+    """A module registers the one, and the other is a user's."""
+    assert sentence in str(difference(torch.ones(2), actual()))
+    assert difference(actual(), actual()) is None
