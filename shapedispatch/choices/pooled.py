@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from ..autotune.benchmark import MATTERS
 from ..hit.table import Entry
-from ..online.contest import COLD_US, FREE_US, LOOK_US, SHARE, SMALL_US
+from ..online.contest import COLD_US, LOOK_US, SHARE, SMALL_US
 from ..online.figures import Figures
 from ..online.pairs import Half
 from ..online.pool import Family, Pool
@@ -18,6 +18,9 @@ from .context import MissContext
 from .neighbours import leading
 
 __all__ = ["PooledContest", "pool_of"]
+
+FREE_US = 2_000.0
+"""What giving pairs may cost one key beside a share of the time that is spent there: others give some, too."""
 
 
 def pool_of(ctx: MissContext, sizes: Mapping[str, int], make: bool = False) -> Pool | None:
@@ -65,7 +68,7 @@ class PooledContest:
     """Whose last sample came soon after other calls of the key: what it took may be known only later."""
     _spent_us: float = 0.0
     _lost_us: float = 0.0
-    """Of what was spent at this key, because calls of it were samples."""
+    """Of what was spent at this key, beyond what the fastest takes, because calls of it were samples."""
 
     def __post_init__(self) -> None:
         for one in self.contestants:
@@ -85,10 +88,10 @@ class PooledContest:
     def _begin(self) -> None:
         """Begin pairs of all variants that are wanted, with one call of plain: to look costs more than some samples.
 
-        None where that is likely to cost this key more than what a key may lose that is learned alone.
+        None where that is likely to cost this key more than a key may lose; where plain runs meanwhile it loses more.
         """
         plain, *variants = self.contestants
-        if self._lost_us + self._beyond_usual_us(plain.known_us) > FREE_US + SHARE * self._spent_us:
+        if self.leader() is not plain and not self._affords(plain):
             return
         named = {one.name: one for one in variants}
         self._wanted = [named[name] for name in self.pool.wanted([*named])]
@@ -99,6 +102,10 @@ class PooledContest:
                 run.insert(0 if self._begun % 2 else 1, plain)
             self._left.extend(run)
             self._begun += 1
+
+    def _affords(self, plain: Figures) -> bool:
+        """Whether this key may lose what a call of plain is likely to cost it."""
+        return self._lost_us + self._beyond_least_us(plain.known_us) <= FREE_US + SHARE * self._spent_us
 
     def _give(self) -> None:
         """Give what it is known of by now what it took; the rest is not wanted where another key has given it."""
@@ -152,14 +159,19 @@ class PooledContest:
         if self._left and self._left[0] is contestant:
             self._ran.append(self._left.popleft())
         if math.isfinite(took_us):
+            self._lost_us += self._beyond_least_us(took_us)
             self._spent(took_us, self._beyond_usual_us(took_us))
         self._give()
 
     def _spent(self, took_us: float, lost_us: float = 0.0) -> None:
-        """Here, and by the pool, a call or more took so long, and so much of that because they were samples."""
+        """A call or more took so long, and so much of that is the pool's loss because they were samples."""
         self._spent_us += took_us
-        self._lost_us += lost_us
         self.pool.spent(took_us, lost_us)
+
+    def _beyond_least_us(self, took_us: float) -> float:
+        """How much longer that is than what the fastest takes here, as far as samples have shown."""
+        least_us = min(one.known_us for one in self.contestants)
+        return max(0.0, took_us - least_us) if math.isfinite(least_us) and math.isfinite(took_us) else 0.0
 
     def _beyond_usual_us(self, took_us: float) -> float:
         """How much longer that is than what a call takes here that is no sample; 0 where either is not known."""
@@ -187,16 +199,19 @@ class PooledContest:
     def warmed(self, one: Figures, calls: int = 1) -> None:
         """See `OnlineContest.warmed`."""
         if math.isfinite(one.known_us):
+            self._lost_us += calls * self._beyond_least_us(one.known_us)
             self._spent(calls * one.known_us, calls * self._beyond_usual_us(one.known_us))
 
     def looked(self, took_us: float) -> None:
         """See `OnlineContest.looked`: what they take is its family's loss."""
         if math.isfinite(took_us):
+            self._lost_us += min(took_us, LOOK_US)
             self._spent(took_us, min(took_us, LOOK_US))
 
     def missed(self, one: Figures, took_us: float) -> None:
         """See `OnlineContest.missed`."""
         if math.isfinite(took_us):
+            self._lost_us += self._beyond_least_us(took_us)
             self._spent(took_us, self._beyond_usual_us(took_us))
 
     def ran(self, took_us: float) -> None:

@@ -22,7 +22,6 @@ __all__ = [
     "COLD_US",
     "EVALUATED_AFTER",
     "FAR",
-    "FREE_US",
     "LOOK_US",
     "SAMPLE_US",
     "SHARE",
