@@ -154,17 +154,19 @@ class _Sender:
 
     def __call__(self, gm: Any, examples: Sequence[Any]) -> Callable[..., Any]:
         from .compile.autograd import effects_only
-        from .compile.graph import Uncompilable
+        from .compile.graph import Uncompilable, refuse_partial_backward
         from .compile.parcel import bare_graph, parcel_of
         from .compile.scalars import number_limits
 
-        try:
-            self.limits = number_limits(gm)
-        except Uncompilable as why:
-            self.refused = str(why)
         self.parcel = parcel_of(gm, self.call.ambient, self.number_inputs)
         self.graph = bare_graph(gm)
-        return effects_only(gm, examples)
+        seen = effects_only(gm, examples)
+        try:
+            self.limits = number_limits(gm)
+            refuse_partial_backward()
+        except Uncompilable as why:
+            self.refused = str(why)
+        return seen
 
 
 def ordered(

@@ -11,6 +11,7 @@ from torch.fx import GraphModule
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
+from shapedispatch import shapedispatch
 from shapedispatch.functions.compile import graph
 from shapedispatch.functions.compile import operators as operator_tables
 from shapedispatch.functions.compile.autograd import effects_only
@@ -236,3 +237,79 @@ def test_an_input_of_which_nothing_is_known_may_share_memory(meta: dict[str, Any
     """A release that keeps no such word must not have a guard left out."""
     assert graph._may_be_tensor(types.SimpleNamespace(meta=meta)) is asked  # type: ignore[arg-type]  # as much of a node
     assert graph._extent(None) is None
+
+
+class Doubled(torch.autograd.Function):
+    """Whose backward reads a global."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        """Twice the argument."""
+        return x * 2
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        """By what the global is when it runs."""
+        return gradient * FACTOR
+
+
+FACTOR = 1.0
+
+
+def hooked(x: Tensor) -> Tensor:
+    """With a hook on what is made between."""
+    y = x * 2
+    y.register_hook(lambda gradient: gradient * FACTOR)
+    return y.sin()
+
+
+def written_too(x: Tensor) -> Tensor:
+    """A result, and an argument that is written."""
+    y = x * 2
+    return y.mul_(2).sin() + x.mul_(3)
+
+
+REFUSED_BACKWARDS: dict[str, tuple[Callable[..., Any], str]] = {
+    "two results": (lambda x: (x * 2, x.sqrt()), "begin at some of its results"),
+    "a result and an argument": (written_too, "begin at some of its results"),
+    "a function of autograd": (lambda x: Doubled.apply(x.sin()), "an autograd.Function"),
+    "a hook": (hooked, "a hook of a tensor"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED_BACKWARDS)
+def test_a_backward_that_may_be_another_has_no_build(name: str) -> None:
+    """Which one it is shows when it begins, and the forward is over."""
+    fn, why = REFUSED_BACKWARDS[name]
+    f = shapedispatch(fn, hints=(), exact=True, store=False)
+    with pytest.warns(UserWarning, match=why):
+        f(torch.rand(8, 4, requires_grad=True) * 1)
+
+
+@pytest.mark.parametrize("name", [name for name in REFUSED_BACKWARDS if name != "a hook"])
+def test_where_no_gradient_is_needed_there_is_a_build(name: str) -> None:
+    """Of the same function; a hook is refused there by torch."""
+    f = shapedispatch(REFUSED_BACKWARDS[name][0], hints=(), exact=True, store=False)
+    assert [timing.variant for timing in f.tune(torch.rand(8, 4)).timings] == ["plain", "exact"]
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x: (x.sin(), x > 0, x.detach() * 3, None),
+        lambda x: (x.sin(), x.t()),  # a view of the argument is made again outside of the compiled code
+    ],
+    ids=["one with a gradient", "a view of the argument"],
+)
+def test_results_without_a_gradient_of_their_own_do_not_count(fn: Callable[..., Any]) -> None:
+    """A backward begins at the one that has."""
+    f = shapedispatch(fn, hints=(), exact=True, store=False)
+    choice = f.tune(torch.rand(8, 4, requires_grad=True) * 1)
+    assert [timing.variant for timing in choice.timings] == ["plain", "exact"]
+
+
+def test_where_this_torch_does_not_tell_there_is_no_backward(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A release may have another word for what a backward begins with."""
+    monkeypatch.setattr(graph, "gradients_taken", lambda: None)
+    with pytest.raises(graph.Uncompilable, match="begin at some of its results"):
+        graph.refuse_partial_backward()

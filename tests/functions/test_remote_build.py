@@ -74,6 +74,16 @@ def test_gradients_are_plains(here: BuiltHere) -> None:
         assert_same(ours, torch.autograd.grad(composed(x[:size], w).square().sum(), (x, w)))
 
 
+@pytest.mark.filterwarnings("ignore:(?s).*every variant but plain was refused")
+def test_a_backward_that_may_begin_at_one_of_two_results_is_not_ordered(here: BuiltHere) -> None:
+    """It is told by the trace, and no other process has to try."""
+    f = shapedispatch(lambda x: (x * 2, x.sqrt()), dims={"x": "M _"}, hints=(64,), store=False)
+    x = torch.ones(40, 16, requires_grad=True)
+    learned(f, (x,))
+    assert "begin at some of its results" in str(f.explain(x).refusals)
+    assert here.tasks == []
+
+
 class Layer(nn.Module):
     """With a parameter and a number of its own."""
 

@@ -12,7 +12,14 @@ from typing import Any
 
 import torch
 
-__all__ = ["allow_determinism", "aot_metadata", "effects_only", "only_computes", "say_nothing_donated"]
+__all__ = [
+    "allow_determinism",
+    "aot_metadata",
+    "effects_only",
+    "gradients_taken",
+    "only_computes",
+    "say_nothing_donated",
+]
 
 
 def aot_metadata() -> Any:
@@ -35,6 +42,15 @@ def only_computes() -> bool:
     except AttributeError:
         return False
     return not (written or shared or state)
+
+
+def gradients_taken() -> int | None:
+    """Of how many tensors a backward takes the gradients that it begins with; None where this release does not tell.
+
+    Those are results, and what is written of the arguments; views of one tensor that is made inside are one.
+    """
+    taken = getattr(aot_metadata(), "traced_tangents", None)
+    return None if taken is None else len(taken)
 
 
 def say_nothing_donated() -> None:

@@ -24,7 +24,7 @@ from torch.torch_version import TorchVersion
 from ...effects import Beside, Effects
 from ...errors import as_written
 from ...keys.tree import extent
-from .autograd import aot_metadata
+from .autograd import aot_metadata, gradients_taken
 
 __all__ = [
     "Uncompilable",
@@ -37,7 +37,9 @@ __all__ = [
     "nodes",
     "operations_of",
     "range_of",
+    "refuse_backward",
     "refuse_kernels",
+    "refuse_partial_backward",
     "refuse_unchecked",
     "shared_outputs",
     "take_unsafe_views",
@@ -288,6 +290,32 @@ def refuse_unchecked(gm: GraphModule, examples: Sequence[Any]) -> None:
     for node in nodes(gm):
         if node.op in ("call_function", "call_method") and called(node) in _CHECKED_BY_PLAIN:
             raise Uncompilable(f"plain checks the values that {called(node)} gets, and compiled code does not")
+
+
+_READ_LATE = {
+    "autograd_function_apply": "an autograd.Function, whose backward goes by what it finds then",
+    "register_hook": "a hook of a tensor, which goes by what it finds when the backward runs",
+}
+
+
+def refuse_backward(gm: GraphModule) -> None:
+    """Where a backward runs Python that may read anything: compiled, it has what was there when it was traced.
+
+    Asked of Dynamo's graph, in which there is none of these where no gradient is needed.
+    """
+    for node in nodes(gm):
+        if node.op == "call_function" and called(node) in _READ_LATE:
+            raise Uncompilable(f"its gradients need {_READ_LATE[called(node)]}")
+
+
+def refuse_partial_backward() -> None:
+    """Where a backward may begin at some of the results alone.
+
+    Plain passes over what the others were made by. Compiled code takes zeros for their gradients, and zero times the
+    infinite slope that a root has at 0 is no number.
+    """
+    if gradients_taken() not in (0, 1):
+        raise Uncompilable("a backward may begin at some of its results alone, and compiled code begins at all")
 
 
 _DIVISIONS = ("aten.floor_divide", "aten.remainder", "aten.fmod", "aten.div.Tensor_mode", "aten.div.Scalar_mode")

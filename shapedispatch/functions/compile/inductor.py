@@ -29,7 +29,9 @@ from .graph import (
     dtypes_of_numbers,
     is_transformed,
     operations_of,
+    refuse_backward,
     refuse_kernels,
+    refuse_partial_backward,
     refuse_unchecked,
     shared_outputs,
     take_unsafe_views,
@@ -81,6 +83,7 @@ def compiler(options: Mapping[str, Any], code: Code) -> Compile:
 
     def compile_graph(gm: torch.fx.GraphModule, examples: Sequence[Any]) -> Run:
         refuse_unchecked(gm, examples)
+        refuse_backward(gm)
         code.numbers |= number_limits(gm)
         devices = {example.device.type for example in examples if isinstance(example, torch.Tensor)}
         code.notes = tuple(note for device in sorted(devices) for note in table_notes(device))
@@ -138,6 +141,8 @@ def _compiled(
         # It would keep the graph out of Inductor's cache, and is done with: what it changes shows in the graph.
         kwargs.pop("get_decomp_fn", None)
         refuse_kernels(gm)
+        if not kwargs.get("is_inference"):
+            refuse_partial_backward()
         code.only_views &= _only_views(gm)
         code.numbers |= dtypes_of_numbers(gm)
         code.unrecordable = code.unrecordable or why_not_recorded(gm)  # also of a graph that takes no tensor
