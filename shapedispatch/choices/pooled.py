@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from ..autotune.benchmark import MATTERS
 from ..hit.table import Entry
-from ..online.contest import COLD_US, LOOK_US, SHARE, SMALL_US
+from ..online.contest import COLD_US, SMALL_US
 from ..online.figures import Figures
 from ..online.pairs import Half
 from ..online.pool import Family, Pool
@@ -18,9 +18,6 @@ from .context import MissContext
 from .neighbours import leading
 
 __all__ = ["PooledContest", "pool_of"]
-
-FREE_US = 2_000.0
-"""What giving pairs may cost one key beside a share of the time that is spent there: others give some, too."""
 
 
 def pool_of(ctx: MissContext, sizes: Mapping[str, int], make: bool = False) -> Pool | None:
@@ -66,9 +63,6 @@ class PooledContest:
     """What was given of each."""
     _soon: dict[Figures, bool] = field(default_factory=dict)
     """Whose last sample came soon after other calls of the key: what it took may be known only later."""
-    _spent_us: float = 0.0
-    _lost_us: float = 0.0
-    """Of what was spent at this key, beyond what the fastest takes, because calls of it were samples."""
 
     def __post_init__(self) -> None:
         for one in self.contestants:
@@ -86,13 +80,8 @@ class PooledContest:
         return self._left[0] if self._left and not self.over else None
 
     def _begin(self) -> None:
-        """Begin pairs of all variants that are wanted, with one call of plain: to look costs more than some samples.
-
-        None where that is likely to cost this key more than a key may lose; where plain runs meanwhile it loses more.
-        """
+        """Begin pairs of all variants that are wanted, with one call of plain: to look costs more than some samples."""
         plain, *variants = self.contestants
-        if self.leader() is not plain and not self._affords(plain):
-            return
         named = {one.name: one for one in variants}
         self._wanted = [named[name] for name in self.pool.wanted([*named])]
         if self._wanted:
@@ -102,10 +91,6 @@ class PooledContest:
                 run.insert(0 if self._begun % 2 else 1, plain)
             self._left.extend(run)
             self._begun += 1
-
-    def _affords(self, plain: Figures) -> bool:
-        """Whether this key may lose what a call of plain is likely to cost it."""
-        return self._lost_us + self._beyond_least_us(plain.known_us) <= FREE_US + SHARE * self._spent_us
 
     def _give(self) -> None:
         """Give what it is known of by now what it took; the rest is not wanted where another key has given it."""
@@ -159,24 +144,9 @@ class PooledContest:
         if self._left and self._left[0] is contestant:
             self._ran.append(self._left.popleft())
         if math.isfinite(took_us):
-            self._lost_us += self._beyond_least_us(took_us)
-            self._spent(took_us, self._beyond_usual_us(took_us))
+            usual_us = self._usual_us()
+            self.pool.spent(took_us, max(0.0, took_us - usual_us) if math.isfinite(usual_us) else 0.0)
         self._give()
-
-    def _spent(self, took_us: float, lost_us: float = 0.0) -> None:
-        """A call or more took so long, and so much of that is the pool's loss because they were samples."""
-        self._spent_us += took_us
-        self.pool.spent(took_us, lost_us)
-
-    def _beyond_least_us(self, took_us: float) -> float:
-        """How much longer that is than what the fastest takes here, as far as samples have shown."""
-        least_us = min(one.known_us for one in self.contestants)
-        return max(0.0, took_us - least_us) if math.isfinite(least_us) and math.isfinite(took_us) else 0.0
-
-    def _beyond_usual_us(self, took_us: float) -> float:
-        """How much longer that is than what a call takes here that is no sample; 0 where either is not known."""
-        usual_us = self._usual_us()
-        return max(0.0, took_us - usual_us) if math.isfinite(usual_us) and math.isfinite(took_us) else 0.0
 
     def _usual_us(self) -> float:
         """What a call takes here that is no sample, as far as that is known: by the favourite, or by plain."""
@@ -199,25 +169,22 @@ class PooledContest:
     def warmed(self, one: Figures, calls: int = 1) -> None:
         """See `OnlineContest.warmed`."""
         if math.isfinite(one.known_us):
-            self._lost_us += calls * self._beyond_least_us(one.known_us)
-            self._spent(calls * one.known_us, calls * self._beyond_usual_us(one.known_us))
+            self.pool.spent(calls * one.known_us, calls * max(0.0, one.known_us - self._usual_us()))
 
     def looked(self, took_us: float) -> None:
         """See `OnlineContest.looked`: what they take is its family's loss."""
         if math.isfinite(took_us):
-            self._lost_us += min(took_us, LOOK_US)
-            self._spent(took_us, min(took_us, LOOK_US))
+            self.pool.spent(took_us, took_us)
 
     def missed(self, one: Figures, took_us: float) -> None:
         """See `OnlineContest.missed`."""
         if math.isfinite(took_us):
-            self._lost_us += self._beyond_least_us(took_us)
-            self._spent(took_us, self._beyond_usual_us(took_us))
+            self.pool.spent(took_us, max(0.0, took_us - self._usual_us()))
 
     def ran(self, took_us: float) -> None:
         """See `OnlineContest.ran`."""
         if math.isfinite(took_us):
-            self._spent(took_us)
+            self.pool.spent(took_us)
 
     def leader(self) -> Figures:
         """What the pool takes to be best, if it is here; else plain. What is not settled, samples here outweigh.

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from shapedispatch.choices.pooled import FREE_US, PooledContest
+from shapedispatch.choices.pooled import PooledContest
 from shapedispatch.hit.table import Entry
 from shapedispatch.online.contest import COLD_US, LOOK_US, SHARE
 from shapedispatch.online.figures import Figures
@@ -121,41 +121,10 @@ def test_plain_is_what_costs_where_another_leads() -> None:
     us = {"plain": 1000.0, "build": 100.0}
     play(one, us, 2 * FEWEST)
     assert (of.favourite, of.family.lost_us) == ("build", 0.0)
-    for _ in range(3):
-        play(contest(of, "build"), us, 4)
+    play(one, us, 12)
     given = len(of.pairs._found["build"])
     assert given > LIKELY
     assert of.family.lost_us == pytest.approx(900 * (given - FEWEST), abs=1000)
-
-
-def test_what_one_key_loses_is_bounded() -> None:
-    """However much all of a family's keys may lose together, where plain is far behind and the others are alike."""
-    family = Family()
-    family.spent_us = 1e9
-    one, us = contest(family.pool((6,), 0.02), "a", "b", "c"), {"plain": 700.0, "a": 50.0, "b": 50.2, "c": 56.0}
-    played = play(one, us, 1000)
-    spent_us = sum(us[name or "a"] for name in played)
-    assert "plain" in played
-    assert not one.over
-    assert spent_us - 1000 * us["a"] <= us["plain"] + FREE_US + SHARE * spent_us
-
-
-def test_a_key_that_runs_plain_gives_pairs_whatever_it_has_lost() -> None:
-    """By running plain it may lose more."""
-    of, _ = pool()
-    one = contest(of, "build")
-    for _ in range(3):
-        one.looked(LOOK_US)
-    assert one._lost_us > FREE_US
-    assert play(one, {"plain": 10.0, "build": 5.0}, 4) == ["build", "plain", "plain", "build"]
-
-
-def test_a_pause_in_a_look_is_no_cost_of_a_key() -> None:
-    """As in a contest of its own."""
-    of, _ = pool()
-    one = contest(of, "build")
-    one.looked(10 * LOOK_US)
-    assert of.family.lost_us == LOOK_US
 
 
 def test_an_octave_begins_with_what_leads_where_nothing_has_won() -> None:
