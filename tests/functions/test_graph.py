@@ -272,9 +272,10 @@ def written_too(x: Tensor) -> Tensor:
 REFUSED_BACKWARDS: dict[str, tuple[Callable[..., Any], str]] = {
     "two results": (lambda x: (x * 2, x.sqrt()), "begin at some of its results"),
     "a result and an argument": (written_too, "begin at some of its results"),
-    "a function of autograd": (lambda x: Doubled.apply(x.sin()), "an autograd.Function"),
-    "a hook": (hooked, "a hook of a tensor"),
+    "a function of autograd": (lambda x: Doubled.apply(x.sin()), "an autograd.Function|a class's values change"),
+    "a hook": (hooked, "a hook of a tensor|an autograd.Function"),
 }
+"""With why: an older torch says nothing of classes, and makes a function of autograd of a hook."""
 
 
 @pytest.mark.parametrize("name", REFUSED_BACKWARDS)
@@ -286,9 +287,9 @@ def test_a_backward_that_may_be_another_has_no_build(name: str) -> None:
         f(torch.rand(8, 4, requires_grad=True) * 1)
 
 
-@pytest.mark.parametrize("name", [name for name in REFUSED_BACKWARDS if name != "a hook"])
+@pytest.mark.parametrize("name", ["two results", "a result and an argument"])
 def test_where_no_gradient_is_needed_there_is_a_build(name: str) -> None:
-    """Of the same function; a hook is refused there by torch."""
+    """Of the same function."""
     f = shapedispatch(REFUSED_BACKWARDS[name][0], hints=(), exact=True, store=False)
     assert [timing.variant for timing in f.tune(torch.rand(8, 4)).timings] == ["plain", "exact"]
 
