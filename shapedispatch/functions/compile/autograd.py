@@ -47,7 +47,8 @@ def only_computes() -> bool:
 def gradients_taken() -> int | None:
     """Of how many tensors a backward takes the gradients that it begins with; None where this release does not tell.
 
-    Those are results, and what is written of the arguments; views of one tensor that is made inside are one.
+    Those are results, and what is written of the arguments; a tensor that is made inside counts with its views as one,
+    unless an operator makes several at once (``chunk``).
     """
     taken = getattr(aot_metadata(), "traced_tangents", None)
     return None if taken is None else len(taken)
