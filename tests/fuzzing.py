@@ -470,6 +470,18 @@ def scale(x, n=2.0):
     return x * n
 
 
+@fuzzed("tensor", dtypes=FLOATS)
+def by_sizes(x):
+    rows = x.shape[0] if x.dim() else 1
+    mean = x.sum(-1) / max(1, x.numel() // max(1, rows)) if x.dim() else x
+    return mean * (rows % 3 + 1) + rows**2 // 2 - x.numel() / (rows + 1)
+
+
+@fuzzed("tensor", dtypes=FLOATS)
+def by_roots(x):
+    return x.abs().sqrt(), x * 2
+
+
 @fuzzed("tensor", "number", keywords=("alpha",))
 def shifted(x, n, *, alpha=1):
     return torch.add(x, 1, alpha=2) * n + alpha
@@ -933,7 +945,7 @@ def observe(fn: Callable[..., Any], made: Made, values: int, draws: bool = True)
     pairs = [(i, j) for i in range(len(out)) for j in range(len(given))]
     aliases = [(i, j, out[i].data_ptr() - given[j].data_ptr()) for i, j in pairs if _share(out[i], given[j])]
     identities = [(i, j) for i, j in pairs if out[i] is given[j]]
-    gradients = _gradients(out, given)
+    gradients = _gradients(out, given, values)
     together = _together(out, {i for i, *_ in aliases}) if len(out) > 1 else []
     return Observed(error, result, (args, kwargs), versions, aliases, identities, together, gradients, generators)
 
@@ -963,9 +975,14 @@ def _share(one: Tensor, other: Tensor) -> bool:
     return one.device.type != "meta" and other.device.type != "meta" and _meet(one, other)
 
 
-def _gradients(out: Sequence[Tensor], given: Sequence[Tensor]) -> list[Any]:
-    """Those of what was given; or, in their place, the name of what asking for them raised."""
+def _gradients(out: Sequence[Tensor], given: Sequence[Tensor], values: int) -> list[Any]:
+    """Those of what was given; or, in their place, the name of what asking for them raised.
+
+    Of several results the backward begins at all, or at some of them, by ``values``.
+    """
     roots = [t for t in out if t.requires_grad and t.grad_fn is not None]
+    if len(roots) > 1 and values % 4:
+        roots = [t for place, t in enumerate(roots) if values >> (2 + place) & 1] or roots[values % len(roots) :]
     leaves = [t for t in given if t.requires_grad]
     if not roots or not leaves:
         return []

@@ -34,7 +34,10 @@ from tests.fuzzing import (
     within,
 )
 
-BUILT = ("same_or_not", "write_then_read", "in_place", "transposed", "scale", "noisy", "configured", "made", "layers")
+BUILT = (
+    *("same_or_not", "write_then_read", "in_place", "transposed", "scale", "noisy", "configured", "made", "layers"),
+    *("by_sizes", "by_roots"),
+)
 """The functions that builds are compiled of."""
 WAITS = 0.004
 """How often it is waited for what other processes build."""
@@ -235,7 +238,9 @@ class Twins:
             error = type(raised).__name__
         leaves = [t for t in (x, *module.parameters()) if t.requires_grad]
         gradients = (
-            [] if torch.is_inference_mode_enabled() else fuzzing._gradients(list(fuzzing.tensors_in(result)), leaves)
+            []
+            if torch.is_inference_mode_enabled()
+            else fuzzing._gradients(list(fuzzing.tensors_in(result)), leaves, spec)
         )
         gradients = [t.clone(memory_format=torch.contiguous_format) if isinstance(t, Tensor) else t for t in gradients]
         return error, result, gradients, x, dict(module.state_dict()), torch.get_rng_state()

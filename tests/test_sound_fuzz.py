@@ -81,7 +81,7 @@ def test_what_races_with_itself_on_a_gpu_is_not_generated_there(name: str, write
     assert any(has_an_answer(call, "cuda") for call in made)
 
 
-BUILT = ("same_or_not", "write_then_read", "in_place", "transposed", "scale", "noisy", "configured", "made")
+BUILT = ("same_or_not", "write_then_read", "in_place", "transposed", "scale", "noisy", "configured", "made", "by_sizes")
 
 
 @pytest.mark.parametrize("name", BUILT)
