@@ -409,7 +409,7 @@ ARGUMENTS: Mapping[str, tuple[Callable[[], Any], str]] = {
     "sparse": (lambda: torch.ones(2, 2).to_sparse(), "sparse_coo"),
     "compressed": (lambda: torch.ones(2, 2).to_sparse_csr(), "sparse_csr"),
     "mkldnn": (lambda: torch.ones(2, 2).to_mkldnn(), "mkldnn"),
-    "nested": (lambda: torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]), "layout"),
+    "nested": (lambda: torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]), "a nested tensor"),
     "quantized": (lambda: torch.quantize_per_tensor(torch.ones(2), 0.1, 0, torch.quint8), "quantized"),
     "meta": (lambda: torch.ones(2, device="meta"), "meta"),
     "zero": (lambda: torch._efficientzerotensor(4), "zero tensor"),

@@ -168,7 +168,7 @@ MAKERS = {
     "_builtin", "_describe_instance", "_beside", "key", "_same", "overlap", "_DESCRIBE",
 }  # fmt: skip
 SCREENS = {
-    "ambient", "why_ambient", "_tensor", "why_tensor", "_screen", "_describe_instance", "_builtin", "key", "overlap",
+    "ambient", "why_ambient", "_tensor", "why_tensor", "_describe_instance", "_builtin", "key", "overlap",
 }  # fmt: skip
 
 _UNIQUE = "what else stands in it is in no other kind's description"
@@ -183,6 +183,7 @@ EQUIVALENT = {
     "_DESCRIBE: the element torch.Size": _UNIQUE,
     "_DESCRIBE: the element range": _UNIQUE,
     "_describe_instance: the test isinstance(value, Tensor)": "a tensor is then an object of unknown type",
+    "_tensor: the test odd": "a quicker way to the same",
     "key: the test kind is Tensor": "a quicker way to the same",
     "key: the test kind is Parameter": "a quicker way to the same",
     **({} if keys._NAMES else dict.fromkeys(["_tensor: the test _NAMES and t.has_names()"], _NAMED)),

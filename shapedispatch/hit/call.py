@@ -99,16 +99,16 @@ class HitPath:
         """Off, sign, find, insert, run. With a ``node`` the C path has asked, see `Table.insert`."""
         backend = self.backend
         hooks = saved_tensor_hooks(True)
-        if self.off and (hooks is None or checkpoint_of(hooks) is None):
+        if hooks is not None and backend.receiver is not None and checkpoint_of(hooks) is not None:
+            return run_in_checkpoint(self, hooks, args, kwargs)
+        if self.off:
             return self.plain(*args, **kwargs)
         if self.left_out and not self.left_out.isdisjoint(map(type, (*args, *kwargs.values()))):
             return self.plain(*args, **kwargs)
         error, due = "", self.turns.on and self.turns.due()
         try:
             signed = backend.sign(args, kwargs)
-            entry = None
-            if not isinstance(signed, str) and (hooks is None or signed[2] is not None):
-                entry = self.table.find(signed[0], signed[1], kwargs)
+            entry = None if isinstance(signed, str) else self.table.find(signed[0], signed[1], kwargs)
         except Exception as raised:  # noqa: BLE001 - a key or a guard: what fails in here is no business of the call
             error = where_raised(raised)
         if error:
@@ -116,8 +116,6 @@ class HitPath:
         if isinstance(signed, str):
             return self.bypass(signed, args, kwargs)
         key, given, launch = signed
-        if hooks is not None and launch is None:
-            return run_in_checkpoint(self, hooks, key, *backend.normal(args, kwargs))
         if entry is None:
             return self.miss(key, *backend.normal(args, kwargs), node)
         if node is not None:

@@ -42,6 +42,7 @@ __all__ = [
     "storable",
     "why_ambient",
     "why_tensor",
+    "why_traced",
 ]
 
 ALIGNMENT_BYTES = 16
@@ -140,18 +141,10 @@ def _default_device() -> torch.device | None:
 
 def why_ambient() -> str | None:
     """Why no call can be dispatched in the present state, or None."""
-    if LOST:
-        return f"torch {torch.__version__} has no {', '.join(LOST)}, and does not tell the state around a call"
-    if _compiler._is_compiling_flag:
-        return "the call is being traced by torch.compile or torch.export"
-    if _tracing() is not None:
-        return "the call is being traced by torch.jit.trace"
-    if _functorch_level() is not None:
-        return "a torch.func transform (vmap, grad, functionalize, ...) is active"
+    if why := why_traced():
+        return why
     if _dispatch_modes():
         return "a TorchDispatchMode is active and must see every operation"
-    if forward_ad._current_level >= 0:
-        return "forward-mode AD is active: compiled code would drop tangents"
     if (hooks := saved_tensor_hooks(True)) is not None and checkpoint_of(hooks) is None:
         return "saved-tensor hooks are active (save_on_cpu, say) and must see what plain saves"
     if _anomaly():
@@ -160,6 +153,21 @@ def why_ambient() -> str | None:
         return "global module hooks are registered and must run"
     if _function_modes() and not (_function_modes() == 1 and type(_function_mode(0)) is _DeviceContext):
         return "a TorchFunctionMode is active and must see every function"
+    return None
+
+
+def why_traced() -> str | None:
+    """Why no build can run in the present state, whatever has run before; or None."""
+    if LOST:
+        return f"torch {torch.__version__} has no {', '.join(LOST)}, and does not tell the state around a call"
+    if _compiler._is_compiling_flag:
+        return "the call is being traced by torch.compile or torch.export"
+    if _tracing() is not None:
+        return "the call is being traced by torch.jit.trace"
+    if _functorch_level() is not None:
+        return "a torch.func transform (vmap, grad, functionalize, ...) is active"
+    if forward_ad._current_level >= 0:
+        return "forward-mode AD is active: compiled code would drop tangents"
     return None
 
 
@@ -186,8 +194,9 @@ def _tensor(t: Tensor) -> Key:
     try:
         address, dtype = t.data_ptr(), t.dtype
         usual = address >= _FREED_BELOW or (address and address != t.storage_offset() * t.element_size())
-        if not usual or dtype not in _BY_DTYPE_ORDINARY or t.is_neg() or (_NAMES and t.has_names()):  # type: ignore[attr-defined]
-            _screen(t)
+        odd = not usual or dtype not in _BY_DTYPE_ORDINARY or t.is_neg() or (_NAMES and t.has_names())  # type: ignore[attr-defined]
+        if odd and (reason := why_tensor(t)):
+            raise Bypass(reason)
         return (
             type(t),
             dtype,
@@ -202,19 +211,15 @@ def _tensor(t: Tensor) -> Key:
         raise Bypass(why_tensor(t) or f"a tensor that cannot be described: {error}") from None
 
 
-def _screen(t: Tensor) -> None:
-    reason = why_tensor(t)
-    if reason:
-        raise Bypass(reason)
-
-
 def why_tensor(t: Tensor) -> str | None:
     """Why a call with this tensor cannot be dispatched, or None."""
     if type(t) is not Tensor and type(t) is not Parameter:
         return f"a tensor of type {type(t).__name__}: only torch.Tensor and nn.Parameter are dispatched"
     if torch._C._functorch.is_functorch_wrapped_tensor(t) or torch._is_functional_tensor(t):
         return "a tensor wrapped by a torch.func transform"
-    if t.layout is not torch.strided or t.is_nested:
+    if t.is_nested:
+        return "a nested tensor: its sizes are no part of its shape"
+    if t.layout is not torch.strided:
         return f"a tensor of layout {str(t.layout).removeprefix('torch.')}"
     if t.is_quantized:
         return "a quantized tensor: its scale is no part of its dtype"
@@ -309,11 +314,8 @@ def _describe_instance(value: Any) -> Key:
 
 def _is_made_of_attributes(kind: type) -> bool:
     """Whether instances hold nothing beside: no class of them is written in C, such as `int` or `Exception`."""
-    return all(base is object or base.__flags__ & _HEAP_TYPE for base in kind.__mro__)
-
-
-_HEAP_TYPE = 1 << 9
-"""Py_TPFLAGS_HEAPTYPE, of classes that are made by a class statement."""
+    made_by_a_statement = 1 << 9  # Py_TPFLAGS_HEAPTYPE
+    return all(base is object or base.__flags__ & made_by_a_statement for base in kind.__mro__)
 
 
 def _beside(value: Any, names: Sequence[str]) -> Key:
@@ -327,12 +329,13 @@ def _beside(value: Any, names: Sequence[str]) -> Key:
 # ------------------------------------------------------------------------------------------------------------ the call
 
 
-def key(args: tuple[Any, ...], kwargs: Mapping[str, Any], receiver: bool = False) -> Key:
+def key(args: tuple[Any, ...], kwargs: Mapping[str, Any], receiver: bool = False, state: Hashable | None = None) -> Key:
     """The key of one call in normal form; raises Bypass.
 
-    With ``receiver`` the first argument is a method's ``self``, which counts by its type unless it is a tensor.
+    With ``receiver`` the first argument is a method's ``self``, which counts by its type unless it is a tensor; with
+    ``state`` that stands in it, and not the one around the call.
     """
-    parts: list[Hashable] = [ambient()]
+    parts: list[Hashable] = [ambient() if state is None else state]
     flat = not kwargs
     rest = args
     try:
@@ -363,10 +366,10 @@ class CallSigner:
     receiver: bool | None
     overlaps: bool
 
-    def sign(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Signed | str:
-        """The key of a call, which is run as it is; or the reason why it has none."""
+    def sign(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], state: Hashable | None = None) -> Signed | str:
+        """The key of a call, which is run as it is; or the reason why it has none. ``state`` is as in `key`."""
         try:
-            made = key(args, kwargs, bool(self.receiver))
+            made = key(args, kwargs, bool(self.receiver), state)
             return ((*made, overlap(args, kwargs)) if self.overlaps else made), args, None
         except Bypass as reason:
             return str(reason)

@@ -1,17 +1,23 @@
 from __future__ import annotations
 
+import contextlib
 import gc
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
-from torch.utils.checkpoint import checkpoint
+from torch.nn.modules.module import register_module_forward_hook
+from torch.overrides import TorchFunctionMode
+from torch.utils.checkpoint import CheckpointError, checkpoint
+from torch.utils.flop_counter import FlopCounterMode
 
 from shapedispatch import Variant, set_mode, shapedispatch
 from shapedispatch.hit import checkpoint as module
+from tests.fuzzing import within
 from tests.helpers import Ladder, assert_same, built, pinned
 
 pytestmark = pytest.mark.operators_called
@@ -128,6 +134,114 @@ def test_what_ran_plain_runs_plain_again() -> None:
     assert_same(x.grad, gradient())
 
 
+class Passing(TorchFunctionMode):
+    """It changes nothing."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return func(*args, **(kwargs or {}))
+
+
+@contextlib.contextmanager
+def hooked() -> Iterator[None]:
+    """Inside, every module has a hook."""
+    handle = register_module_forward_hook(lambda *_: None)
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+STATES: dict[str, Callable[[], Any]] = {
+    "anomaly": lambda: torch.autograd.detect_anomaly(check_nan=False),
+    "dispatch mode": lambda: FlopCounterMode(display=False),
+    "function mode": Passing,
+    "hooks": hooked,
+    **{
+        name: lambda name=name, value=value: within({name: value})
+        for name, value in {"deterministic": "warn", "default dtype": torch.float64, "device": "meta"}.items()
+    },
+}
+"""What may surround a backward alone."""
+
+
+@pytest.mark.filterwarnings("ignore:Anomaly Detection")
+@pytest.mark.parametrize("state", STATES)
+def test_the_second_call_runs_what_the_first_ran_in_any_state(state: str) -> None:
+    """Plain saves others: torch takes those that look alike for the first ones, and the gradient was wrong."""
+    expected, f = gradient(), dispatched()
+    x = leaf()
+    loss = forward(f, x)
+    runs.clear()
+    with STATES[state]():
+        loss.backward()
+    assert runs == ["other"]
+    assert_same(x.grad, expected)
+
+
+def test_other_arguments_than_at_first_raise() -> None:
+    """What ran is right for its own; another saves other tensors."""
+    f, sizes = dispatched(), iter((4, 3))
+    loss = checkpoint(lambda x: f(x[: next(sizes)]), leaf(), use_reentrant=False).sum()
+    with pytest.raises(CheckpointError, match=r"(?s)plain\(.*ran other, which.*  - its arguments are others than"):
+        loss.backward()
+
+
+SCALE = 2.0
+
+
+def test_other_globals_than_at_first_raise(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By their old values the numbers would not be plain's, and plain saves other tensors."""
+    f = pinned(built(lambda x: (x * SCALE).sin().exp(), exact=True, hints=()), "exact")
+    loss = checkpoint(f, leaf(), use_reentrant=False).sum()
+    monkeypatch.setitem(globals(), "SCALE", 3.0)
+    with pytest.raises(CheckpointError, match="what it reads beside its arguments has changed"):
+        loss.backward()
+
+
+def test_where_no_build_can_run_the_second_call_raises() -> None:
+    """Compiled code would drop tangents."""
+    f = dispatched()
+    loss = forward(f, leaf())
+    with torch.autograd.forward_ad.dual_level(), pytest.raises(CheckpointError, match="forward-mode AD is active"):
+        loss.backward()
+
+
+def test_a_call_without_a_key_runs_plain_again_beside_one_that_has_one() -> None:
+    """Which is which is told by their order, though the first is not asked for a key from its second time on."""
+    f = dispatched()
+    odd = torch.nn.parameter.Buffer(torch.ones(4))
+    odd.__class__ = type("Odd", (Tensor,), {})
+    x = leaf()
+    loss = checkpoint(lambda x: f(odd) + f(x).sin() + f(odd), x, use_reentrant=False).sum()
+    assert runs[0] == runs[-1] == "plain"
+    runs.clear()
+    loss.backward()
+    assert runs == ["plain", "other"]  # and stops there: no more was saved
+    assert_same(x.grad, gradient())
+
+
+def test_where_a_build_raised_the_second_call_runs_plain() -> None:
+    """Which answered at first."""
+    f = dispatched()
+    f(leaf())
+    (key,) = f.core.table.newest(1)
+    (entry,) = f.core.table.peek(key)
+    raises = iter((True, False, False))
+
+    def run(x: Tensor) -> Tensor:
+        if next(raises):
+            raise MemoryError
+        return other(x)
+
+    x = leaf()
+    f.core.table.replace(key, entry, replace(entry, run=run, retry=True))
+    loss = forward(f, x)
+    runs.clear()
+    loss.backward()
+    assert runs == ["plain"]
+    assert_same(x.grad, gradient())
+
+
 def test_a_call_that_is_stopped_is_not_called_again() -> None:
     """Torch raises in the middle of the second call, once as much was saved as the first time; plain is no answer."""
     f = pinned(built(lambda x: x.sin().exp(), exact=True, hints=()), "exact")
@@ -159,10 +273,10 @@ def test_nothing_is_kept_longer_than_the_graph() -> None:
     """What ran in a checkpoint goes with it."""
     f = dispatched()
     loss = forward(f, leaf())
-    before, gone = len(module._pinned), weakref.ref(f.core)
+    before, gone = len(module._calls), weakref.ref(f.core)
     del loss, f
     gc.collect()
-    assert len(module._pinned) < before
+    assert len(module._calls) < before
     assert gone() is None
 
 
