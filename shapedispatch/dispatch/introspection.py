@@ -204,4 +204,5 @@ def _safe(value: Any) -> Key:
 
 def symbolic(size: Hashable) -> Hashable:
     """A size that hashes: itself, or (which shape environment, expression) where it is symbolic."""
-    return (id(size.node.shape_env), str(size.node.expr)) if isinstance(size, torch.SymInt) else size
+    # That of a nested tensor has no environment.
+    return (id(getattr(size.node, "shape_env", None)), str(size)) if isinstance(size, torch.SymInt) else size

@@ -119,6 +119,19 @@ def test_a_symbolic_call_is_explained_and_never_dispatched() -> None:
     assert f.cache_info().misses == 0
 
 
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.parametrize("layout", [torch.strided, torch.jagged], ids=str)
+def test_a_nested_call_is_explained_and_never_dispatched(layout: torch.layout) -> None:
+    """Its sizes are symbolic, or none, and belong to nothing."""
+    f = baking(lambda x: x * 2)
+    x = torch.nested.nested_tensor([torch.ones(2, 3), torch.ones(4, 3)], layout=layout)
+    for _ in range(2):
+        f(x)
+    choice = f.explain(x)
+    assert (choice.variant, choice.origin) == ("plain", "bypass")
+    assert "nested" in str(choice.notes).lower()
+
+
 class Doubling:
     """Something with a method."""
 
