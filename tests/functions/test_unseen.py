@@ -136,6 +136,26 @@ def by_dict(x: Tensor) -> Tensor:
     return x.sin() * (2 if "z" in THING.__dict__ else 3)
 
 
+class Counting(torch.nn.Module):
+    """It sets a buffer, not in place."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("seen", torch.zeros(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Plain."""
+        self.seen += 1
+        return x.sin() * self.seen
+
+
+def test_what_torch_looks_for_is_its_own_business(caplog: pytest.LogCaptureFixture) -> None:
+    """By Python's modules, too: where a module's attribute is set, it asks for a class's signature."""
+    f = shapedispatch(Counting(), hints=(), exact=True, store=False)
+    f(X)
+    assert "not dispatched as a whole: it writes self._buffers['seen']" in caplog.text
+
+
 @pytest.mark.parametrize("fn", [by_key, by_attribute, by_chain, by_dict])
 def test_what_was_looked_for_in_vain_may_be_there_later(fn: Callable[..., Any]) -> None:
     """No guard of Dynamo's would see it come."""

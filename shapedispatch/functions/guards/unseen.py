@@ -45,7 +45,7 @@ class Unseen:
 
         def exception_handler(frame: Any, raised: Any) -> None:
             original(frame, raised)  # type: ignore[misc]  # which raises where this frame does not catch it
-            if tracing() and type(raised).__name__ in _FAILED and not _stands_in(frame.f_code, _TORCH):
+            if tracing() and type(raised).__name__ in _FAILED and not _is_asked_by_torch(frame):
                 self._lookups.append(f"a lookup that fails in {frame.f_code.co_name}()")
 
         if original is None:
@@ -95,6 +95,13 @@ def _stands_in(code: CodeType, folder: str) -> bool:
     """Whether it is of this folder, but for what is installed beside it."""
     inside = code.co_filename.removeprefix(folder + os.sep)
     return inside != code.co_filename and not inside.startswith("site-packages")
+
+
+def _is_asked_by_torch(frame: Any) -> bool:
+    """Whether that is who looks, or who has Python's own modules look, as for the signature of a class."""
+    while frame is not None and _stands_in(frame.f_code, _PYTHON) and not _stands_in(frame.f_code, _TORCH):
+        frame = getattr(frame, "parent", None)
+    return frame is not None and _stands_in(frame.f_code, _TORCH)
 
 
 def _settings() -> dict[str, Any]:
