@@ -158,9 +158,10 @@ class Learning(Sampling):
             self._rest(not waits and self.contest.rests())
             return self._unsampled(way, args, kwargs)
         self._rest(False)
-        if not self.contest.is_cold(figures, soon):
+        before = self.contest.calls_before(figures, soon, WARM)
+        if not before:
             return self._sampled(figures, way, args, kwargs)
-        self._next, self._warm = figures, WARM
+        self._next, self._warm = figures, before
         figures.warmed()
         return self._warmed(figures, way, args, kwargs)
 
@@ -281,11 +282,12 @@ class Learning(Sampling):
         run, sample = self.in_c(candidate), (self.in_c(candidate), one, 1)
         if candidate.missed is not None:
             self._missed[one.name] = candidate.missed()
-        if self.in_c is LAUNCHER or not self.contest.is_cold(one, soon):
+        before = 0 if self.in_c is LAUNCHER else self.contest.calls_before(one, soon, WARM)
+        if not before:
             return (sample,)
         one.warmed()
-        self.contest.warmed(one, WARM)
-        return (run, None, WARM), sample
+        self.contest.warmed(one, before)
+        return (run, None, before), sample
 
     def unsampled(self, /, *args: Any, **kwargs: Any) -> Any:
         """Run a call by the best candidate known: another one is a sample now."""

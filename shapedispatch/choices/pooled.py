@@ -158,13 +158,19 @@ class PooledContest:
         """See `OnlineContest.rests`."""
         return not self.over and not self._wanted
 
-    def is_cold(self, one: Figures, soon: bool) -> bool:
-        """See `OnlineContest.is_cold`: where the key's last call was not ``soon`` before, others have run since."""
+    def calls_before(self, one: Figures, soon: bool, warm: int) -> int:
+        """See `OnlineContest.calls_before`: where the key's last call was not ``soon`` before, others have run since.
+
+        Before the first sample of a long one goes one call, which finds the memory that no call of such sizes had.
+        """
         self._soon[one] = soon
+        if not soon or self.pool.is_behind(one.name):
+            return 0
         known = [other.known_us for other in self.contestants if math.isfinite(other.known_us)]
         least_us = min(known, default=0.0)  # a pair is all that most keys give: without calls before it that is cold
-        known_us = one.known_us if math.isfinite(one.known_us) else 0.0
-        return soon and least_us <= SMALL_US and known_us <= max(MATTERS * least_us, least_us + COLD_US)
+        if math.isinf(one.known_us):
+            return warm if least_us <= SMALL_US else 1
+        return warm if least_us <= SMALL_US and one.known_us <= max(MATTERS * least_us, least_us + COLD_US) else 0
 
     def warmed(self, one: Figures, calls: int = 1) -> None:
         """See `OnlineContest.warmed`."""

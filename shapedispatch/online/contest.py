@@ -214,13 +214,13 @@ class OnlineContest:
         if one in self._turns:
             self._unready[one] = self._unready.get(one, 0) + 1
 
-    def is_cold(self, one: Contestant, soon: bool) -> bool:
-        """Whether calls of it are to go before its next sample: what those show is no matter where it is behind.
+    def calls_before(self, one: Contestant, soon: bool, warm: int) -> int:
+        """How many calls of it are to go before its next sample: ``warm``, or none where what it takes is no matter.
 
-        Its first shows whether it is.
+        That is where it is behind, which its first sample shows.
         """
         small = self.rounds > 0 and self._best_us <= SMALL_US
-        return small and self._extra_us(one) <= max((MATTERS - 1) * self._best_us, COLD_US)
+        return warm if small and self._extra_us(one) <= max((MATTERS - 1) * self._best_us, COLD_US) else 0
 
     def warmed(self, one: Contestant, calls: int = 1) -> None:
         """So many calls of it go before its sample."""

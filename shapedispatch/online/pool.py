@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
+from ..autotune.benchmark import MATTERS
 from ..autotune.measure import Clock
 from ..hit.table import Entry
 from ..keys.key import Key
@@ -252,6 +253,12 @@ class Pool:
         """See `Pairs.least_share`."""
         with self.family.lock:
             return self.pairs.least_share()
+
+    def is_behind(self, name: str) -> bool:
+        """Whether the pairs say of one that it takes longer than the fastest by more than what caches hold of it."""
+        with self.family.lock:
+            shares = {cost.variant: cost.median_us for cost in self.pairs.costs()}
+        return shares.get(name, 0.0) > MATTERS * min(shares.values())
 
     def wanted_of_new(self, names: Sequence[str], sizes: tuple[int, ...]) -> str | None:
         """As `wanted`, the first for a key that was never seen; None where enough others wait for the other half."""

@@ -9,7 +9,7 @@ import pytest
 
 from shapedispatch.choices.pooled import PooledContest
 from shapedispatch.hit.table import Entry
-from shapedispatch.online.contest import COLD_US, LOOK_US, SHARE
+from shapedispatch.online.contest import COLD_US, LOOK_US, SHARE, SMALL_US
 from shapedispatch.online.figures import Figures
 from shapedispatch.online.pairs import FEWEST, LIKELY, MOST_OPEN, Pairs
 from shapedispatch.online.pool import ALONE, FREE_TOGETHER_US, Family, Pool
@@ -383,11 +383,31 @@ def test_a_pool_that_expects_plain_hears_all_variants_first() -> None:
 def test_calls_go_before_a_pooled_sample_where_the_key_was_called_just_now() -> None:
     """Else other keys have been, since. Before the first, too: it may be all that the key gives."""
     one = contest(pool()[0], "a")
-    assert [one.is_cold(one.contestants[0], soon) for soon in (True, False)] == [True, False]
-    one.contestants[0].known_us = one.contestants[1].known_us = 20.0
-    assert [one.is_cold(one.contestants[1], soon) for soon in (True, False)] == [True, False]
-    one.contestants[1].known_us = 21.0 + COLD_US
-    assert not one.is_cold(one.contestants[1], True)
+    plain, build = one.contestants
+    assert [one.calls_before(plain, soon, 3) for soon in (True, False)] == [3, 0]
+    plain.known_us = build.known_us = 20.0
+    assert [one.calls_before(build, soon, 3) for soon in (True, False)] == [3, 0]
+    build.known_us = 21.0 + COLD_US
+    assert one.calls_before(build, True, 3) == 0
+
+
+def test_one_call_goes_before_the_first_sample_of_a_long_one() -> None:
+    """It is the first of such sizes, and finds no memory that was used for them before."""
+    one = contest(pool()[0], "a")
+    plain, build = one.contestants
+    plain.known_us = 2 * SMALL_US
+    assert [one.calls_before(build, soon, 3) for soon in (True, False)] == [1, 0]
+    build.known_us = 3 * SMALL_US
+    assert one.calls_before(build, True, 3) == 0
+
+
+def test_no_call_goes_before_a_sample_of_what_pairs_say_is_behind() -> None:
+    """Each would cost as much as many of the fastest."""
+    of, _ = pool()
+    one = contest(of, "a")
+    plain, build = one.contestants
+    of.gave([("a", 0.1, False)])
+    assert [one.calls_before(who, True, 3) for who in (plain, build)] == [0, 3]
 
 
 def test_what_a_first_call_shows_is_cold() -> None:
@@ -397,7 +417,7 @@ def test_what_a_first_call_shows_is_cold() -> None:
     assert of.pairs._cold == {"build"}
     one = sized(of, 2000)
     for contestant in one.contestants:
-        one.is_cold(contestant, True)
+        one.calls_before(contestant, True, 3)
     play(one, {"plain": 10.0, "build": 5.0}, 2)
     assert (of.pairs._cold, list(of.pairs._found["build"])) == (set(), [50.0])
 

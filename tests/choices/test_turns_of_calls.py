@@ -373,5 +373,5 @@ def test_a_half_is_as_cold_as_its_own_call_was(events: CEvents) -> None:
     contest = entry.learner.contest
     (first,) = contest._soon
     second = next(one for one in contest.contestants if one is not first)
-    contest.is_cold(second, True)
+    contest.calls_before(second, True, WARM)
     assert (contest._soon[first], contest._soon[second]) == (False, True)

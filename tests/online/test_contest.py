@@ -334,7 +334,7 @@ def after_a_round(*us: float) -> OnlineContest:
     """A contest of candidates that have taken so long."""
     told = contest([Told(f"{place}", took) for place, took in enumerate(us)])
     for took, one in zip(us, list(told.contestants), strict=True):
-        assert not told.is_cold(one, soon=True)
+        assert not told.calls_before(one, soon=True, warm=3)
         assert isinstance(one, Told)
         one.samples.append(took)
         told.sampled(one, took)
@@ -345,14 +345,14 @@ def test_calls_go_before_all_samples_but_the_first() -> None:
     """The first shows whether one is far behind, which is to cost one call."""
     told = after_a_round(10.0, 12.0, 10.0 + COLD_US + 1)
     near, far = told.contestants[:2], told.contestants[2]
-    assert [told.is_cold(one, soon=True) for one in near] == [True, True]
-    assert not told.is_cold(far, soon=True)
+    assert [told.calls_before(one, soon=True, warm=3) for one in near] == [3, 3]
+    assert not told.calls_before(far, soon=True, warm=3)
 
 
 def test_what_caches_hold_is_no_matter_to_a_long_call() -> None:
     """Its samples are its calls."""
     told = after_a_round(2 * SMALL_US, 2 * SMALL_US)
-    assert not any(told.is_cold(one, soon=True) for one in told.contestants)
+    assert not any(told.calls_before(one, soon=True, warm=3) for one in told.contestants)
 
 
 def test_calls_before_samples_are_part_of_what_learning_costs() -> None:
