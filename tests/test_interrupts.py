@@ -109,7 +109,9 @@ except KeyboardInterrupt:
 """
 
 
-@pytest.mark.parametrize("module", ["torch._dynamo.code_context", "torch._dynamo.pgo"])
+@pytest.mark.parametrize(
+    "module", ["torch._dynamo.code_context", pytest.param("torch._dynamo.pgo", marks=pytest.mark.soak)]
+)
 def test_the_compiler_is_whole_after_an_interrupted_first_call(module: str) -> None:
     """Half imported, it would be of no use to the process any more."""
     done = subprocess.run([sys.executable, "-c", IMPORTED, module], capture_output=True, text=True, check=False)

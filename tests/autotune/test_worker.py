@@ -94,7 +94,13 @@ def test_a_build_and_a_variant_that_survive_compete(slow: Worker) -> None:
     assert group_of(slow)
 
 
-@pytest.mark.parametrize("name", hostile.DEADLY)
+ENDS_ALIKE = {"with_loops", "with_sleeps", "with_aborts"}
+"""As another of them does, which is tried in the short run, too: each costs a start of a worker."""
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.soak] * (name in ENDS_ALIKE)) for name in hostile.DEADLY]
+)
 def test_what_hangs_or_dies_is_refused(quick: Worker, slow: Worker, name: str) -> None:
     """The call answers, the reason is kept, the candidate is not tried again, and its process group is gone."""
     # What dies may take its time: on a busy machine the seconds that end what hangs would end it first.

@@ -9,7 +9,7 @@ from pathlib import Path
 from tests.forked import Forked
 
 ROOT = Path(__file__).parent.parent.parent
-PROCESSES = 3
+PROCESSES = 2
 
 SCRIPT = """
 import json, os, random, sys
