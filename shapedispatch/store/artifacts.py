@@ -25,12 +25,17 @@ __all__ = ["Artifacts", "KeptBuilds", "KeptJob", "made_by", "name_of"]
 MOST_BYTES = 512 * 1024 * 1024
 """What all artifacts of one store may take; beyond it those leave that were used least lately."""
 MOST_BYTES_EACH = 64 * 1024 * 1024
-_VERSION = 1
-_OURS = re.compile(rf"(artifact|new)-{_VERSION}-[0-9a-f]+")
+_VERSION = 2
+_OURS = re.compile(r"(artifact|new)-[0-9]+-[0-9a-f]+")
 _LEFT_BEHIND_S = 3600.0
 """A file that is being written and so old belongs to a process that is no more."""
 _MOST_UNTOLD = 16
 _CHECKSUM = hashlib.sha256().digest_size
+
+
+def _checksum(name: str, content: bytes) -> bytes:
+    """Of both: one under another's name would be other code."""
+    return hashlib.sha256(name.encode() + content).digest()
 
 
 class Artifacts:
@@ -74,7 +79,7 @@ class Artifacts:
         try:
             with contextlib.closing(self._opened(create=True)) as folder:
                 fresh = f"new-{_VERSION}-{uuid.uuid4().hex}"
-                folder.create(fresh, hashlib.sha256(content).digest() + content)
+                folder.create(fresh, _checksum(name, content) + content)
                 folder.replace(fresh, _file(name))
                 self._trim(folder)
         except OSError as error:
@@ -115,7 +120,7 @@ class Artifacts:
             whole = folder.read(_file(name), MOST_BYTES_EACH, private=True)
             if whole is None:
                 return None
-            if whole[:_CHECKSUM] != hashlib.sha256(whole[_CHECKSUM:]).digest():
+            if whole[:_CHECKSUM] != _checksum(name, whole[_CHECKSUM:]):
                 raise Damaged(f"{_file(name)} is not as it was written")
         except Damaged as damage:
             self._note(f"what was compiled before is not read from {self.path}: {damage}")

@@ -44,7 +44,7 @@ def artifacts(tmp_path: Path, told: Told) -> Artifacts:
 
 def file(artifacts: Artifacts, name: str) -> Path:
     """Where one lies."""
-    return artifacts.path / f"artifact-1-{name}"
+    return artifacts.path / f"artifact-2-{name}"
 
 
 def test_what_is_kept_is_found(artifacts: Artifacts, told: Told) -> None:
@@ -129,6 +129,15 @@ def test_what_is_damaged_is_none_and_leaves(artifacts: Artifacts, told: Told, da
     assert not file(artifacts, A).exists()
     artifacts.put(A, b"code")
     assert artifacts.get(A) == b"code"
+
+
+def test_under_anothers_name_it_is_damage(artifacts: Artifacts) -> None:
+    """It is whole, and other code: refused for its numbers at each call, it would never be built anew."""
+    artifacts.put(A, b"code of A")
+    artifacts.put(B, b"code of B")
+    file(artifacts, A).replace(file(artifacts, B))
+    assert artifacts.get(B) is None
+    assert not file(artifacts, B).exists()
 
 
 def test_one_bit_is_damage(artifacts: Artifacts) -> None:
