@@ -100,13 +100,24 @@ def differing(stored: object, here: object) -> tuple[str, ...]:
 def nearest(keys: Iterable[str], text: str) -> tuple[str, tuple[str, ...]] | None:
     """Of the canonical texts ``keys`` the one that differs in the fewest places from ``text``, and in which.
 
-    None where no key can be read; a key that cannot is passed over.
+    Of several such, the one whose numbers are nearest there. None where no key can be read; a key that cannot is passed
+    over.
     """
-    found: list[tuple[str, tuple[str, ...]]] = []
+    found: list[tuple[tuple[int, float], str, tuple[str, ...]]] = []
     for other in keys:
         with contextlib.suppress(ValueError):
-            found.append((other, differing(parse(other), parse(text))))
-    return min(found, key=lambda each: len(each[1]), default=None)
+            stored, here = parse(other), parse(text)
+            places = differing(stored, here)
+            found.append(((len(places), _apart(stored, here)), other, places))
+    return min(found, key=lambda each: each[0])[1:] if found else None
+
+
+def _apart(one: object, other: object) -> float:
+    """How many doublings the whole numbers of two parsed keys are apart, where both have one."""
+    there = dict(leaves(one))
+    pairs = [(there.get(place), value) for place, value in leaves(other)]
+    sizes = [(a, b) for a, b in pairs if type(a) is int and type(b) is int]
+    return sum(abs(math.log2((1 + abs(a)) / (1 + abs(b)))) for a, b in sizes)
 
 
 def _dump(value: object) -> str:

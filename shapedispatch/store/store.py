@@ -154,10 +154,11 @@ class Store:
             return tuple(sentence for row in same for sentence in _about(row, environment)) + self.trouble
         if not rows:
             return (f"nothing is stored for {kernel} in {self.path}", *self.trouble)
-        close = nearest((row.key for row in rows[:_NEAREST_OF]), key)
+        keys = [*dict.fromkeys(row.key for row in rows)]  # on several devices, say, or shipped, too
+        close = nearest(keys[:_NEAREST_OF], key)
         if close is None:
-            return (f"{len(rows)} keys of {kernel} are stored, and none can be compared with this one", *self.trouble)
-        count = "1 key is" if len(rows) == 1 else f"{len(rows)} keys are"
+            return (f"{len(keys)} keys of {kernel} are stored, and none can be compared with this one", *self.trouble)
+        count = "1 key is" if len(keys) == 1 else f"{len(keys)} keys are"
         return (f"{count} stored for {kernel}, not this one; the nearest:", *close[1], *self.trouble)
 
     # --- keeping -------------------------------------------------------------------------------------------------

@@ -248,6 +248,12 @@ def test_the_nearest_key_differs_in_the_fewest_places() -> None:
     assert nearest(["damaged"], "1") is None
 
 
+def test_of_keys_that_differ_in_as_many_places_the_nearest_in_size_is_told() -> None:
+    """By how many doublings they are apart, whichever was stored first."""
+    keys = [canonical((1, (size, 8))) for size in (0, 1, 256, 16, 4)]
+    assert nearest(keys, canonical((1, (7, 8)))) == (keys[-1], ("at [1][0] it has 4 and this call has 7",))
+
+
 STATE = '[null,true,false,false,false,{"dtype":"float32"},"none","none"]'
 X = '[{"type":"torch.Tensor"},{"dtype":"float32"},[2,3],[3,1],{"device":"cpu"},0,false,false]'
 X_TRANSPOSED = X.replace("[2,3],[3,1]", "[3,2],[1,3]")
