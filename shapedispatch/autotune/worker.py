@@ -260,7 +260,7 @@ def _reasons(reply: bytes) -> list[str] | None:
     return [reason[:500] for reason in reasons] if well else None
 
 
-_START = "from shapedispatch.autotune.worker_main import main; main(sys.argv[2])"
+_START = "from shapedispatch.autotune.worker_main import main; main(pipes)"
 
 
 def _started() -> _Child:

@@ -18,7 +18,6 @@ from typing import Any
 import torch
 
 from ..backend import OfferRequest
-from ..background.process import own_pipes
 from ..errors import in_a_line
 from ..keys.tree import tensors
 from ..settings.modes import set_mode
@@ -42,9 +41,9 @@ def attribute(holder: Any, name: str) -> Any:
     return holder
 
 
-def main(reply_file: str) -> None:
-    """Answer requests until there are no more."""
-    replies, requests = own_pipes(reply_file)
+def main(pipes: tuple[int, int]) -> None:
+    """Answer requests until there are no more; ``pipes`` are as `process.own_pipes` gives them."""
+    replies, requests = pipes
     importlib.import_module("torch._dynamo")  # seconds, which are not the first candidate's
     set_mode("off")  # what a candidate calls runs as written
     stream = os.fdopen(requests, "rb")  # nothing is sent before the answer: the buffer hides none from a poll

@@ -11,8 +11,6 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from .process import own_pipes
-
 __all__ = ["LAST", "LastAnswer", "answer_path", "main"]
 
 LAST = b" last"
@@ -31,9 +29,12 @@ def answer_path(job: str) -> str:
     return f"{job}.answer"
 
 
-def main(reply_file: str, handler: str) -> None:
-    """Answer until there are no more jobs; ``handler`` is ``module:name`` of a function from bytes to bytes."""
-    replies, requests = own_pipes(reply_file)
+def main(pipes: tuple[int, int], handler: str) -> None:
+    """Answer until there are no more jobs; ``handler`` is ``module:name`` of a function from bytes to bytes.
+
+    ``pipes`` are as `process.own_pipes` gives them.
+    """
+    replies, requests = pipes
     module, _, name = handler.partition(":")
     handle = getattr(importlib.import_module(module), name)
     told_s = 0.0

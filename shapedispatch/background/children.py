@@ -9,10 +9,8 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import os
-import shutil
 import subprocess
 import sys
-import tempfile
 import time
 import weakref
 from collections.abc import Callable
@@ -22,7 +20,8 @@ from typing import Any
 
 from .child_main import LAST, answer_path
 from .host_slots import UNCOUNTED, HostSlots
-from .process import end, ending, start, wait_for
+from .job_folder import JobFolder
+from .process import end, ending, kill, start, wait_for
 
 __all__ = ["CannotStart", "Children", "NoChild", "Task", "why_no_children"]
 
@@ -77,7 +76,7 @@ class _Family:
 
     owner: int = field(default_factory=os.getpid)
     members: list[_Child] = field(default_factory=list)
-    folder: str = ""
+    folder: JobFolder | None = None
     places: HostSlots = field(default_factory=lambda: HostSlots(1))
     place: int | None = None
     """One that is taken for the job that comes next."""
@@ -85,18 +84,22 @@ class _Family:
     def end(self) -> None:
         """Kill each group, so that nothing is left of what a job has started."""
         members, self.members = self.members, []
-        folder, self.folder = self.folder, ""
+        folder, self.folder = self.folder, None
         taken, self.place = [self.place, *(child.place for child in members)], None
         if self.owner != os.getpid():  # a fork's: they are its parent's
             for place in taken:
                 self.places.drop(UNCOUNTED if place is None else place)
+            if folder is not None:
+                folder.drop()
             return
+        for child in members:
+            kill(child.process)  # all at once: what each has in memory takes the system a while to take back
         for child in members:
             end(child.process, child.replies)
         for place in taken:
             self.places.give_back(UNCOUNTED if place is None else place)
-        if folder:
-            shutil.rmtree(folder, ignore_errors=True)
+        if folder is not None:
+            folder.remove()
 
 
 class Children:
@@ -184,10 +187,10 @@ class Children:
         return child
 
     def _written(self, job: bytes) -> str:
-        if not self._family.folder:
-            self._family.folder = tempfile.mkdtemp(prefix="shapedispatch-")
+        if self._family.folder is None:
+            self._family.folder = JobFolder.made()
         self._numbers += 1
-        path = Path(self._family.folder) / str(self._numbers)
+        path = self._family.folder.path / str(self._numbers)
         path.write_bytes(job)
         return str(path)
 
@@ -262,7 +265,7 @@ with contextlib.suppress(OSError):
         os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
 os.environ.update(TORCHINDUCTOR_COMPILE_THREADS="1", SHAPEDISPATCH_MODE="off")
 from shapedispatch.background.child_main import main
-main(sys.argv[2], sys.argv[3])
+main(pipes, sys.argv[3])
 """
 
 

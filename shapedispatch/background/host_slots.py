@@ -16,7 +16,7 @@ try:
 except ImportError:  # not a POSIX system: each program counts its own
     fcntl = None  # type: ignore[assignment]
 
-__all__ = ["UNCOUNTED", "HostSlots"]
+__all__ = ["UNCOUNTED", "HostSlots", "locked"]
 
 UNCOUNTED = -1
 """A place where no lock can be had: the folder is not this user's alone, say."""
@@ -40,7 +40,7 @@ class HostSlots:
             if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o022:
                 return UNCOUNTED
             return next(
-                (fd for i in range(self.most) if (fd := _locked(self.folder / f"builder-{i}")) is not None), None
+                (fd for i in range(self.most) if (fd := locked(self.folder / f"builder-{i}")) is not None), None
             )
         except OSError:
             return UNCOUNTED
@@ -59,9 +59,14 @@ class HostSlots:
                 os.close(place)
 
 
-def _locked(path: Path) -> int | None:
-    """The file, locked, or None where another has it; raises OSError."""
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+def locked(path: Path, make: bool = True) -> int | None:
+    """The file, locked, or None where another has it; raises OSError, also where it is not there and none to ``make``.
+
+    Without locks it is `UNCOUNTED` where it is made, and None where it is another's.
+    """
+    if fcntl is None:
+        return UNCOUNTED if make else None
+    fd = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | (os.O_CREAT if make else 0), 0o600)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

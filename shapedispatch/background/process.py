@@ -20,20 +20,25 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
-__all__ = ["end", "ending", "own_pipes", "start", "wait_for"]
+__all__ = ["end", "ending", "kill", "own_pipes", "start", "wait_for"]
 
-_PATH = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
+# This file alone, and not the package: what that imports takes seconds, in which the other end may be gone.
+_BEGIN = f"""
+import json, runpy, sys
+sys.path[:] = json.loads(sys.argv[1])
+pipes = runpy.run_path({__file__!r})["own_pipes"](sys.argv[2])
+"""
 
 
 def start(program: str, *arguments: str) -> tuple[subprocess.Popen[bytes], int]:
     """Start a process with this ``sys.path``, and the file that its answers are read from; raises OSError.
 
-    The program finds the file that it answers on in ``sys.argv[2]``, and the ``arguments`` behind it.
+    The program finds what `own_pipes` gives in ``pipes``, and the ``arguments`` in ``sys.argv[3:]``.
     """
     replies, theirs = os.pipe()
     try:
         process = subprocess.Popen(
-            [sys.executable, "-c", _PATH + program, json.dumps(sys.path), str(theirs), *arguments],
+            [sys.executable, "-c", _BEGIN + program, json.dumps(sys.path), str(theirs), *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -48,10 +53,15 @@ def start(program: str, *arguments: str) -> tuple[subprocess.Popen[bytes], int]:
     return process, replies
 
 
-def end(process: subprocess.Popen[bytes], replies: int) -> None:
-    """Kill the group, so that nothing is left of what it has started; then wait for its leader."""
+def kill(process: subprocess.Popen[bytes]) -> None:
+    """Kill the group, so that nothing is left of what it has started; until its leader is waited for, that is it."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
+
+
+def end(process: subprocess.Popen[bytes], replies: int) -> None:
+    """Kill the group; then wait for its leader."""
+    kill(process)
     process.wait()
     if process.stdin is not None:
         with contextlib.suppress(OSError):

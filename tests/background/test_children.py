@@ -169,13 +169,15 @@ def test_after_many_jobs_another_is_started(children: Children, monkeypatch: pyt
 def test_nothing_of_a_job_is_left(children: Children) -> None:
     """Neither what was sent nor what came."""
     done(children, children.begin(b"a"))
-    assert list(Path(children._family.folder).iterdir()) == []
+    assert children._family.folder is not None
+    assert [path.name for path in children._family.folder.path.iterdir()] == ["owner"]
 
 
 def test_closing_ends_all_and_says_so(children: Children) -> None:
     """And the folder goes."""
     task = children.begin(b"hang")
-    child, folder = children._family.members[0].process, Path(children._family.folder)
+    assert children._family.folder is not None
+    child, folder = children._family.members[0].process, children._family.folder.path
     children.close()
     assert task.failed
     assert child.poll() == -signal.SIGKILL

@@ -12,7 +12,11 @@ import pytest
 
 from shapedispatch.background.process import end, ending, start, wait_for
 
-SAYS = "import os; os.write(int(sys.argv[2]), f'{os.getpgid(0)} {os.getsid(0)}'.encode()); sys.stdin.read()"
+SAYS = """
+import os, time
+os.write(pipes[0], f"{os.getpgid(0)} {os.getsid(0)}".encode())
+time.sleep(600)
+"""
 
 
 def test_it_leads_a_group_in_this_session() -> None:
@@ -25,6 +29,19 @@ def test_it_leads_a_group_in_this_session() -> None:
     assert process.returncode == -9
 
 
+def test_it_ends_with_the_one_that_started_it_whatever_it_does() -> None:
+    """While it still imports, say, which takes seconds: nobody is there any more who would end it."""
+    process, replies = start("import os, time; os.write(pipes[0], b'begun'); time.sleep(600)")
+    try:
+        assert os.read(replies, 100) == b"begun"
+        assert "torch" not in Path(f"/proc/{process.pid}/maps").read_text()
+        assert process.stdin is not None
+        process.stdin.close()
+        assert process.wait(60) == -9
+    finally:
+        end(process, replies)
+
+
 LAST_ONE = """
 import types
 from shapedispatch.background.child_main import LastAnswer, main
@@ -32,7 +49,7 @@ def handle(job):
     raise LastAnswer(job.upper())
 sys.modules["handlers"] = handlers = types.ModuleType("handlers")
 handlers.handle = handle
-main(sys.argv[2], "handlers:handle")
+main(pipes, "handlers:handle")
 """
 
 

@@ -1,0 +1,59 @@
+"""The folder where the jobs of one process lie, and the answers to them: this user's alone, and removed with it.
+
+A process that is killed removes nothing: the next one that makes such a folder removes what those have left.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from .host_slots import UNCOUNTED, locked
+
+__all__ = ["JobFolder"]
+
+_PREFIX, _OWNER = "shapedispatch-jobs-", "owner"
+
+
+@dataclass(frozen=True, slots=True)
+class JobFolder:
+    """One of this process: ``lock`` is a file that is locked as long as the process, or a fork of it, lives."""
+
+    path: Path
+    lock: int
+
+    @classmethod
+    def made(cls) -> JobFolder:
+        """A new one; raises OSError."""
+        _remove_left_behind()
+        path = Path(tempfile.mkdtemp(prefix=_PREFIX))
+        lock = locked(path / _OWNER)
+        return cls(path, UNCOUNTED if lock is None else lock)
+
+    def remove(self) -> None:
+        """With all that lies in it."""
+        shutil.rmtree(self.path, ignore_errors=True)
+        self.drop()
+
+    def drop(self) -> None:
+        """As a fork of who has made it: it stays."""
+        _close(self.lock)
+
+
+def _remove_left_behind() -> None:
+    for path in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+        with contextlib.suppress(OSError):
+            lock = locked(path / _OWNER, make=False) if path.lstat().st_uid == os.geteuid() else None
+            if lock is not None:
+                shutil.rmtree(path, ignore_errors=True)  # which follows no link
+                _close(lock)
+
+
+def _close(lock: int) -> None:
+    if lock != UNCOUNTED:
+        with contextlib.suppress(OSError):
+            os.close(lock)
