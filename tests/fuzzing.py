@@ -975,10 +975,10 @@ def _share(one: Tensor, other: Tensor) -> bool:
     return one.device.type != "meta" and other.device.type != "meta" and _meet(one, other)
 
 
-def _gradients(out: Sequence[Tensor], given: Sequence[Tensor], values: int) -> list[Any]:
+def _gradients(out: Sequence[Tensor], given: Sequence[Tensor], values: int = 0) -> list[Any]:
     """Those of what was given; or, in their place, the name of what asking for them raised.
 
-    Of several results the backward begins at all, or at some of them, by ``values``.
+    Of several results the backward begins at all (as by 0), or at some of them, by ``values``.
     """
     roots = [t for t in out if t.requires_grad and t.grad_fn is not None]
     if len(roots) > 1 and values % 4:

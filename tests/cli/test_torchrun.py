@@ -66,6 +66,7 @@ def test_the_one_that_shows_waits_for_all() -> None:
     second.wait_until_read()
 
 
+@pytest.mark.soak  # in short there is an example of ranks that torchrun starts
 def test_torchrun_divides_a_sweep(tmp_path: Path) -> None:
     """Two processes, one table with all sizes, all of it kept in one store."""
     (tmp_path / "ops.py").write_text(APP)
