@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 
 import pytest
 import torch
+from torch.utils.checkpoint import checkpoint
 
 from shapedispatch import shapedispatch
 
@@ -46,6 +50,27 @@ def test_a_misaligned_view_after_an_aligned_call() -> None:
     base = on_gpu(4097)
     for x in (base[:4096], base[1:], base[:4096], base[1:]):
         torch.testing.assert_close(dispatched(x), x.sin() * 2)
+
+
+@pytest.mark.filterwarnings("ignore:Anomaly Detection")
+@pytest.mark.parametrize("around", [contextlib.nullcontext, torch.autograd.detect_anomaly])
+def test_a_checkpoint_runs_its_build_again(around: Callable[[], AbstractContextManager[None]]) -> None:
+    """In a thread of autograd's, whose state is its own; where it is another state than the forward's, too."""
+
+    def gated(x: torch.Tensor) -> torch.Tensor:
+        for _ in range(4):
+            x = torch.tanh(x * 0.9) + torch.sigmoid(x) * x.clamp(max=1.0)
+        return x
+
+    dispatched = shapedispatch(hints=(), exact=True, store=False)(gated)
+    x = on_gpu(64, 512, requires_grad=True)
+    assert dispatched.tune(x).variant == "exact"
+    (expected,) = torch.autograd.grad(gated(x).sum(), (x,))
+    loss = checkpoint(dispatched, x, use_reentrant=False).sum()
+    with around():
+        loss.backward()
+    torch.testing.assert_close(x.grad, expected)
+    assert dispatched.cache_info().bypasses == 0
 
 
 def test_gradients_are_those_of_plain() -> None:
