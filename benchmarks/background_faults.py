@@ -3,13 +3,15 @@
 Functions are learned in the background, each of its own source, so that each has a build ordered. The process that
 builds is killed by SIGKILL at a random moment, from its start to after its answer; or stopped, until its time is over;
 or no file may grow. Programs end while one builds for them: by returning, by an error, by os._exit, by SIGKILL, by
-Ctrl-C, and after a fork. Each answer is compared with plain's.
+Ctrl-C, and after a fork. Each answer is compared with plain's. Beside them ends one that has imported the same
+compiler, and nothing of ours: Python takes apart at the end what was imported.
 Bars: all calls are answered as plain answers; a program ends within a second; no process is left, and no zombie.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib
 import os
 import random
 import resource
@@ -29,12 +31,14 @@ from common import CONSOLE, banner, options, print_table, verdict, write
 from torch import Tensor
 
 KILLS, SMALL_KILLS = 200, 2
-ENDS, SMALL_ENDS = 1, 1
+ENDS, SMALL_ENDS = 3, 1
 LATEST_S = 6.0
 """Kills are spread evenly over so much of a build."""
 GONE_S, FULL_S = 2.0, 3.0
 EXIT_BAR_S = 1.0
 WAYS = ("return", "error", "os._exit", "SIGKILL", "SIGINT", "fork")
+WITHOUT_US = "return, without us"
+COMPILER = "torch._dynamo", "torch._inductor.compile_fx"
 SOURCE = "def f(x):\n    return (x.sin() * {number} + x.cos()).softmax(-1)\n"
 NOT_WRITTEN = "no process can be asked to build"
 Made = tuple[Any, Callable[[Tensor], Tensor]]
@@ -55,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "kill": killed(kills, draw),
         "hang": hung(),
         "disk full": full(),
-        "end": {way: ends(way, SMALL_ENDS if chosen.small else ENDS, draw) for way in WAYS},
+        "end": {way: ends(way, SMALL_ENDS if chosen.small else ENDS, draw) for way in (*WAYS, WITHOUT_US)},
     }
     tell(found)
     write(__file__, found, where, chosen)
@@ -66,7 +70,9 @@ def own_options(parser: argparse.ArgumentParser) -> None:
     """What this script takes besides what all take."""
     parser.add_argument("--kills", type=int, default=None, help="how many processes are killed")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--way", choices=WAYS, help="be a program that ends in this way while a build is made for it")
+    parser.add_argument(
+        "--way", choices=(*WAYS, WITHOUT_US), help="be a program that ends in this way while a build is made for it"
+    )
 
 
 def made(number: int) -> Made:
@@ -177,6 +183,13 @@ def refusals(one: Made, x: Tensor, counts: Counter[str]) -> list[str]:
 
 def ended(way: str) -> int:
     """Be one of them: it says who builds for it, waits for a line, and says when it begins to end."""
+    if way == WITHOUT_US:
+        for module in COMPILER:
+            importlib.import_module(module)
+        print(os.getpid(), flush=True)
+        sys.stdin.readline()
+        print(time.time(), 0, flush=True)
+        return 0
     torch.set_num_threads(1)  # in a fork GNU's OpenMP waits for threads that are not there, whatever runs
     mine, x, counts = orders(), torch.randn(24, 16), Counter[str]()
     one = ordered(30_000, x, mine, counts)
@@ -219,9 +232,9 @@ def ends(way: str, times: int, draw: random.Random) -> dict[str, Any]:
 
 
 def left(pids: Sequence[int]) -> dict[str, int]:
-    """Processes of these sessions that are there after a while, and children of this one that nobody has waited for."""
+    """Processes of these groups that are there after a while, and children of this one that nobody has waited for."""
     until_s = time.monotonic() + GONE_S
-    while (orphans := in_sessions(set(pids))) and time.monotonic() < until_s:
+    while (orphans := in_groups(set(pids))) and time.monotonic() < until_s:
         time.sleep(0.05)
     try:
         zombies = 0
@@ -232,15 +245,15 @@ def left(pids: Sequence[int]) -> dict[str, int]:
     return {"orphans": orphans, "zombies": zombies}
 
 
-def in_sessions(sessions: set[int]) -> int:
+def in_groups(groups: set[int]) -> int:
     """How many processes there are in them, but for those that have ended."""
     found = 0
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:
-            state, _, _, session = path.read_text().rpartition(")")[2].split()[:4]
+            state, _, group = path.read_text().rpartition(")")[2].split()[:3]
         except OSError:  # it has ended meanwhile
             continue
-        found += int(session) in sessions and state != "Z"
+        found += int(group) in groups and state != "Z"
     return found
 
 
@@ -252,7 +265,7 @@ def tell(found: dict[str, Any]) -> None:
     print_table(f"{found['kill']['kills']} kills", columns, rows)
     ways = [(way, f"{max(one['seconds']):.2f}", str(one["orphans"])) for way, one in found["end"].items()]
     print_table("ends", ("", "slowest in s", "orphans"), ways)
-    worst_s = max(second for one in found["end"].values() for second in one["seconds"])
+    worst_s = max(second for way in WAYS for second in found["end"][way]["seconds"])
     CONSOLE.print(f"the slowest end, in s: {verdict(worst_s, EXIT_BAR_S)}")
 
 
