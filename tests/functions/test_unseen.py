@@ -153,7 +153,8 @@ def test_what_torch_looks_for_is_its_own_business(caplog: pytest.LogCaptureFixtu
     """By Python's modules, too: where a module's attribute is set, it asks for a class's signature."""
     f = shapedispatch(Counting(), hints=(), exact=True, store=False)
     f(X)
-    assert "not dispatched as a whole: it writes self._buffers['seen']" in caplog.text
+    assert "not dispatched as a whole" in caplog.text  # for the buffer, or on torch 2.11 for a class that it meets
+    assert "a lookup that fails" not in caplog.text
 
 
 @pytest.mark.parametrize("fn", [by_key, by_attribute, by_chain, by_dict])
