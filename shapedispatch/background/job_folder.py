@@ -30,9 +30,12 @@ class JobFolder:
     def made(cls) -> JobFolder:
         """A new one; raises OSError."""
         _remove_left_behind()
-        path = Path(tempfile.mkdtemp(prefix=_PREFIX))
-        lock = locked(path / _OWNER)
-        return cls(path, UNCOUNTED if lock is None else lock)
+        while True:
+            path = Path(tempfile.mkdtemp(prefix=_PREFIX))
+            lock = locked(path / _OWNER)
+            if lock == UNCOUNTED or (lock is not None and (path / _OWNER).exists()):
+                return cls(path, lock)
+            _close(UNCOUNTED if lock is None else lock)  # another took it for left behind, before it was locked
 
     def remove(self) -> None:
         """With all that lies in it."""

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from shapedispatch.background import host_slots
+from shapedispatch.background import host_slots, job_folder
 from shapedispatch.background.job_folder import JobFolder
 
 
@@ -84,3 +84,24 @@ def test_without_locks_none_is_taken_for_left_behind(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(host_slots, "fcntl", None)
     JobFolder.made().remove()
     assert left.exists()
+
+
+def test_one_that_is_taken_for_left_behind_while_it_is_made_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another process may look between the file and its lock."""
+    looked: list[Path] = []
+
+    def locked_late(path: Path, make: bool = True) -> int | None:
+        if not make or len(looked) == 2:
+            return host_slots.locked(path, make)
+        looked.append(path)
+        if len(looked) == 1:
+            return None  # the other has it
+        lock = host_slots.locked(path, make)
+        path.unlink()  # the other has had it, and has removed all
+        return lock
+
+    monkeypatch.setattr(job_folder, "locked", locked_late)
+    folder = JobFolder.made()
+    assert len(looked) == 2
+    assert (folder.path / "owner").exists()
+    assert folder.path not in {path.parent for path in looked}
