@@ -9,6 +9,7 @@ on a pipe.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import resource
@@ -17,6 +18,7 @@ import signal
 import subprocess
 import sys
 import threading
+import weakref
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -36,20 +38,24 @@ def start(program: str, *arguments: str) -> tuple[subprocess.Popen[bytes], int]:
     The program finds what `own_pipes` gives in ``pipes``, and the ``arguments`` in ``sys.argv[3:]``.
     """
     replies, theirs = os.pipe()
+    line, life = os.pipe()
     try:
         process = subprocess.Popen(
-            [sys.executable, "-c", _BEGIN + program, json.dumps(sys.path), str(theirs), *arguments],
+            [sys.executable, "-c", _BEGIN + program, json.dumps(sys.path), f"{theirs} {line}", *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            pass_fds=(theirs,),
+            pass_fds=(theirs, line),
             process_group=0,
         )
     except BaseException:
         os.close(replies)
+        os.close(life)
         raise
     finally:
         os.close(theirs)
+        os.close(line)
+    weakref.finalize(process, os.close, life)  # and at the end of this process, however it ends
     return process, replies
 
 
@@ -86,21 +92,39 @@ def wait_for(files: Sequence[int], timeout_s: float) -> bool:
     return bool(poll.poll(max(0.0, timeout_s) * 1e3))
 
 
-def own_pipes(reply_file: str) -> tuple[int, int]:
-    """In such a process: where it answers and where it is asked; from now on it ends when the other end is closed."""
-    replies, requests = int(reply_file), os.dup(0)
-    os.set_inheritable(replies, False)
+def own_pipes(files: str) -> tuple[int, int]:
+    """In such a process: where it answers and where it is asked; from now on it ends with the one that started it."""
+    replies, line = map(int, files.split())
+    requests = os.dup(0)
+    for file in (replies, line):
+        os.set_inheritable(file, False)
     with Path(os.devnull).open() as nothing:
         os.dup2(nothing.fileno(), 0)  # what runs here and reads its input must not read requests
-    threading.Thread(target=_die_with, args=(requests,), daemon=True).start()
+    _end_with(line)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # one that dies leaves no image of gigabytes behind
     return replies, requests
 
 
-def _die_with(requests: int) -> None:
-    """End with the process that asks: only the hanging up of the pipe is waited for."""
-    poll = select.poll()
-    poll.register(requests, 0)
-    while not poll.poll():
+def _end_with(line: int) -> None:
+    """Have the group killed when the other end of this pipe is closed, on which nothing is ever written.
+
+    By the system, where it can: a thread of Python's would wait for the lock, which an import may hold for seconds.
+    """
+    if hasattr(fcntl, "F_SETSIG"):
+        fcntl.fcntl(line, fcntl.F_SETOWN, -os.getpgrp())
+        fcntl.fcntl(line, fcntl.F_SETSIG, signal.SIGKILL)
+        fcntl.fcntl(line, fcntl.F_SETFL, os.O_ASYNC | os.O_NONBLOCK)
+        if wait_for([line], 0.0):  # it was closed before
+            _end()
+    else:
+        threading.Thread(target=_wait_and_end, args=(line,), daemon=True).start()
+
+
+def _wait_and_end(line: int) -> None:
+    while not wait_for([line], 60.0):
         pass
+    _end()
+
+
+def _end() -> None:
     os.killpg(os.getpgrp(), signal.SIGKILL)

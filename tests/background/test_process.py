@@ -6,10 +6,13 @@ import fcntl
 import os
 import re
 import resource
+import threading
+import time
 from pathlib import Path
 
 import pytest
 
+from shapedispatch.background import process as process_module
 from shapedispatch.background.process import end, ending, start, wait_for
 
 SAYS = """
@@ -29,17 +32,53 @@ def test_it_leads_a_group_in_this_session() -> None:
     assert process.returncode == -9
 
 
+HELD = """
+import ctypes, os
+os.write(pipes[0], b"begun")
+ctypes.PyDLL(None).sleep(600)  # which keeps Python's lock, as loading a large library does
+"""
+
+
 def test_it_ends_with_the_one_that_started_it_whatever_it_does() -> None:
     """While it still imports, say, which takes seconds: nobody is there any more who would end it."""
-    process, replies = start("import os, time; os.write(pipes[0], b'begun'); time.sleep(600)")
-    try:
+    said, say = os.pipe()
+    if not (parent := os.fork()):
+        process, replies = start(HELD)
         assert os.read(replies, 100) == b"begun"
         assert "torch" not in Path(f"/proc/{process.pid}/maps").read_text()
-        assert process.stdin is not None
-        process.stdin.close()
-        assert process.wait(60) == -9
-    finally:
-        end(process, replies)
+        os.write(say, str(process.pid).encode())
+        os._exit(0)
+    assert os.waitpid(parent, 0)[1] == 0
+    builder = Path("/proc", os.read(said, 100).decode(), "stat")
+    until_s = time.monotonic() + 60
+    while builder.exists() and builder.read_text().rpartition(")")[2].split()[0] != "Z":
+        assert time.monotonic() < until_s
+        time.sleep(0.01)
+
+
+def test_one_whose_program_ended_before_it_began_ends_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody will close the pipe any more."""
+    ended: list[int] = []
+    monkeypatch.setattr(process_module, "_end", lambda: ended.append(1))
+    monkeypatch.setattr(process_module.fcntl, "fcntl", lambda *_: 0)
+    line, life = os.pipe()
+    process_module._end_with(line)
+    assert ended == []
+    os.close(life)
+    process_module._end_with(line)
+    assert ended == [1]
+
+
+def test_without_such_signals_a_thread_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a system that is not Linux."""
+    ended = threading.Event()
+    monkeypatch.setattr(process_module, "_end", ended.set)
+    monkeypatch.delattr(process_module.fcntl, "F_SETSIG")
+    line, life = os.pipe()
+    process_module._end_with(line)
+    assert not ended.is_set()
+    os.close(life)
+    assert ended.wait(60)
 
 
 LAST_ONE = """
