@@ -108,16 +108,13 @@ def own_pipes(files: str) -> tuple[int, int]:
 def _end_with(line: int) -> None:
     """Have the group killed when the other end of this pipe is closed, on which nothing is ever written.
 
-    By the system, where it can: a thread of Python's would wait for the lock, which an import may hold for seconds.
+    By the system, where it does that: a thread may wait for seconds for Python's lock, which an import holds.
     """
-    if hasattr(fcntl, "F_SETSIG"):
+    threading.Thread(target=_wait_and_end, args=(line,), daemon=True).start()
+    with contextlib.suppress(AttributeError, OSError):  # what is not Linux, or not all of it, leaves it to the thread
         fcntl.fcntl(line, fcntl.F_SETOWN, -os.getpgrp())
         fcntl.fcntl(line, fcntl.F_SETSIG, signal.SIGKILL)
-        fcntl.fcntl(line, fcntl.F_SETFL, os.O_ASYNC | os.O_NONBLOCK)
-        if wait_for([line], 0.0):  # it was closed before
-            _end()
-    else:
-        threading.Thread(target=_wait_and_end, args=(line,), daemon=True).start()
+        fcntl.fcntl(line, fcntl.F_SETFL, os.O_ASYNC)
 
 
 def _wait_and_end(line: int) -> None:
