@@ -112,12 +112,13 @@ def _first(path: Path, ran: Ran, args: tuple[Any, ...], kwargs: Mapping[str, Any
         return path.plain(*args, **kwargs)
     try:
         signed = path.backend.sign(args, kwargs)
-    except Exception as raised:  # noqa: BLE001 - what fails in a key is no business of the call
+        found = None if isinstance(signed, str) else path.table.find(signed[0], signed[1], kwargs)
+    except Exception as raised:  # noqa: BLE001 - a key or a guard: what fails in here is no business of the call
         return path.failed("looking it up", where_raised(raised), args, kwargs)
     if isinstance(signed, str):
         return path.bypass(signed, args, kwargs)
     args, kwargs = path.backend.normal(args, kwargs)
-    entry = _decided(path, signed[0], args, kwargs)
+    entry = _decided(path, found, signed[0], args, kwargs)
     if entry.choice.variant == "plain":
         return path.run(entry, args, kwargs)
     ran.key, ran.entry = signed[0], entry
@@ -171,9 +172,9 @@ def _error(backend: Signer, variant: str, why: str, args: tuple[Any, ...], kwarg
     )
 
 
-def _decided(path: Path, key: Key, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Entry:
-    """What runs this call from now on, as an entry that no table lets go."""
-    entry: Entry | str | None = path.table.find(key, args, kwargs)
+def _decided(path: Path, found: Entry | None, key: Key, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Entry:
+    """What runs this call from now on, as an entry that no table lets go: of what was ``found``, or of a decision."""
+    entry: Entry | str | None = found
     if entry is None:
         with _no_hooks():
             entry = path.decided(key, args, kwargs)

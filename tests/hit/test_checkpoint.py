@@ -242,6 +242,25 @@ def test_where_a_build_raised_the_second_call_runs_plain() -> None:
     assert_same(x.grad, gradient())
 
 
+@pytest.mark.filterwarnings("ignore:(?s).*looking it up")
+def test_where_a_guard_raises_plain_answers_both_times() -> None:
+    """As outside of a checkpoint."""
+    f = dispatched()
+    f(leaf())
+    (key,) = f.core.table.newest(1)
+    (entry,) = f.core.table.peek(key)
+
+    def check(args: Any, kwargs: Any) -> bool:
+        raise OSError("no such guard")
+
+    f.core.table.replace(key, entry, replace(entry, check=check))
+    x = leaf()
+    runs.clear()
+    forward(f, x).backward()
+    assert runs == ["plain", "plain"]
+    assert_same(x.grad, gradient())
+
+
 def test_a_call_that_is_stopped_is_not_called_again() -> None:
     """Torch raises in the middle of the second call, once as much was saved as the first time; plain is no answer."""
     f = pinned(built(lambda x: x.sin().exp(), exact=True, hints=()), "exact")
