@@ -29,7 +29,7 @@ pytestmark = pytest.mark.operators_called
 
 
 class Clock(threading.local):
-    """Nanoseconds that pass only where a variant says so, in the thread that runs it: no sample holds another's time."""
+    """Nanoseconds that pass only where a variant says so, in the thread that runs it: of no sample another's time."""
 
     def __init__(self) -> None:
         self.now = 0
