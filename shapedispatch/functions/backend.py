@@ -193,6 +193,8 @@ class TorchFunction(CallSigner):
             request = replace(request, only=inner_variant(request.only))  # which comes with what it is recorded of
         call = self._build_request(args, kwargs, key, memory, request)
         builder = OfferBuilder(request, [Candidate("plain", self.plain)])
+        if self._lacks_dims(call):
+            builder.refuse("hint builds", "the call has no tensor with the dims that hints are given for")
         graph_of_plain = request.graphs and request.graphs_pay is None  # which somebody asks for
         wants_builds = self._points(call, memory) or self._wants_exact(call, request) or graph_of_plain
         alone = request.only == "plain"
@@ -238,13 +240,17 @@ class TorchFunction(CallSigner):
     ) -> tuple[tuple[str, ...], tuple[Mapping[str, int], ...]]:
         """The dynamic dims and points of this call: a size of 0 or 1 is a constant to the compiler, and so of a class.
 
-        Where no dim is left the hints keep their dims, to be refused by name; bare, all sizes are constants.
+        An argument that has such dims may be left out of the call. Where no dim is left the hints keep theirs, to be
+        refused by name; bare, all sizes are constants.
         """
-        rest = tuple(name for name in dynamic if sizes.get(name, 2) > 1)  # there may be no such tensor in the call
-        if rest:
-            return rest, restricted(points, rest)
-        only_ones = self.spec.bare and all(sizes[name] == 1 for name in dynamic)
-        return ((), ()) if only_ones else (dynamic, points)
+        there = tuple(name for name in dynamic if name in sizes)
+        rest = tuple(name for name in there if sizes[name] > 1)
+        only_ones = self.spec.bare and all(sizes[name] == 1 for name in there)
+        left = rest or (() if only_ones else there)
+        return left, restricted(points, left)
+
+    def _lacks_dims(self, call: BuildRequest) -> bool:
+        return bool(self.spec.hints) and not (self.spec.bare or call.points)
 
     def _might_be(self, point: Mapping[str, int], sizes: Mapping[str, int]) -> bool:
         """Whether a point that a stored choice names is one that this decoration comes to.
@@ -299,7 +305,7 @@ class TorchFunction(CallSigner):
         if not builder.request.wants(name):
             return
         if point and call.has_specialized_size():
-            builder.refuse(name, "sizes 0 and 1 are constants to the compiler, and no other dim is dynamic")
+            builder.refuse(name, "sizes 0 and 1 are constants to the compiler, and a dim of it has one")
         elif not point and (later := builder.request.later) is not None and not later.worth_exact():
             builder.put_off(name, "not enough time was spent at these sizes for a build of their own")
         elif builder.allows(name):

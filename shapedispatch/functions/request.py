@@ -91,7 +91,7 @@ class BuildRequest:
         return (self.ambient, self.leaves.rank_signature())
 
     def has_specialized_size(self) -> bool:
-        """Whether every dynamic dim has a size that is a constant to the compiler."""
+        """Whether any dynamic dim has a size that is a constant to the compiler."""
         return any(self.sizes[name] < 2 for name in self.dynamic)
 
     def on_gpu(self) -> bool:

@@ -42,6 +42,23 @@ def test_a_hints_build_is_right_at_every_size_it_accepts() -> None:
     assert "0 and 1" in refusal.reasons[0]
 
 
+@pytest.mark.parametrize("hints", [(64, 256), (16, 64, 256, 1024)])
+@pytest.mark.parametrize("exact", [False, True])
+def test_a_call_may_leave_out_what_has_the_hinted_dims(hints: tuple[int, ...], exact: bool) -> None:
+    """It has no hint's build, and `explain` says why; one with the tensor has."""
+
+    def added(y: Tensor, x: Tensor | None = None) -> Tensor:
+        return y * 2 if x is None else y[0] * 2 + x
+
+    f, y = built(added, hints={"x.0": hints}, exact=exact), torch.randn(5)
+    assert_same(f(y), added(y))
+    choice = f.explain(y)
+    assert choice.variant == ("exact" if exact else "plain")
+    assert "no tensor with the dims" in choice.refusals[0].reasons[0]
+    assert_same(f(y, y), added(y, y))
+    assert not any("no tensor" in str(refusal) for refusal in f.explain(y, y).refusals)
+
+
 def test_a_new_size_is_faked_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the hints' builds are there, one look at the call is enough for all: each takes half a millisecond."""
     f = built(relu_matmul, dims={"x": "M K", "w": "K N"}, hints={"M": (16, 64)})
