@@ -38,6 +38,14 @@ class Effects:
     unknown: str = ""
     counts: bool = False
 
+    def why_no_builds(self) -> str | None:
+        """Why nothing that does this is compiled, if so: compiled code may do it in another order, or not at all."""
+        if self.mutated is None or self.unknown:
+            return self.unknown
+        if self.other_writes:
+            return self.other_writes[0]
+        return "it performs collectives" if self.collectives else None
+
     def __or__(self, other: Effects) -> Effects:
         return Effects(
             None if self.mutated is None or other.mutated is None else self.mutated | other.mutated,

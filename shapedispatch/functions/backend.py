@@ -45,7 +45,7 @@ from .request import (
     plain_sizes,
     sizes_of,
 )
-from .trace_effects import trace_effects
+from .trace_effects import may_be_built, remember, trace_effects
 
 if TYPE_CHECKING:  # it takes torch's compiler, which is imported where something is built
     from .checks.graph_check import Verdict
@@ -345,7 +345,7 @@ class TorchFunction(CallSigner):
     def _effects(self, call: BuildRequest, memory: Table, builder: OfferBuilder) -> Effects | None:
         """What plain does, or why that is unknown; None where nothing may be made to find out.
 
-        Where one build is all that is asked for, its own trace says it: a process that starts has no time for two.
+        Where builds are made here, the trace of the first says it: no call has time for two.
         """
         request = builder.request
         later = request.later if request.build else None
@@ -365,14 +365,26 @@ class TorchFunction(CallSigner):
         return look.effects
 
     def _trace_of_build(self, call: BuildRequest, memory: Table, request: OfferRequest) -> Trace | None:
-        """That of the one build that is asked for, if it may be made and serves this call."""
-        point = point_of(request.only or "")
-        hinted = point in call.points and not call.has_specialized_size()
-        exact = request.only == "exact" and self._wants_exact(call, request)
-        if not (hinted or exact) or request.why_not(str(request.only)):
+        """That of the first build that is to be made anyhow, if it may be made and serves this call."""
+        point = self._first_made(call, memory, request)
+        if point is None or not may_be_built(call, memory):
+            return None
+        if request.why_not(variant_name(point) if point else "exact"):
             return None
         _, build = self._builder.find(call, point, memory, request.build, request.later)
-        return None if isinstance(build, NoBuild) or build.accepts(call.as_seen) else build
+        if isinstance(build, NoBuild) or build.accepts(call.as_seen):
+            return None
+        remember(call, memory, build)
+        return build
+
+    def _first_made(self, call: BuildRequest, memory: Table, request: OfferRequest) -> Mapping[str, int] | None:
+        """The point of the first build of an offer; none where others are to make several, of one trace."""
+        if request.only is None and request.later is not None:
+            return None
+        points = [] if call.has_specialized_size() else [*self._points(call, memory)]
+        if self._wants_exact(call, request):
+            points.append({})
+        return next((one for one in points if request.wants(variant_name(one) if one else "exact")), None)
 
 
 def _nearest_first(call: BuildRequest, points: Sequence[Mapping[str, int]]) -> Sequence[Mapping[str, int]]:

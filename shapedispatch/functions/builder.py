@@ -8,6 +8,7 @@ share whose globals are the same dict: generated code and guards read names from
 from __future__ import annotations
 
 import contextlib
+import importlib
 import time
 import types
 import weakref
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..backend import OfferBuilder, OfferRequest
 from ..background.account import Later
+from ..errors import in_a_line
 from ..hit.table import Table
 from ..keys.signature import call_of
 from ..private import why_off
@@ -29,7 +31,7 @@ from .traced_build import TracedBuild, traced_build
 if TYPE_CHECKING:
     from .checks.graph_check import GraphCheck, Verdict
 
-__all__ = ["MOST_STATES", "Builder", "lack", "made"]
+__all__ = ["MOST_STATES", "Builder", "lack", "made", "why_not_imported"]
 
 _V = TypeVar("_V")
 MOST_STATES = 4
@@ -105,6 +107,8 @@ class Builder:
         """Shared with a function of the same source, or made."""
         if why := why_off("builds"):
             return NoBuild(why)
+        if why := why_not_imported("tracer", "inductor"):
+            return NoBuild(why, transient=True)
         from .compile.inductor import settings_identity
 
         frame = call.frame(point)
@@ -156,7 +160,7 @@ class Builder:
     ) -> Build | NoBuild:
         from .compile.code import Code
         from .compile.inductor import compiler
-        from .compile.tracer import Untraceable, trace
+        from .compile.tracer import Acting, Untraceable, trace
 
         code = Code()
         args, kwargs = call_of(call.fn, frame)
@@ -167,7 +171,7 @@ class Builder:
             traced = trace(call.fn, args, kwargs, compile_graph, tag=f"shapedispatch {variant}", number_inputs=numbers)
         except Untraceable as error:
             code.release()
-            return NoBuild(str(error))
+            return NoBuild(str(error), transient=isinstance(error, Acting))
         return self._or_its_twin(Build(**vars(traced), code=code), call, point, memory)
 
     def _or_its_twin(
@@ -224,6 +228,16 @@ class Builder:
         if not call.on_gpu():
             return {}
         return {"max_autotune_gemm": True} if point else {"max_autotune": True}
+
+
+def why_not_imported(*parts: str) -> str | None:
+    """Why these parts of `compile` cannot be imported, if so, with what of torch's compiler they name."""
+    try:
+        for part in parts:
+            importlib.import_module(f"{__package__}.compile.{part}")
+    except Exception as error:  # noqa: BLE001 - what torch does when it is imported is judged here; the reason is kept
+        return f"torch's compiler cannot be imported: {in_a_line(error)}"
+    return None
 
 
 def lack(builder: OfferBuilder, variant: str, build: NoBuild) -> None:

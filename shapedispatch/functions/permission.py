@@ -46,10 +46,9 @@ def why_no_builds(
 
     Of a tensor two of whose elements are one, what was written last stays, which on a GPU is another for other code.
     """
-    if effects.mutated is None or effects.unknown:
-        return effects.unknown
-    if effects.other_writes or effects.collectives:
-        return effects.other_writes[0] if effects.other_writes else "it performs collectives"
+    if (why := effects.why_no_builds()) is not None:
+        return why
+    assert effects.mutated is not None
     if effects.mutated and overlap(args, kwargs):
         return f"it writes {sorted(effects.mutated)[0]}, and arguments share memory"
     for name in sorted(effects.mutated):

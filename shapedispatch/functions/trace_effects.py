@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from ..effects import Effects
-from ..errors import as_written, in_a_line
+from ..errors import as_written
 from ..hit.table import MOST_REPLACEMENTS, Table
 from ..keys.signature import call_of
 from ..private import why_off
-from .builder import MOST_STATES
+from .builder import MOST_STATES, why_not_imported
 from .compile.build import Trace
 from .request import BuildRequest
 
-__all__ = ["TracesOfFamily", "trace_effects"]
+__all__ = ["TracesOfFamily", "may_be_built", "remember", "trace_effects"]
 
 TRACES_A_FAMILY = 4
 """How many traces for effects are remembered for calls that differ in sizes and numbers only."""
@@ -68,6 +68,20 @@ def trace_effects(
     return looks.other or looks.known[0]
 
 
+def remember(call: BuildRequest, memory: Table, trace: Trace) -> None:
+    """What the trace of a build shows of the calls that it holds for, without what was compiled of it."""
+    parts = {one.name: getattr(trace, one.name) for one in fields(Trace)}
+    family = call.rank_signature()
+    looks: TracesOfFamily = memory.facts.effects.get(family) or TracesOfFamily()
+    memory.facts.effects[family] = looks.after(Trace(**{**parts, "call": trace.function}), "")
+
+
+def may_be_built(call: BuildRequest, memory: Table) -> bool:
+    """Whether nothing that is known of a call's family says that no build may do what it does."""
+    looks: TracesOfFamily = memory.facts.effects.get(call.rank_signature()) or TracesOfFamily()
+    return looks.other is None and all(look.effects.why_no_builds() is None for look in looks.known)
+
+
 def _what_changed(look: Trace, frame: Mapping[str, Any]) -> str:
     """Why a look does not hold any more, if that is for something that no call carries; else nothing."""
     gone = look.invalidated() or next((failed for guard in look.guards if (failed := guard.failed())), "")
@@ -115,13 +129,10 @@ def _trace_elsewhere(call: BuildRequest, memory: Table, alone: bool) -> Trace | 
 
 def _traced(call: BuildRequest, point: Mapping[str, int] | None) -> Trace | str:
     """A look at the frame of a point, or why there is none; the frame is its own: a trace may leave marks on it."""
-    if why := why_off("builds"):
+    if why := why_off("builds") or why_not_imported("autograd", "tracer"):
         return why
-    try:
-        from .compile.autograd import effects_only
-        from .compile.tracer import Untraceable, trace
-    except Exception as error:  # noqa: BLE001 - what torch does when it is imported is judged here; the reason is kept
-        return f"torch's compiler cannot be imported: {in_a_line(error)}"
+    from .compile.autograd import effects_only
+    from .compile.tracer import Untraceable, trace
 
     args, kwargs = call_of(call.fn, call.frame(point))
     try:

@@ -25,6 +25,7 @@ __all__ = [
     "python_function",
     "receiver_of",
     "with_code",
+    "with_own_code",
 ]
 
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
@@ -123,6 +124,13 @@ def with_code(fn: types.FunctionType, code: types.CodeType, scope: dict[str, Any
     scope = fn.__globals__ if scope is None else scope
     copy = types.FunctionType(code, scope, fn.__name__, fn.__defaults__, fn.__closure__)
     copy.__kwdefaults__ = fn.__kwdefaults__
+    return copy
+
+
+def with_own_code(fn: types.FunctionType, file: str) -> types.FunctionType:
+    """A copy of the function with a code object that no other has, which says that it stands in that file."""
+    copy = with_code(fn, fn.__code__.replace(co_filename=file))
+    copy.__qualname__ = fn.__qualname__
     return copy
 
 

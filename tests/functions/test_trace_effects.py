@@ -12,10 +12,11 @@ from torch import Tensor, nn
 
 from shapedispatch import Variant, shapedispatch
 from shapedispatch.functions.builder import MOST_STATES
-from shapedispatch.functions.compile import tracer
+from shapedispatch.functions.compile import inductor, tracer
 from shapedispatch.functions.trace_effects import STATES_A_FAMILY
 from shapedispatch.hit import call
 from shapedispatch.hit.table import MOST_REPLACEMENTS
+from tests.helpers import built
 
 pytestmark = pytest.mark.filterwarnings(r"ignore:(?s).*every variant but plain was refused")
 
@@ -272,3 +273,60 @@ def test_an_attribute_that_others_change_is_named() -> None:
     said = [str(warning.message) for warning in caught if "self.scale" in str(warning.message)]
     assert len(said) == 1
     assert f"has changed {MOST_STATES} times" in said[0]
+
+
+def built_exactly(fn: Callable[..., Any]) -> Any:
+    """A dispatcher that has a build made for each key."""
+    return shapedispatch(fn, hints=(), exact=True, store=False)
+
+
+def test_a_build_that_is_made_shows_what_calls_do(traces: list[str]) -> None:
+    """Nothing is traced for that alone, at this key or another."""
+    dispatcher = built_exactly(lambda x: x * 2)
+    for size in (3, 4):
+        dispatcher(torch.ones(size))
+    assert traces == ["shapedispatch exact"] * 2
+
+
+def test_what_a_builds_trace_has_shown_outlives_the_build() -> None:
+    """It is known of its calls, without the code."""
+    dispatcher, x = built_exactly(lambda x: x.mul_(2)), torch.ones(3)
+    dispatcher(x)
+    (known,) = dispatcher.core.table.facts.effects._known.values()
+    (look,) = known.known
+    assert look.effects.mutated == {"x"}
+    assert look.call is look.function
+
+
+class Normed(nn.Module):
+    """Its statistics are another's than its arguments'."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normed over the batch."""
+        return self.norm(x)
+
+
+def test_what_writes_elsewhere_is_not_compiled(traces: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A build's trace is given up before code is made; what calls do is then traced alone, and known for all sizes."""
+    compiled: list[Any] = []
+    one_graph = inductor._one_graph
+    monkeypatch.setattr(inductor, "_one_graph", lambda *args: compiled.append(args) or one_graph(*args))
+    dispatcher = shapedispatch(Normed(), hints=(), exact=True, store=False)
+    for size in (3, 4, 5):
+        dispatcher(torch.ones(size, 4))
+    assert traces == ["shapedispatch exact", "effects"]
+    assert not compiled
+
+
+def test_what_acts_in_one_state_is_built_in_another() -> None:
+    """That it was given up in the first is not remembered."""
+    dispatcher, module = built(Counts.once, hints=(), exact=True), Counts()
+    dispatcher(module, torch.ones(3))
+    assert dispatcher.explain(module, torch.ones(3)).variant == "plain"
+    assert module.ready
+    dispatcher(module, torch.ones(4))
+    assert dispatcher.explain(module, torch.ones(4)).variant == "exact"

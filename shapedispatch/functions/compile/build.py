@@ -32,7 +32,7 @@ if TYPE_CHECKING:  # Dynamo and Inductor take seconds to import, which is for th
     from ..guards.shape_guards import Takes
     from .code import Code
 
-__all__ = ["GRAPH", "PLAIN_TYPES", "Build", "NoBuild", "Trace", "graph_name", "same_closure"]
+__all__ = ["GRAPH", "PLAIN_TYPES", "Build", "NoBuild", "Trace", "graph_name", "same_closure", "shorten"]
 
 
 @dataclass
@@ -238,6 +238,16 @@ def graph_name(call: types.FunctionType) -> str | None:
     """The name by which generated code finds its graph; None where it is not one."""
     names = [name for name in call.__code__.co_names if name.startswith(GRAPH) and name in call.__globals__]
     return names[0] if len(names) == 1 else None
+
+
+def shorten(code: types.CodeType, scope: dict[str, Any], compiled: Any) -> None:
+    """Let the generated code call the compiled graph itself, without the two wrappers that keep Dynamo out of it.
+
+    A dispatcher never runs a build while Dynamo traces, and Dynamo skips AOTAutograd's frames by itself.
+    """
+    names = [name for name in code.co_names if name.startswith(GRAPH) and name in scope]
+    if len(names) == 1:
+        scope[names[0]] = getattr(compiled, "_torchdynamo_orig_callable", compiled)
 
 
 def _forget(scope: dict[str, Any], name: str, _: types.CodeType) -> None:

@@ -38,7 +38,7 @@ from .graph import (
 )
 from .operators import decompositions, table_notes
 from .scalars import number_limits
-from .tracer import pass_over
+from .tracer import pass_over, refuse_acts
 
 __all__ = [
     "compiler",
@@ -125,7 +125,7 @@ def _autotuning_quiet() -> Iterator[None]:
 
 
 def _compiled(
-    gm: torch.fx.GraphModule, examples: Sequence[Any], patches: Mapping[str, Any], code: Code, trust: bool
+    traced: torch.fx.GraphModule, examples: Sequence[Any], patches: Mapping[str, Any], code: Code, trust: bool
 ) -> Run | None:
     """The compiled graph; None where it was compiled in ``trust`` of what turned out not to be so.
 
@@ -140,6 +140,7 @@ def _compiled(
         nonlocal trusted
         # It would keep the graph out of Inductor's cache, and is done with: what it changes shows in the graph.
         kwargs.pop("get_decomp_fn", None)
+        refuse_acts(traced)
         refuse_kernels(gm)
         if not kwargs.get("is_inference"):
             refuse_partial_backward()
@@ -154,7 +155,7 @@ def _compiled(
 
     decomposed = decompositions(patches)
     how = {"config_patches": dict(patches), "decompositions": decomposed}
-    run: Any = _compile_fx().compile_fx(gm, examples, inner_compile=inner, **how)
+    run: Any = _compile_fx().compile_fx(traced, examples, inner_compile=inner, **how)
     if trusted and _OPERATORS_RESULT.search(code.sources[0]):
         return None
     # Autocast is ambient, as the key has it: with any, AOTAutograd turns it off around the graph.

@@ -1,9 +1,8 @@
 """A function to its trace (code, guards, effects) by TorchDynamo.
 
-Dynamo's private names stand here and in `guard_filter`; those for what a graph does in `graph`, for asking guards in
-`build`. `trace` runs Dynamo over fake arguments, lets ``compile_graph`` turn the graph into something callable, and
-stops before anything is run. A function that reads more of an argument than a key holds cannot be traced
-(`Untraceable`): the fakes do not have it either, so that what it does with it is not known.
+Dynamo's private names stand here and in `guard_filter`; those of graphs in `graph`, of guards in `build`. Dynamo
+is run over fake arguments, ``compile_graph`` turns the graph into something callable, and nothing is run. A function
+that reads more of an argument than a key holds cannot be traced (`Untraceable`): the fakes do not have it either.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from torch._dynamo import utils as dynamo_utils
 from torch._dynamo.eval_frame import dynamo_tls
 
 from ...effects import Effects
-from ...keys.signature import argument_names, frame_locals, receiver_of, with_code
+from ...keys.signature import argument_names, frame_locals, receiver_of, with_code, with_own_code
 from ..guards.code_guard import TracedObjects, traced_code
 from ..guards.guard_filter import (
     CODE_GUARDS,
@@ -46,16 +45,20 @@ from ..guards.object_guard import builtin_guards, place_guards, registration_gua
 from ..guards.shape_guards import shape_guards
 from ..guards.unseen import Unseen
 from .autograd import say_nothing_donated
-from .build import GRAPH, Trace
-from .graph import called, effects_of, forget_fakes, nodes, unguarded_reads
+from .build import Trace, shorten
+from .graph import Uncompilable, called, effects_of, forget_fakes, nodes, unguarded_reads
 
-__all__ = ["GraphCompiler", "Replaced", "Untraceable", "compiler_config", "pass_over", "trace"]
+__all__ = ["Acting", "GraphCompiler", "Replaced", "Untraceable", "compiler_config", "pass_over", "refuse_acts", "trace"]
 
 GraphCompiler = Callable[[torch.fx.GraphModule, Sequence[Any]], Callable[..., Any]]
 
 
 class Untraceable(Exception):
     """Dynamo cannot follow this call in one graph, or guards it by what a key does not hold; the message is why."""
+
+
+class Acting(Untraceable):
+    """The call does what no build may do; nothing was compiled. In another state it may not."""
 
 
 class Replaced(Untraceable):
@@ -120,6 +123,7 @@ class _Session:
         self.state_kept = False
         self.effects: Effects | None = None
         self.shape_env: Any = None
+        self.acts = False
 
     def trace(self, tag: str, number_inputs: bool) -> Trace:
         """What came of it; raises Untraceable, and Replaced, too."""
@@ -137,7 +141,7 @@ class _Session:
         self.made.append(True)
         code, manager = entries[0]
         others, state = (kept.root for kept in self.managers[1:3])
-        _shorten(code, self.fn.__globals__, self.compiled)
+        shorten(code, self.fn.__globals__, self.compiled)
         return Trace(
             call=with_code(self.fn, code),
             effects=self.effects,
@@ -158,9 +162,7 @@ class _Session:
         """Where it read what neither a key nor a guard holds."""
         if self.unguarded:
             classes = ", ".join(dict.fromkeys(self.unguarded))
-            raise Untraceable(
-                f"it uses {classes}, and this torch's compiled code would not see a class's values change"
-            )
+            raise Untraceable(f"it uses {classes}, and this torch's builds would not see a class's values change")
         if self.unsupported:
             raise Untraceable("it depends on what no key holds: " + "; ".join(dict.fromkeys(self.unsupported)))
 
@@ -168,7 +170,7 @@ class _Session:
         """Cache entries that Dynamo made for a copy of the function, taken out of its cache."""
         from torch._C._dynamo.eval_frame import _debug_get_cache_entry_list, reset_code
 
-        twin = _fresh_copy(self.fn)
+        twin = with_own_code(self.fn, _file_of(self.fn))
         compiled = torch.compile(twin, fullgraph=True, backend=_backend, options={"guard_filter_fn": _filter_guards})
         noted = len(dynamo_tls.traced_frame_infos)
         try:
@@ -177,7 +179,7 @@ class _Session:
         except _Stop:
             pass
         except Exception as error:  # noqa: BLE001 - whatever stops Dynamo or the compiler is this build's refusal
-            raise Untraceable(_reason(error) + self._told()) from None
+            raise (Acting if self.acts else Untraceable)(_reason(error) + self._told()) from None
         finally:
             # Taken before the reset, since a dying code object deletes its globals; reset in every case, since the code
             # object and its entry keep each other alive.
@@ -243,7 +245,7 @@ class _Session:
         self.place_guards = place_guards(objects, self.traced, self._names())
         compiled = self.compiled = self.compile_graph(gm, examples)
         say_nothing_donated()
-        self.effects = effects_of(gm, self.scope, self.arguments, receiver_of(self.fn))
+        self.effects = self.does(gm)
         made = self.made  # not the session, which holds the arguments
 
         def run(*inputs: Any) -> Any:
@@ -252,6 +254,10 @@ class _Session:
             return compiled(*inputs)
 
         return run
+
+    def does(self, gm: torch.fx.GraphModule) -> Effects:
+        """What the call does, by its graph."""
+        return effects_of(gm, self.scope, self.arguments, receiver_of(self.fn))
 
     def _seen_by_guards(self) -> tuple[TracedObjects, dict[str, Any]]:
         """What the guards look at that Dynamo has noted, by their names; one that cannot be read yet is left out."""
@@ -301,21 +307,21 @@ def _filter_guards(guards: Sequence[Any]) -> list[bool]:
     return [_session.keeps(guard) for guard in guards]
 
 
+def refuse_acts(gm: torch.fx.GraphModule) -> None:
+    """Where this graph of the trace that is on does what no build may do: asked before code is made of it.
+
+    AOTAutograd knows by then what it writes. In a process that compiles for another there is no trace on.
+    """
+    if _session is not None and (why := _session.does(gm).why_no_builds()) is not None:
+        _session.acts = True
+        raise Uncompilable(why)
+
+
 def _followed() -> list[types.CodeType] | None:
     """The code that Dynamo has followed, the function's own and what it calls; None where this torch does not tell."""
     ask = getattr(torch._guards.TracingContext, "get_traced_code", None)
     traced = ask() if ask is not None else None
     return None if traced is None else list(traced)
-
-
-def _shorten(code: types.CodeType, scope: dict[str, Any], compiled: Any) -> None:
-    """Let the generated code call the compiled graph itself, without the two wrappers that keep Dynamo out of it.
-
-    A dispatcher never runs a build while Dynamo traces, and Dynamo skips AOTAutograd's frames by itself.
-    """
-    names = [name for name in code.co_names if name.startswith(GRAPH) and name in scope]
-    if len(names) == 1:
-        scope[names[0]] = getattr(compiled, "_torchdynamo_orig_callable", compiled)
 
 
 def pass_over(code: types.CodeType) -> None:
@@ -324,17 +330,11 @@ def pass_over(code: types.CodeType) -> None:
         known.add(code)
 
 
-def _fresh_copy(fn: types.FunctionType) -> types.FunctionType:
-    """A copy with a code object and cache entries of its own, in no file of torch's: Dynamo passes over those."""
-    code = fn.__code__.replace(co_filename=f"<{fn.__module__}>" if _in_torch(fn) else fn.__code__.co_filename)
-    twin = with_code(fn, code)
-    twin.__qualname__ = fn.__qualname__
-    return twin
-
-
-def _in_torch(fn: types.FunctionType) -> bool:
-    """By its file too: what ``torch.no_grad()`` wraps has the module of what it wraps."""
-    return (fn.__module__ or "").partition(".")[0] == "torch" or fn.__code__.co_filename.startswith(_TORCH)
+def _file_of(fn: types.FunctionType) -> str:
+    """Where Dynamo is told that it stands: it passes over torch's files, in which is what ``torch.no_grad()`` wraps."""
+    file = fn.__code__.co_filename
+    torchs = (fn.__module__ or "").partition(".")[0] == "torch" or file.startswith(_TORCH)
+    return f"<{fn.__module__}>" if torchs else file
 
 
 _TORCH = os.path.join(os.path.dirname(torch.__file__), "")  # noqa: PTH118, PTH120 - texts, as code objects have them
