@@ -26,7 +26,7 @@ import torch
 from common import CONSOLE, banner, options, print_table, verdict, write
 from torch import Tensor, nn
 
-from shapedispatch.settings.cores import usable_cores
+from shapedispatch.interpreter.cores import usable_cores
 
 SECONDS, SMALL_SECONDS = 60.0, 6.0
 MODULES, WIDTH, MOST_ROWS = 8, 128, 512

@@ -11,7 +11,6 @@ from __future__ import annotations
 import itertools
 import logging
 import pickle
-import threading
 import types
 import weakref
 from collections import Counter
@@ -24,6 +23,7 @@ from torch.nn import Module
 from torch.nn.utils import parametrize
 
 from ..errors import DeclarationError, ShapeDispatchError, in_a_line
+from ..interpreter.locks import fork_safe_rlock
 from .arguments import DecoratorArguments, refuse_twice
 from .function_object import function_dispatcher, names_dims
 from .registry import TARGET
@@ -61,7 +61,7 @@ class ModuleTarget:
 
     def __init__(self, said: DecoratorArguments, root: type) -> None:
         self._said, self._root = said, root
-        self._lock = threading.RLock()
+        self._lock = fork_safe_rlock()
         self._classes: dict[type, type] = {}
         self._modules: weakref.WeakValueDictionary[int, Module] = weakref.WeakValueDictionary()
         self._numbers = itertools.count()

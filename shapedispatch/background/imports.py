@@ -14,8 +14,9 @@ from collections.abc import Sequence
 
 import torch
 
-from ..interrupts import interrupts_held_back
-from .collector import no_collections
+from ..interpreter.collector import no_collections
+from ..interpreter.interrupts import interrupts_held_back
+from ..interpreter.locks import fork_safe_lock
 
 __all__ = ["Imports", "compiler", "needed"]
 
@@ -44,7 +45,7 @@ class Imports:
 
     def __init__(self, modules: Sequence[str], behind: str = "") -> None:
         self._modules, self._behind = tuple(modules), behind
-        self._lock = threading.Lock()
+        self._lock = fork_safe_lock()
         self._begun = False
         self._thread: threading.Thread | None = None
         self.failed: str = ""

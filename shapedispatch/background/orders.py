@@ -15,7 +15,7 @@ import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from ..settings.cores import usable_cores
+from ..interpreter.cores import usable_cores
 from .children import CannotStart, Children, NoChild, Task
 
 __all__ = ["Costs", "Order", "Orders", "shared"]

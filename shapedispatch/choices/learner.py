@@ -15,6 +15,7 @@ from ..backend import Candidate, Offer
 from ..errors import in_a_line
 from ..hit import native
 from ..hit.table import Entry
+from ..interpreter.locks import fork_safe_lock
 from ..online.backward import follow, history
 from ..online.check_times import CheckTimes
 from ..online.contest import OnlineContest
@@ -116,7 +117,7 @@ class Learning(Sampling):
     """How long after it this one came."""
     _is_resting: bool = False
     """Whether this call stands for others, of which none is a sample."""
-    _noting: threading.Lock = field(default_factory=threading.Lock)
+    _noting: threading.Lock = field(default_factory=fork_safe_lock)
 
     def _pauses(self) -> bool:
         return self.paused()

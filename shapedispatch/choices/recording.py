@@ -17,6 +17,7 @@ from ..autotune.preserve_state import preserve_state
 from ..backend import Candidate, OfferRequest
 from ..errors import in_a_line
 from ..hit.table import Entry, Table
+from ..interpreter.locks import fork_safe_lock
 from ..records import Choice, Refusal
 from ..store.switches import Recorder, Switches, read_switches, text_of
 from .context import MissContext
@@ -40,7 +41,7 @@ class _Count:
     switched: Callable[[int, str], None]
     calls: int = 0
     last: str = ""
-    lock: threading.Lock = field(default_factory=threading.Lock)
+    lock: threading.Lock = field(default_factory=fork_safe_lock)
 
     def noting(self, name: str, run: Callable[..., Any]) -> Callable[..., Any]:
         """The variant, each call of which is counted, once."""
@@ -155,7 +156,7 @@ class Following:
     calls: int = 0
     now: str = "plain"
     judges: ClassVar[bool] = True
-    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _lock: threading.Lock = field(default_factory=fork_safe_lock)
 
     def __post_init__(self) -> None:
         self._move()

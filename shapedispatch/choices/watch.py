@@ -15,6 +15,7 @@ import torch
 from ..backend import Candidate, Offer
 from ..errors import in_a_line
 from ..hit.table import Entry
+from ..interpreter.locks import fork_safe_lock
 from ..keys.key import Key
 from ..online.backward import follow, history
 from ..online.drift import BURST, Drift, doubt
@@ -76,7 +77,7 @@ class Watch(Sampling):
     figures: Mapping[str, Figures] = field(default_factory=dict)
     """Of each candidate, once the key has its first turn: most have none for long."""
     sampler: Sampler | None = None
-    _noting: threading.Lock = field(default_factory=threading.Lock)
+    _noting: threading.Lock = field(default_factory=fork_safe_lock)
 
     def _pauses(self) -> bool:
         fixed = self.here.core.frozen or torch.are_deterministic_algorithms_enabled()

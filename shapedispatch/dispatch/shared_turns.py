@@ -21,6 +21,7 @@ from ..choices.learner import WARM, Check, all_checks_of
 from ..errors import in_a_line
 from ..hit.native import CallTurns, PoolLeader, call_turns, pool_leader, pooled_calls
 from ..hit.table import Entry
+from ..interpreter.locks import fork_safe_lock
 from ..keys.key import Key
 from ..online.contest import COLD_US, FAR, SAMPLE_US, SMALL_US
 from ..online.figures import Figures
@@ -90,7 +91,7 @@ class SharedTurns:
     """The same in each pool, of sizes near each other."""
     _most_us: float = 0.0
     """The most that a sample has taken, of those that were begun last."""
-    _polling: threading.Lock = field(default_factory=threading.Lock)
+    _polling: threading.Lock = field(default_factory=fork_safe_lock)
 
     @classmethod
     def of(cls, ctx: MissContext, pool: Pool) -> SharedTurns | None:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
-from ..interrupts import interrupts_held_back
+from ..interpreter.interrupts import interrupts_held_back
 from ..keys.tree import map_leaves
 
 __all__ = ["Resize", "fake_arguments", "resized", "scaled_strides"]

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from ..interpreter.locks import fork_safe_rlock
 from .recorder import Recorder
 
 __all__ = ["Order"]
@@ -22,7 +23,7 @@ class Order:
         self.recorder = recorder
         self.count: int = 0
         """How many there have been."""
-        self._lock = threading.RLock()  # what is freed in a turn may end in one
+        self._lock = fork_safe_rlock()  # what is freed in a turn may end in one
         self._last: int | None = None
         """The stream of the last one."""
 

@@ -14,8 +14,8 @@ from typing import Any, Protocol
 
 import torch
 
-from ..background.collector import no_collections
 from ..errors import in_a_line
+from ..interpreter.collector import no_collections
 from .driver import nodes_recorded, own_stream
 
 __all__ = ["Graph", "Recorder", "recorder"]

@@ -15,9 +15,9 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 
 from ..errors import four_parts
+from ..interpreter.cores import usable_cores
 from ..keys.layout import OF_ARGUMENTS
 from ..records import Choice, Refusal, Timing, spelled
-from ..settings.cores import usable_cores
 
 __all__ = ["STORM", "UNDECIDED", "EventLog"]
 

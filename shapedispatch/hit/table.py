@@ -7,14 +7,13 @@ leaves beyond ``maxsize``, the least recently used build beyond ``max_builds``. 
 from __future__ import annotations
 
 import itertools
-import os
 import threading
-import weakref
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Protocol, TypeAlias
 
+from ..interpreter.locks import fork_safe_lock
 from ..records import CacheInfo, Choice
 from .facts import Facts
 from .fast_path import FastPath
@@ -132,9 +131,8 @@ class Table:
         self.gone: int = 0  # builds that have left
         self.remade: bool = False  # whether they are made again, however often they go: other ranks run them, too
         self._fast_path: FastPath | None = None
-        self.lock: threading.Lock = threading.Lock()
+        self.lock: threading.Lock = fork_safe_lock()
         self._reset()
-        _tables.add(self)
 
     def _reset(self) -> None:
         self._slots: dict[Hashable, _Slot] = {}
@@ -386,14 +384,3 @@ class Table:
             self._reset()
         for build in held:
             build.release()
-
-
-_tables: weakref.WeakSet[Table] = weakref.WeakSet()
-
-
-def _after_fork() -> None:
-    for table in list(_tables):
-        table.lock = threading.Lock()
-
-
-os.register_at_fork(after_in_child=_after_fork)

@@ -22,6 +22,7 @@ from typing import Protocol, TypeAlias
 from ..autotune.benchmark import MATTERS
 from ..autotune.measure import Clock
 from ..hit.table import Entry
+from ..interpreter.locks import fork_safe_lock
 from ..keys.key import Key
 from ..keys.layout import Ways
 from .contest import LOOK_US, SHARE
@@ -80,7 +81,7 @@ class Family:
     """Of what was spent, on looks, and in pairs beyond what plain takes."""
     records: Callable[[], bool] | None = None
     """Whether recordings pay now, where its keys would have them if they were learned alone."""
-    lock: threading.Lock = field(default_factory=threading.Lock)
+    lock: threading.Lock = field(default_factory=fork_safe_lock)
     """Held while anything of it, or of one of its pools, changes."""
 
     ways: Ways = field(default_factory=Ways)

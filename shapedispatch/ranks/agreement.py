@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import logging
 import os
-import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from ..errors import SyncError
+from ..interpreter.locks import fork_safe_lock
 from ..keys.identity import digest
 from .exchange import Exchange, failed
 from .group import Group, group_of
@@ -50,8 +50,8 @@ class Agreement:
     def renew(self) -> None:
         """Begin anew: with no group, and with locks that nobody holds."""
         self._left: Callable[[], Any] = lambda: None
-        self._lock = threading.Lock()
-        self._exchanging = threading.Lock()
+        self._lock = fork_safe_lock()
+        self._exchanging = fork_safe_lock()
         self._handle: Callable[[], Any] = lambda: None
         self._begin(None)
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import difflib
 import os
-import threading
 import tomllib
 import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -21,6 +20,7 @@ from types import MappingProxyType
 from typing import Any
 
 from ..errors import DeclarationError, SettingsError
+from ..interpreter.locks import fork_safe_lock
 from .schema import PREFIX, TABLE, Setting
 
 __all__ = ["TABLE", "Resolved", "Setting", "Settings", "load", "reset", "settings"]
@@ -368,7 +368,7 @@ def _place(path: Path | None, section: str) -> str:
 
 # The process's settings: read at the first decoration, once.
 
-_lock = threading.Lock()
+_lock = fork_safe_lock()
 _loaded: Settings | None = None
 _matched: set[str] = set()
 """The kernels' sections that a dispatcher has asked for, or that were told."""

@@ -13,7 +13,7 @@ from operator import lt
 from types import MappingProxyType
 from typing import Any
 
-from .cores import usable_cores
+from ..interpreter.cores import usable_cores
 
 __all__ = ["PREFIX", "TABLE", "Setting"]
 

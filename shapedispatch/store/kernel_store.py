@@ -10,7 +10,6 @@ import functools
 import hashlib
 import json
 import math
-import threading
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from typing import Any
 
 import torch
 
+from ..interpreter.locks import fork_safe_lock
 from ..keys.identity import Environment, environment
 from ..keys.key import Key, storable
 from ..records import Choice, doubt_of
@@ -313,7 +313,7 @@ def _far(one: str, other: str) -> float | None:
 
 _kernel_stores: list[weakref.ref[KernelStore]] = []
 _stores: dict[Path | None, Store] = {}
-_lock = threading.Lock()
+_lock = fork_safe_lock()
 
 
 def store_at(setting: Any) -> Store | None:

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import json
 import os
-import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from ..interpreter.locks import fork_safe_lock
 from .key_text import canonical, strict_json
 
 __all__ = ["FILE", "Recorder", "Switches", "read_switches", "text_of"]
@@ -38,7 +38,7 @@ class Recorder:
     """Writes the record of this process; a process that was forked off writes none. What cannot be written is lost."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = fork_safe_lock()
         self._path: Path | None = None
         self._process = os.getpid()
         self._lines = 0

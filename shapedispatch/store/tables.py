@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import re
 import sys
-import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from ..interpreter.locks import fork_safe_lock
 from ..keys.identity import Environment
 from .key_text import numbers
 from .rows import FILE_LIMIT, BadRow, Kind, Row, entries_of_file, identity_of, rows_of_entries
@@ -46,7 +46,7 @@ class Tables:
         self._note = note
         self._folder = folder
         self._files: dict[str, _File] = {}  # as many as there are models of devices here
-        self._lock = threading.Lock()
+        self._lock = fork_safe_lock()
 
     def find(self, kind: Kind, kernel: str, key: str, here: Environment) -> Row | None:
         """The row for a kernel's canonical ``key`` that fits this machine, or None."""

@@ -20,6 +20,7 @@ import torch._inductor.config
 from ...graphs.operators import why_not_recorded
 from ...hit import native
 from ...hit.call import Layout, alone, between_codes, lies_as, past_autograd, past_wrappers
+from ...interpreter.locks import fork_safe_lock
 from ...keys.key import any_autocast
 from ...private import why_off
 from ..checks.graph_check import GraphCheck
@@ -272,7 +273,7 @@ def _is_view(target: Any) -> bool:
 
 # --------------------------------------------------------------------------------------------- past the wrappers
 
-_watching = threading.Lock()
+_watching = fork_safe_lock()
 
 
 def skip_wrappers(whole: Run, graph: Any, written: bool = False, backward: Any = None) -> Run:

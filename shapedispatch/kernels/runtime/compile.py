@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
-from ...settings.cores import usable_cores
+from ...interpreter.cores import usable_cores
 
 __all__ = ["compile_all", "compile_one", "compiled_already", "compiling_elsewhere", "forget"]
 

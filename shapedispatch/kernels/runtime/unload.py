@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import ctypes
 import sys
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+
+from ...interpreter.locks import fork_safe_lock
 
 __all__ = ["PendingUnload", "UnloadQueue", "unload"]
 
@@ -61,7 +62,7 @@ class UnloadQueue:
         self._capturing = capturing
         self._forget = forget
         self._waiting: list[PendingUnload] = []
-        self._lock = threading.Lock()
+        self._lock = fork_safe_lock()
 
     def let_go(self, pending: PendingUnload) -> None:
         """Release a compiled kernel that nothing launches any more, or keep it for the next release."""

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from shapedispatch.interrupts import interrupts_held_back
+from shapedispatch.interpreter.interrupts import interrupts_held_back
 
 
 def interrupt() -> None:

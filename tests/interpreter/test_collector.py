@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from shapedispatch.background.collector import no_collections
 from shapedispatch.background.imports import Imports
+from shapedispatch.interpreter.collector import no_collections
 
 
 @pytest.fixture
@@ -66,4 +66,17 @@ def test_imports_are_looked_through_once(looks: list[int], monkeypatch: pytest.M
     """They make some hundred thousand objects that stay."""
     monkeypatch.setattr("importlib.import_module", lambda name: _make_many())
     Imports(["a", "b"]).begin()
+    assert looks == [2]
+
+
+def test_the_last_who_holds_them_back_lets_them_come(looks: list[int]) -> None:
+    """Another thread may have begun in between, and records a graph, say."""
+    one, other = no_collections(then_all=True), no_collections()
+    one.__enter__()
+    other.__enter__()
+    one.__exit__(None, None, None)
+    assert not gc.isenabled()
+    assert looks == []
+    other.__exit__(None, None, None)
+    assert gc.isenabled()
     assert looks == [2]

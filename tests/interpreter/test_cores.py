@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from shapedispatch.settings.cores import usable_cores
+from shapedispatch.interpreter.cores import usable_cores
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this system does not tell")
