@@ -56,7 +56,6 @@ class Agreement:
         self._begin(None)
 
     def _begin(self, world: Group | None) -> None:
-        self._world = world
         self._ranks: tuple[int, ...] = world.ranks if world is not None else ()
         self._fixed = False  # whether an exchange has said who takes part
         self._number = self._counted = 0  # the last exchange, and the last that counted
@@ -102,7 +101,11 @@ class Agreement:
             return {}
         with self._exchanging:
             reported = self._reported(world, members)
-            exchange = self._next(members, timeout_s)
+            try:
+                exchange = self._next(members, timeout_s)
+            except BaseException:
+                self._kept()
+                raise
             try:
                 texts = exchange.of(reported.to_text())
             except SyncError:

@@ -212,6 +212,19 @@ def test_a_store_that_does_not_answer_is_told() -> None:
         assert "store, which rank 0 keeps as a rule, does not answer: RuntimeError: connection reset" in str(error)
 
 
+def test_what_was_to_be_told_is_told_when_the_store_answers_again() -> None:
+    """Whoever asks it first finds that it does not, before anything was sent."""
+    job = Job(2)
+    found = ledgers(job)
+    owner_of(found, "key").propose("key", {"plain": 9.0, "fused": 3.0}, {}, {"fused": ""})
+    for _ in range(2):
+        job.store.broken = True
+        job.exchange()
+        job.store.broken = False
+    job.exchange()
+    assert [ledger.meet("key").runs for ledger in found] == ["fused"] * 2
+
+
 def test_what_cannot_be_read_is_told() -> None:
     """Another release may tell something else."""
     job = Job(2)
