@@ -146,13 +146,15 @@ class Children:
         for ended in [one for one in idle if one.process.poll() is not None]:  # that is no fault of this job
             idle.remove(ended)
             self._remove(ended)
+        path = self._written(job)
         child = idle[0] if idle else self._another()
         try:
-            child.path = self._written(job)
-            os.write(child.process.stdin.fileno(), f"{child.path}\n".encode())  # type: ignore[union-attr]  # it is a pipe
+            child.path = path
+            os.write(child.process.stdin.fileno(), f"{path}\n".encode())  # type: ignore[union-attr]  # it is a pipe
         except OSError as error:
+            Path(path).unlink(missing_ok=True)
             self._remove(child)
-            raise NoChild(f"no process can be asked to build: {error}") from None
+            raise CannotStart(f"no process can be asked to build: {error}") from None
         child.place, self._family.place = self._family.place, None
         child.task, child.began_s, child.jobs = Task(job), self._clock_s(), child.jobs + 1
         return child.task
@@ -187,11 +189,15 @@ class Children:
         return child
 
     def _written(self, job: bytes) -> str:
-        if self._family.folder is None:
-            self._family.folder = JobFolder.made()
-        self._numbers += 1
-        path = self._family.folder.path / str(self._numbers)
-        path.write_bytes(job)
+        """Where it was written down for another process; raises CannotStart where that cannot be, for now."""
+        try:
+            if self._family.folder is None:
+                self._family.folder = JobFolder.made()
+            self._numbers += 1
+            path = self._family.folder.path / str(self._numbers)
+            path.write_bytes(job)
+        except OSError as error:
+            raise CannotStart(f"no job can be written down: {error}") from None
         return str(path)
 
     def _look_at(self, child: _Child) -> None:

@@ -71,7 +71,7 @@ class Order:
     job: bytes
     worth_s: Callable[[], float]
     done: Callable[[], None]
-    """Called once, when it is ``over``."""
+    """Called once, when a process has ended it, well or not."""
     answer: bytes | None = None
     failed: str = ""
     again: bool = False
@@ -158,7 +158,9 @@ class Orders:
         for order in finished:
             assert order.task is not None
             order.answer, order.failed = order.task.answer, order.task.failed
-            self.costs.note(child_s=order.task.took_s if order.task.spent_s is None else order.task.spent_s)
+            took_s = order.task.took_s if order.task.spent_s is None else order.task.spent_s
+            if order.answer is not None or took_s > self.costs.child_s:  # what failed early says nothing of others
+                self.costs.note(child_s=took_s)
             self.built += int(order.answer is not None)
         self._working = [order for order in self._working if order not in finished]
         return finished

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -195,6 +196,22 @@ def test_where_no_process_can_be_started_there_is_a_reason(clock: Clock, places:
     with pytest.raises(CannotStart, match="no more processes"):
         one.begin(b"a")
     assert len({places.take(), places.take()} - {None}) == 2  # none is kept
+
+
+def test_a_full_disk_is_of_a_moment(children: Children, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who waits for work stays, and has the job when there is room."""
+    done(children, children.begin(b"a"))
+    before = processes(children)
+
+    def full(path: Path, data: bytes) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "write_bytes", full)
+        with pytest.raises(CannotStart, match="No space left"):
+            children.begin(b"b")
+    assert done(children, children.begin(b"b")).answer == b"B"
+    assert processes(children) == before
 
 
 def test_a_daemonic_process_starts_none(children: Children, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -234,6 +234,19 @@ def test_a_build_costs_what_it_took_of_a_processor(orders: Orders, children: Chi
     assert orders.costs.child_s > 200.0
 
 
+def test_what_failed_early_says_nothing_of_what_builds_cost(orders: Orders, children: Children) -> None:
+    """One that took longer than builds do says that."""
+    before, held = orders.costs.child_s, [order("a"), order("b")]
+    orders.put(held[0])
+    children.begun[0].failed, children.begun[0].took_s = "it died", 0.1
+    orders.poll(now=True)
+    assert orders.costs.child_s == before
+    orders.put(held[1])
+    children.begun[1].failed, children.begun[1].took_s = "it hung", 1000.0
+    orders.poll(now=True)
+    assert orders.costs.child_s > 200.0
+
+
 def test_after_work_in_a_call_others_rest(children: Children) -> None:
     """As long as it has taken, and a quarter of a second at most."""
     now = [0.0]
