@@ -87,8 +87,14 @@ class Files:
             self._over(fresh, identity, body)
         self._written += 1
         if self._written % _TRIM_EVERY == 0:
-            self.remove(self._identities()[ENTRIES_LIMIT:])
+            self._trim()
         return body
+
+    def _trim(self) -> None:
+        """Have the oldest leave until no more are left than there may be."""
+        known = [(identity, self.folder.status(_name(identity))) for identity in self._identities()]
+        aged = sorted((status.st_mtime, identity) for identity, status in known if status is not None)
+        self.remove(identity for _, identity in aged[: max(0, len(aged) - ENTRIES_LIMIT)])
 
     def _first(self, fresh: str, identity: str) -> object:
         """None when ``fresh`` became the entry, else the entry that was there first."""

@@ -31,6 +31,7 @@ PAGE_BYTES = 4096
 SIZE_LIMIT = 64 * 1024 * 1024
 ENTRIES_LIMIT = 16384
 DAMAGED_LIMIT = 3
+ENTRY_BYTES = 1024 * 1024
 NEWER_AT_ONCE = 64
 CHECKED_BYTES = 4 * 1024 * 1024
 _BUSY_S = 5.0
@@ -39,6 +40,10 @@ _TABLES = (
     "CREATE TABLE entries (number INTEGER PRIMARY KEY, identity TEXT NOT NULL UNIQUE, kernel TEXT NOT NULL,"
     " kind TEXT NOT NULL, body BLOB NOT NULL)",
     "CREATE INDEX entries_by_kernel ON entries (kernel, kind)",
+)
+_DROP_OLDEST = (
+    "DELETE FROM entries WHERE number <= (SELECT number FROM entries ORDER BY number"
+    " LIMIT 1 OFFSET (SELECT count(*) / 8 FROM entries))"
 )
 _EXPECTED = {
     ("table", "entries", _TABLES[0]),
@@ -153,7 +158,7 @@ class Database:
             check_same_thread=False,
         )
         self._connection = connection
-        connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 1024 * 1024)
+        connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, ENTRY_BYTES)
         connection.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 0)
         for setting in ("trusted_schema = OFF", "cell_size_check = ON", "mmap_size = 0", f"page_size = {PAGE_BYTES}"):
             connection.execute(f"PRAGMA {setting}")
@@ -208,8 +213,27 @@ class Database:
     ) -> object:
         """Store ``body``, unless there is an entry that ``keep`` approves of; return what then stands there.
 
-        ``drop`` names an entry to remove in the same transaction.
+        ``drop`` names an entry to remove in the same transaction. Where the file is as large as it may be, the oldest
+        make room.
         """
+        try:
+            return self._adopted(identity, kernel, kind, body, keep, drop)
+        except OSError as error:
+            if getattr(error.__cause__, "sqlite_errorcode", None) != sqlite3.SQLITE_FULL or not self._is_full():
+                raise
+            with _Judged(), self._transaction():
+                self._run(_DROP_OLDEST)
+            return self._adopted(identity, kernel, kind, body, keep, drop)
+
+    def _is_full(self) -> bool:
+        """Whether it is the file that has no room for the largest entry, and not the disk."""
+        with _Judged():
+            ((pages,),), ((free,),) = self._run("PRAGMA page_count"), self._run("PRAGMA freelist_count")
+        return (pages - free) * PAGE_BYTES + ENTRY_BYTES > SIZE_LIMIT  # type: ignore[operator]  # they are numbers
+
+    def _adopted(
+        self, identity: str, kernel: str, kind: str, body: bytes, keep: Callable[[object], bool], drop: str | None
+    ) -> object:
         with _Judged(), self._transaction():
             if drop is not None:
                 self._run("DELETE FROM entries WHERE identity = ?", drop)

@@ -121,6 +121,18 @@ def test_the_number_of_entries_is_bounded(files: Files, monkeypatch: pytest.Monk
     assert len(files.entries()) == 5
 
 
+def test_the_oldest_entries_go_first(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever their names are."""
+    monkeypatch.setattr(store_files, "ENTRIES_LIMIT", 2)
+    monkeypatch.setattr(store_files, "_TRIM_EVERY", 4)
+    names = [f"{n:064x}" for n in (9, 7, 3, 5)]
+    for n, name in enumerate(names):
+        adopt(files, name, b"x")
+        if n < 3:
+            os.utime(files.folder.path / f"entry-1-{name}.json", (n, n))
+    assert set(files._identities()) == set(names[2:])
+
+
 def test_wiping_leaves_what_is_not_ours(files: Files) -> None:
     """Entries and what killed writers left go; another file stays."""
     adopt(files, ONE, b"x")

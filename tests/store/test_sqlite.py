@@ -357,11 +357,23 @@ def test_the_oldest_rows_go_first(folder: Path, monkeypatch: pytest.MonkeyPatch)
     assert {row.key for row in store.rows()} == {f"[{n}]" for n in range(15, 25)}
 
 
-def test_a_full_database_keeps_what_it_has(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """At its largest size it takes no more, says so once, and still answers."""
-    monkeypatch.setattr(sqlite, "SIZE_LIMIT", 10 * 4096)
+def test_in_a_full_database_the_oldest_make_room(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At its largest size it takes what comes, without a word."""
+    monkeypatch.setattr(sqlite, "SIZE_LIMIT", 20 * 4096)
     store = Store(folder)
-    rows = [a_row(n) for n in range(100)]
+    rows = [a_row(n) for n in range(200)]
+    put_all(store, rows)
+    kept = {row.key for row in store.rows()}
+    assert 8 < len(kept) < 200
+    assert kept == {row.key for row in rows[-len(kept) :]}
+
+
+def test_on_a_full_disk_the_database_keeps_what_it_has(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SQLite says the same of it. It is told once, and still answers."""
+    monkeypatch.setattr(sqlite, "SIZE_LIMIT", 20 * 4096)
+    monkeypatch.setattr(sqlite.Database, "_is_full", lambda self: False)
+    store = Store(folder)
+    rows = [a_row(n) for n in range(200)]
     with pytest.warns(RuntimeWarning, match=r"cannot be written \(SQLite: .*full"):
         put_all(store, rows)
     assert [store.get("kernel", row.key, HERE) for row in rows] == [Found(row, "stored") for row in rows]
