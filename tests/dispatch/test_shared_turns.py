@@ -465,7 +465,7 @@ def test_a_build_of_the_same_name_for_other_sizes_takes_no_turn(in_c: None, monk
     for width in (32, 24):
         called(range(65, 72), width)
     monkeypatch.setattr(Pool, "affords", lambda self: False)
-    monkeypatch.setattr(Pairs, "wanted", lambda self, names: [BUILD])
+    monkeypatch.setattr(Pairs, "wanted", lambda self, names: [name for name in names if name == BUILD])
     monkeypatch.setattr("shapedispatch.online.pool.FREE_TOGETHER_US", 60e6)
     for count in range(72, 110):
         called(range(count, count + 1), 32 if count % 2 else 24)

@@ -111,6 +111,17 @@ def test_a_method_is_built(here: BuiltHere) -> None:
         assert_same(build(layer, X), Layer.forward(layer, X))
 
 
+def test_a_method_is_built_though_its_parameters_have_gradients(here: BuiltHere) -> None:
+    """They cannot be sent; a training loop has them at most calls."""
+    layer, x = Layer(), torch.randn(8, 16)
+    f = shapedispatch(Layer.forward, hints=(), exact=True, store=False)
+    for one in layer.parameters():
+        one.grad = torch.ones_like(one)
+    learned(f, (layer, x))
+    assert "exact" in variants(f, layer, x)
+    assert all(one.grad is not None and bool((one.grad == 1).all()) for one in layer.parameters())
+
+
 def views(x: Tensor) -> tuple[Tensor, Tensor]:
     """Results that share memory."""
     y = x.sin() * 2

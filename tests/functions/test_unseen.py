@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from shapedispatch import shapedispatch
-from tests.helpers import assert_same
+from tests.helpers import assert_same, pinned
 
 pytestmark = pytest.mark.operators_called
 
@@ -180,3 +180,138 @@ def test_what_is_asked_for_with_a_default_is_guarded(monkeypatch: pytest.MonkeyP
         f(X)
     monkeypatch.setitem(TABLE, "z", 7.0)
     assert_same(f(X), by_default(X))
+
+
+ROOM = types.ModuleType("room")
+
+
+def helper() -> None:
+    """A function that may come to have attributes."""
+
+
+PARTIAL = functools.partial(helper)
+
+
+def of_a_module(x: Tensor) -> Tensor:
+    """Plain."""
+    return x.sin() * getattr(ROOM, "gain", 2.0) * (3.0 if hasattr(ROOM, "flag") else 1.0)
+
+
+def of_a_function(x: Tensor) -> Tensor:
+    """Plain."""
+    return x.sin() * getattr(helper, "gain", 2.0) * (3.0 if hasattr(helper, "flag") else 1.0)
+
+
+def of_torchs(x: Tensor) -> Tensor:
+    """Plain, as a library asks that knows several releases."""
+    found = getattr(torch.nn.functional, "gain", 2.0) * (3.0 if hasattr(torch.sin, "flag") else 1.0)
+    return x.sin() * found
+
+
+@pytest.mark.parametrize(
+    ("fn", "holders"),
+    [
+        (of_a_module, (ROOM, ROOM)),
+        (of_a_function, (helper, helper)),
+        (of_torchs, (torch.nn.functional, None)),
+    ],
+)
+def test_what_a_module_or_function_is_asked_for_is_guarded(
+    fn: Callable[..., Any], holders: tuple[Any, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That it is there, and that it is not."""
+    f = pinned(shapedispatch(fn, hints=(), exact=True, store=False), "exact")
+    for holder, name in zip(holders, ("gain", "flag"), strict=True):
+        for _ in range(3):
+            assert_same(f(X), fn(X))
+        assert f.explain(X).variant == "exact"
+        if holder is not None:
+            monkeypatch.setattr(holder, name, 5.0, raising=False)
+            assert_same(f(X), fn(X))
+    monkeypatch.undo()
+    assert_same(f(X), fn(X))
+
+
+def test_what_a_partial_is_asked_for_is_not_known() -> None:
+    """Dynamo answers for another one."""
+
+    def asks(x: Tensor) -> Tensor:
+        return x.sin() * (3.0 if hasattr(PARTIAL, "flag") else 1.0)
+
+    assert "PARTIAL has flag" in refused(asks)
+
+
+@pytest.mark.parametrize("held", [([2.0],), ([[2.0]],), [({2.0},)], (8, (1, [2.0]))])
+def test_a_list_in_a_tuple_of_a_module_would_change_unseen(held: Any) -> None:
+    """Dynamo compares the tuple with itself."""
+
+    class Holding(torch.nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            """Plain."""
+            found = self.held
+            while not isinstance(found, float):
+                found = next(iter(found[::-1] if isinstance(found, tuple) else found))
+            return x.sin() * found
+
+    module = Holding()
+    module.held = held
+    f = shapedispatch(Holding.forward, hints=(), exact=True, store=False)
+    with pytest.warns(UserWarning, match="a list or set within a tuple"):
+        assert_same(f(module, X), Holding.forward(module, X))
+
+
+def test_a_tuple_of_constants_is_one() -> None:
+    """And a list of tuples has guards of its own."""
+
+    class Holding(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.shape, self.sizes = (2.0, (3.0, "a")), [(2.0,), (4.0,)]
+
+        def forward(self, x: Tensor) -> Tensor:
+            """Plain."""
+            return x.sin() * self.shape[1][0] * self.sizes[1][0]
+
+    module = Holding()
+    f = pinned(shapedispatch(Holding.forward, hints=(), exact=True, store=False), "exact")
+    assert_same(f(module, X), Holding.forward(module, X))
+    module.sizes[1] = (5.0,)
+    assert_same(f(module, X), Holding.forward(module, X))
+    assert f.explain(module, X).variant == "exact"
+
+
+def test_a_buffer_looks_like_any_tensor() -> None:
+    """Only a mark on it says that it is one, and no key holds it."""
+
+    def asks(x: Tensor) -> Tensor:
+        return x.sin() if isinstance(x, torch.nn.Buffer) else x.cos()
+
+    assert "whether a tensor is a torch.nn.Buffer" in refused(asks)
+
+
+SENTINEL = "by default"
+
+
+@pytest.mark.parametrize("given", [SENTINEL, 1e300, 10**12])
+def test_which_of_equal_values_one_is_no_key_tells(given: Any) -> None:
+    """Such a sentinel is another one in another call, though it is equal."""
+
+    def compares(x: Tensor, mode: Any) -> Tensor:
+        return x.sin() if mode is SENTINEL else x.cos()
+
+    f = shapedispatch(compares, hints=(), exact=True, store=False)
+    with pytest.warns(UserWarning, match="which of equal texts or numbers one is"):
+        f(X, given)
+
+
+@pytest.mark.parametrize("given", [None, True, torch.float32])
+def test_of_what_there_is_one_the_value_says_which_it_is(given: Any) -> None:
+    """A build goes by it."""
+
+    def compares(x: Tensor, mode: Any) -> Tensor:
+        return x.sin() if mode is None or mode is True or mode is torch.float32 else x.cos()
+
+    f = pinned(shapedispatch(compares, hints=(), exact=True, store=False), "exact")
+    assert_same(f(X, given), X.sin())
+    assert_same(f(X, False), X.cos())
+    assert f.explain(X, given).variant == "exact"

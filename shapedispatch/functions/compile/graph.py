@@ -32,6 +32,7 @@ __all__ = [
     "dtypes_of_numbers",
     "effects_of",
     "forget_fakes",
+    "inlined_code",
     "is_transformed",
     "never_zero",
     "nodes",
@@ -357,6 +358,13 @@ def never_zero(value: object) -> bool:
 def range_of(value: torch.SymInt | torch.SymFloat) -> Any:
     """From its least value to its largest, as far as is known for all calls of the class."""
     return value.node.shape_env.bound_sympy(value.node.expr)
+
+
+def inlined_code() -> list[CodeType] | None:
+    """The code that Dynamo has followed, the function's own and what it calls; None where this torch does not tell."""
+    ask = getattr(torch._guards.TracingContext, "get_traced_code", None)
+    traced = ask() if ask is not None else None
+    return None if traced is None else list(traced)
 
 
 FAKE_RESULTS = 1000

@@ -125,7 +125,21 @@ def _graph_bytes(gm: GraphModule, inputs: Sequence[Any]) -> bytes:
         if isinstance(one, FakeTensor) and one.fake_mode.shape_env is not None:
             one.fake_mode.shape_env._expr_sym_node_id = None
     # Which operators may cross is not for the pickler to say: the other process refuses what it does not know.
-    return GraphPickler.dumps((gm, inputs), Options(ops_filter=None))
+    with _without_gradients(inputs):
+        return GraphPickler.dumps((gm, inputs), Options(ops_filter=None))
+
+
+@contextlib.contextmanager
+def _without_gradients(inputs: Sequence[Any]) -> Iterator[None]:
+    """A parameter that has a gradient has a fake one: it cannot be sent, and no code depends on it."""
+    have = [(one, one.grad) for one in inputs if isinstance(one, FakeTensor) and one.is_leaf and one.grad is not None]
+    try:
+        for one, _ in have:
+            one.grad = None
+        yield
+    finally:
+        for one, gradient in have:
+            one.grad = gradient
 
 
 def graph_of(job: Job) -> tuple[GraphModule, Sequence[Any], FakeTensorMode]:

@@ -34,7 +34,6 @@ from ..guards.guard_filter import (
     Verdict,
     config_guards,
     finalizers_left_out,
-    identities_guarded,
     is_of_a_class_with_values,
     keys_guarded,
     tracing_guards,
@@ -46,7 +45,7 @@ from ..guards.shape_guards import shape_guards
 from ..guards.unseen import Unseen
 from .autograd import say_nothing_donated
 from .build import Trace, shorten
-from .graph import Uncompilable, called, effects_of, forget_fakes, nodes, unguarded_reads
+from .graph import Uncompilable, called, effects_of, forget_fakes, inlined_code, nodes, unguarded_reads
 
 __all__ = ["Acting", "GraphCompiler", "Replaced", "Untraceable", "compiler_config", "pass_over", "refuse_acts", "trace"]
 
@@ -216,12 +215,11 @@ class _Session:
             _session = self
             with (
                 managers_kept(self._is_tracing, self.managers, self.found.compared),
-                identities_guarded(self._is_tracing, self.filter.tensors),
                 tracing_hidden(self._is_tracing, self.asked.append),
                 keys_guarded(self._is_tracing),
                 finalizers_left_out(self._is_tracing),
                 managers_untimed(self._is_tracing),
-                self.unseen.lookups_noted(self._is_tracing),
+                self.unseen.noted(self._is_tracing, self.filter.tensors),
             ):
                 yield
         finally:
@@ -232,7 +230,7 @@ class _Session:
 
     def compile(self, gm: torch.fx.GraphModule, examples: Sequence[Any]) -> Callable[..., Any]:
         """As Dynamo's backend: the graph, compiled, which is not run yet."""
-        self.traced = _followed()
+        self.traced = inlined_code()
         self.shape_env = getattr(getattr(torch._guards.TracingContext.try_get(), "fake_mode", None), "shape_env", None)
         # The code as it was before the graph was compiled, which takes seconds.
         seen, objects = self._seen_by_guards()
@@ -241,7 +239,13 @@ class _Session:
         self.unsupported += [*unguarded_reads(gm, code), *self.unseen.of_graph(gm), *self.unseen.of_code(code)]
         settings = config_guards(map(called, nodes(gm)))
         names = builtin_guards(self.code_before.functions())
-        self.guards = (*settings, *tracing_guards(self.asked), *registration_guards(seen.classes), *names)
+        self.guards = (
+            *settings,
+            *tracing_guards(self.asked),
+            *registration_guards(seen.classes),
+            *names,
+            *self.unseen.guards(),
+        )
         self.place_guards = place_guards(objects, self.traced, self._names())
         compiled = self.compiled = self.compile_graph(gm, examples)
         say_nothing_donated()
@@ -278,7 +282,7 @@ class _Session:
         verdict = self.filter.verdict(name, kind)
         if guard.has_value:
             self.found.add(guard.value)
-            self.unsupported += self.unseen.of_value(guard.value)
+            self.unsupported += self.unseen.of_value(guard.value, kind if verdict is Verdict.CHECK else "")
         if is_of_a_class_with_values(guard):
             self.unguarded.append(name)
         if verdict is Verdict.UNSUPPORTED:
@@ -315,13 +319,6 @@ def refuse_acts(gm: torch.fx.GraphModule) -> None:
     if _session is not None and (why := _session.does(gm).why_no_builds()) is not None:
         _session.acts = True
         raise Uncompilable(why)
-
-
-def _followed() -> list[types.CodeType] | None:
-    """The code that Dynamo has followed, the function's own and what it calls; None where this torch does not tell."""
-    ask = getattr(torch._guards.TracingContext, "get_traced_code", None)
-    traced = ask() if ask is not None else None
-    return None if traced is None else list(traced)
 
 
 def pass_over(code: types.CodeType) -> None:

@@ -9,7 +9,7 @@ import contextlib
 import functools
 import os
 import weakref
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
 from pathlib import Path
@@ -17,8 +17,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._dynamo import eval_frame, external_utils, symbolic_convert, variables
-from torch._dynamo.guards import CheckFunctionManager, GuardBuilder, install_guard
+from torch._dynamo import eval_frame, external_utils, variables
+from torch._dynamo.guards import CheckFunctionManager, GuardBuilder
 from torch.fx import _symbolic_trace as symbolic_trace
 from torch.nn import Module
 from torch.torch_version import TorchVersion
@@ -35,7 +35,6 @@ __all__ = [
     "config_guards",
     "default_casts",
     "finalizers_left_out",
-    "identities_guarded",
     "is_of_a_class_with_values",
     "keys_guarded",
     "tracing_guards",
@@ -133,26 +132,7 @@ def _is_keyed_by_value(value: Any) -> bool:
     return True
 
 
-# ------------------------------------------------------------------------------------------ comparisons by identity
-
-Handler = Callable[[Any, Sequence[Any], Any], Any]
-
-
-@contextlib.contextmanager
-def identities_guarded(tracing: Callable[[], bool], keyed: Collection[str]) -> Iterator[None]:
-    """Have what a function compares by ``is`` guarded by what it is, in a thread that is ``tracing``.
-
-    Dynamo takes the answer for a constant. Which of the things whose names are ``keyed`` are one stands in the key. A
-    private table of Dynamo's is changed meanwhile; where a release has none, nothing is added, and such a comparison is
-    as constant as under torch.compile.
-    """
-    handlers: dict[str, Handler] = getattr(symbolic_convert, "compare_op_handlers", {})
-    before: dict[str, Handler] = {name: handlers[name] for name in ("is", "is not") if name in handlers}
-    handlers.update({name: _guarding(handler, tracing, keyed) for name, handler in before.items()})
-    try:
-        yield
-    finally:
-        handlers.update(before)
+# ------------------------------------------------------------------------------------------ objects that live on
 
 
 @contextlib.contextmanager
@@ -177,34 +157,6 @@ def finalizers_left_out(tracing: Callable[[], bool]) -> Iterator[None]:
         yield
     finally:
         maker.id_ref = original
-
-
-def _guarding(handler: Handler, tracing: Callable[[], bool], keyed: Collection[str]) -> Handler:
-    def compare(tx: Any, operands: Sequence[Any], named: Any) -> Any:
-        answer = handler(tx, operands, named)
-        if tracing():
-            _guard([operand.realize() for operand in operands], keyed)
-        return answer
-
-    return compare
-
-
-# What Dynamo guards by its type or its parts; a class or a function is guarded by what it is, whatever is asked of it.
-_OBJECTS = tuple(
-    getattr(variables, name)
-    for name in (
-        "TensorVariable", "UserDefinedObjectVariable", "NNModuleVariable", "BaseListVariable", "ConstDictVariable",
-    )
-    if hasattr(variables, name)
-)  # fmt: skip
-
-
-def _guard(operands: Sequence[Any], keyed: Collection[str]) -> None:
-    """Each operand that comes from somewhere, where one might be the other."""
-    sources = [operand.source for operand in operands if operand.source is not None]
-    if all(isinstance(operand, _OBJECTS) for operand in operands):
-        for source in sources if any(source.name not in keyed for source in sources) else ():
-            install_guard(source.make_guard(GuardBuilder.ID_MATCH))
 
 
 # -------------------------------------------------------------------------------------- whether a call is being traced

@@ -1,6 +1,7 @@
-"""What a trace follows that no guard would see at a later call.
+"""What a trace follows that no guard of Dynamo's would see at a later call.
 
-Caches that it looks past, settings that it sets, lookups that fail.
+Caches that it looks past, settings that it sets, lookups that fail, attributes that it asks for, what is compared by
+``is``: each is guarded here, or the trace is not to be used.
 """
 
 from __future__ import annotations
@@ -10,13 +11,18 @@ import functools
 import os
 import re
 import sysconfig
-from collections.abc import Callable, Iterable, Iterator
-from types import CodeType
+import weakref
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 from typing import Any
 
 import torch
-from torch._dynamo import symbolic_convert
+from torch._dynamo import symbolic_convert, variables
+from torch._dynamo.guards import GuardBuilder, install_guard
 from torch.fx import GraphModule
+
+from ...errors import as_written
+from .guard_filter import ConfigGuard
 
 __all__ = ["Unseen"]
 
@@ -32,9 +38,20 @@ class Unseen:
         self._settings = _settings()
         self._places = set[tuple[str, str]]()
         self._lookups: list[str] = []
+        self._attributes: dict[tuple[int, str], ConfigGuard] = {}
 
     @contextlib.contextmanager
-    def lookups_noted(self, tracing: Callable[[], bool]) -> Iterator[None]:
+    def noted(self, tracing: Callable[[], bool], keyed: Collection[str]) -> Iterator[None]:
+        """Note all of it, in a thread that is ``tracing``; ``keyed`` as for `identities_guarded`."""
+        with (
+            identities_guarded(tracing, keyed, self._lookups.append),
+            self._lookups_noted(tracing),
+            self._attributes_noted(tracing),
+        ):
+            yield
+
+    @contextlib.contextmanager
+    def _lookups_noted(self, tracing: Callable[[], bool]) -> Iterator[None]:
         """Note each lookup that has failed, and whose error the code has caught, in a thread that is ``tracing``.
 
         Dynamo guards what is found, and not that nothing was. Without the hook nothing is noted.
@@ -57,6 +74,45 @@ class Unseen:
         finally:
             maker.exception_handler = original
 
+    @contextlib.contextmanager
+    def _attributes_noted(self, tracing: Callable[[], bool]) -> Iterator[None]:
+        """Note of what modules and functions it has asked whether they have it (``getattr`` with a default does).
+
+        Dynamo takes the answer for a constant, and guards such of objects and classes alone. Without a hook nothing is
+        noted.
+        """
+        makers: list[Any] = [*_HOLDERS]
+        before = [vars(maker)[_HAS] for maker in makers]
+
+        def noting(original: Any) -> Any:
+            def call_obj_hasattr(variable: Any, tx: Any, name: str) -> Any:
+                if tracing() and not _is_asked_by_torch(tx):
+                    self._note_attribute(variable, name)
+                return original(variable, tx, name)
+
+            return call_obj_hasattr
+
+        try:
+            for maker, original in zip(makers, before, strict=True):
+                setattr(maker, _HAS, noting(original))
+            yield
+        finally:
+            for maker, original in zip(makers, before, strict=True):
+                setattr(maker, _HAS, original)
+
+    def _note_attribute(self, variable: Any, name: str) -> None:
+        holder = _held(variable)
+        if holder is None and variable.source is not None:
+            self._lookups.append(f"whether {as_written(variable.source.name)} has {name}")
+        elif holder is not None:
+            what = f"whether {getattr(holder, '__name__', 'it')} has {name}"
+            has = functools.partial(_has, weakref.ref(holder), name)
+            self._attributes[id(holder), name] = ConfigGuard(what, has, has())
+
+    def guards(self) -> tuple[ConfigGuard, ...]:
+        """On what was asked for and found, or not."""
+        return tuple(self._attributes.values())
+
     def of_code(self, code: Iterable[CodeType]) -> Iterator[str]:
         """What it has looked for in vain, and whose attributes it has looked through as a dict."""
         yield from self._lookups
@@ -78,12 +134,49 @@ class Unseen:
         now = _settings()
         yield from (f"{name}, which it sets" for name, value in self._settings.items() if now[name] != value)
 
-    def of_value(self, value: Any) -> Iterator[str]:
-        """Where this keeps the tensors that it has computed once: the trace computes them at each call."""
+    def of_value(self, value: Any, kind: str) -> Iterator[str]:
+        """What a guard of this kind on this value would not see.
+
+        Tensors that it has computed once and keeps: the trace computes them at each call. What is in a list within a
+        tuple: Dynamo compares the tuple with itself. A mark that makes a tensor a `torch.nn.Buffer`.
+        """
+        if kind in _BY_VALUE and isinstance(value, tuple) and any(map(_may_change, value)):
+            yield "a list or set within a tuple"
+        if value is torch.nn.Buffer:
+            yield "whether a tensor is a torch.nn.Buffer"
         if type(value) is _Cached:
             code = getattr(value.__wrapped__, "__code__", None)
             if code is not None and (code.co_filename, code.co_name) in self._places:
                 yield f"the results that functools.lru_cache keeps of {code.co_name}()"
+
+
+_BY_VALUE = frozenset(("CONSTANT_MATCH", "EQUALS_MATCH"))
+_HAS = "call_obj_hasattr"
+_KINDS = [
+    getattr(variables, name, object)
+    for name in (
+        "PythonModuleVariable", "UserFunctionVariable", "SkipFunctionVariable", "FunctoolsPartialVariable",
+        "TorchInGraphFunctionVariable",
+    )
+]  # fmt: skip
+_HOLDERS = dict.fromkeys(base for kind in _KINDS for base in kind.__mro__[:-2] if _HAS in vars(base))
+"""What Dynamo has in place of modules and functions."""
+
+
+def _may_change(value: object) -> bool:
+    if isinstance(value, (tuple, frozenset)):
+        return any(map(_may_change, value))
+    return isinstance(value, (list, set, dict, bytearray))
+
+
+def _held(variable: Any) -> Any:
+    """The module or function itself; None where it is none, or is not known."""
+    known = [getattr(variable, name, None) for name in ("value", "fn")]
+    return next((one for one in known if isinstance(one, (ModuleType, FunctionType, BuiltinFunctionType))), None)
+
+
+def _has(holder: Callable[[], Any], name: str) -> bool:
+    return hasattr(holder(), name)
 
 
 _FAILED = frozenset(("ObservedKeyError", "ObservedAttributeError"))
@@ -115,3 +208,69 @@ def _settings() -> dict[str, Any]:
         "autocast": (*casts, torch.is_autocast_cache_enabled()),
         "the number of threads": torch.get_num_threads(),
     }
+
+
+# ------------------------------------------------------------------------------------------ comparisons by identity
+
+Handler = Callable[[Any, Sequence[Any], Any], Any]
+
+
+@contextlib.contextmanager
+def identities_guarded(
+    tracing: Callable[[], bool], keyed: Collection[str], unsupported: Callable[[str], None]
+) -> Iterator[None]:
+    """Have what a function compares by ``is`` guarded by what it is, in a thread that is ``tracing``.
+
+    Dynamo takes the answer for a constant. Which of the things whose names are ``keyed`` are one stands in the key; of
+    texts and numbers, which are keyed by value, nothing says it: they are ``unsupported``. A private table of Dynamo's
+    is changed meanwhile; where a release has none, such a comparison is as constant as under torch.compile.
+    """
+    handlers: dict[str, Handler] = getattr(symbolic_convert, "compare_op_handlers", {})
+    before: dict[str, Handler] = {name: handlers[name] for name in ("is", "is not") if name in handlers}
+    handlers.update({name: _guarding(handler, tracing, keyed, unsupported) for name, handler in before.items()})
+    try:
+        yield
+    finally:
+        handlers.update(before)
+
+
+def _guarding(
+    handler: Handler, tracing: Callable[[], bool], keyed: Collection[str], unsupported: Callable[[str], None]
+) -> Handler:
+    def compare(tx: Any, operands: Sequence[Any], named: Any) -> Any:
+        answer = handler(tx, operands, named)
+        if tracing():
+            realized = [operand.realize() for operand in operands]
+            _guard(realized, keyed)
+            if _are_equal_at_most(realized):
+                unsupported("which of equal texts or numbers one is (by `is`)")
+        return answer
+
+    return compare
+
+
+# What Dynamo guards by its type or its parts; a class or a function is guarded by what it is, whatever is asked of it.
+_OBJECTS = tuple(
+    getattr(variables, name)
+    for name in (
+        "TensorVariable", "UserDefinedObjectVariable", "NNModuleVariable", "BaseListVariable", "ConstDictVariable",
+    )
+    if hasattr(variables, name)
+)  # fmt: skip
+
+
+def _guard(operands: Sequence[Any], keyed: Collection[str]) -> None:
+    """Each operand that comes from somewhere, where one might be the other."""
+    sources = [operand.source for operand in operands if operand.source is not None]
+    if all(isinstance(operand, _OBJECTS) for operand in operands):
+        for source in sources if any(source.name not in keyed for source in sources) else ():
+            install_guard(source.make_guard(GuardBuilder.ID_MATCH))
+
+
+def _are_equal_at_most(operands: Sequence[Any]) -> bool:
+    """Whether they are texts or numbers, of which several may be equal, and not all of them are the code's own."""
+    constants = [one for one in operands if isinstance(one, variables.ConstantVariable) and type(one.value) in _VALUES]
+    return len(constants) == len(operands) and any(operand.source is not None for operand in operands)
+
+
+_VALUES = frozenset((str, bytes, int, float, complex, tuple, frozenset))
