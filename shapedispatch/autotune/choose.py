@@ -22,7 +22,7 @@ from .benchmark import CONFIDENCE, BenchResult, ahead, error_us, interleaved_ben
 from .compare import EVERY_BIT, autocast_digits, difference, tolerance_of
 from .measure import Timer, peak_bytes, recorded_bytes
 from .preserve_state import preserve_state
-from .trial import Outcome, Trial
+from .trial import Outcome, Trial, share_memory
 
 __all__ = [
     "Decision",
@@ -184,7 +184,8 @@ def checked(
 
     def why_not(one: Candidate) -> str | None:
         flags = None if later is None else later.setdefault(one.name, [])
-        return _refusal(one, expected, trial, rules, flags) or _refusal_of_another(one, other, rules, flags)
+        found = _judged(one, expected, trial, rules, flags)
+        return found if isinstance(found, str) else _refusal_of_another(one, (expected, found), other, rules, flags)
 
     judged = [(candidate, why_not(candidate)) for candidate in others]
     right = [plain, *(candidate for candidate, reason in judged if not reason)]
@@ -260,20 +261,40 @@ def _permuted(
 
 
 def _refusal_of_another(
-    candidate: Candidate, other: tuple[Trial, Outcome] | None, rules: Rules, later: list[Tensor] | None
+    candidate: Candidate,
+    first: tuple[Outcome, Outcome],
+    other: tuple[Trial, Outcome] | None,
+    rules: Rules,
+    later: list[Tensor] | None,
 ) -> str | None:
-    """As `_refusal`, for the call with other values."""
+    """As `_refusal`, for the call with other values; ``first`` is what plain and the candidate left at the first.
+
+    That is still there: a candidate that gives the same memory again would write over what its caller holds.
+    """
     if other is None or candidate.judged:
         return None
     trial, expected = other
-    reason = _refusal(candidate, expected, trial, rules, later)
-    return reason and f"{reason}, with the call's values in another order"
+    found = _judged(candidate, expected, trial, rules, later)
+    if isinstance(found, str):
+        return f"{found}, with the call's values in another order"
+    plains, own = first
+    if share_memory(own, found) and not share_memory(plains, expected):
+        return "its results of two calls share memory, and plain's do not"
+    return None
 
 
 def _refusal(
     candidate: Candidate, expected: Outcome, trial: Trial, rules: Rules, later: list[Tensor] | None = None
 ) -> str | None:
     """Why the candidate's numbers disqualify it, or None."""
+    found = _judged(candidate, expected, trial, rules, later)
+    return found if isinstance(found, str) else None
+
+
+def _judged(
+    candidate: Candidate, expected: Outcome, trial: Trial, rules: Rules, later: list[Tensor] | None = None
+) -> Outcome | str:
+    """What a run of the candidate leaves, or why that disqualifies it."""
     try:
         actual = trial.outcome(candidate.run, wait=later is None)
         told = (
@@ -282,7 +303,9 @@ def _refusal(
             else tolerance_of(min(candidate.digits, autocast_digits()), candidate.judged or candidate.vouched)
         )
         kept = EVERY_BIT if trial.only_reads else told
-        return None if rules.tolerance is False else _outcome_difference(expected, actual, told, kept, later)
+        if rules.tolerance is False:
+            return actual
+        return _outcome_difference(expected, actual, told, kept, later) or actual
     except Exception as error:  # noqa: BLE001 - the boundary where a candidate is judged; the reason is kept
         return _raised(error)
 
@@ -298,6 +321,11 @@ def _outcome_difference(
         return "its result shares other memory, with the arguments or within itself, than plain's does"
     if not all(map(torch.equal, expected.random, actual.random)):
         return "it draws other random numbers than plain does, or as many as plain does not"
+    if any(theirs and not ours for ours, theirs in zip(expected.touched, actual.touched, strict=False)):
+        return "it writes into an argument that plain only reads"
+    # NumPy's generator stands last, from when it is loaded on.
+    if any(ours != theirs for ours, theirs in zip(expected.left, actual.left, strict=False)):
+        return "it leaves torch's settings (grad mode, the default dtype) or other random numbers, and plain does not"
     wrote, scales = "what it wrote into the arguments", expected.scales
     return (
         difference(expected.result, actual.result, tolerance, later=later, scales=scales)

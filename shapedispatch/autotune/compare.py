@@ -9,7 +9,6 @@ nearly a tie. Else (`difference`) two results may differ by what is usual for th
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
@@ -18,6 +17,7 @@ import torch
 from torch import Tensor
 
 from ..keys.key import any_autocast
+from .contents import dense_parts, is_same, items_of, numbers_of
 
 __all__ = [
     "EVERY_BIT",
@@ -111,7 +111,8 @@ def difference(
 ) -> str | None:
     """The first way in which ``actual`` is not ``expected``, as a sentence, or None.
 
-    Compared are types, and of tensors dtype, device, sizes, strides, ``requires_grad`` and values, NaN equal to NaN.
+    Compared are types, items and their order, and of tensors dtype, device, sizes, strides, ``requires_grad``, in
+    which mode they were made, whether they are lazy, and values, NaN equal to NaN.
     ``tolerance`` is (rtol, atol) for floating-point values, atol relative to their root mean square. With ``later`` no
     value is waited for: whether any differs is a flag on its device, which is put there. ``scales`` are those of
     tensors of ``expected``, by identity: whoever compares it with several keeps them.
@@ -120,26 +121,19 @@ def difference(
         return _tensor_difference(expected, actual, tolerance, place, later, {} if scales is None else scales)
     if type(expected) is not type(actual):
         return f"{place} is a {type(actual).__name__} and not a {type(expected).__name__}"
-    if isinstance(expected, (int, float, complex, str, bool)) and expected != actual and expected == expected:
-        return f"{place} is {actual!r} and not {expected!r}"
-    ours, theirs = _items(expected), _items(actual)
+    if (one := numbers_of(expected)) is not None and (other := numbers_of(actual)) is not None:
+        return difference(one, other, tolerance, place, later, scales)
+    ours, theirs = items_of(expected), items_of(actual)
+    if ours is None or theirs is None:
+        nan = isinstance(expected, (float, complex)) and expected != expected and actual != actual
+        return None if nan or is_same(expected, actual) else f"{place} is {actual!r} and not {expected!r}"
     if len(ours) != len(theirs):
         return f"{place} has {len(theirs)} items and not {len(ours)}"
-    found = (
-        difference(one, theirs.get(name), tolerance, f"{place}[{name!r}]", later, scales) for name, one in ours.items()
-    )
+    if not all(map(is_same, ours, theirs)):
+        return f"{place} has the items {', '.join(map(repr, theirs))} and not {', '.join(map(repr, ours))}"
+    pairs = zip(ours.items(), theirs.values(), strict=True)
+    found = (difference(one, other, tolerance, f"{place}[{name!r}]", later, scales) for (name, one), other in pairs)
     return next(filter(None, found), None)
-
-
-def _items(value: Any) -> Mapping[Any, Any]:
-    """What a result holds: also sizes one by one, and modules that are dataclasses, which `tree` has for leaves."""
-    if isinstance(value, dict):
-        return value
-    if isinstance(value, (list, tuple)):
-        return dict(enumerate(value))
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
-    return {}
 
 
 def _tensor_difference(
@@ -158,8 +152,16 @@ def _tensor_difference(
             return f"{place} has {name} {_short(other)} and not {_short(one)}"
     if expected.layout is torch.strided and expected.stride() != actual.stride():
         return f"{place} has strides {actual.stride()} and not {expected.stride()}"
-    if expected.is_quantized or expected.layout is not torch.strided or not expected.numel():
+    if expected.is_inference() != actual.is_inference():
+        return f"{place} was {'' if actual.is_inference() else 'not '}made in inference mode"
+    if (actual.is_conj() or actual.is_neg()) and not (expected.is_conj() or expected.is_neg()):
+        return f"{place} is conjugated or negated when it is read, which NumPy does not take"
+    if not expected.numel() or expected.is_meta:
         return None
+    if expected.is_quantized:
+        return None if torch.equal(expected, actual) else f"{place} has other values"
+    if expected.layout is not torch.strided:
+        return difference(dense_parts(expected), dense_parts(actual), tolerance, place, later)
 
     def scale(one: Tensor) -> Tensor:
         if id(expected) not in scales:

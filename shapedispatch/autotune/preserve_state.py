@@ -8,8 +8,8 @@ and history are fresh, so that nothing done to the copy is seen on the caller's 
 No module is copied. A candidate that reaches parameters through a module must be differentiated with
 ``torch.autograd.grad``, which leaves ``.grad`` alone, and one that writes buffers is not timed.
 
-What a candidate may move besides its arguments (random numbers, current device and stream, warnings already shown) is
-saved before and restored afterwards.
+What a candidate may move besides its arguments (random numbers, current device and stream, warnings already shown,
+grad mode and its like) is saved before and restored afterwards.
 """
 
 from __future__ import annotations
@@ -30,7 +30,15 @@ from torch import Tensor, nn
 from ..errors import render_argument
 from ..keys.tree import leaves, map_leaves, span, tensors
 
-__all__ = ["ALIGNMENT", "bytes_to_copy", "copy_call", "generators", "preserve_state"]
+__all__ = [
+    "ALIGNMENT",
+    "bytes_to_copy",
+    "copy_call",
+    "draws_of_python",
+    "generators",
+    "preserve_state",
+    "settings",
+]
 
 ALIGNMENT = 64
 """A copy's address has the original's remainder by this; kernels look at 16, vector instructions at up to 64."""
@@ -240,8 +248,9 @@ def preserve_state(
     Saved and put back: the generators of torch's CPU, of every CUDA device that the arguments or ``modules`` lie on,
     of Python's ``random``, of numpy's old interface where it is loaded, and every ``torch.Generator`` among the
     arguments; the current CUDA device, and the current stream of each of those devices. Warnings are silent
-    inside, for all threads, and none counts as shown: the real call warns as if it were the first. Grad mode and
-    the arguments themselves are left to the caller. Nothing is saved from a CUDA that has not been initialised.
+    inside, for all threads, and none counts as shown: the real call warns as if it were the first. What a run sets for
+    the thread or the process (`settings`) is put back, too. The arguments themselves are left to the caller. Nothing is
+    saved from a CUDA that has not been initialised.
     """
     values = [*leaves((args, kwargs or {})), *modules]
     with ExitStack() as stack:  # its callbacks run all, and on a KeyboardInterrupt too
@@ -264,6 +273,39 @@ def generators(device: torch.device) -> tuple[Tensor, ...]:
     return (torch.get_rng_state(), *own)
 
 
+def draws_of_python() -> tuple[object, ...]:
+    """The states of Python's generator and of NumPy's old one, to be compared."""
+    numpy = sys.modules.get("numpy.random")
+    of_numpy = () if numpy is None else tuple(map(repr, numpy.get_state(legacy=False)["state"].values()))
+    return (random.getstate(), *of_numpy)
+
+
+def settings() -> tuple[Any, ...]:
+    """What a run may set and leave so: grad mode, the default dtype, autocast, threads, determinism."""
+    casts = tuple((torch.is_autocast_enabled(name), torch.get_autocast_dtype(name)) for name in _CAST)
+    deterministic = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    return torch.is_grad_enabled(), torch.get_default_dtype(), torch.get_num_threads(), casts, deterministic
+
+
+_CAST = ("cpu", "cuda")
+
+
+def _put_back(before: tuple[Any, ...]) -> None:
+    """Set what is not as `settings` found it."""
+    if settings() == before:
+        return
+    grad, dtype, threads, casts, deterministic = before
+    torch.set_grad_enabled(grad)
+    torch.set_default_dtype(dtype)
+    for name, (enabled, cast) in zip(_CAST, casts, strict=True):
+        torch.set_autocast_enabled(name, enabled)
+        torch.set_autocast_dtype(name, cast)
+    if threads != torch.get_num_threads():
+        torch.set_num_threads(threads)
+    if deterministic != settings()[-1]:
+        torch.use_deterministic_algorithms(deterministic[0], warn_only=deterministic[1])
+
+
 def _restorers(values: list[Any]) -> Iterator[Callable[[], object]]:
     """One function for each piece of state, which puts it back as it is now."""
     yield from _python_restorers()
@@ -274,6 +316,7 @@ def _restorers(values: list[Any]) -> Iterator[Callable[[], object]]:
     if torch.cuda.is_initialized():
         yield from _cuda_restorers(_cuda_devices(values))
     yield partial(torch.set_warn_always, torch.is_warn_always_enabled())
+    yield partial(_put_back, settings())  # the first to run: what torch imports for it may draw
 
 
 class _Outermost(threading.local):

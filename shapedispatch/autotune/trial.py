@@ -15,9 +15,9 @@ from ..keys.tree import device_of, span, tensors
 from .compare import Scales, distinct_like
 from .generators import Generators
 from .measure import free_memory
-from .preserve_state import bytes_to_copy, copy_call, generators, preserve_state
+from .preserve_state import bytes_to_copy, copy_call, draws_of_python, generators, preserve_state, settings
 
-__all__ = ["Outcome", "Trial"]
+__all__ = ["Outcome", "Trial", "share_memory"]
 
 SLIGHT_BYTES, SLIGHT_LIMIT = 1 << 20, 0.01
 
@@ -32,6 +32,10 @@ class Outcome:
     aliases: tuple[tuple[int, int, int], ...]
     random: tuple[Any, ...]
     """The states of the generators after it, as `preserve_state.generators` has them."""
+    touched: tuple[bool, ...] = ()
+    """Of the arguments that it may have written, whether it has, though it may have put back what was there."""
+    left: tuple[object, ...] = ()
+    """What is set after it, as `preserve_state.settings` has it; with the other generators, where these were asked."""
     scales: Scales = field(default_factory=dict)
     """Of the tensors here that were compared, by identity: see `compare.difference`."""
 
@@ -50,6 +54,8 @@ class Trial:
     written: Collection[str] | None
     grad: bool
     only_reads: bool = False
+    asks_all: bool = False
+    """Whether Python's generator and NumPy's are asked, too, which takes longer than a small function."""
 
     @property
     def device(self) -> torch.device:
@@ -85,7 +91,7 @@ class Trial:
                 with torch.inference_mode() if tensor.is_inference() else nullcontext():
                     bare = tensor.detach()
                     bare.copy_(bare.reshape(-1)[places].view(tensor.shape))
-        return replace(self, args=args, kwargs=kwargs)
+        return replace(self, args=args, kwargs=kwargs, asks_all=True)
 
     def hooked(self) -> str | None:
         """Why a backward of this call would be noticed, or None."""
@@ -103,13 +109,17 @@ class Trial:
         with preserve_state(self.args, self.kwargs):
             args, kwargs = self._fresh()
             given = list(tensors((args, kwargs)))
+            versions = _versions(given)
             result = run(*args, **kwargs)
             gradients = self._backward(result, args, kwargs, distinct_like) if self.grad else ()
             if wait and self.device.type == "cuda":
                 torch.cuda.synchronize(self.device)  # an error of the device belongs to the run that made it
             random = generators(self.device)
+            left = (*settings(), *(draws_of_python() if self.asks_all else ()))
         written = tuple(given) if self.written is None or self.written else ()
-        return Outcome(result, written, gradients, _aliases(result, given), random)
+        pairs = zip(versions, _versions(written), strict=bool(written))
+        touched = tuple(before != now for before, now in pairs)
+        return Outcome(result, written, gradients, _aliases(result, given), random, touched, left)
 
     def repeated(self, run: Callable[..., Any]) -> Callable[[], object]:
         """A callable without arguments that runs on one set of copies, again and again."""
@@ -137,6 +147,17 @@ class Trial:
         return torch.autograd.grad(outputs, leaves, [seed(t) for t in outputs], allow_unused=True)
 
 
+def _versions(given: Sequence[Tensor]) -> list[int]:
+    """How often each was written, as autograd counts; it counts nothing of an inference tensor."""
+    return [0 if one.is_inference() else one._version for one in given]
+
+
+def share_memory(one: Outcome, other: Outcome) -> bool:
+    """Whether the results of two runs, of which both are still there, lie in the same memory."""
+    mine, theirs = ([_span(t) for t in tensors(each.result) if _has_memory(t)] for each in (one, other))
+    return any(_overlap(a, b) for a in mine for b in theirs)
+
+
 def _is_slight(needed: int, limit: float) -> bool:
     """Whether so few bytes are within any usual limit: to ask what is free takes longer than to copy them."""
     return needed <= SLIGHT_BYTES and limit >= SLIGHT_LIMIT
@@ -148,10 +169,14 @@ def _aliases(result: Any, given: Sequence[Tensor]) -> tuple[tuple[int, int, int]
     The others are the tensors of the call, and behind them those that stand before it in the result.
     """
     results = list(tensors(result))
-    spans = [(one.device, *span(one)) if _has_memory(one) else None for one in (*given, *results)]
+    spans = [_span(one) if _has_memory(one) else None for one in (*given, *results)]
     first = len(given)
     pairs = [(i, j, spans[first + i], spans[j]) for i in range(len(results)) for j in range(first + i)]
     return tuple((i, j, a[1] - b[1]) for i, j, a, b in pairs if a and b and _overlap(a, b))
+
+
+def _span(tensor: Tensor) -> tuple[torch.device, int, int]:
+    return (tensor.device, *span(tensor))
 
 
 def _has_memory(tensor: Tensor) -> bool:

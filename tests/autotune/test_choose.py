@@ -2,12 +2,14 @@ from __future__ import annotations
 
 import gc
 import math
+import random
 import warnings
 import weakref
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import numpy.random
 import pytest
 import torch
 from hypothesis import given
@@ -18,6 +20,7 @@ from shapedispatch import Timing, Variant, shapedispatch
 from shapedispatch.autotune import compare
 from shapedispatch.autotune.choose import PlainRaised, Rules, best, check_objective, checked, choose
 from shapedispatch.autotune.measure import free_memory
+from shapedispatch.autotune.preserve_state import draws_of_python, settings
 from shapedispatch.autotune.trial import Trial
 from shapedispatch.backend import Candidate
 from shapedispatch.errors import DeclarationError
@@ -124,6 +127,45 @@ def test_other_gradients_are_a_refusal() -> None:
     assert decision.winner.name == "2"
     [refusal] = decision.refusals
     assert "the gradient" in refusal.reasons[0]
+
+
+def refused(run: Callable[..., Any], plain: Callable[..., Any], **given: Any) -> str:
+    """Why a supplied variant is refused."""
+    candidates = [Candidate("plain", plain), Candidate("1", run, supplied=True)]
+    _, refusals, _ = checked(candidates, trial(X.clone(), **given), rules(permute=True))
+    return str(refusals)
+
+
+KEPT = torch.empty(16)
+
+
+@pytest.mark.parametrize(
+    ("leaves", "why"),
+    [
+        (lambda a: torch.set_grad_enabled(False), "torch's settings"),
+        (lambda a: torch.set_default_dtype(torch.float64), "torch's settings"),
+        (lambda a: torch.set_autocast_enabled("cpu", True), "torch's settings"),
+        (lambda a: torch.use_deterministic_algorithms(True), "torch's settings"),
+        (lambda a: random.random(), "other random numbers"),
+        (lambda a: numpy.random.rand(), "other random numbers"),
+        (lambda a: a.add_(1).sub_(1), "writes into an argument that plain only reads"),
+    ],
+)
+def test_what_a_supplied_variant_leaves_behind_is_a_refusal(leaves: Callable[[Tensor], Any], why: str) -> None:
+    """And it is put back."""
+    before = settings(), draws_of_python()
+    assert why in refused(lambda a: (leaves(a), a.detach() * 2)[1], lambda a: a * 2, written=None)
+    assert (settings(), draws_of_python()) == before
+
+
+def test_results_that_write_over_earlier_ones_are_a_refusal() -> None:
+    """Unless plain's do, too."""
+
+    def kept(a: Tensor) -> Tensor:
+        return torch.mul(a, 2, out=KEPT)
+
+    assert "share memory" in refused(kept, lambda a: a * 2)
+    assert refused(kept, kept) == "()"
 
 
 def test_numbers_are_checked_as_told() -> None:
@@ -578,7 +620,7 @@ def test_what_plain_only_reads_is_left_as_it_is_to_the_last_bit(later: Any) -> N
     """What a candidate writes into it is wrong, however little that is, and whether it is told now or later."""
 
     def writes(a: Tensor) -> Tensor:
-        a.mul_(1 + 1e-6)
+        a.data.mul_(1 + 1e-6)  # as a kernel may: autograd counts nothing
         return a + 1
 
     candidates = [Candidate("plain", lambda a: a + 1), Candidate("1", writes), Candidate("2", lambda a: 1 + a)]

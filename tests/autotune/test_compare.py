@@ -4,8 +4,10 @@ import collections
 import dataclasses
 import math
 import warnings
+from collections.abc import Callable
 from typing import Any
 
+import numpy
 import pytest
 import torch
 from hypothesis import given
@@ -68,6 +70,55 @@ def test_lazy_views_are_compared_by_value() -> None:
     assert "differs in 2 of 2" in (difference(x.conj(), x) or "")
 
 
+class Held:
+    """An object that says nothing of what equals it."""
+
+    def __init__(self, value: Tensor) -> None:
+        self.value = value
+
+
+def compressed(scale: float, kind: str) -> Tensor:
+    """Sparse by rows, or by columns."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch says that this is in beta state
+        dense = scale * torch.eye(2)
+        return dense.to_sparse_csr() if kind == "csr" else dense.to_sparse_csc()
+
+
+def of_bytes(values: Tensor) -> Tensor:
+    """Quantized."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch says that another library is for that
+        return torch.quantize_per_tensor(values, 0.1, 0, torch.quint8)
+
+
+def made_in_inference_mode() -> Tensor:
+    """Which no backward may go through."""
+    with torch.inference_mode():
+        return torch.ones(2)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: math.nan,
+        lambda: complex(math.nan, 1),
+        lambda: {"b": 1, "a": torch.ones(2)},
+        lambda: collections.deque([torch.ones(2)]),
+        lambda: (b"a", {1}, range(3), slice(1), torch.float32, None),
+        lambda: numpy.arange(3.0),
+        lambda: Held(torch.ones(2)),
+        lambda: of_bytes(torch.ones(3)),
+        lambda: torch.eye(2).to_sparse(),
+        lambda: compressed(1, "csr"),
+        lambda: torch.empty(2, device="meta"),
+    ],
+)
+def test_what_is_made_twice_is_the_same(make: Callable[[], Any]) -> None:
+    """Of whatever kind."""
+    assert difference(make(), make()) is None
+
+
 def test_a_wrong_value_is_found_in_every_container() -> None:
     """With the place where it is."""
     one, other = structure(torch.ones(3)), structure(torch.ones(3) + 1)
@@ -90,9 +141,30 @@ def test_a_wrong_value_is_found_in_every_container() -> None:
         (1, True, "is a bool and not a int"),
         (1.5, 2.5, "is 2.5 and not 1.5"),
         ("a", "b", "is 'b' and not 'a'"),
-        ({"a": 1}, {"b": 1}, "is a NoneType and not a int"),
+        ({"a": 1}, {"b": 1}, "has the items 'b' and not 'a'"),
+        ({"a": None}, {"b": None}, "has the items 'b' and not 'a'"),
+        ({"a": 1, "b": 2}, {"b": 2, "a": 1}, "has the items 'b', 'a' and not 'a', 'b'"),
+        (math.nan, 1.0, "is 1.0 and not nan"),
+        (b"a", b"b", "is b'b' and not b'a'"),
+        ({1}, {2}, "is {2} and not {1}"),
+        (range(3), range(4), "is range(0, 4) and not range(0, 3)"),
+        (slice(1), slice(2), "is slice(None, 2, None) and not"),
+        (torch.float32, torch.int8, "is torch.int8 and not torch.float32"),
+        (torch.device("cpu"), torch.device("meta"), "meta"),
+        (collections.deque([1]), collections.deque([2]), "is 2 and not 1"),
+        (numpy.arange(3), numpy.arange(1, 4), "differs in 3 of 3 values"),
+        (numpy.float32(1), numpy.float32(2), "differs in 1 of 1 values"),
+        (numpy.float32(1), numpy.float64(1), "is a float64 and not a float32"),
+        (numpy.array(["a"]), numpy.array(["b"]), "is array(['b']"),
+        (Held(torch.ones(2)), Held(torch.zeros(2)), "differs in 2 of 2 values"),
+        (object(), object(), "is <object object"),
+        (torch.eye(2).to_sparse(), 2 * torch.eye(2).to_sparse(), "differs in 2 of 2 values"),
+        (compressed(1, "csr"), compressed(2, "csr"), "differs in 2 of 2 values"),
+        (compressed(1, "csc"), compressed(2, "csc"), "differs in 2 of 2 values"),
+        (of_bytes(torch.ones(3)), of_bytes(torch.zeros(3)), "has other values"),
+        (torch.ones(2), made_in_inference_mode(), "was made in inference mode"),
+        (torch.ones(2, dtype=torch.complex64), torch.ones(2, dtype=torch.complex64).conj(), "when it is read"),
     ],
-    ids=str,
 )
 def test_what_a_caller_can_see_is_compared(expected: Any, actual: Any, sentence: str) -> None:
     """Kinds, dtypes, sizes, strides, gradient, layout, values."""
