@@ -299,12 +299,13 @@ class OfferBuilder:
 def _why_not_supplied(variant: Variant, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[str | None, bool]:
     """What a supplied variant's ``when`` says of the call, and whether it is itself at fault."""
     try:
-        answer = variant.when(*args, **kwargs) if variant.when is not None else None
+        answer: object = variant.when(*args, **kwargs) if variant.when is not None else None
     except Exception as error:  # noqa: BLE001 - a candidate is judged here, and the reason kept
         return f"its `when` raised {in_a_line(error)}", True
-    if answer is None or isinstance(answer, str):
+    if answer is None or (isinstance(answer, str) and answer):
         return answer, False
-    return f"its `when` answered with a {type(answer).__name__}: allowed is a sentence why not, or None", True
+    said = "no word" if isinstance(answer, str) else f"a {type(answer).__name__}"
+    return f"its `when` answered with {said}: allowed is a sentence why not, or None", True
 
 
 class Backend(Signer, Protocol):

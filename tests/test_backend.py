@@ -60,7 +60,7 @@ def test_what_was_not_asked_for_is_not_offered() -> None:
     assert (found.candidates, found.refusals) == ([PLAIN], [])
 
 
-@pytest.mark.parametrize("answer", [True, False, 7, ["a reason"]])
+@pytest.mark.parametrize("answer", [True, False, 7, ["a reason"], ""])
 def test_a_when_that_answers_with_no_sentence_is_a_refusal(answer: Any) -> None:
     """Whether it meant yes or no: the reason says what it may answer."""
     found = draft()

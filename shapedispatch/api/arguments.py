@@ -198,6 +198,10 @@ def checked_variants(given: Any) -> tuple[Variant, ...]:
             raise DeclarationError(
                 f"when={variant.when!r}: allowed is a function of the call that returns None or a sentence why not"
             )
+        if not (variant.name is None or isinstance(variant.name, str)):
+            raise DeclarationError(f"Variant(name={variant.name!r}): allowed is a string")
+        if not isinstance(variant.trusted, bool):
+            raise DeclarationError(f"Variant(trusted={variant.trusted!r}): allowed is True or False")
         label = variant.name or getattr(variant.fn, "__name__", type(variant.fn).__name__)
         found.append(replace(variant, name=label))
     names = ["plain", "exact", *[variant.name for variant in found]]
@@ -211,6 +215,8 @@ def checked_mutates(given: Any, parameters: tuple[str, ...]) -> tuple[str, ...] 
     """The names of the arguments that are written, None where nobody said."""
     if given is None:
         return None
+    if not isinstance(given, (str, list, tuple, set, frozenset)):
+        raise DeclarationError(f"mutates={given!r}: allowed is the name of an argument, or a list of names")
     names = (given,) if isinstance(given, str) else tuple(given)
     for label in names:
         if label not in parameters:

@@ -8,6 +8,7 @@ from typing import Any
 
 from torch.nn import Module
 
+from ..errors import ShapeDispatchError
 from ..ranks.agreement import agreement
 from ..records import Choice, Choices
 from ..settings import modes
@@ -41,6 +42,8 @@ def load(*targets: Any) -> list[Choice]:
     `Dispatcher.load`.
     """
     for target in targets:
+        if not isinstance(target, Module) and not hasattr(target, "core"):
+            raise ShapeDispatchError(f"load({target!r}): allowed are dispatchers, and modules that reach them")
         _dispatch_stored(target)
     modules = [inner for target in targets if isinstance(target, Module) for inner in target.modules()]
     named = [target for target in targets if not isinstance(target, Module)] or list(_live.values())

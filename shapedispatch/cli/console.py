@@ -105,6 +105,8 @@ def telling() -> Iterator[None]:
 def screen(*, err: bool = False) -> Console:
     """Where to print; made when it is needed, since tests and shells redirect the streams."""
     stream = sys.stderr if err else sys.stdout
+    if stream is None:  # closed by who started this
+        stream = io.StringIO()
     return Console(file=stream, width=None if stream.isatty() else WIDTH_WITHOUT_A_TERMINAL, highlight=False)
 
 

@@ -76,8 +76,10 @@ class Store:
         place = Path(path) if path is not None else platformdirs.user_cache_path("shapedispatch", appauthor=False)
         self._disk = Disk(_absolute(place, explicit=path is not None), readonly=readonly)
         self.artifacts: Artifacts = Artifacts(self._disk.path, readonly=readonly, note=self._disk.note)
-        if isinstance(shipped, (str, Path)):  # a text's letters would be files
-            raise DeclarationError(f"shipped={str(shipped)!r}: allowed is a list of files")
+        given: object = shipped
+        if isinstance(given, (str, Path)) or not isinstance(given, Iterable):  # a text's letters would be files
+            shown = str(given) if isinstance(given, Path) else given
+            raise DeclarationError(f"shipped={shown!r}: allowed is a list of files")
         self.tables: Tables = Tables(self._disk.note)
         self._shipped_files = tuple(Path(file) for file in shipped)
         self._counts: Counter[str] = Counter()

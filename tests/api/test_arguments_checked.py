@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from shapedispatch import shapedispatch
+from shapedispatch import Variant, load, shapedispatch
+from shapedispatch.errors import DeclarationError, ShapeDispatchError
 
 unbuilt = functools.partial(shapedispatch, hints=(), store=False)
 """A decorator that builds nothing: these tests are about the decoration."""
@@ -67,6 +68,27 @@ def test_what_is_no_function_is_told_what_to_write(target: Any, advice: str) -> 
     """A TypeError at decoration."""
     with pytest.raises(TypeError, match=advice):
         shapedispatch(target)
+
+
+@pytest.mark.parametrize(
+    ("given", "allowed"),
+    [
+        ({"mutates": 5}, "mutates=5: allowed is the name of an argument, or a list of names"),
+        ({"variants": [Variant(product, name=5)]}, r"Variant\(name=5\): allowed is a string"),  # type: ignore[arg-type]  # as a user may
+        ({"variants": [Variant(product, trusted="no")]}, r"Variant\(trusted='no'\): allowed is True or False"),  # type: ignore[arg-type]  # as above
+    ],
+)
+def test_what_an_argument_may_be_is_told(given: dict[str, Any], allowed: str) -> None:
+    """Not later, by whatever it breaks."""
+    with pytest.raises(DeclarationError, match=allowed):
+        shapedispatch(**given)(product)
+
+
+@pytest.mark.parametrize("target", [product, None, "x"])
+def test_what_is_no_dispatcher_cannot_be_loaded(target: Any) -> None:
+    """It is named."""
+    with pytest.raises(ShapeDispatchError, match="allowed are dispatchers, and modules that reach them"):
+        load(target)
 
 
 def test_a_compiled_function_is_refused() -> None:

@@ -18,6 +18,7 @@ from click.testing import Result
 import shapedispatch
 from shapedispatch import set_mode
 from shapedispatch.cli import tune
+from shapedispatch.cli.console import screen
 from shapedispatch.cli.main import main
 from shapedispatch.records import Choice
 from shapedispatch.store.rows import Row, rows_to_file
@@ -94,6 +95,12 @@ def test_every_command_explains_itself(command: tuple[str, ...]) -> None:
     text = done(*command, "--help")
     assert text.startswith("Usage: ")
     assert len(text.splitlines()[2].strip()) > 20
+
+
+def test_nobody_need_listen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A shell may have closed what is printed to."""
+    monkeypatch.setattr(sys, "stdout", None)
+    screen().print("a table")
 
 
 def test_the_version_is_the_packages() -> None:

@@ -654,3 +654,5 @@ def test_one_text_is_no_list_of_shipped_files() -> None:
     """Its letters would be files that are not there."""
     with pytest.raises(DeclarationError, match=r"shipped='layers.json': allowed is a list"):
         Store(shipped="layers.json")
+    with pytest.raises(DeclarationError, match="shipped=5: allowed is a list"):
+        Store(shipped=5)  # type: ignore[arg-type]  # as a user may
