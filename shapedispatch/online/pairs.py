@@ -114,6 +114,8 @@ class Pairs:
     _running: list[str] = field(default_factory=list)
     _cold: set[str] = field(default_factory=set)
     """Those of which all pairs are cold ones: they count as long as there is no other."""
+    _out: set[str] = field(default_factory=set)
+    """Those that raised."""
     _is_decided: bool = False
     """Whether more pairs of those of which there are enough would change nothing that matters."""
     _timings: dict[str, Timing] = field(default_factory=dict)
@@ -132,8 +134,8 @@ class Pairs:
         return made
 
     def add(self, name: str) -> None:
-        """One more variant."""
-        if name not in self._found:
+        """One more variant; not one that is out."""
+        if name not in self._found and name not in self._out:
             self._found[name] = deque(maxlen=MOST)
             self._running.append(name)
             self._changed(name)
@@ -171,10 +173,15 @@ class Pairs:
 
     def failed(self, name: str) -> None:
         """It raised: it is out, whatever it has shown."""
+        self._out.add(name)
         self._found.pop(name, None)
         self._running = [one for one in self._running if one != name]
         self._changed(name)
         self._look()
+
+    def is_out(self, name: str) -> bool:
+        """Whether it raised."""
+        return name in self._out
 
     def _changed(self, name: str) -> None:
         self._timings.pop(name, None)

@@ -213,7 +213,7 @@ class Pool:
         """A variant is right at a key, where this entry runs it: pairs of it may be given."""
         with self.family.lock:
             self.learns(name, entry)
-            if name == "plain" or entry.build is not None:
+            if (name == "plain" or entry.build is not None) and not self.pairs.is_out(name):
                 self.family.entries = {**self.family.entries, name: entry}
 
     def learns(self, name: str, entry: Entry) -> None:
@@ -302,9 +302,10 @@ class Pool:
             return half in self._halves
 
     def failed(self, name: str) -> None:
-        """A variant raised where plain did not."""
+        """A variant raised where plain did not: no pool that begins later is told of it, either."""
         with self.family.lock:
             self.pairs.failed(name)
+            self.family.entries = {other: entry for other, entry in self.family.entries.items() if other != name}
             self._halves.forget(name)
             left = self._look()
         _let_go(left)

@@ -224,6 +224,18 @@ def test_what_raised_leaves_no_half_behind() -> None:
     assert of.waits_for_plain("build", (1000,)) is None
 
 
+def test_what_raised_is_not_what_others_begin_with() -> None:
+    """Though it is right at another key of the same neighbourhood."""
+    family, built = Family(), entries("build")["build"]
+    built = Entry(built.run, built.check, built.choice, build=("slot",))
+    of = family.pool((4,), 0.02)
+    of.found_right("build", built)
+    assert family.pool((5,), 0.02).knows("build")
+    of.failed("build")
+    of.found_right("build", built)
+    assert not family.pool((6,), 0.02).knows("build")
+
+
 def test_the_newest_entry_stands() -> None:
     """An older one's build may have left."""
     of, _ = pool()

@@ -83,6 +83,8 @@ def test_what_raised_is_out() -> None:
     for _ in range(5):
         made.gave("fast", 0.1)
     made.failed("fast")
+    made.add("fast")  # as the next key does, at which it is right
+    assert made.wanted(["fast", "other"]) == ["other"]
     assert give(made, {"other": 0.5}).leader() == "other"
 
 
