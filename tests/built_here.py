@@ -60,7 +60,7 @@ def learning_here(monkeypatch: pytest.MonkeyPatch) -> BuiltHere:
     here, seconds, now_ns = BuiltHere(), count(), count(step=50_000)
     made = Orders(lambda: here, clock_s=lambda: float(next(seconds)))  # type: ignore[arg-type,return-value]  # as above
     sampler = HostSampler(lambda: next(now_ns))
-    monkeypatch.setattr("shapedispatch.choices.learning.sampler", lambda device, regime: (sampler, None))
+    monkeypatch.setattr("shapedispatch.choices.learning.sampler", lambda device: (sampler, None))
     _use(made, monkeypatch)
     return here
 

@@ -208,7 +208,7 @@ MUTATIONS = (
     Mutation(OPERATORS, "if kind is None and not self.launched:", "if False:", (OF_OPERATORS,)),
     Mutation(
         OPERATORS,
-        "if not told and not _only_looks(target) and target._opname not in _KNOWN:",
+        "if not told and not only_makes_views(target) and target._opname not in _KNOWN:",
         "if False:",
         (OF_OPERATORS,),
     ),

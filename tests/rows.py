@@ -66,7 +66,7 @@ def calls_take(
     monkeypatch.setattr("shapedispatch.online.pool.FREE_TOGETHER_US", 60e6)
     monkeypatch.setattr("shapedispatch.functions.checks.graph_check.SECONDS", 60.0)
     for user in ("choices.learning", "choices.watch", "dispatch.shared_turns"):
-        monkeypatch.setattr(f"shapedispatch.{user}.sampler", lambda device, regime: (kind(us, per_row), None))
+        monkeypatch.setattr(f"shapedispatch.{user}.sampler", lambda device: (kind(us, per_row), None))
 
 
 def waves(x: Tensor) -> Tensor:

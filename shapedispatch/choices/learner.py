@@ -329,7 +329,7 @@ class Learning(Sampling):
             if not self._plain_may_answer(candidate):
                 raise
             answer = way(self.candidates[0])(*args, **kwargs)  # if it raises too, that is the answer
-            self.refusals.append(Refusal(candidate.name, (f"it raised {in_a_line(error)}",)))
+            self._raised(candidate, error)
             self.contest.failed(figures)
         else:
             if candidate.missed is not None and candidate.missed() != missed and missed < MOST_MISSED:

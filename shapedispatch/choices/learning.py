@@ -103,7 +103,7 @@ def _entry(
     later: Later | None,
     times: CheckTimes | None = None,
 ) -> Entry:
-    takes, shares = sampler(ctx.device, ctx.settings.regime)
+    takes, shares = sampler(ctx.device)
     figures = _figures(right, ctx, shares)
     flagged = verdicts(ctx.device)
     awaited = {name: flagged(flags) for name, flags in (later or {}).items() if flags and flagged is not None}

@@ -19,7 +19,8 @@ from ..errors import in_a_line
 from ..hit.table import Entry, Table
 from ..interpreter.locks import fork_safe_lock
 from ..records import Choice, Refusal
-from ..store.switches import Recorder, Switches, read_switches, text_of
+from ..store.key_text import canonical_or_none
+from ..store.switches import Recorder, Switches, read_switches
 from .context import MissContext
 from .learner import Learning, all_checks
 from .watch import Watch
@@ -64,7 +65,7 @@ class _Count:
 
 def recorded(entry: Entry, ctx: MissContext) -> Entry:
     """The entry of a key, which notes what it runs; a kernel's notes nothing."""
-    text = text_of(ctx.key) if not ctx.core.backend.searches else None
+    text = canonical_or_none(ctx.key) if not ctx.core.backend.searches else None
     if text is None or entry.run is None:
         return entry
     facts, name, log = ctx.core.table.facts, ctx.core.backend.name, ctx.core.table.log
@@ -106,7 +107,7 @@ def replayed(ctx: MissContext) -> Entry | None:
     if isinstance(switches, str):
         ctx.core.table.log.warn_record(switches)
         return None
-    found = switches.get((ctx.core.backend.name, text_of(ctx.key) or ""))
+    found = switches.get((ctx.core.backend.name, canonical_or_none(ctx.key) or ""))
     if found is None:
         note = f"nothing is recorded for it in {ctx.settings.learn}"
         return Entry(ctx.core.backend.plain, None, Choice("plain", "pinned", notes=(note,)))

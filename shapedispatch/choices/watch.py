@@ -91,7 +91,7 @@ class Watch(Sampling):
 
     def _begun(self) -> Sampler:
         regime = self.here.settings.regime
-        self.sampler, shares = sampler(self.here.device, regime)
+        self.sampler, shares = sampler(self.here.device)
         figures = Figures.of_key(list(self.candidates), regime, shares, self.backward, kept=1)
         figures[0].backwards.seen = self.backward
         self.figures = {one.name: one for one in figures}

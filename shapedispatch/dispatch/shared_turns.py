@@ -112,7 +112,7 @@ class SharedTurns:
     def _made(cls, ctx: MissContext, family: Family, there: Mapping[str, Entry]) -> SharedTurns | None:
         core, regime = ctx.core, ctx.settings.regime
         core.turns.begin(core.fast_path)
-        takes, shares = sampler(ctx.device, regime)
+        takes, shares = sampler(ctx.device)
         if ctx.grad() or not core.turns.on or not takes.in_c:
             return None
         check = all_checks_of([entry.check for entry in there.values() if entry.build is not None])

@@ -22,13 +22,13 @@ from ..shapes.buckets import Rule
 from ..shapes.dims import (
     Declaration,
     Hints,
+    build_name,
     dynamic_dims,
     hint_points,
     nearest_first,
     point_of,
     restricted,
     round_up_pow2,
-    variant_name,
 )
 from .builder import Builder, lack
 from .compile.build import Build, NoBuild, Trace
@@ -301,7 +301,7 @@ class TorchFunction(CallSigner):
             offer_plain_recorded(build, slot, call, builder)
 
     def _offer_build(self, call: BuildRequest, point: Mapping[str, int], memory: Table, builder: OfferBuilder) -> None:
-        name = variant_name(point) if point else "exact"
+        name = build_name(point)
         if not builder.request.wants(name):
             return
         if point and call.has_specialized_size():
@@ -369,7 +369,7 @@ class TorchFunction(CallSigner):
         point = self._first_made(call, memory, request)
         if point is None or not may_be_built(call, memory):
             return None
-        if request.why_not(variant_name(point) if point else "exact"):
+        if request.why_not(build_name(point)):
             return None
         _, build = self._builder.find(call, point, memory, request.build, request.later)
         if isinstance(build, NoBuild) or build.accepts(call.as_seen):
@@ -384,7 +384,7 @@ class TorchFunction(CallSigner):
         points = [] if call.has_specialized_size() else [*self._points(call, memory)]
         if self._wants_exact(call, request):
             points.append({})
-        return next((one for one in points if request.wants(variant_name(one) if one else "exact")), None)
+        return next((one for one in points if request.wants(build_name(one))), None)
 
 
 def _nearest_first(call: BuildRequest, points: Sequence[Mapping[str, int]]) -> Sequence[Mapping[str, int]]:

@@ -23,7 +23,7 @@ from ..errors import in_a_line
 from ..hit.table import Table
 from ..keys.signature import call_of
 from ..private import why_off
-from ..shapes.dims import point_of, variant_name
+from ..shapes.dims import build_name, point_of, variant_name
 from .compile.build import PLAIN_TYPES, Build, NoBuild
 from .request import BuildRequest
 from .traced_build import TracedBuild, traced_build
@@ -80,7 +80,7 @@ class Builder:
         def missing(slot: Hashable) -> Build | NoBuild:
             return self._missing(call, point, memory, slot, later)
 
-        variant = variant_name(point) if point else "exact"
+        variant = build_name(point)
         return _standing(call, point, memory, missing if make else None, variant)
 
     def find_traced(
@@ -100,7 +100,7 @@ class Builder:
     ) -> Build | NoBuild:
         if later is not None:
             return self._sent(call, point, memory, slot, later)
-        with _announced(variant_name(point) if point else "exact", memory):
+        with _announced(build_name(point), memory):
             return self._made(call, point, memory)
 
     def _made(self, call: BuildRequest, point: Mapping[str, int], memory: Table) -> Build | NoBuild:
@@ -164,7 +164,7 @@ class Builder:
 
         code = Code()
         args, kwargs = call_of(call.fn, frame)
-        variant = variant_name(point) if point else "exact"
+        variant = build_name(point)
         numbers = call.numbers_vary or bool(call.leaves.numbers_at(point))
         try:
             compile_graph = compiler(self._options(call, point), code)

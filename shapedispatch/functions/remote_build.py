@@ -22,7 +22,7 @@ from ..hit.table import Table
 from ..keys.identity import environment
 from ..keys.signature import call_of
 from ..keys.tree import device_of, tensors
-from ..shapes.dims import variant_name
+from ..shapes.dims import build_name
 from ..store.artifacts import made_by
 from .compile.build import Build, NoBuild, Trace
 from .request import BuildRequest
@@ -189,7 +189,7 @@ def _ordered(
     if isinstance(found, NoBuild) or found.refused:
         return found if isinstance(found, NoBuild) else NoBuild(found.refused)
     named = {name: sizes[place] for place, name in (found.parcel.symbols or {}).items() if place in sizes}
-    variant = variant_name(point) if point else "exact"
+    variant = build_name(point)
     try:
         constant = traced is not None and not point  # one that was traced by itself has numbers for inputs, if any
         job = found.parcel.job(options, f"shapedispatch {variant}", named, constant)

@@ -19,7 +19,7 @@ from ..hit.table import Table
 from ..keys.key import Bypass, Key, describe
 from ..keys.tree import children, marked_dynamic, path_of
 from ..shapes.buckets import Rule, bucket_of
-from ..shapes.dims import Declaration, DimsMismatch, axis_name, variant_name
+from ..shapes.dims import Declaration, DimsMismatch, axis_name, build_name
 from .fake_args import Resize, fake_arguments, scaled_strides
 
 __all__ = [
@@ -78,7 +78,7 @@ class BuildRequest:
 
     def slot(self, point: Mapping[str, int], state: int = 0, variant: str = "") -> Hashable:
         """Where the build of this variant for this call's class is held: that of the point, if it is not named."""
-        variant = variant or (variant_name(point) if point else "exact")
+        variant = variant or build_name(point)
         kind = self.leaves.kind(self.dynamic if point else (), self.numbers_vary)
         return (kind, self.ambient, variant, state)
 

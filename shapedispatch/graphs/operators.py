@@ -9,7 +9,7 @@ import torch
 from torch.fx import GraphModule, Node
 from torch.utils._python_dispatch import TorchDispatchMode
 
-__all__ = ["OnlyKnown", "Unrecordable", "why_not_recorded"]
+__all__ = ["OnlyKnown", "Unrecordable", "only_makes_views", "why_not_recorded"]
 
 RECORDS = "cuda"
 """The kind of device on which anything is recorded."""
@@ -125,7 +125,7 @@ class OnlyKnown(TorchDispatchMode):
             raise Unrecordable(why)
         made = func(*args, **(kwargs or {}))
         self.note_devices((*args, *(kwargs or {}).values(), *(made if isinstance(made, (list, tuple)) else [made])))
-        self.launched |= not _only_looks(func)
+        self.launched |= not only_makes_views(func)
         return made
 
     def note_devices(self, values: Sequence[Any]) -> None:
@@ -148,12 +148,12 @@ def _why_not_run(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) ->
     if why := _why_not_called(target, args, kwargs):
         return why
     told = {torch.Tag.pointwise, torch.Tag.reduction} & set(target.tags)
-    if not told and not _only_looks(target) and target._opname not in _KNOWN:
+    if not told and not only_makes_views(target) and target._opname not in _KNOWN:
         return f"nothing is known of {target}"
     return ""
 
 
-def _only_looks(target: Any) -> bool:
+def only_makes_views(target: Any) -> bool:
     """Whether all its results are views, which launch nothing."""
     returns = target._schema.returns
     return bool(returns) and all(one.alias_info is not None and not one.alias_info.is_write for one in returns)

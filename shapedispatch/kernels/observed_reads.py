@@ -17,6 +17,8 @@ from typing import Any
 
 import torch
 
+from ..keys.signature import nested_code
+
 __all__ = ["Reads", "Unreadable", "outside"]
 
 ALWAYS: frozenset[str] = frozenset()
@@ -209,7 +211,7 @@ def _readers(fn: Callable[..., Any], seen: set[tuple[int, int]]) -> list[Callabl
     if not isinstance(code, CodeType) or (id(fn), id(owner)) in seen:
         return []
     seen.add((id(fn), id(owner)))
-    codes = list(_nested(code))
+    codes = list(nested_code(code))
     names = dict.fromkeys(name for part in codes for name in part.co_names)
     constants = [const for part in codes for const in part.co_consts if isinstance(const, (str, int))]
     scope, closure = getattr(fn, "__globals__", {}), getattr(fn, "__closure__", None) or ()
@@ -219,14 +221,6 @@ def _readers(fn: Callable[..., Any], seen: set[tuple[int, int]]) -> list[Callabl
         *([lambda: owner] if owner is not None else []),
     ]
     return [reader for root in roots for reader in _below(root, names, constants, seen)]
-
-
-def _nested(code: CodeType) -> Iterator[CodeType]:
-    """The code, and that of functions defined in it."""
-    yield code
-    for const in code.co_consts:
-        if isinstance(const, CodeType):
-            yield from _nested(const)
 
 
 def _below(

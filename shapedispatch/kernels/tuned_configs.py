@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from ..backend import Call, Offer
 from ..hit.facts import FactMap
 from ..keys.key import Key
-from ..records import Choice
+from ..records import Choice, spelled
 from ..shapes.dims import distance, variant_name
 from .offer import CONSTANT, KernelOfferBuilder, Wanted
 from .runtime.wrappers import config_text
@@ -170,8 +170,8 @@ class ConfigSearch(AbstractContextManager["ConfigSearch"]):
         best = _nearly_best(choice) if timed else [choice.variant]
         self.builder.hold(best)
         if timed or len(self.builder.candidates) == 1:  # all others were refused, and would be again
-            sizes = ", ".join(f"{name}={size}" for name, size in self.builder.sizes.items())
-            how = f"the best of {len(self.builder.left)} configs at {sizes or 'the first such call'}"
+            sizes = spelled(self.builder.sizes) or "the first such call"
+            how = f"the best of {len(self.builder.left)} configs at {sizes}"
             places = [self._places.get(name, self._places["plain"]) for name in best]
             self.tuned.keep(self.point, choice, places, how)
 

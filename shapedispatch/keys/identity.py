@@ -33,6 +33,8 @@ from typing import Any
 
 import torch
 
+from .signature import nested_code
+
 __all__ = [
     "Environment",
     "candidates_identity",
@@ -141,7 +143,7 @@ class _Walk:
         """What the code may read off a module of the user's own: there, a name and a version say too little."""
         if not isinstance(module, types.ModuleType) or self.foreign(module.__name__):
             return None
-        names = sorted({name for part in _codes(code) for name in part.co_names} & vars(module).keys())
+        names = sorted({name for part in nested_code(code) for name in part.co_names} & vars(module).keys())
         return [[name, self.describe(vars(module)[name], depth)] for name in names]
 
     def code(self, code: types.CodeType, depth: int) -> Any:
@@ -198,15 +200,8 @@ def _content(cell: types.CellType) -> object:
         return "empty"
 
 
-def _codes(code: types.CodeType) -> Iterable[types.CodeType]:
-    yield code
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            yield from _codes(constant)
-
-
 def _global_names(code: types.CodeType) -> set[str]:
-    steps = (step for part in _codes(code) for step in dis.get_instructions(part))
+    steps = (step for part in nested_code(code) for step in dis.get_instructions(part))
     return {str(step.argval) for step in steps if step.opname in ("LOAD_GLOBAL", "LOAD_NAME")}
 
 

@@ -11,7 +11,7 @@ import functools
 import inspect
 import itertools
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from operator import is_
 from typing import Any
@@ -21,6 +21,7 @@ __all__ = [
     "argument_names",
     "call_of",
     "frame_locals",
+    "nested_code",
     "positional_names",
     "python_function",
     "receiver_of",
@@ -125,6 +126,14 @@ def with_code(fn: types.FunctionType, code: types.CodeType, scope: dict[str, Any
     copy = types.FunctionType(code, scope, fn.__name__, fn.__defaults__, fn.__closure__)
     copy.__kwdefaults__ = fn.__kwdefaults__
     return copy
+
+
+def nested_code(code: types.CodeType) -> Iterator[types.CodeType]:
+    """The code, and that of functions defined in it."""
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from nested_code(constant)
 
 
 def with_own_code(fn: types.FunctionType, file: str) -> types.FunctionType:

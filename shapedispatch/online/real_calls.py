@@ -263,7 +263,7 @@ def _kept_its_caller(since_us: float | None, host_us: float, took_us: float) -> 
     return since_us > host_us + AWAY_IN_C_US and _was_waited_for(since_us, took_us)
 
 
-def sampler(device: torch.device, regime: str) -> tuple[Sampler, Shares | None]:
+def sampler(device: torch.device) -> tuple[Sampler, Shares | None]:
     """What makes samples of some calls on this device, and the shares of those."""
     if device.type != "cuda":
         return HostSampler(), None

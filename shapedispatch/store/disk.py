@@ -184,7 +184,7 @@ class Disk:
             except Damaged as damage:
                 self._heal(damage)
             except OSError as error:
-                self._survive(error, writes)
+                self._survive(error)
         self._stop("what is stored there keeps being damaged or removed")
         return nothing
 
@@ -220,7 +220,7 @@ class Disk:
         except (OSError, Damaged) as error:
             self._stop(f"{damage}; setting it aside failed: {error}")
 
-    def _survive(self, error: OSError, writes: bool) -> None:
+    def _survive(self, error: OSError) -> None:
         """After an error of the place: try again if the folder was removed, else go on without writing, or without."""
         gone = False
         with contextlib.suppress(OSError):

@@ -25,7 +25,7 @@ from ..keys.key import Key, storable
 from ..records import Choice, doubt_of
 from .artifacts import KeptBuilds
 from .disk import writes
-from .key_text import canonical, leaves, parse
+from .key_text import canonical, canonical_or_none, leaves, parse
 from .rows import BadRow, Kind
 from .store import Found, Missing, Row, Store, may_hold
 
@@ -235,7 +235,7 @@ class StoredConfigs:
 
     def look_up(self, of: Key, hint: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """See `backend.TunedConfigs`: what was found under other conditions is to be found anew."""
-        text = _canonical((of, hint)) or ""
+        text = canonical_or_none((of, hint)) or ""
         if text not in self._known:
             self._known[text] = self._get(text)
         found = self._known[text]
@@ -245,7 +245,7 @@ class StoredConfigs:
 
     def keep(self, of: Key, hint: str, choice: Choice, configs: Sequence[str], instead: bool) -> tuple[str, ...]:
         """See `backend.TunedConfigs`. ``choice`` is that of the search; one without timings says nothing."""
-        text = _canonical((of, hint)) if choice.timings else None
+        text = canonical_or_none((of, hint)) if choice.timings else None
         row = _row(self._kernel, text, self._here, hint, list(configs), choice, "hint")
         if row is None:
             return tuple(configs)
@@ -282,16 +282,9 @@ def _row(
     return None
 
 
-def _canonical(of: Key) -> str | None:
-    try:
-        return canonical(of)
-    except (TypeError, ValueError):
-        return None
-
-
 def stored_text(key: Key) -> str | None:
     """The key in its canonical form; None for one that holds what has no name outside this process."""
-    return _canonical(storable(key))
+    return canonical_or_none(storable(key))
 
 
 def _far(one: str, other: str) -> float | None:

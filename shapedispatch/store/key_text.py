@@ -19,7 +19,18 @@ from typing import Any
 
 import torch
 
-__all__ = ["DEPTH_LIMIT", "Named", "canonical", "differing", "leaves", "nearest", "numbers", "parse", "strict_json"]
+__all__ = [
+    "DEPTH_LIMIT",
+    "Named",
+    "canonical",
+    "canonical_or_none",
+    "differing",
+    "leaves",
+    "nearest",
+    "numbers",
+    "parse",
+    "strict_json",
+]
 
 DEPTH_LIMIT = 32
 # Beyond it a number is written in hexadecimal: Python limits the digits of a decimal, other readers of JSON its size.
@@ -43,6 +54,14 @@ def canonical(key: object) -> str:
     nested deeper than ``DEPTH_LIMIT``.
     """
     return _dump(_encode(key, DEPTH_LIMIT))
+
+
+def canonical_or_none(key: object) -> str | None:
+    """The canonical text; None of what holds something that has no name outside of this process."""
+    try:
+        return canonical(key)
+    except (TypeError, ValueError):
+        return None
 
 
 def parse(text: str) -> Any:

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from ..interpreter.locks import fork_safe_lock
-from .key_text import canonical, strict_json
+from .key_text import strict_json
 
-__all__ = ["FILE", "Recorder", "Switches", "read_switches", "text_of"]
+__all__ = ["FILE", "Recorder", "Switches", "read_switches"]
 
 FILE = "shapedispatch-switches.jsonl"
 """Where a record is written, in the working directory of its first switch; one that is there is overwritten."""
@@ -24,14 +24,6 @@ _FIELDS = {"dispatcher": str, "key": str, "call": int, "variant": str}
 
 Switches: TypeAlias = Mapping[tuple[str, str], Sequence[tuple[int, str]]]
 """For a dispatcher and a key, from which call on which variant ran."""
-
-
-def text_of(key: object) -> str | None:
-    """The key in a record; None for one that holds what has no name outside of this process."""
-    try:
-        return canonical(key)
-    except (TypeError, ValueError):
-        return None
 
 
 class Recorder:

@@ -44,7 +44,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """The clock of all real calls, which are samples."""
     made = Clock()
     monkeypatch.setenv("SHAPEDISPATCH_JUDGE", "online")
-    monkeypatch.setattr(real_calls, "sampler", lambda device, regime: (real_calls.HostSampler(made), None))
+    monkeypatch.setattr(real_calls, "sampler", lambda device: (real_calls.HostSampler(made), None))
     monkeypatch.setattr("shapedispatch.choices.learning.sampler", real_calls.sampler)
     return made
 

@@ -75,7 +75,7 @@ def program(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Pr
         for room in ("learning", "watch"):
             monkeypatch.setattr(
                 f"shapedispatch.choices.{room}.sampler",
-                lambda device, regime: (real_calls.HostSampler(made.clock_ns), None),
+                lambda device: (real_calls.HostSampler(made.clock_ns), None),
             )
         return made
 

@@ -45,7 +45,7 @@ def events(monkeypatch: pytest.MonkeyPatch) -> Iterator[CEvents]:
     monkeypatch.setenv("SHAPEDISPATCH_JUDGE", "online")
     monkeypatch.setattr(
         "shapedispatch.choices.learning.sampler",
-        lambda device, regime: (InC(lambda: int(made.now_us * 1e3)), None),
+        lambda device: (InC(lambda: int(made.now_us * 1e3)), None),
     )
     with taking("c"), with_events(made):
         yield made
@@ -119,7 +119,7 @@ def test_calls_of_the_best_go_before_a_look_for_samples_that_are_known_late(
     ran: list[str] = []
     made = InC(lambda: int(events.now_us * 1e3))
     made.late = late
-    monkeypatch.setattr("shapedispatch.choices.learning.sampler", lambda device, regime: (made, None))
+    monkeypatch.setattr("shapedispatch.choices.learning.sampler", lambda device: (made, None))
 
     def noting(name: str, us: float) -> Callable[[Tensor], Tensor]:
         def run(x: Tensor) -> Tensor:
@@ -353,7 +353,7 @@ def test_what_a_first_call_took_is_taken_in_where_it_is_known_late(
         in_c = True
 
     made = LateInC({"plain": 10.0, BUILD: 5.0}, False)
-    monkeypatch.setattr("shapedispatch.choices.learning.sampler", lambda device, regime: (made, None))
+    monkeypatch.setattr("shapedispatch.choices.learning.sampler", lambda device: (made, None))
     f, events.now_us = dispatched(), 1.0
     for count in (65, 66, 70):
         f(rows(count))

@@ -53,7 +53,7 @@ def times(monkeypatch: pytest.MonkeyPatch) -> Times:
     for room in ("learning", "watch"):
         monkeypatch.setattr(
             f"shapedispatch.choices.{room}.sampler",
-            lambda device, regime: (real_calls.HostSampler(made.clock_ns), None),
+            lambda device: (real_calls.HostSampler(made.clock_ns), None),
         )
     return made
 
@@ -223,7 +223,7 @@ def test_a_plain_in_doubt_is_verified_where_a_build_is_there(monkeypatch: pytest
     monkeypatch.setenv("SHAPEDISPATCH_JUDGE", "online")
     ticks = itertools.count(step=50_000)
     for room in ("learning", "watch"):
-        sampling = lambda device, regime: (real_calls.HostSampler(ticks.__next__), None)  # noqa: E731
+        sampling = lambda device: (real_calls.HostSampler(ticks.__next__), None)  # noqa: E731
         monkeypatch.setattr(f"shapedispatch.choices.{room}.sampler", sampling)
     f = shapedispatch(lambda x: x * 2, name="twice", dims={"x": "N"}, hints=(8,), store=Store(tmp_path))
     times = Timing("plain", 50.0, 9.0, 2), Timing("hint[N=8]", 90.0, 9.0, 2)

@@ -21,7 +21,7 @@ from shapedispatch.choices import learning, watch
 
 noise = random.Random(int(sys.argv[1]))
 now_us = [0.0]
-makes = lambda device, regime: (real_calls.HostSampler(lambda: int(now_us[0] * 1e3)), None)
+makes = lambda device: (real_calls.HostSampler(lambda: int(now_us[0] * 1e3)), None)
 learning.sampler = watch.sampler = makes
 
 def taking(us, spike):

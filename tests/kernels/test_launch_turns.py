@@ -52,7 +52,7 @@ def recorder(events: CEvents, monkeypatch: pytest.MonkeyPatch) -> Iterator[Recor
     """The driver in C, whose launches take what they cost."""
     with taking("c"), recording(adds) as driver, with_events(events):
         sampler = real_calls.HostSampler(lambda: int(events.now_us * 1e3))
-        monkeypatch.setattr("shapedispatch.choices.learning.sampler", lambda device, regime: (sampler, None))
+        monkeypatch.setattr("shapedispatch.choices.learning.sampler", lambda device: (sampler, None))
 
         def effect(launched: Launched) -> None:
             events.now_us += cost(launched)

@@ -43,8 +43,8 @@ def recorder(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
     now_us = [0.0]
     with taking(request.param), recording(adds) as driver:
         sampler = real_calls.HostSampler(lambda: int(now_us[0] * 1e3))
-        monkeypatch.setattr("shapedispatch.choices.learning.sampler", lambda device, regime: (sampler, None))
-        monkeypatch.setattr("shapedispatch.choices.watch.sampler", lambda device, regime: (sampler, None))
+        monkeypatch.setattr("shapedispatch.choices.learning.sampler", lambda device: (sampler, None))
+        monkeypatch.setattr("shapedispatch.choices.watch.sampler", lambda device: (sampler, None))
 
         def effect(launched: Launched) -> None:
             now_us[0] += cost(launched) * driver.slower.get(launched.constants["B"], 1)

@@ -193,7 +193,7 @@ def test_nothing_is_waited_for() -> None:
 
 def test_the_host_is_all_there_is_on_a_cpu() -> None:
     """There are no shares."""
-    takes, shares = sampler(torch.device("cpu"), "auto")
+    takes, shares = sampler(torch.device("cpu"))
     assert isinstance(takes, HostSampler)
     assert shares is None
 
@@ -255,7 +255,7 @@ def test_events_are_made_once_for_all_keys() -> None:
             device.now_us = device.done_us
         takes.collect()
     assert device.events == 2
-    on_gpu = [sampler(torch.device("cuda", place), "auto")[0] for place in (0, 0, 1)]
+    on_gpu = [sampler(torch.device("cuda", place))[0] for place in (0, 0, 1)]
     first, same, other = [one.pool for one in on_gpu if isinstance(one, StreamSampler)]
     assert first is same
     assert first is not other

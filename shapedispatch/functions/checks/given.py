@@ -17,6 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ...autotune.compare import bits_of
 from ...autotune.generators import Generators
+from ...keys.tree import extent
 from .shadow import NO_ROOM, NotJudged
 
 __all__ = ["Given", "Written", "distinct", "drawn"]
@@ -113,7 +114,7 @@ def _refuse_strange(inputs: Sequence[Any]) -> None:
 
 def _too_large(inputs: Sequence[Any], room: int, copied: Collection[int]) -> list[int]:
     """The places of the largest, of as many as it takes for copies of the others to fit into so many bytes."""
-    sizes = {i: _span(one) * one.element_size() for i, one in enumerate(inputs) if isinstance(one, Tensor)}
+    sizes = {i: extent(one) for i, one in enumerate(inputs) if isinstance(one, Tensor)}
     left, found = COPIES * sum(sizes.values()), list[int]()
     marks: list[tuple[int, ...]] = []  # of two that are alike, one for the other would be right
     for i in sorted((i for i in sizes if i not in copied), key=lambda i: -sizes[i]):
@@ -144,16 +145,9 @@ def _where(tensor: Tensor) -> int:
     return tensor.untyped_storage().data_ptr()
 
 
-def _span(tensor: Tensor) -> int:
-    """How many elements lie between a tensor's first and its last, both counted."""
-    if not tensor.numel():
-        return 0
-    return 1 + sum((size - 1) * stride for size, stride in zip(tensor.size(), tensor.stride(), strict=True))
-
-
 def _flat(tensor: Tensor) -> Tensor:
     """The caller's values as they lie in memory."""
-    return tensor.detach().as_strided((_span(tensor),), (1,), tensor.storage_offset())
+    return tensor.detach().as_strided((extent(tensor) // tensor.element_size(),), (1,), tensor.storage_offset())
 
 
 def _copied(one: Any) -> Tensor | None:
@@ -178,7 +172,9 @@ def _mark(tensor: Tensor) -> tuple[int, ...]:
 
 def drawn(like: Tensor, low: float, high: float, generators: Generators) -> Tensor:
     """Values for such a tensor as they lie in memory: of this range, no two equal, none zero."""
-    return distinct(torch.linspace(low, high, _span(like), dtype=like.dtype, device=like.device), generators)
+    return distinct(
+        torch.linspace(low, high, extent(like) // like.element_size(), dtype=like.dtype, device=like.device), generators
+    )
 
 
 def distinct(values: Tensor, generators: Generators) -> Tensor:

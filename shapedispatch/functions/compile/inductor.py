@@ -17,7 +17,7 @@ from typing import Any
 import torch
 import torch._inductor.config
 
-from ...graphs.operators import why_not_recorded
+from ...graphs.operators import only_makes_views, why_not_recorded
 from ...hit import native
 from ...hit.call import Layout, alone, between_codes, lies_as, past_autograd, past_wrappers
 from ...interpreter.locks import fork_safe_lock
@@ -267,8 +267,7 @@ def _only_views(gm: torch.fx.GraphModule) -> bool:
 def _is_view(target: Any) -> bool:
     if not isinstance(target, torch._ops.OpOverload):
         return _is_about_sizes(target)
-    returns = target._schema.returns
-    return bool(returns) and all(r.alias_info is not None and not r.alias_info.is_write for r in returns)
+    return only_makes_views(target)
 
 
 # --------------------------------------------------------------------------------------------- past the wrappers

@@ -19,6 +19,7 @@ from typing import Any
 
 from torch.nn import Module
 
+from ...keys.signature import nested_code
 from .code_guard import code_on, is_of_torch, names_in
 from .guard import Guard
 
@@ -170,7 +171,5 @@ def builtin_guards(functions: Iterable[FunctionType]) -> tuple[BuiltinGuard, ...
 
 def _global_names(code: CodeType) -> Iterator[str]:
     """What it loads that is no local name, in functions within it, too."""
-    yield from (one.argval for one in dis.get_instructions(code) if one.opname in _LOADS)
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from _global_names(constant)
+    steps = (step for part in nested_code(code) for step in dis.get_instructions(part))
+    return (step.argval for step in steps if step.opname in _LOADS)

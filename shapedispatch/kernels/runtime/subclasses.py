@@ -16,11 +16,13 @@ import sys
 import textwrap
 from collections.abc import Iterator, Mapping
 from functools import cache
-from types import CodeType, FunctionType
+from types import FunctionType
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
+
+from ...keys.signature import nested_code
 
 __all__ = ["ask_cache", "cache_key", "is_for_lists", "may_be_cached", "own_launch", "why_own_launch"]
 
@@ -82,15 +84,7 @@ def _names_asked_for(base: type) -> frozenset[str]:
     """The names that Triton's class defines, and those that its code uses: what its instances hold is among them."""
     defined = {name: value for cls in reversed(base.__mro__) for name, value in vars(cls).items()}
     codes = [value.__code__ for value in defined.values() if isinstance(value, FunctionType)]
-    return frozenset([*defined, *[name for code in codes for part in _nested(code) for name in part.co_names]])
-
-
-def _nested(code: CodeType) -> Iterator[CodeType]:
-    """The code, and that of functions defined in it."""
-    yield code
-    for const in code.co_consts:
-        if isinstance(const, CodeType):
-            yield from _nested(const)
+    return frozenset([*defined, *[name for code in codes for part in nested_code(code) for name in part.co_names]])
 
 
 def _is_tritons(cls: type) -> bool:
