@@ -163,7 +163,7 @@ class GraphTimer:
 
 
 def timer(device: torch.device, regime: str) -> Timer:
-    """The one for calls on this device; ``regime`` is ``stream`` or ``graph``."""
+    """The one for calls on this device: inside of a CUDA graph where the ``regime`` is ``graph``, else on a stream."""
     if device.type != "cuda":
         return HostTimer()
     return GraphTimer(device) if regime == "graph" else CudaTimer(device)

@@ -2,7 +2,7 @@
 
 The worker is a fresh interpreter, never a fork. It imports the dispatcher by its name, makes the variant, runs it once
 on copies of the arguments, and answers with a line of JSON on a pipe of its own; nothing else is read from it. It leads
-a process group, which is killed as a whole. What runs there is `worker_process`.
+a process group, which is killed as a whole. What runs there is `worker_main`.
 """
 
 from __future__ import annotations

@@ -6,15 +6,11 @@ A place is held as long as a job is done, and is free when whoever holds it has 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import stat
 import tempfile
 from pathlib import Path
-
-try:
-    import fcntl
-except ImportError:  # not a POSIX system: each program counts its own
-    fcntl = None  # type: ignore[assignment]
 
 __all__ = ["UNCOUNTED", "HostSlots", "locked"]
 
@@ -26,14 +22,11 @@ class HostSlots:
     """At most so many places, in a ``folder`` that is this user's alone; left out: one beside temporary files."""
 
     def __init__(self, most: int, folder: Path | None = None) -> None:
-        user = os.geteuid() if hasattr(os, "geteuid") else 0
         self.most: int = most
-        self.folder: Path = folder or Path(tempfile.gettempdir()) / f"shapedispatch-{user}"
+        self.folder: Path = folder or Path(tempfile.gettempdir()) / f"shapedispatch-{os.geteuid()}"
 
     def take(self) -> int | None:
         """A place, to be given back; None where all are taken."""
-        if fcntl is None:
-            return UNCOUNTED
         try:
             self.folder.mkdir(mode=0o700, exist_ok=True)
             status = self.folder.lstat()
@@ -46,26 +39,21 @@ class HostSlots:
             return UNCOUNTED
 
     def give_back(self, place: int) -> None:
-        """It is free, whoever has a copy of it."""
+        """Unlock it: a copy of the descriptor, in a child that was forked, holds it no longer either."""
         if place != UNCOUNTED:
             with contextlib.suppress(OSError):
                 fcntl.flock(place, fcntl.LOCK_UN)
             self.drop(place)
 
     def drop(self, place: int) -> None:
-        """As a fork of who has taken it: it stays taken."""
+        """Close this copy of it alone, in a child that was forked: the parent keeps the place."""
         if place != UNCOUNTED:
             with contextlib.suppress(OSError):
                 os.close(place)
 
 
 def locked(path: Path, make: bool = True) -> int | None:
-    """The file, locked, or None where another has it; raises OSError, also where it is not there and none to ``make``.
-
-    Without locks it is `UNCOUNTED` where it is made, and None where it is another's.
-    """
-    if fcntl is None:
-        return UNCOUNTED if make else None
+    """The file, locked, or None where another has it. Raises OSError, also where it is not there and not to be made."""
     fd = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | (os.O_CREAT if make else 0), 0o600)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -12,7 +12,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from .host_slots import UNCOUNTED, locked
+from .host_slots import locked
 
 __all__ = ["JobFolder"]
 
@@ -33,9 +33,10 @@ class JobFolder:
         while True:
             path = Path(tempfile.mkdtemp(prefix=_PREFIX))
             lock = locked(path / _OWNER)
-            if lock == UNCOUNTED or (lock is not None and (path / _OWNER).exists()):
+            if lock is not None and (path / _OWNER).exists():
                 return cls(path, lock)
-            _close(UNCOUNTED if lock is None else lock)  # another took it for left behind, before it was locked
+            if lock is not None:
+                _close(lock)  # another took it for left behind, before it was locked
 
     def remove(self) -> None:
         """With all that lies in it."""
@@ -43,7 +44,7 @@ class JobFolder:
         self.drop()
 
     def drop(self) -> None:
-        """As a fork of who has made it: it stays."""
+        """Close this copy of its lock, in a child that was forked: the parent keeps the folder."""
         _close(self.lock)
 
 
@@ -57,6 +58,5 @@ def _remove_left_behind() -> None:
 
 
 def _close(lock: int) -> None:
-    if lock != UNCOUNTED:
-        with contextlib.suppress(OSError):
-            os.close(lock)
+    with contextlib.suppress(OSError):
+        os.close(lock)

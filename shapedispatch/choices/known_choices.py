@@ -303,8 +303,8 @@ def plain_entry(ctx: MissContext, why: str) -> Entry:
 def _nearest_known(ctx: MissContext, sizes: Mapping[str, int]) -> Choice | None:
     """The timed or stored choice of this process nearest to these sizes by log distance."""
     choices = [entry.choice for _, entry in ctx.core.table.entries()]
-    look_up = [choice for choice in choices if choice.origin in _DECIDED and choice.sizes.keys() == sizes.keys()]
-    return min(look_up, key=lambda choice: distance(sizes, choice.sizes), default=None)
+    comparable = [choice for choice in choices if choice.origin in _DECIDED and choice.sizes.keys() == sizes.keys()]
+    return min(comparable, key=lambda choice: distance(sizes, choice.sizes), default=None)
 
 
 def missing(ctx: MissContext, sizes: Mapping[str, int], unused: Sequence[str]) -> str:

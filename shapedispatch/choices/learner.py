@@ -337,7 +337,7 @@ class Learning(Sampling):
                 return answer
             if before is not None:
                 follow(answer, before, figures, self.sampler, self.paused)
-            self.contest.sampled(figures, self.sampler.took_us(figures) + figures.behind_us())
+            self.contest.sampled(figures, self.sampler.took_us(figures) + figures.backward_us())
             self.contest.looked(max(0.0, self._since_us(began_ns) - self.sampler.ran_us))
         self._end()
         return answer

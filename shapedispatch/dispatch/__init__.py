@@ -1,2 +1,2 @@
-"""What becomes of a call that is no hit: look up, tune, fall back, remember, all under one lock; and what a user
-may ask. How a variant is made is the backends' business, how it is judged that of `autotune`."""
+"""What becomes of a call that is no hit: look up, build, time, fall back, remember; and what a user may ask. How a
+variant is made is for the backends, how it is judged for `autotune`. One lock is held to build and to time."""

@@ -230,7 +230,7 @@ def _goes_on(entry: Entry, waiting: Waiting) -> Entry:
 
 
 def take_over(waiting: Waiting, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Callable[..., Any] | None:
-    """Run the call by what other keys have come to, if they have: without a look, where they have come to an end."""
+    """What runs the key from now on, by what other keys have come to; None where nothing has, or that is no matter."""
     core, account = waiting.core, waiting.account
     ctx = core.ctx(waiting.key, args, kwargs)
     before = next((one for one in core.table.peek(waiting.key) if one.learner is waiting), None)

@@ -150,12 +150,12 @@ class Introspection:
             except Bypass as reason:
                 refused = Offer((Candidate("plain", self._backend.plain),), (Refusal(name, (str(reason),)),))
                 return self._named(name, refused, args, kwargs).run(*args, **kwargs)
-            look_up = found.get(key)
-            if look_up is None or (look_up.check is not None and not look_up.check(args, kwargs)):
+            candidate = found.get(key)
+            if candidate is None or (candidate.check is not None and not candidate.check(args, kwargs)):
                 if len(found) >= _VARIANT_KEYS:
                     found.clear()
-                look_up = found[key] = self._named(name, self._offered(name, key, args, kwargs), args, kwargs)
-            return look_up.run(*args, **kwargs)
+                candidate = found[key] = self._named(name, self._offered(name, key, args, kwargs), args, kwargs)
+            return candidate.run(*args, **kwargs)
 
         return run
 

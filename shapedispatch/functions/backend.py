@@ -22,7 +22,6 @@ from ..shapes.buckets import Rule
 from ..shapes.dims import (
     Declaration,
     Hints,
-    build_name,
     dynamic_dims,
     hint_points,
     nearest_first,
@@ -39,6 +38,7 @@ from .request import (
     ArgumentLeaves,
     BuildRequest,
     ObservedSizes,
+    build_name,
     family_of,
     observed_sizes,
     places_of_sizes,

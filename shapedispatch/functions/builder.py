@@ -23,9 +23,9 @@ from ..errors import in_a_line
 from ..hit.table import Table
 from ..keys.signature import call_of
 from ..private import why_off
-from ..shapes.dims import build_name, point_of, variant_name
+from ..shapes.dims import point_of, variant_name
 from .compile.build import PLAIN_TYPES, Build, NoBuild
-from .request import BuildRequest
+from .request import BuildRequest, build_name
 from .traced_build import TracedBuild, traced_build
 
 if TYPE_CHECKING:

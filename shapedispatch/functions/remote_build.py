@@ -22,10 +22,9 @@ from ..hit.table import Table
 from ..keys.identity import environment
 from ..keys.signature import call_of
 from ..keys.tree import device_of, tensors
-from ..shapes.dims import build_name
 from ..store.artifacts import made_by
 from .compile.build import Build, NoBuild, Trace
-from .request import BuildRequest
+from .request import BuildRequest, build_name
 
 if TYPE_CHECKING:
     from .compile.artifact import ShapeConditions

@@ -19,13 +19,14 @@ from ..hit.table import Table
 from ..keys.key import Bypass, Key, describe
 from ..keys.tree import children, marked_dynamic, path_of
 from ..shapes.buckets import Rule, bucket_of
-from ..shapes.dims import Declaration, DimsMismatch, axis_name, build_name
+from ..shapes.dims import Declaration, DimsMismatch, axis_name, variant_name
 from .fake_args import Resize, fake_arguments, scaled_strides
 
 __all__ = [
     "ArgumentLeaves",
     "BuildRequest",
     "ObservedSizes",
+    "build_name",
     "family_of",
     "observed_sizes",
     "places_of_sizes",
@@ -255,6 +256,11 @@ def observed_sizes(leaves: ArgumentLeaves, family: Hashable, memory: Table) -> O
     seen = leaves.seen() if seen is None else seen.with_call(leaves)
     memory.facts.observed_sizes[family] = seen
     return seen
+
+
+def build_name(point: Mapping[str, int]) -> str:
+    """What the build for a point is called: at no point all its sizes are constants, and it is exact."""
+    return variant_name(point) if point else "exact"
 
 
 def plain_sizes(scope: Mapping[str, Any], declaration: Declaration) -> dict[str, int] | None:

@@ -58,7 +58,7 @@ def spec_of(
     mutates: tuple[str, ...] | None = None,
     inputs: Callable[..., Any] | None = None,
 ) -> KernelSpec:
-    """The plan of a kernel; raises DeclarationError for what cannot mean anything.
+    """The `KernelSpec` of a kernel; raises DeclarationError for what cannot mean anything.
 
     Without ``dims`` they are the key of the ``triton.autotune`` below; what hints or ``static`` name is a dim as well.
     """

@@ -89,7 +89,7 @@ class Run:
     """The common part. ``run_on_copies`` is a call on copies: as Triton's autotuner would make it, with its resets."""
 
     launcher: Any = None
-    """The launch in C, where there is one; see `triton_direct.plan_of`."""
+    """The launch in C, where there is one; see `c_launch.c_launcher_of`."""
 
     def __init__(self, resolved: ResolvedConfig) -> None:
         self.resolved = resolved

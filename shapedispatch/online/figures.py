@@ -134,7 +134,7 @@ class Figures(Contestant):
     def _weights(self) -> tuple[float, float, float]:
         return self.shares.weights(self.regime) if self.shares is not None else (0.0, 1.0, 0.0)
 
-    def behind_us(self) -> float:
+    def backward_us(self) -> float:
         """What a backward of it is known to take."""
         known = self.backward._alone() if self.backward is not None else None
         return known.median_us if known is not None and known.repeats else 0.0

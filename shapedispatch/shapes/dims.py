@@ -315,11 +315,6 @@ def variant_name(point: Point) -> str:
     return f"hint[{','.join(f'{name}={size}' for name, size in point.items())}]"
 
 
-def build_name(point: Point) -> str:
-    """What the build for a point is called: at no point all its sizes are constants, and it is exact."""
-    return variant_name(point) if point else "exact"
-
-
 def point_of(variant: str) -> dict[str, int]:
     """The hint point that a variant's name says, the inverse of `variant_name`; empty for any other name."""
     inside = re.fullmatch(r"hint\[(.+)\]", variant)

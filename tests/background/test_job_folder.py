@@ -78,14 +78,6 @@ def test_what_is_not_ours_stays(place: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert left.exists()
 
 
-def test_without_locks_none_is_taken_for_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody could say."""
-    left = left_behind()
-    monkeypatch.setattr(host_slots, "fcntl", None)
-    JobFolder.made().remove()
-    assert left.exists()
-
-
 def test_one_that_is_taken_for_left_behind_while_it_is_made_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Another process may look between the file and its lock."""
     looked: list[Path] = []

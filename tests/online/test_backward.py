@@ -82,7 +82,7 @@ def test_where_no_backward_comes_none_counts() -> None:
     """Gradients are on in many programs that ask for none."""
     figures, _ = sampled(lambda x: x.sin(), X.clone().requires_grad_())
     assert not figures.backwards.seen
-    assert figures.cost().repeats == 0 or figures.behind_us() == 0
+    assert figures.cost().repeats == 0 or figures.backward_us() == 0
 
 
 def test_a_backward_to_some_of_the_arguments_is_no_sample() -> None:

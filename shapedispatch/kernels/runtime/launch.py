@@ -58,7 +58,7 @@ class TritonLauncher:
     def __call__(
         self, grid: Any, stream: int, values: tuple[Any, ...], raw: tuple[Any, ...], launch_on_copies: bool = False
     ) -> Any:
-        """TritonLauncher over ``grid`` on ``stream``; ``values`` are the arguments as launched, ``raw`` as given."""
+        """Launch over ``grid`` on ``stream``; ``values`` are the arguments as launched, ``raw`` as given."""
         size = len(grid)
         enter, leave = _runtime.launch_enter_hook, _runtime.launch_exit_hook
         if stream and not launch_on_copies and capturing():  # the default stream cannot be captured
@@ -203,7 +203,7 @@ def current_stream() -> Callable[[int], int]:
 
 
 def _on_cuda() -> bool:
-    """Before CUDA has started there is no graph, and on a machine without a driver a torch built for CUDA raises."""
+    """Whether the current stream is being captured; it is not before CUDA has started, which may raise if asked."""
     return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
 
 
