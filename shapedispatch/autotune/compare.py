@@ -152,8 +152,8 @@ def _tensor_difference(
             return f"{place} has {name} {_short(other)} and not {_short(one)}"
     if expected.layout is torch.strided and expected.stride() != actual.stride():
         return f"{place} has strides {actual.stride()} and not {expected.stride()}"
-    if expected.is_inference() != actual.is_inference():
-        return f"{place} was {'' if actual.is_inference() else 'not '}made in inference mode"
+    if actual.is_inference() and not expected.is_inference():
+        return f"{place} was made in inference mode, so that no backward may need it"
     if (actual.is_conj() or actual.is_neg()) and not (expected.is_conj() or expected.is_neg()):
         return f"{place} is conjugated or negated when it is read, which NumPy does not take"
     if not expected.numel() or expected.is_meta:

@@ -8,8 +8,8 @@ and history are fresh, so that nothing done to the copy is seen on the caller's 
 No module is copied. A candidate that reaches parameters through a module must be differentiated with
 ``torch.autograd.grad``, which leaves ``.grad`` alone, and one that writes buffers is not timed.
 
-What a candidate may move besides its arguments (random numbers, current device and stream, warnings already shown,
-grad mode and its like) is saved before and restored afterwards.
+What a candidate may move besides its arguments (random numbers, current device and stream, warnings already shown) is
+saved before and restored afterwards; so is what a run on copies sets (grad mode and its like).
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ __all__ = [
     "generators",
     "preserve_state",
     "settings",
+    "settings_kept",
 ]
 
 ALIGNMENT = 64
@@ -248,9 +249,8 @@ def preserve_state(
     Saved and put back: the generators of torch's CPU, of every CUDA device that the arguments or ``modules`` lie on,
     of Python's ``random``, of numpy's old interface where it is loaded, and every ``torch.Generator`` among the
     arguments; the current CUDA device, and the current stream of each of those devices. Warnings are silent
-    inside, for all threads, and none counts as shown: the real call warns as if it were the first. What a run sets for
-    the thread or the process (`settings`) is put back, too. The arguments themselves are left to the caller. Nothing is
-    saved from a CUDA that has not been initialised.
+    inside, for all threads, and none counts as shown: the real call warns as if it were the first. Grad mode and
+    the arguments themselves are left to the caller. Nothing is saved from a CUDA that has not been initialised.
     """
     values = [*leaves((args, kwargs or {})), *modules]
     with ExitStack() as stack:  # its callbacks run all, and on a KeyboardInterrupt too
@@ -290,10 +290,18 @@ def settings() -> tuple[Any, ...]:
 _CAST = ("cpu", "cuda")
 
 
+@contextmanager
+def settings_kept() -> Iterator[None]:
+    """What a run on copies sets is as it was behind it: of a real run it stays."""
+    before = settings()
+    try:
+        yield
+    finally:
+        if settings() != before:
+            _put_back(before)
+
+
 def _put_back(before: tuple[Any, ...]) -> None:
-    """Set what is not as `settings` found it."""
-    if settings() == before:
-        return
     grad, dtype, threads, casts, deterministic = before
     torch.set_grad_enabled(grad)
     torch.set_default_dtype(dtype)
@@ -316,7 +324,6 @@ def _restorers(values: list[Any]) -> Iterator[Callable[[], object]]:
     if torch.cuda.is_initialized():
         yield from _cuda_restorers(_cuda_devices(values))
     yield partial(torch.set_warn_always, torch.is_warn_always_enabled())
-    yield partial(_put_back, settings())  # the first to run: what torch imports for it may draw
 
 
 class _Outermost(threading.local):

@@ -15,7 +15,15 @@ from ..keys.tree import device_of, span, tensors
 from .compare import Scales, distinct_like
 from .generators import Generators
 from .measure import free_memory
-from .preserve_state import bytes_to_copy, copy_call, draws_of_python, generators, preserve_state, settings
+from .preserve_state import (
+    bytes_to_copy,
+    copy_call,
+    draws_of_python,
+    generators,
+    preserve_state,
+    settings,
+    settings_kept,
+)
 
 __all__ = ["Outcome", "Trial", "share_memory"]
 
@@ -106,7 +114,7 @@ class Trial:
         Without ``wait`` the device may still be at it, and an error of its own shows later.
         """
         run = getattr(run, "run_once_on_copies", run)
-        with preserve_state(self.args, self.kwargs):
+        with preserve_state(self.args, self.kwargs), settings_kept():
             args, kwargs = self._fresh()
             given = list(tensors((args, kwargs)))
             versions = _versions(given)

@@ -162,7 +162,7 @@ def test_a_wrong_value_is_found_in_every_container() -> None:
         (compressed(1, "csr"), compressed(2, "csr"), "differs in 2 of 2 values"),
         (compressed(1, "csc"), compressed(2, "csc"), "differs in 2 of 2 values"),
         (of_bytes(torch.ones(3)), of_bytes(torch.zeros(3)), "has other values"),
-        (torch.ones(2), made_in_inference_mode(), "was made in inference mode"),
+        (torch.ones(2), made_in_inference_mode(), "made in inference mode"),
         (torch.ones(2, dtype=torch.complex64), torch.ones(2, dtype=torch.complex64).conj(), "when it is read"),
     ],
 )

@@ -114,11 +114,13 @@ class Unseen:
         return tuple(self._attributes.values())
 
     def of_code(self, code: Iterable[CodeType]) -> Iterator[str]:
-        """What it has looked for in vain, and whose attributes it has looked through as a dict."""
+        """What it has looked for in vain, whose attributes it has looked through as a dict, marks that it asks for."""
         yield from self._lookups
         others = [part for part in code if not (_stands_in(part, _TORCH) or _stands_in(part, _PYTHON))]
         if any(not _DICTS.isdisjoint(part.co_names) for part in others):
             yield "which attributes an object has (by its __dict__)"
+        if any("Buffer" in part.co_names for part in others):
+            yield "whether a tensor is a torch.nn.Buffer, which only a mark on it says"
 
     def of_graph(self, gm: GraphModule) -> Iterator[str]:
         """What it has set by the end of the trace, when torch has not yet put that back, and what the graph would set.
@@ -138,12 +140,10 @@ class Unseen:
         """What a guard of this kind on this value would not see.
 
         Tensors that it has computed once and keeps: the trace computes them at each call. What is in a list within a
-        tuple: Dynamo compares the tuple with itself. A mark that makes a tensor a `torch.nn.Buffer`.
+        tuple: Dynamo compares the tuple with itself.
         """
         if kind in _BY_VALUE and isinstance(value, tuple) and any(map(_may_change, value)):
             yield "a list or set within a tuple"
-        if value is torch.nn.Buffer:
-            yield "whether a tensor is a torch.nn.Buffer"
         if type(value) is _Cached:
             code = getattr(value.__wrapped__, "__code__", None)
             if code is not None and (code.co_filename, code.co_name) in self._places:
