@@ -305,7 +305,7 @@ class TorchFunction(CallSigner):
         if not builder.request.wants(name):
             return
         if point and call.has_specialized_size():
-            builder.refuse(name, "sizes 0 and 1 are constants to the compiler, and a dim of it has one")
+            builder.refuse(name, "sizes 0 and 1 are constants to the compiler, and a dim of the hint has one")
         elif not point and (later := builder.request.later) is not None and not later.worth_exact():
             builder.put_off(name, "not enough time was spent at these sizes for a build of their own")
         elif builder.allows(name):

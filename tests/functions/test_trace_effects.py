@@ -322,11 +322,19 @@ def test_what_writes_elsewhere_is_not_compiled(traces: list[str], monkeypatch: p
     assert not compiled
 
 
+def test_what_acts_at_each_call_is_not_tried_as_a_build_again(traces: list[str]) -> None:
+    """Though each call finds another state."""
+    dispatcher, module = built_exactly(Counts.appends), Counts()
+    for _ in range(5):
+        dispatcher(module, torch.ones(3))
+    assert traces == ["shapedispatch exact", "effects", "effects"]
+
+
+@pytest.mark.usefixtures("every_call_looks")
 def test_what_acts_in_one_state_is_built_in_another() -> None:
     """That it was given up in the first is not remembered."""
     dispatcher, module = built(Counts.once, hints=(), exact=True), Counts()
     dispatcher(module, torch.ones(3))
-    assert dispatcher.explain(module, torch.ones(3)).variant == "plain"
     assert module.ready
-    dispatcher(module, torch.ones(4))
-    assert dispatcher.explain(module, torch.ones(4)).variant == "exact"
+    dispatcher(module, torch.ones(3))
+    assert dispatcher.explain(module, torch.ones(3)).variant == "exact"
