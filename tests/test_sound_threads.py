@@ -34,7 +34,7 @@ from tests.fuzzing import Baked, BakingBackend, LastIsFastest, baking, last_wins
 
 pytestmark = pytest.mark.operators_called
 
-SHAPES = int(os.environ.get("BOUND_SHAPES", "1200"))
+SHAPES = int(os.environ.get("BOUND_SHAPES", "600"))
 """How many distinct shapes the test of bounds calls; a million takes minutes."""
 
 PATIENCE_S = 60.0
