@@ -14,6 +14,11 @@ from torch import Tensor
 
 __all__ = ["dense_parts", "is_same", "items_of", "numbers_of"]
 
+
+class _Bare:
+    """An object that holds nothing but its attributes."""
+
+
 _WHOLE = (type, FunctionType, ModuleType)
 
 
@@ -29,10 +34,10 @@ def items_of(value: Any) -> Mapping[Any, Any] | None:
         return dict(enumerate(value))
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
-    equal: Any = type(value).__eq__
-    if equal is object.__eq__ and hasattr(value, "__dict__") and not isinstance(value, _WHOLE):
-        return vars(value)
-    return None
+    kind: Any = type(value)
+    # One that is larger holds more than these: slots, or what is kept in C, as an exception's arguments are.
+    all_told = hasattr(value, "__dict__") and kind.__basicsize__ == _Bare.__basicsize__
+    return vars(value) if all_told and kind.__eq__ is object.__eq__ and not isinstance(value, _WHOLE) else None
 
 
 def is_same(one: object, other: object) -> bool:
@@ -49,8 +54,8 @@ def numbers_of(value: Any) -> Tensor | None:
     if numpy is None or not isinstance(value, (numpy.ndarray, numpy.generic)):
         return None
     try:
-        return torch.tensor(numpy.asarray(value))
-    except TypeError:
+        return torch.tensor(numpy.array(value, order="C"))
+    except (TypeError, ValueError):  # as of bytes in another order
         return None
 
 

@@ -276,7 +276,7 @@ def generators(device: torch.device) -> tuple[Tensor, ...]:
 def draws_of_python() -> tuple[object, ...]:
     """The states of Python's generator and of NumPy's old one, to be compared."""
     numpy = sys.modules.get("numpy.random")
-    of_numpy = () if numpy is None else tuple(map(repr, numpy.get_state(legacy=False)["state"].values()))
+    of_numpy = () if numpy is None else tuple(map(repr, numpy.get_state(legacy=False).values()))
     return (random.getstate(), *of_numpy)
 
 

@@ -148,6 +148,7 @@ KEPT = torch.empty(16)
         (lambda a: torch.use_deterministic_algorithms(True), "torch's settings"),
         (lambda a: random.random(), "other random numbers"),
         (lambda a: numpy.random.rand(), "other random numbers"),
+        (lambda a: numpy.random.randn(), "other random numbers"),
         (lambda a: a.add_(1).sub_(1), "writes into an argument that plain only reads"),
     ],
 )

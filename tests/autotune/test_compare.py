@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import functools
 import math
 import warnings
 from collections.abc import Callable
@@ -85,6 +86,19 @@ def compressed(scale: float, kind: str) -> Tensor:
         return dense.to_sparse_csr() if kind == "csr" else dense.to_sparse_csc()
 
 
+class Slots:
+    """What is in a slot stands in no dict."""
+
+    __slots__ = ("value",)
+
+
+class Slotted(Slots):
+    """With a dict beside it."""
+
+    def __init__(self, value: int) -> None:
+        self.value = value
+
+
 def of_bytes(values: Tensor) -> Tensor:
     """Quantized."""
     with warnings.catch_warnings():
@@ -107,6 +121,7 @@ def made_in_inference_mode() -> Tensor:
         lambda: collections.deque([torch.ones(2)]),
         lambda: (b"a", {1}, range(3), slice(1), torch.float32, None),
         lambda: numpy.arange(3.0),
+        lambda: numpy.arange(3)[::-1],
         lambda: Held(torch.ones(2)),
         lambda: of_bytes(torch.ones(3)),
         lambda: torch.eye(2).to_sparse(),
@@ -158,6 +173,10 @@ def test_a_wrong_value_is_found_in_every_container() -> None:
         (numpy.array(["a"]), numpy.array(["b"]), "is array(['b']"),
         (Held(torch.ones(2)), Held(torch.zeros(2)), "differs in 2 of 2 values"),
         (object(), object(), "is <object object"),
+        (ValueError("a"), ValueError("b"), "is ValueError('b')"),
+        (functools.partial(abs, 1), functools.partial(abs, 2), "is functools.partial"),
+        (Slotted(1), Slotted(2), "Slotted object"),
+        (numpy.arange(3)[::-1], numpy.arange(1, 4)[::-1], "differs in 3 of 3 values"),
         (torch.eye(2).to_sparse(), 2 * torch.eye(2).to_sparse(), "differs in 2 of 2 values"),
         (compressed(1, "csr"), compressed(2, "csr"), "differs in 2 of 2 values"),
         (compressed(1, "csc"), compressed(2, "csc"), "differs in 2 of 2 values"),

@@ -289,6 +289,16 @@ def test_a_buffer_looks_like_any_tensor() -> None:
     assert "whether a tensor is a torch.nn.Buffer" in refused(asks)
 
 
+def test_a_buffer_by_another_name_is_one() -> None:
+    """Whatever the class is called where it is asked for."""
+    mark = torch.nn.Buffer
+
+    def asks(x: Tensor) -> Tensor:
+        return x.sin() if isinstance(x, mark) else x.cos()
+
+    assert "whether a tensor is a torch.nn.Buffer" in refused(asks)
+
+
 SENTINEL = "by default"
 
 

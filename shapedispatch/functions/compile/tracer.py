@@ -282,7 +282,7 @@ class _Session:
         verdict = self.filter.verdict(name, kind)
         if guard.has_value:
             self.found.add(guard.value)
-            self.unsupported += self.unseen.of_value(guard.value, kind if verdict is Verdict.CHECK else "")
+            self.unsupported += self.unseen.of_value(guard.value, kind if verdict is Verdict.CHECK else "", name)
         if is_of_a_class_with_values(guard):
             self.unguarded.append(name)
         if verdict is Verdict.UNSUPPORTED:

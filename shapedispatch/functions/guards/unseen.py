@@ -136,12 +136,15 @@ class Unseen:
         now = _settings()
         yield from (f"{name}, which it sets" for name, value in self._settings.items() if now[name] != value)
 
-    def of_value(self, value: Any, kind: str) -> Iterator[str]:
-        """What a guard of this kind on this value would not see.
+    def of_value(self, value: Any, kind: str, name: str) -> Iterator[str]:
+        """What a guard of this kind on this value, of this name, would not see.
 
         Tensors that it has computed once and keeps: the trace computes them at each call. What is in a list within a
-        tuple: Dynamo compares the tuple with itself.
+        tuple: Dynamo compares the tuple with itself. A mark that makes a tensor a buffer, which torch's modules ask
+        for whenever an attribute is set.
         """
+        if value is torch.nn.Buffer and not name.startswith("G['__import_torch_dot_nn"):
+            yield "whether a tensor is a torch.nn.Buffer, which only a mark on it says"
         if kind in _BY_VALUE and isinstance(value, tuple) and any(map(_may_change, value)):
             yield "a list or set within a tuple"
         if type(value) is _Cached:
