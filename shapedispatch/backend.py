@@ -25,6 +25,7 @@ __all__ = [
     "Backend",
     "Call",
     "Candidate",
+    "Check",
     "Observed",
     "Offer",
     "OfferBuilder",
@@ -37,6 +38,8 @@ __all__ = [
 
 Call = tuple[tuple[Any, ...], Mapping[str, Any]]
 """The arguments of a call, by position and by name."""
+Check = Callable[[tuple[Any, ...], Mapping[str, Any]], bool]
+"""A guard: whether what it guards may run a call."""
 Observed = tuple[Hashable, bool, tuple[tuple[int, ...], ...]]
 """What calls have in common that differ in sizes, strides and numbers only; whether one shows more to vary; the sizes
 of each tensor of the first such call."""
@@ -48,7 +51,7 @@ class Candidate:
 
     name: str
     run: Callable[..., Any]
-    check: Callable[[tuple[Any, ...], Mapping[str, Any]], bool] | None = None
+    check: Check | None = None
     build: Hashable | None = None
     route: str = "the function as written"
     notes: tuple[str, ...] = ()
@@ -243,6 +246,8 @@ class OfferBuilder:
     faults: list[Refusal] = field(default_factory=list)
     reproducible: bool = True
     """Whether another process would refuse the same."""
+    holds: Check | None = None
+    """Whether plain does yet what it does now, with which what is supplied is compared; it may be trusted instead."""
 
     def refuse(self, variant: str, *reasons: str) -> None:
         """Leave a variant out of this call."""
@@ -276,7 +281,8 @@ class OfferBuilder:
             self.faults += self.refusals[-1:] if at_fault else ()
         elif self.allows(name, trial):
             route = "the function that was supplied"
-            self.candidates.append(Candidate(name, run, route=route, supplied=True, trusted=variant.trusted))
+            holds = None if variant.trusted else self.holds
+            self.candidates.append(Candidate(name, run, holds, route=route, supplied=True, trusted=variant.trusted))
 
     def offer(
         self, written: Collection[str] | None = None, untimed: str | None = None, search: Search | None = None

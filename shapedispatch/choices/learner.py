@@ -9,9 +9,9 @@ import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeAlias
+from typing import Any
 
-from ..backend import Candidate, Offer
+from ..backend import Candidate, Check, Offer
 from ..errors import in_a_line
 from ..hit import native
 from ..hit.table import Entry
@@ -26,10 +26,8 @@ from ..records import Choice, Refusal
 from .pooled import PooledContest
 from .sampling import CALLED, LAUNCHER, Sampling, Way
 
-__all__ = ["WARM", "WRONG", "Check", "Learning", "all_checks", "all_checks_of"]
+__all__ = ["WARM", "WRONG", "Learning", "all_checks", "all_checks_of"]
 
-Check: TypeAlias = Callable[[tuple[Any, ...], Mapping[str, Any]], bool]
-"""A guard: whether what it guards may run a call."""
 PATIENCE = 3
 """Calls in a row that are not C's, though it has turns, before samples are taken here: a first call has no node."""
 BETWEEN, MOST_WAITING, MOST_BETWEEN = 16, 128, 1024
@@ -62,8 +60,8 @@ def _unless_missed(figures: Figures, candidate: Candidate, run: Callable[..., An
 
 
 def all_checks(candidates: Sequence[Candidate]) -> Check | None:
-    """The guards of all builds: where one does not hold, the state is another, which is learned of its own."""
-    return all_checks_of([one.check for one in candidates if one.build is not None])
+    """The guards of all but plain: where one does not hold, the state is another, which is learned of its own."""
+    return all_checks_of([*dict.fromkeys([one.check for one in candidates if one.build is not None or one.supplied])])
 
 
 def all_checks_of(checks: Sequence[Check | None]) -> Check | None:

@@ -101,7 +101,8 @@ class Watch(Sampling):
         """Whose sample this call is: the winner's, where the other cannot run it now."""
         one = self.candidates[self.drift.next_sample()]
         gone = one.build is not None and self.here.core.table.build(one.build) is None
-        holds = one.name == self.drift.winner or one.build is None or one.check is None or one.check(args, kwargs)
+        check = one.check if one.build is not None or one.supplied else None  # plain is right whatever its check says
+        holds = one.name == self.drift.winner or check is None or check(args, kwargs)
         return self.candidates[self.drift.winner] if gone or not holds else one
 
     def _sampled(

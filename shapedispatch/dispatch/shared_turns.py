@@ -15,9 +15,10 @@ from typing import Any, TypeAlias
 
 import torch
 
+from ..backend import Check
 from ..choices.context import DispatcherParts, MissContext, capturing
 from ..choices.follows import Follows
-from ..choices.learner import WARM, Check, all_checks_of
+from ..choices.learner import WARM, all_checks_of
 from ..errors import in_a_line
 from ..hit.native import CallTurns, PoolLeader, call_turns, pool_leader, pooled_calls
 from ..hit.table import Entry

@@ -358,6 +358,8 @@ class TorchFunction(CallSigner):
         )
         if look is None or isinstance(look, Effects):
             return look
+        if self.spec.variants and not look.effects.other_writes:  # else each call may leave another state
+            builder.holds = look.check_of_state({**call.scope, **call.fixed})
         if look.state:
             # Plain is right in every state, but what is fastest, and what may be timed, differs between them.
             check = NowAndThen(look.check()).fast_check(native.in_use)

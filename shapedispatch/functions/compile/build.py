@@ -58,6 +58,8 @@ class Trace:
     """Of those that a key does not imply, what they read of a method's instance; None where that is not known."""
     global_guards: GlobalGuards | None = None
     """Of the same, what they read of globals; None where that is not known."""
+    beside: tuple[str, ...] = ()
+    """Where inputs of the graph come from that are no arguments, as Dynamo names the places."""
     of_sizes: Takes | None = None
     """Those of Dynamo's guards that are on sizes and strides, asked of a call's own; None where they are not known."""
 
@@ -134,6 +136,16 @@ class Trace:
         )
         return in_c
 
+    def check_of_state(self, scope: Mapping[str, Any]) -> Callable[[tuple[Any, ...], Mapping[str, Any]], bool]:
+        """As `check`, where those numbers are as they are now, too, that the trace takes for inputs.
+
+        ``scope`` are the local names at the function's entry.
+        """
+        names = {"G": self.function.__globals__, "L": scope}
+        places = [place for place in self.beside if _is_number_at(place, names)]
+        guards = (PlaceGuard(f"a number ({place})", place, repr, names) for place in places)
+        return replace(self, place_guards=(*self.place_guards, *guards)).check()
+
     def _on_globals(self, others: Callable[[Mapping[str, Any]], bool]) -> Callable[[Mapping[str, Any]], bool]:
         """Guards that read no local name, as C asks them: by what they read of globals, if that is known."""
         read = self.global_guards
@@ -143,6 +155,13 @@ class Trace:
             others, read.state, self.function.__globals__, read.tree
         )
         return in_c
+
+
+def _is_number_at(place: str, names: dict[str, Any]) -> bool:
+    try:
+        return type(eval(place, names)) in (int, float)
+    except (AttributeError, LookupError, NameError, TypeError):
+        return False  # by a word of Dynamo's own, for what is no number
 
 
 def _readable(part: str) -> str:

@@ -8,6 +8,7 @@ seen by the ranges of its symbols.
 from __future__ import annotations
 
 import operator
+import re
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -16,7 +17,7 @@ from torch.fx import GraphModule, Node
 
 from .graph import Uncompilable, never_zero, nodes, range_of
 
-__all__ = ["number_limits"]
+__all__ = ["number_limits", "places_beside"]
 
 SYMBOL_BITS, MOST_BITS, SIZES_BITS = 31, 62, 48
 """Of a size or a number; of what is counted with; of a product of different sizes, which are of something in memory."""
@@ -39,6 +40,16 @@ def number_limits(gm: GraphModule) -> frozenset[torch.dtype]:
         if any(_is_of_numbers(operand) for operand in operands):
             limits.add(torch.int32)
     return frozenset(limits)
+
+
+_OF_AN_ARGUMENT = re.compile(r"L\['\w+'\](\.(size|stride|storage_offset)\(\).*)?")
+
+
+def places_beside(gm: GraphModule) -> tuple[str, ...]:
+    """Where inputs of Dynamo's graph come from that are no arguments, or sizes of one, as Dynamo names the places."""
+    given = [node.meta.get("grapharg") for node in gm.graph.nodes if node.op == "placeholder"]
+    names = [one.source.name for one in given if one is not None and one.source is not None]
+    return tuple(name for name in names if not _OF_AN_ARGUMENT.fullmatch(name))
 
 
 def _operands(node: Node) -> list[Number] | None:

@@ -46,6 +46,7 @@ from ..guards.unseen import Unseen
 from .autograd import say_nothing_donated
 from .build import Trace, shorten
 from .graph import Uncompilable, called, effects_of, forget_fakes, inlined_code, nodes, unguarded_reads
+from .scalars import places_beside
 
 __all__ = ["Acting", "GraphCompiler", "Replaced", "Untraceable", "compiler_config", "pass_over", "refuse_acts", "trace"]
 
@@ -152,6 +153,7 @@ class _Session:
             unimplied=manager.root.check,
             locals=frozenset(self.locals_kept),
             place_guards=self.place_guards,
+            beside=self.beside,
             instance_guards=instance_guards(manager.root, others, self.fn.__code__),
             global_guards=global_guards(manager.root, others, state),
             of_sizes=shape_guards(self.managers[0].root, manager.root),
@@ -247,6 +249,7 @@ class _Session:
             *self.unseen.guards(),
         )
         self.place_guards = place_guards(objects, self.traced, self._names())
+        self.beside = places_beside(gm)
         compiled = self.compiled = self.compile_graph(gm, examples)
         say_nothing_donated()
         self.effects = self.does(gm)
