@@ -70,6 +70,7 @@ OWNERS = {
     "_edits": "torch._dynamo.metrics_context.MetricsContext._edits",
     "_enable_profiler_legacy": "torch.autograd._enable_profiler_legacy",
     "_enter_autocast": "torch.amp.autocast_mode._enter_autocast",
+    "_exit_autocast": "torch.amp.autocast_mode._exit_autocast",
     "_foreach_copy_": "torch._foreach_copy_",
     "_forward_cls": "torch.autograd.function: grad_fn._forward_cls",
     "_functorch": "torch._functorch",
@@ -200,6 +201,9 @@ WITHOUT = {
     "torch._dynamo.metrics_context.MetricsContext._edits": KEPT,
     "torch._C._set_sdp_use_flash": "As above: set otherwise, no other process compiles.",
     "torch._C._get_flash_sdp_enabled": "And the others of attention: a build does not see that setting change.",
+    "torch.amp.autocast_mode._exit_autocast": (
+        "A function with several results that have gradients runs plain where some are made inside an autocast."
+    ),
     "abc._get_dump": "A build with an abstract class in it is made anew after any class was registered as another.",
     "torch._dynamo.side_effects.SideEffects._get_modified_vars": REFUSED,
     "torch._inductor.output_code: graph._triton_bundle": REFUSED,

@@ -153,9 +153,10 @@ class _Sender:
 
     def __call__(self, gm: Any, examples: Sequence[Any]) -> Callable[..., Any]:
         from .compile.autograd import effects_only
-        from .compile.graph import Uncompilable, refuse_partial_backward
+        from .compile.graph import PartialBackward, Uncompilable, refuse_partial_backward
         from .compile.parcel import bare_graph, parcel_of
         from .compile.scalars import number_limits
+        from .parts.cut import Whole, cut
 
         self.parcel = parcel_of(gm, self.call.ambient, self.number_inputs)
         self.graph = bare_graph(gm)
@@ -163,6 +164,11 @@ class _Sender:
         try:
             self.limits = number_limits(gm)
             refuse_partial_backward()
+        except PartialBackward as why:
+            try:
+                cut(gm, examples)
+            except Whole as whole:
+                self.refused = str(why.in_one(whole))
         except Uncompilable as why:
             self.refused = str(why)
         return seen

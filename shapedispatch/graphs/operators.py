@@ -9,7 +9,14 @@ import torch
 from torch.fx import GraphModule, Node
 from torch.utils._python_dispatch import TorchDispatchMode
 
-__all__ = ["OnlyKnown", "Unrecordable", "only_makes_views", "why_not_recorded"]
+__all__ = [
+    "OnlyKnown",
+    "Unrecordable",
+    "calls_only_views",
+    "is_about_sizes",
+    "only_makes_views",
+    "why_not_recorded",
+]
 
 RECORDS = "cuda"
 """The kind of device on which anything is recorded."""
@@ -151,6 +158,20 @@ def _why_not_run(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) ->
     if not told and not only_makes_views(target) and target._opname not in _KNOWN:
         return f"nothing is known of {target}"
     return ""
+
+
+def calls_only_views(gm: GraphModule) -> bool:
+    """Whether every operation of a graph of operators is a view of its input: such code launches no kernel."""
+    calls: list[Any] = [node.target for node in gm.graph.nodes if node.op == "call_function"]
+    return all(
+        only_makes_views(target) if isinstance(target, torch._ops.OpOverload) else is_about_sizes(target)
+        for target in calls
+    )
+
+
+def is_about_sizes(target: Any) -> bool:
+    """Arithmetic, and what takes a size of a tensor; not what runs graphs nested in this one."""
+    return not str(target).startswith("aten") and not isinstance(target, torch._ops.HigherOrderOperator)
 
 
 def only_makes_views(target: Any) -> bool:

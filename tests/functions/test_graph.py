@@ -17,7 +17,7 @@ from shapedispatch.functions.compile import operators as operator_tables
 from shapedispatch.functions.compile.autograd import effects_only
 from shapedispatch.functions.compile.graph import called, dtypes_of_numbers, nodes
 from shapedispatch.functions.compile.tracer import Untraceable, trace
-from tests.helpers import assert_same, built
+from tests.helpers import assert_same, built, pinned
 
 X = torch.linspace(-1, 1, 8)
 REFUSED = r"ignore:[\s\S]*every variant but plain was refused"
@@ -270,7 +270,7 @@ def written_too(x: Tensor) -> Tensor:
 
 
 REFUSED_BACKWARDS: dict[str, tuple[Callable[..., Any], str]] = {
-    "two results": (lambda x: (x * 2, x.sqrt()), "begin at some of its results"),
+    "two results, of which one is written": (lambda x: (x.sin().mul_(2), x.sqrt()), "begin at some of its results"),
     "a result and an argument": (written_too, "begin at some of its results"),
     "a function of autograd": (lambda x: Doubled.apply(x.sin()), "an autograd.Function|a class's values change"),
     "a hook": (hooked, "a hook of a tensor|an autograd.Function"),
@@ -287,7 +287,7 @@ def test_a_backward_that_may_be_another_has_no_build(name: str) -> None:
         f(torch.rand(8, 4, requires_grad=True) * 1)
 
 
-@pytest.mark.parametrize("name", ["two results", "a result and an argument"])
+@pytest.mark.parametrize("name", ["two results, of which one is written", "a result and an argument"])
 def test_where_no_gradient_is_needed_there_is_a_build(name: str) -> None:
     """Of the same function."""
     f = shapedispatch(REFUSED_BACKWARDS[name][0], hints=(), exact=True, store=False)
@@ -314,3 +314,83 @@ def test_where_this_torch_does_not_tell_there_is_no_backward(monkeypatch: pytest
     monkeypatch.setattr(graph, "gradients_taken", lambda: None)
     with pytest.raises(graph.Uncompilable, match="begin at some of its results"):
         graph.refuse_partial_backward()
+
+
+# what is compiled in parts
+
+
+def scored(x: Tensor, w: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
+    """Logits, and the loss that is made of them."""
+    logits = functional.gelu(x @ w) * 2
+    return functional.cross_entropy(logits, places), logits
+
+
+def rooted(x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+    """Two of one value, of which one has an infinite slope at 0."""
+    y = x @ w
+    return y.sin(), (y * 0).sqrt()
+
+
+def noised(x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+    """As an encoder that gives a mean, too."""
+    return (mean := x @ w) + torch.randn_like(mean), mean.tanh()
+
+
+def viewed(x: Tensor, w: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """A value, a view of it, where it is largest, and another value that is made of it."""
+    y = (x @ w).exp()
+    return y, y.t(), y.sqrt(), y.argmax(-1)
+
+
+IN_PARTS = {
+    "logits and loss": (scored, (torch.arange(6) % 5,)),
+    "a root at zero": (rooted, ()),
+    "a draw": (noised, ()),
+    "a view": (viewed, ()),
+    "parts of one": (lambda x, w: (x @ w).exp().chunk(2), ()),
+}
+
+
+@pytest.mark.generated
+@pytest.mark.parametrize("name", IN_PARTS)
+def test_a_backward_begins_at_any_result_of_a_build(name: str) -> None:
+    """At one alone, at one after the other, at all: each gives plain's gradients, of other results too."""
+    fn, others = IN_PARTS[name]
+    f = pinned(built(fn, hints=(), exact=True), "exact")
+    x, w = (torch.rand(size, requires_grad=True) for size in ((6, 8), (8, 5)))
+
+    def gradients(call: Callable[..., Any], *places: int) -> list[Any]:
+        torch.manual_seed(5)
+        results = call(x, w, *others)
+        made = [one for one in results if one.requires_grad]
+        found = [torch.autograd.grad(made[place].sum(), (x, w), retain_graph=True) for place in places]
+        whole = torch.autograd.grad([one.cos() for one in made], (x, w), [torch.ones_like(one) for one in made])
+        return [*results, *found, *whole]
+
+    for places in ((0,), (1,), (1, 0, 1)):
+        assert_same(gradients(f, *places), gradients(fn, *places))
+    assert any("parts" in note for note in f.explain(x, w, *others).notes)
+
+
+def test_what_is_written_into_a_result_is_seen_by_the_next_one() -> None:
+    """A view that comes from another part is one of the very tensor that the first gave."""
+    f = pinned(built(viewed, hints=(), exact=True), "exact")
+    for call in (f, viewed):
+        y, turned, *_ = call(*(torch.ones(4, 4, requires_grad=True) for _ in range(2)))
+        turned.mul_(2)
+        assert torch.equal(y.t(), turned)
+        assert y._version == turned._version
+        assert type(y.grad_fn).__name__ != "ExpBackward0"
+
+
+def test_a_batch_norm_with_two_results_has_no_build() -> None:
+    """It writes its statistics, which fake tensors do not show."""
+    mean, variance = torch.zeros(4), torch.ones(4)
+
+    def normed(x: Tensor) -> tuple[Tensor, Tensor]:
+        y = functional.batch_norm(x, mean, variance, training=True)
+        return y.sin(), y.cos()
+
+    f = shapedispatch(normed, hints=(), exact=True, store=False)
+    with pytest.warns(UserWarning, match="it writes|begin at some of its results"):
+        f(torch.rand(8, 4, requires_grad=True))

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from shapedispatch import shapedispatch
 from shapedispatch.functions.compile import graph, inductor
+from shapedispatch.graphs import operators
 from tests.helpers import assert_same, built, pinned
 
 X = torch.linspace(-1, 1, 32).reshape(4, 8)
@@ -294,7 +295,7 @@ def test_a_wish_for_assertions_is_heard() -> None:
 def test_what_runs_nested_graphs_is_neither_a_view_nor_written_by_inductor() -> None:
     """It is no arithmetic on sizes, as other functions in a graph of operators are."""
     for target, about_sizes in ((torch.ops.higher_order.cond, False), (operator.add, True)):
-        assert inductor._is_view(target) is about_sizes
+        assert operators.is_about_sizes(target) is about_sizes
         assert inductor._is_written(target) is about_sizes
 
 

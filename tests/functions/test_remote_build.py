@@ -77,11 +77,30 @@ def test_gradients_are_plains(here: BuiltHere) -> None:
 @pytest.mark.filterwarnings("ignore:(?s).*every variant but plain was refused")
 def test_a_backward_that_may_begin_at_one_of_two_results_is_not_ordered(here: BuiltHere) -> None:
     """It is told by the trace, and no other process has to try."""
-    f = shapedispatch(lambda x: (x * 2, x.sqrt()), dims={"x": "M _"}, hints=(64,), store=False)
+    f = shapedispatch(lambda x: (x.sin().mul_(2), x.sqrt()), dims={"x": "M _"}, hints=(64,), store=False)
     x = torch.ones(40, 16, requires_grad=True)
     learned(f, (x,))
     assert "begin at some of its results" in str(f.explain(x).refusals)
     assert here.tasks == []
+
+
+@pytest.mark.generated
+def test_a_function_with_two_results_is_built_in_parts(here: BuiltHere) -> None:
+    """Its code crosses as one, for all sizes of the class; a backward begins at any of them."""
+
+    def both(x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+        y = torch.tanh(x @ w)
+        return y.square().sum(-1), (y * 0).sqrt()
+
+    f = shapedispatch(both, dims={"x": "M _"}, hints=(64,), store=False)
+    x, w = X.clone().requires_grad_(), W.clone().requires_grad_()
+    learned(f, (x, w))
+    build = f.variant("hint[M=64]")
+    assert len(here.tasks) == 1
+    for size in (40, 3):
+        for place in (0, 1, 0):
+            ours = torch.autograd.grad(build(x[:size], w)[place].sum(), (x, w))
+            assert_same(ours, torch.autograd.grad(both(x[:size], w)[place].sum(), (x, w)))
 
 
 class Layer(nn.Module):

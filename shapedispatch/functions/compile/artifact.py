@@ -16,7 +16,7 @@ import sys
 import tempfile
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,7 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from ...keys.identity import has_gpu_driver
 from ...private import find, why_off
 from ..checks.graph_check import Verdict
+from ..parts.plan import Plan
 from .code import Code, generated_modules_kept, without_compiler
 from .inductor import count_together, skip_wrappers
 
@@ -114,6 +115,9 @@ class Artifact:
     checked: Checked | None = None
     unchecked: str = ""
     """Why nothing is said of its numbers, which are looked at where it is used then."""
+    parts: tuple[Artifact, ...] = ()
+    """What was compiled in its place, one after the other, as the ``plan`` has it: then ``entry`` is empty."""
+    plan: Plan | None = None
     tag: str = ""
     """That of `parcel.Job`: by it Inductor finds again which of a kernel's configs was best where it was compiled."""
 
@@ -122,6 +126,7 @@ class Artifact:
         found = hashlib.sha256(repr((self.code.shared, self.code.bare, self.code.written, self.conditions)).encode())
         for part in (self.entry, *(part for place, content in self.libraries for part in (place.encode(), content))):
             found.update(len(part).to_bytes(8) + part)
+        found.update(repr((self.plan, [part.digest() for part in self.parts])).encode())
         return found.hexdigest()
 
     def verdict(self, job: str, where: str) -> Verdict | None:
@@ -152,6 +157,12 @@ def recorded() -> Iterator[None]:
 
 def saved(code: Code, examples: Sequence[Any]) -> Artifact:
     """What was compiled inside `recorded` of a graph with these inputs, for `loaded`; raises NotSaved."""
+    if code.pieces is not None:
+        parts = tuple(map(saved, code.pieces.codes, code.pieces.inputs))
+        every = [part.conditions.expression for part in parts]  # each has all whole numbers of the call, in their order
+        conditions = replace(_conditions("", examples), expression=" and ".join(f"({one})" for one in every if one))
+        instructions = next((part.instructions for part in parts if part.instructions is not None), None)
+        return Artifact(b"", code, conditions, (), instructions, parts=parts, plan=code.pieces.plan)
     if code.record is None:
         raise NotSaved("this torch keeps no record of what was compiled")
     entry = code.record()
@@ -160,7 +171,7 @@ def saved(code: Code, examples: Sequence[Any]) -> Artifact:
             setattr(entry, name, None)  # for a log that nobody reads: to render it takes longer than to load
     for part in _parts(entry):
         part.result = _bare(part.result)
-    conditions = _conditions(entry, examples)
+    conditions = _conditions(entry.guards_expr, examples)
     try:
         instructions = cpu_vec_isa.pick_vec_isa() if code.libraries else None
         return Artifact(pickle.dumps(entry), code, conditions, _libraries(code), instructions)
@@ -229,14 +240,14 @@ def _put_back(libraries: Sequence[tuple[str, bytes]]) -> None:
             fresh.replace(path)
 
 
-def _conditions(entry: Any, examples: Sequence[Any]) -> ShapeConditions:
+def _conditions(expression: str | None, examples: Sequence[Any]) -> ShapeConditions:
     """Those that tracing and Inductor have come to; raises NotSaved where a size has become a constant."""
     places = tuple(i for i, one in enumerate(examples) if isinstance(one, torch.SymInt))
     for place in places:
         node = examples[place].node
         if node.shape_env.replace(node.expr).is_number:
             raise NotSaved("a size that varies has become a constant of its code")
-    return ShapeConditions(entry.guards_expr or "", places)
+    return ShapeConditions(expression or "", places)
 
 
 def hash_libraries() -> None:
@@ -296,6 +307,8 @@ def loaded(artifact: Artifact, code: Code) -> Run:
     Inductor starts no processes of its own for it, one a core, as it does in a process that compiles: all is compiled.
     """
     code.take(artifact.code)
+    if artifact.plan is not None:
+        return artifact.plan.joined([_loaded_part(part, artifact.tag, code) for part in artifact.parts])
     _put_back(artifact.libraries)
     entry = pickle.loads(artifact.entry)
     entry.guards_expr = None  # asked by `ShapeConditions`, of each class of calls
@@ -316,3 +329,14 @@ def loaded(artifact: Artifact, code: Code) -> Run:
 
     backward = None if entry.compiled_bw is None else entry.compiled_bw.result
     return skip_wrappers(run, graph, code.written, backward) if code.bare else run
+
+
+def _loaded_part(part: Artifact, tag: str, whole: Code) -> Run:
+    """As `loaded`, of a part of other code, which has its modules."""
+    code = Code()
+    try:
+        return loaded(replace(part, tag=tag), code)
+    finally:
+        whole.modules += code.modules
+        whole.libraries += code.libraries
+        code.modules.clear()  # else they went with it

@@ -15,10 +15,12 @@ import torch
 __all__ = [
     "allow_determinism",
     "aot_metadata",
+    "aot_metadata_kept",
     "effects_only",
     "gradients_taken",
     "only_computes",
     "say_nothing_donated",
+    "writes_no_input",
 ]
 
 
@@ -26,6 +28,18 @@ def aot_metadata() -> Any:
     """What AOTAutograd knows of the graph that it has compiled last in this trace, or None."""
     context = torch._guards.TracingContext.try_get()
     return context.fw_metadata if context is not None else None
+
+
+@contextlib.contextmanager
+def aot_metadata_kept() -> Iterator[None]:
+    """Have it be known as before of what was compiled before, though parts of that are compiled inside."""
+    context = torch._guards.TracingContext.try_get()
+    before = aot_metadata()
+    try:
+        yield
+    finally:
+        if context is not None:
+            context.fw_metadata = before
 
 
 def only_computes() -> bool:
@@ -36,12 +50,19 @@ def only_computes() -> bool:
     """
     metadata = aot_metadata()
     try:
-        written = any(info.mutates_data or info.mutates_metadata for info in metadata.input_info)
         shared = metadata.num_outputs_aliased or metadata.num_intermediate_bases
         state = metadata.tokens or metadata.is_rng_op_functionalized or metadata.grad_enabled_mutation is not None
     except AttributeError:
         return False
-    return not (written or shared or state)
+    return writes_no_input() and not (shared or state)
+
+
+def writes_no_input() -> bool:
+    """Whether the graph that AOTAutograd has compiled last leaves all that it is given as it is."""
+    try:
+        return not any(info.mutates_data or info.mutates_metadata for info in aot_metadata().input_info)
+    except AttributeError:
+        return False
 
 
 def gradients_taken() -> int | None:

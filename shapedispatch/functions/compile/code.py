@@ -8,12 +8,15 @@ import re
 import sys
 import warnings
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
+
+if TYPE_CHECKING:
+    from ..parts.plan import Plan
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # of torch about torch, and no business of the call that comes first
@@ -22,7 +25,7 @@ with warnings.catch_warnings():
 
 from ..checks.graph_check import GraphCheck, Verdict
 
-__all__ = ["Code", "ExternKernels", "extern_kernels", "generated_modules_kept", "without_compiler"]
+__all__ = ["Code", "ExternKernels", "Pieces", "extern_kernels", "generated_modules_kept", "without_compiler"]
 
 # The end of a generated module: example inputs of the hint's size, and a loop over them.
 _BENCHMARK = re.compile(r"^def (?:get_args|benchmark_compiled_module)\(", re.MULTILINE)
@@ -65,6 +68,17 @@ class Code:
     """The graph as it was traced, which runs the operators that plain calls."""
     record: Callable[[], Any] | None = None
     """Gives AOTAutograd's record of what was compiled, where one is kept."""
+    pieces: Pieces | None = None
+    """What it was compiled in, in its place, where there is a record of each."""
+
+    def gather(self, parts: Sequence[Code], plan: Plan) -> None:
+        """Be of what these say together: how they hang together, all forwards, and behind them all backwards."""
+        self.notes = (*self.notes, f"compiled in {len(parts)} parts")
+        forwards, backwards = [one.sources[0] for one in parts], [text for one in parts for text in one.sources[1:]]
+        self.sources = ["\n".join(map(_before_benchmark, texts)) for texts in ([repr(plan), *forwards], backwards)]
+        self.only_views = all(one.only_views for one in parts)
+        self.numbers = self.numbers.union(*(one.numbers for one in parts))
+        self.unrecordable = "it runs in parts"
 
     def take(self, other: Code) -> None:
         """Be of what that one says, which was compiled in another process."""
@@ -77,12 +91,12 @@ class Code:
 
     def text(self) -> str:
         """The code without comments, which number the compilation, and without Inductor's own benchmark of it."""
-        lines = [line for source in self.sources for line in _BENCHMARK.split(source)[0].splitlines()]
+        lines = [line for source in self.sources for line in _before_benchmark(source).splitlines()]
         return "\n".join(line for line in lines if not line.lstrip().startswith("#"))
 
     def launches(self) -> int | None:
         """How many kernels a forward launches, as far as its text says; None where it does not."""
-        forward = _BENCHMARK.split(self.sources[0])[0] if self.sources else ""
+        forward = _before_benchmark(self.sources[0]) if self.sources else ""
         return len(_LAUNCH.findall(forward)) or None
 
     def __post_init__(self) -> None:
@@ -93,6 +107,20 @@ class Code:
         self.holders -= 1
         if self.holders <= 0:
             _forget(self.modules)
+
+
+@dataclass(frozen=True, slots=True)
+class Pieces:
+    """The code of each part of a graph, what each is called with, and how they run."""
+
+    codes: tuple[Code, ...]
+    inputs: tuple[Sequence[Any], ...]
+    plan: Plan
+
+
+def _before_benchmark(source: str) -> str:
+    """A generated module's text without its end."""
+    return _BENCHMARK.split(source)[0]
 
 
 _OF_THE_CODE = ("sources", "only_views", "numbers", "notes", "shared", "bare", "written", "unrecordable")

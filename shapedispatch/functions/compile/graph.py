@@ -24,9 +24,10 @@ from torch.torch_version import TorchVersion
 from ...effects import Beside, Effects
 from ...errors import as_written
 from ...keys.tree import extent
-from .autograd import aot_metadata, gradients_taken
+from .autograd import aot_metadata, gradients_taken, writes_no_input
 
 __all__ = [
+    "PartialBackward",
     "Uncompilable",
     "called",
     "dtypes_of_numbers",
@@ -277,6 +278,14 @@ class Uncompilable(Exception):
     """Compiled code for this graph would not do what plain does; the message is why."""
 
 
+class PartialBackward(Uncompilable):
+    """Code for all of it would not; that of its parts, one after the other, may."""
+
+    def in_one(self, why: Exception) -> Uncompilable:
+        """The same, with why it has no parts."""
+        return Uncompilable(f"{self}; it is not cut into parts: {why}")
+
+
 _CHECKED_BY_PLAIN = frozenset({"bernoulli", "binary_cross_entropy", "_assert_async"})
 
 
@@ -310,13 +319,13 @@ def refuse_backward(gm: GraphModule) -> None:
 
 
 def refuse_partial_backward() -> None:
-    """Where a backward may begin at some of the results alone.
+    """Where a backward may begin at some of the results alone; as `PartialBackward` where the graph writes no input.
 
-    Plain passes over what the others were made by. Compiled code takes zeros for their gradients, and zero times the
-    infinite slope that a root has at 0 is no number.
+    Plain passes over what made the others. Compiled code takes zeros for gradients: times a root's slope at 0, nan.
     """
     if gradients_taken() not in (0, 1):
-        raise Uncompilable("a backward may begin at some of its results alone, and compiled code begins at all")
+        why = "a backward may begin at some of its results alone, and compiled code begins at all"
+        raise PartialBackward(why) if writes_no_input() else Uncompilable(why)
 
 
 _DIVISIONS = ("aten.floor_divide", "aten.remainder", "aten.fmod", "aten.div.Tensor_mode", "aten.div.Scalar_mode")

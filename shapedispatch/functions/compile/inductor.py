@@ -17,16 +17,17 @@ from typing import Any
 import torch
 import torch._inductor.config
 
-from ...graphs.operators import only_makes_views, why_not_recorded
+from ...graphs.operators import calls_only_views, is_about_sizes, only_makes_views, why_not_recorded
 from ...hit import native
 from ...hit.call import Layout, alone, between_codes, lies_as, past_autograd, past_wrappers
 from ...interpreter.locks import fork_safe_lock
 from ...keys.key import any_autocast
 from ...private import why_off
 from ..checks.graph_check import GraphCheck
-from .autograd import allow_determinism, only_computes
-from .code import Code, generated_modules_kept
+from .autograd import allow_determinism, aot_metadata_kept, only_computes, say_nothing_donated
+from .code import Code, Pieces, generated_modules_kept
 from .graph import (
+    PartialBackward,
     dtypes_of_numbers,
     is_transformed,
     operations_of,
@@ -91,10 +92,10 @@ def compiler(options: Mapping[str, Any], code: Code) -> Compile:
         written = operations_of(gm)  # Inductor changes the one that it is given
         began = time.monotonic()
         with generated_modules_kept(code), _autotuning_quiet(), _recursion_limit_kept():
-            run = _compiled(gm, examples, patches, code, "size_asserts" not in options)
-            if run is None:
-                run = _compiled(gm, examples, patches, code, trust=False)
-        assert run is not None
+            try:
+                run = _compiled(gm, examples, patches, code, "size_asserts" not in options)
+            except PartialBackward as why:
+                run = _compiled_in_parts(gm, examples, patches, code, why)
         built_s = time.monotonic() - began
         code.graph = written
         code.check = GraphCheck(written, run, built_s=built_s) if not is_transformed(written) else None
@@ -125,10 +126,32 @@ def _autotuning_quiet() -> Iterator[None]:
         _autotuning_log.setLevel(level)
 
 
+def _compiled_in_parts(
+    gm: torch.fx.GraphModule, examples: Sequence[Any], patches: Mapping[str, Any], code: Code, why: PartialBackward
+) -> Run:
+    """The parts of the graph, each compiled by itself; what AOTAutograd knows of the whole is known as before."""
+    from ..parts.cut import Whole, cut
+
+    codes, runs = list[Code](), list[Run]()
+    try:
+        found = cut(gm, examples)
+    except Whole as whole:
+        raise why.in_one(whole) from None
+    with aot_metadata_kept():
+        for part, inputs in zip(found.parts, found.inputs, strict=True):
+            codes.append(Code())
+            runs.append(_compiled(part, inputs, patches, codes[-1], trust=False))
+            say_nothing_donated()
+    code.gather(codes, found.plan)
+    if all(one.record is not None for one in codes):
+        code.pieces = Pieces(tuple(codes), found.inputs, found.plan)
+    return found.plan.joined(runs)
+
+
 def _compiled(
     traced: torch.fx.GraphModule, examples: Sequence[Any], patches: Mapping[str, Any], code: Code, trust: bool
-) -> Run | None:
-    """The compiled graph; None where it was compiled in ``trust`` of what turned out not to be so.
+) -> Run:
+    """The compiled graph; anew without ``trust`` where it was compiled in that of what turned out not to be so.
 
     Assertions of sizes take half a microsecond each, and the key and the guards imply those of inputs. They are left
     out of a graph without a backward that calls no operator, whose result may have other sizes than it said.
@@ -145,7 +168,7 @@ def _compiled(
         refuse_kernels(gm)
         if not kwargs.get("is_inference"):
             refuse_partial_backward()
-        code.only_views &= _only_views(gm)
+        code.only_views &= calls_only_views(gm)
         code.numbers |= dtypes_of_numbers(gm)
         code.unrecordable = code.unrecordable or why_not_recorded(gm)  # also of a graph that takes no tensor
         trusted = trust and bool(kwargs.get("is_inference")) and _is_all_written(gm)
@@ -158,7 +181,7 @@ def _compiled(
     how = {"config_patches": dict(patches), "decompositions": decomposed}
     run: Any = _compile_fx().compile_fx(traced, examples, inner_compile=inner, **how)
     if trusted and _OPERATORS_RESULT.search(code.sources[0]):
-        return None
+        return _compiled(traced, examples, patches, code, trust=False)
     # Autocast is ambient, as the key has it: with any, AOTAutograd turns it off around the graph.
     code.bare = _are_known(parts, code) and only_computes() and not any_autocast()
     code.record = getattr(run, "serialize", None)
@@ -246,28 +269,11 @@ def _is_complex(node: torch.fx.Node) -> bool:
 
 def _is_written(target: Any) -> bool:
     if not isinstance(target, torch._ops.OpOverload):
-        return _is_about_sizes(target)
+        return is_about_sizes(target)
     if target.namespace not in ("aten", "prims"):
         return False
     told = {torch.Tag.pointwise, torch.Tag.reduction} & set(target.tags)
-    return bool(told) or _is_view(target) or target._opname in _WRITTEN_BY_INDUCTOR
-
-
-def _is_about_sizes(target: Any) -> bool:
-    """Arithmetic, and what takes a size of a tensor; not what runs graphs nested in this one."""
-    return not str(target).startswith("aten") and not isinstance(target, torch._ops.HigherOrderOperator)
-
-
-def _only_views(gm: torch.fx.GraphModule) -> bool:
-    """Whether every operation of the graph is a view of its input: such code launches no kernel."""
-    calls = [node.target for node in gm.graph.nodes if node.op == "call_function"]
-    return all(_is_view(target) for target in calls)
-
-
-def _is_view(target: Any) -> bool:
-    if not isinstance(target, torch._ops.OpOverload):
-        return _is_about_sizes(target)
-    return only_makes_views(target)
+    return bool(told) or only_makes_views(target) or target._opname in _WRITTEN_BY_INDUCTOR
 
 
 # --------------------------------------------------------------------------------------------- past the wrappers

@@ -1,0 +1,283 @@
+"""Where a graph is cut so that each part has one result with a gradient, at most.
+
+Autograd calls a function's backward with a gradient for each of its results. Plain's operators pass over what nobody
+asks of them, so that a backward may begin at any of a call's results, and at one after the other. Parts with one result
+each do what they do: it is cut at each result, and at each value that several parts need. What costs nothing, a view
+or a size, every part makes for itself; and what needs no gradient is made by the first part, where all of it can be.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.fx import Graph, GraphModule, Interpreter, Node
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from ...errors import in_a_line
+from ..checks.graph_check import state_kept
+from .plan import Plan
+from .regions import OUTSIDE, Mover, is_switch, regions
+
+__all__ = ["MOST_PARTS", "Cut", "Whole", "cut"]
+
+MOST_PARTS = 64
+"""Each is compiled by itself, and costs the host some microseconds a call."""
+FIRST = 0
+"""The part that needs no gradient, and nothing of another's."""
+
+
+class Whole(Exception):
+    """A graph cannot be cut; the message is why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """The parts as graphs, what the inputs of each look like, and how they run."""
+
+    parts: tuple[GraphModule, ...]
+    inputs: tuple[tuple[Any, ...], ...]
+    plan: Plan
+
+
+def cut(gm: GraphModule, examples: Sequence[Any]) -> Cut:
+    """The parts of Dynamo's graph; raises `Whole`.
+
+    ``examples`` are what it is called with: fake tensors, and sizes. Those that Dynamo has noted go first, of which it
+    knows which sizes vary.
+    """
+    inputs = [node for node in gm.graph.nodes if node.op == "placeholder"]
+    examples = [node.meta.get("example_value", one) for node, one in zip(inputs, examples, strict=True)]
+    results: Any = gm.graph.output_node().args[0]
+    if any(isinstance(module, GraphModule) for module in gm.modules() if module is not gm):
+        raise Whole("there are graphs in its graph")
+    values, ordered = _seen(gm, examples)
+    values = {node: value for node, value in values.items() if not is_switch(node)}
+    _refuse_what_is_not_cut(values, results)
+    split = _Split(values, inputs, results)
+    _refuse_another_order(ordered, split)
+    return _in_parts(gm, split)
+
+
+# ------------------------------------------------------------------------------------------------------ what it runs
+
+
+class _Ordered(TorchDispatchMode):
+    """Notes which nodes run what must keep its order: what draws random numbers, and operators of whom nobody knows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.node: Node | None = None
+        self.found: dict[Node, None] = {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        known = func.namespace in ("aten", "prim", "prims")
+        if self.node is not None and (not known or torch.Tag.nondeterministic_seeded in func.tags):
+            self.found[self.node] = None
+        return func(*args, **(kwargs or {}))
+
+
+class _Noting(Interpreter):
+    """Runs a graph, notes the value of each node, and says which is running."""
+
+    def __init__(self, gm: GraphModule, ordered: _Ordered) -> None:
+        super().__init__(gm, garbage_collect_values=False)
+        self.ordered, self.values = ordered, dict[Node, Any]()
+
+    def run_node(self, n: Node) -> Any:
+        """See `Interpreter.run_node`."""
+        self.ordered.node = n
+        self.values[n] = super().run_node(n)
+        return self.values[n]
+
+
+def _seen(gm: GraphModule, examples: Sequence[Any]) -> tuple[Mapping[Node, Any], Sequence[Node]]:
+    """What each node of a graph gives, and which of them must keep their order."""
+    modes = {id(mode): mode for one in examples if (mode := getattr(one, "fake_mode", None)) is not None}
+    if len(modes) != 1:
+        raise Whole("what it is called with cannot be made up")
+    (mode,), ordered = modes.values(), _Ordered()
+    noting = _Noting(gm, ordered)
+    try:
+        with state_kept(), mode, ordered:
+            noting.run(*examples)
+    except Exception as error:  # noqa: BLE001 - a graph is judged here, and the reason kept
+        raise Whole(f"what it runs cannot be seen: {in_a_line(error)}") from None
+    return noting.values, [*ordered.found]
+
+
+# ------------------------------------------------------------------------------------------------ what belongs where
+
+
+class _Split:
+    """Which part makes each value, and which parts need it."""
+
+    def __init__(self, values: Mapping[Node, Any], inputs: Sequence[Node], results: Sequence[Node]) -> None:
+        self.values, self.inputs, self.results = values, [*inputs], [*results]
+        self.part: dict[Node, int] = {}
+        """Of what one part makes, which that is."""
+        self.needed: dict[Node, set[int]] = {}
+        """Which parts need what is made here, or is made by each of them."""
+        self.cuts: dict[int, list[Node]] = {FIRST: []}
+        """What each part makes for others, or as a result."""
+        asked = {_maker(node, values) for node in results}
+        for node in reversed([*values]):
+            if node.op not in ("placeholder", "output"):
+                self._place(node, node in asked)
+
+    def _place(self, node: Node, is_result: bool) -> None:
+        users = [{self.part[user]} if user in self.part else self.needed.get(user, set()) for user in node.users]
+        needed = self.needed[node] = set[int]().union(*users)
+        if not is_result and (_costs_nothing(node, self.values) or _is_item(node, self.values)):
+            return
+        if not is_result and len(needed) < 2:
+            self.part.update(zip([node], needed, strict=False))  # nobody needs what has no users
+            return
+        self.part[node] = FIRST if self._needs_no_gradient(node) else len(self.cuts)
+        made = [node] if isinstance(self.values[node], Tensor) else [one for one in node.users if self._is_asked(one)]
+        if not all(one is node or _is_item(one, self.values) for one in made):
+            raise Whole(f"what {node.name} makes at once goes elsewhere together")
+        if sum(_has_gradient(self.values[one]) for one in made) > 1:
+            raise Whole(f"{node.name} makes several results that have a gradient at once")
+        self.cuts.setdefault(self.part[node], []).extend(made)
+
+    def _is_asked(self, item: Node) -> bool:
+        """Whether one of several values that a node makes at once is a result, or another part's."""
+        return bool(self.needed[item]) or item in self.results
+
+    def _needs_no_gradient(self, node: Node) -> bool:
+        """Whether nothing of it is made of what has a gradient, but for inputs."""
+        return not any(_has_gradient(self.values[one]) for one in (node, *_behind(node)) if one.op != "placeholder")
+
+    def order(self) -> list[int]:
+        """Parts as they run: each after those whose values it needs."""
+        place = {node: at for at, node in enumerate(self.values)}
+        others = [part for part in self.cuts if part != FIRST]
+        first = [FIRST] if self.cuts[FIRST] else []
+        return [*first, *sorted(others, key=lambda part: place[self.cuts[part][0]])]
+
+    def body(self, part: int, given: set[Node]) -> list[Node]:
+        """What a part runs, in order; ``given`` are the values that it need not make."""
+        mine = [node for node in self.values if self.part.get(node) == part]
+        shared = [node for node, needed in self.needed.items() if node not in self.part and part in needed]
+        asked = [node for node in self.cuts[part] if node not in self.part]
+        chosen = {*mine, *(node for node in (*shared, *asked) if node not in given)}
+        return [node for node in self.values if node in chosen]
+
+
+def _behind(node: Node) -> Iterator[Node]:
+    """All that a value is made of."""
+    left, seen = [*node.all_input_nodes], set[Node]()
+    while left:
+        one = left.pop()
+        if one not in seen:
+            seen.add(one)
+            left.extend(one.all_input_nodes)
+            yield one
+
+
+def _has_gradient(value: object) -> bool:
+    return isinstance(value, Tensor) and value.requires_grad
+
+
+def _is_item(node: Node, values: Mapping[Node, Any]) -> bool:
+    """Whether it takes one of several values that another node makes at once."""
+    whole = node.args[0] if node.target is operator.getitem else None
+    return isinstance(whole, Node) and isinstance(values[whole], (tuple, list))
+
+
+def _maker(node: Node, values: Mapping[Node, Any]) -> Node:
+    """What makes a value: of several at once, the one that makes all of them, unless they are views."""
+    if _is_item(node, values):
+        whole = node.args[0]
+        assert isinstance(whole, Node)
+        return node if _costs_nothing(whole, values) else whole
+    return node
+
+
+def _costs_nothing(node: Node, values: Mapping[Node, Any]) -> bool:
+    """Whether it makes views alone, or numbers, or is a constant."""
+    if node.op == "get_attr":
+        return True
+    made = values[node] if isinstance(values[node], (tuple, list)) else [values[node]]
+    tensors = [one for one in made if isinstance(one, Tensor)]
+    memory = {_memory(values[one]) for one in node.all_input_nodes if isinstance(values.get(one), Tensor)}
+    return all(_memory(one) in memory for one in tensors)
+
+
+def _memory(tensor: Tensor) -> object:
+    """Equal for tensors that share memory; of one that has none of the usual kind, like no other's."""
+    return tensor.untyped_storage()._cdata if tensor.layout is torch.strided else object()
+
+
+# --------------------------------------------------------------------------------------------------- what is not cut
+
+
+def _refuse_what_is_not_cut(values: Mapping[Node, Any], results: Sequence[object]) -> None:
+    """Where the order of operations is more than that of the values that they make."""
+    if not all(isinstance(node, Node) and isinstance(values[node], Tensor) for node in results):
+        raise Whole("not all of its results are tensors")
+    for node, value in values.items():
+        made = [*value] if isinstance(value, (tuple, list)) else [value]
+        if not all(isinstance(one, (Tensor, int, float, torch.SymInt, torch.SymFloat)) for one in made):
+            raise Whole(f"{node.name} does something else than to compute tensors and sizes")
+        if any(isinstance(one, Tensor) and one._version for one in made):
+            raise Whole(f"what {node.name} makes is written")
+        if not all(_is_known(size) for one in made for size in (one.shape if isinstance(one, Tensor) else [one])):
+            raise Whole(f"the sizes of {node.name} depend on values")
+
+
+def _is_known(size: object) -> bool:
+    """Whether it is made of sizes of the call."""
+    return not isinstance(size, (torch.SymInt, torch.SymFloat)) or size.node.has_hint()
+
+
+def _refuse_another_order(ordered: Sequence[Node], split: _Split) -> None:
+    """Where parts would draw random numbers, or call an operator of the user's, in another order than the whole."""
+    places = {part: at for at, part in enumerate(split.order())}
+    found = [places.get(split.part.get(node, -1), -1) for node in ordered]
+    if found != sorted(found) or -1 in found:
+        raise Whole("its parts would draw random numbers, or call operators of the user's, in another order")
+
+
+# ------------------------------------------------------------------------------------------------------ the parts
+
+
+def _in_parts(gm: GraphModule, split: _Split) -> Cut:
+    order = split.order()
+    if len(order) > MOST_PARTS:
+        raise Whole(f"it takes {len(order)} parts")
+    numbers = [node for node in split.inputs if not isinstance(split.values[node], Tensor)]
+    known, steps, parts, inputs = [*split.inputs], [], [], []
+    for part in order:
+        body = split.body(part, set(known))
+        taken = {one for node in body for one in node.all_input_nodes if one not in body}
+        taken |= {node for node in split.cuts[part] if node not in body}
+        given = [*numbers, *(node for node in known if node in taken and node not in numbers)]
+        steps.append(([known.index(node) for node in given], len(split.cuts[part])))
+        parts.append(_graph(gm, given, body, split.cuts[part], split.values))
+        inputs.append(tuple(split.values[node] for node in given))
+        known += split.cuts[part]
+    plan = Plan.of(len(split.inputs), steps, [known.index(node) for node in split.results])
+    return Cut(tuple(parts), tuple(inputs), plan)
+
+
+def _graph(
+    gm: GraphModule, given: Sequence[Node], body: Sequence[Node], made: Sequence[Node], values: Mapping[Node, Any]
+) -> GraphModule:
+    """A graph of its own of these nodes, which is called with what is ``given`` and gives what is ``made``."""
+    graph, copies, where = Graph(), dict[Node, Node](), regions(gm)
+    mover = Mover(graph)
+    for node in given:
+        copies[node] = graph.placeholder(node.name)
+        copies[node].meta = {"example_value": values[node]}
+    for node in body:
+        mover.to(where[node])
+        copies[node] = graph.node_copy(node, copies.__getitem__)
+    mover.to(OUTSIDE)
+    graph.output(tuple(copies[node] for node in made))
+    return GraphModule(gm, graph)
