@@ -125,9 +125,13 @@ class Offer:
     reproducible: bool = False
     search: Search | None = None
 
-    def nearest(self, sizes: Mapping[str, int], why: str) -> Entry:
-        """Without timing, and ``why``: the build of the hint nearest to the sizes, if it may be used; else plain."""
-        hinted = [c for c in self.candidates if c.point and c.point.keys() <= sizes.keys() and self.untimed is None]
+    def nearest(self, sizes: Mapping[str, int], why: str, is_right: Callable[[Candidate], bool]) -> Entry:
+        """Without timing, and ``why``: the build of the hint nearest to the sizes, if it may be used; else plain.
+
+        ``is_right`` says whether the numbers of a build have been seen to be: nobody compares them now.
+        """
+        right = [c for c in self.candidates if c.point and self.untimed is None and is_right(c)]
+        hinted = [c for c in right if c.point and c.point.keys() <= sizes.keys()]
         winner = min(hinted, key=lambda c: distance(sizes, c.point or {}), default=self.candidates[0])
         return winner.wins("nearest" if winner.point else "only", self, notes=(f"not timed: {why}",))
 

@@ -15,22 +15,34 @@ HINTS = [candidate(f"hint[M={size}]", point={"M": size}) for size in (64, 256)]
 PLAIN = candidate("plain")
 
 
+def known(_: Candidate) -> bool:
+    """Each gives the right numbers."""
+    return True
+
+
+def test_a_build_whose_numbers_nobody_has_seen_is_not_run() -> None:
+    """The next one is, if that was."""
+    found = Offer((PLAIN, *HINTS)).nearest({"M": 64}, "", lambda one: one is HINTS[1])
+    assert found.choice.variant == "hint[M=256]"
+    assert Offer((PLAIN, *HINTS)).nearest({"M": 64}, "", lambda one: False).choice.variant == "plain"
+
+
 @pytest.mark.parametrize(("size", "wanted"), [(3, 64), (127, 64), (200, 256), (10_000, 256)])
 def test_the_nearest_hint_is_by_log_distance(size: int, wanted: int) -> None:
     """Whichever side it lies on; the entry says why nothing was timed."""
-    entry = Offer((PLAIN, *HINTS)).nearest({"M": size}, "the moon is full")
+    entry = Offer((PLAIN, *HINTS)).nearest({"M": size}, "the moon is full", known)
     assert (entry.choice.variant, entry.choice.origin) == (f"hint[M={wanted}]", "nearest")
     assert entry.choice.notes == ("not timed: the moon is full",)
 
 
 def test_no_hint_is_near_a_call_without_its_dims() -> None:
     """A bare function's axes may not have been seen to vary yet."""
-    assert Offer((PLAIN, *HINTS)).nearest({"N": 64}, "").choice.variant == "plain"
+    assert Offer((PLAIN, *HINTS)).nearest({"N": 64}, "", known).choice.variant == "plain"
 
 
 def test_what_must_not_be_run_again_is_plain() -> None:
     """A hint's build of it may have to be looked at first."""
-    choice = Offer((PLAIN, *HINTS), untimed="it performs collectives").nearest({"M": 64}, "").choice
+    choice = Offer((PLAIN, *HINTS), untimed="it performs collectives").nearest({"M": 64}, "", known).choice
     assert (choice.variant, choice.origin) == ("plain", "only")
 
 

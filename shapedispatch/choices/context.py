@@ -211,6 +211,12 @@ class MissContext:
             return ()
         return (offer.candidates[0], *found)
 
+    def is_right(self, candidate: Candidate) -> bool:
+        """Whether its numbers were seen to be right, by its graph or at a call; a kernel's configs are all one code."""
+        core, numbers = self.core, candidate.numbers
+        seen = numbers is not None and core.table.facts.sound.get(numbers)
+        return core.backend.searches or candidate.judged or bool(seen)
+
     def grad(self) -> bool:
         """Whether the call needs gradients."""
         return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in self._all_tensors())

@@ -288,7 +288,7 @@ def _nearest_held(ctx: MissContext, why: str) -> Entry:
     """What is built already for the nearest hint, else plain."""
     with preserve_state(ctx.args, ctx.kwargs):
         offer = ctx.offer(OfferRequest(build=False))
-    return offer.nearest(ctx.sizes(), why).changed(origin="nearest")
+    return offer.nearest(ctx.sizes(), why, ctx.is_right).changed(origin="nearest")
 
 
 def plain_entry(ctx: MissContext, why: str) -> Entry:

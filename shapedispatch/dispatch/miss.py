@@ -126,7 +126,7 @@ def _while_capturing(ctx: MissContext, ledger: Ledger | None) -> Entry:
     """The best of what is there."""
     if ledger is not None:
         return captured_entry(ctx, ledger)
-    return ctx.offer(OfferRequest(build=False)).nearest(ctx.sizes(), "a CUDA graph is being captured")
+    return ctx.offer(OfferRequest(build=False)).nearest(ctx.sizes(), "a CUDA graph is being captured", ctx.is_right)
 
 
 def _agreed(ctx: MissContext, ledger: Ledger, retune: bool, exhaustive: bool, new_because: tuple[str, ...]) -> Entry:
@@ -239,7 +239,7 @@ def _winner(offer: Offer, ctx: MissContext, at_once: bool) -> Entry:
     if untimed and not at_once and (trusted := ctx.trusted(offer)):
         return learn(replace(offer, candidates=trusted), trial, ctx, untimed)
     if untimed:
-        return offer.nearest(ctx.sizes(), untimed)
+        return offer.nearest(ctx.sizes(), untimed, ctx.is_right)
     if not at_once and ctx.why_not_online() is None:
         return learn(offer, trial, ctx)
     decision = choose(offer.candidates, trial, ctx.rules(trial))

@@ -287,3 +287,19 @@ def test_frozen_takes_the_nearest_choice() -> None:
     fake_core.call(core, 60)
     choice = core.explain(60)
     assert (choice.variant, choice.origin) == ("other", "nearest")
+
+
+@pytest.mark.generated
+@pytest.mark.parametrize("mode", ["frozen", "sealed"])
+def test_a_build_of_what_raises_as_written_does_not_answer(mode: str) -> None:
+    """It was made for a call that raised, and was compared with nothing."""
+    f = shapedispatch(lambda x: x + 1, hints=(64,), store=False)
+
+    def call(size: int) -> None:
+        with pytest.raises(NotImplementedError, match="add_stub"):
+            f(torch.zeros(size, dtype=torch.int32).to(torch.uint16))
+
+    for size in (4, 5):
+        call(size)
+    with set_mode(mode):
+        call(9)
