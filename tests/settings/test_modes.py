@@ -17,7 +17,9 @@ from tests.helpers import built
 def _as_it_was() -> Any:
     """Whatever a test sets, the next finds the mode unset."""
     yield
-    modes._set({})
+    modes._layers.clear()
+    modes._apply()
+    modes._tell()
 
 
 def ran_by(f: Any, x: Tensor) -> int:
@@ -145,3 +147,41 @@ def test_any_setting_can_be_overridden_for_a_while() -> None:
         pass
     with pytest.raises(KeyError, match="lern"), modes.overriding(lern="now"):
         pass
+
+
+def test_scopes_of_several_threads_may_end_in_any_order() -> None:
+    """Each takes away what it has set itself, and nothing is left."""
+    first = set_mode("off")
+    with first:
+        second = set_mode("sealed")
+        second.__enter__()
+    assert modes.current() == {"mode": "sealed"}
+    second.__exit__(None, None, None)
+    assert modes.current() == {}
+
+
+def test_a_scope_can_be_entered_again() -> None:
+    """After it was left, and within itself."""
+    scope = set_mode("off")
+    for _ in range(2):
+        with scope, scope:
+            assert modes.current() == {"mode": "off"}
+        assert modes.current() == {}
+
+
+def test_what_is_set_for_good_within_a_scope_goes_with_it() -> None:
+    """It restores what was set before."""
+    set_mode("frozen")
+    with set_mode("off"):
+        set_mode("sealed")
+        assert modes.current() == {"mode": "sealed"}
+    assert modes.current() == {"mode": "frozen"}
+
+
+def test_what_is_set_for_good_again_and_again_takes_no_room() -> None:
+    """A server that switches for years keeps as much as one that has done so once."""
+    for _ in range(50):
+        set_mode("frozen", on_miss="plain")
+        set_mode("tune")
+    assert modes.current() == {"mode": "tune", "on_miss": "plain"}
+    assert len(modes._layers) <= 3
