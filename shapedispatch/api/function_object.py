@@ -16,6 +16,7 @@ from ..hit.call import stand_in
 from ..keys.signature import Signature
 from ..settings import modes
 from ..settings.resolve import Resolved, settings
+from ..shapes.buckets import check_buckets
 from ..shapes.dims import Declaration, check_hints, check_static, is_dim
 from .arguments import (
     DecoratorArguments,
@@ -64,10 +65,12 @@ def _spec(
     resolved: Resolved, declaration: Declaration, parameters: tuple[str, ...], said: DecoratorArguments
 ) -> FunctionSpec:
     known = functools.partial(is_dim, names=declaration.names, parameters=parameters)
-    with resolved.naming("hints"):
-        hints = check_hints(resolved.about("hints", known), declaration.names, parameters)
-    with resolved.naming("static"):
-        static = check_static(resolved.about("static", known), declaration.names, hints, parameters)
+    names = declaration.names
+    hints = resolved.checked("hints", resolved.about("hints", known), lambda said: check_hints(said, names, parameters))
+    static = resolved.checked(
+        "static", resolved.about("static", known), lambda said: check_static(said, names, hints, parameters)
+    )
+    resolved.checked("buckets", resolved.about("buckets", known), lambda said: check_buckets(said, names, parameters))
     return FunctionSpec(
         declaration,
         hints,

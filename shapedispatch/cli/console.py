@@ -19,6 +19,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 from ..errors import ShapeDispatchError
 from ..keys.identity import Environment, environment
 from ..records import spelled
+from ..settings.resolve import settings
 from ..shapes.dims import DimsMismatch
 from ..store.replay import axes_of, in_words, rebuilt
 from ..store.rows import BadRow, Row, rows_from_file
@@ -144,6 +145,8 @@ def here(device: str | None = None) -> Environment:
 
 def opened(place: Path | None, *, to_write: bool = False) -> Store:
     """The store in that folder, or the one in use; one that is not there yet is made only ``to_write``."""
+    if place is None and settings().resolve("").store is False:
+        raise Failed("the setting store is false, so that nothing is kept: name a folder with --store")
     found = Store(place) if place is not None else store_in_use()
     return found if to_write or found.path.exists() else Store(found.path, readonly=True)
 

@@ -11,6 +11,7 @@ from ..errors import DeclarationError
 from ..keys.key import Bypass
 from ..records import Variant
 from ..settings.resolve import Resolved
+from ..shapes.buckets import check_buckets
 from ..shapes.dims import Hints, check_hints, check_static, dynamic_dims
 from .runtime.wrappers import WrappedKernel
 from .specialize import parameters_of
@@ -64,11 +65,12 @@ def spec_of(
     """
     parameters = tuple(wrapped.kernel.arg_names)
     named = _dims(wrapped, dims, parameters)
-    with settings.naming("hints"):
-        hints = check_hints(settings.about("hints", parameters.__contains__), parameters)
-        hinted = _hinted(hints, wrapped)
-    with settings.naming("static"):
-        static = check_static(settings.about("static", parameters.__contains__), parameters, hints)
+    known = parameters.__contains__
+    hints, hinted = settings.checked("hints", settings.about("hints", known), lambda said: _hints(said, wrapped))
+    static = settings.checked(
+        "static", settings.about("static", known), lambda said: check_static(said, parameters, hints)
+    )
+    settings.checked("buckets", settings.about("buckets", known), lambda said: check_buckets(said, parameters))
     every, checked = tuple(dict.fromkeys((*named, *hinted, *static))), _configs(configs)
     _check_names(checked if configs is not None else wrapped.tuning.configs if wrapped.tuning else (), wrapped)
     return KernelSpec(every, hints, static, settings.exact, variants, checked, _grid(grid), mutates, inputs)
@@ -80,6 +82,12 @@ def _constants(wrapped: WrappedKernel) -> list[str]:
         return [parameter.name for parameter in parameters_of(wrapped.kernel) if parameter.constexpr]
     except Bypass:  # no call of it is dispatched
         return []
+
+
+def _hints(said: Any, wrapped: WrappedKernel) -> tuple[Hints, tuple[str, ...]]:
+    """Hints, and the parameters that they name."""
+    hints = check_hints(said, tuple(wrapped.kernel.arg_names))
+    return hints, _hinted(hints, wrapped)
 
 
 def _hinted(hints: Hints, wrapped: WrappedKernel) -> tuple[str, ...]:

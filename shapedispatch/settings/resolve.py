@@ -8,7 +8,6 @@ built-in.
 
 from __future__ import annotations
 
-import contextlib
 import difflib
 import os
 import tomllib
@@ -17,7 +16,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
 from ..errors import DeclarationError, SettingsError
 from ..interpreter.locks import fork_safe_lock
@@ -27,6 +26,9 @@ __all__ = ["TABLE", "Resolved", "Setting", "Settings", "load", "reset", "setting
 
 FILE_VARIABLE = PREFIX + "SETTINGS"
 OWN_FILE, PROJECT_FILE = "shapedispatch.toml", "pyproject.toml"
+
+
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +70,8 @@ class Resolved:
     """Whether a section of the file has nearly the kernel's name, and none has it."""
     of_all: frozenset[str] = frozenset()
     """The settings that were said of all functions, in the defaults of a file or in the environment."""
+    was_found: bool = False
+    """Whether nobody has named the file, if there is one."""
 
     def about(self, name: str, is_dim: Callable[[Any], bool]) -> Any:
         """Hints or static dims, where they are said of all functions those alone that are about dims of this one.
@@ -78,34 +82,35 @@ class Resolved:
         left = _about(said, is_dim) if name in self.of_all else said
         return left if left or not said else TABLE[name].built_in
 
-    @contextlib.contextmanager
-    def naming(self, name: str) -> Iterator[None]:
-        """A DeclarationError about this setting says where the setting came from, if not from the decorator."""
+    def checked(self, name: str, said: Any, check: Callable[[Any], _T]) -> _T:
+        """What is said of dims, as ``check`` has it; a DeclarationError says where it comes from, if elsewhere.
+
+        Of a file that was only found what is wrong is a warning, and the built-in value is meant.
+        """
         try:
-            yield
+            return check(said)
         except DeclarationError as error:
             if self.origin[name] == "decorator":
                 raise
-            raise DeclarationError(f"{self.origin[name]}: {error}") from None
+            if not self.was_found or self.origin[name].startswith("environment"):
+                raise DeclarationError(f"{self.origin[name]}: {error}") from None
+            warnings.warn(f"{self.origin[name]}: {error}\nThis line is left out.", UserWarning, stacklevel=2)
+            return check(TABLE[name].built_in)
 
 
 def _about(said: Any, is_dim: Callable[[Any], bool]) -> Any:
     """What of it is about such dims, or about none in particular."""
     if isinstance(said, Mapping):
         return {dim: sizes for dim, sizes in said.items() if is_dim(dim)}
-    return [one for one in said if all(map(is_dim, _named_by(one)))]
-
-
-def _named_by(one: Any) -> Iterable[Any]:
-    """The dims that a part of a list names: itself, those of a point, or none."""
-    return [one] if isinstance(one, str) else one if isinstance(one, Mapping) else ()
+    named = [(one, [one] if isinstance(one, str) else one if isinstance(one, Mapping) else ()) for one in said]
+    return [one for one, dims in named if all(map(is_dim, dims))]
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
     """What one file and one environment say.
 
-    ``left_out`` is why lines of a file that was found are not used, or (where ``path`` is None) why the file is not.
+    ``left_out`` is why lines of a file that ``was_found`` are not used, or (where ``path`` is None) why it is not.
     """
 
     path: Path | None = None
@@ -113,6 +118,7 @@ class Settings:
     defaults: Mapping[str, Any] = field(default_factory=dict)
     kernels: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     left_out: str | None = None
+    was_found: bool = False
 
     def resolve(
         self,
@@ -123,8 +129,8 @@ class Settings:
     ) -> Resolved:
         """The settings of the kernel of that qualified name.
 
-        ``decorator`` holds what was given at the decoration and nothing else, already checked there;
-        ``override`` what ``set_mode`` set. Both may name settings only (KeyError).
+        ``decorator`` holds what was given at the decoration and nothing else, already checked there; ``override`` what
+        ``set_mode`` set. Both may name settings only (KeyError).
         """
         for name in {*decorator, *(override or {})} - TABLE.keys():
             raise KeyError(f"{name} is not a setting")
@@ -145,7 +151,7 @@ class Settings:
             values["store"] = decorator["store"].elsewhere(values["store"])
         near, of_all = bool(self._near(kernel)), {_place(self.path, "defaults"), "environment"}
         said = frozenset(name for name, place in origin.items() if place in of_all)
-        return Resolved(**values, origin=MappingProxyType({**origin, **named}), nearly_named=near, of_all=said)
+        return Resolved(**values, origin={**origin, **named}, nearly_named=near, of_all=said, was_found=self.was_found)
 
     def sections_unmatched(self, names: Collection[str]) -> tuple[str, ...]:
         """The kernels' sections that match none of the dispatchers' names, in the file's order."""
@@ -197,6 +203,7 @@ def _read_what_is_right(path: Path, environment: Mapping[str, Any]) -> Settings:
         what = "This line is" if len(wrong) == 1 else "These lines are"
     except SettingsError as error:
         wrong, read = [str(error)], Settings(environment=environment)
+    read = replace(read, was_found=True)
     if not wrong:
         return read
     rest = "" if read.path is None else "; the rest of the file holds"

@@ -17,6 +17,8 @@ from ..interpreter.cores import usable_cores
 
 __all__ = ["PREFIX", "TABLE", "Setting"]
 
+_NO_PATHS = frozenset({"true", "false", "yes", "no", "on", "off", "none", "null"})
+"""Whoever writes one of these means no folder of that name."""
 PREFIX = "SHAPEDISPATCH_"
 """How the names of environment variables begin."""
 
@@ -64,7 +66,8 @@ def _word(*words: str) -> Form:
 _flag = _one(bool)
 _text = _one(str, where=lambda text: bool(text.strip()))
 _size = _one(int, where=lambda size: size >= 1)
-_hint = _one(int, where=lambda size: size >= 2)
+_hint = _one(int, where=lambda size: 2 <= size < 1 << 31)
+_path = _one(str, where=lambda text: bool(text.strip()) and text.strip().lower() not in _NO_PATHS)
 _hints = _either(_list(_hint), _table(_list(_hint)), _list(_table(_hint)))
 _bucket = _either(
     _word("pow2"), _size, _list(_size, where=lambda bounds: bool(bounds) and all(map(lt, bounds, bounds[1:])))
@@ -105,7 +108,7 @@ def _choice(name: str, built_in: str, *others: str) -> Setting:
 
 
 _FLAG, _COUNT = "true or false", "a whole number of at least 1"
-_HINTS = "a list of sizes of at least 2, a table of dim = such a list, or a list of tables of dim = size"
+_HINTS = "a list of sizes of at least 2 (below 2**31), a table of dim = such a list, or a list of tables of dim = size"
 _BUCKETS = 'a table of dim = "pow2", a step of at least 1, or a list of rising bounds'
 _LEARN, _RECORDING = ("now", "background", "record"), ".jsonl"
 _SHARE = _number(lambda share: 0 <= share <= 1)
@@ -121,7 +124,7 @@ TABLE: Mapping[str, Setting] = MappingProxyType(
             Setting("max_builds", 64, _size, _COUNT),
             _choice("mode", "tune", "frozen", "sealed", "off"),
             _choice("on_miss", "nearest", "plain", "error"),
-            Setting("store", True, _either(_flag, _text), "true, false or a path"),
+            Setting("store", True, _either(_flag, _path), "true, false or a path"),
             Setting("tables", True, _flag, _FLAG),
             Setting("budget_ms", 200.0, _number(lambda budget: budget > 0), "a number of milliseconds above 0"),
             Setting("margin", 0.02, _SHARE, "a share from 0 to 1"),

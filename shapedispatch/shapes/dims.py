@@ -354,8 +354,8 @@ def _hint_sizes(sizes: Any, name: str | None) -> tuple[int, ...]:
 
 
 def _hint_size(size: Any, given: str) -> int:
-    if not isinstance(size, int) or size < 2:  # True and False are below 2
-        raise DeclarationError(f"{given}: {size!r} is no size; allowed are whole numbers of at least 2")
+    if not isinstance(size, int) or not 2 <= size < 1 << 31:  # True and False are below 2; two such dims can be counted
+        raise DeclarationError(f"{given}: {size!r} is no size; allowed are whole numbers of at least 2, below 2**31")
     return size
 
 

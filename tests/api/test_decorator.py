@@ -427,16 +427,20 @@ def test_who_wins(monkeypatch: pytest.MonkeyPatch) -> None:
     assert unbuilt(product, name="tests.wins", maxsize=33).cache_info().maxsize == 44
 
 
-def test_a_sections_hints_are_checked_against_the_dims() -> None:
-    """A section that names a dim which the function does not have is an error that says so."""
+def test_a_sections_hints_are_checked_against_the_dims(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A section that names a dim which the function has not is an error that says so, where the file was named."""
+    monkeypatch.setenv("SHAPEDISPATCH_SETTINGS", "shapedispatch.toml")
     write_settings('[kernels."tests.hints"]\nhints = { Q = [64] }\n')
     with pytest.raises((DeclarationError, SettingsError), match="'Q' is unknown"):
         shapedispatch(product, name="tests.hints", dims=DIMS)
 
 
 @pytest.mark.parametrize("setting", ['static = ["Q"]', "hints = {Q = [2]}"])
-def test_a_setting_that_does_not_fit_the_function_says_where_it_stands(setting: str) -> None:
+def test_a_setting_that_does_not_fit_the_function_says_where_it_stands(
+    setting: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """File and section; of what the decorator says only the words."""
+    monkeypatch.setenv("SHAPEDISPATCH_SETTINGS", "shapedispatch.toml")
     section = 'kernels."mine"'
     write_settings(f"[{section}]\n{setting}\n")
     with pytest.raises(DeclarationError) as caught:

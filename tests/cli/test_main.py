@@ -778,3 +778,12 @@ def test_tables_of_other_code_are_not_merged(app: Any) -> None:
     result = run("store", "merge", "one.json", "two.json")
     assert "0 rows taken, 0 as they were, 1 refused" in result.stdout
     assert "the function's code, closure values or globals is 00000000 in two.json" in result.stderr
+
+
+def test_where_nothing_is_kept_there_is_no_store_to_look_after(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not the folder that there would be, which another program may keep its choices in."""
+    monkeypatch.setenv("SHAPEDISPATCH_STORE", "false")
+    for command in (["show"], ["store", "path"], ["store", "clear", "--yes"]):
+        result = run(*command)
+        assert result.exit_code != 0
+        assert "the setting store is false" in result.output

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shapedispatch import shapedispatch
-from shapedispatch.errors import SettingsError
+from shapedispatch.errors import DeclarationError, SettingsError
 from shapedispatch.settings import resolve
 from shapedispatch.settings.resolve import TABLE, Resolved, Settings, load
 from shapedispatch.store.store import Store
@@ -50,7 +50,7 @@ def resolved(tmp_path: Path, text: str = "", decorator: Any = (), **environ: str
 def test_the_table_has_every_setting() -> None:
     """The names are those of the design, and each is a field of what is resolved."""
     assert list(TABLE) == NAMES.split()
-    assert set(TABLE) == set(Resolved.__dataclass_fields__) - {"bare", "origin", "nearly_named", "of_all"}
+    assert set(TABLE) == set(Resolved.__dataclass_fields__) - {"bare", "origin", "nearly_named", "of_all", "was_found"}
 
 
 def test_built_ins_are_allowed() -> None:
@@ -149,9 +149,9 @@ def test_values_have_one_form(tmp_path: Path) -> None:
     assert (type(found.budget_ms), found.check) == (float, (0.0, 1.0))
 
 
-@given(st.integers(), st.integers())
+@given(st.integers(), st.integers(max_value=(1 << 31) - 1))
 def test_sizes_are_whole_and_positive(size: int, hint: int) -> None:
-    """A size is at least 1, a hint at least 2, whatever its size."""
+    """A size is at least 1, a hint at least 2."""
     for name, value, least in (("maxsize", size, 1), ("hints", [hint], 2)):
         if (size if name == "maxsize" else hint) >= least:
             TABLE[name].clean(value)
@@ -562,3 +562,46 @@ def test_functions_without_a_default_dim_are_decorated(monkeypatch: pytest.Monke
     f = shapedispatch(dims={"x": "B C"})(lambda x: x * 2)
     assert f.core.backend.spec.hints == (64, 256, 4096)
     assert f.core.backend.spec.static == ()
+
+
+@pytest.mark.parametrize("text", ["False", "FALSE", "True", "off", "no", "none", "On"])
+def test_a_word_for_no_is_no_folder(text: str) -> None:
+    """Nobody means one of that name."""
+    with pytest.raises(SettingsError, match="true, false or a path"):
+        load(environ={"SHAPEDISPATCH_STORE": text})
+
+
+def test_a_hint_can_be_counted_with() -> None:
+    """A tensor of such sizes is made up when it is built for."""
+    with pytest.raises(SettingsError, match=r"below 2\*\*31"):
+        load(environ={"SHAPEDISPATCH_HINTS": f"[{1 << 31}]"})
+    assert load(environ={"SHAPEDISPATCH_HINTS": f"[{(1 << 31) - 1}]"}).environment["hints"] == ((1 << 31) - 1,)
+
+
+DIMS_OF_NOBODY = ("hints = {Q = [3]}", 'static = ["Q"]', "buckets = {Q = 4}")
+
+
+@pytest.mark.parametrize("line", DIMS_OF_NOBODY)
+def test_a_dim_of_nobody_in_a_file_that_was_found_is_a_warning(
+    line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its line is left out; the import of a program does not stop."""
+    (tmp_path / "shapedispatch.toml").write_text(f'[kernels."mine"]\n{line}\n')
+    monkeypatch.chdir(tmp_path)
+    resolve.reset()
+    with pytest.warns(UserWarning, match="(?s)'Q'.*left out"):
+        shapedispatch(lambda x: x, dims={"x": "M K"}, name="mine")
+    resolve.reset()
+
+
+@pytest.mark.parametrize("line", DIMS_OF_NOBODY)
+def test_a_dim_of_nobody_in_a_file_that_was_named_is_an_error(
+    line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where that stands is said."""
+    (tmp_path / "mine.toml").write_text(f'[kernels."mine"]\n{line}\n')
+    monkeypatch.setenv("SHAPEDISPATCH_SETTINGS", str(tmp_path / "mine.toml"))
+    resolve.reset()
+    with pytest.raises(DeclarationError, match="(?s)mine.toml.*'Q'"):
+        shapedispatch(lambda x: x, dims={"x": "M K"}, name="mine")
+    resolve.reset()
