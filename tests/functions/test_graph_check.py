@@ -114,6 +114,21 @@ def test_an_error_beyond_rounding_is_seen(share: float) -> None:
     assert not verdict(torch.sin, lambda x: torch.sin(x) * (1 + 1e-7), torch.randn(1000)).wrong
 
 
+def test_sums_of_doubles_in_another_order_are_right() -> None:
+    """Doubles do not say what plain errs by that computes in them; by how much it moves says it."""
+
+    def normed(x: Tensor) -> Tensor:
+        return torch.nn.functional.layer_norm(x, (x.shape[1],))
+
+    def otherwise(x: Tensor) -> Tensor:
+        centred = x - x.flip(1).cumsum(1)[:, -1:] / x.shape[1]
+        return centred * (centred.square().flip(1).cumsum(1)[:, -1:] / x.shape[1] + 1e-5).rsqrt()
+
+    x = torch.randn(64, 1000, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    assert not verdict(normed, otherwise, x).wrong
+    assert verdict(normed, lambda x: otherwise(x.float()).double(), x).wrong
+
+
 def test_sums_in_another_order_are_right() -> None:
     """Plain's own error at other places says what is usual."""
     x = torch.randn(64, 1000, generator=torch.Generator().manual_seed(0))
