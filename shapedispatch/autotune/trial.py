@@ -37,7 +37,7 @@ class Outcome:
     result: Any
     written: tuple[Tensor, ...]
     gradients: tuple[Tensor | None, ...]
-    aliases: tuple[tuple[int, int, int], ...]
+    aliases: tuple[tuple[int, int, int, bool], ...]
     random: tuple[Any, ...]
     """The states of the generators after it, as `preserve_state.generators` has them."""
     touched: tuple[bool, ...] = ()
@@ -171,16 +171,17 @@ def _is_slight(needed: int, limit: float) -> bool:
     return needed <= SLIGHT_BYTES and limit >= SLIGHT_LIMIT
 
 
-def _aliases(result: Any, given: Sequence[Tensor]) -> tuple[tuple[int, int, int], ...]:
-    """(which tensor of the result, which other, how many bytes apart) for those that share memory.
+def _aliases(result: Any, given: Sequence[Tensor]) -> tuple[tuple[int, int, int, bool], ...]:
+    """(which tensor of the result, which other, how many bytes apart, whether one object) for those that share memory.
 
     The others are the tensors of the call, and behind them those that stand before it in the result.
     """
     results = list(tensors(result))
-    spans = [_span(one) if _has_memory(one) else None for one in (*given, *results)]
-    first = len(given)
+    every, first = [*given, *results], len(given)
+    spans = [_span(one) if _has_memory(one) else None for one in every]
     pairs = [(i, j, spans[first + i], spans[j]) for i in range(len(results)) for j in range(first + i)]
-    return tuple((i, j, a[1] - b[1]) for i, j, a, b in pairs if a and b and _overlap(a, b))
+    found = [(i, j, a[1] - b[1]) for i, j, a, b in pairs if a and b and _overlap(a, b)]
+    return tuple((i, j, apart, results[i] is every[j]) for i, j, apart in found)
 
 
 def _span(tensor: Tensor) -> tuple[torch.device, int, int]:

@@ -201,16 +201,23 @@ def test_an_outcome_has_result_writes_and_aliases() -> None:
     assert torch.equal(a, torch.zeros(3))
     assert a._version == version
     assert torch.equal(outcome.written[0], torch.ones(3))
-    assert outcome.aliases == ((0, 0, 0), (1, 1, 4))
+    assert outcome.aliases == ((0, 0, 0, True), (1, 1, 4, False))
 
 
 def test_results_that_share_memory_with_each_other_are_told_from_those_that_do_not() -> None:
     """A write into one of them would be seen in the other, or not."""
     twice = trial(torch.ones(4)).outcome(lambda a: (c := a + 1, c[2:]))
-    assert twice.aliases == ((1, 1, 8),)
+    assert twice.aliases == ((1, 1, 8, False),)
     decision = decide(lambda a: (c := a + 1, c[2:]), lambda a: (a + 1, a[2:] + 1), lambda a: (c := a - (-1), c[2:]))
     assert decision.winner.name == "2"
     assert "shares other memory" in decision.refusals[0].reasons[0]
+
+
+def test_a_result_that_is_an_argument_is_told_from_a_view_of_it() -> None:
+    """Whoever asks by `is` finds out; and whoever resizes it."""
+    decision = decide(lambda a: a, lambda a: a.view_as(a), lambda a: (a, 1)[0])
+    assert [refusal.variant for refusal in decision.refusals] == ["1"]
+    assert decision.winner.name == "2"
 
 
 def test_where_writes_are_unknown_everything_is_copied() -> None:

@@ -189,3 +189,23 @@ def test_a_check_of_large_weights_takes_no_time_of_the_hosts() -> None:
     assert order.device == weight.device
     assert bool((order.sort().values == torch.arange(weight.numel(), device="cuda")).all())
     assert time.perf_counter() - start < 0.5
+
+
+def scored(x: Tensor, w: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
+    """Logits, and the loss that is made of them."""
+    logits = torch.nn.functional.gelu(x @ w) * 2
+    return torch.nn.functional.cross_entropy(logits, places), logits
+
+
+def test_a_backward_begins_at_any_result_of_a_build() -> None:
+    """It is compiled in parts: each gradient is plain's, at sizes that the hint was not made for, too."""
+    f = shapedispatch(scored, dims={"x": "M K", "w": "K N", "places": "M"}, hints={"M": (256,)}, store=False)
+    w = torch.randn(64, 128, device="cuda", requires_grad=True)
+    for size in (256, 70, 3):
+        x = torch.randn(size, 64, device="cuda", requires_grad=True)
+        places = torch.randint(0, 128, (size,), device="cuda")
+        build = f.variant("hint[M=256]")
+        for place in (0, 1, 0):
+            ours, theirs = (torch.autograd.grad(call(x, w, places)[place].sum(), (x, w)) for call in (build, scored))
+            torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-3)
+        assert "compiled in 2 parts" in f.explain(x, w, places).notes
