@@ -191,7 +191,7 @@ def test_a_check_of_large_weights_takes_no_time_of_the_hosts() -> None:
     assert time.perf_counter() - start < 0.5
 
 
-def scored(x: Tensor, w: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
+def scored(x: torch.Tensor, w: torch.Tensor, places: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Logits, and the loss that is made of them."""
     logits = torch.nn.functional.gelu(x @ w) * 2
     return torch.nn.functional.cross_entropy(logits, places), logits
