@@ -208,4 +208,4 @@ def test_a_backward_begins_at_any_result_of_a_build() -> None:
         for place in (0, 1, 0):
             ours, theirs = (torch.autograd.grad(call(x, w, places)[place].sum(), (x, w)) for call in (build, scored))
             torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-3)
-        assert "compiled in 2 parts" in f.explain(x, w, places).notes
+        assert "compiled in 2 parts" in f.tune(x, w, places).notes
