@@ -175,8 +175,9 @@ def compilers(count: int, turns: Sequence[Args]) -> tuple[Contenders, dict[str, 
             if fn is not None:
                 check(name, fn, turns)
                 found[name] = fn
-        except ImportError:
-            refused[name] = "it is not installed"
+        except ImportError as error:
+            installed = error.name != "helion"
+            refused[name] = f"it cannot be imported: {error}" if installed else "it is not installed"
         except Exception as error:  # noqa: BLE001 - another's compiler, and the run goes on without it; the reason is kept
             refused[name] = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
     return found, refused

@@ -68,7 +68,7 @@ def test_under_deterministic_algorithms_the_nearest_hint_is_taken() -> None:
     """Untimed, by log distance."""
     backend = Backend()
     for m in (64, 256):
-        backend.supply(f"hint[M={m}]", point={"M": m})
+        backend.supply(f"hint[M={m}]", point={"M": m}, judged=True)
     core = core_of(backend, timed=False)
     torch.use_deterministic_algorithms(True)
     try:
