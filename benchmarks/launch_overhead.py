@@ -201,7 +201,7 @@ def helion_of() -> Callable[..., Any]:
 
     if not hasattr(triton_compat, "IntelGPUError"):
         triton_compat.IntelGPUError = type("IntelGPUError", (Exception,), {})  # type: ignore[attr-defined]
-    from kernels.helion_add import add_2
+    from helion_add import add_2
 
     kernel: Any = add_2(vector_add.BLOCK)
     return lambda a, b, out, n, block: kernel(a, b, out)

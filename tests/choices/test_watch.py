@@ -274,8 +274,9 @@ def test_a_next_best_whose_build_has_left_or_whose_guards_fail_is_not_run(times:
     gone = dataclasses.replace(plain, build="gone")
     f.core.table.hold("held", Released())
     unfit = dataclasses.replace(plain, build="held", check=lambda args, kwargs: False)
+    supplied = dataclasses.replace(plain, supplied=True, check=lambda args, kwargs: False)
     times.ran["plain"] = 0
-    for one in (gone, unfit):
+    for one in (gone, unfit, supplied):
         watch.candidates = {**watch.candidates, "plain": one}
         for _ in range(20):
             assert torch.equal(watch(X), X * 2)

@@ -261,6 +261,13 @@ def test_operations_run_in_their_regions_in_parts_too() -> None:
         assert one.requires_grad == other.requires_grad
     assert torch.is_grad_enabled()
     assert not torch.is_autocast_enabled("cpu")
+    ours, theirs = inputs(), inputs()
+    for place in range(3):
+        one, other = (
+            torch.autograd.grad(call(*given_)[place].float().sum(), given_[:2], allow_unused=True)
+            for call, given_ in ((gm, ours), (joined(found), theirs))
+        )
+        torch.testing.assert_close(one, other)
     assert [names.count("_enter_autocast") for names in calls(found)] == [1, 2, 1, 0]
 
 
@@ -321,6 +328,18 @@ def test_where_order_is_more_than_that_of_values_it_is_not_cut(make: Any) -> Non
     """The reason is told."""
     with pytest.raises(Whole, match=NOT_CUT[make]):
         parts_of(make)
+
+
+def test_a_graph_that_raises_leaves_no_region() -> None:
+    """In which it was."""
+
+    def make(graph: Graph, given_: list[Node]) -> Sequence[Node]:
+        call(graph, torch._C._set_grad_enabled, False)
+        return call(graph, torch.matmul, given_[0], given_[1]), call(graph, torch.sin, given_[0])
+
+    with pytest.raises(Whole, match="what it runs cannot be seen"):
+        parts_of(make)
+    assert torch.is_grad_enabled()
 
 
 def test_random_numbers_that_are_drawn_in_order_are() -> None:

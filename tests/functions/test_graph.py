@@ -372,6 +372,28 @@ def test_a_backward_begins_at_any_result_of_a_build(name: str) -> None:
     assert any("parts" in note for note in f.explain(x, w, *others).notes)
 
 
+def test_parts_that_hang_together_otherwise_are_other_code() -> None:
+    """What was found of the numbers of one is not taken for the other's."""
+
+    def one(x: Tensor) -> tuple[Tensor, Tensor]:
+        y = x.exp()
+        return y.sin(), y.cos()
+
+    def other(x: Tensor) -> tuple[Tensor, Tensor]:
+        y = x.exp()
+        sine = y.sin()
+        return y.cos(), sine
+
+    texts = []
+    for fn in (one, other):
+        f = built(fn, hints=(), exact=True)
+        f.tune(torch.rand(6, 8, requires_grad=True))
+        [build] = f.core.table.builds()
+        assert build.effects.mutated == frozenset()  # by what is known of the whole, and not of its last part
+        texts.append(build.identity())
+    assert texts[0] != texts[1]
+
+
 def test_what_is_written_into_a_result_is_seen_by_the_next_one() -> None:
     """A view that comes from another part is one of the very tensor that the first gave."""
     f = pinned(built(viewed, hints=(), exact=True), "exact")

@@ -90,6 +90,16 @@ def test_it_does_not_run_in_a_state_in_which_it_was_not_compared(fn: Any, monkey
     assert torch.equal(f(X), X)
 
 
+@pytest.mark.usefixtures("by_calls")
+def test_it_does_not_run_where_the_state_changes_while_calls_are_learned_from(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each call runs one candidate, once: none that is right in the state before alone."""
+    f = shapedispatch(by_a_global, hints=(), variants=[Variant(lambda x: x * 1.0, "once")], store=False)
+    for now in (1.0, 2.0, 1.0, 3.0):
+        monkeypatch.setitem(globals(), "scale", now)
+        for _ in range(5):
+            assert torch.equal(f(X), by_a_global(X))
+
+
 def test_the_code_of_plain_itself_is_seen_to_be_replaced() -> None:
     """As a reload in a notebook does it."""
 
