@@ -375,19 +375,19 @@ def test_a_backward_begins_at_any_result_of_a_build(name: str) -> None:
 def test_parts_that_hang_together_otherwise_are_other_code() -> None:
     """What was found of the numbers of one is not taken for the other's."""
 
-    def one(x: Tensor) -> tuple[Tensor, Tensor]:
-        y = x.exp()
+    def one(x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+        y = x @ w
         return y.sin(), y.cos()
 
-    def other(x: Tensor) -> tuple[Tensor, Tensor]:
-        y = x.exp()
+    def other(x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+        y = x @ w
         sine = y.sin()
         return y.cos(), sine
 
     texts = []
     for fn in (one, other):
         f = built(fn, hints=(), exact=True)
-        f.tune(torch.rand(6, 8, requires_grad=True))
+        f.tune(torch.rand(6, 8, requires_grad=True), torch.rand(8, 5))
         [build] = f.core.table.builds()
         assert build.effects.mutated == frozenset()  # by what is known of the whole, and not of its last part
         texts.append(build.identity())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import pickle
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -97,6 +98,10 @@ def test_a_function_with_two_results_is_built_in_parts(here: BuiltHere) -> None:
     learned(f, (x, w))
     build = f.variant("hint[M=64]")
     assert len(here.tasks) == 1
+    gc.collect()
+    [held] = f.core.table.builds()
+    assert held.code.modules
+    assert all(sys.modules.get(module.__name__) is module for module in held.code.modules)
     for size in (40, 3):
         for place in (0, 1, 0):
             ours = torch.autograd.grad(build(x[:size], w)[place].sum(), (x, w))
