@@ -1,2 +1,1 @@
-"""A graph in parts, each with one result that has a gradient: where it is cut.
-How they run one after the other."""
+"""A graph in parts, each with one result that has a gradient at most: where it is cut, and how they run one by one."""
