@@ -275,6 +275,10 @@ _FEW, _SHARE = 100, 0.01
 """Of results with at most so many values any, else this share of them, may be excused."""
 _SAMPLE = 100_000
 """Of how many errors a percentile is taken."""
+_NO_SIZE, _SIZES = 1076, 2104
+"""Magnitudes are counted from a double's smallest one; of so many there are, with some room at both ends."""
+_LANES = 64
+"""A maximum is taken in so many parts, since a GPU takes those of one place one after the other."""
 
 
 def inaccuracy(
@@ -335,27 +339,40 @@ def _distance(one: Tensor, right: Tensor) -> Tensor:
 
 
 def _usual(own: Tensor, right: Tensor, share: float) -> Tensor:
-    """What plain errs by, at most, at this share of the places of about the same magnitude as each."""
-    flat, sizes = own.reshape(-1), torch.frexp(right.reshape(-1).nan_to_num(0, 0, 0))[1]
+    """What plain errs by, at most, at this share of the places of about the same magnitude as each.
+
+    Nothing of it waits for the device: a caller does, and there are many magnitudes.
+    """
+    flat, sizes = own.reshape(-1), torch.frexp(right.reshape(-1).nan_to_num(0, 0, 0))[1].long() + _NO_SIZE
     if share == 1.0:
-        return _worst(flat, sizes).reshape(own.shape)
+        return _worst(flat, sizes)[sizes].reshape(own.shape)
     step = max(1, flat.numel() // _SAMPLE)
-    some, exponents = flat[::step], sizes[::step]
-    kept = some.isfinite()
-    some, exponents = some[kept], exponents[kept]
-    usual = torch.zeros_like(flat)
-    for exponent in exponents.unique().tolist():
-        near = some[(exponents - exponent).abs() <= 1]
-        usual[sizes == exponent] = torch.quantile(near, share) if near.numel() > _FEW else near.max()
-    return usual.reshape(own.shape)
+    some, order = flat[::step].sort()
+    some_sizes = torch.where(some.isfinite(), sizes[::step][order], -1)  # no magnitude is beside that of an infinity
+    return _quantiles(some, some_sizes, share)[sizes].reshape(own.shape)
 
 
-def _worst(own: Tensor, exponents: Tensor) -> Tensor:
-    """The most that plain errs by at any place of about the same magnitude as each: of all, since few are that far."""
-    places = (exponents - exponents.min() + 1).long()
-    most = own.new_zeros(int(places.max()) + 2)
-    most = most.scatter_reduce(0, places, torch.where(own.isfinite(), own, 0.0), "amax")
-    return torch.nn.functional.max_pool1d(most.view(1, 1, -1), 3, 1, 1).view(-1)[places]
+def _quantiles(values: Tensor, sizes: Tensor, share: float) -> Tensor:
+    """Of each magnitude that there is, this quantile of what is at most one away from it; the values are in order."""
+    table = torch.arange(_SIZES, device=values.device)
+    near = torch.stack((sizes - 1, sizes, sizes + 1), 1).reshape(-1)
+    near, order = near.sort(stable=True)
+    starts, ends = torch.searchsorted(near, table), torch.searchsorted(near, table, right=True)
+    counts = ends - starts
+    last = (counts - 1).clamp(min=0).double()
+    at = torch.where(counts > _FEW, last * share, last)
+    ordered = values.repeat_interleave(3)[order]
+    low, high = (ordered[(starts + step.long()).clamp(max=near.numel() - 1)] for step in (at.floor(), at.ceil()))
+    there = torch.zeros_like(table).scatter_(0, sizes.clamp(min=0), 1).bool()
+    return torch.where(there, torch.where(low == high, low, low.lerp(high, at.frac())), 0.0)
+
+
+def _worst(own: Tensor, sizes: Tensor) -> Tensor:
+    """Of each magnitude the most that plain errs by at any place about as large: of all, since few are that far."""
+    lanes = torch.arange(own.numel(), device=own.device) % _LANES
+    most = own.new_zeros(_SIZES * _LANES)
+    most = most.scatter_reduce(0, sizes * _LANES + lanes, torch.where(own.isfinite(), own, 0.0), "amax")
+    return torch.nn.functional.max_pool1d(most.view(1, _SIZES, _LANES).amax(2), 3, 1, 1).view(-1)
 
 
 def _excused(plain: Tensor, actual: Tensor, moved: Sequence[Tensor]) -> Tensor:
