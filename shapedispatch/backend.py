@@ -169,6 +169,11 @@ class TrialRequest:
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
 
+    @property
+    def compiles(self) -> bool:
+        """Whether a worker compiles a function for it, and needs what takes seconds to import."""
+        return self.config is None and (self.variant == "exact" or self.variant.startswith("hint["))
+
 
 class TunedConfigs(Protocol):
     """What processes have found for the hints of one thing; ``of`` is the class of calls, ``hint`` the hint's name."""

@@ -30,7 +30,7 @@ from ..keys.key import Key
 from ..keys.tree import device_of, tensors
 from .measure import free_memory
 from .preserve_state import bytes_to_copy, copy_call
-from .worker_main import SPOILT, attribute
+from .worker_main import IMPORT, SPOILT, attribute
 
 __all__ = ["Address", "Isolation", "Worker", "address", "shared"]
 
@@ -72,6 +72,7 @@ class _Child:
     requests: int
     replies: int
     owner: int
+    has_compiler: bool = False
 
 
 class _Ended(Exception):
@@ -120,15 +121,17 @@ class Worker:
             "bytes": len(payload),
             "limit": self.limit_s,
         }
-        return self._ask(json.dumps(request).encode() + b"\n" + payload)
+        return self._ask(json.dumps(request).encode() + b"\n" + payload, trial_request.compiles)
 
     def close(self) -> None:
         """End the worker and all that it has started."""
         _end(self._children)
 
-    def _ask(self, message: bytes) -> tuple[str | None, bool]:
+    def _ask(self, message: bytes, compiles: bool) -> tuple[str | None, bool]:
         try:
             child = self._running()
+            if compiles:
+                self._import_compiler(child)
             deadline_s = self._clock_s() + self.limit_s
             self._send(child, message, deadline_s)
             reply = self._reply(child, deadline_s)
@@ -159,6 +162,14 @@ class Worker:
         if not self._children:
             self._start()
         return self._children[0]
+
+    def _import_compiler(self, child: _Child) -> None:
+        """Once, and before the clock of the first candidate runs: it takes seconds."""
+        if not child.has_compiler:
+            deadline_s = self._clock_s() + self.start_s
+            self._send(child, IMPORT, deadline_s)
+            self._reply(child, deadline_s)
+            child.has_compiler = True
 
     def _start(self) -> None:
         try:

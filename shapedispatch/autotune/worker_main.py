@@ -24,11 +24,13 @@ from ..settings.modes import set_mode
 from .measure import device_answers
 from .trial import Trial
 
-__all__ = ["SPOILT", "attribute", "main"]
+__all__ = ["IMPORT", "SPOILT", "attribute", "main"]
 
 IDLE_S = 300.0
 """After how long without a try a worker ends itself."""
 
+IMPORT = b"import\n"
+"""A request of its own, before the first of those that compile."""
 
 SPOILT = "its device answers no more"
 """A reason beside another: after an illegal access nothing runs on a device, in the process that made it."""
@@ -44,7 +46,6 @@ def attribute(holder: Any, name: str) -> Any:
 def main(pipes: tuple[int, int]) -> None:
     """Answer requests until there are no more; ``pipes`` are as `process.own_pipes` gives them."""
     replies, requests = pipes
-    importlib.import_module("torch._dynamo")  # seconds, which are not the first candidate's
     set_mode("off")  # what a candidate calls runs as written
     stream = os.fdopen(requests, "rb")  # nothing is sent before the answer: the buffer hides none from a poll
     _answer(replies, [])
@@ -52,6 +53,10 @@ def main(pipes: tuple[int, int]) -> None:
         head = stream.readline()
         if not head.endswith(b"\n"):
             return
+        if head == IMPORT:
+            importlib.import_module("torch._dynamo")
+            _answer(replies, [])
+            continue
         request = json.loads(head)
         payload = stream.read(request["bytes"])
         signal.setitimer(signal.ITIMER_REAL, request["limit"] + 5)  # whose default action ends the process
