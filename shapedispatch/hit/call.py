@@ -289,6 +289,7 @@ def between_codes(of: Any, forward: Run, backward: Run, layouts: Sequence[Layout
 
         @staticmethod
         def forward(ctx: Any, *inputs: Any) -> tuple[Any, ...]:
+            ctx.set_materialize_grads(False)  # what has none is for the function's own backward, which passes that on
             made = forward(list(inputs))
             ctx.save_for_backward(*[one.detach() if one._is_view() else one for one in made[kept]])
             ctx.symints, ctx.opaque_objects = made[numbers], ()

@@ -37,6 +37,7 @@ from ...keys.identity import has_gpu_driver
 from ...private import find, why_off
 from ..checks.graph_check import Verdict
 from ..parts.plan import Plan
+from .autograd import undefined_passed_on
 from .code import Code, generated_modules_kept, without_compiler
 from .inductor import count_together, skip_wrappers
 
@@ -318,7 +319,8 @@ def loaded(artifact: Artifact, code: Code) -> Run:
     context = TracingContext(FakeTensorMode(shape_env=ShapeEnv()))
     known = torch._inductor.config.patch(unsafe_skip_cache_dynamic_shape_guards=True, compile_threads=1)
     tagged = torch.compiler.config.patch(cache_key_tag=artifact.tag)  # type: ignore[attr-defined]  # as in `tracer`
-    with generated_modules_kept(code), tracing(context), known, tagged, _kernels_known(artifact.instructions):
+    passed_on = undefined_passed_on(lambda: entry.compiled_bw is not None)
+    with generated_modules_kept(code), tracing(context), known, tagged, _kernels_known(artifact.instructions), passed_on:
         whole = entry.wrap_post_compile([], entry.sanitized_aot_config, how)
     graph = entry.compiled_fw.result
     if code.shared is not None:

@@ -1,4 +1,4 @@
-"""AOTAutograd: what it knows of the graph that it has compiled last in a trace, and a trace through it alone.
+"""AOTAutograd: what it knows of the graph that it has compiled last in a trace, a trace through it alone, its nodes.
 
 What torch's private names say of its metadata is read here and, of results, in `graph`.
 """
@@ -20,6 +20,7 @@ __all__ = [
     "gradients_taken",
     "only_computes",
     "say_nothing_donated",
+    "undefined_passed_on",
     "writes_no_input",
 ]
 
@@ -90,6 +91,59 @@ def allow_determinism() -> None:
     metadata = aot_metadata()
     if metadata is not None and getattr(metadata, "deterministic", None) is False:
         metadata.deterministic = None
+
+
+@contextlib.contextmanager
+def undefined_passed_on(has_backward: Callable[[], bool]) -> Iterator[None]:
+    """Have the functions of autograd that are made inside, in this thread, pass on that there is no gradient.
+
+    What comes after a result may have none for it (a hook of a module, a checkpoint). Plain's nodes pass that on, and
+    AOTAutograd's would take zeros for it: what leads to no loss would have a gradient, and that of a root at zero be no
+    number. Each of ours takes one gradient. Raises CannotPassOn where one with a backward was not seen being made.
+    """
+    maker: Any = torch.autograd.Function
+    before, thread, seen = vars(maker).get(_MAKING), threading.get_ident(), list[type]()
+
+    def made(cls: Any, **kwargs: Any) -> None:
+        super(maker, cls).__init_subclass__(**kwargs)
+        if threading.get_ident() == thread and "compiled_fw" in vars(cls):
+            cls.forward, cls.backward = map(staticmethod, _passing_on(cls.forward, cls.backward))
+            seen.append(cls)
+
+    try:
+        setattr(maker, _MAKING, classmethod(made))
+        yield
+    finally:
+        if before is None:
+            delattr(maker, _MAKING)
+        else:
+            setattr(maker, _MAKING, before)
+    if has_backward() and not seen:
+        raise CannotPassOn("this release of torch makes its nodes in another way: no gradient would be a gradient of 0")
+
+
+_MAKING = "__init_subclass__"
+
+
+class CannotPassOn(Exception):
+    """Where no gradient would be taken for zeros."""
+
+
+def _passing_on(forward: Callable[..., Any], backward: Callable[..., Any]) -> tuple[Callable[..., Any], ...]:
+    """A function's two parts, which take no gradient for what it is."""
+
+    def forward_without_zeros(ctx: Any, *inputs: Any) -> Any:
+        made = forward(ctx, *inputs)
+        ctx.set_materialize_grads(False)
+        return made
+
+    def backward_or_none(ctx: Any, *given: Any) -> Any:
+        gradients = given[0] if len(given) == 1 and isinstance(given[0], list) else given
+        if all(one is None for one in gradients):
+            return (None,) * len(ctx.needs_input_grad)
+        return backward(ctx, *given)
+
+    return forward_without_zeros, backward_or_none
 
 
 def effects_only(gm: torch.fx.GraphModule, examples: Sequence[Any]) -> Callable[..., Any]:

@@ -24,7 +24,7 @@ from ...interpreter.locks import fork_safe_lock
 from ...keys.key import any_autocast
 from ...private import why_off
 from ..checks.graph_check import GraphCheck
-from .autograd import allow_determinism, aot_metadata_kept, only_computes, say_nothing_donated
+from .autograd import allow_determinism, aot_metadata_kept, only_computes, say_nothing_donated, undefined_passed_on
 from .code import Code, Pieces, generated_modules_kept
 from .graph import (
     PartialBackward,
@@ -179,7 +179,8 @@ def _compiled(
 
     decomposed = decompositions(patches)
     how = {"config_patches": dict(patches), "decompositions": decomposed}
-    run: Any = _compile_fx().compile_fx(traced, examples, inner_compile=inner, **how)
+    with undefined_passed_on(lambda: "backward" in parts):
+        run: Any = _compile_fx().compile_fx(traced, examples, inner_compile=inner, **how)
     if trusted and _OPERATORS_RESULT.search(code.sources[0]):
         return _compiled(traced, examples, patches, code, trust=False)
     # Autocast is ambient, as the key has it: with any, AOTAutograd turns it off around the graph.
