@@ -1,4 +1,4 @@
-"""Which operators may be recorded: by what each does beside computing on one device."""
+"""Which operators do what beside computing on one device, so that a graph of them may be recorded, or not."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ __all__ = [
     "OnlyKnown",
     "Unrecordable",
     "calls_only_views",
+    "draws_numbers",
     "is_about_sizes",
     "only_makes_views",
     "why_not_recorded",
@@ -63,6 +64,17 @@ def why_not_recorded(gm: GraphModule) -> str:
         return "it computes on several devices"
     calls = [node for node in gm.graph.nodes if node.op == "call_function"]
     return next((why for node in calls if (why := _why_not(node))), "")
+
+
+def draws_numbers(gm: GraphModule) -> bool:
+    """Whether any of its operators draws random numbers, in graphs within it, too."""
+    nodes = [node for module in gm.modules() if isinstance(module, GraphModule) for node in module.graph.nodes]
+    return any(
+        torch.Tag.nondeterministic_seeded in one.tags and not _drops_nothing(one, node.args, node.kwargs)
+        for node in nodes
+        for one in (node.target, *node.args)  # an operator may be handed to one that keeps the generator's state
+        if isinstance(one, torch._ops.OpOverload)
+    )
 
 
 def _why_not(node: Node) -> str:

@@ -264,6 +264,24 @@ def past_autograd(whole: Run, first: Run, found: Sequence[Run | None]) -> Run:
     return run
 
 
+def taking_back_draws(whole: Run) -> Run:
+    """What draws random numbers, drawing none where it raises: plain is called in its place then, and draws its own."""
+
+    def run(*inputs: Any) -> Any:
+        generators = [torch.default_generator]
+        if torch.cuda.is_initialized() and not torch.cuda.is_current_stream_capturing():
+            generators.append(torch.cuda.default_generators[torch.cuda.current_device()])
+        before = [one.get_state() for one in generators]
+        try:
+            return whole(*inputs)
+        except Exception:
+            for one, state in zip(generators, before, strict=True):
+                one.set_state(state)
+            raise
+
+    return run
+
+
 Layout = tuple[torch.Size | None, tuple[int, ...] | None, torch.memory_format | None]
 """What compiled code takes of a gradient: its sizes and strides, or a memory format."""
 

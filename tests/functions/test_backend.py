@@ -451,6 +451,24 @@ def test_random_numbers_do_not_depend_on_the_choice() -> None:
         assert_same(torch.rand(1), after)
 
 
+def test_a_call_that_raises_draws_what_plain_draws() -> None:
+    """A build that raises has drawn as well, and plain is called in its place."""
+
+    def drops(x: Tensor, index: Tensor) -> Tensor:
+        return F.dropout(torch.relu(x), 0.5)[index]
+
+    f = pinned(built(drops, exact=True, hints=()), "exact")
+    index = torch.tensor([0, 1])
+    f(X, index)
+    states = []
+    for one in (f, drops):
+        torch.manual_seed(7)
+        with pytest.raises(IndexError):
+            one(X, index + 1000)
+        states.append(torch.get_rng_state())
+    assert torch.equal(*states)
+
+
 # numbers
 
 

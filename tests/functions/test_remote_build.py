@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from shapedispatch import shapedispatch
 from shapedispatch.backend import OfferRequest
@@ -73,6 +74,21 @@ def test_gradients_are_plains(here: BuiltHere) -> None:
     for size in (40, 3):
         ours = torch.autograd.grad(build(x[:size], w).square().sum(), (x, w))
         assert_same(ours, torch.autograd.grad(composed(x[:size], w).square().sum(), (x, w)))
+        undefined = SelectNone.apply(build(x[:size], w)).sum() + x.sum()  # type: ignore[no-untyped-call]
+        assert torch.autograd.grad(undefined, (x, w), allow_unused=True)[1] is None
+
+
+class SelectNone(torch.autograd.Function):
+    """What comes behind a result, and has no gradient for it."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        """The same values."""
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> None:
+        """None."""
 
 
 @pytest.mark.filterwarnings("ignore:(?s).*every variant but plain was refused")
@@ -106,6 +122,26 @@ def test_a_function_with_two_results_is_built_in_parts(here: BuiltHere) -> None:
         for place in (0, 1, 0):
             ours = torch.autograd.grad(build(x[:size], w)[place].sum(), (x, w))
             assert_same(ours, torch.autograd.grad(both(x[:size], w)[place].sum(), (x, w)))
+
+
+@pytest.mark.generated
+@pytest.mark.parametrize("several", [False, True])
+def test_what_draws_and_raises_takes_its_draws_back(here: BuiltHere, several: bool) -> None:
+    """Plain is called in its place, and draws its own: of one result or in parts."""
+
+    def drops(x: Tensor, w: Tensor, index: Tensor) -> Any:
+        y = F.dropout(x @ w, 0.5)
+        return (y.sin()[index], y.cos()) if several else y.sin()[index]
+
+    f = shapedispatch(drops, dims={"x": "M _"}, hints=(64,), store=False)
+    w, index = W.clone().requires_grad_(), torch.tensor([0, 1])
+    learned(f, (X, w, index))
+    before, build = torch.get_rng_state(), f.variant("hint[M=64]")
+    with pytest.raises((IndexError, RuntimeError), match="bounds|range"):
+        build(X, w, torch.tensor([0, 99]))
+    assert torch.equal(torch.get_rng_state(), before)
+    build(X, w, index)
+    assert not torch.equal(torch.get_rng_state(), before)
 
 
 class Layer(nn.Module):

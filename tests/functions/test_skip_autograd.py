@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from shapedispatch.functions.compile import inductor
+from shapedispatch.functions.compile import autograd, inductor
 from shapedispatch.hit import call, profiling
 from tests.helpers import assert_same, built, pinned
 
@@ -167,6 +167,43 @@ def test_a_backward_of_the_backward_is_refused_as_before(scaled: Any) -> None:
     assert_same(gradient.detach(), torch.autograd.grad(scales(x, weight).sum(), (x,))[0])
     with pytest.raises(RuntimeError, match="double backward"):
         gradient.sum().backward()
+
+
+class Stop(torch.autograd.Function):
+    """What comes behind a result, and has no gradient for it."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        """The same values."""
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> None:
+        """None."""
+
+
+@pytest.mark.parametrize("fn", [scales, hands_on, counts])
+def test_no_gradient_is_no_gradient(fn: Callable[..., Any]) -> None:
+    """At a build's first run and past the wrappers: zeros would be a gradient, and end as no number at a root."""
+    f = pinned(built(fn, exact=True, hints=()), "exact")
+    for _ in range(RUNS):
+        for one in (f, fn):
+            x, weight = fresh()
+            results = one(x, weight)
+            result = results if isinstance(results, Tensor) else [one for one in results if one.requires_grad][-1]
+            loss = Stop.apply(result).sum() + (x * 2).sum()  # type: ignore[no-untyped-call]  # torch says nothing
+            gradients = torch.autograd.grad(loss, (x, weight), allow_unused=True)
+            assert_same(gradients, (torch.full_like(x, 2.0), None))
+
+
+def test_a_release_that_makes_its_nodes_in_another_way_compiles_no_backward(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would take zeros where there is no gradient."""
+    monkeypatch.setattr(autograd, "_MAKING", "no_such_hook")
+    f = built(scales, exact=True, hints=())
+    with pytest.warns(UserWarning, match="no gradient would be a gradient of 0"):
+        f(*fresh())
+    assert f.explain(*fresh()).variant == "plain"
+    assert not hasattr(torch.autograd.Function, "no_such_hook")
 
 
 def test_a_node_is_named_as_aotautograds(scaled: Any) -> None:

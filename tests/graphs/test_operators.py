@@ -11,7 +11,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from shapedispatch.graphs import operators
-from shapedispatch.graphs.operators import why_not_recorded
+from shapedispatch.graphs.operators import draws_numbers, why_not_recorded
 
 
 def graph_of(fn: Callable[..., Any], *shapes: tuple[int, ...], device: str = "cuda") -> torch.fx.GraphModule:
@@ -116,3 +116,26 @@ def test_what_another_device_of_the_kind_computes_is_no_part_of_a_recording() ->
     watch.note_devices(made[:2])
     with pytest.raises(operators.Unrecordable, match="on several devices"):
         watch.note_devices(made)
+
+
+@pytest.mark.parametrize(
+    ("fn", "draws"),
+    [
+        (lambda x: x + torch.rand_like(x), True),
+        (lambda x: torch.nn.functional.dropout(x, 0.5), True),
+        (attention(0.5), True),
+        (attention(0.0), False),
+        (lambda x: torch.relu(x @ x), False),
+    ],
+)
+def test_what_draws_random_numbers_is_known(fn: Callable[..., Any], draws: bool) -> None:
+    """By its operators."""
+    assert draws_numbers(graph_of(fn, (2, 4, 8, 8))) is draws
+
+
+def test_what_draws_within_another_operator_is_known() -> None:
+    """As a checkpoint has it: the one that draws is handed to one that keeps the generator's state."""
+    gm = graph_of(torch.relu, (8, 8))
+    [relu] = [node for node in gm.graph.nodes if node.op == "call_function"]
+    relu.target, relu.args = torch.ops.higher_order.cond, (torch.ops.aten.rand_like.default, *relu.args)
+    assert draws_numbers(gm)

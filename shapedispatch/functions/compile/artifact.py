@@ -33,6 +33,7 @@ from torch._inductor.utils import BoxedBool
 from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
+from ...hit.call import taking_back_draws
 from ...keys.identity import has_gpu_driver
 from ...private import find, why_off
 from ..checks.graph_check import Verdict
@@ -309,7 +310,14 @@ def loaded(artifact: Artifact, code: Code) -> Run:
     """
     code.take(artifact.code)
     if artifact.plan is not None:
-        return artifact.plan.joined([_loaded_part(part, artifact.tag, code) for part in artifact.parts])
+        run = artifact.plan.joined([_loaded_part(part, artifact.tag, code) for part in artifact.parts])
+    else:
+        run = _loaded_whole(artifact, code)
+    return taking_back_draws(run) if code.draws else run
+
+
+def _loaded_whole(artifact: Artifact, code: Code) -> Run:
+    """As `loaded`, of what was compiled as one."""
     _put_back(artifact.libraries)
     entry = pickle.loads(artifact.entry)
     entry.guards_expr = None  # asked by `ShapeConditions`, of each class of calls
@@ -320,7 +328,14 @@ def loaded(artifact: Artifact, code: Code) -> Run:
     known = torch._inductor.config.patch(unsafe_skip_cache_dynamic_shape_guards=True, compile_threads=1)
     tagged = torch.compiler.config.patch(cache_key_tag=artifact.tag)  # type: ignore[attr-defined]  # as in `tracer`
     passed_on = undefined_passed_on(lambda: entry.compiled_bw is not None)
-    with generated_modules_kept(code), tracing(context), known, tagged, _kernels_known(artifact.instructions), passed_on:
+    with (
+        generated_modules_kept(code),
+        tracing(context),
+        known,
+        tagged,
+        _kernels_known(artifact.instructions),
+        passed_on,
+    ):
         whole = entry.wrap_post_compile([], entry.sanitized_aot_config, how)
     graph = entry.compiled_fw.result
     if code.shared is not None:
@@ -336,8 +351,9 @@ def loaded(artifact: Artifact, code: Code) -> Run:
 def _loaded_part(part: Artifact, tag: str, whole: Code) -> Run:
     """As `loaded`, of a part of other code, which has its modules."""
     code = Code()
+    code.take(part.code)
     try:
-        return loaded(replace(part, tag=tag), code)
+        return _loaded_whole(replace(part, tag=tag), code)
     finally:
         whole.modules += code.modules
         whole.libraries += code.libraries

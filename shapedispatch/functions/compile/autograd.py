@@ -104,7 +104,7 @@ def undefined_passed_on(has_backward: Callable[[], bool]) -> Iterator[None]:
     maker: Any = torch.autograd.Function
     before, thread, seen = vars(maker).get(_MAKING), threading.get_ident(), list[type]()
 
-    def made(cls: Any, **kwargs: Any) -> None:
+    def made(cls: Any, /, **kwargs: Any) -> None:
         super(maker, cls).__init_subclass__(**kwargs)
         if threading.get_ident() == thread and "compiled_fw" in vars(cls):
             cls.forward, cls.backward = map(staticmethod, _passing_on(cls.forward, cls.backward))

@@ -64,6 +64,8 @@ class Code:
     """The files of its kernels for a CPU, as Inductor has put them into its cache."""
     unrecordable: str = ""
     """Why no CUDA graph is to be recorded of it, if so."""
+    draws: bool = False
+    """Whether it draws random numbers."""
     graph: Any = None
     """The graph as it was traced, which runs the operators that plain calls."""
     record: Callable[[], Any] | None = None
@@ -79,6 +81,7 @@ class Code:
         self.only_views = all(one.only_views for one in parts)
         self.numbers = self.numbers.union(*(one.numbers for one in parts))
         self.unrecordable = "it runs in parts"
+        self.draws = any(one.draws for one in parts)
 
     def take(self, other: Code) -> None:
         """Be of what that one says, which was compiled in another process."""
@@ -123,7 +126,7 @@ def _before_benchmark(source: str) -> str:
     return _BENCHMARK.split(source)[0]
 
 
-_OF_THE_CODE = ("sources", "only_views", "numbers", "notes", "shared", "bare", "written", "unrecordable")
+_OF_THE_CODE = ("sources", "only_views", "numbers", "notes", "shared", "bare", "written", "unrecordable", "draws")
 
 
 def _described(*values: Any) -> Code:

@@ -17,9 +17,9 @@ from typing import Any
 import torch
 import torch._inductor.config
 
-from ...graphs.operators import calls_only_views, is_about_sizes, only_makes_views, why_not_recorded
+from ...graphs.operators import calls_only_views, draws_numbers, is_about_sizes, only_makes_views, why_not_recorded
 from ...hit import native
-from ...hit.call import Layout, alone, between_codes, lies_as, past_autograd, past_wrappers
+from ...hit.call import Layout, alone, between_codes, lies_as, past_autograd, past_wrappers, taking_back_draws
 from ...interpreter.locks import fork_safe_lock
 from ...keys.key import any_autocast
 from ...private import why_off
@@ -96,6 +96,7 @@ def compiler(options: Mapping[str, Any], code: Code) -> Compile:
                 run = _compiled(gm, examples, patches, code, "size_asserts" not in options)
             except PartialBackward as why:
                 run = _compiled_in_parts(gm, examples, patches, code, why)
+            run = taking_back_draws(run) if code.draws else run
         built_s = time.monotonic() - began
         code.graph = written
         code.check = GraphCheck(written, run, built_s=built_s) if not is_transformed(written) else None
@@ -171,6 +172,7 @@ def _compiled(
         code.only_views &= calls_only_views(gm)
         code.numbers |= dtypes_of_numbers(gm)
         code.unrecordable = code.unrecordable or why_not_recorded(gm)  # also of a graph that takes no tensor
+        code.draws |= draws_numbers(gm)
         trusted = trust and bool(kwargs.get("is_inference")) and _is_all_written(gm)
         with torch._inductor.config.patch({"size_asserts": False} if trusted else {}):
             compiled = _one_graph(gm, examples, code, kwargs)
