@@ -73,6 +73,7 @@ PRIVATE = {
     "functions/parts/cut.py": "a mode that sees each operator, what memory is whose, and which tensors were written",
     "functions/parts/regions.py": "how Dynamo writes a switch of grad mode or of autocast into a graph",
     "functions/fake_args.py": "fake tensors, and marks on them for Dynamo",
+    "functions/guards/dict_keys.py": "Dynamo's guards on dicts, and what it has in place of lists",
     "functions/guards/guard_filter.py": "Dynamo's guards, and settings that it takes for constant",
     "functions/guards/instance_guards.py": "the managers of Dynamo's guards, and the dispatcher's state",
     "functions/guards/unseen.py": "where Dynamo finds who catches an error",

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, NamedTuple
@@ -287,3 +288,36 @@ def test_a_function_that_asks_whether_fx_traces_is_asked_again() -> None:
             patch.setattr(fx, "_is_fx_tracing_flag", True)
         assert not looked.check()((torch.ones(3),), {})
         assert looked.accepts({"x": torch.ones(3)}) == ("whether torch.fx or torch.onnx traces has changed",)
+
+
+@contextlib.contextmanager
+def autocast_left_off() -> Iterator[None]:
+    """As programs have it that may be told to use it: off, with a dtype of its own."""
+    with torch.autocast("cpu", torch.float16, enabled=False):
+        yield
+
+
+@contextlib.contextmanager
+def keeps_no_casts() -> Iterator[None]:
+    """A setting of autocast alone."""
+    before = torch.is_autocast_cache_enabled()
+    torch.set_autocast_cache_enabled(not before)
+    try:
+        yield
+    finally:
+        torch.set_autocast_cache_enabled(before)
+
+
+@pytest.mark.parametrize(
+    ("fn", "other"),
+    [
+        (lambda x: x.to(torch.get_autocast_dtype("cpu")), autocast_left_off),
+        (lambda x: x + torch.is_autocast_cache_enabled(), keeps_no_casts),
+    ],
+)
+def test_what_autocast_would_do_is_asked_where_code_asks_it(fn: Any, other: Any) -> None:
+    """No key holds it while none is on."""
+    found = trace(fn, (X,), {}, as_written, tag="test")
+    assert found.check()((X,), {})
+    with other():
+        assert not found.check()((X,), {})

@@ -121,6 +121,25 @@ def keys_of_a_dict() -> Case:
     return lambda x: x * list(table)[0], lambda: table.update({1: table.pop(1)})  # noqa: RUF015 - Dynamo's own way
 
 
+def order_of_a_set() -> Case:
+    """Of what is in it as before."""
+    layers = {0, 8}
+    return lambda x: x * next(iter(layers)), lambda: (layers.clear(), layers.add(8), layers.add(0))
+
+
+def type_in_a_set() -> Case:
+    """Of an item that is equal."""
+    items: set[Any] = {1, 2}
+    return lambda x: x * len([*items]), lambda: (items.discard(1), items.add(True))
+
+
+def order_of_keys_that_are_kept() -> Case:
+    """As a view, which is equal in any order."""
+    table = {"a": 2, "bb": 3}
+    keys = table.keys()
+    return lambda x: x * len(list(keys)[0]), lambda: table.update(a=table.pop("a"))  # noqa: RUF015 - Dynamo's own way
+
+
 def registered() -> Case:
     """As an instance of an abstract class."""
     abstract = abc.ABCMeta("Abstract", (), {})
@@ -146,6 +165,9 @@ CASES = (
     set_where_a_class_of_classes_answers,
     moved_to_the_end,
     keys_of_a_dict,
+    order_of_a_set,
+    type_in_a_set,
+    order_of_keys_that_are_kept,
     registered,
     registered_below,
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import functools
 import types
+import typing
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -297,6 +298,27 @@ def test_a_buffer_by_another_name_is_one() -> None:
         return x.sin() if isinstance(x, mark) else x.cos()
 
     assert "whether a tensor is a torch.nn.Buffer" in refused(asks)
+
+
+@typing.runtime_checkable
+class HasScale(typing.Protocol):
+    """Whatever has one."""
+
+    scale: float
+
+
+class Plain:
+    """It may get one at any time."""
+
+
+def test_what_makes_an_object_one_of_a_protocol_nobody_watches() -> None:
+    """An attribute that no code names."""
+    one = Plain()
+
+    def asks(x: Tensor) -> Tensor:
+        return x.sin() if isinstance(one, HasScale) else x.cos()
+
+    assert "whether an object has what HasScale asks for" in refused(asks)
 
 
 SENTINEL = "by default"

@@ -27,7 +27,8 @@ from torch._dynamo.eval_frame import dynamo_tls
 
 from ...effects import Effects
 from ...keys.signature import argument_names, frame_locals, receiver_of, with_code, with_own_code
-from ..guards.code_guard import TracedObjects, traced_code
+from ..guards.code_guard import TracedObjects, names_in, traced_code
+from ..guards.dict_keys import keys_guarded
 from ..guards.guard_filter import (
     CODE_GUARDS,
     GuardFilter,
@@ -35,7 +36,6 @@ from ..guards.guard_filter import (
     config_guards,
     finalizers_left_out,
     is_of_a_class_with_values,
-    keys_guarded,
     tracing_guards,
     tracing_hidden,
 )
@@ -218,7 +218,7 @@ class _Session:
             with (
                 managers_kept(self._is_tracing, self.managers, self.found.compared),
                 tracing_hidden(self._is_tracing, self.asked.append),
-                keys_guarded(self._is_tracing),
+                keys_guarded(self._is_tracing, lambda: self.traced),
                 finalizers_left_out(self._is_tracing),
                 managers_untimed(self._is_tracing),
                 self.unseen.noted(self._is_tracing, self.filter.tensors),
@@ -239,7 +239,7 @@ class _Session:
         self.code_before = traced_code(self.fn, seen, self.traced)
         code = [self.fn.__code__, *(self.traced or ())]
         self.unsupported += [*unguarded_reads(gm, code), *self.unseen.of_graph(gm), *self.unseen.of_code(code)]
-        settings = config_guards(map(called, nodes(gm)))
+        settings = config_guards({*map(called, nodes(gm)), *names_in(code)})
         names = builtin_guards(self.code_before.functions())
         self.guards = (
             *settings,

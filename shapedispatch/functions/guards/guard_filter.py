@@ -6,8 +6,8 @@ Those that a key implies need not be asked when a build is run.
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
+import sys
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch._dynamo import eval_frame, external_utils, variables
-from torch._dynamo.guards import CheckFunctionManager, GuardBuilder
+from torch._dynamo.guards import CheckFunctionManager
 from torch.fx import _symbolic_trace as symbolic_trace
 from torch.nn import Module
 from torch.torch_version import TorchVersion
@@ -36,7 +36,6 @@ __all__ = [
     "default_casts",
     "finalizers_left_out",
     "is_of_a_class_with_values",
-    "keys_guarded",
     "tracing_guards",
     "tracing_hidden",
 ]
@@ -238,31 +237,6 @@ def tracing_guards(asked: Iterable[Any]) -> tuple[ConfigGuard, ...]:
     return tuple(ConfigGuard("whether torch.fx or torch.onnx traces", ask, False) for ask in asks)
 
 
-# ------------------------------------------------------------------------------------------ the keys of a dict
-
-
-@contextlib.contextmanager
-def keys_guarded(tracing: Callable[[], bool]) -> Iterator[None]:
-    """Have the keys of a dict guarded that was made a list of, in a thread that is ``tracing``.
-
-    Dynamo notes that their order matters, and guards how many there are.
-    """
-    original = GuardBuilder.SEQUENCE_LENGTH
-
-    @functools.wraps(original)
-    def length(builder: Any, guard: Any) -> None:
-        original(builder, guard)
-        counted = builder.get(guard) if tracing() and guard.create_fn is length else None
-        if isinstance(counted, dict) and builder.requires_key_order_guarding(guard.originating_source):
-            builder.guard_on_dict_keys_and_order(counted, guard)
-
-    GuardBuilder.SEQUENCE_LENGTH = length  # type: ignore[method-assign]  # put back below
-    try:
-        yield
-    finally:
-        GuardBuilder.SEQUENCE_LENGTH = original  # type: ignore[method-assign]
-
-
 # ------------------------------------------------------------------------------------------ classes that no guard sees
 
 CLASSES_ARE_WATCHED: bool = TorchVersion(torch.__version__) >= TorchVersion("2.13")
@@ -318,8 +292,14 @@ _READERS: dict[str, tuple[str, Callable[[], Any]]] = {
     "_enter_autocast": ("what autocast casts to by default", default_casts),
     "scaled_dot_product_attention": ("which kernels of attention may be taken", attention),
     "multi_head_attention_forward": ("which kernels of attention may be taken", attention),
+    **dict.fromkeys(
+        ("get_autocast_dtype", "get_autocast_cpu_dtype", "get_autocast_gpu_dtype"),
+        ("what autocast casts to by default", default_casts),
+    ),
+    "getrecursionlimit": ("how deep Python's calls may go", sys.getrecursionlimit),
+    "is_autocast_cache_enabled": ("whether autocast keeps what it has cast", torch.is_autocast_cache_enabled),
 }
-"""By the name of what a graph calls: the setting that it takes in, for a person and by value."""
+"""By the name of what a graph or the traced code calls: the setting that it takes in, for a person and by value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -343,6 +323,6 @@ class ConfigGuard:
 
 
 def config_guards(called: Iterable[str]) -> tuple[ConfigGuard, ...]:
-    """On the settings, as they are now, that a graph takes in by what it calls: the names of that."""
+    """On the settings, as they are now, that a trace takes in by what is called: the names of that."""
     found = dict(_READERS[name] for name in called if name in _READERS)
     return tuple(ConfigGuard(what, ask, ask()) for what, ask in found.items())

@@ -12,7 +12,7 @@ import dis
 import functools
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, KeysView, Mapping, Sequence
 from dataclasses import dataclass
 from types import CodeType, FunctionType
 from typing import Any
@@ -64,6 +64,8 @@ def _readings(one: Any, names: frozenset[str] | None) -> Iterator[tuple[str, Cal
     """What to read of an object, for a person and as a function."""
     if isinstance(one, OrderedDict) and len(one) > 1:  # beside the order of the dict in it, which Dynamo's guard reads
         yield "the order of an OrderedDict", _items
+    if isinstance(one, (set, frozenset, KeysView)) and len(one) > 1:  # Dynamo's guards ask what is in it
+        yield "the order of a set", lambda now: list(map(_known, now))
     if _answers_for_itself(type(one)) and hasattr(one, "__dict__"):
         yield "what is set on an object", lambda now: {name for name in vars(now) if names is None or name in names}
 
@@ -71,6 +73,13 @@ def _readings(one: Any, names: frozenset[str] | None) -> Iterator[tuple[str, Cal
 def _items(now: Any) -> list[Any]:
     """In their order; without values that others guard, and that are not to be held here."""
     return [(name, held if type(held) in _CONSTANTS else None) for name, held in now.items()]
+
+
+def _known(item: Any) -> tuple[type, Any]:
+    """What is in a set, by its type, too; what is no constant by which it is, since it is not held here."""
+    if type(item) is tuple:
+        return tuple, [_known(one) for one in item]
+    return type(item), item if type(item) in _CONSTANTS else id(item)
 
 
 def _answers_for_itself(cls: type) -> bool:

@@ -141,8 +141,10 @@ class Unseen:
 
         Tensors that it has computed once and keeps: the trace computes them at each call. What is in a list within a
         tuple: Dynamo compares the tuple with itself. A mark that makes a tensor a buffer, which torch's modules ask
-        for whenever an attribute is set.
+        for whenever an attribute is set. What makes an object one of a protocol: attributes that no code names.
         """
+        if _is_a_users_protocol(value):
+            yield f"whether an object has what {value.__name__} asks for (isinstance of a runtime_checkable Protocol)"
         if value is torch.nn.Buffer and not name.startswith("G['__import_torch_dot_nn"):
             yield "whether a tensor is a torch.nn.Buffer, which only a mark on it says"
         if kind in _BY_VALUE and isinstance(value, tuple) and any(map(_may_change, value)):
@@ -164,6 +166,13 @@ _KINDS = [
 ]  # fmt: skip
 _HOLDERS = dict.fromkeys(base for kind in _KINDS for base in kind.__mro__[:-2] if _HAS in vars(base))
 """What Dynamo has in place of modules and functions."""
+
+
+def _is_a_users_protocol(value: Any) -> bool:
+    """Whether it is a class of which every object is that has some attributes; torch and Python ask for methods."""
+    bases = value.__bases__ if isinstance(value, type) else ()
+    told = any(one.__name__ == "Protocol" and one.__module__ in ("typing", "typing_extensions") for one in bases)
+    return told and value.__module__.partition(".")[0] not in ("collections", "torch", "typing")
 
 
 def _may_change(value: object) -> bool:

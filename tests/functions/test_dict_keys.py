@@ -1,0 +1,166 @@
+"""The keys of a dict and their order, however a function reads them."""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from shapedispatch.functions.compile.tracer import trace
+from shapedispatch.functions.guards import dict_keys
+from tests.helpers import as_written
+
+X = torch.ones(3)
+SCALES: dict[str, float] = {}
+
+
+@pytest.fixture(autouse=True)
+def _as_at_first() -> None:
+    SCALES.clear()
+    SCALES.update(a=2.0, bb=3.0)
+
+
+def moved() -> None:
+    """The same keys and values, in another order."""
+    SCALES["a"] = SCALES.pop("a")
+
+
+def replaced() -> None:
+    """As many keys, of which one is another."""
+    SCALES["ccc"] = SCALES.pop("a")
+
+
+def first_of(keys: Any) -> int:
+    """The length of the first key."""
+    return len(next(iter(keys)))
+
+
+def unpacked() -> int:
+    """By names of its own."""
+    first, _ = SCALES
+    return len(first)
+
+
+def extended() -> int:
+    """A list that was there."""
+    keys: list[str] = []
+    keys.extend(SCALES)
+    return len(keys[0])
+
+
+def extended_in_place() -> int:
+    """The same by an operator."""
+    keys: list[str] = []
+    keys += SCALES
+    return len(keys[0])
+
+
+READERS: dict[str, Callable[[], Any]] = {
+    "spread": lambda: first_of({**SCALES}),
+    "starred": lambda: len([*SCALES][-1]),
+    "starred, as a tuple": lambda: len((*SCALES,)[-1]),
+    "starred, as arguments": lambda: (lambda *keys: len(keys[0]))(*SCALES),
+    "as keywords": lambda: (lambda **held: first_of(held))(**SCALES),
+    "unpacked": unpacked,
+    "extended": extended,
+    "extended in place": extended_in_place,
+    "a deque": lambda: len(collections.deque(SCALES)[0]),
+    "a tuple": lambda: len(tuple(SCALES)[-1]),
+    "a copy": lambda: first_of(SCALES.copy()),
+    "the greatest by a key": lambda: len(max(SCALES, key=lambda _: 1)),
+    "sorted by a key": lambda: len(sorted(SCALES, key=lambda _: 1)[0]),
+    "a text": lambda: len(str(SCALES).split(":")[0]),
+    "a text within a text": lambda: f"{SCALES}".index(":"),
+    "a text by a pattern": lambda: ("%s" % (SCALES,)).index(":"),  # noqa: UP031 - this way is asked about
+    "joined": lambda: ",".join(SCALES).index(","),
+}
+
+
+def traced(fn: Any, *args: Any) -> Any:
+    """A trace of a function for effects alone; nothing is compiled."""
+    return trace(fn, args, {}, as_written, tag="test")
+
+
+@pytest.mark.parametrize("change", [moved, replaced])
+@pytest.mark.parametrize("name", READERS)
+def test_an_order_that_was_read_is_guarded(name: str, change: Callable[[], None]) -> None:
+    """Whatever Dynamo itself makes of it."""
+    reads = READERS[name]
+
+    def scaled(x: Tensor) -> Tensor:
+        return x * reads()
+
+    found = traced(scaled, X)
+    assert torch.equal(found.call(X), scaled(X))
+    assert found.check()((X,), {})
+    change()
+    assert not found.check()((X,), {})
+
+
+@pytest.mark.parametrize(
+    "reads", [lambda: SCALES["a"] * SCALES["bb"], lambda: SCALES.get("a", 1.0), lambda: "a" in SCALES]
+)
+def test_what_is_asked_for_by_name_may_stand_anywhere(reads: Callable[[], Any]) -> None:
+    """Nothing depends on what is before it."""
+    found = traced(lambda x: x * reads(), X)
+    moved()
+    assert found.check()((X,), {})
+
+
+class Scaled(nn.Module):
+    """With parameters, which it takes in their order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.other = nn.Parameter(torch.ones(3)), nn.Parameter(torch.zeros(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The first of them."""
+        first, _ = self._parameters.values()
+        assert first is not None
+        return x * len([*self._parameters][-1]) + first
+
+    def by_name(self, x: Tensor) -> Tensor:
+        """Both, by their names, and a text."""
+        return x * self.one + self.other + len(str(self.training))
+
+
+def test_parameters_of_a_module_are_in_their_order() -> None:
+    """One that was registered anew is the last."""
+    module = Scaled()
+    found = traced(Scaled.forward, module, X)
+    assert found.check()((module, X), {})
+    one = module.one
+    del module.one
+    module.one = one
+    assert not found.check()((module, X), {})
+
+
+def test_parameters_that_are_taken_by_name_are_in_no_order() -> None:
+    """Nor are they counted, whatever else is made a text."""
+    module = Scaled()
+    found = traced(Scaled.by_name, module, X)
+    one = module.one
+    del module.one
+    module.one = one
+    assert found.check()((module, X), {})
+
+
+def test_what_code_is_not_known_may_read_anything() -> None:
+    """Every key counts then of a dict whose values are all guarded."""
+    assert dict_keys._may_read_through(None)
+    assert not dict_keys._may_read_through([moved.__code__])
+
+
+def test_hooks_are_taken_off() -> None:
+    """Also after a trace that fails."""
+    before = vars(dict_keys.variables.ListVariable).get("call_method")
+    built = dict_keys.CheckFunctionManager.build_guards
+    with pytest.raises(RuntimeError), dict_keys.keys_guarded(lambda: True, lambda: None):
+        raise RuntimeError
+    assert vars(dict_keys.variables.ListVariable).get("call_method") is before
+    assert dict_keys.CheckFunctionManager.build_guards is built
