@@ -34,6 +34,7 @@ __all__ = [
     "past_autograd",
     "past_wrappers",
     "stand_in",
+    "taking_back_draws",
 ]
 
 HITS_PER_CHECK = 64

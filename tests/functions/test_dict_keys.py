@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from shapedispatch.functions.compile.tracer import trace
-from shapedispatch.functions.guards import dict_keys
+from shapedispatch.functions.guards import object_guard
 from tests.helpers import as_written
 
 X = torch.ones(3)
@@ -152,15 +152,15 @@ def test_parameters_that_are_taken_by_name_are_in_no_order() -> None:
 
 def test_what_code_is_not_known_may_read_anything() -> None:
     """Every key counts then of a dict whose values are all guarded."""
-    assert dict_keys._may_read_through(None)
-    assert not dict_keys._may_read_through([moved.__code__])
+    assert object_guard._may_read_through(None)
+    assert not object_guard._may_read_through([moved.__code__])
 
 
 def test_hooks_are_taken_off() -> None:
     """Also after a trace that fails."""
-    before = vars(dict_keys.variables.ListVariable).get("call_method")
-    built = dict_keys.CheckFunctionManager.build_guards
-    with pytest.raises(RuntimeError), dict_keys.keys_guarded(lambda: True, lambda: None):
+    before = vars(object_guard.variables.ListVariable).get("call_method")
+    built = object_guard.CheckFunctionManager.build_guards
+    with pytest.raises(RuntimeError), object_guard.keys_guarded(lambda: True, lambda: None):
         raise RuntimeError
-    assert vars(dict_keys.variables.ListVariable).get("call_method") is before
-    assert dict_keys.CheckFunctionManager.build_guards is built
+    assert vars(object_guard.variables.ListVariable).get("call_method") is before
+    assert object_guard.CheckFunctionManager.build_guards is built

@@ -8,7 +8,7 @@ import re
 import sys
 import warnings
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,6 +23,7 @@ with warnings.catch_warnings():
     from torch._inductor.codecache import CppPythonBindingsCodeCache, FxGraphCachePickler, PyCodeCache
     from torch.compiler._cache import CacheArtifactManager
 
+from ...graphs.operators import calls_only_views, draws_numbers, why_not_recorded
 from ..checks.graph_check import GraphCheck, Verdict
 
 __all__ = ["Code", "ExternKernels", "Pieces", "extern_kernels", "generated_modules_kept", "without_compiler"]
@@ -72,6 +73,13 @@ class Code:
     """Gives AOTAutograd's record of what was compiled, where one is kept."""
     pieces: Pieces | None = None
     """What it was compiled in, in its place, where there is a record of each."""
+
+    def note(self, gm: torch.fx.GraphModule, numbers: Collection[torch.dtype]) -> None:
+        """Be of this graph, too, a forward or a backward, in which numbers that are inputs become these dtypes."""
+        self.only_views &= calls_only_views(gm)
+        self.numbers |= set(numbers)
+        self.unrecordable = self.unrecordable or why_not_recorded(gm)  # also of a graph that takes no tensor
+        self.draws |= draws_numbers(gm)
 
     def gather(self, parts: Sequence[Code], plan: Plan) -> None:
         """Be of what these say together: how they hang together, all forwards, and behind them all backwards."""

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 import torch._inductor.config
 
-from ...graphs.operators import calls_only_views, draws_numbers, is_about_sizes, only_makes_views, why_not_recorded
+from ...graphs.operators import is_about_sizes, only_makes_views
 from ...hit import native
 from ...hit.call import Layout, alone, between_codes, lies_as, past_autograd, past_wrappers, taking_back_draws
 from ...interpreter.locks import fork_safe_lock
@@ -169,10 +169,7 @@ def _compiled(
         refuse_kernels(gm)
         if not kwargs.get("is_inference"):
             refuse_partial_backward()
-        code.only_views &= calls_only_views(gm)
-        code.numbers |= dtypes_of_numbers(gm)
-        code.unrecordable = code.unrecordable or why_not_recorded(gm)  # also of a graph that takes no tensor
-        code.draws |= draws_numbers(gm)
+        code.note(gm, dtypes_of_numbers(gm))
         trusted = trust and bool(kwargs.get("is_inference")) and _is_all_written(gm)
         with torch._inductor.config.patch({"size_asserts": False} if trusted else {}):
             compiled = _one_graph(gm, examples, code, kwargs)

@@ -28,7 +28,6 @@ from torch._dynamo.eval_frame import dynamo_tls
 from ...effects import Effects
 from ...keys.signature import argument_names, frame_locals, receiver_of, with_code, with_own_code
 from ..guards.code_guard import TracedObjects, names_in, traced_code
-from ..guards.dict_keys import keys_guarded
 from ..guards.guard_filter import (
     CODE_GUARDS,
     GuardFilter,
@@ -40,7 +39,7 @@ from ..guards.guard_filter import (
     tracing_hidden,
 )
 from ..guards.instance_guards import global_guards, instance_guards, managers_kept, managers_untimed
-from ..guards.object_guard import builtin_guards, place_guards, registration_guards
+from ..guards.object_guard import builtin_guards, keys_guarded, place_guards, registration_guards
 from ..guards.shape_guards import shape_guards
 from ..guards.unseen import Unseen
 from .autograd import say_nothing_donated
@@ -113,6 +112,7 @@ class _Session:
         self.arguments: dict[str, Any] = {name: self.scope[name] for name in argument_names(fn) if name in self.scope}
         self.thread: int = threading.get_ident()
         self.made: list[bool] = []
+        self.traced: list[types.CodeType] | None = None
         self.managers: list[Any] = []
         self.found: TracedObjects = TracedObjects()
         self.unsupported: list[str] = []
