@@ -74,8 +74,17 @@ def test_gradients_are_plains(here: BuiltHere) -> None:
     for size in (40, 3):
         ours = torch.autograd.grad(build(x[:size], w).square().sum(), (x, w))
         assert_same(ours, torch.autograd.grad(composed(x[:size], w).square().sum(), (x, w)))
-        undefined = SelectNone.apply(build(x[:size], w)).sum() + x.sum()  # type: ignore[no-untyped-call]
-        assert torch.autograd.grad(undefined, (x, w), allow_unused=True)[1] is None
+
+
+@pytest.mark.generated
+def test_no_gradient_is_no_gradient(here: BuiltHere) -> None:
+    """Of code that was loaded, too: zeros would be one."""
+    f = shapedispatch(composed, dims={"x": "M _"}, hints=(64,), store=False)
+    x, w = X.clone().requires_grad_(), W.clone().requires_grad_()
+    learned(f, (x, w))
+    stop: Any = SelectNone.apply
+    undefined = stop(f.variant("hint[M=64]")(x, w)).sum() + (x * 2).sum()
+    assert_same(torch.autograd.grad(undefined, (x, w), allow_unused=True), (torch.full_like(x, 2.0), None))
 
 
 class SelectNone(torch.autograd.Function):
