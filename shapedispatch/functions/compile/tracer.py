@@ -239,7 +239,7 @@ class _Session:
         self.code_before = traced_code(self.fn, seen, self.traced)
         code = [self.fn.__code__, *(self.traced or ())]
         self.unsupported += [*unguarded_reads(gm, code), *self.unseen.of_graph(gm), *self.unseen.of_code(code)]
-        settings = config_guards({*map(called, nodes(gm)), *names_in(code)})
+        settings = config_guards(map(called, nodes(gm)), names_in(code))
         names = builtin_guards(self.code_before.functions())
         self.guards = (
             *settings,

@@ -292,14 +292,16 @@ _READERS: dict[str, tuple[str, Callable[[], Any]]] = {
     "_enter_autocast": ("what autocast casts to by default", default_casts),
     "scaled_dot_product_attention": ("which kernels of attention may be taken", attention),
     "multi_head_attention_forward": ("which kernels of attention may be taken", attention),
-    **dict.fromkeys(
-        ("get_autocast_dtype", "get_autocast_cpu_dtype", "get_autocast_gpu_dtype"),
-        ("what autocast casts to by default", default_casts),
-    ),
+}
+"""By the name of what a graph calls: the setting that it takes in, for a person and by value."""
+_ASKED: dict[str, tuple[str, Callable[[], Any]]] = {
+    "get_autocast_cpu_dtype": _READERS["_enter_autocast"],
+    "get_autocast_dtype": _READERS["_enter_autocast"],
+    "get_autocast_gpu_dtype": _READERS["_enter_autocast"],
     "getrecursionlimit": ("how deep Python's calls may go", sys.getrecursionlimit),
     "is_autocast_cache_enabled": ("whether autocast keeps what it has cast", torch.is_autocast_cache_enabled),
 }
-"""By the name of what a graph or the traced code calls: the setting that it takes in, for a person and by value."""
+"""The same by what the code names that was traced: nothing of it is in a graph."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -322,7 +324,8 @@ class ConfigGuard:
         return bool(self.ask() == self.value)
 
 
-def config_guards(called: Iterable[str]) -> tuple[ConfigGuard, ...]:
-    """On the settings, as they are now, that a trace takes in by what is called: the names of that."""
+def config_guards(called: Iterable[str], named: Iterable[str] = ()) -> tuple[ConfigGuard, ...]:
+    """On the settings, as they are now, that a trace takes in by what its graph calls, and what its code has named."""
     found = dict(_READERS[name] for name in called if name in _READERS)
+    found |= dict(_ASKED[name] for name in named if name in _ASKED)
     return tuple(ConfigGuard(what, ask, ask()) for what, ask in found.items())

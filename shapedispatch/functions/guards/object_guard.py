@@ -76,8 +76,8 @@ def _readings(one: Any, names: frozenset[str] | None) -> Iterator[tuple[str, Cal
     """What to read of an object, for a person and as a function."""
     if isinstance(one, OrderedDict) and len(one) > 1:  # beside the order of the dict in it, which Dynamo's guard reads
         yield "the order of an OrderedDict", _items
-    if isinstance(one, (set, frozenset, KeysView)) and len(one) > 1:  # Dynamo's guards ask what is in it
-        yield "the order of a set", lambda now: list(map(_known, now))
+    if isinstance(one, (set, frozenset, KeysView)) and len(one) > 0:  # Dynamo's guards ask what equals what is in it
+        yield "the order of a set, or a type in it", lambda now: list(map(_known, now))
     if _answers_for_itself(type(one)) and hasattr(one, "__dict__"):
         yield "what is set on an object", lambda now: {name for name in vars(now) if names is None or name in names}
 
