@@ -5,12 +5,15 @@ Only these touch a device; whoever times is given one.
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
+import functools
 import itertools
 import math
 import os
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -23,6 +26,7 @@ __all__ = [
     "GraphTimer",
     "HostTimer",
     "Timer",
+    "beside_captures",
     "device_answers",
     "free_memory",
     "peak_bytes",
@@ -167,6 +171,36 @@ def timer(device: torch.device, regime: str) -> Timer:
     if device.type != "cuda":
         return HostTimer()
     return GraphTimer(device) if regime == "graph" else CudaTimer(device)
+
+
+@contextlib.contextmanager
+def beside_captures() -> Iterator[None]:
+    """Ask for events and streams, or take memory, also while another thread captures a graph, which that would spoil.
+
+    CUDA refuses it to all threads then, but to those in its relaxed mode. Where the driver has no such mode, or there
+    is no driver, it is asked as ever.
+    """
+    if (exchange := _exchange_of_modes()) is None:
+        yield
+        return
+    mode = ctypes.c_int(_RELAXED)
+    exchange(ctypes.byref(mode))
+    try:
+        yield
+    finally:
+        exchange(ctypes.byref(mode))
+
+
+_RELAXED = 2
+
+
+@functools.cache
+def _exchange_of_modes() -> Callable[[Any], int] | None:
+    """The driver's function: it gives back the mode that was."""
+    with contextlib.suppress(OSError, AttributeError):
+        found: Callable[[Any], int] = ctypes.CDLL("libcuda.so.1").cuThreadExchangeStreamCaptureMode
+        return found
+    return None
 
 
 EventPair = tuple[torch.cuda.Event, torch.cuda.Event]

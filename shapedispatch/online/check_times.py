@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from ..autotune.benchmark import MATTERS
+from ..autotune.measure import beside_captures
 from .contest import SMALL_US
 
 __all__ = ["CheckTimes", "check_times"]
@@ -46,9 +47,12 @@ class CheckTimes:
 
         That is known of calls which are long enough: short ones tell of gaps, and of code that was not loaded.
         """
-        if self._runs and all(end.query() for runs in self._runs.values() for _, end in runs):
-            self._fastest = _fastest({name: _least_us(runs) for name, runs in self._runs.items()}, plain)
-            self._runs.clear()
+        if not self._runs:
+            return
+        with beside_captures():
+            if all(end.query() for runs in self._runs.values() for _, end in runs):
+                self._fastest = _fastest({name: _least_us(runs) for name, runs in self._runs.items()}, plain)
+                self._runs.clear()
 
     def fastest(self) -> str | None:
         """Who took the least, and less than plain by what matters; None where nobody did, or it is not known."""

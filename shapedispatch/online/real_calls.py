@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 import torch
 
-from ..autotune.measure import Clock
+from ..autotune.measure import Clock, beside_captures
 from .figures import KEPT, Figures
 from .shares import Shares, shares_of
 
@@ -191,7 +191,9 @@ class StreamSampler:
         """See `Sampler.begin`."""
         self.collect()
         stream = self.stream()
-        pending = _Pending(figures, self._event(), self._event(), stream, stream.query(), self._away_us)
+        with beside_captures():
+            dry = stream.query()
+        pending = _Pending(figures, self._event(), self._event(), stream, dry, self._away_us)
         self._away_us = None
         pending.start.record(stream)
         pending.started_ns = self.clock_ns()
@@ -202,7 +204,8 @@ class StreamSampler:
         warm = figures.warm
         self.ran_us = (self.clock_ns() - begun.started_ns) / 1e3
         figures.took(figures.host_us, self.ran_us)
-        begun.dry = begun.start.query()
+        with beside_captures():
+            begun.dry = begun.start.query()
         begun.end.record(begun.stream)
         if warm:
             self._pending.append(begun)
@@ -228,13 +231,16 @@ class StreamSampler:
 
     def collect(self) -> None:
         """See `Sampler.collect`: read the events that have completed."""
-        while self._pending and self._pending[0].end.query():
-            one = self._pending.popleft()
-            took_us = one.start.elapsed_time(one.end) * 1e3
-            self.shares.saw(one.dry, one.waited_for(took_us))
-            one.figures.took(one.figures.latency_us if one.dry else one.figures.device_us, took_us)
-            if len(self.pool) < KEPT:
-                self.pool += (one.start, one.end)
+        if not self._pending:
+            return
+        with beside_captures():
+            while self._pending and self._pending[0].end.query():
+                one = self._pending.popleft()
+                took_us = one.start.elapsed_time(one.end) * 1e3
+                self.shares.saw(one.dry, one.waited_for(took_us))
+                one.figures.took(one.figures.latency_us if one.dry else one.figures.device_us, took_us)
+                if len(self.pool) < KEPT:
+                    self.pool += (one.start, one.end)
 
     def waiting(self) -> int:
         """See `Sampler.waiting`."""

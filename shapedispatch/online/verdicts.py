@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 
 import torch
 
+from ..autotune.measure import beside_captures
+
 __all__ = ["Verdict", "Verdicts", "verdicts"]
 
 
@@ -13,14 +15,16 @@ class Verdict:
     """Whether any of some flags on a device is up, asked for without waiting."""
 
     def __init__(self, flags: Sequence[torch.Tensor], device: torch.device) -> None:
-        self._any = torch.empty((), dtype=torch.bool, pin_memory=True)
+        with beside_captures():
+            self._any = torch.empty((), dtype=torch.bool, pin_memory=True)
         self._any.copy_(torch.stack(list(flags)).any(), non_blocking=True)
         self._done = torch.cuda.Event()
         self._done.record(torch.cuda.current_stream(device))
 
     def ready(self) -> bool:
         """Whether the device has come so far."""
-        return bool(self._done.query())
+        with beside_captures():
+            return bool(self._done.query())
 
     def wrong(self) -> bool:
         """What it is, when it is ready."""

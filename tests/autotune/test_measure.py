@@ -334,3 +334,24 @@ def test_peak_bytes_on_cuda_reset_the_peak_only_where_they_must(
     monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", starts_anew)
     assert peak_bytes(lambda: peak.__setitem__(0, 164), torch.device("cuda", 0)) == 64
     assert bool(resets) is reset
+
+
+# What other threads capture meanwhile.
+
+
+def test_the_mode_of_captures_is_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where something raises inside; and without a driver there is none."""
+    modes: list[int] = [0]
+
+    def exchange(reference: Any) -> int:
+        modes.append(reference._obj.value)
+        reference._obj.value = modes[-2]
+        return 0
+
+    monkeypatch.setattr(measure, "_exchange_of_modes", lambda: exchange)
+    with pytest.raises(RuntimeError), measure.beside_captures():
+        raise RuntimeError
+    assert modes == [0, 2, 0]
+    monkeypatch.setattr(measure, "_exchange_of_modes", lambda: None)
+    with measure.beside_captures():
+        assert modes == [0, 2, 0]

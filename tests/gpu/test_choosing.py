@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import threading
 
 import torch
 
 from shapedispatch import shapedispatch
 from shapedispatch.autotune.measure import peak_bytes, recorded_bytes
 from shapedispatch.autotune.worker import Worker
+from shapedispatch.online.figures import Figures
+from shapedispatch.online.real_calls import StreamSampler
+from shapedispatch.online.shares import Shares
+from shapedispatch.online.verdicts import Verdict
 from tests import hostile
 from tests.helpers import assert_same
 
@@ -99,3 +104,43 @@ def test_a_worker_tries_on_the_device() -> None:
     finally:
         worker.close()
         core.settings = dataclasses.replace(core.settings, isolate=False)
+
+
+def test_samples_in_python_spoil_no_capture_of_another_thread() -> None:
+    """One thread captures in the strictest mode while another's calls are sampled, and what was compared is asked."""
+    shares, stream = Shares(), torch.cuda.Stream()
+    takes, figures = StreamSampler(shares), Figures("plain", "auto", shares, warm=True)
+    x, static, graph = on_gpu(1024), torch.ones(16, device="cuda"), torch.cuda.CUDAGraph()
+    flags, out = [torch.zeros((), dtype=torch.bool, device="cuda")], static + 1
+    begun, over, errors = threading.Event(), threading.Event(), list[BaseException]()
+
+    def samples() -> None:
+        with torch.cuda.stream(stream):
+            for _ in range(20):
+                takes.run(figures, lambda: x.add_(1), (), {})
+                verdict = Verdict(flags, x.device)
+            while not verdict.ready():
+                pass
+            takes.collect()
+
+    def beside() -> None:
+        begun.wait()
+        try:
+            samples()
+        except BaseException as error:  # noqa: BLE001 - of another thread, told below
+            errors.append(error)
+        over.set()
+
+    samples()  # the first launch of a kernel loads it, which CUDA refuses in any case
+    torch.cuda.synchronize()
+    thread = threading.Thread(target=beside)
+    thread.start()
+    with torch.cuda.graph(graph, capture_error_mode="global"):
+        begun.set()
+        over.wait()
+        out = static + 1
+    thread.join()
+    assert errors == []
+    graph.replay()
+    torch.testing.assert_close(out, torch.full_like(out, 2))
+    assert figures.host_us

@@ -52,17 +52,20 @@ def turns_of(kernel: Any) -> Any:
 
 
 def test_a_kernel_is_learned_from_launches_in_c() -> None:
-    """Each launch is right; what the device took is near what it takes, and the key is settled."""
+    """Each launch is right; what the device took is near what it takes, of each config.
+
+    Whether it is settled by then is luck: the configs take as long, and other processes may use the device.
+    """
     with taking("c"):
         kernel, x = learning()
         assert turns_of(kernel), "C takes no turns: the driver lacks a function, or a launcher"
-        for _ in range(20):  # the configs take the host as long: luck says how many calls it takes until that is sure
+        for _ in range(20):
             for _ in range(300):
                 called(kernel, x, N - 4096)
             choice = kernel.explain(x, x, N - 4096, 1)
-            if choice.origin == "timed":
+            if len(choice.timings) == len(CONFIGS) and all(timing.device_us is not None for timing in choice.timings):
                 break
-        assert choice.origin == "timed"
+        assert len(choice.timings) == len(CONFIGS)
         bytes_moved = 2 * 4 * N
         for timing in choice.timings:
             assert timing.device_us is not None

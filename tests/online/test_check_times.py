@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from shapedispatch.online.check_times import CheckTimes
 from shapedispatch.online.contest import SMALL_US
-from tests.online.test_real_calls import Device
+from tests.online.test_real_calls import Device, Driver, driver
+
+__all__ = ["driver"]
 
 
 def checked(plain_us: float, *others: tuple[str, float]) -> tuple[CheckTimes, Device]:
@@ -74,3 +76,13 @@ def test_what_raises_is_no_run() -> None:
     except ValueError:
         times.read("plain")
     assert times.fastest() is None
+
+
+def test_a_graph_that_another_thread_captures_is_not_spoilt(driver: Driver) -> None:
+    """As by samples."""
+    times, device = checked(1000, ("a", 500))
+    device.now_us = device.done_us
+    times.read("plain")
+    assert times.fastest() == "a"
+    assert set(driver.asked) == {Driver.RELAXED}
+    assert driver.mode == Driver.GLOBAL

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from shapedispatch.autotune import measure
 from shapedispatch.autotune.benchmark import timing_of
 from shapedispatch.online.figures import Figures
 from shapedispatch.online.real_calls import AWAY_IN_C_US, HostSampler, StreamSampler, sampler
@@ -67,6 +68,33 @@ class Event:
     def elapsed_time(self, other: Event) -> float:
         """Milliseconds from this one to the other."""
         return (other.at_us - self.at_us) / 1e3
+
+
+class Driver:
+    """CUDA's driver, whose mode of captures a thread may exchange; it notes the mode in which it is asked."""
+
+    GLOBAL, RELAXED = 0, 2
+
+    def __init__(self) -> None:
+        self.mode = self.GLOBAL
+        self.asked: list[int] = []
+
+    def exchange(self, reference: Any) -> int:
+        """The mode that is wanted for the one that was."""
+        wanted = reference._obj
+        self.mode, wanted.value = wanted.value, self.mode
+        return 0
+
+
+@pytest.fixture
+def driver(monkeypatch: pytest.MonkeyPatch) -> Driver:
+    """One that is asked whatever a `Device` or an `Event` is."""
+    made = Driver()
+    monkeypatch.setattr(measure, "_exchange_of_modes", lambda: made.exchange)
+    for kind, name in ((Device, "query"), (Event, "query"), (Event, "elapsed_time")):
+        asked = getattr(kind, name)
+        monkeypatch.setattr(kind, name, lambda *args, asked=asked: (made.asked.append(made.mode), asked(*args))[1])
+    return made
 
 
 def on(device: Device, regime: str = "auto") -> tuple[StreamSampler, Figures]:
@@ -356,3 +384,16 @@ def test_what_a_candidate_costs_is_asked_again_when_a_sample_or_the_program_says
     assert figures.cost().median_us == 30.0
     shares.waited = 0.0
     assert figures.cost().median_us == 15.0
+
+
+def test_a_graph_that_another_thread_captures_is_not_spoilt(driver: Driver) -> None:
+    """CUDA refuses such questions meanwhile, and ends the capture, but for a thread in its relaxed mode."""
+    device = Device()
+    takes, figures = on(device)
+    for _ in range(3):
+        takes.run(figures, device.launches(1.0, 5.0), (), {})
+        device.now_us = device.done_us
+    takes.collect()
+    assert len(driver.asked) > 6
+    assert set(driver.asked) == {Driver.RELAXED}
+    assert driver.mode == Driver.GLOBAL
