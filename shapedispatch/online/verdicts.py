@@ -15,11 +15,11 @@ class Verdict:
     """Whether any of some flags on a device is up, asked for without waiting."""
 
     def __init__(self, flags: Sequence[torch.Tensor], device: torch.device) -> None:
-        with beside_captures():
+        with beside_captures():  # it takes memory
             self._any = torch.empty((), dtype=torch.bool, pin_memory=True)
-        self._any.copy_(torch.stack(list(flags)).any(), non_blocking=True)
-        self._done = torch.cuda.Event()
-        self._done.record(torch.cuda.current_stream(device))
+            self._any.copy_(torch.stack(list(flags)).any(), non_blocking=True)
+            self._done = torch.cuda.Event()
+            self._done.record(torch.cuda.current_stream(device))
 
     def ready(self) -> bool:
         """Whether the device has come so far."""
