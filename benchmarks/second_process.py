@@ -68,9 +68,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     where = banner(chosen.device)
     rounds = SMALL_ROUNDS if chosen.small else ROUNDS
-    found = {name: in_processes(name, chosen.device, rounds, chosen.small) for name in CONTENDERS}
+    found: dict[str, dict[str, Any]] = {}
+    for name in CONTENDERS:
+        found[name] = in_processes(name, chosen.device, rounds, chosen.small)
+        write(__file__, {"sizes": SMALL_SIZES if chosen.small else SIZES, "contenders": found}, where, chosen)
     tell(found)
-    write(__file__, {"sizes": SMALL_SIZES if chosen.small else SIZES, "contenders": found}, where, chosen)
     return 0
 
 
