@@ -196,9 +196,9 @@ _RELAXED = 2
 
 @functools.cache
 def _exchange_of_modes() -> Callable[[Any], int] | None:
-    """The driver's function: it gives back the mode that was."""
+    """The driver's function, which gives back the mode that was; called so that no other thread takes Python's lock."""
     with contextlib.suppress(OSError, AttributeError):
-        found: Callable[[Any], int] = ctypes.CDLL("libcuda.so.1").cuThreadExchangeStreamCaptureMode
+        found: Callable[[Any], int] = ctypes.PyDLL("libcuda.so.1").cuThreadExchangeStreamCaptureMode
         return found
     return None
 
