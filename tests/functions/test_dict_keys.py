@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._dynamo import variables
+from torch._dynamo.guards import CheckFunctionManager
 
 from shapedispatch.functions.compile.tracer import trace
 from shapedispatch.functions.guards import object_guard
@@ -158,9 +160,9 @@ def test_what_code_is_not_known_may_read_anything() -> None:
 
 def test_hooks_are_taken_off() -> None:
     """Also after a trace that fails."""
-    before = vars(object_guard.variables.ListVariable).get("call_method")
-    built = object_guard.CheckFunctionManager.build_guards
+    before = vars(variables.ListVariable).get("call_method")
+    built = CheckFunctionManager.build_guards
     with pytest.raises(RuntimeError), object_guard.keys_guarded(lambda: True, lambda: None):
         raise RuntimeError
-    assert vars(object_guard.variables.ListVariable).get("call_method") is before
-    assert object_guard.CheckFunctionManager.build_guards is built
+    assert vars(variables.ListVariable).get("call_method") is before
+    assert CheckFunctionManager.build_guards is built

@@ -18,9 +18,6 @@ from dataclasses import dataclass
 from types import CodeType, FunctionType
 from typing import Any
 
-from torch._dynamo import variables
-from torch._dynamo.guards import CheckFunctionManager, GuardBuilder, install_guard
-from torch._dynamo.source import DictGetItemSource
 from torch.nn import Module
 
 from ...keys.signature import nested_code
@@ -121,7 +118,7 @@ def keys_guarded(tracing: Callable[[], bool], traced: Callable[[], Iterable[Code
 
     Dynamo guards how many keys there are of a dict that was made a list of, nothing of one that a list was extended by,
     the values of one that was made a text, and of most that were read in another way the keys alone. ``traced`` gives
-    the code that it follows, if it is known.
+    the code that it follows, if it is known. It is imported in here: guards are looked at where nothing is compiled.
     """
     with _lists_guarded(tracing), _order_guarded(tracing, traced), _extensions_guarded(tracing):
         yield
@@ -130,6 +127,8 @@ def keys_guarded(tracing: Callable[[], bool], traced: Callable[[], Iterable[Code
 @contextlib.contextmanager
 def _lists_guarded(tracing: Callable[[], bool]) -> Iterator[None]:
     """Where Dynamo notes that the order matters, and guards the number of keys."""
+    from torch._dynamo.guards import GuardBuilder
+
     original = GuardBuilder.SEQUENCE_LENGTH
 
     @functools.wraps(original)
@@ -149,6 +148,8 @@ def _lists_guarded(tracing: Callable[[], bool]) -> Iterator[None]:
 @contextlib.contextmanager
 def _order_guarded(tracing: Callable[[], bool], traced: Callable[[], Iterable[CodeType] | None]) -> Iterator[None]:
     """Where Dynamo guards the keys, or every value: what asks for one key has a guard of another kind."""
+    from torch._dynamo.guards import CheckFunctionManager, GuardBuilder
+
     maker: Any = CheckFunctionManager
     original = maker.build_guards
 
@@ -197,6 +198,9 @@ _REGISTRIES = ("_buffers", "_modules", "_parameters")
 
 def _read_through(guards: Iterable[Any], graph: Any) -> Iterator[Any]:
     """The dicts without a guard on their keys of which each value has one: ``str(d)`` and ``max(d, key=...)``, say."""
+    from torch._dynamo.guards import GuardBuilder
+    from torch._dynamo.source import DictGetItemSource
+
     kinds: dict[Any, set[Any]] = {}
     items: dict[Any, set[Any]] = {}
     for guard in guards:
@@ -216,6 +220,9 @@ def _read_through(guards: Iterable[Any], graph: Any) -> Iterator[Any]:
 @contextlib.contextmanager
 def _extensions_guarded(tracing: Callable[[], bool]) -> Iterator[None]:
     """Where a list is extended by a dict, as ``[*keys]`` does."""
+    from torch._dynamo import variables
+    from torch._dynamo.guards import GuardBuilder, install_guard
+
     lists = (variables.ListVariable, getattr(variables, "DequeVariable", object))
     makers: list[Any] = [cls for cls in lists if _CALL in vars(cls)]
     before = [vars(maker)[_CALL] for maker in makers]
