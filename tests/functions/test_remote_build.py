@@ -18,6 +18,7 @@ from shapedispatch.backend import OfferRequest
 from shapedispatch.functions import remote_build
 from shapedispatch.functions.compile import tracer
 from shapedispatch.functions.fake_args import fake_arguments
+from shapedispatch.functions.guards.guard_filter import CLASSES_ARE_WATCHED
 from tests.built_here import BuiltHere, learning_here
 from tests.helpers import assert_same
 
@@ -134,6 +135,7 @@ def test_a_function_with_two_results_is_built_in_parts(here: BuiltHere) -> None:
 
 
 @pytest.mark.generated
+@pytest.mark.skipif(not CLASSES_ARE_WATCHED, reason="before torch 2.13 such an index ends the process: no build")
 @pytest.mark.parametrize("several", [False, True])
 def test_what_draws_and_raises_takes_its_draws_back(here: BuiltHere, several: bool) -> None:
     """Plain is called in its place, and draws its own: of one result or in parts."""
