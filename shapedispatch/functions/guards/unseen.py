@@ -84,9 +84,9 @@ class Unseen:
         makers: list[Any] = [*_HOLDERS]
         before = [vars(maker)[_HAS] for maker in makers]
 
-        def noting(original: Any) -> Any:
+        def noting(original: Any, kinds: Any) -> Any:
             def call_obj_hasattr(variable: Any, tx: Any, name: str) -> Any:
-                if tracing() and not _is_asked_by_torch(tx):
+                if tracing() and isinstance(variable, kinds) and not _is_asked_by_torch(tx):
                     self._note_attribute(variable, name)
                 return original(variable, tx, name)
 
@@ -94,7 +94,7 @@ class Unseen:
 
         try:
             for maker, original in zip(makers, before, strict=True):
-                setattr(maker, _HAS, noting(original))
+                setattr(maker, _HAS, noting(original, _HOLDERS[maker]))
             yield
         finally:
             for maker, original in zip(makers, before, strict=True):
@@ -164,8 +164,11 @@ _KINDS = [
         "TorchInGraphFunctionVariable",
     )
 ]  # fmt: skip
-_HOLDERS = dict.fromkeys(base for kind in _KINDS for base in kind.__mro__[:-2] if _HAS in vars(base))
-"""What Dynamo has in place of modules and functions."""
+_OF_ALL: Any = next((kind.__mro__[-2] for kind in _KINDS if kind is not object), object)  # what each of them is
+_HOLDERS: dict[Any, Any] = {base: object for kind in _KINDS for base in kind.__mro__[:-2] if _HAS in vars(base)}
+"""What Dynamo has in place of modules and functions, with the kinds of it that are noted."""
+if _UNTOLD := tuple(one for one in _KINDS if getattr(one, _HAS, None) is vars(_OF_ALL).get(_HAS, _KINDS)):
+    _HOLDERS[_OF_ALL] = _UNTOLD  # from torch 2.14 on modules are asked as all else is
 
 
 def _is_a_users_protocol(value: Any) -> bool:
