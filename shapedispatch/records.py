@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 __all__ = [
     "CHOSEN_AT",
+    "MORE_TO_COME",
     "STORED_NEAR",
     "STORED_UNDECIDED",
     "UNDECIDED",
@@ -19,6 +20,7 @@ __all__ = [
     "Refusal",
     "Timing",
     "Variant",
+    "awaits_more",
     "choices_html",
     "compared",
     "doubt_of",
@@ -35,6 +37,8 @@ CHOSEN_AT, STORED_NEAR = "chosen at ", "stored for the call nearest to this one"
 """How the note begins of what was taken over from another call."""
 UNDECIDED, STORED_UNDECIDED = "undecided: ", "stored, though undecided there: "
 """How the note begins that says why the times of a choice do not bear it out: of one made here, and of a stored one."""
+MORE_TO_COME = "more may be built for it"
+"""The doubt of a choice that is made of less than there may be: it runs, and what is built later is judged as well."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,8 +144,14 @@ def doubt_of(choice: Choice) -> str:
 
 
 def without_doubt(choice: Choice) -> Choice:
-    """The same, which by now its times do bear out."""
-    return replace(choice, notes=tuple(n for n in choice.notes if not n.startswith((UNDECIDED, STORED_UNDECIDED))))
+    """The same, which by now its times do bear out; of what may be built yet they say nothing."""
+    doubts = tuple(n for n in choice.notes if n.startswith((UNDECIDED, STORED_UNDECIDED)))
+    return replace(choice, notes=tuple(n for n in choice.notes if n not in doubts or n.endswith(MORE_TO_COME)))
+
+
+def awaits_more(choice: Choice) -> bool:
+    """Whether it was made of less than there may be."""
+    return doubt_of(choice) == MORE_TO_COME
 
 
 class Choices(list[Choice]):

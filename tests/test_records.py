@@ -6,7 +6,7 @@ import pickle
 import pytest
 
 from shapedispatch import CacheInfo, Choice, Refusal, Timing, Variant
-from shapedispatch.records import Choices, doubt_of, without_doubt
+from shapedispatch.records import MORE_TO_COME, Choices, awaits_more, doubt_of, without_doubt
 
 CHOICE = Choice(
     "exact",
@@ -106,3 +106,12 @@ def test_a_note_says_that_a_choice_is_in_doubt() -> None:
         assert doubt_of(doubtful) == "2 samples: few"
         assert without_doubt(doubtful) == CHOICE
     assert doubt_of(CHOICE) == ""
+
+
+def test_no_sample_bears_out_a_choice_that_was_made_of_less_than_there_may_be() -> None:
+    """What is built later may be better, whatever is found of what was there."""
+    for note in (f"undecided: {MORE_TO_COME}", f"stored, though undecided there: {MORE_TO_COME}"):
+        of_less = dataclasses.replace(CHOICE, notes=(note, "undecided: few"))
+        assert awaits_more(of_less)
+        assert without_doubt(of_less).notes == (note,)
+    assert not awaits_more(CHOICE)

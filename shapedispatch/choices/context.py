@@ -103,6 +103,8 @@ class MissContext:
     """What is made of a choice before it is published."""
     superseded: Callable[[], bool] = lambda: False
     """Whether there is more to choose among by now than there was for this decision."""
+    again: bool = False
+    """Whether there is a choice for the call, made of less than there may be by now."""
     host_bound: HostBound | None = None
     """Says whether recordings pay at the key, where they are offered and nobody has asked for them by name."""
     _kin: Hashable = field(init=False, default=False, compare=False)
@@ -159,6 +161,10 @@ class MissContext:
             stored = self.core.kernel_store.verdicts(self.device) if self.core.kernel_store is not None else None
             request = replace(request, room=self._room, verdicts=stored)
         return self.core.backend.offer(self.args, self.kwargs, self.key, self.core.table, request)
+
+    def awaits_more(self) -> bool:
+        """Whether more may be built for the call than it has been offered: what is chosen now may be chosen again."""
+        return self.later is not None and self.later.goes_on()
 
     def _graphs(self) -> dict[str, Any]:
         """Whether builds come as CUDA graphs, too, and who says whether to record them: samples tell it later."""

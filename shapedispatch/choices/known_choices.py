@@ -16,7 +16,7 @@ from ..backend import Candidate, Offer, OfferRequest
 from ..errors import MissError, four_parts
 from ..hit.table import Entry, Table
 from ..keys.key import Key
-from ..records import CHOSEN_AT, STORED_NEAR, STORED_UNDECIDED, Choice, doubt_of, spelled
+from ..records import CHOSEN_AT, MORE_TO_COME, STORED_NEAR, STORED_UNDECIDED, Choice, doubt_of, spelled
 from ..shapes.dims import distance
 from ..store.store import Found
 from .between import as_there
@@ -76,11 +76,11 @@ def _of_store(ctx: MissContext) -> tuple[Entry | None, tuple[str, ...]]:
     if found is None:
         return None, ()
     if why := why_again(found, ctx):
-        return None, (f"{found.row.variant} was stored, and timed again: {why}",)
+        return None, () if ctx.again else (f"{found.row.variant} was stored, and timed again: {why}",)
     entry = entry_for(ctx, stored(found))
     if entry is not None:
         return entry, ()
-    if ctx.later is not None and ctx.later.goes_on():
+    if ctx.awaits_more():
         return _meanwhile(ctx, found.row.variant), ()
     if ctx.settings.mode == "sealed" and _lacks_build(ctx, found.row.variant):
         ctx.core.table.log.warn_not_built(found.row.variant, ctx.rendered)
@@ -92,11 +92,15 @@ def why_again(found: Found, ctx: MissContext) -> str:
     """Why the call of a stored row is to be timed again; nothing where it is not.
 
     A row that is undecided may name a variant that won in a slow spell of the machine. It is trusted where later calls
-    are samples, which find that out; a contest is held once, and what it would take over so would stand for ever.
+    are samples, which find that out; a contest is held once, and what it would take over so would stand for ever. What
+    was chosen of less than there may be is where to begin while more is built, and no answer to what there is by then.
     """
     if ctx.settings.mode in FROZEN_MODES:
         return ""
-    undecided = found.row.undecided if ctx.why_not_online() is not None else ""
+    trusted = ctx.why_not_online() is None
+    if found.row.undecided == MORE_TO_COME:
+        trusted = trusted and ctx.core.in_background() and not ctx.again
+    undecided = "" if trusted else found.row.undecided
     return "; ".join((*found.soft_differences, *([f"undecided there, {undecided}"] if undecided else [])))
 
 

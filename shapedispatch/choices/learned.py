@@ -10,7 +10,7 @@ from ..keys.key import Key
 from ..online.contest import OnlineContest
 from ..online.drift import doubt
 from ..online.pool import TOGETHER
-from ..records import UNDECIDED, Choice
+from ..records import MORE_TO_COME, UNDECIDED, Choice
 from .context import DispatcherParts
 from .follows import Follows, instead
 from .learner import WRONG, Learning
@@ -50,6 +50,8 @@ class Learned:
     kept: Callable[[Entry], Entry]
     records: Callable[[], bool]
     """Whether recordings pay now."""
+    awaits_more: bool
+    """Whether more may be built for the key than it was learned from."""
 
     def earns(self, learning: Learning) -> bool:
         """Whether recordings were left out until calls had earned them, and they still pay."""
@@ -85,6 +87,8 @@ class Learned:
         self.core.table.log.decided(choice)
         if why := doubt(choice.variant, choice.timings):
             choice = replace(choice, notes=(*choice.notes, f"{UNDECIDED}{why}"))
+        if self.awaits_more:  # the first doubt is what is stored
+            choice = replace(choice, notes=(f"{UNDECIDED}{MORE_TO_COME}", *choice.notes))
         self.keep(self.key, choice)
         entry = learning.leader().entry(choice, learning.offer)
         return self.watching.of_entry(entry, learning.offer, learning.with_backward())

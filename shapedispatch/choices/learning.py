@@ -114,7 +114,7 @@ def _entry(
     if isinstance(contest, OnlineContest):
         host_bound = ctx.host_bound or HostBound(ctx.device, ctx.settings.regime)
         host_bound.figures = {one.name: one for one in figures}
-        done = Learned(core, key, keeper(ctx), Watching.of(ctx), ctx.kept, host_bound.any)
+        done = Learned(core, key, keeper(ctx), Watching.of(ctx), ctx.kept, host_bound.any, ctx.awaits_more())
     device = ctx.device
 
     def paused() -> bool:
@@ -188,8 +188,7 @@ def _may_be_pooled(candidates: Sequence[Candidate], ctx: MissContext) -> bool:
     Not where more may be built for it, and where a build for its very sizes is among them, which is no other key's, or
     one that no graph vouches for: at other sizes its numbers are not known.
     """
-    awaits_more = ctx.later is not None and ctx.later.goes_on()
-    if ctx.settings.learn not in ("now", "background") or awaits_more or ctx.core.backend.searches:
+    if ctx.settings.learn not in ("now", "background") or ctx.awaits_more() or ctx.core.backend.searches:
         return False
     return all(one.build is None or (one.name != "exact" and one.judged) for one in candidates)
 

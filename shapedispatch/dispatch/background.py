@@ -31,7 +31,7 @@ from ..errors import where_raised
 from ..hit.table import Entry
 from ..keys.key import Bypass, Key, storable
 from ..private import why_off
-from ..records import Choice
+from ..records import Choice, awaits_more
 from ..shapes.dims import DimsMismatch
 from ..store.key_text import canonical
 from ..store.replay import CannotReplay, made_under
@@ -291,7 +291,8 @@ def decide_again(waiting: Waiting, args: tuple[Any, ...], kwargs: Mapping[str, A
     entry = None
     with contextlib.suppress(LeftForNext):
         kept, superseded = _Keeper(waiting, allowance), functools.partial(allowance.has_news, account.news)
-        entry = decide(replace(_online(ctx), later=allowance, kept=kept, superseded=superseded))
+        again = waiting.now is not None and not waiting.known
+        entry = decide(replace(_online(ctx), later=allowance, kept=kept, superseded=superseded, again=again))
     _looked(waiting, allowance, entry is None, time.perf_counter() - began_s)
     if entry is None:
         return None
@@ -315,7 +316,6 @@ def _looked(waiting: Waiting, allowance: Allowance, left: bool, took_s: float) -
 
 
 # -- all that is queued
-
 
 MOST_OFFERS = 24
 """How often a key is looked at to order all that may be made for it: each look makes a trace at most."""
@@ -389,10 +389,12 @@ class _Keeper:
         """The entry itself, or one that runs it and waits."""
         before, allowance = self.waiting, self.allowance
         before.account.chosen += 1
-        if not allowance.goes_on() or entry.run is None:
+        begins = awaits_more(entry.choice) and entry.choice.origin == "stored"  # as an earlier process has ended
+        if not (allowance.goes_on() or begins) or entry.run is None:
             return entry
         key = entry.choice.key or before.key  # in another form, once it is known that something is written
         remember(before.core, key, entry.choice, so_far=True)
-        next_s = allowance.orders.costs.build_s() * before.core.earn() if allowance.exact_short else math.inf
-        forced = before.forced and allowance.short
-        return _goes_on(entry, replace(before, key=key, next_s=next_s, forced=forced, short=allowance.short))
+        forced, exact_short = before.forced and allowance.short, allowance.exact_short or begins
+        next_s = allowance.orders.costs.build_s() * before.core.earn() if exact_short else math.inf
+        known, short = before.known and not begins, allowance.short
+        return _goes_on(entry, replace(before, key=key, next_s=next_s, known=known, forced=forced, short=short))

@@ -104,7 +104,7 @@ def decide(ctx: MissContext, retune: bool = False, exhaustive: bool = False) -> 
         return _agreed(ctx, ledger, retune, exhaustive, new_because)
     entry, reproducible, unused = _entry(ctx, sizes, retune, exhaustive)
     ctx = replace(ctx, key=_key_after(ctx))
-    if reproducible:
+    if reproducible and not ctx.awaits_more():
         entry = persist(entry, ctx, instead=retune or bool(unused))
     notes = (*entry.choice.notes, *unused)
     entry = entry.changed(sizes=sizes, key=ctx.key, new_because=new_because, notes=notes)
@@ -116,7 +116,8 @@ def decide(ctx: MissContext, retune: bool = False, exhaustive: bool = False) -> 
     ctx.core.table.publish(ctx.key, entry, (ctx.args, ctx.kwargs))
     if entry.choice.origin != "learning":
         ctx.core.table.log.decided(entry.choice)
-    share_in_bucket(entry.choice, ctx)
+    if not more:
+        share_in_bucket(entry.choice, ctx)
     if ctx.settings.judge == "online" and not more:
         remember(ctx.core, ctx.key, entry.choice)
     return entry
@@ -190,7 +191,7 @@ def _chosen(ctx: MissContext, request: OfferRequest) -> tuple[Entry, bool]:
         if not search.final and entry.choice.origin == "timed":
             earlier = entry.choice.refusals
             offer, entry = _decided(ctx, lambda: ctx.offer(replace(request, search=False)))
-    if len(offer.candidates) == 1 and offer.failures and (ctx.later is None or not ctx.later.goes_on()):
+    if len(offer.candidates) == 1 and offer.failures and not ctx.awaits_more():
         ctx.core.only_plain(offer.failures, ctx)
     _warn_of_mistakes(offer, entry, ctx)
     if ctx.device.type == "cpu":

@@ -29,6 +29,7 @@ from shapedispatch.dispatch import background, miss
 from shapedispatch.dispatch.background import Waiting
 from shapedispatch.functions.checks.graph_check import GraphCheck
 from shapedispatch.functions.compile import graph
+from shapedispatch.records import MORE_TO_COME, STORED_UNDECIDED
 from shapedispatch.store.rows import BadRow, Row
 from tests.built_here import BuiltHere, learning_here
 
@@ -870,3 +871,96 @@ def test_where_no_process_can_be_started_calls_decide_by_themselves(
     assert torch.equal(f(X[:5]), doubled(X[:5]))
     assert not isinstance(f.core.table.peek(f.explain(X[:5]).key)[0].run, Waiting)
     assert here.tasks == []
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> package.Store:
+    """That of one user."""
+    return package.Store(tmp_path / "store")
+
+
+def with_two(store: package.Store, **settings: Any) -> Any:
+    """A dispatcher of a supplied variant, which is there at once, and of a hint's build."""
+    return shapedispatch(doubled, dims={"x": "M"}, hints=(64,), variants=[Variant(added)], store=store, **settings)
+
+
+def chosen_of_less(here: BuiltHere, store: package.Store, **settings: Any) -> Any:
+    """One that has chosen, and stored that, while its build is not there."""
+    here.paused = True
+    f = with_two(store, **settings)
+    until_timed(f, X)
+    assert {timing.variant for timing in f.explain(X).timings} == {"plain", "added"}
+    return f
+
+
+def until_all_are_timed(dispatcher: Any, *call: Any) -> None:
+    """Call it until its choice is made of all three."""
+    for _ in range(1000):
+        if len(dispatcher.explain(*call).timings) == 3 and dispatcher.explain(*call).origin == "timed":
+            return
+        dispatcher(*call)
+    raise AssertionError(dispatcher.explain(*call))
+
+
+def test_what_is_chosen_before_a_build_is_there_does_not_stand_for_being_stored(
+    here: BuiltHere, store: package.Store
+) -> None:
+    """The build is judged when it lands, as without a store, and that choice is what is stored then."""
+    f = chosen_of_less(here, store)
+    assert [row.undecided for row in store.rows(kind="choice")] == [MORE_TO_COME]
+    here.paused = False
+    until_all_are_timed(f, X)
+    (row,) = store.rows(kind="choice")
+    assert (row.undecided, len(row.timings)) == ("", 3)
+    assert not [note for note in f.explain(X).notes if "stored" in note or MORE_TO_COME in note]
+
+
+def test_another_process_begins_with_what_was_chosen_of_less_and_goes_on(here: BuiltHere, store: package.Store) -> None:
+    """Its builds are judged too, when its calls have earned them."""
+    best = chosen_of_less(here, store).explain(X).variant
+    f = with_two(store)
+    f(X)
+    assert (f.explain(X).variant, f.explain(X).origin) == (best, "stored")
+    assert f"{STORED_UNDECIDED}{MORE_TO_COME}" in f.explain(X).notes
+    here.paused = False
+    until_all_are_timed(f, X)
+    assert [row.undecided for row in store.rows(kind="choice")] == [""]
+
+
+def test_what_was_chosen_of_less_is_timed_again_where_learning_is_now(
+    here: BuiltHere, store: package.Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There all that there may be is built before anything is chosen."""
+    chosen_of_less(here, store)
+    monkeypatch.setenv("SHAPEDISPATCH_LEARN", "now")
+    monkeypatch.setenv("SHAPEDISPATCH_JUDGE", "online")
+    package.settings.resolve.reset()
+    f = with_two(store)
+    until_all_are_timed(f, X)
+    assert any(f"timed again: undecided there, {MORE_TO_COME}" in note for note in f.explain(X).notes)
+
+
+def test_what_was_chosen_of_less_is_shared_with_no_bucket(here: BuiltHere, store: package.Store) -> None:
+    """Its other calls would never see the build."""
+    chosen_of_less(here, store, buckets={"M": "pow2"})
+    f = with_two(store, buckets={"M": "pow2"})
+    until_timed(f, X)
+    here.paused = False
+    until_all_are_timed(f, X)
+    f(X[:7])
+    assert f.explain(X[:7]).origin == "bucket"
+
+
+@pytest.mark.filterwarnings("ignore:.*halved")
+def test_what_is_left_alone_before_a_build_is_there_is_not_stored(here: BuiltHere, store: package.Store) -> None:
+    """Nothing was chosen, then."""
+
+    def halved(x: Tensor) -> Tensor:
+        return x.sin() / 2
+
+    here.paused = True
+    f = shapedispatch(doubled, dims={"x": "M"}, hints=(64,), variants=[Variant(halved)], store=store)
+    for _ in range(20):
+        f(X)
+    assert {refusal.variant for refusal in f.explain(X).refusals} == {"halved", "hint[M=64]"}
+    assert store.rows(kind="choice") == []
