@@ -30,6 +30,7 @@ WIDTH, SIZES, SMALL_SIZES = 256, (48, 200, 384), (48, 200)
 OURS, OUR_BUILDS, COMPILE = "shapedispatch", "shapedispatch, plain never stored", "torch.compile(dynamic=True)"
 CONTENDERS = (COMPILE, OURS, OUR_BUILDS)
 BAR = 0.5
+LIMIT_S = 240.0  # who is not ready by then is told, with what it waits for
 READY = ("stored", "nearest", "timed")
 
 
@@ -118,6 +119,8 @@ def one(name: str, device: str, first: bool, sizes: Sequence[int]) -> dict[str, 
                 if first:
                     torch.testing.assert_close(answer, FUNCTIONS[i](x, w), rtol=1e-3, atol=1e-4)
             waiting = [(i, x) for i, x in waiting if not ready(functions[i], x, w)]
+            if waiting and time.perf_counter() - began_s > LIMIT_S:
+                raise SystemExit("\n".join(str(functions[i].explain(x, w)) for i, x in waiting))
         ready_s = time.perf_counter() - began_s
         if first and name == OUR_BUILDS:
             for i, x in calls:
