@@ -184,6 +184,7 @@ WITHOUT = {
     "torch._C._is_torch_function_enabled": ASKED_WHOLE,
     "torch._C._is_torch_function_all_disabled": ASKED_WHOLE,
     "torch._C._AutoDispatchBelowAutograd": BENEATH,
+    "torch._C._autograd._get_creation_meta": REFUSED,
     "torch.libc10.c10::impl::raw_local_dispatch_key_set": ASKED_OF_A_GUARD,
     "torch._C._dispatch_tls_local_include_set": ASKED_OF_A_GUARD,
     "torch._C._dispatch_tls_local_exclude_set": ASKED_OF_A_GUARD,

@@ -69,6 +69,7 @@ PRIVATE = {
     "functions/compile/process_state.py": "settings of Inductor and of attention, which another process takes over",
     "functions/compile/remote.py": "a trace under way, in a process that has traced nothing",
     "functions/checks/shadow.py": "a mode that sees each operator, and what memory is whose",
+    "functions/checks/views.py": "what a tensor is a view of, and how that was made",
     "functions/compile/tracer.py": "Dynamo as a tracer, and the guards that it made",
     "functions/parts/cut.py": "a mode that sees each operator, what memory is whose, and which tensors were written",
     "functions/parts/regions.py": "how Dynamo writes a switch of grad mode or of autocast into a graph",

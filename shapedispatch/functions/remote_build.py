@@ -152,8 +152,8 @@ class _Sender:
     limits: frozenset[torch.dtype] = frozenset()
 
     def __call__(self, gm: Any, examples: Sequence[Any]) -> Callable[..., Any]:
-        from .compile.autograd import effects_only
-        from .compile.graph import PartialBackward, Uncompilable, refuse_partial_backward
+        from .compile.autograd import effects_only, output_types
+        from .compile.graph import PartialBackward, Uncompilable, refuse_lost_views, refuse_partial_backward
         from .compile.parcel import bare_graph, parcel_of
         from .compile.scalars import number_limits
         from .parts.cut import Whole, cut
@@ -164,6 +164,7 @@ class _Sender:
         try:
             self.limits = number_limits(gm)
             refuse_partial_backward()
+            refuse_lost_views(gm, output_types())
         except PartialBackward as why:
             try:
                 cut(gm, examples)

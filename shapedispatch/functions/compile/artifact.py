@@ -39,8 +39,8 @@ from ...private import find, why_off
 from ..checks.graph_check import Verdict
 from ..parts.plan import Plan
 from .autograd import undefined_passed_on
-from .code import Code, generated_modules_kept, without_compiler
-from .inductor import count_together, skip_wrappers
+from .code import Code, count_together, generated_modules_kept, without_compiler
+from .inductor import skip_wrappers
 
 __all__ = [
     "Artifact",

@@ -19,6 +19,7 @@ __all__ = [
     "effects_only",
     "gradients_taken",
     "only_computes",
+    "output_types",
     "say_nothing_donated",
     "undefined_passed_on",
     "writes_no_input",
@@ -74,6 +75,13 @@ def gradients_taken() -> int | None:
     """
     taken = getattr(aot_metadata(), "traced_tangents", None)
     return None if taken is None else len(taken)
+
+
+def output_types() -> Sequence[str]:
+    """AOTAutograd's word for each result: whether it aliases something; nothing where this release has no such word."""
+    return [
+        getattr(getattr(one, "output_type", None), "name", "") for one in getattr(aot_metadata(), "output_info", ())
+    ]
 
 
 def say_nothing_donated() -> None:

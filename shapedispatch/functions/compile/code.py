@@ -26,7 +26,15 @@ with warnings.catch_warnings():
 from ...graphs.operators import calls_only_views, draws_numbers, why_not_recorded
 from ..checks.graph_check import GraphCheck, Verdict
 
-__all__ = ["Code", "ExternKernels", "Pieces", "extern_kernels", "generated_modules_kept", "without_compiler"]
+__all__ = [
+    "Code",
+    "ExternKernels",
+    "Pieces",
+    "count_together",
+    "extern_kernels",
+    "generated_modules_kept",
+    "without_compiler",
+]
 
 # The end of a generated module: example inputs of the hint's size, and a loop over them.
 _BENCHMARK = re.compile(r"^def (?:get_args|benchmark_compiled_module)\(", re.MULTILINE)
@@ -156,6 +164,36 @@ def _forget(modules: list[Any]) -> None:
         if not any(other.__file__ == module.__file__ for other in list(PyCodeCache.modules)):
             getattr(PyCodeCache, "linemaps", {}).pop(module.__file__, None)
     modules.clear()
+
+
+def count_together(graph: Any, shared: Sequence[tuple[int, bool, int]], hidden: Sequence[int]) -> None:
+    """Have outputs that share memory, as `graph.shared_outputs` tells them, be seen as written where one of them is.
+
+    ``hidden`` are those of `graph.take_unsafe_views`. Autograd counts what is written into a tensor and its views, and
+    refuses a backward that needs what was there. The outputs of compiled code are tensors that count by themselves.
+    """
+    run = graph.current_callable
+
+    def counting(inputs: list[Any]) -> tuple[Any, ...]:
+        given = list(inputs)  # the code clears its list
+        made = list(run(inputs))
+        for i in hidden:
+            if made[i]._is_view():
+                made[i] = torch.ops.aten._unsafe_view(made[i], made[i].shape)
+        for i, of_input, j in shared:
+            made[i] = _counted_with(given[j] if of_input else made[j], made[i])
+        return tuple(made)
+
+    graph.current_callable = counting
+
+
+def _counted_with(base: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor, with the other's count of what is written; an inference tensor has none."""
+    if tensor is base or base.is_inference():
+        return tensor
+    twin = base.detach()
+    twin.data = tensor
+    return twin
 
 
 @contextlib.contextmanager

@@ -24,6 +24,7 @@ from torch.torch_version import TorchVersion
 from ...effects import Beside, Effects
 from ...errors import as_written
 from ...keys.tree import extent
+from ..checks.views import lost_view
 from .autograd import aot_metadata, gradients_taken, writes_no_input
 
 __all__ = [
@@ -41,8 +42,8 @@ __all__ = [
     "range_of",
     "refuse_backward",
     "refuse_kernels",
+    "refuse_lost_views",
     "refuse_partial_backward",
-    "refuse_unchecked",
     "shared_outputs",
     "take_unsafe_views",
     "unguarded_reads",
@@ -286,26 +287,16 @@ class PartialBackward(Uncompilable):
         return Uncompilable(f"{self}; it is not cut into parts: {why}")
 
 
-_CHECKED_BY_PLAIN = frozenset({"bernoulli", "binary_cross_entropy", "_assert_async"})
-
-
-def refuse_unchecked(gm: GraphModule, examples: Sequence[Any]) -> None:
-    """Where plain looks at values and raises, and compiled code takes them as they come: probabilities above 1, say.
-
-    Asked of Dynamo's graph. On a GPU plain ends in a device assertion there, which is no error that anyone could have
-    caught.
-    """
-    if any(isinstance(example, Tensor) and example.device.type != "cpu" for example in examples):
-        return
-    for node in nodes(gm):
-        if node.op in ("call_function", "call_method") and called(node) in _CHECKED_BY_PLAIN:
-            raise Uncompilable(f"plain checks the values that {called(node)} gets, and compiled code does not")
-
-
 _READ_LATE = {
     "autograd_function_apply": "an autograd.Function, whose backward goes by what it finds then",
     "register_hook": "a hook of a tensor, which goes by what it finds when the backward runs",
 }
+
+
+def refuse_lost_views(gm: GraphModule, types: Sequence[str]) -> None:
+    """A result of Dynamo's graph that would be a tensor of its own, and not a view; ``types`` are AOTAutograd's."""
+    if why := lost_view(gm, types):
+        raise Uncompilable(why)
 
 
 def refuse_backward(gm: GraphModule) -> None:

@@ -24,8 +24,15 @@ from ...interpreter.locks import fork_safe_lock
 from ...keys.key import any_autocast
 from ...private import why_off
 from ..checks.graph_check import GraphCheck
-from .autograd import allow_determinism, aot_metadata_kept, only_computes, say_nothing_donated, undefined_passed_on
-from .code import Code, Pieces, generated_modules_kept
+from .autograd import (
+    allow_determinism,
+    aot_metadata_kept,
+    only_computes,
+    output_types,
+    say_nothing_donated,
+    undefined_passed_on,
+)
+from .code import Code, Pieces, count_together, generated_modules_kept
 from .graph import (
     PartialBackward,
     dtypes_of_numbers,
@@ -33,18 +40,17 @@ from .graph import (
     operations_of,
     refuse_backward,
     refuse_kernels,
+    refuse_lost_views,
     refuse_partial_backward,
-    refuse_unchecked,
     shared_outputs,
     take_unsafe_views,
 )
-from .operators import decompositions, table_notes
+from .operators import decompositions, refuse_unchecked, table_notes
 from .scalars import number_limits
 from .tracer import pass_over, refuse_acts
 
 __all__ = [
     "compiler",
-    "count_together",
     "settings_identity",
     "skip_wrappers",
 ]
@@ -93,9 +99,10 @@ def compiler(options: Mapping[str, Any], code: Code) -> Compile:
         began = time.monotonic()
         with generated_modules_kept(code), _autotuning_quiet(), _recursion_limit_kept():
             try:
-                run = _compiled(gm, examples, patches, code, "size_asserts" not in options)
+                run, types = _compiled(gm, examples, patches, code, "size_asserts" not in options), output_types()
             except PartialBackward as why:
-                run = _compiled_in_parts(gm, examples, patches, code, why)
+                run, types = _compiled_in_parts(gm, examples, patches, code, why)
+            refuse_lost_views(gm, types)
             run = taking_back_draws(run) if code.draws else run
         built_s = time.monotonic() - began
         code.graph = written
@@ -129,11 +136,14 @@ def _autotuning_quiet() -> Iterator[None]:
 
 def _compiled_in_parts(
     gm: torch.fx.GraphModule, examples: Sequence[Any], patches: Mapping[str, Any], code: Code, why: PartialBackward
-) -> Run:
-    """The parts of the graph, each compiled by itself; what AOTAutograd knows of the whole is known as before."""
+) -> tuple[Run, Sequence[str]]:
+    """The parts of the graph, each compiled by itself; what AOTAutograd knows of the whole is known as before.
+
+    And its word for each result, by those of the parts.
+    """
     from ..parts.cut import Whole, cut
 
-    codes, runs = list[Code](), list[Run]()
+    codes, runs, types = list[Code](), list[Run](), ["is_input"] * len(examples)
     try:
         found = cut(gm, examples)
     except Whole as whole:
@@ -142,11 +152,12 @@ def _compiled_in_parts(
         for part, inputs in zip(found.parts, found.inputs, strict=True):
             codes.append(Code())
             runs.append(_compiled(part, inputs, patches, codes[-1], trust=False))
+            types += output_types()
             say_nothing_donated()
     code.gather(codes, found.plan)
     if all(one.record is not None for one in codes):
         code.pieces = Pieces(tuple(codes), found.inputs, found.plan)
-    return found.plan.joined(runs)
+    return found.plan.joined(runs), [types[number] for number in found.plan.results]
 
 
 def _compiled(
@@ -214,36 +225,6 @@ def _one_graph(gm: torch.fx.GraphModule, examples: Sequence[Any], code: Code, kw
     if backward and code.sources[-1] and "atomic_add" not in code.sources[-1]:
         allow_determinism()
     return compiled
-
-
-def count_together(graph: Any, shared: Sequence[tuple[int, bool, int]], hidden: Sequence[int]) -> None:
-    """Have outputs that share memory, as `shared_outputs` tells them, be seen as written where one of them is.
-
-    ``hidden`` are those of `take_unsafe_views`. Autograd counts what is written into a tensor and its views, and
-    refuses a backward that needs what was there. The outputs of compiled code are tensors that count by themselves.
-    """
-    run = graph.current_callable
-
-    def counting(inputs: list[Any]) -> tuple[Any, ...]:
-        given = list(inputs)  # the code clears its list
-        made = list(run(inputs))
-        for i in hidden:
-            if made[i]._is_view():
-                made[i] = torch.ops.aten._unsafe_view(made[i], made[i].shape)
-        for i, of_input, j in shared:
-            made[i] = _counted_with(given[j] if of_input else made[j], made[i])
-        return tuple(made)
-
-    graph.current_callable = counting
-
-
-def _counted_with(base: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor, with the other's count of what is written; an inference tensor has none."""
-    if tensor is base or base.is_inference():
-        return tensor
-    twin = base.detach()
-    twin.data = tensor
-    return twin
 
 
 # Beside what is computed value by value or summed up: what Inductor writes itself, and products into its own memory.

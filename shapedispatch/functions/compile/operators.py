@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import resources
 from typing import Any
@@ -21,9 +21,12 @@ from typing import Any
 import torch
 import torch._inductor.config
 from torch import Tensor
+from torch.fx import GraphModule
 from torch.torch_version import TorchVersion
 
-__all__ = ["decompositions", "faults", "table_notes"]
+from .graph import Uncompilable, called, nodes
+
+__all__ = ["decompositions", "faults", "refuse_unchecked", "table_notes"]
 
 Operator = Any
 """An ``OpOverload``."""
@@ -275,3 +278,21 @@ def _operator_of(name: str) -> Operator | None:
     for part in name.split("."):
         found = getattr(found, part, None)
     return found
+
+
+# ------------------------------------------------------------------------------------------------ what plain looks at
+
+_CHECKED_BY_PLAIN = frozenset({"bernoulli", "binary_cross_entropy", "_assert_async"})
+
+
+def refuse_unchecked(gm: GraphModule, examples: Sequence[Any]) -> None:
+    """Where plain looks at values and raises, and compiled code takes them as they come: probabilities above 1, say.
+
+    Asked of Dynamo's graph. On a GPU plain ends in a device assertion there, which is no error that anyone could have
+    caught.
+    """
+    if any(isinstance(example, Tensor) and example.device.type != "cpu" for example in examples):
+        return
+    for node in nodes(gm):
+        if node.op in ("call_function", "call_method") and called(node) in _CHECKED_BY_PLAIN:
+            raise Uncompilable(f"plain checks the values that {called(node)} gets, and compiled code does not")

@@ -48,7 +48,7 @@ def cut(gm: GraphModule, examples: Sequence[Any]) -> Cut:
     """The parts of Dynamo's graph; raises `Whole`.
 
     ``examples`` are what it is called with: fake tensors, and sizes. Those that Dynamo has noted go first, of which it
-    knows which sizes vary.
+    knows which sizes vary. What its results look like is noted as Dynamo does: another process has a bare graph.
     """
     inputs = [node for node in gm.graph.nodes if node.op == "placeholder"]
     examples = [node.meta.get("example_value", one) for node, one in zip(inputs, examples, strict=True)]
@@ -56,6 +56,9 @@ def cut(gm: GraphModule, examples: Sequence[Any]) -> Cut:
     if any(isinstance(module, GraphModule) for module in gm.modules() if module is not gm):
         raise Whole("there are graphs in its graph")
     values, ordered = _seen(gm, examples)
+    for node in (*inputs, *results):
+        if isinstance(node, Node):
+            node.meta["example_value"] = values[node]
     values = {node: value for node, value in values.items() if not is_switch(node)}
     _refuse_what_is_not_cut(values, results)
     split = _Split(values, inputs, results)
