@@ -23,7 +23,7 @@ from ..choices.recording import recorded, replayed
 from ..hit.table import Entry
 from ..keys.key import Bypass, Key
 from ..ranks.ledger import Ledger
-from ..records import UNDECIDED, Refusal
+from ..records import UNDECIDED, Choice, Refusal
 from ..settings.resolve import settings
 from ..shapes.dims import DimsMismatch
 from .agreed import agreed_entry, captured_entry
@@ -117,10 +117,15 @@ def decide(ctx: MissContext, retune: bool = False, exhaustive: bool = False) -> 
     if entry.choice.origin != "learning":
         ctx.core.table.log.decided(entry.choice)
     if not more:
-        share_in_bucket(entry.choice, ctx)
-    if ctx.settings.judge == "online" and not more:
-        remember(ctx.core, ctx.key, entry.choice)
+        _tell_others(entry.choice, ctx)
     return entry
+
+
+def _tell_others(choice: Choice, ctx: MissContext) -> None:
+    """Let calls of other sizes learn from a choice."""
+    share_in_bucket(choice, ctx)
+    if ctx.settings.judge == "online":
+        remember(ctx.core, ctx.key, choice)
 
 
 def _while_capturing(ctx: MissContext, ledger: Ledger | None) -> Entry:
