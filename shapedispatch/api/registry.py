@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import os
 import weakref
 from typing import Any
 
 from torch.nn import Module
 
 from ..errors import ShapeDispatchError
+from ..functions.permission import forked
 from ..ranks.agreement import agreement
 from ..records import Choice, Choices
 from ..settings import modes
@@ -95,3 +97,13 @@ def _refresh_all() -> None:
 
 
 modes.on_change(_refresh_all)
+
+
+def _begin_anew() -> None:
+    """In a child of a fork, know nothing of what the parent ran where that may wait for the parent's threads."""
+    for one in list(_live.values()) if forked.threads_gone else ():
+        one.core.table.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_begin_anew)  # after what it asks, which was registered before

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import re
+import threading
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from ..effects import Effects
-from ..keys.tree import overlap, overlaps_itself, tensors
+from ..keys.tree import device_of, overlap, overlaps_itself, tensors
 
-__all__ = ["may_involve_ranks", "what_timing_may_touch", "why_no_builds"]
+__all__ = ["forked", "may_involve_ranks", "what_timing_may_touch", "why_no_builds"]
 
 _ARGUMENT = re.compile(r"[.\[]")
 """What ends the name of an argument where one names a part of it."""
@@ -45,7 +49,10 @@ def why_no_builds(
     """A build is made from arguments that share no memory, and may reorder what the function does.
 
     Of a tensor two of whose elements are one, what was written last stays, which on a GPU is another for other code.
+    And on a CPU it hands work to threads, that it would wait for where they are gone, and plain may have none to do.
     """
+    if forked.threads_gone and torch.get_num_threads() > 1 and device_of(tensors((args, kwargs))).type == "cpu":
+        return _WITHOUT_THREADS
     if (why := effects.why_no_builds()) is not None:
         return why
     assert effects.mutated is not None
@@ -55,3 +62,35 @@ def why_no_builds(
         if any(map(overlaps_itself, tensors(named.get(_ARGUMENT.split(name, 1)[0])))):
             return f"it writes {name}, and elements of it share memory"
     return None
+
+
+# -- what a fork leaves behind
+
+_WITHOUT_THREADS = (
+    "this process was forked from one that had threads beside Python's, and compiled code might wait for them for ever:"
+    " call torch.set_num_threads(1) in it first, or start it with spawn"
+)
+
+
+@dataclass(slots=True)
+class _Forked:
+    """Whether this process is the child of a fork that has left threads behind: OpenMP has its own in the parent."""
+
+    threads_gone: bool = False
+    had_threads: bool = False
+
+    def before(self) -> None:
+        """Look whether there are threads that are not Python's; where that cannot be seen, there are."""
+        try:
+            self.had_threads = len(list(Path("/proc/self/task").iterdir())) > threading.active_count()
+        except OSError:
+            self.had_threads = True
+
+    def after(self) -> None:
+        """In the child there is one thread."""
+        self.threads_gone |= self.had_threads
+
+
+forked = _Forked()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=forked.before, after_in_child=forked.after)
