@@ -121,6 +121,34 @@ def test_a_gradient_comes_out_as_plain_has_it() -> None:
     torch.testing.assert_close(one.grad, other.grad, rtol=1e-6, atol=0, equal_nan=True)
 
 
+def _of_layers(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    return functional.layer_norm(x.transpose(1, 2), (weight.numel(),), weight, bias)
+
+
+def _of_groups(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    return functional.group_norm(x, 2, weight, bias)
+
+
+@pytest.mark.parametrize(("fn", "special"), [(_of_layers, None), (_of_groups, None), (_of_groups, math.inf)])
+def test_a_norm_of_half_precision_has_statistics_in_that_of_its_weights(fn: Any, special: float | None) -> None:
+    """As under autocast on a CPU: compiled code had them in half precision, and plain's backward reads float32."""
+    given = torch.randn(4, 8, 6).bfloat16()
+    if special is not None:
+        given[0, 3, 2] = special
+    f = pinned(built(fn, exact=True, hints=()), "exact")
+
+    def gradients(run: Any) -> list[Tensor]:
+        call = [one.requires_grad_() for one in (given.clone(), torch.full((8,), 1.5), torch.full((8,), 0.5))]
+        y = run(*call)
+        y.float().square().sum().backward()
+        assert run is fn or f.explain(*call).variant == "exact"
+        return [y, *(one.grad for one in call if one.grad is not None)]
+
+    for actual, plain in zip(gradients(f), gradients(fn), strict=True):
+        assert actual.dtype == plain.dtype
+        torch.testing.assert_close(actual, plain, rtol=2e-2, atol=2e-2, equal_nan=True)
+
+
 def test_a_zeros_sign_in_a_sum_is_no_fault(monkeypatch: pytest.MonkeyPatch) -> None:
     """It depends on the order of the terms; that of one value by itself is plain's answer."""
     known = {"aten.sum.default": {"float32": ["sign of zero"]}, "aten.neg.default": {"float32": ["sign of zero"]}}

@@ -163,6 +163,48 @@ RIGHT: Mapping[str, Mapping[Operator, Decomposition]] = {
 }
 """What is right as a formula, and fuses; ``operator_faults.py --mended`` says what compiled code still makes of it."""
 
+
+def _layer_norm(
+    x: Tensor, shape: Sequence[int], weight: Tensor | None, bias: Tensor | None, eps: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    dims = [*range(x.dim() - len(shape), x.dim())]
+    normed, mean, scale = _normed(x.float(), dims, eps)
+    return _affine(normed, weight, bias).to(x.dtype), mean, scale
+
+
+def _group_norm(
+    x: Tensor, weight: Tensor | None, bias: Tensor | None, n: int, channels: int, _: int, groups: int, eps: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    normed, mean, scale = _normed(x.float().reshape(n, groups, -1), [2], eps)
+    shape = (channels, *[1] * (x.dim() - 2))
+    weight, bias = (one if one is None else one.reshape(shape) for one in (weight, bias))
+    out = _affine(normed.reshape(x.shape), weight, bias).to(x.dtype)
+    return out, mean.reshape(n, groups), scale.reshape(n, groups)
+
+
+def _normed(x: Tensor, dims: list[int], eps: float) -> tuple[Tensor, Tensor, Tensor]:
+    variance, mean = torch.var_mean(x, dims, correction=0, keepdim=True)
+    scale = torch.rsqrt(variance + eps)
+    return (x - mean) * scale, mean, scale
+
+
+def _affine(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
+    scaled = x if weight is None else x * weight
+    return scaled if bias is None else scaled + bias
+
+
+_OF_MIXED: Mapping[Operator, Decomposition] = {
+    _aten.native_layer_norm.default: _layer_norm,
+    _aten.native_group_norm.default: _group_norm,
+}
+"""On a CPU, of half precision with weights in float32: plain's statistics are in float32 then, and its backward reads
+them as such, whatever they are."""
+
+
+def _are_mixed(args: tuple[Any, ...]) -> bool:
+    return len({one.dtype for one in args if isinstance(one, Tensor)}) > 1
+
+
 # -------------------------------------------------------------------------------------------------- called as by plain
 
 _library = torch.library.Library("shapedispatch", "FRAGMENT")
@@ -216,7 +258,9 @@ class _Table:
                 return operator(*floats, **kwargs)
             if self.depth == 0:
                 device, dtypes = _kind_of_call(args, kwargs)
-                if is_faulty(operator, device, dtypes):
+                if operator in _OF_MIXED and device == "cpu" and _are_mixed(args):
+                    right = _OF_MIXED[operator]
+                elif is_faulty(operator, device, dtypes):
                     right = RIGHT.get(device, {}).get(operator) or as_plain(operator, _numbers(operator, args))
             if right is None:
                 return NotImplemented
@@ -269,7 +313,7 @@ def decompositions(options: Mapping[str, Any]) -> dict[Operator, Decomposition]:
     table = _Table(usual)
     named = {name for releases in _tables().values() for known in releases.values() for name in known}
     faulty = [operator for name in named if (operator := _operator_of(name)) is not None]
-    return {operator: table.entry(operator) for operator in (*usual, *faulty, *_PRODUCTS)}
+    return {operator: table.entry(operator) for operator in (*usual, *faulty, *_PRODUCTS, *_OF_MIXED)}
 
 
 def _operator_of(name: str) -> Operator | None:
