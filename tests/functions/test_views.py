@@ -13,6 +13,7 @@ from shapedispatch import shapedispatch
 from shapedispatch.functions.checks.views import lost_view
 from shapedispatch.functions.compile.autograd import effects_only, output_types
 from tests.built_here import BuiltHere, learning_here
+from tests.helpers import built, pinned
 
 pytestmark = pytest.mark.operators_called
 
@@ -221,3 +222,33 @@ def test_nothing_is_built_elsewhere_that_loses_a_view(
     refused = [reason for one in f.explain(argument()).refusals for reason in one.reasons]
     assert any("as compiled code has them" in reason for reason in refused) == lost
     assert f.cache_info().builds == (0 if lost else 1)
+
+
+def kept_halves(x: Tensor) -> tuple[Tensor, ...]:
+    """Cut from what the backward needs, which another part makes."""
+    return x.exp().chunk(2, -1)
+
+
+def kept_half(x: Tensor) -> tuple[Tensor, Tensor]:
+    """One of them, beside what another part makes of the whole."""
+    y = x.exp()
+    return y.chunk(2, -1)[0], (y * y).sum()
+
+
+@pytest.mark.parametrize("elsewhere", [False, True], ids=["here", "elsewhere"])
+@pytest.mark.parametrize("fn", [kept_halves, kept_half])
+def test_what_a_part_keeps_is_not_overwritten_unseen(
+    fn: Callable[..., Any], elsewhere: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A part's result that is one of several views of its input counts what is written as that does."""
+    if elsewhere:
+        learning_here(monkeypatch)
+    f = pinned(built(fn, hints=(), exact=True), "exact")
+    for _ in range(30):
+        results = f(x := leaf())
+    assert f.explain(x).variant == "exact"
+    assert any("in 3 parts" in note for note in f.explain(x).notes)
+    with torch.no_grad():
+        results[0].zero_()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        sum(one.sum() for one in results).backward()

@@ -25,7 +25,7 @@ from ...effects import Beside, Effects
 from ...errors import as_written
 from ...keys.tree import extent
 from ..checks.views import lost_view
-from .autograd import aot_metadata, gradients_taken, writes_no_input
+from .autograd import aot_metadata, gradients_taken, output_types, writes_no_input
 
 __all__ = [
     "PartialBackward",
@@ -205,20 +205,25 @@ def _is_next_number(place: str, written: Any, scope: Mapping[str, Any]) -> bool:
 def shared_outputs(gm: GraphModule) -> tuple[tuple[int, bool, int], ...]:
     """Which outputs of a graph of operators share memory: (which, whether with an input, with which input or output).
 
-    Behind a call's results stands what is kept for its backward. A result that is a view of an input is none of these:
-    AOTAutograd makes it of the input itself. What stands in two places may come as two tensors.
+    Behind a call's results stands what is kept for its backward. A result that is a view of an input is none of these
+    where AOTAutograd makes it of the input itself. What stands in two places may come as two tensors.
     """
     inputs = [node for node in gm.graph.nodes if node.op == "placeholder"]
     (outputs,) = next(node for node in gm.graph.nodes if node.op == "output").args
-    results = getattr(aot_metadata(), "num_forward_returns", 0)
+    results, written = (getattr(aot_metadata(), name, 0) for name in ("num_forward_returns", _WRITTEN))
+    alone = {written + i for i, said in enumerate(output_types()) if said == "non_alias"}
     places = {memory: (True, i) for i, node in enumerate(inputs) if (memory := _memory(node)) is not None}
     found = []
     for i, node in enumerate(outputs):
         memory = _memory(node)
         of_input, j = places.setdefault(memory, (False, i)) if memory is not None else (False, i)
-        if i >= results and node is not inputs[j] if of_input else i != j:
+        if (i >= results or i in alone) and node is not inputs[j] if of_input else i != j:
             found.append((i, of_input, j))
     return tuple(found)
+
+
+_WRITTEN = "num_mutated_inp_runtime_indices"
+"""AOTAutograd's word for how many outputs stand before the results: what is written of the inputs."""
 
 
 def take_unsafe_views() -> tuple[int, ...]:
@@ -229,7 +234,7 @@ def take_unsafe_views() -> tuple[int, ...]:
     """
     metadata = aot_metadata()
     try:
-        found = tuple(metadata.num_mutated_inp_runtime_indices + i for i in metadata.unsafe_view_out_indices)
+        found = tuple(getattr(metadata, _WRITTEN) + i for i in metadata.unsafe_view_out_indices)
         metadata.unsafe_view_out_indices, metadata.num_unsafe_view_outputs = [], 0
     except AttributeError:
         raise Uncompilable("its results share memory, and this torch's compiled code cannot be told so") from None
