@@ -13,7 +13,8 @@ import math
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -173,25 +174,32 @@ def timer(device: torch.device, regime: str) -> Timer:
     return GraphTimer(device) if regime == "graph" else CudaTimer(device)
 
 
-@contextlib.contextmanager
-def beside_captures() -> Iterator[None]:
-    """Ask for events and streams, or take memory, also while another thread captures a graph, which that would spoil.
+def beside_captures() -> AbstractContextManager[None]:
+    """Inside, ask for events and streams, or take memory: a graph that another thread captures is not spoilt by it.
 
     CUDA refuses it to all threads then, but to those in its relaxed mode. Where the driver has no such mode, or there
     is no driver, it is asked as ever.
     """
-    if (exchange := _exchange_of_modes()) is None:
-        yield
-        return
-    mode = ctypes.c_int(_RELAXED)
-    exchange(ctypes.byref(mode))
-    try:
-        yield
-    finally:
-        exchange(ctypes.byref(mode))
+    exchange = _exchange_of_modes()
+    return contextlib.nullcontext() if exchange is None else _Relaxed(exchange)
 
 
 _RELAXED = 2
+
+
+class _Relaxed:
+    """This thread's mode, exchanged for as long as it is entered: samples do so, to which a generator would be dear."""
+
+    __slots__ = ("_exchange", "_mode")
+
+    def __init__(self, exchange: Callable[[Any], int]) -> None:
+        self._exchange, self._mode = exchange, ctypes.c_int(_RELAXED)
+
+    def __enter__(self) -> None:
+        self._exchange(ctypes.byref(self._mode))
+
+    def __exit__(self, *_: object) -> None:
+        self._exchange(ctypes.byref(self._mode))
 
 
 @functools.cache

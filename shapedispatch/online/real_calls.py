@@ -189,9 +189,9 @@ class StreamSampler:
 
     def begin(self, figures: Figures) -> _Pending:
         """See `Sampler.begin`."""
-        self.collect()
         stream = self.stream()
         with beside_captures():
+            self._collect()
             dry = stream.query()
         pending = _Pending(figures, self._event(), self._event(), stream, dry, self._away_us)
         self._away_us = None
@@ -231,16 +231,18 @@ class StreamSampler:
 
     def collect(self) -> None:
         """See `Sampler.collect`: read the events that have completed."""
-        if not self._pending:
-            return
-        with beside_captures():
-            while self._pending and self._pending[0].end.query():
-                one = self._pending.popleft()
-                took_us = one.start.elapsed_time(one.end) * 1e3
-                self.shares.saw(one.dry, one.waited_for(took_us))
-                one.figures.took(one.figures.latency_us if one.dry else one.figures.device_us, took_us)
-                if len(self.pool) < KEPT:
-                    self.pool += (one.start, one.end)
+        if self._pending:
+            with beside_captures():
+                self._collect()
+
+    def _collect(self) -> None:
+        while self._pending and self._pending[0].end.query():
+            one = self._pending.popleft()
+            took_us = one.start.elapsed_time(one.end) * 1e3
+            self.shares.saw(one.dry, one.waited_for(took_us))
+            one.figures.took(one.figures.latency_us if one.dry else one.figures.device_us, took_us)
+            if len(self.pool) < KEPT:
+                self.pool += (one.start, one.end)
 
     def waiting(self) -> int:
         """See `Sampler.waiting`."""
