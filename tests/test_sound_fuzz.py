@@ -60,7 +60,7 @@ def test_generated_calls_that_are_learned_from_are_answered_as_plain_does(monkey
     specs=st.lists(st.integers(0, 2**32 - 1), min_size=1, max_size=6),
     turns=st.lists(st.tuples(st.integers(0, 5), st.integers(0, 99)), min_size=1, max_size=12),
 )
-@settings(max_examples=150)
+@settings(max_examples=100)
 def test_any_sequence_of_calls_is_answered_as_plain_does(
     function: str, specs: list[int], turns: list[tuple[int, int]]
 ) -> None:

@@ -19,7 +19,7 @@ def test_generated_calls_are_answered_as_by_plain(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("calls", [1000, pytest.param(4000, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("calls", [600, pytest.param(4000, marks=pytest.mark.soak)])
 def test_generated_calls_are_answered_by_graphs_of_plain(calls: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same with graphs of the operators that plain calls: nothing is compiled for those."""
     recorder = made_up_device(monkeypatch)
