@@ -5,12 +5,14 @@ from __future__ import annotations
 import itertools
 import os
 import weakref
+from dataclasses import replace
 from typing import Any
 
 from torch.nn import Module
 
 from ..errors import ShapeDispatchError
-from ..functions.permission import forked
+from ..functions.permission import WITHOUT_THREADS, forked
+from ..hit.table import Entry
 from ..ranks.agreement import agreement
 from ..records import Choice, Choices
 from ..settings import modes
@@ -100,9 +102,18 @@ modes.on_change(_refresh_all)
 
 
 def _begin_anew() -> None:
-    """In a child of a fork, know nothing of what the parent ran where that may wait for the parent's threads."""
-    for one in list(_live.values()) if forked.threads_gone else ():
-        one.core.table.clear()
+    """In a child of a fork, run plain where what the parent ran would wait for the parent's threads.
+
+    Also where nothing is decided any more, and in sealed processes what is unknown raises: so a key keeps its place.
+    """
+    for one in list(_live.values()) if forked.waits_for_threads() else ():
+        core = one.core
+        known = {} if core.backend.searches else {key: entry.choice for key, entry in core.table.entries()}
+        if known:
+            core.table.clear()
+        for key, choice in known.items():
+            plain = replace(choice, variant="plain", origin="only", timings=(), notes=(WITHOUT_THREADS,))
+            core.table.publish(key, Entry(core.backend.plain, None, plain, any_state=True))
 
 
 if hasattr(os, "register_at_fork"):

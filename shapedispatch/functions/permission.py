@@ -1,4 +1,4 @@
-"""What a function's effects leave open: whether it may be timed, whether it may be built, what ranks do."""
+"""What a function's effects, its arguments and its process leave open: whether it is timed, is built, what ranks do."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import torch
 from ..effects import Effects
 from ..keys.tree import device_of, overlap, overlaps_itself, tensors
 
-__all__ = ["forked", "may_involve_ranks", "what_timing_may_touch", "why_no_builds"]
+__all__ = ["WITHOUT_THREADS", "forked", "may_involve_ranks", "what_timing_may_touch", "why_no_builds"]
 
 _ARGUMENT = re.compile(r"[.\[]")
 """What ends the name of an argument where one names a part of it."""
@@ -51,8 +51,8 @@ def why_no_builds(
     Of a tensor two of whose elements are one, what was written last stays, which on a GPU is another for other code.
     And on a CPU it hands work to threads, that it would wait for where they are gone, and plain may have none to do.
     """
-    if forked.threads_gone and torch.get_num_threads() > 1 and device_of(tensors((args, kwargs))).type == "cpu":
-        return _WITHOUT_THREADS
+    if forked.waits_for_threads() and device_of(tensors((args, kwargs))).type == "cpu":
+        return WITHOUT_THREADS
     if (why := effects.why_no_builds()) is not None:
         return why
     assert effects.mutated is not None
@@ -66,7 +66,7 @@ def why_no_builds(
 
 # -- what a fork leaves behind
 
-_WITHOUT_THREADS = (
+WITHOUT_THREADS = (
     "this process was forked from one that had threads beside Python's, and compiled code might wait for them for ever:"
     " call torch.set_num_threads(1) in it first, or start it with spawn"
 )
@@ -89,6 +89,10 @@ class _Forked:
     def after(self) -> None:
         """In the child there is one thread."""
         self.threads_gone |= self.had_threads
+
+    def waits_for_threads(self) -> bool:
+        """Whether compiled code would wait for those that are gone: it has one thread do all where that is asked."""
+        return self.threads_gone and torch.get_num_threads() > 1
 
 
 forked = _Forked()

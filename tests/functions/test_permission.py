@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import signal
 import sys
 import textwrap
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,7 +17,7 @@ import torch
 from shapedispatch import shapedispatch
 from shapedispatch.api import registry
 from shapedispatch.effects import Effects
-from shapedispatch.functions.permission import _Forked, forked, why_no_builds
+from shapedispatch.functions.permission import WITHOUT_THREADS, _Forked, forked, why_no_builds
 from tests.forked import COMPILES, python
 
 READS = Effects(mutated=(), other_writes=(), collectives=(), unknown="")
@@ -23,7 +25,7 @@ X = torch.ones(2)
 
 
 @pytest.fixture
-def two_threads() -> object:
+def two_threads() -> Iterator[None]:
     """As most processes have, and tests have not."""
     before = torch.get_num_threads()
     torch.set_num_threads(2)
@@ -64,7 +66,7 @@ def test_where_threads_cannot_be_counted_there_are_some(monkeypatch: pytest.Monk
 
 
 def test_a_fork_that_has_left_threads_builds_for_one_thread_alone(
-    monkeypatch: pytest.MonkeyPatch, two_threads: object
+    monkeypatch: pytest.MonkeyPatch, two_threads: None
 ) -> None:
     """Compiled code would wait for them for ever, at sizes at which plain has nothing for them to do."""
     assert why_no_builds(READS, (X,), {}, {"x": X}) is None
@@ -76,15 +78,30 @@ def test_a_fork_that_has_left_threads_builds_for_one_thread_alone(
     assert why_no_builds(READS, (X,), {}, {"x": X}) is None
 
 
-def test_a_fork_that_has_left_threads_begins_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It knows no build of the parent's."""
+@pytest.mark.parametrize("on_miss", ["plain", "error"])
+def test_a_fork_that_has_left_threads_runs_plain_what_is_known(
+    monkeypatch: pytest.MonkeyPatch, two_threads: None, on_miss: str
+) -> None:
+    """It knows no build of the parent's, and is asked nothing: in a sealed process what is unknown may raise."""
     f = shapedispatch(lambda x: x * 2, hints=(), store=False)
     f(X)
-    registry._begin_anew()
-    assert f.cache_info().currsize == 1
+    f.core.settings = dataclasses.replace(f.core.settings, mode="sealed", on_miss=on_miss)
+    f.core.frozen = True
     monkeypatch.setattr(forked, "threads_gone", True)
     registry._begin_anew()
-    assert f.cache_info().currsize == 0
+    assert torch.equal(f(X), X * 2)
+    assert (f.explain(X).variant, f.explain(X).notes) == ("plain", (WITHOUT_THREADS,))
+    assert f.cache_info().hits == 1
+
+
+def test_a_fork_that_has_one_thread_keeps_what_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its compiled code waits for none."""
+    f = shapedispatch(lambda x: x * 2, hints=(), store=False)
+    f(X)
+    monkeypatch.setattr(forked, "threads_gone", True)
+    registry._begin_anew()
+    assert f.explain(X).notes != (WITHOUT_THREADS,)
+    assert f.cache_info().currsize == 1
 
 
 FORK = """

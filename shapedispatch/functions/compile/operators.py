@@ -1,4 +1,4 @@
-"""Operators that compiled code gets wrong at special values, and what a build has in place of them.
+"""Operators that compiled code gets wrong, and what a build has in place of them, or that there is none.
 
 Tables that ship with the package name them, by device, release of torch and dtype: at nan, at infinities, at large or
 tiny values, in the sign of a zero, at a bad index. They are made by running every operator of torch's own database
@@ -6,7 +6,7 @@ compiled and as written, against float64 (``benchmarks/operator_faults.py``). An
 in another way, which is right, where one is known; else a build calls it as plain does.
 
 Only what the function itself calls is looked up: an operator that was asked as a whole (gelu) and is right may well be
-made of one that is wrong elsewhere (erf).
+made of one that is wrong elsewhere (erf). Two norms are wrong by what they are given, and not at special values.
 """
 
 from __future__ import annotations
