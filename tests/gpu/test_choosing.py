@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import threading
 
 import torch
 
@@ -15,6 +14,7 @@ from shapedispatch.online.real_calls import StreamSampler
 from shapedispatch.online.shares import Shares
 from shapedispatch.online.verdicts import Verdict
 from tests import hostile
+from tests.captures import kept_beside
 from tests.helpers import assert_same
 
 
@@ -110,9 +110,7 @@ def test_samples_in_python_spoil_no_capture_of_another_thread() -> None:
     """One thread captures in the strictest mode while another's calls are sampled, and what was compared is asked."""
     shares, stream = Shares(), torch.cuda.Stream()
     takes, figures = StreamSampler(shares), Figures("plain", "auto", shares, warm=True)
-    x, static, graph = on_gpu(1024), torch.ones(16, device="cuda"), torch.cuda.CUDAGraph()
-    flags, out = [torch.zeros((), dtype=torch.bool, device="cuda")], static + 1
-    begun, over, errors = threading.Event(), threading.Event(), list[BaseException]()
+    x, flags = on_gpu(1024), [torch.zeros((), dtype=torch.bool, device="cuda")]
 
     def samples() -> None:
         with torch.cuda.stream(stream):
@@ -123,24 +121,6 @@ def test_samples_in_python_spoil_no_capture_of_another_thread() -> None:
                 pass
             takes.collect()
 
-    def beside() -> None:
-        begun.wait()
-        try:
-            samples()
-        except BaseException as error:  # noqa: BLE001 - of another thread, told below
-            errors.append(error)
-        over.set()
-
-    samples()  # the first launch of a kernel loads it, which CUDA refuses in any case
-    torch.cuda.synchronize()
-    thread = threading.Thread(target=beside)
-    thread.start()
-    with torch.cuda.graph(graph, capture_error_mode="global"):
-        begun.set()
-        over.wait()
-        out = static + 1
-    thread.join()
-    assert errors == []
-    graph.replay()
-    torch.testing.assert_close(out, torch.full_like(out, 2))
+    samples()
+    kept_beside(samples)
     assert figures.host_us

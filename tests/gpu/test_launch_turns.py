@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import threading
 from typing import Any
 
 import pytest
@@ -12,6 +11,7 @@ import triton
 import triton.language as tl
 
 from shapedispatch.hit import native
+from tests.captures import kept_beside
 from tests.paths import NO_COMPILER, taking
 from tests.triton_core import dispatched
 
@@ -78,31 +78,14 @@ def test_samples_spoil_no_capture_of_another_thread() -> None:
     """One thread captures in the strictest mode while another's launches are sampled."""
     with taking("c"):
         kernel, x = learning()
-        static, graph = torch.ones(16, device="cuda"), torch.cuda.CUDAGraph()
-        begun, over, errors = threading.Event(), threading.Event(), list[BaseException]()
         stream, y = torch.cuda.Stream(), torch.empty_like(x)
 
         def launches() -> None:
-            begun.wait()
-            try:
-                with torch.cuda.stream(stream):
-                    for _ in range(50):
-                        kernel[lambda meta: (triton.cdiv(N - 4096, meta["B"]),)](x, y, N - 4096, 1)
-            except BaseException as error:  # noqa: BLE001 - of another thread, told below
-                errors.append(error)
-            over.set()
+            with torch.cuda.stream(stream):
+                for _ in range(50):
+                    kernel[lambda meta: (triton.cdiv(N - 4096, meta["B"]),)](x, y, N - 4096, 1)
 
-        thread = threading.Thread(target=launches)
-        thread.start()
-        torch.cuda.synchronize()
-        with torch.cuda.graph(graph, capture_error_mode="global"):
-            begun.set()
-            over.wait()
-            out = static + 1
-        thread.join()
-        assert errors == []
-        graph.replay()
-        torch.testing.assert_close(out, torch.full_like(out, 2))
+        kept_beside(launches)
 
 
 def test_a_capture_of_the_kernel_while_it_is_learned() -> None:
