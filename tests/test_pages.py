@@ -180,6 +180,12 @@ def test_the_front_page_is_short() -> None:
     assert len(README.read_text("utf-8").splitlines()) <= 200
 
 
+def test_what_changed_is_read_in_two_minutes() -> None:
+    """A version's part of the changelog, at 270 words a minute."""
+    _, *versions = (pages.ROOT / "CHANGELOG.md").read_text("utf-8").split("\n## ")
+    assert [version.split()[0] for version in versions if len(version.split()) > 2 * 270] == []
+
+
 # What a page says that is no code.
 
 
