@@ -22,7 +22,7 @@ from .benchmark import CONFIDENCE, BenchResult, ahead, error_us, interleaved_ben
 from .compare import EVERY_BIT, autocast_digits, difference, tolerance_of
 from .measure import Timer, peak_bytes, recorded_bytes
 from .preserve_state import preserve_state
-from .trial import Outcome, Trial, share_memory
+from .trial import EarlierGraph, Outcome, Trial, share_memory
 
 __all__ = [
     "Decision",
@@ -151,7 +151,7 @@ class Decision:
 def choose(candidates: Sequence[Candidate], trial: Trial, rules: Rules) -> Decision:
     """The best candidate that is right. The first one is plain, and what it returns is what is right.
 
-    Raises PlainRaised where plain raises on the copies.
+    Raises PlainRaised where plain raises on the copies, EarlierGraph where it may not be run on any.
     """
     right, refusals, expected = checked(candidates, trial, rules)
     if len(right) == 1 or expected is None:
@@ -173,8 +173,8 @@ def checked(
 ) -> tuple[list[Candidate], tuple[Refusal, ...], Outcome | None]:
     """Those that give plain's numbers, plain first; why the others do not; and what plain's run left, if it was run.
 
-    Raises PlainRaised where plain raises on the copies. With ``later`` no number is waited for: of those that seem to
-    be right it has the flags that say.
+    Raises PlainRaised where plain raises on the copies, EarlierGraph where it may not be run on any. With ``later`` no
+    number is waited for: of those that seem to be right it has the flags that say.
     """
     plain, *others = candidates
     if not others:
@@ -235,13 +235,15 @@ def _confirmed(
 
 
 def refusal(candidate: Candidate, plain: Candidate, trial: Trial, rules: Rules) -> str | None:
-    """Why a candidate's numbers disqualify it, or None; raises PlainRaised."""
+    """Why a candidate's numbers disqualify it, or None; raises PlainRaised, and EarlierGraph."""
     return _refusal(candidate, _expected(plain, trial), trial, rules)
 
 
 def _expected(plain: Candidate, trial: Trial, wait: bool = True) -> Outcome:
     try:
         return trial.outcome(plain.run, wait)
+    except EarlierGraph:
+        raise
     except Exception as error:  # the boundary where a candidate is judged; the reason is kept
         raise PlainRaised(_raised(error)) from error
 

@@ -25,9 +25,13 @@ from .preserve_state import (
     settings_kept,
 )
 
-__all__ = ["Outcome", "Trial", "share_memory"]
+__all__ = ["EarlierGraph", "Outcome", "Trial", "share_memory"]
 
 SLIGHT_BYTES, SLIGHT_LIMIT = 1 << 20, 0.01
+
+
+class EarlierGraph(Exception):
+    """A call's gradient goes on into what was computed before it, which is its caller's; the message says into what."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,14 +115,18 @@ class Trial:
     def outcome(self, run: Callable[..., Any], wait: bool = True) -> Outcome:
         """Run once on fresh copies, with the random numbers that a real run would draw.
 
-        Without ``wait`` the device may still be at it, and an error of its own shows later.
+        Without ``wait`` the device may still be at it, and an error of its own shows later. Raises EarlierGraph where a
+        backward would not end at what the call is given and at leaves.
         """
         run = getattr(run, "run_once_on_copies", run)
         with preserve_state(self.args, self.kwargs), settings_kept():
+            begun = _next_number() if self.grad else 0  # of copies that are no leaves, too
             args, kwargs = self._fresh()
             given = list(tensors((args, kwargs)))
             versions = _versions(given)
             result = run(*args, **kwargs)
+            if self.grad:
+                _refuse_earlier(result, begun)
             gradients = self._backward(result, args, kwargs, distinct_like) if self.grad else ()
             if wait and self.device.type == "cuda":
                 torch.cuda.synchronize(self.device)  # an error of the device belongs to the run that made it
@@ -153,6 +161,35 @@ class Trial:
             return ()
         # Not backward(): that would add to .grad of the module's parameters.
         return torch.autograd.grad(outputs, leaves, [seed(t) for t in outputs], allow_unused=True)
+
+
+def _next_number() -> int:
+    """A number that no node has which this thread has made for autograd so far, and under those that it will make."""
+    node: Any = torch.empty(0, device="cpu", requires_grad=True).view(0).grad_fn
+    return int(node._sequence_nr())
+
+
+def _refuse_earlier(result: Any, begun: int) -> None:
+    """Raise EarlierGraph where a backward of the result goes on behind what this thread has made since ``begun``.
+
+    That would run hooks of the caller's, and leave nothing for a backward of his own.
+    """
+    over, seen = _next_number(), set[Any]()
+    todo: list[Any] = [one.grad_fn for one in tensors(result) if one.grad_fn is not None]
+    while todo:
+        node = todo.pop()
+        if node in seen or node.name() == _OF_LEAF:
+            continue
+        if not begun < node._sequence_nr() < over:
+            raise EarlierGraph(
+                f"its gradient goes on into what was computed before the call ({node.name()}), which a backward that"
+                " compares or times would run, too"
+            )
+        seen.add(node)
+        todo += [behind for behind, _ in node.next_functions if behind is not None]
+
+
+_OF_LEAF = "torch::autograd::AccumulateGrad"
 
 
 def _versions(given: Sequence[Tensor]) -> list[int]:

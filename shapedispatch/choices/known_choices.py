@@ -12,6 +12,7 @@ from operator import attrgetter
 from ..autotune.choose import Rules, refusal
 from ..autotune.measure import HostTimer
 from ..autotune.preserve_state import preserve_state
+from ..autotune.trial import EarlierGraph
 from ..backend import Candidate, Offer, OfferRequest
 from ..errors import MissError, four_parts
 from ..hit.table import Entry, Table
@@ -247,10 +248,14 @@ def _sound(candidate: Candidate, offer: Offer, ctx: MissContext) -> bool:
     if candidate is plain or (numbers is not None and sound.get(numbers)):
         return True
     trial = ctx.trial(offer)
-    if ctx.why_untimed(offer, trial):
+    try:
+        # Nothing is timed: the maker of stopwatches, whose may take memory, is not asked.
+        rules = Rules(HostTimer(), tolerance=ctx.settings.check)
+        right = None if ctx.why_untimed(offer, trial) else not refusal(candidate, plain, trial, rules)
+    except EarlierGraph:
+        right = None
+    if right is None:
         return candidate.trusted or (offer.untimed is None and not candidate.supplied)
-    # Nothing is timed: the maker of stopwatches, whose may take memory, is not asked.
-    right = not refusal(candidate, plain, trial, Rules(HostTimer(), tolerance=ctx.settings.check))
     if right and numbers is not None:
         sound[numbers] = True
     return right

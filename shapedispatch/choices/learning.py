@@ -53,7 +53,7 @@ def learn(offer: Offer, trial: Trial, ctx: MissContext, unseen: str = "") -> Ent
     times = None if ctx.core.backend.searches else check_times(ctx.device)
     right, wrong = (likely, ()) if unseen else _right(likely, trial, ctx, near, later, times)
     if unseen:
-        offer = replace(offer, notes=(*offer.notes, f"trusted, and not compared with plain: {unseen}"))
+        offer = replace(offer, notes=(*offer.notes, f"not compared with plain: {unseen}"))
     refusals = (*wrong, *(Refusal(one.name, (far[one.name],)) for one in others if one.name in far), *left_out)
     if len(right) == 1 and not left_out:
         return right[0].wins("timed", offer, (), refusals)

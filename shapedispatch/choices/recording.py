@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 
 from ..autotune.choose import checked
 from ..autotune.preserve_state import preserve_state
+from ..autotune.trial import EarlierGraph
 from ..backend import Candidate, OfferRequest
 from ..errors import in_a_line
 from ..hit.table import Entry, Table
@@ -138,12 +139,16 @@ def _right(
 ) -> tuple[Sequence[Candidate], Sequence[Refusal]]:
     """Those that are right here, too; where nothing may be run to see, what a user wrote is as trusted as he says."""
     trial = ctx.trial(offer)
-    if why := ctx.why_untimed(offer, trial):
-        trusted = [one for one in candidates if one.trusted or (not one.supplied and offer.untimed is None)]
-        kept = [one for one in candidates if one.name == "plain" or one in trusted]
-        return kept, [Refusal(one.name, (why,)) for one in candidates if one not in kept]
-    right, wrong, _ = checked(candidates, trial, ctx.judging(trial))
-    return right, wrong
+    why = ctx.why_untimed(offer, trial)
+    try:
+        if not why:
+            right, wrong, _ = checked(candidates, trial, ctx.judging(trial))
+            return right, wrong
+    except EarlierGraph as reason:
+        why = str(reason)
+    trusted = [one for one in candidates if one.trusted or (not one.supplied and offer.untimed is None)]
+    kept = [one for one in candidates if one.name == "plain" or one in trusted]
+    return kept, [Refusal(one.name, (why,)) for one in candidates if one not in kept]
 
 
 @dataclass(slots=True, eq=False)

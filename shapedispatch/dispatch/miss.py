@@ -13,6 +13,7 @@ import torch
 
 from ..autotune.choose import choose
 from ..autotune.preserve_state import preserve_state
+from ..autotune.trial import EarlierGraph, Trial
 from ..backend import Call, Offer, OfferRequest
 from ..choices.context import MissContext, capturing
 from ..choices.known_choices import FROZEN_MODES, look_up, persist, share_in_bucket, without_timing
@@ -246,6 +247,24 @@ def _winner(offer: Offer, ctx: MissContext, at_once: bool) -> Entry:
         return learn(replace(offer, candidates=trusted), trial, ctx, untimed)
     if untimed:
         return offer.nearest(ctx.sizes(), untimed, ctx.is_right)
+    try:
+        return _judged(offer, trial, ctx, at_once)
+    except EarlierGraph as reason:
+        return _unseen(offer, trial, ctx, at_once, str(reason))
+
+
+def _unseen(offer: Offer, trial: Trial, ctx: MissContext, at_once: bool, why: str) -> Entry:
+    """Where none may be run on copies, and ``why``: what learns among those that are known to be right without."""
+    plain, *others = offer.candidates
+    right = [one for one in others if one.trusted or ctx.is_right(one)]
+    if not right or at_once or ctx.why_not_online() is not None:
+        return offer.nearest(ctx.sizes(), why, ctx.is_right)
+    left = [Refusal(one.name, (why,)) for one in others if one not in right]
+    return learn(replace(offer, candidates=(plain, *right), refusals=(*offer.refusals, *left)), trial, ctx, why)
+
+
+def _judged(offer: Offer, trial: Trial, ctx: MissContext, at_once: bool) -> Entry:
+    """What learns which is the best, or what is; raises EarlierGraph, and PlainRaised."""
     if not at_once and ctx.why_not_online() is None:
         return learn(offer, trial, ctx)
     decision = choose(offer.candidates, trial, ctx.rules(trial))

@@ -266,7 +266,10 @@ def past_autograd(whole: Run, first: Run, found: Sequence[Run | None]) -> Run:
 
 
 def taking_back_draws(whole: Run) -> Run:
-    """What draws random numbers, drawing none where it raises: plain is called in its place then, and draws its own."""
+    """What draws random numbers, drawing none where it raises: plain is called in its place then, and draws its own.
+
+    But not where it is a checkpoint that ends its second run so: that has drawn what it was to draw.
+    """
 
     def run(*inputs: Any) -> Any:
         generators = [torch.default_generator]
@@ -275,9 +278,10 @@ def taking_back_draws(whole: Run) -> Run:
         before = [one.get_state() for one in generators]
         try:
             return whole(*inputs)
-        except Exception:
-            for one, state in zip(generators, before, strict=True):
-                one.set_state(state)
+        except Exception as error:
+            if type(error).__module__ != CHECKPOINTS:
+                for one, state in zip(generators, before, strict=True):
+                    one.set_state(state)
             raise
 
     return run

@@ -11,14 +11,14 @@ import logging
 import pickle
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.nn.utils import parametrize
+from torch.nn.utils import parametrize, prune
 
 from shapedispatch import Store, dispatchers, load, set_mode, shapedispatch
 from shapedispatch.api import registry
@@ -757,3 +757,56 @@ def test_it_may_take_the_place_of_the_method() -> None:
     module.forward = unbuilt(module.forward)
     assert_same(module(X), expected)
     assert counts(module.forward) == (1, 0, 0)
+
+
+class Residual(nn.Linear):
+    """Whose weight something computes before it is called."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Of ``x`` (B, 4)."""
+        return torch.relu(super().forward(x)) + x
+
+
+def adapted() -> Residual:
+    """With two factors beside its weight."""
+    module = Residual(4, 4)
+    module.down, module.up = nn.Parameter(torch.randn(2, 4)), nn.Parameter(torch.randn(4, 2))
+    return module
+
+
+def by_factors(module: Any, x: Tensor) -> Tensor:
+    """The call with the factors' product added to the weight."""
+    weight = module.weight.detach() + module.up @ module.down
+    answer: Tensor = torch.func.functional_call(module, {"weight": weight}, (x,))
+    return answer
+
+
+COMPUTED: dict[str, tuple[Callable[[], nn.Module], Callable[[Any, Tensor], Tensor]]] = {
+    "pruned": (lambda: prune.l1_unstructured(Residual(4, 4), "weight", 0.5), lambda module, x: module(x)),
+    "weight norm": (lambda: nn.utils.weight_norm(Residual(4, 4)), lambda module, x: module(x)),
+    "spectral norm": (lambda: nn.utils.spectral_norm(Residual(4, 4)), lambda module, x: module(x)),
+    "factors": (adapted, by_factors),
+}
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm. is deprecated:FutureWarning")
+@pytest.mark.parametrize("kind", COMPUTED)
+@pytest.mark.parametrize("judge", ["contest", "online"])
+def test_a_weight_that_is_computed_before_the_call_keeps_its_graph(
+    kind: str, judge: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is compared or timed runs no backward through it; what its graph vouches for is learned from calls."""
+    monkeypatch.setenv("SHAPEDISPATCH_JUDGE", judge)
+    make, call = COMPUTED[kind]
+    gradients = []
+    for wrapped in (lambda module: module, functools.partial(shapedispatch, hints=(), exact=True, store=False)):
+        torch.manual_seed(0)
+        module = wrapped(make())
+        for rows in (3, 3, 5, 3):
+            x = torch.randn(rows, 4, requires_grad=True)
+            call(module, x).square().sum().backward()
+        gradients.append({name: parameter.grad for name, parameter in module.named_parameters()})
+    assert_same(gradients[1], gradients[0])
+    learning, *_ = module.forward.choices()
+    assert learning.origin == ("learning" if judge == "online" else "only")
+    assert any("into what was computed before the call" in note for note in learning.notes)

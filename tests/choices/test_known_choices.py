@@ -194,6 +194,30 @@ def test_a_second_process_times_nothing_and_builds_what_was_chosen(tmp_path: Pat
 # -- judged afresh
 
 
+GAIN = [torch.ones(8)]
+
+
+def gained(x: Tensor) -> Tensor:
+    """By what the process has."""
+    return x * GAIN[0]
+
+
+def test_what_was_stored_is_compared_by_no_backward_through_what_was_computed_before(store: Store) -> None:
+    """An alternative that may not be compared with plain is not run; the graph is there for its owner."""
+    GAIN[0] = torch.ones(8, requires_grad=True)
+    x = call(4).requires_grad_()
+    first = supplied(store, timed=True, fn=gained, variants=(lambda x: GAIN[0] * x,))
+    first(x)
+    assert first.explain(x).variant == "<lambda>"
+    base = torch.ones(8, requires_grad=True)
+    GAIN[0] = base.exp()
+    second = supplied(store, timed=True, fn=gained, variants=(lambda x: GAIN[0] * x,))
+    second(x).sum().backward()
+    assert base.grad is not None
+    assert second.explain(x).variant == "plain"
+    assert any("computed before the call" in note for note in second.explain(x).notes)
+
+
 def test_numbers_are_checked_once_a_class(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a build: once in a process, not at each shape."""
     first = process(waves, store, timed=True)

@@ -15,7 +15,7 @@ from torch.utils.checkpoint import checkpoint
 
 import shapedispatch as package
 from shapedispatch import Variant, shapedispatch
-from shapedispatch.backend import Candidate
+from shapedispatch.backend import Candidate, OfferRequest
 from shapedispatch.choices import recording
 from shapedispatch.hit.table import Table
 from shapedispatch.online import real_calls
@@ -221,3 +221,23 @@ def test_what_a_recorded_variant_runs_is_told() -> None:
     following(torch.ones(2))
     for choice in (following.choice(begun), following.pinned(begun).choice):
         assert (choice.variant, choice.route) == ("other", "the function that was supplied")
+
+
+GAIN = [torch.ones(4)]
+
+
+def test_a_record_is_followed_by_no_backward_through_what_was_computed_before() -> None:
+    """A variant that may not be compared with plain does not run, and that is told."""
+    base = torch.ones(4, requires_grad=True)
+    GAIN[0] = base.exp()
+    variants = [Variant(lambda x: GAIN[0] * x, name="other")]
+    f: Any = shapedispatch(lambda x: x * GAIN[0], name="gained", hints=(), variants=variants, store=False)
+    x = X.clone().requires_grad_()
+    ctx = f.core.ctx(f.core.backend.key((x,), {}), (x,), {})
+    offer = ctx.offer(OfferRequest())
+    kept, refused = recording._right(offer.candidates, ctx, offer)
+    assert [one.name for one in kept] == ["plain"]
+    [refusal] = refused
+    assert "computed before the call" in refusal.reasons[0]
+    GAIN[0].sum().backward()
+    assert base.grad is not None

@@ -288,6 +288,26 @@ def test_checkpoints_in_a_checkpoint_and_without_a_stop() -> None:
     assert_same(x.grad, gradient())
 
 
+def drops(x: Tensor) -> Tensor:
+    """Draws a mask."""
+    return torch.nn.functional.dropout(x.tanh(), 0.5)
+
+
+@pytest.mark.parametrize("preserve", [True, False])
+def test_what_a_build_draws_in_the_second_call_is_drawn(preserve: bool) -> None:
+    """A checkpoint stops that call by an exception, and plain does not run in its place: the next one draws on."""
+    found = []
+    for f in (drops, *[pinned(built(drops, hints=(), exact=True), "exact")] * 2):
+        torch.manual_seed(0)
+        x = leaf()
+        y = x
+        for _ in range(3):
+            y = checkpoint(f, y, use_reentrant=False, preserve_rng_state=preserve)
+        y.sum().backward()
+        found.append((x.grad, torch.rand(3)))
+    assert_same(found[1:], [found[0]] * 2)
+
+
 def test_nothing_is_kept_longer_than_the_graph() -> None:
     """What ran in a checkpoint goes with it."""
     f = dispatched()
