@@ -195,6 +195,7 @@ WITHOUT = {
     "torch.nn.Module._wrapped_call_impl": "The guard on a module's code looks at one function more.",
     "torch.Tensor._make_subclass": "A fake of which only guards are asked takes five times as long to make.",
     "torch.compiler._compile_session_context": "Code that is not traced, and asks, is told that it is being compiled.",
+    "torch._C._DisablePythonDispatcher": "An interrupt in a trace leaves every operator of its thread slower.",
     "torch._C._cuda_endAllocateToPool": "After a CUDA graph that failed the allocator keeps more memory.",
     "torch._C._cuda_getCurrentRawStream": "The current stream is asked of the public function, which is slower.",
     "torch._foreach_copy_": "What a CUDA graph reads and gives is copied one tensor at a time.",

@@ -18,6 +18,7 @@ from importlib import metadata
 from types import MappingProxyType
 from typing import Any
 
+from .interpreter.interrupts import interrupts_held_back
 from .settings.resolve import settings
 
 __all__ = ["FEATURES", "NEWEST", "Feature", "find", "missing", "newer", "release", "tell", "why_off"]
@@ -212,7 +213,7 @@ def find(path: str, instead: Any = nothing) -> Any:
 
 
 def _imported(module: str) -> Any:
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), interrupts_held_back():  # half imported, it cannot be imported again
         warnings.simplefilter("ignore")  # of torch about torch
         return importlib.import_module(module)
 

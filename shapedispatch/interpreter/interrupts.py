@@ -1,11 +1,13 @@
-"""Ctrl-C, held back while something is done that may not be left half done."""
+"""Ctrl-C and other signals, held back while something is done that may not be left half done."""
 
 from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
+from itertools import chain
 from typing import Any
 
 __all__ = ["interrupts_held_back"]
@@ -13,20 +15,32 @@ __all__ = ["interrupts_held_back"]
 
 @contextmanager
 def interrupts_held_back() -> Iterator[None]:
-    """Let an interrupt that comes meanwhile come at the end.
+    """Let an interrupt, or another signal whose handler may raise, come at the end, if it comes meanwhile.
 
-    Where Python does not handle it, or what is done is done by another thread, which no interrupt stops, nothing is
-    changed.
+    Where Python handles none, or what is done is done by another thread, which no interrupt stops, nothing is changed.
     """
-    handler = signal.getsignal(signal.SIGINT)
-    if not callable(handler) or threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    came: list[tuple[int, Any]] = []
-    signal.signal(signal.SIGINT, lambda number, frame: came.append((number, frame)))
+    handlers = _of_python() if threading.current_thread() is threading.main_thread() else {}
+    came: dict[int, Any] = {}
     try:
+        for number in handlers:
+            signal.signal(number, came.__setitem__)
         yield
     finally:
-        signal.signal(signal.SIGINT, handler)
-        if came:
-            handler(*came[0])
+        restored = (partial(signal.signal, number, handler) for number, handler in handlers.items())
+        called = (partial(handlers[number], number, came[number]) for number in handlers if number in came)
+        _all_of(chain(restored, called))
+
+
+def _all_of(steps: Iterator[Callable[[], object]]) -> None:
+    """Take each step, though another raises, of which each is the context of the next."""
+    for step in steps:
+        try:
+            step()
+        finally:
+            _all_of(steps)
+
+
+def _of_python() -> Mapping[int, Any]:
+    """The handlers that are functions of Python's, by signal; Ctrl-C's last."""
+    numbers = sorted(signal.valid_signals(), key=lambda number: number == signal.SIGINT)
+    return {number: handler for number in numbers if callable(handler := signal.getsignal(number))}

@@ -3,6 +3,7 @@ from __future__ import annotations
 import collections
 import contextvars
 import gc
+import sys
 import threading
 import types
 import warnings
@@ -651,3 +652,24 @@ def test_what_is_remembered_of_a_trace_for_its_effects_holds_no_graph() -> None:
     look = looked_at(rectified, X.double())
     assert graphs() <= before
     assert not look.accepts({"x": X.double()})
+
+
+def test_an_interrupted_trace_leaves_the_python_dispatcher_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What torch has made to set it, and has not entered yet, dies with the exception."""
+    asks = torch.random.get_rng_state
+
+    def interrupts() -> Tensor:
+        if sys._getframe(1).f_code.co_name == "preserve_rng_state":
+            raise KeyboardInterrupt
+        return asks()
+
+    monkeypatch.setattr(torch.random, "get_rng_state", interrupts)
+    came = False
+    try:
+        exact(lambda x: torch.relu(x))(X)
+    except KeyboardInterrupt:
+        came = True
+    gc.collect()
+    on = torch._C._dispatch_tls_is_dispatch_key_included(torch._C.DispatchKey.PythonDispatcher)
+    torch._C._dispatch_tls_set_dispatch_key_included(torch._C.DispatchKey.PythonDispatcher, False)
+    assert (came, on) == (True, False)

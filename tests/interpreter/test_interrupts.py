@@ -62,6 +62,46 @@ def test_the_programs_own_handler_is_called() -> None:
     assert numbers == [signal.SIGINT]
 
 
+class TimedOutError(Exception):
+    """What a handler of the program raises."""
+
+
+def times_out(number: int, frame: object) -> None:
+    """See `TimedOutError`."""
+    raise TimedOutError
+
+
+@pytest.fixture
+def _alarmed() -> Iterator[None]:
+    before = signal.signal(signal.SIGALRM, times_out)
+    yield
+    signal.signal(signal.SIGALRM, before)
+
+
+@pytest.mark.usefixtures("_alarmed")
+def test_what_any_handler_raises_comes_at_the_end() -> None:
+    """As a timeout by an alarm does."""
+    done = []
+    with pytest.raises(TimedOutError), interrupts_held_back():
+        os.kill(os.getpid(), signal.SIGALRM)
+        done.append(True)
+    assert done == [True]
+    assert signal.getsignal(signal.SIGALRM) is times_out
+
+
+@pytest.mark.usefixtures("_alarmed")
+def test_of_two_both_come() -> None:
+    """The interrupt is what is raised, and every handler is what it was."""
+    with pytest.raises(KeyboardInterrupt) as raised, interrupts_held_back():
+        interrupt()
+        os.kill(os.getpid(), signal.SIGALRM)
+    assert isinstance(raised.value.__context__, TimedOutError)
+    assert (signal.getsignal(signal.SIGALRM), signal.getsignal(signal.SIGINT)) == (
+        times_out,
+        signal.default_int_handler,
+    )
+
+
 @pytest.mark.parametrize("action", [signal.SIG_DFL, signal.SIG_IGN])
 def test_where_python_handles_none_nothing_is_changed(action: signal.Handlers) -> None:
     """What the system does with one stays."""

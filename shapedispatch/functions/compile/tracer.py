@@ -25,6 +25,7 @@ import torch.compiler.config
 from torch._dynamo import utils as dynamo_utils
 from torch._dynamo.eval_frame import dynamo_tls
 
+from ...autotune.preserve_state import python_dispatcher_kept
 from ...effects import Effects
 from ...keys.signature import argument_names, frame_locals, receiver_of, with_code, with_own_code
 from ..guards.code_guard import TracedObjects, names_in, traced_code
@@ -175,7 +176,7 @@ class _Session:
         compiled = torch.compile(twin, fullgraph=True, backend=_backend, options={"guard_filter_fn": _filter_guards})
         noted = len(dynamo_tls.traced_frame_infos)
         try:
-            with compiler_config(tag, number_inputs), self.active():
+            with python_dispatcher_kept(), compiler_config(tag, number_inputs), self.active():
                 compiled(*self.args, **self.kwargs)
         except _Stop:
             pass
