@@ -1446,7 +1446,7 @@ def test_a_python_without_the_gil_is_refused(tmp_path: Path) -> None:
         loaded(compiled(tmp_path, "-DPy_GIL_DISABLED=1"))
 
 
-SANITIZED = ("-g", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=undefined")
+SANITIZED = ("-g1", "-O0", "-fsanitize=address,undefined", "-fno-sanitize-recover=undefined")
 SANITIZED_FILES = [
     str(Path(__file__).parent.parent / name) for name in ("hit/test_native.py", "kernels/test_c_launch.py")
 ]

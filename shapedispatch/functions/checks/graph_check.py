@@ -23,7 +23,7 @@ from ...autotune.compare import inaccuracy
 from ...autotune.generators import Generators
 from ...errors import in_a_line
 from .given import Given, Written, distinct, drawn
-from .shadow import NO_ROOM, NotJudged, Shadow, ValueReads
+from .shadow import NO_ROOM, NotJudged, Shadow, ValueReads, wait_for_its_stream
 
 __all__ = ["GraphCheck", "NotJudged", "Verdict", "state_kept"]
 
@@ -210,8 +210,8 @@ class GraphCheck:
         begun = self.clock()
         with given.guarded():
             results = _outcome(self.graph, copies, given)
-        if any(one.device.type == "cuda" for one in results):
-            torch.cuda.synchronize()
+        for one in results:
+            wait_for_its_stream(one)
         _restore(states)
         return max(self.seconds, OF_BUILD * self.built_s, TIMES_PLAIN * (self.clock() - begun))
 

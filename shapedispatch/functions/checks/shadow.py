@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ...keys.tree import FLAT
 
-__all__ = ["NO_ROOM", "NotJudged", "Shadow", "ValueReads"]
+__all__ = ["NO_ROOM", "NotJudged", "Shadow", "ValueReads", "wait_for_its_stream"]
 
 _NARROW = (torch.float32, torch.float16, torch.bfloat16)
 _DIGITS = {torch.bfloat16: 8, torch.float16: 11, torch.float32: 24, torch.float64: 53}
@@ -139,8 +139,8 @@ class Shadow(TorchDispatchMode):
             if not writes:
                 doubled = self._doubled(func, args, kwargs, given)
             self._note(_tensors(result), doubled, sources, given if writes else ())
-            if given and given[0].device.type == "cuda":
-                torch.cuda.synchronize(given[0].device)  # else all would have been asked for before the first is done
+            for tensor in given[:1]:
+                wait_for_its_stream(tensor)  # else all would have been asked for before the first is done
             self._give_up(self._stop() or "")
         except NotJudged as reason:
             self._give_up(str(reason))
@@ -266,6 +266,12 @@ class Shadow(TorchDispatchMode):
         looked_at = [known for tensor in _looked_at(func, given) if (known := self._known(tensor)) is not None]
         self.kept.update(*(known.inputs for known in looked_at))
         return frozenset().union(*(known.inputs for known in memories))
+
+
+def wait_for_its_stream(tensor: Tensor) -> None:
+    """Of a tensor on a GPU, and for no other: what others have queued on the device is no part of this."""
+    if tensor.device.type == "cuda":
+        torch.cuda.current_stream(tensor.device).synchronize()
 
 
 class ValueReads(TorchDispatchMode):
