@@ -105,7 +105,6 @@ OWNERS = {
     "_run": "triton.compiler.compiler.CompiledKernel._run",
     "_sample_dirichlet": "torch.ops.aten._sample_dirichlet",
     "_schema": "torch.ops.aten.add.Tensor._schema",
-    "_sequence_nr": "torch.autograd.graph.Node._sequence_nr",
     "_sleep": "torch.cuda._sleep",
     "_standard_gamma": "torch.ops.aten._standard_gamma",
     "_tensor_version": "torch._dynamo.tensor_version_op._tensor_version",

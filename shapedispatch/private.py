@@ -168,7 +168,6 @@ FEATURES: Mapping[str, Feature] = MappingProxyType(
                 "torch.Tensor._base",
                 "torch.Tensor._is_view",
                 "torch.Tensor._post_accumulate_grad_hooks",
-                "torch.autograd.graph.Node._sequence_nr",
             ),
         ),
         "builds": Feature(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -120,13 +121,13 @@ class Trial:
         """
         run = getattr(run, "run_once_on_copies", run)
         with preserve_state(self.args, self.kwargs), settings_kept():
-            begun = _next_number() if self.grad else 0  # of copies that are no leaves, too
+            before = self._marked(run) if self.grad else None
             args, kwargs = self._fresh()
             given = list(tensors((args, kwargs)))
             versions = _versions(given)
             result = run(*args, **kwargs)
-            if self.grad:
-                _refuse_earlier(result, begun)
+            if before is not None:
+                _refuse_marked(result, before)
             gradients = self._backward(result, args, kwargs, distinct_like) if self.grad else ()
             if wait and self.device.type == "cuda":
                 torch.cuda.synchronize(self.device)  # an error of the device belongs to the run that made it
@@ -148,6 +149,18 @@ class Trial:
     def _fresh(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
         return copy_call(self.args, self.kwargs, self.written, self.names, grad=self.grad)
 
+    def _marked(self, run: Callable[..., Any]) -> object:
+        """What marks all that autograd would run behind this call: whatever another run's backward meets is earlier.
+
+        The marks of what was made by this run go with it, before another's memory is taken.
+        """
+        mark = object()
+        with preserve_state(self.args, self.kwargs):
+            args, kwargs = self._fresh()
+            for node in _nodes(run(*args, **kwargs)):
+                node.metadata[mark] = True
+        return mark
+
     def _parameters(self) -> list[Tensor]:
         modules = [value for value in (*self.args, *self.kwargs.values()) if isinstance(value, Module)]
         return [p for module in modules for p in module.parameters() if p.requires_grad]
@@ -163,30 +176,31 @@ class Trial:
         return torch.autograd.grad(outputs, leaves, [seed(t) for t in outputs], allow_unused=True)
 
 
-def _next_number() -> int:
-    """A number that no node has which this thread has made for autograd so far, and under those that it will make."""
-    node: Any = torch.empty(0, device="cpu", requires_grad=True).view(0).grad_fn
-    return int(node._sequence_nr())
-
-
-def _refuse_earlier(result: Any, begun: int) -> None:
-    """Raise EarlierGraph where a backward of the result goes on behind what this thread has made since ``begun``.
+def _refuse_marked(result: Any, mark: object) -> None:
+    """Raise EarlierGraph where a backward of the result goes on into what is marked, which is unmarked.
 
     That would run hooks of the caller's, and leave nothing for a backward of his own.
     """
-    over, seen = _next_number(), set[Any]()
-    todo: list[Any] = [one.grad_fn for one in tensors(result) if one.grad_fn is not None]
+    earlier = [node for node in _nodes(result) if mark in node.metadata]
+    for node in earlier:
+        del node.metadata[mark]
+    if earlier:
+        raise EarlierGraph(
+            f"its gradient goes on into what was computed before the call ({earlier[0].name()}), which a backward that"
+            " compares or times would run, too"
+        )
+
+
+def _nodes(result: Any) -> Iterator[Any]:
+    """What autograd would run behind a result, but for leaves: from the result on."""
+    seen, todo = set[Any](), deque(one.grad_fn for one in tensors(result))
     while todo:
-        node = todo.pop()
-        if node in seen or node.name() == _OF_LEAF:
+        node = todo.popleft()
+        if node is None or node in seen or node.name() == _OF_LEAF:
             continue
-        if not begun < node._sequence_nr() < over:
-            raise EarlierGraph(
-                f"its gradient goes on into what was computed before the call ({node.name()}), which a backward that"
-                " compares or times would run, too"
-            )
         seen.add(node)
-        todo += [behind for behind, _ in node.next_functions if behind is not None]
+        todo.extend(behind for behind, _ in node.next_functions)
+        yield node
 
 
 _OF_LEAF = "torch::autograd::AccumulateGrad"

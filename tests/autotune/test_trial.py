@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from shapedispatch.autotune import trial as trials
 from shapedispatch.autotune.choose import choose
 from shapedispatch.autotune.trial import EarlierGraph, Trial
 from shapedispatch.backend import Candidate
@@ -51,23 +50,24 @@ def test_it_is_found_behind_a_parameter_of_the_same_call() -> None:
         with_gradient(X.clone().requires_grad_()).outcome(lambda a: ((a + base).sin() * w).cos())
 
 
-@pytest.mark.parametrize("ahead", [False, True])
-def test_it_is_found_where_another_thread_has_computed_it(ahead: bool) -> None:
-    """Each thread numbers what it computes for itself: it may have computed less than this one, or more."""
+def test_it_is_found_where_another_thread_has_computed_it() -> None:
+    """Each thread numbers what it computes for itself: one of these has the number of what the call computes."""
     found: list[Tensor] = []
-    x = (X.clone().requires_grad_() * 2).detach().requires_grad_()
-    here = trials._next_number()
-
-    def computes() -> None:
-        while ahead and trials._next_number() < here + 100:
-            pass
-        found.append(weight()[1])
-
-    thread = threading.Thread(target=computes)
+    thread = threading.Thread(target=lambda: found.extend(weight()[1] for _ in range(200)))
     thread.start()
     thread.join()
+    for w in found:
+        with pytest.raises(EarlierGraph):
+            with_gradient(X.clone().requires_grad_()).outcome(lambda a, w=w: a * w)
+
+
+def test_nothing_is_left_on_it() -> None:
+    """What it was marked by while it was looked for."""
+    _, w = weight()
     with pytest.raises(EarlierGraph):
-        with_gradient(x).outcome(lambda a: a * found[0])
+        with_gradient(X.clone().requires_grad_()).outcome(lambda a: (a * w).sin())
+    assert w.grad_fn is not None
+    assert w.grad_fn.metadata == {}
 
 
 class Doubles(torch.autograd.Function):
@@ -87,6 +87,13 @@ class Doubles(torch.autograd.Function):
 LINEAR = nn.Linear(16, 16)
 
 
+def written_behind_a_view(x: Tensor) -> Tensor:
+    """What autograd makes anew when it is asked how that was computed."""
+    view = x[1:]
+    x.mul_(3)
+    return view
+
+
 @pytest.mark.parametrize(
     "run",
     [
@@ -96,6 +103,7 @@ LINEAR = nn.Linear(16, 16)
         lambda a: torch.autograd.grad((a * a).sum(), a, create_graph=True)[0] * a,
         lambda a: a,
         lambda a: (a.detach(), a.unbind(0)),
+        lambda a: written_behind_a_view(a.exp() + a),
     ],
 )
 def test_what_is_computed_in_the_call_is_no_other_graph(run: Callable[[Tensor], Any]) -> None:
