@@ -206,16 +206,16 @@ class MissContext:
             return "what is asked for is not the time of a call"
         return None
 
-    def trusted(self, offer: Offer) -> tuple[Candidate, ...]:
-        """Plain and what its user trusts, where the calls themselves may show which is best though none is run twice.
+    def without_copies(self, offer: Offer) -> tuple[Candidate, ...]:
+        """Plain and those of which calls themselves may show which is best, though none may be run on copies.
 
-        Nothing where there is no such variant, or where it is not for its effects that nothing is timed.
+        What its user trusts; and what is known to be right, where it is not for its effects that nothing is timed.
+        Nothing where there is no such candidate, or where times decide nothing.
         """
-        found = [one for one in offer.candidates[1:] if one.trusted]
+        plain, *others = offer.candidates
+        found = [one for one in others if one.trusted or (offer.untimed is None and self.is_right(one))]
         fixed = why_off("timing") or torch.are_deterministic_algorithms_enabled()
-        if not found or offer.untimed is None or fixed or self.why_not_online() is not None:
-            return ()
-        return (offer.candidates[0], *found)
+        return () if not found or fixed or self.why_not_online() is not None else (plain, *found)
 
     def is_right(self, candidate: Candidate) -> bool:
         """Whether its numbers were seen to be right, by its graph or at a call; a kernel's configs are all one code."""

@@ -243,24 +243,16 @@ def _winner(offer: Offer, ctx: MissContext, at_once: bool) -> Entry:
         return offer.candidates[0].wins("only", offer)
     trial = ctx.trial(offer)
     untimed = ctx.why_untimed(offer, trial)
-    if untimed and not at_once and (trusted := ctx.trusted(offer)):
-        return learn(replace(offer, candidates=trusted), trial, ctx, untimed)
-    if untimed:
+    if untimed is None:
+        try:
+            return _judged(offer, trial, ctx, at_once)
+        except EarlierGraph as reason:
+            untimed = str(reason)
+    kept = () if at_once else ctx.without_copies(offer)
+    if not kept:
         return offer.nearest(ctx.sizes(), untimed, ctx.is_right)
-    try:
-        return _judged(offer, trial, ctx, at_once)
-    except EarlierGraph as reason:
-        return _unseen(offer, trial, ctx, at_once, str(reason))
-
-
-def _unseen(offer: Offer, trial: Trial, ctx: MissContext, at_once: bool, why: str) -> Entry:
-    """Where none may be run on copies, and ``why``: what learns among those that are known to be right without."""
-    plain, *others = offer.candidates
-    right = [one for one in others if one.trusted or ctx.is_right(one)]
-    if not right or at_once or ctx.why_not_online() is not None:
-        return offer.nearest(ctx.sizes(), why, ctx.is_right)
-    left = [Refusal(one.name, (why,)) for one in others if one not in right]
-    return learn(replace(offer, candidates=(plain, *right), refusals=(*offer.refusals, *left)), trial, ctx, why)
+    left = [Refusal(one.name, (untimed,)) for one in offer.candidates if one not in kept]
+    return learn(replace(offer, candidates=kept, refusals=(*offer.refusals, *left)), trial, ctx, untimed)
 
 
 def _judged(offer: Offer, trial: Trial, ctx: MissContext, at_once: bool) -> Entry:

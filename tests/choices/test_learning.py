@@ -80,6 +80,11 @@ def dispatched(clock: Clock, plain_us: float, other_us: float, **given: Any) -> 
 X = torch.arange(4.0)
 
 
+def in_place(x: Tensor) -> Tensor:
+    """Writes its argument."""
+    return x.add_(1)
+
+
 def test_calls_are_samples_until_the_best_is_known(clock: Clock) -> None:
     """Then it is what runs."""
     f = dispatched(clock, 100, 50)
@@ -768,6 +773,45 @@ def test_else_the_function_runs_as_it_is(clock: Clock, monkeypatch: pytest.Monke
     finally:
         torch.use_deterministic_algorithms(False)
     assert seen == [100] * 30
+
+
+def by_calls_alone(make: Callable[[], nn.Module]) -> tuple[nn.Module, Any]:
+    """A module that has a build for its very sizes, called in training, and what was chosen."""
+    module = shapedispatch(make(), hints=(), exact=True, store=False)
+    for _ in range(4):
+        module(torch.ones(3, 4)).sum().backward()
+    return module, module.forward.choices()[0]
+
+
+def test_what_may_not_run_on_copies_is_learned_from_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A build that its graph vouches for competes where a backward of ours would run a hook, which runs once a call."""
+    monkeypatch.setenv("SHAPEDISPATCH_JUDGE", "online")
+    ran: list[Tensor] = []
+
+    def hooked() -> nn.Module:
+        module = nn.Linear(4, 4)
+        module.weight.register_hook(ran.append)
+        return module
+
+    _, choice = by_calls_alone(hooked)
+    assert (len(ran), choice.origin) == (4, "learning")
+    assert {timing.variant for timing in choice.timings} <= {"plain", "exact"}
+    assert any("gradient hooks" in note for note in choice.notes)
+
+
+def test_what_is_too_large_for_copies_is_learned_from_calls(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As far as it is trusted; of what is not, it is told why it is none to run."""
+    monkeypatch.setenv("SHAPEDISPATCH_COPY_LIMIT", "0")
+    written = [Variant(taking(clock, 40, in_place), name="other", trusted=True), Variant(in_place, name="unsure")]
+    fn = taking(clock, 100, in_place)
+    f = shapedispatch(fn, name="in_place", hints=(), variants=written, mutates=("x",), store=False)
+    for _ in range(60):
+        f(torch.ones(8))
+    choice = f.explain(torch.ones(8))
+    assert (choice.variant, choice.origin) == ("other", "timed")
+    assert [one.reasons[0].partition(",")[0][:17] for one in choice.refusals if one.variant == "unsure"] == [
+        "copies for timing"
+    ]
 
 
 class Log:
