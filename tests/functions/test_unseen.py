@@ -62,6 +62,66 @@ def test_numbers_that_a_cache_keeps_are_as_good_as_computed() -> None:
     assert_same(f.variant("exact")(X), scaled(X))
 
 
+RATE = [2.0]
+
+
+@functools.cache
+def config() -> dict[str, float]:
+    """One for the process."""
+    return {"rate": 2.0}
+
+
+@functools.cache
+def rate(count: int) -> float:
+    """Of what was there when it was first asked."""
+    return RATE[0] * count
+
+
+class Scaling:
+    """With a method that remembers."""
+
+    rate = 2.0
+
+    @functools.cache  # noqa: B019 - that it keeps its object is no matter here
+    def factor(self, count: int) -> float:
+        """Of what was there when it was first asked."""
+        return self.rate * count
+
+
+SCALING = Scaling()
+
+
+@pytest.mark.parametrize(
+    ("name", "fn"),
+    [
+        ("config", lambda x: x.sin() * config()["rate"]),
+        ("rate", lambda x: x.sin() * rate(3)),
+        ("factor", lambda x: x.sin() * SCALING.factor(3)),
+    ],
+)
+def test_what_a_cache_keeps_is_not_made_anew(name: str, fn: Callable[[Tensor], Tensor]) -> None:
+    """Somebody may have changed it, or what it was made of."""
+    assert f"functools.lru_cache keeps of {name}()" in refused(fn)
+
+
+class Defaults(dict[str, float]):
+    """Gives what it does not hold."""
+
+    rate = 2.0
+
+    def __missing__(self, key: str) -> float:
+        """The same for each key."""
+        return self.rate
+
+
+DEFAULTS = Defaults()
+
+
+def test_what_a_dict_gives_for_a_key_that_is_not_there_is_not_taken_for_good() -> None:
+    """A class or an object says it."""
+    assert "Defaults.__missing__()" in refused(lambda x: x.sin() * DEFAULTS["rate"])
+
+
 @pytest.fixture
 def settings() -> Iterator[None]:
     """As they were, at the end."""

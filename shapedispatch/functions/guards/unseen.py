@@ -7,7 +7,9 @@ Caches that it looks past, settings that it sets, lookups that fail, attributes 
 from __future__ import annotations
 
 import contextlib
+import dis
 import functools
+import math
 import os
 import re
 import sysconfig
@@ -46,6 +48,7 @@ class Unseen:
         with (
             identities_guarded(tracing, keyed, self._lookups.append),
             self._lookups_noted(tracing),
+            self._caches_noted(tracing),
             self._attributes_noted(tracing),
         ):
             yield
@@ -73,6 +76,33 @@ class Unseen:
             yield
         finally:
             maker.exception_handler = original
+
+    @contextlib.contextmanager
+    def _caches_noted(self, tracing: Callable[[], bool]) -> Iterator[None]:
+        """Note each call of a function that keeps its results, and may give what is no more what it would compute.
+
+        Dynamo computes it anew: other than what is kept, where what it is made of or it itself has changed since.
+        Without the hook nothing is noted.
+        """
+        maker: Any = getattr(variables, "WrapperUserFunctionVariable", None)
+        original = getattr(maker, "call_function", None)
+
+        def call_function(variable: Any, *args: Any) -> Any:
+            wrapper = getattr(variable, "wrapper_obj", None)
+            fn = wrapper.__wrapped__ if type(wrapper) is _Cached else None
+            known = isinstance(fn, FunctionType) and (_is_of_others(fn.__code__) or _only_calculates(fn))
+            if tracing() and isinstance(fn, FunctionType) and not known:
+                self._lookups.append(_kept_of(fn.__code__))
+            return original(variable, *args)  # type: ignore[misc]  # there is one where this is called
+
+        if original is None:
+            yield
+            return
+        try:
+            maker.call_function = call_function
+            yield
+        finally:
+            maker.call_function = original
 
     @contextlib.contextmanager
     def _attributes_noted(self, tracing: Callable[[], bool]) -> Iterator[None]:
@@ -116,7 +146,7 @@ class Unseen:
     def of_code(self, code: Iterable[CodeType]) -> Iterator[str]:
         """What it has looked for in vain, whose attributes it has looked through as a dict, marks that it asks for."""
         yield from self._lookups
-        others = [part for part in code if not (_stands_in(part, _TORCH) or _stands_in(part, _PYTHON))]
+        others = [part for part in code if not _is_of_others(part)]
         if any(not _DICTS.isdisjoint(part.co_names) for part in others):
             yield "which attributes an object has (by its __dict__)"
         if any("Buffer" in part.co_names for part in others):
@@ -152,7 +182,10 @@ class Unseen:
         if type(value) is _Cached:
             code = getattr(value.__wrapped__, "__code__", None)
             if code is not None and (code.co_filename, code.co_name) in self._places:
-                yield f"the results that functools.lru_cache keeps of {code.co_name}()"
+                yield _kept_of(code)
+        missing = getattr(type(value), "__missing__", None) if isinstance(value, dict) else None
+        if isinstance(missing, FunctionType) and not _is_of_others(missing.__code__):
+            yield f"what {type(value).__name__}.__missing__() gives for a key that is not there"
 
 
 _BY_VALUE = frozenset(("CONSTANT_MATCH", "EQUALS_MATCH"))
@@ -194,6 +227,10 @@ def _has(holder: Callable[[], Any], name: str) -> bool:
     return hasattr(holder(), name)
 
 
+_OF_NUMBERS = frozenset(
+    ("abs", "bool", "divmod", "float", "int", "len", "max", "min", "pow", "round", "sum", "math", *vars(math))
+)
+_MAKING = ("BUILD_LIST", "BUILD_MAP", "BUILD_SET", "MAKE_", "STORE_ATTR")
 _FAILED = frozenset(("ObservedKeyError", "ObservedAttributeError"))
 _DICTS = frozenset(("__dict__", "vars"))
 _TORCH, _PYTHON = os.path.dirname(torch.__file__), sysconfig.get_path("stdlib")  # noqa: PTH120 - texts, as in code
@@ -203,6 +240,27 @@ def _stands_in(code: CodeType, folder: str) -> bool:
     """Whether it is of this folder, but for what is installed beside it."""
     inside = code.co_filename.removeprefix(folder + os.sep)
     return inside != code.co_filename and not inside.startswith("site-packages")
+
+
+def _is_of_others(code: CodeType) -> bool:
+    """Whether it is torch's or Python's own."""
+    return _stands_in(code, _TORCH) or _stands_in(code, _PYTHON)
+
+
+def _kept_of(code: CodeType) -> str:
+    return f"the results that functools.lru_cache keeps of {code.co_name}()"
+
+
+def _only_calculates(fn: FunctionType) -> bool:
+    """Whether a function makes numbers of its arguments and constants alone: computed again, they are the same."""
+    code, steps = fn.__code__, list(dis.get_instructions(fn))
+    own = [name for name in code.co_names if name in fn.__globals__ and fn.__globals__[name] is not math]
+    return not code.co_freevars and not own and _OF_NUMBERS.issuperset(code.co_names) and not _makes_more(steps)
+
+
+def _makes_more(steps: Sequence[dis.Instruction]) -> bool:
+    """Whether code makes what may be changed later, or a function or class, or sets something."""
+    return any(step.opname.startswith(_MAKING) for step in steps)
 
 
 def _is_asked_by_torch(frame: Any) -> bool:
