@@ -197,9 +197,8 @@ def test_what_stays_different_is_as_said() -> None:
     assert type(y.grad_fn).__name__ != type(half_of_third(x).grad_fn).__name__
     exact = half_of_third(x.double())
     assert (y - exact).abs().max() <= (half_of_third(x) - exact).abs().max()
-    (first,) = torch.autograd.grad(y.sum(), x, create_graph=True)
-    with pytest.raises(RuntimeError, match="double backward"):
-        torch.autograd.grad(first.sum(), x)
+    with pytest.raises(RuntimeError, match="no second derivative"):
+        torch.autograd.grad(y.sum(), x, create_graph=True)
 
 
 def half_of_third(x: torch.Tensor) -> torch.Tensor:

@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from shapedispatch import set_mode
 from shapedispatch.functions.compile import autograd, inductor
 from shapedispatch.hit import call, profiling
 from tests.helpers import assert_same, built, pinned
@@ -160,13 +161,25 @@ def test_what_is_written_in_between_is_an_error(scaled: Any) -> None:
         result.backward()
 
 
-def test_a_backward_of_the_backward_is_refused_as_before(scaled: Any) -> None:
-    """By AOTAutograd, in its words."""
+def test_a_backward_that_is_to_be_differentiated_is_refused(scaled: Any) -> None:
+    """At once: of what was computed in between, a second derivative would be zero."""
     x, weight = fresh()
-    [gradient] = torch.autograd.grad(scaled(x, weight).sum(), (x,), create_graph=True)
-    assert_same(gradient.detach(), torch.autograd.grad(scales(x, weight).sum(), (x,))[0])
-    with pytest.raises(RuntimeError, match="double backward"):
-        gradient.sum().backward()
+    with pytest.raises(RuntimeError, match="no second derivative"):
+        torch.autograd.grad(scaled(x, weight).sum(), (x,), create_graph=True)
+    x, weight = fresh()
+    with set_mode("off"):
+        [gradient] = torch.autograd.grad(scaled(x, weight).sum(), (x,), create_graph=True)
+    assert gradient.requires_grad
+
+
+@pytest.mark.parametrize("fn", [lambda x: (x * 2).sin().sum(), lambda x: x.exp().reshape(2, 2)])
+def test_a_hessian_is_not_zero_in_silence(fn: Callable[[Tensor], Tensor]) -> None:
+    """Where the backward needs nothing that has a history, and where the result is a view."""
+    build = built(fn, hints=(), exact=True).variant("exact")
+    x = torch.ones(4)
+    build(x.clone().requires_grad_())
+    with pytest.raises(RuntimeError, match="no second derivative"):
+        torch.autograd.functional.hessian(lambda x: build(x).sum(), x)
 
 
 class Stop(torch.autograd.Function):

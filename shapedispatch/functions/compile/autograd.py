@@ -138,7 +138,11 @@ class CannotPassOn(Exception):
 
 
 def _passing_on(forward: Callable[..., Any], backward: Callable[..., Any]) -> tuple[Callable[..., Any], ...]:
-    """A function's two parts, which take no gradient for what it is."""
+    """A function's two parts, which take no gradient for what it is, and raise where autograd is to follow the second.
+
+    AOTAutograd's own raises where what it gives is differentiated in its turn (`create_graph`). But what the code has
+    kept in between has no history: where that is all that a gradient depends on, a second one would be none, or zero.
+    """
 
     def forward_without_zeros(ctx: Any, *inputs: Any) -> Any:
         made = forward(ctx, *inputs)
@@ -149,9 +153,17 @@ def _passing_on(forward: Callable[..., Any], backward: Callable[..., Any]) -> tu
         gradients = given[0] if len(given) == 1 and isinstance(given[0], list) else given
         if all(one is None for one in gradients):
             return (None,) * len(ctx.needs_input_grad)
+        if torch.is_grad_enabled():
+            raise RuntimeError(NO_SECOND)
         return backward(ctx, *given)
 
     return forward_without_zeros, backward_or_none
+
+
+NO_SECOND = (
+    "a build has no second derivative, and its backward was asked for one (create_graph=True). Make the call as it is"
+    " written: with shapedispatch.set_mode('off'): ..."
+)
 
 
 def effects_only(gm: torch.fx.GraphModule, examples: Sequence[Any]) -> Callable[..., Any]:
