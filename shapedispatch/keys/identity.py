@@ -242,7 +242,10 @@ def _syntax(source: object) -> str | None:
 def package_version(module: str | None) -> str | None:
     """The version that the imported top-level package of ``module`` states, or None."""
     package = sys.modules.get((module or "").partition(".")[0])
-    version = getattr(package, "__version__", None)
+    try:
+        version = getattr(package, "__version__", None)
+    except Exception:  # noqa: BLE001 - whatever a module's own `__getattr__` does
+        return None
     return None if version is None else str(version)
 
 

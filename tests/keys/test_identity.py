@@ -15,7 +15,14 @@ import pytest
 import torch
 
 from shapedispatch.keys import identity
-from shapedispatch.keys.identity import Environment, candidates_identity, code_identity, differences, environment
+from shapedispatch.keys.identity import (
+    Environment,
+    candidates_identity,
+    code_identity,
+    differences,
+    environment,
+    package_version,
+)
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -268,6 +275,18 @@ def test_the_order_and_the_names_of_candidates_count() -> None:
     x, y = ("plain", 1), ("hint[M=64]", 1)
     lists = [[x], [x, y], [y, x], [("other", 1), y]]
     assert len({candidates_identity(candidates) for candidates in lists}) == len(lists)
+
+
+def test_a_module_that_raises_states_no_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever its own lookup of attributes does, as that of one that loads lazily."""
+
+    def finds(name: str) -> Any:
+        raise KeyError(name)
+
+    lazy = types.ModuleType("lazy")
+    vars(lazy)["__getattr__"] = finds
+    monkeypatch.setitem(sys.modules, "lazy", lazy)
+    assert package_version("lazy.inside") is None
 
 
 def test_identities_are_the_same_in_another_process() -> None:
