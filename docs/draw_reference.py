@@ -52,7 +52,7 @@ MEANING = {
     "margin": "by how much a later candidate must win",
     "check": 'how numbers are compared. Built in: each build once by its graph. `"sample"`: on the call only; '
     "`[rtol, atol]`: so, with these tolerances; `false`: not at all",
-    "copy_limit": "share of free memory that copies of a call may take; beyond it nothing is run but on calls themselves",
+    "copy_limit": "share of free memory that copies of a call may take; beyond it a candidate runs on calls alone",
     "isolate": "try candidates, and kernels' configs, in a worker process first: a crash or a hang costs one",
     "judge": '`"online"`: calls are themselves the samples, each run once, until the best is known; a backward '
     "counts where one follows",
