@@ -18,7 +18,7 @@ from importlib import metadata
 from types import MappingProxyType
 from typing import Any
 
-from .interpreter.interrupts import interrupts_held_back
+from .interpreter.interrupts import imported_whole
 from .settings.resolve import settings
 
 __all__ = ["FEATURES", "NEWEST", "Feature", "find", "missing", "newer", "release", "tell", "why_off"]
@@ -212,9 +212,9 @@ def find(path: str, instead: Any = nothing) -> Any:
 
 
 def _imported(module: str) -> Any:
-    with warnings.catch_warnings(), interrupts_held_back():  # half imported, it cannot be imported again
+    with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of torch about torch
-        return importlib.import_module(module)
+        return imported_whole(module)
 
 
 _NOTHING = object()

@@ -9,6 +9,7 @@ import linecache
 import os
 import pickle
 import random
+import signal
 import subprocess
 import sys
 import textwrap
@@ -300,6 +301,7 @@ def _state() -> list[Any]:
         torch.autograd._profiler_enabled(),
         list(warnings.filters),
         tuning_lock.owned(),
+        signal.getsignal(signal.SIGINT),
     ]
 
 

@@ -159,6 +159,7 @@ class Trial:
             args, kwargs = self._fresh()
             for node in _nodes(run(*args, **kwargs)):
                 node.metadata[mark] = True
+        torch.clear_autocast_cache()  # what it keeps of this run, the next would take for its own
         return mark
 
     def _parameters(self) -> list[Tensor]:

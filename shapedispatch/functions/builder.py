@@ -8,7 +8,6 @@ share whose globals are the same dict: generated code and guards read names from
 from __future__ import annotations
 
 import contextlib
-import importlib
 import time
 import types
 import weakref
@@ -21,7 +20,7 @@ from ..backend import OfferBuilder, OfferRequest
 from ..background.account import Later
 from ..errors import in_a_line
 from ..hit.table import Table
-from ..interpreter.interrupts import interrupts_held_back
+from ..interpreter.interrupts import imported_whole
 from ..keys.signature import call_of
 from ..private import why_off
 from ..shapes.dims import point_of, variant_name
@@ -234,9 +233,8 @@ class Builder:
 def why_not_imported(*parts: str) -> str | None:
     """Why these parts of `compile` cannot be imported, if so, with what of torch's compiler they name."""
     try:
-        with interrupts_held_back():
-            for part in parts:
-                importlib.import_module(f"{__package__}.compile.{part}")
+        for part in parts:
+            imported_whole(f"{__package__}.compile.{part}")
     except Exception as error:  # noqa: BLE001 - what torch does when it is imported is judged here; the reason is kept
         return f"torch's compiler cannot be imported: {in_a_line(error)}"
     return None

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import importlib
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from itertools import chain
+from types import ModuleType
 from typing import Any
 
-__all__ = ["interrupts_held_back"]
+__all__ = ["imported_whole", "interrupts_held_back"]
 
 
 @contextmanager
@@ -29,6 +32,14 @@ def interrupts_held_back() -> Iterator[None]:
         restored = (partial(signal.signal, number, handler) for number, handler in handlers.items())
         called = (partial(handlers[number], number, came[number]) for number in handlers if number in came)
         _all_of(chain(restored, called))
+
+
+def imported_whole(module: str) -> ModuleType:
+    """Import it, and let no interrupt come meanwhile: half imported, it cannot be imported again."""
+    if module in sys.modules:
+        return importlib.import_module(module)  # which waits where another thread is at it
+    with interrupts_held_back():
+        return importlib.import_module(module)
 
 
 def _all_of(steps: Iterator[Callable[[], object]]) -> None:

@@ -113,6 +113,14 @@ def test_what_is_computed_in_the_call_is_no_other_graph(run: Callable[[Tensor], 
     with_gradient(x.exp()).outcome(run)
 
 
+def test_weights_that_autocast_has_cast_are_the_calls_own() -> None:
+    """Whoever has asked for them before, in the same block: it keeps them to its end."""
+    with torch.autocast("cpu", torch.bfloat16):
+        LINEAR(X)
+        for _ in range(2):
+            with_gradient(X.clone().requires_grad_(), LINEAR).outcome(lambda a, linear: linear(a))
+
+
 def test_what_was_before_decides_nothing() -> None:
     """Whoever chooses is told, and not that plain raises."""
     _, w = weight()
