@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import functools
+import math
 import types
 import typing
 from collections.abc import Callable, Iterator
@@ -55,7 +56,7 @@ def test_numbers_that_a_cache_keeps_are_as_good_as_computed() -> None:
     """Nobody could tell."""
 
     def scaled(x: Tensor) -> Tensor:
-        return x.sin() * factor(3)
+        return x.sin() * factor(3) + root(4)
 
     f = shapedispatch(scaled, hints=(), exact=True, store=False)
     f(X)
@@ -91,12 +92,34 @@ class Scaling:
 SCALING = Scaling()
 
 
+class Decay:
+    """With an attribute that is called as something of `math` is."""
+
+    gamma = 0.5
+
+
+DECAY = Decay()
+
+
+@functools.cache
+def decayed(how: Decay) -> float:
+    """Of what was there when it was first asked."""
+    return how.gamma * 2
+
+
+@functools.cache
+def root(count: int) -> float:
+    """A number."""
+    return math.sqrt(count)
+
+
 @pytest.mark.parametrize(
     ("name", "fn"),
     [
         ("config", lambda x: x.sin() * config()["rate"]),
         ("rate", lambda x: x.sin() * rate(3)),
         ("factor", lambda x: x.sin() * SCALING.factor(3)),
+        ("decayed", lambda x: x.sin() * decayed(DECAY)),
     ],
 )
 def test_what_a_cache_keeps_is_not_made_anew(name: str, fn: Callable[[Tensor], Tensor]) -> None:

@@ -259,8 +259,12 @@ def _only_calculates(fn: FunctionType) -> bool:
 
 
 def _makes_more(steps: Sequence[dis.Instruction]) -> bool:
-    """Whether code makes what may be changed later, or a function or class, or sets something."""
-    return any(step.opname.startswith(_MAKING) for step in steps)
+    """Whether code makes what may be changed later, or a function or class, or sets or reads something of an object."""
+    of_math = [step.opname == "LOAD_GLOBAL" and step.argval == "math" for step in steps]
+    reads = [step.opname in ("LOAD_ATTR", "LOAD_METHOD") for step in steps[1:]]
+    return any(step.opname.startswith(_MAKING) for step in steps) or any(
+        read and not before for before, read in zip(of_math, reads, strict=False)
+    )
 
 
 def _is_asked_by_torch(frame: Any) -> bool:
