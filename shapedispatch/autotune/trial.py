@@ -121,13 +121,13 @@ class Trial:
         """
         run = getattr(run, "run_once_on_copies", run)
         with preserve_state(self.args, self.kwargs), settings_kept():
-            before = self._marked(run) if self.grad else None
+            mark = self._marked(run) if self.grad else None
             args, kwargs = self._fresh()
             given = list(tensors((args, kwargs)))
             versions = _versions(given)
             result = run(*args, **kwargs)
-            if before is not None:
-                _refuse_marked(result, before)
+            if mark is not None:
+                _refuse_marked(result, mark)
             gradients = self._backward(result, args, kwargs, distinct_like) if self.grad else ()
             if wait and self.device.type == "cuda":
                 torch.cuda.synchronize(self.device)  # an error of the device belongs to the run that made it

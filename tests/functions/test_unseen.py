@@ -108,6 +108,12 @@ def decayed(how: Decay) -> float:
 
 
 @functools.cache
+def stepped(count: int, steps: list[float] = RATE) -> float:
+    """Of what was there when it was first asked."""
+    return steps[0] * count
+
+
+@functools.cache
 def root(count: int) -> float:
     """A number."""
     return math.sqrt(count)
@@ -119,6 +125,7 @@ def root(count: int) -> float:
         ("config", lambda x: x.sin() * config()["rate"]),
         ("rate", lambda x: x.sin() * rate(3)),
         ("factor", lambda x: x.sin() * SCALING.factor(3)),
+        ("stepped", lambda x: x.sin() * stepped(3)),
         ("decayed", lambda x: x.sin() * decayed(DECAY)),
     ],
 )

@@ -230,6 +230,7 @@ def _has(holder: Callable[[], Any], name: str) -> bool:
 _OF_NUMBERS = frozenset(
     ("abs", "bool", "divmod", "float", "int", "len", "max", "min", "pow", "round", "sum", "math", *vars(math))
 )
+_NUMBERS = frozenset((int, float, bool, complex))
 _MAKING = ("BUILD_LIST", "BUILD_MAP", "BUILD_SET", "MAKE_", "STORE_ATTR")
 _FAILED = frozenset(("ObservedKeyError", "ObservedAttributeError"))
 _DICTS = frozenset(("__dict__", "vars"))
@@ -255,7 +256,9 @@ def _only_calculates(fn: FunctionType) -> bool:
     """Whether a function makes numbers of its arguments and constants alone: computed again, they are the same."""
     code, steps = fn.__code__, list(dis.get_instructions(fn))
     own = [name for name in code.co_names if name in fn.__globals__ and fn.__globals__[name] is not math]
-    return not code.co_freevars and not own and _OF_NUMBERS.issuperset(code.co_names) and not _makes_more(steps)
+    held = [*(fn.__defaults__ or ()), *(fn.__kwdefaults__ or {}).values()]  # which may be changed, as a list is
+    alone = not (code.co_freevars or own or any(type(one) not in _NUMBERS for one in held))
+    return alone and _OF_NUMBERS.issuperset(code.co_names) and not _makes_more(steps)
 
 
 def _makes_more(steps: Sequence[dis.Instruction]) -> bool:
