@@ -33,11 +33,13 @@ def _names(text: str) -> frozenset[str]:
 
 # What plain may call while it is recorded, beside what is computed value by value, summed up or only looked at anew:
 # none of these waits for the device or decides anything by values. Compiled code's graphs hold less, and are read.
+# Not cuDNN's attention: versions of it read past the end of their tensors, which a recording's memory does not forgive
+# (pytorch#169849), and the recording of plain's decoder layer, with a mask, ended in an illegal access on an H200.
 _KNOWN = _names(
     """mm addmm bmm baddbmm addmv mv dot convolution cudnn_convolution _conv_depthwise2d embedding cat stack clone copy_
     _to_copy _softmax _log_softmax native_layer_norm _fused_rms_norm native_group_norm native_batch_norm
     cudnn_batch_norm _native_batch_norm_legit _native_batch_norm_legit_no_training _batch_norm_with_update
-    _scaled_dot_product_flash_attention _scaled_dot_product_efficient_attention _scaled_dot_product_cudnn_attention
+    _scaled_dot_product_flash_attention _scaled_dot_product_efficient_attention
     _scaled_dot_product_flash_attention_for_cpu index_select gather scatter scatter_ scatter_add scatter_add_
     scatter_reduce index_add index_add_ index_copy index_copy_ index_fill index_fill_ index index_put index_put_
     arange full full_like zeros zeros_like ones ones_like empty empty_like empty_strided new_empty new_empty_strided

@@ -1,8 +1,9 @@
 """A device that records what is launched and launches it again: the one place where CUDA graphs are made.
 
-Two streams are kept a device. What runs before a recording, so that everything is loaded, runs on one; recordings are
-made on the other, on which nothing else runs ever: so cuBLAS's workspace of it is part of the recordings' memory, and
-stays that whoever has torch forget its workspaces.
+What runs before a recording, so that everything is loaded, runs on a stream of its own. So does each memory that
+recordings are made in have one, on which nothing else runs ever: torch keeps a workspace of cuBLAS for each stream,
+which it takes where that is first needed and gives back when anybody asks for it, in newer versions also when any graph
+of that stream goes. So the workspace of a recording is in its memory, and stays there for as long as that does.
 """
 
 from __future__ import annotations
@@ -71,11 +72,17 @@ class Recorder(Protocol):
         """Why nothing is recorded any more; empty where it may be."""
 
 
+def _handle() -> Any:
+    return torch.cuda.graph_pool_handle()
+
+
 @dataclass(slots=True)
 class _Pool:
     """Memory that recordings are made in, one after the other: what they compute on the way shares it."""
 
-    handle: Any = field(default_factory=torch.cuda.graph_pool_handle)
+    stream: torch.cuda.Stream
+    """They are made on it, and nothing in another memory."""
+    handle: Any = field(default_factory=_handle)
     keeper: Any = None
     held: int = 0
 
@@ -85,13 +92,16 @@ class CudaRecorder:
 
     def __init__(self, index: int) -> None:
         self.device: torch.device = torch.device("cuda", index)
-        self._before, self._records = (own_stream(self.device) for _ in range(2))
+        self._before = own_stream(self.device)
         self._event = torch.cuda.Event()
-        self._pool, self._apart = _Pool(), _Pool()
+        self._pool, self._apart = self._new(), self._new()
         self._failed = ""
         self.nodes: int | None = None
         # Without it: the same by an object for the stream, in a microsecond instead of a tenth of one.
         self._raw_stream: Any = getattr(torch._C, "_cuda_getCurrentRawStream", None)
+
+    def _new(self) -> _Pool:
+        return _Pool(own_stream(self.device))
 
     def recording(self) -> bool:
         """See `Recorder.recording`."""
@@ -134,7 +144,7 @@ class CudaRecorder:
         apart = self._apart
         self._recorded_in(apart, run)
         if apart.held > most // 4:
-            self._apart = _Pool()
+            self._apart = _Pool(apart.stream)  # what is recorded apart never runs, in whatever memory it would be
         return apart.held
 
     def _recorded_in(self, pool: _Pool, run: Callable[[], Any]) -> tuple[torch.cuda.CUDAGraph, Any]:
@@ -144,14 +154,14 @@ class CudaRecorder:
 
     def _recorded(self, pool: _Pool, run: Callable[[], Any]) -> tuple[torch.cuda.CUDAGraph, Any]:
         graph, before = torch.cuda.CUDAGraph(), torch.cuda.memory_reserved(self.device)
-        self._records.wait_stream(torch.cuda.current_stream(self.device))
+        pool.stream.wait_stream(torch.cuda.current_stream(self.device))
         # A collection in the middle may free an event or a graph, which CUDA refuses there.
-        with torch.cuda.stream(self._records), no_collections():
+        with torch.cuda.stream(pool.stream), no_collections():
             try:
                 # Not `torch.cuda.graph`, which waits, collects and empties the allocator's cache on the way in.
                 graph.capture_begin(pool=pool.handle, capture_error_mode="thread_local")
                 outputs = run()
-                self.nodes = nodes_recorded(self._records)
+                self.nodes = nodes_recorded(pool.stream)
                 graph.capture_end()
             except BaseException as error:
                 self._give_up(graph, pool, error)
@@ -179,7 +189,7 @@ class CudaRecorder:
 
     def renew(self) -> None:
         """See `Recorder.renew`."""
-        self._pool, self._apart = _Pool(), _Pool()
+        self._pool, self._apart = self._new(), _Pool(self._apart.stream)
 
     def why_not(self) -> str:
         """See `Recorder.why_not`."""

@@ -88,6 +88,10 @@ def test_of_anothers_operator_nothing_is_known() -> None:
         (lambda x, i, m: x + torch.rand_like(x), "draws random numbers"),
         (lambda x, i, m: torch.linalg.inv(x), "may wait for the device"),
         (lambda x, i, m: torch.histc(x), "nothing is known of aten.histc"),
+        (
+            lambda x, i, m: torch.ops.aten._scaled_dot_product_cudnn_attention(*[x[None, None]] * 3, None, False)[0],
+            "nothing is known of aten._scaled_dot_product_cudnn_attention",
+        ),
         (lambda x, i, m: x.view(-1).t(), "it launches no kernel"),
         (lambda x, i, m: x + torch.zeros(4, 4, device="meta"), "a tensor is on meta"),
         (lambda x, i, m: x.to("meta"), "a tensor is on meta"),
