@@ -94,13 +94,13 @@ class CudaRecorder:
         self.device: torch.device = torch.device("cuda", index)
         self._before = own_stream(self.device)
         self._event = torch.cuda.Event()
-        self._pool, self._apart = self._new(), self._new()
+        self._pool, self._apart = self._new_pool(), self._new_pool()
         self._failed = ""
         self.nodes: int | None = None
         # Without it: the same by an object for the stream, in a microsecond instead of a tenth of one.
         self._raw_stream: Any = getattr(torch._C, "_cuda_getCurrentRawStream", None)
 
-    def _new(self) -> _Pool:
+    def _new_pool(self) -> _Pool:
         return _Pool(own_stream(self.device))
 
     def recording(self) -> bool:
@@ -189,7 +189,7 @@ class CudaRecorder:
 
     def renew(self) -> None:
         """See `Recorder.renew`."""
-        self._pool, self._apart = self._new(), _Pool(self._apart.stream)
+        self._pool, self._apart = self._new_pool(), _Pool(self._apart.stream)
 
     def why_not(self) -> str:
         """See `Recorder.why_not`."""
