@@ -255,7 +255,7 @@ def test_the_version_by_the_day_is_that_by_the_commit() -> None:
     silent = [result for result in results if "shapedispatch" not in result.environment]
     commits = {result.path: result.environment.get("commit", "none").rstrip("+") for result in silent}
     known = [result for result in silent if git("cat-file", "-e", commits[result.path]).returncode == 0]
-    assert len(known) > 10
+    assert len(known) > 5
     later = [
         result
         for result in known
