@@ -1,7 +1,8 @@
 # `make demo` and `make test` are all that needs typing: each makes the virtual environment first if it must.
 #
 #   make demo     run the demo, a minute: functions that are learned while they run, size × variant tables, a plot
-#   make test     lint, type checks, tests           make soak     the long runs of the tests that take minutes
+#   make test     lint, type checks, tests           make slow     the tests that take more than a second each
+#   make soak     the long runs of the tests that take minutes
 #   make bench    run all benchmarks: in full on a GPU, else with small sizes, to see that they run
 #   make matrix   the tests in each virtual environment here (.venv, .venv-*), and the table of versions in docs/install.md
 #   make dist     a wheel and an sdist in dist/
@@ -17,7 +18,7 @@
 unexport PYTHONDONTWRITEBYTECODE
 
 .DELETE_ON_ERROR:
-.PHONY: demo test pytest soak lint format bench matrix dist release venv clean
+.PHONY: demo test pytest slow soak lint format bench matrix dist release venv clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -34,7 +35,10 @@ test: $(STAMP)
 
 # Two processes, for two cores; a file's tests stay in one, with what they have made.
 pytest: $(STAMP)
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not soak" $(ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not soak and not slow" $(ARGS)
+
+slow: $(STAMP)
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not soak and slow" $(ARGS)
 
 soak: $(STAMP)
 	$(BIN)/python -m pytest -n 2 -m soak $(ARGS)

@@ -34,6 +34,7 @@ hypothesis_settings.register_profile("shapedispatch", deadline=None, derandomize
 hypothesis_settings.load_profile("shapedispatch")
 
 GPU_TESTS = Path(__file__).parent / "gpu"
+SLOW = frozenset(Path(__file__).with_name("slow.txt").read_text("utf-8").splitlines())
 
 
 def cuda_is_available() -> bool:
@@ -44,10 +45,12 @@ def cuda_is_available() -> bool:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what lies under tests/gpu, and skip what is marked where there is no device."""
+    """Mark what lies under tests/gpu, and skip what is marked where there is no device; mark what slow.txt names."""
     for item in items:
         if GPU_TESTS in item.path.parents:
             item.add_marker(pytest.mark.gpu)
+        if item.nodeid in SLOW:
+            item.add_marker(pytest.mark.slow)
     marked = [item for item in items if item.get_closest_marker("gpu")]
     if marked and not cuda_is_available():
         for item in marked:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import ast
 import os
+from pathlib import Path
 
 import pytest
 
-from tests.conftest import FOR_TESTS
+from tests.conftest import FOR_TESTS, SLOW
+
+ROOT = Path(__file__).parent.parent
 
 
 @pytest.fixture(scope="class")
@@ -26,3 +30,16 @@ class TestAfterIt:
     def test_what_a_test_has_set_is_gone(self, found: list[str]) -> None:
         """From the environment, where other processes would inherit it."""
         assert set(found) == set(FOR_TESTS)
+
+
+def test_what_is_called_slow_is_there() -> None:
+    """By file and function: a line of a test that went would be nobody's."""
+    named = {line.split("[")[0] for line in SLOW if line and not line.startswith("#")}
+    files = {name.split("::")[0] for name in named}
+    defined = {
+        f"{file}::{node.name}"
+        for file in files
+        for node in ast.walk(ast.parse((ROOT / file).read_text("utf-8")))
+        if isinstance(node, ast.FunctionDef)
+    }
+    assert {"::".join([name.split("::")[0], name.split("::")[-1]]) for name in named} <= defined

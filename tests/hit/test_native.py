@@ -632,7 +632,7 @@ def test_both_roads_decide_and_answer_alike(name: str) -> None:
         with taking(which):
             dispatchers[which] = baking(function.fn, function.writes, maxsize=8)
     pool = [rng.getrandbits(32) for _ in range(12)]
-    for _ in range(120):
+    for _ in range(60):
         made, values = make_call(function, rng.choice(pool)), rng.getrandbits(16)
         python, c = (observe(dispatchers[which], made, values) for which in PATHS)
         assert mismatch(python, c) is None
