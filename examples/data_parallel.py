@@ -67,5 +67,5 @@ if __name__ == "__main__":
     torch.testing.assert_close(losses, expected, rtol=2e-2, atol=1e-3)
     if dist.get_rank() == 0:
         print(f"{mine:.1f} steps a second, as written {rate:.1f}: {mine / rate:.2f} ×; last loss {losses[-1]:.4f}")
-        print(block.forward.choices())
+        print(*block.forward.choices(), sep="\n")  # each with why: what was timed, what was refused, notes
     dist.destroy_process_group()

@@ -23,4 +23,4 @@ def test_an_example_runs_over_nccl(example: str, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", script]
     ran = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, check=False, timeout=280)
     assert ran.returncode == 0, ran.stderr[-3000:]
-    assert "(agreed)" in ran.stdout
+    assert "(agreed)" in ran.stdout, ran.stdout + ran.stderr[-3000:]
