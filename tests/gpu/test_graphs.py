@@ -287,3 +287,42 @@ def test_what_plain_waits_for_is_refused_and_others_are_recorded_still() -> None
     for _ in range(20):
         assert torch.equal(g(x, w), chain(x, w))
     assert replays() > before
+
+
+def masked(x: Tensor, w: Tensor, keys: Tensor, values: Tensor, at: Tensor, mask: Tensor) -> Tensor:
+    """One token of a decoder: its place in a cache is written, and what a mask lets through is attended to."""
+    heads = (x @ w).view(x.shape[0], 1, -1, keys.shape[-1]).transpose(1, 2)
+    keys.index_copy_(2, at, heads[:, : keys.shape[1]])
+    values.index_copy_(2, at, heads[:, -keys.shape[1] :])
+    seen = nn.functional.scaled_dot_product_attention(heads, keys, values, attn_mask=mask, enable_gqa=True)
+    return x + seen.transpose(1, 2).flatten(2) @ w.t()
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("batch", [1, 8])
+@pytest.mark.parametrize("variant", ["graph[plain]", "graph[exact]"])
+def test_forwards_in_a_row_outlive_what_torch_forgets(variant: str, batch: int) -> None:
+    """Of layers that attend under a mask: no memory of a recording is cuBLAS's workspace that somebody gave back."""
+    like: dict[str, Any] = {"device": "cuda", "dtype": torch.bfloat16}
+    at, mask = torch.tensor([400], device="cuda"), torch.arange(1024, device="cuda")[None] <= 400
+    weights = [torch.randn(1024, 1024, **like) / 32 for _ in range(4)]
+    x, f = torch.randn(batch, 1, 1024, **like), graphed(masked, variant, exact=variant != "graph[plain]")
+
+    def caches() -> list[tuple[Tensor, Tensor]]:
+        torch.manual_seed(0)
+        return [(torch.randn(batch, 8, 1024, 64, **like), torch.randn(batch, 8, 1024, 64, **like)) for _ in weights]
+
+    def forward(layer: Callable[..., Tensor], held: list[tuple[Tensor, Tensor]]) -> Tensor:
+        y = x
+        for w, pair in zip(weights, held, strict=True):
+            y = layer(y, w, *pair, at, mask)
+        return y
+
+    ours, right = caches(), forward(masked, caches())
+    for _ in range(4):
+        forward(f, ours)
+        torch._C._cuda_clearCublasWorkspaces()
+        torch.cuda.empty_cache()
+        for _ in range(100):  # without waiting for the device in between
+            result = forward(f, ours)
+        torch.testing.assert_close(result, right, rtol=0.05, atol=0.05)
