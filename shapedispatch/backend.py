@@ -15,6 +15,7 @@ from .background.account import Later
 from .errors import in_a_line
 from .hit.call import Signer
 from .hit.table import Entry, Table
+from .interpreter.failures import what_fails
 from .keys.key import Key
 from .records import Choice, Origin, Refusal, Timing, Variant
 from .shapes.buckets import Rule
@@ -315,7 +316,7 @@ def _why_not_supplied(variant: Variant, args: tuple[Any, ...], kwargs: Mapping[s
     """What a supplied variant's ``when`` says of the call, and whether it is itself at fault."""
     try:
         answer: object = variant.when(*args, **kwargs) if variant.when is not None else None
-    except Exception as error:  # noqa: BLE001 - a candidate is judged here, and the reason kept
+    except what_fails() as error:  # a candidate is judged here, and the reason kept
         return f"its `when` raised {in_a_line(error)}", True
     if answer is None or (isinstance(answer, str) and answer):
         return answer, False

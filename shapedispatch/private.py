@@ -18,6 +18,7 @@ from importlib import metadata
 from types import MappingProxyType
 from typing import Any
 
+from .interpreter.failures import what_fails
 from .interpreter.interrupts import imported_whole
 from .settings.resolve import settings
 
@@ -206,7 +207,7 @@ def find(path: str, instead: Any = nothing) -> Any:
         found: Any = importlib.import_module(parts[0])
         for i, part in enumerate(parts[1:], 2):
             found = getattr(found, part) if hasattr(found, part) else _imported(".".join(parts[:i]))
-    except Exception:  # noqa: BLE001 - whatever keeps it from being reached: it cannot be used
+    except what_fails():  # whatever keeps it from being reached: it cannot be used
         return instead
     return found
 

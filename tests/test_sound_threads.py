@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import dis
 import gc
 import linecache
@@ -32,6 +33,7 @@ from shapedispatch.hit.facts import FactMap
 from shapedispatch.hit.table import Table
 from shapedispatch.keys.key import Key
 from tests.fuzzing import Baked, BakingBackend, LastIsFastest, baking, last_wins
+from tests.paths import PATHS, taking
 
 pytestmark = pytest.mark.operators_called
 
@@ -245,16 +247,34 @@ ROOM = str(Path(package.__file__).parent)
 LEAVES_EXCEPT = dis.opmap["POP_EXCEPT"]
 
 
+class TimeLimit(Exception):
+    """What the handler of a signal raises."""
+
+
+def ctrl_c() -> None:
+    """As Python's own handler does."""
+    raise KeyboardInterrupt
+
+
+def time_is_up() -> None:
+    """A signal, whose handler raises."""
+    signal.raise_signal(signal.SIGALRM)
+
+
+def _raise_time_limit(*_: Any) -> None:
+    raise TimeLimit
+
+
 class Interrupt:
-    """Raises KeyboardInterrupt at the n-th line that runs in the package, as Ctrl-C might.
+    """Has something raise at the n-th line that runs in the package, as Ctrl-C might.
 
     Not at ``with`` and ``try``: on a lock the one runs in C, and a signal waits for its end; the other runs nothing.
     Nor at the first line of a ``finally``: a signal is seen after the first call there. Nor where an ``except`` is left
     at a line's first step: no signal is seen before that is done, and the exception would be handled for ever.
     """
 
-    def __init__(self, at: int) -> None:
-        self.left = at
+    def __init__(self, at: int, by: Callable[[], None] = ctrl_c) -> None:
+        self.left, self.by = at, by
 
     def __call__(self, frame: Any, event: str, arg: Any) -> Any:
         """Trace the package's frames and no other."""
@@ -265,7 +285,7 @@ class Interrupt:
             self.left -= 1
             if self.left == 0:
                 sys.settrace(None)
-                raise KeyboardInterrupt
+                self.by()
         return self
 
     def during(self, call: Callable[[], Any]) -> bool:
@@ -274,7 +294,7 @@ class Interrupt:
         sys.settrace(self)
         try:
             call()
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, TimeLimit):
             stopped = True
         finally:
             sys.settrace(None)
@@ -305,10 +325,21 @@ def _state() -> list[Any]:
     ]
 
 
+@pytest.fixture
+def limited() -> Iterator[None]:
+    """A handler that raises."""
+    before = signal.signal(signal.SIGALRM, _raise_time_limit)
+    yield
+    signal.signal(signal.SIGALRM, before)
+
+
 @pytest.mark.parametrize("most", [100, pytest.param(1000, marks=pytest.mark.soak)])
 @pytest.mark.parametrize("grad", [False, True], ids=["no gradient", "gradient"])
-def test_an_interrupt_at_any_line_of_a_decision_leaves_everything_as_it_was(grad: bool, most: int) -> None:
-    """Generators, modes, filters, locks and the argument; and the next call is answered."""
+@pytest.mark.parametrize("by", [ctrl_c, time_is_up])
+def test_an_interrupt_at_any_line_of_a_decision_leaves_everything_as_it_was(
+    by: Callable[[], None], grad: bool, most: int, limited: None
+) -> None:
+    """Generators, modes, filters, locks and the argument; and the next call is answered. No interrupt is lost."""
 
     def draw(x: Tensor) -> Tensor:
         return x + torch.rand(3)
@@ -320,7 +351,8 @@ def test_an_interrupt_at_any_line_of_a_decision_leaves_everything_as_it_was(grad
     for at in range(1, lines, max(1, lines // most)):
         f = baking(draw)
         before = _state()
-        stopped = Interrupt(at).during(lambda f=f: f(x))
+        stopped = (interrupt := Interrupt(at, by)).during(lambda f=f: f(x))
+        assert stopped or interrupt.left > 0, f"line {at}"
         interrupted += stopped
         after = _state()
         if stopped and after[0] != before[0]:  # the answer itself may have been drawn, and no more than that
@@ -356,6 +388,33 @@ def test_an_interrupt_at_any_line_of_a_hit_leaves_the_table_right() -> None:
         Interrupt(at).during(lambda: f(x))
         assert torch.equal(f(x), x * 2)
     assert (f.cache_info().misses, f.cache_info().currsize) == (1, 1)
+
+
+@pytest.mark.generated
+@pytest.mark.parametrize("road", PATHS)
+def test_a_signal_that_comes_in_compiled_code_is_no_failure_of_it(road: str, limited: None) -> None:
+    """What its handler raises is the caller's; the build runs on."""
+    with taking(road):
+        f = shapedispatch(hints=(), exact=True, store=False)(lambda x: torch.tanh(x).exp().sum(-1))
+    f.core.settings = dataclasses.replace(f.core.settings, pick="exact")
+    x, seen = torch.ones(4, 4), list[str]()
+    for _ in range(3):
+        f(x)
+
+    def comes(frame: Any, event: str, arg: Any) -> None:
+        if frame.f_code.co_name == "call" and not frame.f_code.co_filename.startswith(ROOM):  # Inductor's own
+            sys.settrace(None)
+            seen.append(frame.f_code.co_filename)
+            time_is_up()
+
+    sys.settrace(comes)
+    try:
+        with pytest.raises(TimeLimit):
+            f(x)
+    finally:
+        sys.settrace(None)
+    assert len(seen) == 1
+    assert (f.cache_info().bypasses, f.explain(x).variant) == (0, "exact")
 
 
 def test_an_interrupt_at_any_line_of_an_eviction_leaves_the_bound() -> None:

@@ -23,6 +23,7 @@ from torch.nn import Module
 from torch.nn.utils import parametrize
 
 from ..errors import DeclarationError, ShapeDispatchError, in_a_line
+from ..interpreter.failures import what_fails
 from ..interpreter.locks import fork_safe_rlock
 from .arguments import DecoratorArguments, refuse_twice
 from .function_object import function_dispatcher, names_dims
@@ -85,7 +86,7 @@ class ModuleTarget:
                 if base is self._root:
                     raise
                 return str(error)
-            except Exception as error:  # noqa: BLE001 - what a class says to having a subclass is its own affair
+            except what_fails() as error:  # what a class says to having a subclass is its own affair
                 return in_a_line(error)
             core = vars(made)["forward"].core
             core.with_receiver = lambda args: self._with_receiver(args, base)
@@ -156,7 +157,7 @@ class ModuleTarget:
         """By its arguments; where they cannot be pickled, the module's pickle is that of the module as it was."""
         try:
             pickle.dumps(self._said)
-        except Exception as error:  # noqa: BLE001 - whatever the user's objects raise; the module is pickled without them
+        except what_fails() as error:  # whatever the user's objects raise; the module is pickled without them
             _log.debug("a module is pickled without its dispatcher: %s", in_a_line(error))
             return _no_target, ()
         return ModuleTarget, (self._said, self._root)

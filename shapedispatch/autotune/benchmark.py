@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from operator import attrgetter
 
+from ..interpreter.failures import what_fails
 from ..records import Timing
 from .measure import Call, Clock, Timer
 
@@ -226,7 +227,7 @@ class _Bench:
         """Do it; False where it raised, with the reason kept."""
         try:
             do(candidate)
-        except Exception as error:  # noqa: BLE001 - a candidate is judged here, and the reason kept
+        except what_fails() as error:  # a candidate is judged here, and the reason kept
             self.failures[candidate.name] = error
         return candidate.name not in self.failures
 

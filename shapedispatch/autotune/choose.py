@@ -17,6 +17,7 @@ from torch import Tensor
 
 from ..backend import Candidate
 from ..errors import in_a_line
+from ..interpreter.failures import what_fails
 from ..records import Refusal, Timing
 from .benchmark import CONFIDENCE, BenchResult, ahead, error_us, interleaved_bench, undecided
 from .compare import EVERY_BIT, autocast_digits, difference, tolerance_of
@@ -91,7 +92,7 @@ def _least(
 def _value_or_reason(timing: Timing, objective: Callable[[Timing], float]) -> float | str:
     try:
         value = float(objective(timing))
-    except Exception as error:  # noqa: BLE001 - a candidate is judged here, and the reason kept
+    except what_fails() as error:  # a candidate is judged here, and the reason kept
         return f"the objective raised {in_a_line(error)}"
     return value if math.isfinite(value) else f"the objective has no finite value for it ({value})"
 
@@ -105,7 +106,7 @@ def _beats(
         return False
     try:
         return objective(_moved(a, 1)) < objective(_moved(b, -1))
-    except Exception as error:  # noqa: BLE001 - a user's function that takes measured values only; the reason is told
+    except what_fails() as error:  # a user's function that takes measured values only; the reason is told
         _log.debug("noise is not asked for: the objective raised %s", in_a_line(error))
         return True
 
@@ -202,7 +203,7 @@ def _timed(right: Sequence[Candidate], trial: Trial, rules: Rules) -> tuple[Benc
     for name, run in runs.items():
         try:
             held[name] = measure(run, trial.device)
-        except Exception as error:  # noqa: BLE001 - the boundary where a candidate is judged; the reason is kept
+        except what_fails() as error:  # the boundary where a candidate is judged; the reason is kept
             failures[name] = error
     running = [(name, run) for name, run in runs.items() if name in held]
     timed = interleaved_bench(running, rules.timer, budget_ms=rules.budget_ms, margin=rules.margin, warmed=True)
@@ -244,7 +245,7 @@ def _expected(plain: Candidate, trial: Trial, wait: bool = True) -> Outcome:
         return trial.outcome(plain.run, wait)
     except EarlierGraph:
         raise
-    except Exception as error:  # the boundary where a candidate is judged; the reason is kept
+    except what_fails() as error:  # the boundary where a candidate is judged; the reason is kept
         raise PlainRaised(_raised(error)) from error
 
 
@@ -257,7 +258,7 @@ def _permuted(
     try:
         other = trial.permuted()
         return other, other.outcome(plain.run, wait)
-    except Exception as error:  # noqa: BLE001 - plain takes no such values, so that no candidate need; that is told
+    except what_fails() as error:  # plain takes no such values, so that no candidate need; that is told
         _log.debug("nothing is compared with floats in another order: %s", in_a_line(error))
         return None
 
@@ -308,7 +309,7 @@ def _judged(
         if rules.tolerance is False:
             return actual
         return _outcome_difference(expected, actual, told, kept, later) or actual
-    except Exception as error:  # noqa: BLE001 - the boundary where a candidate is judged; the reason is kept
+    except what_fails() as error:  # the boundary where a candidate is judged; the reason is kept
         return _raised(error)
 
 

@@ -26,6 +26,7 @@ from ..backend import TrialRequest
 from ..background.process import end, ending, start
 from ..errors import in_a_line
 from ..hit.facts import Facts
+from ..interpreter.failures import what_fails
 from ..keys.key import Key
 from ..keys.tree import device_of, tensors
 from .measure import free_memory
@@ -256,7 +257,7 @@ def _payload(args: tuple[Any, ...], kwargs: Mapping[str, Any], names: Sequence[s
     buffer = io.BytesIO()
     try:
         torch.save(copy_call(args, kwargs, None, names, grad=torch.is_grad_enabled()), buffer)
-    except Exception as error:  # noqa: BLE001 - whatever the arguments' own pickling raises is the reason
+    except what_fails() as error:  # whatever the arguments' own pickling raises is the reason
         return f"its arguments cannot be sent to a worker: {in_a_line(error)}"
     return buffer.getvalue()
 

@@ -15,6 +15,7 @@ from ..backend import Candidate, Check, Offer
 from ..errors import in_a_line
 from ..hit import native
 from ..hit.table import Entry
+from ..interpreter.failures import what_fails
 from ..interpreter.locks import fork_safe_lock
 from ..online.backward import follow, history
 from ..online.check_times import CheckTimes
@@ -323,7 +324,7 @@ class Learning(Sampling):
         missed = candidate.missed() if candidate.missed is not None else 0
         try:
             answer = self.sampler.run(figures, _unless_missed(figures, candidate, way(candidate)), args, kwargs)
-        except Exception as error:  # the boundary where a candidate is judged; the reason is kept
+        except what_fails() as error:  # the boundary where a candidate is judged; the reason is kept
             if not self._plain_may_answer(candidate):
                 raise
             answer = way(self.candidates[0])(*args, **kwargs)  # if it raises too, that is the answer

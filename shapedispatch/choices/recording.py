@@ -18,6 +18,7 @@ from ..autotune.trial import EarlierGraph
 from ..backend import Candidate, OfferRequest
 from ..errors import in_a_line
 from ..hit.table import Entry, Table
+from ..interpreter.failures import what_fails
 from ..interpreter.locks import fork_safe_lock
 from ..records import Choice, Refusal
 from ..store.key_text import canonical_or_none
@@ -172,7 +173,7 @@ class Following:
         one = self._named()
         try:
             answer = one.run(*args, **kwargs)
-        except Exception as error:  # the boundary where a build is judged; the reason is counted
+        except what_fails() as error:  # the boundary where a build is judged; the reason is counted
             if one.build is None or self.written is None or self.written:
                 raise
             answer = self.candidates["plain"].run(*args, **kwargs)  # if it raises too, that is the answer

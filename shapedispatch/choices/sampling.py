@@ -8,6 +8,7 @@ from operator import attrgetter
 from typing import Any, ClassVar
 
 from ..backend import Candidate, Offer
+from ..interpreter.failures import what_fails
 
 __all__ = ["CALLED", "LAUNCHED", "LAUNCHER", "Sampling", "Way"]
 
@@ -49,7 +50,7 @@ class Sampling:
         """Run the call by this candidate, or by plain where that raises and may."""
         try:
             return way(one)(*args, **kwargs)
-        except Exception as error:  # the boundary where a candidate is judged; the reason is kept
+        except what_fails() as error:  # the boundary where a candidate is judged; the reason is kept
             if not self._plain_may_answer(one):
                 raise
             self._raised(one, error)

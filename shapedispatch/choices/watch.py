@@ -15,6 +15,7 @@ import torch
 from ..backend import Candidate, Offer
 from ..errors import in_a_line
 from ..hit.table import Entry
+from ..interpreter.failures import what_fails
 from ..interpreter.locks import fork_safe_lock
 from ..keys.key import Key
 from ..online.backward import follow, history
@@ -112,7 +113,7 @@ class Watch(Sampling):
         before = history(args, kwargs) if figures.backward is not None else None
         try:
             answer = takes.run(figures, way(one), args, kwargs)
-        except Exception as error:  # the boundary where a candidate is judged; the reason is counted
+        except what_fails() as error:  # the boundary where a candidate is judged; the reason is counted
             if not self._plain_may_answer(one):
                 raise
             self.drift.left(one.name)

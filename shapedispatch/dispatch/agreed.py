@@ -18,6 +18,7 @@ from ..choices.context import MissContext
 from ..choices.known_choices import FROZEN_MODES, entry_for, missing, plain_entry, stored
 from ..errors import MissError, in_a_line
 from ..hit.table import Entry, Table
+from ..interpreter.failures import what_fails
 from ..ranks.ledger import Adopted, Ledger, Task
 from ..ranks.rule import DEFAULT, FAILED
 from ..records import Choice, Timing
@@ -114,7 +115,7 @@ def _found(ctx: MissContext, choice: Choice, anew: bool) -> tuple[Entry | None, 
         return entry, "it cannot run this call, or gives other numbers"
     except (MissError, PlainRaised, Warning):
         raise
-    except Exception as error:  # noqa: BLE001 - the boundary where a candidate is judged; the reason is told
+    except what_fails() as error:  # the boundary where a candidate is judged; the reason is told
         return None, f"it raised {in_a_line(error)}"
 
 
@@ -187,5 +188,5 @@ def _cost(timing: Timing, objective: Objective) -> float:
         return float(timing.bytes or 0)
     try:
         return float(objective(timing))  # type: ignore[operator]  # a callable, as it is no word
-    except Exception:  # noqa: BLE001 - the user's function judges a candidate, which then has no figure
+    except what_fails():  # the user's function judges a candidate, which then has no figure
         return FAILED

@@ -1,7 +1,6 @@
 """Learning that stops no call: a key runs the best that is known, and what its calls take decides what is made for it.
 
-What is worth making says `background/account.py`. What has been built is looked at in the next call, and judged like
-any other.
+What is worth making says `background/account.py`. What has been built is judged in the next call, as any other is.
 """
 
 from __future__ import annotations
@@ -29,6 +28,7 @@ from ..choices.known_choices import why_again
 from ..choices.neighbours import Neighbours, remember
 from ..errors import where_raised
 from ..hit.table import Entry
+from ..interpreter.failures import what_fails
 from ..keys.key import Bypass, Key, storable
 from ..private import why_off
 from ..records import Choice, awaits_more
@@ -168,7 +168,7 @@ class Waiting:
             self.failed = str(reason)
         except Warning:  # that its user has made an error
             raise
-        except Exception as error:  # noqa: BLE001 - the one boundary, as in `dispatcher`: the reason is kept
+        except what_fails() as error:  # the one boundary, as in `dispatcher`: the reason is kept
             self.failed = where_raised(error)
             self.core.table.log.warn_failed("deciding", self.failed)
         return self.run

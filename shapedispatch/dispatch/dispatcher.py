@@ -30,6 +30,7 @@ from ..hit.fast_path import FastPath
 from ..hit.log import UNDECIDED, EventLog
 from ..hit.table import Entry, Table
 from ..hit.turns import Turns
+from ..interpreter.failures import what_fails
 from ..keys.identity import code_identity
 from ..keys.key import Bypass, Key
 from ..keys.layout import OF_ARGUMENTS, WITHOUT_KEY
@@ -304,7 +305,7 @@ class Core(HitPath, Introspection):
             return str(reason)
         except Warning:  # that its user has made an error
             raise
-        except Exception as error:  # noqa: BLE001 - the one boundary, as in `_settled`
+        except what_fails() as error:  # the one boundary, as in `_settled`
             return _Failure(where_raised(error))
 
     def _settled(self, key: Key, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Entry | str:
@@ -317,7 +318,7 @@ class Core(HitPath, Introspection):
                 return self._decided(key, args, kwargs)
             except (MissError, Warning):  # what the mode asks for; a warning that its user has made an error
                 raise
-            except Exception as error:  # noqa: BLE001 - the one boundary: what fails in here is no business of the call
+            except what_fails() as error:  # the one boundary: what fails in here is no business of the call
                 failure = _Failure(where_raised(error))
         self.table.facts.failed[key] = (*failed, failure)
         return failure

@@ -17,6 +17,7 @@ from ..choices.context import MissContext
 from ..choices.known_choices import stored
 from ..errors import in_a_line
 from ..hit.table import Table
+from ..interpreter.failures import what_fails
 from ..keys.key import Bypass, storable
 from ..records import Choice, Choices, Refusal
 from ..store.key_text import canonical, differing, parse
@@ -70,7 +71,7 @@ def load_one(core: Any, found: Found, likes: Sequence[Call] = (NOTHING,)) -> Cho
             return _built(core, stored(found), found.row.key, like)
         except CannotReplay as reason:
             last = reason
-        except Exception as error:  # noqa: BLE001 - a candidate is judged here, and the reason kept
+        except what_fails() as error:  # a candidate is judged here, and the reason kept
             last = CannotReplay(in_a_line(error))
     assert last is not None
     raise last
@@ -169,7 +170,7 @@ def call_by_inputs(core: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) 
     try:
         made = core.inputs(dict(backend.sizes(args, kwargs)), backend.arguments(args, kwargs))
         return backend.normal(*made)  # type: ignore[no-any-return]
-    except Exception as error:  # noqa: BLE001 - the user's code, at the boundary; the reason is told
+    except what_fails() as error:  # the user's code, at the boundary; the reason is told
         raise CannotReplay(f"inputs= made no call of it: {in_a_line(error)}") from None
 
 
@@ -185,5 +186,5 @@ def call_of_kernel(core: Any, key: str) -> Call:
     try:
         args, kwargs = core.inputs(backend.sizes_in(parse(key)), None)
         return backend.normal((None, *args), kwargs)  # type: ignore[no-any-return]
-    except Exception as error:  # noqa: BLE001 - the user's code, at the boundary; the reason is told
+    except what_fails() as error:  # the user's code, at the boundary; the reason is told
         raise CannotReplay(f"inputs= made no call of its sizes: {in_a_line(error)}") from None

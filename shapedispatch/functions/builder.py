@@ -20,6 +20,7 @@ from ..backend import OfferBuilder, OfferRequest
 from ..background.account import Later
 from ..errors import in_a_line
 from ..hit.table import Table
+from ..interpreter.failures import what_fails
 from ..interpreter.interrupts import imported_whole
 from ..keys.signature import call_of
 from ..private import why_off
@@ -235,7 +236,7 @@ def why_not_imported(*parts: str) -> str | None:
     try:
         for part in parts:
             imported_whole(f"{__package__}.compile.{part}")
-    except Exception as error:  # noqa: BLE001 - what torch does when it is imported is judged here; the reason is kept
+    except what_fails() as error:  # what torch does when it is imported is judged here; the reason is kept
         return f"torch's compiler cannot be imported: {in_a_line(error)}"
     return None
 

@@ -19,6 +19,7 @@ from ..background.account import Later
 from ..background.orders import Order
 from ..errors import in_a_line
 from ..hit.table import Table
+from ..interpreter.failures import what_fails
 from ..keys.identity import environment
 from ..keys.signature import call_of
 from ..keys.tree import device_of, tensors
@@ -88,7 +89,7 @@ class RemoteBuild:
 
         try:
             answer = pickle.loads(self.order.answer) if self.order.answer is not None else self.order.failed
-        except Exception as error:  # noqa: BLE001 - whatever unpickling raises
+        except what_fails() as error:  # whatever unpickling raises
             return NoBuild(f"what was built cannot be read: {in_a_line(error)}", transient=self.order.kept)
         if isinstance(answer, str):
             return NoBuild(f"another process could not build it: {answer}")
@@ -98,7 +99,7 @@ class RemoteBuild:
             if device.type != "cpu" and first_asked():
                 return None
             run = loaded(answer, code)
-        except Exception as error:  # noqa: BLE001 - a build is judged here, and the reason kept
+        except what_fails() as error:  # a build is judged here, and the reason kept
             code.release()
             why = f"what another process has built cannot be loaded: {in_a_line(error)}"
             return NoBuild(why, transient=self.order.kept)

@@ -13,6 +13,7 @@ from typing import Any
 from torch import Tensor
 
 from ..errors import in_a_line
+from ..interpreter.failures import what_fails
 from .addresses import Places
 from .allocations import Allocations
 from .recording import Placed, Recording
@@ -67,7 +68,7 @@ class Placing:
     ) -> Placed | None:
         try:
             found = recorded_at(self._run, recording, self._allocations, inputs, made)
-        except Exception as error:  # noqa: BLE001 - a candidate is judged here, and the reason kept
+        except what_fails() as error:  # a candidate is judged here, and the reason kept
             self._over, self.why_not = True, f"none can be recorded that copies nothing: {in_a_line(error)}"
             return None
         self._found[places] = found

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from ..errors import in_a_line
+from ..interpreter.failures import what_fails
 from .addresses import Addresses, Places
 from .allocations import Allocations
 from .memory import Memory
@@ -152,7 +153,7 @@ class Replay:
             except Unrecordable as reason:
                 self.why_not = str(reason)
                 return None
-            except Exception as error:  # noqa: BLE001 - a candidate is judged here, and the reason kept
+            except what_fails() as error:  # a candidate is judged here, and the reason kept
                 self.why_not = f"it could not be recorded: {in_a_line(error)}"
                 return None
             self._fits = True

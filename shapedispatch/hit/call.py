@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import torch
 
 from ..errors import in_a_line, where_raised
+from ..interpreter.failures import what_fails
 from ..keys.checkpoint import CHECKPOINTS, checkpoint_of
 from ..keys.key import Key, Signed, saved_tensor_hooks
 from ..private import find
@@ -110,7 +111,7 @@ class HitPath:
         try:
             signed = backend.sign(args, kwargs)
             entry = None if isinstance(signed, str) else self.table.find(signed[0], signed[1], kwargs)
-        except Exception as raised:  # noqa: BLE001 - a key or a guard: what fails in here is no business of the call
+        except what_fails() as raised:  # a key or a guard: what fails in here is no business of the call
             error = where_raised(raised)
         if error:
             return self.failed("looking it up", error, args, kwargs)
@@ -139,7 +140,7 @@ class HitPath:
             run = profiling.labelled(f"{self.backend.name}: {entry.choice.variant}", run)
         try:
             return run(*args, **kwargs)
-        except Exception as error:  # the boundary where a build is judged; the reason is kept there
+        except what_fails() as error:  # the boundary where a build is judged; the reason is kept there
             if not retry or type(error).__module__ == CHECKPOINTS:  # which stops a call that has saved enough
                 raise
             return self.fallback(*args, **kwargs)
@@ -149,6 +150,8 @@ class HitPath:
 
         If it answers, what the build raised is counted as the reason.
         """
+        if not what_fails():
+            raise
         error = sys.exc_info()[1]
         answer = self.plain(*args, **kwargs)
         if error is not None:

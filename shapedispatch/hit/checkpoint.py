@@ -16,6 +16,7 @@ from typing import Any, Protocol
 import torch
 
 from ..errors import four_parts, render_call, where_raised
+from ..interpreter.failures import what_fails
 from ..keys.checkpoint import CHECKPOINTS, checkpoint_of
 from ..keys.key import Key, Signed, why_traced
 from ..records import Choice
@@ -113,7 +114,7 @@ def _first(path: Path, ran: Ran, args: tuple[Any, ...], kwargs: Mapping[str, Any
     try:
         signed = path.backend.sign(args, kwargs)
         found = None if isinstance(signed, str) else path.table.find(signed[0], signed[1], kwargs)
-    except Exception as raised:  # noqa: BLE001 - a key or a guard: what fails in here is no business of the call
+    except what_fails() as raised:  # a key or a guard: what fails in here is no business of the call
         return path.failed("looking it up", where_raised(raised), args, kwargs)
     if isinstance(signed, str):
         return path.bypass(signed, args, kwargs)
@@ -124,7 +125,7 @@ def _first(path: Path, ran: Ran, args: tuple[Any, ...], kwargs: Mapping[str, Any
     ran.key, ran.entry = signed[0], entry
     try:
         return path.run(replace(entry, retry=False), args, kwargs)
-    except Exception as error:  # the boundary where a build is judged; `fallback` keeps the reason
+    except what_fails() as error:  # the boundary where a build is judged; `fallback` keeps the reason
         if not entry.retry or type(error).__module__ == CHECKPOINTS:
             raise
         ran.entry = None

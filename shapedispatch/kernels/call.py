@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from ..errors import in_a_line
+from ..interpreter.failures import what_fails
 from ..keys.key import Bypass, Key
 from ..shapes.dims import did_you_mean
 from .observed_reads import Reads, Unreadable
@@ -105,7 +106,7 @@ class KernelCall:
             return fn(*args)
         except Unreadable as unreadable:
             raise Bypass(f"{what} reads {unreadable}, which cannot be keyed") from None
-        except Exception as error:  # noqa: BLE001 - Triton's own call, which follows, raises it again if it is not ours
+        except what_fails() as error:  # Triton's own call, which follows, raises it again if it is not ours
             raise Bypass(f"{what} raised {in_a_line(error)} (while it was watched)") from None
 
     def arguments(self, resolved: ResolvedConfig) -> dict[str, Any]:

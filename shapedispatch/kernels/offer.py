@@ -11,6 +11,7 @@ from ..effects import Effects
 from ..errors import in_a_line
 from ..hit import native
 from ..hit.table import Table
+from ..interpreter.failures import what_fails
 from ..keys.key import Key
 from .c_launch import c_launcher_of
 from .call import KernelCall
@@ -89,7 +90,7 @@ class KernelOfferBuilder(OfferBuilder):
         for (one, facts), kernel in zip(ready, compiled, strict=True):
             try:
                 build = self._built(one, kernel, static)
-            except Exception as error:  # noqa: BLE001 - a candidate is judged here, and the reason kept
+            except what_fails() as error:  # a candidate is judged here, and the reason kept
                 self._give_up(one, error)
             else:
                 self._add(one, facts, build, static, hold)

@@ -33,6 +33,7 @@ from typing import Any
 
 import torch
 
+from ..interpreter.failures import what_fails
 from .signature import nested_code
 
 __all__ = [
@@ -244,7 +245,7 @@ def package_version(module: str | None) -> str | None:
     package = sys.modules.get((module or "").partition(".")[0])
     try:
         version = getattr(package, "__version__", None)
-    except Exception:  # noqa: BLE001 - whatever a module's own `__getattr__` does
+    except what_fails():  # whatever a module's own `__getattr__` does
         return None
     return None if version is None else str(version)
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from ..interpreter.failures import what_fails
 from ..keys.tree import tensors
 from .figures import Figures
 from .real_calls import Sampler
@@ -79,7 +80,7 @@ class _Followed:
             self._reached, self._left = set(), self._all
             try:
                 self._begun = None if self._paused() else self._sampler.begin(self._figures)
-            except Exception:  # noqa: BLE001 - a hook of ours in the user's backward: what fails is no business of his
+            except what_fails():  # a hook of ours in the user's backward: what fails is no business of his
                 self._begun, self._figures.backwards.unknown = None, True
         self._reached.add(place)
 
@@ -91,5 +92,5 @@ class _Followed:
             try:
                 self._sampler.end(self._figures, begun)
                 self._figures.backwards.seen = True
-            except Exception:  # noqa: BLE001 - as above
+            except what_fails():  # as above
                 self._figures.backwards.unknown = True

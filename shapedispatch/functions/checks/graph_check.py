@@ -22,6 +22,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from ...autotune.compare import inaccuracy
 from ...autotune.generators import Generators
 from ...errors import in_a_line
+from ...interpreter.failures import what_fails
 from .given import Given, Written, distinct, drawn
 from .shadow import NO_ROOM, NotJudged, Shadow, ValueReads, wait_for_its_stream
 
@@ -140,7 +141,7 @@ class GraphCheck:
                 return verdict(inputs, room)
         except NotJudged as reason:
             return Verdict(unjudged=str(reason))
-        except Exception as error:  # noqa: BLE001 - a candidate is judged here, and the reason kept
+        except what_fails() as error:  # a candidate is judged here, and the reason kept
             return Verdict(unjudged=f"the graph cannot be run beside doubles: {in_a_line(error)}")
 
     def _first_run(self, inputs: Sequence[Any], room: int) -> None:
@@ -260,7 +261,7 @@ class GraphCheck:
         marks = given.marks()
         try:
             found = _outcome(self.compiled, given.copies(), given)
-        except Exception as error:  # noqa: BLE001 - a candidate is judged here, and the reason kept
+        except what_fails() as error:  # a candidate is judged here, and the reason kept
             return f"it raised {in_a_line(error)}"
         return found if given.marks() == marks else ALTERS
 

@@ -34,6 +34,7 @@ from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from ...hit.call import taking_back_draws
+from ...interpreter.failures import what_fails
 from ...keys.identity import has_gpu_driver
 from ...private import find, why_off
 from ..checks.graph_check import Verdict
@@ -177,7 +178,7 @@ def saved(code: Code, examples: Sequence[Any]) -> Artifact:
     try:
         instructions = cpu_vec_isa.pick_vec_isa() if code.libraries else None
         return Artifact(pickle.dumps(entry), code, conditions, _libraries(code), instructions)
-    except Exception as error:  # noqa: BLE001 - whatever pickling raises is the reason
+    except what_fails() as error:  # whatever pickling raises is the reason
         raise NotSaved(f"what was compiled cannot be sent: {type(error).__name__}: {error}") from None
 
 

@@ -20,6 +20,7 @@ from torch.fx import GraphModule
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from ...errors import in_a_line
+from ...interpreter.failures import what_fails
 from .graph import operations_of
 from .process_state import Operators, ProcessState, UnknownElsewhere
 
@@ -73,7 +74,7 @@ class Parcel:
         how = (dict(options), tag, self.number_inputs, self.state, self.operators)
         try:
             return pickle.dumps(Job(self.graph, *how, sizes or {}, constant))
-        except Exception as error:  # noqa: BLE001 - whatever pickling raises is the reason
+        except what_fails() as error:  # whatever pickling raises is the reason
             raise Untransportable(f"how it is compiled cannot be sent to another process: {in_a_line(error)}") from None
 
 
@@ -104,7 +105,7 @@ def parcel_of(gm: GraphModule, ambient: Hashable, number_inputs: bool) -> Parcel
         return Parcel(_graph_bytes(bare, inputs), state, operators, number_inputs, _symbols(inputs))
     except UnknownElsewhere as reason:
         raise Untransportable(str(reason)) from None
-    except Exception as error:  # noqa: BLE001 - whatever pickling raises is the reason
+    except what_fails() as error:  # whatever pickling raises is the reason
         raise Untransportable(f"its graph cannot be sent to another process: {in_a_line(error)}") from None
 
 

@@ -23,6 +23,7 @@ from torch._dynamo import utils as dynamo_utils
 from torch._dynamo.eval_frame import dynamo_tls
 
 from ...effects import Effects
+from ...interpreter.failures import what_fails
 from ...keys.signature import argument_names, frame_locals, receiver_of, with_code, with_own_code
 from ...private import find
 from ..guards.code_guard import TracedObjects, names_in, traced_code
@@ -178,7 +179,7 @@ class _Session:
                 compiled(*self.args, **self.kwargs)
         except _Stop:
             pass
-        except Exception as error:  # noqa: BLE001 - whatever stops Dynamo or the compiler is this build's refusal
+        except what_fails() as error:  # whatever stops Dynamo or the compiler is this build's refusal
             raise (Acting if self.acts else Untraceable)(_reason(error) + self._told()) from None
         finally:
             # Taken before the reset, since a dying code object deletes its globals; reset in every case, since the code

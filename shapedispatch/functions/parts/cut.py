@@ -19,6 +19,7 @@ from torch.fx import Graph, GraphModule, Interpreter, Node
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ...errors import in_a_line
+from ...interpreter.failures import what_fails
 from ..checks.graph_check import state_kept
 from .plan import Plan
 from .regions import OUTSIDE, Mover, is_switch, regions
@@ -108,7 +109,7 @@ def _seen(gm: GraphModule, examples: Sequence[Any]) -> tuple[Mapping[Node, Any],
     try:
         with state_kept(), mode, ordered:
             noting.run(*examples)
-    except Exception as error:  # noqa: BLE001 - a graph is judged here, and the reason kept
+    except what_fails() as error:  # a graph is judged here, and the reason kept
         raise Whole(f"what it runs cannot be seen: {in_a_line(error)}") from None
     return noting.values, [*ordered.found]
 
