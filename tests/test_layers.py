@@ -66,7 +66,7 @@ PRIVATE = {
     "functions/compile/inductor.py": "Inductor as a compiler of graphs",
     "functions/compile/operators.py": "what Inductor takes operators apart by, and how it calls one",
     "functions/compile/parcel.py": "a traced graph as bytes",
-    "functions/compile/process_state.py": "settings of the compiler, for a trace and as others take them over",
+    "functions/compile/process_state.py": "settings of Inductor and of attention, which another process takes over",
     "functions/compile/remote.py": "a trace under way, in a process that has traced nothing",
     "functions/checks/shadow.py": "a mode that sees each operator, and what memory is whose",
     "functions/checks/views.py": "what a tensor is a view of, and how that was made",

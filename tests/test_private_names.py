@@ -43,6 +43,12 @@ def nothing_said() -> Iterator[None]:
 # ------------------------------------------------------------------------------------------------------------ the page
 
 
+@pytest.fixture(autouse=True, scope="module")
+def package_is_read() -> None:
+    """What the package names itself is asked once a process: before a test puts a line in the package's place."""
+    script.own_attributes()
+
+
 def test_the_page_is_what_the_code_gives() -> None:
     """Names, files and sentences as they are now; else run ``python docs/draw_private_names.py``."""
     assert script.drawn(TEXT) == TEXT

@@ -18,9 +18,10 @@ import itertools
 import random
 import sys
 import threading
+import traceback
 import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -29,6 +30,7 @@ from torch import Tensor, nn
 
 from ..errors import render_argument
 from ..keys.tree import leaves, map_leaves, span, tensors
+from ..private import find
 
 __all__ = [
     "ALIGNMENT",
@@ -37,6 +39,7 @@ __all__ = [
     "draws_of_python",
     "generators",
     "preserve_state",
+    "python_dispatcher_kept",
     "settings",
     "settings_kept",
 ]
@@ -299,6 +302,24 @@ def settings_kept() -> Iterator[None]:
     finally:
         if settings() != before:
             _put_back(before)
+
+
+without_python_dispatcher: Any = find("torch._C._DisablePythonDispatcher", nullcontext)
+
+
+@contextmanager
+def python_dispatcher_kept() -> Iterator[None]:
+    """Leave it off in this thread, whatever ends what is done inside: an interrupt, say.
+
+    It is on while torch traces, and set as it was where an object dies, which an exception keeps alive with the frame
+    that has made it: long after the trace, it would be on again, and each operator slower.
+    """
+    with without_python_dispatcher():
+        try:
+            yield
+        except BaseException as error:
+            traceback.clear_frames(error.__traceback__)
+            raise
 
 
 def _put_back(before: tuple[Any, ...]) -> None:

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from shapedispatch import shapedispatch
+from shapedispatch.functions.compile import tracer
 from shapedispatch.functions.compile.graph import Uncompilable
-from shapedispatch.functions.compile.process_state import compiler_config
 from shapedispatch.functions.compile.scalars import number_limits
 from tests.built_here import BuiltHere, learning_here
 from tests.helpers import assert_same
@@ -35,7 +35,7 @@ def limits_of(fn: Callable[..., Any], *args: Any) -> frozenset[torch.dtype]:
         return gm.forward
 
     torch._dynamo.reset()
-    with compiler_config("test", number_inputs=True):
+    with tracer.compiler_config("test", number_inputs=True):
         torch.compile(fn, backend=backend, fullgraph=True)(*args)
     torch._dynamo.reset()
     (one,) = found

@@ -31,7 +31,7 @@ from .autograd import say_nothing_donated
 from .code import Code
 from .inductor import compiler
 from .parcel import Job, graph_of
-from .process_state import compiler_config
+from .tracer import compiler_config
 
 __all__ = ["compiled"]
 

@@ -9,23 +9,26 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
+import logging
 import os
 import re
 import threading
-import traceback
 import types
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 import torch._dynamo
+import torch._functorch.config
+import torch.compiler.config
 from torch._dynamo import utils as dynamo_utils
 from torch._dynamo.eval_frame import dynamo_tls
 
+from ...autotune.preserve_state import python_dispatcher_kept
 from ...effects import Effects
 from ...interpreter.failures import what_fails
 from ...keys.signature import argument_names, frame_locals, receiver_of, with_code, with_own_code
-from ...private import find
 from ..guards.code_guard import TracedObjects, names_in, traced_code
 from ..guards.guard_filter import (
     CODE_GUARDS,
@@ -44,10 +47,9 @@ from ..guards.unseen import Unseen
 from .autograd import say_nothing_donated
 from .build import Trace, shorten
 from .graph import Uncompilable, called, effects_of, forget_fakes, inlined_code, nodes, unguarded_reads
-from .process_state import compiler_config
 from .scalars import places_beside
 
-__all__ = ["Acting", "GraphCompiler", "Replaced", "Untraceable", "pass_over", "refuse_acts", "trace"]
+__all__ = ["Acting", "GraphCompiler", "Replaced", "Untraceable", "compiler_config", "pass_over", "refuse_acts", "trace"]
 
 GraphCompiler = Callable[[torch.fx.GraphModule, Sequence[Any]], Callable[..., Any]]
 
@@ -175,10 +177,9 @@ class _Session:
         compiled = torch.compile(twin, fullgraph=True, backend=_backend, options={"guard_filter_fn": _filter_guards})
         noted = len(dynamo_tls.traced_frame_infos)
         try:
-            with _python_dispatcher_kept(), compiler_config(tag, number_inputs), self.active():
+            dispatcher, config = python_dispatcher_kept(), compiler_config(tag, number_inputs)
+            with contextlib.suppress(_Stop), dispatcher, config, self.active():
                 compiled(*self.args, **self.kwargs)
-        except _Stop:
-            pass
         except what_fails() as error:  # whatever stops Dynamo or the compiler is this build's refusal
             raise (Acting if self.acts else Untraceable)(_reason(error) + self._told()) from None
         finally:
@@ -340,27 +341,60 @@ def _file_of(fn: types.FunctionType) -> str:
 _TORCH = os.path.join(os.path.dirname(torch.__file__), "")  # noqa: PTH118, PTH120 - texts, as code objects have them
 
 
-_without_python_dispatcher: Any = find("torch._C._DisablePythonDispatcher", contextlib.nullcontext)
-
-
-@contextlib.contextmanager
-def _python_dispatcher_kept() -> Iterator[None]:
-    """Leave it off in this thread, whatever ends what is done inside: an interrupt, say.
-
-    It is on while torch traces, and set as it was where an object dies, which an exception keeps alive with the frame
-    that has made it: long after the trace, it would be on again, and each operator slower.
-    """
-    with _without_python_dispatcher():
-        try:
-            yield
-        except BaseException as error:
-            traceback.clear_frames(error.__traceback__)
-            raise
-
-
 def _reason(error: Exception) -> str:
     """The first sentences of what Dynamo or the compiler said; an error of a backend says what it wraps."""
     inner = getattr(error, "inner_exception", None) or error
     lines = [line.strip() for line in str(inner).strip().splitlines() if line.strip()]
     text = " ".join(lines[:2]) if lines else type(inner).__name__
     return f"{type(inner).__name__}: {text[:300]}"
+
+
+# ------------------------------------------------------------------------------------------ the compiler's settings
+
+
+@contextlib.contextmanager
+def compiler_config(tag: str, number_inputs: bool) -> Iterator[None]:
+    """Compiler settings that a build needs, for the time of one trace; they are global, hence the lock."""
+    dynamo = torch._dynamo.config.patch(
+        automatic_dynamic_shapes=False,  # what is dynamic is said, not learned from other copies of the function
+        assume_static_by_default=not number_inputs,
+        skip_nnmodule_hook_guards=False,  # a hook added to a module later must be seen
+        **_known(
+            torch._dynamo.config,
+            invalidate_compile_context_weakrefs=True,  # a tensor that has one cannot be swapped, as module.to may do
+            record_runtime_overhead=False,  # two Python calls a run, for a profiler's event
+            skip_tensor_guards_with_matching_dict_tags=False,  # `p.data = ...` leaves the dict of `p` as it was
+            skip_guards_on_constant_func_defaults=False,  # they may be replaced
+            use_lamba_guard_for_object_aliasing=False,  # which is Python, asked last
+            assume_dunder_attributes_remain_unchanged=False,  # so may what is in a closure
+        ),
+    )
+    functorch = torch._functorch.config.patch(
+        force_non_lazy_backward_lowering=True,  # a backward compiled at its first use would be compiled under no lock
+        donated_buffer=False,  # plain allows retain_graph=True
+        enable_autograd_cache=False,  # a hit would skip the look at the graph
+    )
+    tagged = torch.compiler.config.patch(cache_key_tag=tag)  # type: ignore[attr-defined]  # added by the module itself
+    with warnings.catch_warnings(), dynamo, functorch, tagged, _quiet_loggers():
+        warnings.simplefilter("ignore")
+        yield
+
+
+@contextlib.contextmanager
+def _quiet_loggers() -> Iterator[None]:
+    """What fails is a build's refusal, told in a sentence; torch would log pages of it as an error."""
+    names = ("torch._guards", "torch._inductor.scheduler", "torch._inductor.utils", "torch._subclasses.fake_tensor")
+    loggers = [logging.getLogger(name) for name in names]
+    before = [logger.disabled for logger in loggers]
+    for logger in loggers:
+        logger.disabled = True
+    try:
+        yield
+    finally:
+        for logger, disabled in zip(loggers, before, strict=True):
+            logger.disabled = disabled
+
+
+def _known(config: Any, **wanted: Any) -> dict[str, Any]:
+    """Those settings that this release of torch has."""
+    return {name: value for name, value in wanted.items() if hasattr(config, name)}
