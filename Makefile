@@ -1,7 +1,7 @@
 # `make demo` and `make test` are all that needs typing: each makes the virtual environment first if it must.
 #
 #   make demo     run the demo, a minute: functions that are learned while they run, size × variant tables, a plot
-#   make test     lint, type checks, tests           make slow     the tests that take more than a second each
+#   make test     lint, type checks, tests           make slow     the tests that take about a second or more
 #   make soak     the long runs of the tests that take minutes
 #   make bench    run all benchmarks: in full on a GPU, else with small sizes, to see that they run
 #   make matrix   the tests in each virtual environment here (.venv, .venv-*), and the table of versions in docs/install.md
