@@ -25,6 +25,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 CONSTRAINTS := constraints.txt
 ARGS ?=
+MARKS ?= not soak and not slow
 
 demo: $(STAMP)
 	$(BIN)/python -m shapedispatch demo --plot demo.png $(ARGS)
@@ -33,9 +34,9 @@ demo: $(STAMP)
 test: $(STAMP)
 	@$(MAKE) --no-print-directory -j 2 lint pytest
 
-# Two processes, for two cores; a file's tests stay in one, with what they have made.
+# Two processes, for two cores; a file's tests stay in one, with what they have made. MARKS="not soak" are all at once.
 pytest: $(STAMP)
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not soak and not slow" $(ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "$(MARKS)" $(ARGS)
 
 slow: $(STAMP)
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not soak and slow" $(ARGS)

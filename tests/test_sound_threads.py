@@ -333,7 +333,7 @@ def limited() -> Iterator[None]:
     signal.signal(signal.SIGALRM, before)
 
 
-@pytest.mark.parametrize("most", [100, pytest.param(1000, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("most", [60, pytest.param(1000, marks=pytest.mark.soak)])
 @pytest.mark.parametrize("grad", [False, True], ids=["no gradient", "gradient"])
 @pytest.mark.parametrize("by", [ctrl_c, time_is_up])
 def test_an_interrupt_at_any_line_of_a_decision_leaves_everything_as_it_was(
