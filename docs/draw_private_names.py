@@ -47,6 +47,7 @@ NO_C = "The C module does not compile: hits are answered in Python."
 
 # Private names that are reached through an object, or are parts of a text, with the place that has them.
 OWNERS = {
+    "_validate_args": "torch.distributions.Distribution._validate_args",
     "_assert_async": "torch.ops.aten._assert_async",
     "_assert_scalar": "torch.ops.aten._assert_scalar",
     "_backward_hooks": "torch.Tensor._backward_hooks",
@@ -194,6 +195,7 @@ WITHOUT = {
     "torch.nn.Module._wrapped_call_impl": "The guard on a module's code looks at one function more.",
     "torch.Tensor._make_subclass": "A fake of which only guards are asked takes five times as long to make.",
     "torch.compiler._compile_session_context": "Code that is not traced, and asks, is told that it is being compiled.",
+    "torch.distributions.Distribution._validate_args": "Distributions check after a trace, whatever was set.",
     "torch._C._DisablePythonDispatcher": "An interrupt in a trace leaves every operator of its thread slower.",
     "torch._C._cuda_endAllocateToPool": "After a CUDA graph that failed the allocator keeps more memory.",
     "torch._C._cuda_getCurrentRawStream": "The current stream is asked of the public function, which is slower.",

@@ -42,6 +42,7 @@ __all__ = [
     "python_dispatcher_kept",
     "settings",
     "settings_kept",
+    "validation_kept",
 ]
 
 ALIGNMENT = 64
@@ -320,6 +321,16 @@ def python_dispatcher_kept() -> Iterator[None]:
         except BaseException as error:
             traceback.clear_frames(error.__traceback__)
             raise
+
+
+@contextmanager
+def validation_kept() -> Iterator[None]:
+    """Leave on whether distributions check their arguments: Dynamo turns it off, for all, where it is first used."""
+    before = getattr(torch.distributions.Distribution, "_validate_args", True)
+    try:
+        yield
+    finally:
+        torch.distributions.Distribution.set_default_validate_args(before)
 
 
 def _put_back(before: tuple[Any, ...]) -> None:

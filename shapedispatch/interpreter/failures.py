@@ -41,11 +41,8 @@ def _of_a_handler(error: BaseException) -> BaseException | None:
     handler = next((frame for one in _stands_for(error) for frame in _handlers(one)), None)
     if handler is None:
         return None
-    first: BaseException = error
-    for one in _before(error):
-        if handler in _frames(one):
-            first = one
-    return first
+    # Not what it has caught itself, whose way begins in it.
+    return [one for one in _before(error) if handler in _frames(one)[1:]][-1]
 
 
 def _stands_for(error: BaseException) -> Iterator[BaseException]:
@@ -84,15 +81,16 @@ def _frames(error: BaseException) -> list[FrameType]:
 
 def _handlers(error: BaseException) -> Iterator[FrameType]:
     """The frames on an error's way that were called as a handler is: with a signal, and the frame that it came in."""
-    return filter(_is_handler, _frames(error))
+    return filter(_is_handler, _frames(error)[1:])
 
 
 def _is_handler(frame: FrameType) -> bool:
     code = frame.f_code
+    if code in _codes_of_handlers():
+        return True
+    # Another was there when the signal came, perhaps. What a frame held is gone once it was cleared.
     named = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount + bool(code.co_flags & _VARARGS)]
     held = [frame.f_locals[name] for name in named if name in frame.f_locals]
-    if not held:  # what a frame held is gone once it was cleared
-        return code in _codes_of_handlers()
     given = [one for value in held for one in (value if type(value) is tuple else [value])]
     return any(isinstance(one, FrameType) for one in given) and any(_is_signal(one) for one in given)
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 import collections
 import contextvars
 import gc
+import subprocess
 import sys
 import threading
 import types
@@ -673,3 +674,32 @@ def test_an_interrupted_trace_leaves_the_python_dispatcher_off(monkeypatch: pyte
     on = torch._C._dispatch_tls_is_dispatch_key_included(torch._C.DispatchKey.PythonDispatcher)
     torch._C._dispatch_tls_set_dispatch_key_included(torch._C.DispatchKey.PythonDispatcher, False)
     assert (came, on) == (True, False)
+
+
+DISTRIBUTIONS = """
+import torch
+from shapedispatch import shapedispatch
+from torch.distributions import Distribution, Normal
+
+def likely(mean, width):
+    return Normal(mean, width).log_prob(mean) + 1
+
+f = shapedispatch(hints=(), exact=True, store=False)(likely)
+for _ in range(3):
+    f(torch.zeros(3), torch.ones(3))
+print(Distribution._validate_args)
+for one in (likely, f):
+    try:
+        one(torch.zeros(3), torch.zeros(3))
+    except ValueError:
+        print("refused")
+Distribution.set_default_validate_args(False)
+print(f(torch.zeros(4), torch.zeros(4)).shape[0])
+"""
+
+
+def test_distributions_check_their_arguments_after_a_trace() -> None:
+    """Dynamo turns it off for the whole process; a build that does not check would take what plain refuses."""
+    ran = subprocess.run([sys.executable, "-c", DISTRIBUTIONS], capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout.split() == ["True", "refused", "refused", "4"]

@@ -32,6 +32,20 @@ def by_any_name(*_: Any) -> None:
     raise TimeLimit
 
 
+def from_another(number: int, frame: Any) -> None:
+    """Because of an error that it has met itself."""
+    try:
+        {}["x"]
+    except KeyError as error:
+        raise TimeLimit from error
+
+
+def for_nobody(number: int, frame: Any) -> None:
+    """With what it was called with let go."""
+    del number, frame
+    raise TimeLimit
+
+
 class Handlers:
     """Some that are no functions."""
 
@@ -53,7 +67,15 @@ def with_more(text: str, number: int, frame: Any) -> None:
     raise TimeLimit(text)
 
 
-HANDLERS = [by_name, by_any_name, Handlers().method, Handlers(), functools.partial(with_more, "late")]
+HANDLERS = {
+    "function": by_name,
+    "any arguments": by_any_name,
+    "method": Handlers().method,
+    "object": Handlers(),
+    "partial": functools.partial(with_more, "late"),
+    "from another": from_another,
+    "arguments gone": for_nobody,
+}
 
 
 @pytest.fixture(autouse=True)
@@ -110,7 +132,7 @@ def judged(run: Callable[[], Any]) -> str:
     return "none"
 
 
-@pytest.mark.parametrize("handler", HANDLERS, ids=["function", "any arguments", "method", "object", "partial"])
+@pytest.mark.parametrize("handler", HANDLERS.values(), ids=list(HANDLERS))
 @pytest.mark.parametrize("run", [interrupted, as_dynamo_does, as_others_do, as_a_clean_up_does, held_back])
 def test_what_a_handler_raises_goes_on(handler: Any, run: Callable[[], None]) -> None:
     """Itself, through each place where failures are judged."""

@@ -25,7 +25,7 @@ import torch.compiler.config
 from torch._dynamo import utils as dynamo_utils
 from torch._dynamo.eval_frame import dynamo_tls
 
-from ...autotune.preserve_state import python_dispatcher_kept
+from ...autotune.preserve_state import python_dispatcher_kept, validation_kept
 from ...effects import Effects
 from ...interpreter.failures import what_fails
 from ...keys.signature import argument_names, frame_locals, receiver_of, with_code, with_own_code
@@ -174,7 +174,9 @@ class _Session:
         from torch._C._dynamo.eval_frame import _debug_get_cache_entry_list, reset_code
 
         twin = with_own_code(self.fn, _file_of(self.fn))
-        compiled = torch.compile(twin, fullgraph=True, backend=_backend, options={"guard_filter_fn": _filter_guards})
+        options: dict[str, Any] = {"guard_filter_fn": _filter_guards}
+        with validation_kept():
+            compiled = torch.compile(twin, fullgraph=True, backend=_backend, options=options)
         noted = len(dynamo_tls.traced_frame_infos)
         try:
             dispatcher, config = python_dispatcher_kept(), compiler_config(tag, number_inputs)
@@ -183,8 +185,7 @@ class _Session:
         except what_fails() as error:  # whatever stops Dynamo or the compiler is this build's refusal
             raise (Acting if self.acts else Untraceable)(_reason(error) + self._told()) from None
         finally:
-            # Taken before the reset, since a dying code object deletes its globals; reset in every case, since the code
-            # object and its entry keep each other alive.
+            # Before the reset: a dying code object deletes its globals. In any case: it and its entry keep each other.
             entries = [(entry.code, entry.guard_manager) for entry in _debug_get_cache_entry_list(twin.__code__)]
             reset_code(twin.__code__)
             del dynamo_tls.traced_frame_infos[noted:]
@@ -375,8 +376,7 @@ def compiler_config(tag: str, number_inputs: bool) -> Iterator[None]:
         enable_autograd_cache=False,  # a hit would skip the look at the graph
     )
     tagged = torch.compiler.config.patch(cache_key_tag=tag)  # type: ignore[attr-defined]  # added by the module itself
-    with warnings.catch_warnings(), dynamo, functorch, tagged, _quiet_loggers():
-        warnings.simplefilter("ignore")
+    with warnings.catch_warnings(action="ignore"), dynamo, functorch, tagged, _quiet_loggers():
         yield
 
 
