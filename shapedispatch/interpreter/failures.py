@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import signal
 import sys
+import threading
 from collections.abc import Iterator
 from types import FrameType
 from typing import Any
@@ -38,11 +39,15 @@ def what_fails() -> Errors:
 
 def _of_a_handler(error: BaseException) -> BaseException | None:
     """The error that a handler has raised, of this one and of those that it stands for."""
-    handler = next((frame for one in _stands_for(error) for frame in _handlers(one)), None)
+    if threading.current_thread() is not threading.main_thread():  # where alone handlers run
+        return None
+    codes = _codes_of_handlers()
+    ways = (_frames(one)[1:] for one in _stands_for(error))
+    handler = next((frame for way in ways for frame in way if frame.f_code in codes or _is_called_as_one(frame)), None)
     if handler is None:
         return None
     # Not what it has caught itself, whose way begins in it.
-    return [one for one in _before(error) if handler in _frames(one)[1:]][-1]
+    return [error, *(one for one in _before(error) if handler in _frames(one)[1:])][-1]
 
 
 def _stands_for(error: BaseException) -> Iterator[BaseException]:
@@ -52,7 +57,7 @@ def _stands_for(error: BaseException) -> Iterator[BaseException]:
         if one is None:
             return
         yield one
-        one = one.__cause__ or getattr(one, "inner_exception", None)
+        one = one.__cause__ if one.__cause__ is not None else _inner(one)
 
 
 def _before(error: BaseException) -> Iterator[BaseException]:
@@ -63,8 +68,13 @@ def _before(error: BaseException) -> Iterator[BaseException]:
         if id(one) not in seen:
             seen.add(id(one))
             yield one
-            others = (one.__cause__, one.__context__, getattr(one, "inner_exception", None))
-            left += [other for other in others if isinstance(other, BaseException)]
+            left += [other for other in (one.__cause__, one.__context__, _inner(one)) if other is not None]
+
+
+def _inner(error: BaseException) -> BaseException | None:
+    """What an error of torch's compilers was raised for; an attribute of that name may be anything elsewhere."""
+    inner = vars(error).get("inner_exception")
+    return inner if isinstance(inner, BaseException) else None
 
 
 _MOST = 64
@@ -79,16 +89,9 @@ def _frames(error: BaseException) -> list[FrameType]:
     return found
 
 
-def _handlers(error: BaseException) -> Iterator[FrameType]:
-    """The frames on an error's way that were called as a handler is: with a signal, and the frame that it came in."""
-    return filter(_is_handler, _frames(error)[1:])
-
-
-def _is_handler(frame: FrameType) -> bool:
+def _is_called_as_one(frame: FrameType) -> bool:
+    """Whether it was called with a signal, and the frame that it came in: another may handle that signal by now."""
     code = frame.f_code
-    if code in _codes_of_handlers():
-        return True
-    # Another was there when the signal came, perhaps. What a frame held is gone once it was cleared.
     named = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount + bool(code.co_flags & _VARARGS)]
     held = [frame.f_locals[name] for name in named if name in frame.f_locals]
     given = [one for value in held for one in (value if type(value) is tuple else [value])]
@@ -97,9 +100,12 @@ def _is_handler(frame: FrameType) -> bool:
 
 def _codes_of_handlers() -> set[object]:
     """The code of the functions that handle signals now."""
-    handlers = [_function(signal.getsignal(number)) for number in signal.valid_signals()]
+    handlers = [_function(signal.getsignal(number)) for number in _SIGNALS]
     ways = [(one, getattr(one, "__func__", None), vars(type(one)).get("__call__")) for one in handlers]
     return {getattr(function, "__code__", None) for each in ways for function in each} - {None}
+
+
+_SIGNALS = tuple(map(int, signal.valid_signals()))
 
 
 def _function(handler: Any) -> Any:

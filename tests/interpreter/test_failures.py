@@ -175,3 +175,15 @@ def test_what_is_no_error_is_not_caught() -> None:
 
     with pytest.raises(KeyboardInterrupt):
         judged(stopped)
+
+
+@pytest.mark.parametrize("inner", ["a text", None, 3])
+def test_an_error_with_anything_of_that_name_is_judged(inner: object) -> None:
+    """What is no error stands for nothing."""
+
+    def raises() -> None:
+        error = KeyError("x")
+        error.inner_exception = inner  # type: ignore[attr-defined]  # as a library of the user's may have it
+        raise error
+
+    assert judged(raises) == "KeyError"
