@@ -378,6 +378,17 @@ def test_it_trains_in_data_parallel() -> None:
 
 
 @pytest.mark.usefixtures("_process_group")
+@pytest.mark.generated
+def test_it_is_compiled_in_data_parallel_of_several_buckets() -> None:
+    """In one piece: Dynamo would cut it where the gradients of a bucket are complete."""
+    layers = nn.Sequential(nn.Linear(600, 600), nn.Tanh(), nn.Linear(600, 600), nn.Tanh())
+    f = shapedispatch(layers, exact=True, hints=(), store=False)
+    model = nn.parallel.DistributedDataParallel(layers, bucket_cap_mb=1)
+    model(torch.rand(2, 600)).sum().backward()
+    assert f.forward.cache_info().builds == 1, f.forward.choices()
+
+
+@pytest.mark.usefixtures("_process_group")
 @pytest.mark.parametrize("first", [True, False], ids=["dispatched, then sharded", "sharded, then dispatched"])
 @pytest.mark.generated
 def test_it_trains_sharded(first: bool) -> None:

@@ -260,12 +260,14 @@ class Layer(nn.Module):
 
 
 @torch.no_grad()
-def test_a_layer_is_recorded_as_plain_launches_it() -> None:
+def test_a_layer_is_recorded_as_plain_launches_it(request: pytest.FixtureRequest) -> None:
     """Bit by bit plain's results, with nothing compiled; a cache is written where it is."""
     plain = Layer().cuda().half()
     f = graphed(Layer.forward, "graph[plain]", exact=False)
     ours, theirs = (torch.zeros(2, 8, 4, 16, device="cuda", dtype=torch.half) for _ in range(2))
-    before = replays()
+    before, cudnn = replays(), torch.backends.cuda.cudnn_sdp_enabled()
+    torch.backends.cuda.enable_cudnn_sdp(False)  # nothing is recorded with that, which this device may prefer
+    request.addfinalizer(lambda: torch.backends.cuda.enable_cudnn_sdp(cudnn))
     for step in range(40):
         tokens, at = torch.randint(32, (2, 1), device="cuda"), torch.tensor([step % 8], device="cuda")
         assert torch.equal(f(plain, tokens, ours, at), plain(tokens, theirs, at))

@@ -96,8 +96,7 @@ def trace(
     return once()
 
 
-TRIES = 3
-"""For code that another thread replaces meanwhile."""
+TRIES = 3  # for code that another thread replaces meanwhile
 
 
 class _Session:
@@ -367,6 +366,7 @@ def compiler_config(tag: str, number_inputs: bool) -> Iterator[None]:
             skip_tensor_guards_with_matching_dict_tags=False,  # `p.data = ...` leaves the dict of `p` as it was
             skip_guards_on_constant_func_defaults=False,  # they may be replaced
             use_lamba_guard_for_object_aliasing=False,  # which is Python, asked last
+            optimize_ddp=False,  # it would cut graphs at DistributedDataParallel's buckets, and trace nothing of ours
             assume_dunder_attributes_remain_unchanged=False,  # so may what is in a closure
         ),
     )
