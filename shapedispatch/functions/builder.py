@@ -25,7 +25,7 @@ from ..interpreter.interrupts import imported_whole
 from ..keys.signature import call_of
 from ..private import why_off
 from ..shapes.dims import point_of, variant_name
-from .compile.build import PLAIN_TYPES, Build, NoBuild
+from .compile.build import APART, PLAIN_TYPES, Build, NoBuild
 from .request import BuildRequest, build_name
 from .traced_build import TracedBuild, traced_build
 
@@ -113,7 +113,7 @@ class Builder:
         from .compile.inductor import settings_identity
 
         frame = call.frame(point)
-        source = source_key(call, point, self._options(call, point), settings_identity())
+        source = source_key(call, point, self._options(call, point, memory), settings_identity())
         build = self._shared(made.get(source), call, frame, memory) or self._compiled(call, point, frame, memory)
         made[source] = build
         return build
@@ -128,7 +128,7 @@ class Builder:
             return NoBuild(why)
         remote = memory.facts.ordered.get(slot)
         if not isinstance(remote, RemoteBuild) or remote.order.again or remote.traced.trace.invalidated():
-            found = ordered(call, point, self._options_later(), later, memory)
+            found = ordered(call, point, self._options_later(call, memory), later, memory)
             if not isinstance(found, RemoteBuild):
                 return found or NoBuild("not enough time was spent on such calls for a build", transient=True)
             remote = memory.facts.ordered[slot] = found
@@ -168,7 +168,7 @@ class Builder:
         variant = build_name(point)
         numbers = call.numbers_vary or bool(call.leaves.numbers_at(point))
         try:
-            compile_graph = compiler(self._options(call, point), code)
+            compile_graph = compiler(self._options(call, point, memory), code)
             traced = trace(call.fn, args, kwargs, compile_graph, tag=f"shapedispatch {variant}", number_inputs=numbers)
         except Untraceable as error:
             code.release()
@@ -215,20 +215,23 @@ class Builder:
                 request.verdicts.keep(build.identity(), code.verdict.wrong, code.verdict.digits)
         return code.verdict or Verdict(unjudged="its graph has not been run")
 
-    def _options_later(self) -> Mapping[str, Any]:
+    def _options_later(self, call: BuildRequest, memory: Table) -> Mapping[str, Any]:
         """Nothing is tuned by a process that has no GPU to itself, but for what is asked for."""
-        return self.options if self.options is not None else {}
+        return {**(self.options or {}), **_apart(call, memory)}
 
-    def _options(self, call: BuildRequest, point: Mapping[str, int]) -> Mapping[str, Any]:
+    def _options(self, call: BuildRequest, point: Mapping[str, int], memory: Table) -> Mapping[str, Any]:
         """A product is tuned at the hint, when it is compiled; any other kernel at its first run, whatever its size.
 
         So a hint's build leaves the others to Inductor's rules for that size, and an exact one has them tuned too.
         """
-        if self.options is not None:
-            return self.options
-        if not call.on_gpu():
-            return {}
-        return {"max_autotune_gemm": True} if point else {"max_autotune": True}
+        tuned = {"max_autotune_gemm": True} if point else {"max_autotune": True}
+        options = self.options if self.options is not None else tuned if call.on_gpu() else {}
+        return {**options, **_apart(call, memory)}
+
+
+def _apart(call: BuildRequest, memory: Table) -> Mapping[str, Any]:
+    """Builds of calls whose backwards begin at some results alone have one for each of them."""
+    return {APART: True} if memory.facts.partial.get(call.rank_signature()) else {}
 
 
 def why_not_imported(*parts: str) -> str | None:
@@ -278,6 +281,8 @@ def _standing(
     for state in range(MOST_STATES):
         slot = call.slot(point, state, variant)
         build = memory.facts.no_builds.get(slot) or memory.build(slot)
+        if isinstance(build, Build) and build.code.partial is not None and build.code.partial.seen:
+            memory.facts.partial[call.rank_signature()] = True
         if build is None or build.invalidated():
             if missing is None:
                 return slot, NoBuild("it is not built, and nothing is built in this mode", transient=True)

@@ -29,6 +29,7 @@ from .request import BuildRequest, build_name
 
 if TYPE_CHECKING:
     from .compile.artifact import ShapeConditions
+    from .compile.graph import PartialBackward
     from .compile.parcel import Parcel
 
 __all__ = ["ClassTrace", "RemoteBuild", "class_trace", "known_traces", "ordered", "trace_alone"]
@@ -157,7 +158,6 @@ class _Sender:
         from .compile.graph import PartialBackward, Uncompilable, refuse_lost_views, refuse_partial_backward
         from .compile.parcel import bare_graph, parcel_of
         from .compile.scalars import number_limits
-        from .parts.cut import Whole, cut
 
         self.parcel = parcel_of(gm, self.call.ambient, self.number_inputs)
         self.graph = bare_graph(gm)
@@ -167,13 +167,23 @@ class _Sender:
             refuse_partial_backward()
             refuse_lost_views(gm, output_types())
         except PartialBackward as why:
-            try:
-                cut(gm, examples)
-            except Whole as whole:
-                self.refused = str(why.in_one(whole))
+            self.refused = _why_not_cut(gm, examples, why)
         except Uncompilable as why:
             self.refused = str(why)
         return seen
+
+
+def _why_not_cut(gm: Any, examples: Sequence[Any], why: PartialBackward) -> str:
+    """Why a graph with several results is compiled neither so that they have one backward nor with one for each."""
+    from .parts.cut import Whole, cut
+
+    for together in (True, False):
+        try:
+            cut(gm, examples, together)
+            return ""
+        except Whole as whole:
+            refused = str(why.in_one(whole))
+    return refused
 
 
 def ordered(

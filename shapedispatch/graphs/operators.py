@@ -15,6 +15,7 @@ __all__ = [
     "calls_only_views",
     "draws_numbers",
     "is_about_sizes",
+    "is_all_written",
     "only_makes_views",
     "why_not_recorded",
 ]
@@ -181,6 +182,32 @@ def calls_only_views(gm: GraphModule) -> bool:
         only_makes_views(target) if isinstance(target, torch._ops.OpOverload) else is_about_sizes(target)
         for target in calls
     )
+
+
+# Beside what is computed value by value or summed up: what Inductor writes itself, and products into its own memory.
+_WRITTEN_BY_INDUCTOR = frozenset(
+    {"mm", "addmm", "bmm", "baddbmm", "clone", "full", "cat", "convert_element_type", "iota", "var_mean", "copy_"}
+)
+
+
+def is_all_written(gm: GraphModule) -> bool:
+    """Whether Inductor writes the code of each operation itself, as far as can be told before it does."""
+    calls = [node for node in gm.graph.nodes if node.op == "call_function"]
+    return not any(_is_complex(node) for node in gm.graph.nodes) and all(_is_written(node.target) for node in calls)
+
+
+def _is_complex(node: Node) -> bool:
+    value = node.meta.get("val")
+    return isinstance(value, torch.Tensor) and value.is_complex()
+
+
+def _is_written(target: Any) -> bool:
+    if not isinstance(target, torch._ops.OpOverload):
+        return is_about_sizes(target)
+    if target.namespace not in ("aten", "prims"):
+        return False
+    told = {torch.Tag.pointwise, torch.Tag.reduction} & set(target.tags)
+    return bool(told) or only_makes_views(target) or target._opname in _WRITTEN_BY_INDUCTOR
 
 
 def is_about_sizes(target: Any) -> bool:

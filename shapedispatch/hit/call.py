@@ -24,6 +24,7 @@ from .table import Entry, Table
 from .turns import Turns
 
 __all__ = [
+    "NO_SECOND",
     "HitPath",
     "Layout",
     "NowAndThen",
@@ -289,6 +290,11 @@ def taking_back_draws(whole: Run) -> Run:
 
     return run
 
+
+NO_SECOND = (
+    "a build has no second derivative, and its backward was asked for one (create_graph=True). Make the call as it is"
+    " written: with shapedispatch.set_mode('off'): ..."
+)
 
 Layout = tuple[torch.Size | None, tuple[int, ...] | None, torch.memory_format | None]
 """What compiled code takes of a gradient: its sizes and strides, or a memory format."""

@@ -36,6 +36,7 @@ __all__ = [
     "Signed",
     "ambient",
     "any_autocast",
+    "autocast",
     "describe",
     "key",
     "saved_tensor_hooks",
@@ -111,7 +112,7 @@ def ambient() -> Key:
         device,
         _grad_mode(),
         _inference_mode(),
-        any_autocast() and _autocast(),
+        any_autocast() and autocast(),
         _deterministic() and _determinism(),
         _default_dtype(),
         _precision("cuda", "matmul"),
@@ -120,7 +121,7 @@ def ambient() -> Key:
     )
 
 
-def _autocast() -> Key:
+def autocast() -> Key:
     """Which devices cast, to what, and whether casts are remembered."""
     casts = [(name, torch.get_autocast_dtype(name)) for name in _AUTOCAST_DEVICES if torch.is_autocast_enabled(name)]
     return (*casts, torch.is_autocast_cache_enabled())

@@ -278,7 +278,7 @@ def test_assertions_stay_where_gradients_come_from_outside() -> None:
 
 def test_a_graph_that_was_taken_for_all_written_is_compiled_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the code turns out to call decides, not what was expected of it."""
-    monkeypatch.setattr(inductor, "_is_all_written", lambda gm: True)
+    monkeypatch.setattr(inductor, "is_all_written", lambda gm: True)
     text = sources(lambda x: torch.sort(torch.relu(x)).values * 2, X)
     assert ASSERTION in text
     assert text.count("def benchmark_compiled_module") == 1
@@ -296,7 +296,7 @@ def test_what_runs_nested_graphs_is_neither_a_view_nor_written_by_inductor() -> 
     """It is no arithmetic on sizes, as other functions in a graph of operators are."""
     for target, about_sizes in ((torch.ops.higher_order.cond, False), (operator.add, True)):
         assert operators.is_about_sizes(target) is about_sizes
-        assert inductor._is_written(target) is about_sizes
+        assert operators._is_written(target) is about_sizes
 
 
 # results that share memory: what is written into one of them counts as written into the others

@@ -135,6 +135,29 @@ def test_a_function_with_two_results_is_built_in_parts(here: BuiltHere) -> None:
 
 
 @pytest.mark.generated
+def test_calls_whose_backwards_begin_at_one_result_are_ordered_anew(here: BuiltHere) -> None:
+    """Both results have one backward at first, which crosses with the operators that run where it cannot."""
+
+    def both(x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+        y = torch.tanh(x @ w)
+        return y.square().sum(-1), (y * 0).sqrt()
+
+    f = shapedispatch(both, dims={"x": "M _"}, hints=(64,), store=False)
+    w, parts = W.clone().requires_grad_(), []
+    for size in (40, 9):
+        x = X[:size].clone().requires_grad_()
+        learned(f, (x, w))
+        [held] = f.core.table.builds()
+        parts.append((held.code.partial is None, "parts" in str(held.notes())))
+        build = f.variant("hint[M=64]")
+        for results in ((0, 1), (0,)):
+            ours, plains = ([made[place].sum() for place in results] for made in (build(x, w), both(x, w)))
+            assert_same(torch.autograd.grad(ours, (x, w)), torch.autograd.grad(plains, (x, w)))
+    assert parts == [(False, False), (True, True)]
+    assert len(here.tasks) == 2
+
+
+@pytest.mark.generated
 @pytest.mark.skipif(not CLASSES_ARE_WATCHED, reason="before torch 2.13 such an index ends the process: no build")
 @pytest.mark.parametrize("several", [False, True])
 def test_what_draws_and_raises_takes_its_draws_back(here: BuiltHere, several: bool) -> None:

@@ -12,6 +12,7 @@ from torch import Tensor
 from shapedispatch import shapedispatch
 from shapedispatch.functions.checks.views import lost_view
 from shapedispatch.functions.compile.autograd import effects_only, output_types
+from shapedispatch.functions.compile.build import APART
 from tests.built_here import BuiltHere, learning_here
 from tests.helpers import built, pinned
 
@@ -225,29 +226,30 @@ def test_nothing_is_built_elsewhere_that_loses_a_view(
 
 
 def kept_halves(x: Tensor) -> tuple[Tensor, ...]:
-    """Cut from what the backward needs, which another part makes."""
-    return x.exp().chunk(2, -1)
+    """Cut from what the backward needs."""
+    return x.softmax(-1).chunk(2, -1)
 
 
 def kept_half(x: Tensor) -> tuple[Tensor, Tensor]:
-    """One of them, beside what another part makes of the whole."""
-    y = x.exp()
+    """One of them, beside what is made of the whole."""
+    y = x.softmax(-1)
     return y.chunk(2, -1)[0], (y * y).sum()
 
 
 @pytest.mark.parametrize("elsewhere", [False, True], ids=["here", "elsewhere"])
+@pytest.mark.parametrize("parts", [1, 3], ids=["together", "in parts"])
 @pytest.mark.parametrize("fn", [kept_halves, kept_half])
-def test_what_a_part_keeps_is_not_overwritten_unseen(
-    fn: Callable[..., Any], elsewhere: bool, monkeypatch: pytest.MonkeyPatch
+def test_what_a_backward_keeps_is_not_overwritten_unseen(
+    fn: Callable[..., Any], parts: int, elsewhere: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A part's result that is one of several views of its input counts what is written as that does."""
+    """A result that is one of several views of it counts what is written as it does, whichever part makes it."""
     if elsewhere:
         learning_here(monkeypatch)
-    f = pinned(built(fn, hints=(), exact=True), "exact")
+    f = pinned(built(fn, hints=(), exact=True, options={APART: True} if parts > 1 else {}), "exact")
     for _ in range(30):
         results = f(x := leaf())
     assert f.explain(x).variant == "exact"
-    assert any("in 3 parts" in note for note in f.explain(x).notes)
+    assert any(f"in {parts} parts" in note for note in f.explain(x).notes) == (parts > 1)
     with torch.no_grad():
         results[0].zero_()
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):

@@ -38,6 +38,7 @@ from ...interpreter.failures import what_fails
 from ...keys.identity import has_gpu_driver
 from ...private import find, why_off
 from ..checks.graph_check import Verdict
+from ..parts.joint import Joint, Partial
 from ..parts.plan import Plan
 from .autograd import undefined_passed_on
 from .code import Code, count_together, generated_modules_kept, without_compiler
@@ -121,6 +122,8 @@ class Artifact:
     parts: tuple[Artifact, ...] = ()
     """What was compiled in its place, one after the other, as the ``plan`` has it: then ``entry`` is empty."""
     plan: Plan | None = None
+    operators: bytes = b""
+    """Of a part whose results have one backward: its graph of those that plain calls."""
     tag: str = ""
     """That of `parcel.Job`: by it Inductor finds again which of a kernel's configs was best where it was compiled."""
 
@@ -129,7 +132,7 @@ class Artifact:
         found = hashlib.sha256(repr((self.code.shared, self.code.bare, self.code.written, self.conditions)).encode())
         for part in (self.entry, *(part for place, content in self.libraries for part in (place.encode(), content))):
             found.update(len(part).to_bytes(8) + part)
-        found.update(repr((self.plan, [part.digest() for part in self.parts])).encode())
+        found.update(repr((self.plan, self.operators, [part.digest() for part in self.parts])).encode())
         return found.hexdigest()
 
     def verdict(self, job: str, where: str) -> Verdict | None:
@@ -161,7 +164,8 @@ def recorded() -> Iterator[None]:
 def saved(code: Code, examples: Sequence[Any]) -> Artifact:
     """What was compiled inside `recorded` of a graph with these inputs, for `loaded`; raises NotSaved."""
     if code.pieces is not None:
-        parts = tuple(map(saved, code.pieces.codes, code.pieces.inputs))
+        pieces = zip(code.pieces.codes, code.pieces.inputs, code.pieces.graphs, strict=True)
+        parts = tuple(replace(saved(code, given), operators=_graph_bytes(graph)) for code, given, graph in pieces)
         every = [part.conditions.expression for part in parts]  # each has all whole numbers of the call, in their order
         conditions = replace(_conditions("", examples), expression=" and ".join(f"({one})" for one in every if one))
         instructions = next((part.instructions for part in parts if part.instructions is not None), None)
@@ -180,6 +184,24 @@ def saved(code: Code, examples: Sequence[Any]) -> Artifact:
         return Artifact(pickle.dumps(entry), code, conditions, _libraries(code), instructions)
     except what_fails() as error:  # whatever pickling raises is the reason
         raise NotSaved(f"what was compiled cannot be sent: {type(error).__name__}: {error}") from None
+
+
+def _graph_bytes(graph: torch.fx.GraphModule | None) -> bytes:
+    from .parcel import graph_bytes
+
+    return b"" if graph is None else graph_bytes(graph, ())
+
+
+def _operators(graph: bytes) -> Callable[[], Run]:
+    """What runs a graph: it is read where it is needed, which is hardly ever."""
+
+    @functools.cache
+    def run() -> Run:
+        from .parcel import graph_from
+
+        return graph_from(graph).forward
+
+    return run
 
 
 def _parts(entry: Any) -> list[Any]:
@@ -311,6 +333,7 @@ def loaded(artifact: Artifact, code: Code) -> Run:
     """
     code.take(artifact.code)
     if artifact.plan is not None:
+        code.partial = Partial() if any(part.operators for part in artifact.parts) else None
         run = artifact.plan.joined([_loaded_part(part, artifact.tag, code) for part in artifact.parts])
     else:
         run = _loaded_whole(artifact, code)
@@ -354,7 +377,8 @@ def _loaded_part(part: Artifact, tag: str, whole: Code) -> Run:
     code = Code()
     code.take(part.code)
     try:
-        return _loaded_whole(replace(part, tag=tag), code)
+        run = _loaded_whole(replace(part, tag=tag), code)
+        return Joint(run, _operators(part.operators), whole.partial) if whole.partial and part.operators else run
     finally:
         whole.modules += code.modules
         whole.libraries += code.libraries

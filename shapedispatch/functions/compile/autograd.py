@@ -12,6 +12,8 @@ from typing import Any
 
 import torch
 
+from ...hit.call import NO_SECOND
+
 __all__ = [
     "allow_determinism",
     "aot_metadata",
@@ -158,12 +160,6 @@ def _passing_on(forward: Callable[..., Any], backward: Callable[..., Any]) -> tu
         return backward(ctx, *given)
 
     return forward_without_zeros, backward_or_none
-
-
-NO_SECOND = (
-    "a build has no second derivative, and its backward was asked for one (create_graph=True). Make the call as it is"
-    " written: with shapedispatch.set_mode('off'): ..."
-)
 
 
 def effects_only(gm: torch.fx.GraphModule, examples: Sequence[Any]) -> Callable[..., Any]:

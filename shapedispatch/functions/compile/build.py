@@ -32,7 +32,11 @@ if TYPE_CHECKING:  # Dynamo and Inductor take seconds to import, which is for th
     from ..guards.shape_guards import Takes
     from .code import Code
 
-__all__ = ["GRAPH", "PLAIN_TYPES", "Build", "NoBuild", "Trace", "graph_name", "same_closure", "shorten"]
+__all__ = ["APART", "GRAPH", "PLAIN_TYPES", "Build", "NoBuild", "Trace", "graph_name", "same_closure", "shorten"]
+
+
+APART = "shapedispatch.results_apart"
+"""A compiler's option of ours: of several results with gradients each has a backward of its own."""
 
 
 @dataclass
@@ -176,6 +180,16 @@ class Build(Trace):
     code: Code
     shared: bool = False
     route = "Dynamo's code, past its guards on what the key holds"
+
+    def __post_init__(self) -> None:
+        partial = self.code.partial
+        if partial is not None and partial not in self.guards:
+            self.guards = (*self.guards, partial)
+
+    def invalidated(self) -> str | None:
+        """See `Trace.invalidated`; nor one whose code lacks a backward that calls like these have begun."""
+        partial = self.code.partial
+        return super().invalidated() or (partial.failed() if partial is not None else None)
 
     @functools.cached_property
     def run(self) -> Callable[..., Any]:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 if TYPE_CHECKING:
+    from ..parts.joint import Partial
     from ..parts.plan import Plan
 
 with warnings.catch_warnings():
@@ -81,6 +82,8 @@ class Code:
     """Gives AOTAutograd's record of what was compiled, where one is kept."""
     pieces: Pieces | None = None
     """What it was compiled in, in its place, where there is a record of each."""
+    partial: Partial | None = None
+    """Whether a backward has begun that its results have no code for; None where there is none."""
 
     def note(self, gm: torch.fx.GraphModule, numbers: Collection[torch.dtype]) -> None:
         """Be of this graph, too, a forward or a backward, in which numbers that are inputs become these dtypes."""
@@ -91,7 +94,7 @@ class Code:
 
     def gather(self, parts: Sequence[Code], plan: Plan) -> None:
         """Be of what these say together: how they hang together, all forwards, and behind them all backwards."""
-        self.notes = (*self.notes, f"compiled in {len(parts)} parts")
+        self.notes = (*self.notes, *([f"compiled in {len(parts)} parts"] if len(parts) > 1 else []))
         forwards, backwards = [one.sources[0] for one in parts], [text for one in parts for text in one.sources[1:]]
         self.sources = ["\n".join(map(_before_benchmark, texts)) for texts in ([repr(plan), *forwards], backwards)]
         self.only_views = all(one.only_views for one in parts)
@@ -130,11 +133,15 @@ class Code:
 
 @dataclass(frozen=True, slots=True)
 class Pieces:
-    """The code of each part of a graph, what each is called with, and how they run."""
+    """The code of each part of a graph, what each is called with, and how they run.
+
+    And the operators of those whose results have one backward.
+    """
 
     codes: tuple[Code, ...]
     inputs: tuple[Sequence[Any], ...]
     plan: Plan
+    graphs: tuple[torch.fx.GraphModule | None, ...]
 
 
 def _before_benchmark(source: str) -> str:

@@ -12,12 +12,13 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch._inductor.config
+from torch.fx import GraphModule
 
-from ...graphs.operators import is_about_sizes, only_makes_views
+from ...graphs.operators import is_all_written
 from ...hit import native
 from ...hit.call import Layout, alone, between_codes, lies_as, past_autograd, past_wrappers, taking_back_draws
 from ...interpreter.locks import fork_safe_lock
@@ -32,6 +33,7 @@ from .autograd import (
     say_nothing_donated,
     undefined_passed_on,
 )
+from .build import APART
 from .code import Code, Pieces, count_together, generated_modules_kept
 from .graph import (
     PartialBackward,
@@ -48,6 +50,9 @@ from .graph import (
 from .operators import decompositions, refuse_unchecked, table_notes
 from .scalars import number_limits
 from .tracer import pass_over, refuse_acts
+
+if TYPE_CHECKING:
+    from ..parts.cut import Cut
 
 __all__ = [
     "compiler",
@@ -79,17 +84,20 @@ def settings_identity() -> Hashable:
 
 
 Run = Callable[..., Any]
-Compile = Callable[[torch.fx.GraphModule, Sequence[Any]], Run]
+Options = Mapping[str, Any]
+"""Inductor's, by name."""
+Compile = Callable[[GraphModule, Sequence[Any]], Run]
 
 
-def compiler(options: Mapping[str, Any], code: Code) -> Compile:
+def compiler(options: Options, code: Code) -> Compile:
     """A graph compiler that fills in ``code``; it raises Uncompilable, and whatever Inductor raises.
 
     ``fallback_random`` makes random numbers those of plain, so that they do not depend on the choice.
     """
     patches = {"fallback_random": True, **_SILENT, **options}
+    apart = bool(patches.pop(APART, False))
 
-    def compile_graph(gm: torch.fx.GraphModule, examples: Sequence[Any]) -> Run:
+    def compile_graph(gm: GraphModule, examples: Sequence[Any]) -> Run:
         refuse_unchecked(gm, examples)
         refuse_backward(gm)
         code.numbers |= number_limits(gm)
@@ -101,7 +109,7 @@ def compiler(options: Mapping[str, Any], code: Code) -> Compile:
             try:
                 run, types = _compiled(gm, examples, patches, code, "size_asserts" not in options), output_types()
             except PartialBackward as why:
-                run, types = _compiled_in_parts(gm, examples, patches, code, why)
+                run, types = _compiled_in_parts(gm, examples, patches, code, apart, why)
             refuse_lost_views(gm, types)
             run = taking_back_draws(run) if code.draws else run
         built_s = time.monotonic() - began
@@ -135,36 +143,54 @@ def _autotuning_quiet() -> Iterator[None]:
 
 
 def _compiled_in_parts(
-    gm: torch.fx.GraphModule, examples: Sequence[Any], patches: Mapping[str, Any], code: Code, why: PartialBackward
+    gm: GraphModule, examples: Sequence[Any], patches: Options, code: Code, apart: bool, why: PartialBackward
 ) -> tuple[Run, Sequence[str]]:
-    """The parts of the graph, each compiled by itself; what AOTAutograd knows of the whole is known as before.
+    """The parts of the graph, each compiled by itself, and AOTAutograd's word for each result, by those of the parts.
 
-    And its word for each result, by those of the parts.
+    What it knows of the whole is known as before.
     """
     from ..parts.cut import Whole, cut
 
-    codes, runs, types = list[Code](), list[Run](), ["is_input"] * len(examples)
-    try:
-        found = cut(gm, examples)
-    except Whole as whole:
-        raise why.in_one(whole) from None
-    with aot_metadata_kept():
-        for part, inputs in zip(found.parts, found.inputs, strict=True):
-            codes.append(Code())
-            runs.append(_compiled(part, inputs, patches, codes[-1], trust=False))
-            types += output_types()
-            say_nothing_donated()
+    for together in (False,) if apart else (True, False):
+        try:
+            with aot_metadata_kept():
+                return _parts_of(cut(gm, examples, together), len(examples), patches, code)
+        except Whole as whole:
+            reason = whole
+    raise why.in_one(reason) from None
+
+
+def _parts_of(found: Cut, inputs: int, patches: Options, code: Code) -> tuple[Run, Sequence[str]]:
+    """Raises `Whole` where the results of a part cannot have one backward."""
+    from ..parts.cut import Whole
+    from ..parts.joint import FRAMES, Joint, Partial
+
+    codes, runs, types = list[Code](), list[Run](), ["is_input"] * inputs
+    partial, graphs = Partial(), [operations_of(part) if many else None for part, many in found.each()]
+    for part, examples, graph in zip(found.parts, found.inputs, graphs, strict=True):
+        codes.append(Code())
+        run = _compiled(part, examples, patches, codes[-1], trust=False, several=graph is not None)
+        types += output_types()
+        say_nothing_donated()
+        if graph is not None and not only_computes():
+            raise Whole("some of its results share memory")
+        runs.append(run if graph is None else Joint(run, functools.partial(getattr, graph, "forward"), partial))
+    for frame in FRAMES:
+        pass_over(frame.__code__)
     code.gather(codes, found.plan)
+    if any(graphs):
+        code.partial = partial
     if all(one.record is not None for one in codes):
-        code.pieces = Pieces(tuple(codes), found.inputs, found.plan)
+        code.pieces = Pieces(tuple(codes), found.inputs, found.plan, tuple(graphs))
     return found.plan.joined(runs), [types[number] for number in found.plan.results]
 
 
 def _compiled(
-    traced: torch.fx.GraphModule, examples: Sequence[Any], patches: Mapping[str, Any], code: Code, trust: bool
+    traced: GraphModule, examples: Sequence[Any], patches: Options, code: Code, trust: bool, several: bool = False
 ) -> Run:
     """The compiled graph; anew without ``trust`` where it was compiled in that of what turned out not to be so.
 
+    It may have ``several`` results with a gradient where somebody sees to it that its backward begins at all of them.
     Assertions of sizes take half a microsecond each, and the key and the guards imply those of inputs. They are left
     out of a graph without a backward that calls no operator, whose result may have other sizes than it said.
     """
@@ -172,31 +198,29 @@ def _compiled(
     parts: dict[str, Any] = {}  # one, without a backward, or a forward and a backward
     trusted = False
 
-    def inner(gm: torch.fx.GraphModule, examples: Sequence[Any], **kwargs: Any) -> Any:
+    def inner(gm: GraphModule, examples: Sequence[Any], **kwargs: Any) -> Any:
         nonlocal trusted
         # It would keep the graph out of Inductor's cache, and is done with: what it changes shows in the graph.
         kwargs.pop("get_decomp_fn", None)
         refuse_acts(traced)
         refuse_kernels(gm)
-        if not kwargs.get("is_inference"):
+        if not (several or kwargs.get("is_inference")):
             refuse_partial_backward()
         code.note(gm, dtypes_of_numbers(gm))
-        trusted = trust and bool(kwargs.get("is_inference")) and _is_all_written(gm)
+        trusted = trust and bool(kwargs.get("is_inference")) and is_all_written(gm)
         with torch._inductor.config.patch({"size_asserts": False} if trusted else {}):
             compiled = _one_graph(gm, examples, code, kwargs)
         parts[_part_of(kwargs)] = compiled
         return compiled
 
-    decomposed = decompositions(patches)
-    how = {"config_patches": dict(patches), "decompositions": decomposed}
+    how = {"config_patches": dict(patches), "decompositions": decompositions(patches)}
     with undefined_passed_on(lambda: "backward" in parts):
         run: Any = _compile_fx().compile_fx(traced, examples, inner_compile=inner, **how)
     if trusted and _OPERATORS_RESULT.search(code.sources[0]):
-        return _compiled(traced, examples, patches, code, trust=False)
+        return _compiled(traced, examples, patches, code, trust=False, several=several)
     # Autocast is ambient, as the key has it: with any, AOTAutograd turns it off around the graph.
     code.bare = _are_known(parts, code) and only_computes() and not any_autocast()
-    code.record = getattr(run, "serialize", None)
-    code.written = trusted
+    code.record, code.written = getattr(run, "serialize", None), trusted
     whole = parts.get("alone", parts.get("forward"))
     return skip_wrappers(run, whole, trusted, parts.get("backward")) if code.bare else run
 
@@ -212,7 +236,7 @@ def _are_known(parts: Mapping[str, Any], code: Code) -> bool:
     return whole and all(callable(getattr(part, "current_callable", None)) for part in parts.values())
 
 
-def _one_graph(gm: torch.fx.GraphModule, examples: Sequence[Any], code: Code, kwargs: Mapping[str, Any]) -> Any:
+def _one_graph(gm: GraphModule, examples: Sequence[Any], code: Code, kwargs: Mapping[str, Any]) -> Any:
     """The code of a forward, or of a backward."""
     backward = bool(kwargs.get("is_backward"))
     shared = () if backward else shared_outputs(gm)
@@ -227,34 +251,10 @@ def _one_graph(gm: torch.fx.GraphModule, examples: Sequence[Any], code: Code, kw
     return compiled
 
 
-# Beside what is computed value by value or summed up: what Inductor writes itself, and products into its own memory.
-_WRITTEN_BY_INDUCTOR = frozenset(
-    {"mm", "addmm", "bmm", "baddbmm", "clone", "full", "cat", "convert_element_type", "iota", "var_mean", "copy_"}
-)
 # A result of any other call than these has the sizes that an operator gives it.
 _OPERATORS_RESULT = re.compile(
     r"^\s*buf\d+ = (?!(?:empty_strided\w*|reinterpret_tensor|alloc_from_pool)\()[\w.]+\(", re.MULTILINE
 )
-
-
-def _is_all_written(gm: torch.fx.GraphModule) -> bool:
-    """Whether Inductor writes the code of each operation itself, as far as can be told before it does."""
-    calls = [node for node in gm.graph.nodes if node.op == "call_function"]
-    return not any(_is_complex(node) for node in gm.graph.nodes) and all(_is_written(node.target) for node in calls)
-
-
-def _is_complex(node: torch.fx.Node) -> bool:
-    value = node.meta.get("val")
-    return isinstance(value, torch.Tensor) and value.is_complex()
-
-
-def _is_written(target: Any) -> bool:
-    if not isinstance(target, torch._ops.OpOverload):
-        return is_about_sizes(target)
-    if target.namespace not in ("aten", "prims"):
-        return False
-    told = {torch.Tag.pointwise, torch.Tag.reduction} & set(target.tags)
-    return bool(told) or only_makes_views(target) or target._opname in _WRITTEN_BY_INDUCTOR
 
 
 # --------------------------------------------------------------------------------------------- past the wrappers

@@ -24,7 +24,17 @@ from ...interpreter.failures import what_fails
 from .graph import operations_of
 from .process_state import Operators, ProcessState, UnknownElsewhere
 
-__all__ = ["Job", "Parcel", "Untransportable", "bare_graph", "graph_of", "inputs_of", "parcel_of"]
+__all__ = [
+    "Job",
+    "Parcel",
+    "Untransportable",
+    "bare_graph",
+    "graph_bytes",
+    "graph_from",
+    "graph_of",
+    "inputs_of",
+    "parcel_of",
+]
 
 
 class Untransportable(Exception):
@@ -102,7 +112,7 @@ def parcel_of(gm: GraphModule, ambient: Hashable, number_inputs: bool) -> Parcel
         raise Untransportable("its graph takes what is neither a tensor nor a whole number")
     try:
         state, operators = ProcessState.now(ambient), Operators.of(bare)
-        return Parcel(_graph_bytes(bare, inputs), state, operators, number_inputs, _symbols(inputs))
+        return Parcel(graph_bytes(bare, inputs), state, operators, number_inputs, _symbols(inputs))
     except UnknownElsewhere as reason:
         raise Untransportable(str(reason)) from None
     except what_fails() as error:  # whatever pickling raises is the reason
@@ -118,7 +128,8 @@ def _symbols(inputs: Sequence[Any]) -> Mapping[int, str] | None:
     return {i: str(size) for i, size in sizes.items()} if known else None
 
 
-def _graph_bytes(gm: GraphModule, inputs: Sequence[Any]) -> bytes:
+def graph_bytes(gm: GraphModule, inputs: Sequence[Any]) -> bytes:
+    """A graph, and what it is called with; raises whatever pickling raises."""
     from torch.fx._graph_pickler import GraphPickler, Options
 
     # The address of an object, for a log: without it the same graph has the same bytes in each process.
@@ -128,6 +139,16 @@ def _graph_bytes(gm: GraphModule, inputs: Sequence[Any]) -> bytes:
     # Which operators may cross is not for the pickler to say: the other process refuses what it does not know.
     with _without_gradients(inputs):
         return GraphPickler.dumps((gm, inputs), Options(ops_filter=None))
+
+
+def graph_from(sent: bytes) -> GraphModule:
+    """The graph of `graph_bytes`, to be run."""
+    from torch.fx._graph_pickler import GraphPickler
+
+    read: Any = GraphPickler.loads(sent, FakeTensorMode())
+    gm: GraphModule = read[0]
+    gm.recompile()
+    return gm
 
 
 @contextlib.contextmanager

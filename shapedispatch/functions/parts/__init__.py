@@ -1,1 +1,1 @@
-"""A graph in parts, each with one result that has a gradient at most: where it is cut, and how they run one by one."""
+"""A graph in parts, so that a backward may begin at any of its results: where it is cut, and how the parts run."""

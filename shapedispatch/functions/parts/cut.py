@@ -1,9 +1,11 @@
-"""Where a graph is cut so that each part has one result with a gradient, at most.
+"""Where a graph is cut so that no part makes a result with a gradient of another one, or makes only one of them.
 
 Autograd calls a function's backward with a gradient for each of its results. Plain's operators pass over what nobody
-asks of them, so that a backward may begin at any of a call's results, and at one after the other. Parts with one result
-each do what they do: it is cut at each result, and at each value that several parts need. What costs nothing, a view
-or a size, every part makes for itself; and what needs no gradient is made by the first part, where all of it can be.
+asks of them, so that a backward may begin at any of a call's results, and at one after the other; and what comes back
+to a result that another is made of can be seen there. Cut ``together``, a part has all those results that are made of
+none of each other, and there is a `joint.Joint` around its code. Else parts have one result each and do what plain's
+operators do: it is cut at each result, and at each value that several parts need. What costs nothing, a view or a size,
+every part makes for itself; and what needs no gradient is made by the first part, where all of it can be.
 """
 
 from __future__ import annotations
@@ -43,9 +45,15 @@ class Cut:
     parts: tuple[GraphModule, ...]
     inputs: tuple[tuple[Any, ...], ...]
     plan: Plan
+    several: tuple[bool, ...]
+    """Whether each makes more than one tensor that has a gradient."""
+
+    def each(self) -> Iterator[tuple[GraphModule, bool]]:
+        """The parts, and of each whether it makes several."""
+        return zip(self.parts, self.several, strict=True)
 
 
-def cut(gm: GraphModule, examples: Sequence[Any]) -> Cut:
+def cut(gm: GraphModule, examples: Sequence[Any], together: bool = False) -> Cut:
     """The parts of Dynamo's graph; raises `Whole`.
 
     ``examples`` are what it is called with: fake tensors, and sizes. Those that Dynamo has noted go first, of which it
@@ -62,7 +70,9 @@ def cut(gm: GraphModule, examples: Sequence[Any]) -> Cut:
             node.meta["example_value"] = values[node]
     values = {node: value for node, value in values.items() if not is_switch(node)}
     _refuse_what_is_not_cut(values, results)
-    split = _Split(values, inputs, results)
+    split = _Split(values, inputs, results, _levels(values, results) if together else None)
+    if together and ordered:
+        raise Whole("its operators may have to run anew, and would draw other random numbers, or act once more")
     _refuse_another_order(ordered, split)
     return _in_parts(gm, split)
 
@@ -118,10 +128,16 @@ def _seen(gm: GraphModule, examples: Sequence[Any]) -> tuple[Mapping[Node, Any],
 
 
 class _Split:
-    """Which part makes each value, and which parts need it."""
+    """Which part makes each value, and which parts need it; with ``levels``, one part makes all results of a level."""
 
-    def __init__(self, values: Mapping[Node, Any], inputs: Sequence[Node], results: Sequence[Node]) -> None:
-        self.values, self.inputs, self.results = values, [*inputs], [*results]
+    def __init__(
+        self,
+        values: Mapping[Node, Any],
+        inputs: Sequence[Node],
+        results: Sequence[Node],
+        levels: Mapping[Node, int] | None = None,
+    ) -> None:
+        self.values, self.inputs, self.results, self.levels = values, [*inputs], [*results], levels
         self.part: dict[Node, int] = {}
         """Of what one part makes, which that is."""
         self.needed: dict[Node, set[int]] = {}
@@ -141,13 +157,19 @@ class _Split:
         if not is_result and len(needed) < 2:
             self.part.update(zip([node], needed, strict=False))  # nobody needs what has no users
             return
-        self.part[node] = FIRST if self._needs_no_gradient(node) else len(self.cuts)
+        self.part[node] = FIRST if self._needs_no_gradient(node) else self._part_of(node, is_result)
         made = [node] if isinstance(self.values[node], Tensor) else [one for one in node.users if self._is_asked(one)]
         if not all(one is node or _is_item(one, self.values) for one in made):
             raise Whole(f"what {node.name} makes at once goes elsewhere together")
-        if sum(_has_gradient(self.values[one]) for one in made) > 1:
+        if self.levels is None and sum(_has_gradient(self.values[one]) for one in made) > 1:
             raise Whole(f"{node.name} makes several results that have a gradient at once")
         self.cuts.setdefault(self.part[node], []).extend(made)
+
+    def _part_of(self, node: Node, is_result: bool) -> int:
+        """Another one for each; of levels that of its own, or the first that needs it."""
+        if self.levels is None:
+            return len(self.cuts)
+        return self.levels[node] + FIRST + 1 if is_result else min(self.needed[node])
 
     def _is_asked(self, item: Node) -> bool:
         """Whether one of several values that a node makes at once is a result, or another part's."""
@@ -162,7 +184,7 @@ class _Split:
         place = {node: at for at, node in enumerate(self.values)}
         others = [part for part in self.cuts if part != FIRST]
         first = [FIRST] if self.cuts[FIRST] else []
-        return [*first, *sorted(others, key=lambda part: place[self.cuts[part][0]])]
+        return [*first, *sorted(others, key=lambda part: part if self.levels else place[self.cuts[part][0]])]
 
     def body(self, part: int, given: set[Node]) -> list[Node]:
         """What a part runs, in order; ``given`` are the values that it need not make."""
@@ -171,6 +193,19 @@ class _Split:
         asked = [node for node in self.cuts[part] if node not in self.part]
         chosen = {*mine, *(node for node in (*shared, *asked) if node not in given)}
         return [node for node in self.values if node in chosen]
+
+
+def _levels(values: Mapping[Node, Any], results: Sequence[Node]) -> Mapping[Node, int]:
+    """How many results with a gradient, one made of the other, are the least that each value is made of."""
+    levels, asked = dict[Node, int](), {node for node in results if _has_gradient(values[node])}
+    for node in values:
+        below = [levels[one] + (one in asked and _passes_gradients(values[node])) for one in node.all_input_nodes]
+        levels[node] = max(below, default=0)
+    return levels
+
+
+def _passes_gradients(value: object) -> bool:
+    return any(map(_has_gradient, value if isinstance(value, (tuple, list)) else [value]))
 
 
 def _behind(node: Node) -> Iterator[Node]:
@@ -256,7 +291,7 @@ def _in_parts(gm: GraphModule, split: _Split) -> Cut:
     if len(order) > MOST_PARTS:
         raise Whole(f"it takes {len(order)} parts")
     numbers = [node for node in split.inputs if not isinstance(split.values[node], Tensor)]
-    known, steps, parts, inputs = [*split.inputs], [], [], []
+    known, steps, parts, inputs, several = [*split.inputs], [], [], [], []
     for part in order:
         body = split.body(part, set(known))
         taken = {one for node in body for one in node.all_input_nodes if one not in body}
@@ -265,9 +300,10 @@ def _in_parts(gm: GraphModule, split: _Split) -> Cut:
         steps.append(([known.index(node) for node in given], len(split.cuts[part])))
         parts.append(_graph(gm, given, body, split.cuts[part], split.values))
         inputs.append(tuple(split.values[node] for node in given))
+        several.append(sum(_has_gradient(split.values[node]) for node in split.cuts[part]) > 1)
         known += split.cuts[part]
     plan = Plan.of(len(split.inputs), steps, [known.index(node) for node in split.results])
-    return Cut(tuple(parts), tuple(inputs), plan)
+    return Cut(tuple(parts), tuple(inputs), plan, tuple(several))
 
 
 def _graph(

@@ -1,0 +1,338 @@
+"""Code whose results have one backward: it gives what plain's operators give, wherever a backward begins."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.fx import GraphModule
+from torch.utils.checkpoint import checkpoint
+
+from shapedispatch.functions.parts import joint as joint_module
+from shapedispatch.functions.parts.cut import cut
+from shapedispatch.functions.parts.joint import Joint, Partial
+from shapedispatch.hit.call import NO_SECOND
+from tests.functions.test_cut import faked, inputs, programs
+from tests.helpers import assert_same, built, pinned
+
+Run = Callable[..., Any]
+
+
+def compiled(run: Run) -> Run:
+    """As AOTAutograd's function of compiled code: one node, which takes zeros for the gradient of what has none."""
+
+    class CompiledFunction(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, *given_: Any) -> Any:
+            leaves = [one.detach().requires_grad_(one.requires_grad) for one in given_]
+            with torch.enable_grad():
+                ctx.made = [one + 0 if any(one is leaf for leaf in leaves) else one for one in run(*leaves)]
+            ctx.save_for_backward(*given_)
+            ctx.leaves = leaves
+            ctx.mark_non_differentiable(*(bare := [one.detach() for one in ctx.made if not one.requires_grad]))
+            plain = iter(bare)
+            return tuple([one.detach() if one.requires_grad else next(plain) for one in ctx.made])
+
+        @staticmethod
+        def backward(ctx: Any, *gradients: Any) -> Any:
+            assert ctx.saved_tensors
+            wanted = [one for one in ctx.leaves if one.requires_grad]
+            made = {place: one for place, one in enumerate(ctx.made) if one.requires_grad}
+            begun = [gradients[place] for place in made]
+            found = torch.autograd.grad([*made.values()], wanted, begun, retain_graph=True, allow_unused=True)
+            of = dict(zip(map(id, wanted), found, strict=True))
+            return tuple([of.get(id(one)) for one in ctx.leaves])
+
+    return CompiledFunction.apply
+
+
+def joined(gm: GraphModule) -> tuple[Run, Partial]:
+    """A graph in parts with one backward each."""
+    found, partial = cut(gm, faked(inputs()), together=True), Partial()
+    runs = [
+        Joint(compiled(part.forward), lambda part=part: part.forward, partial) if several else part.forward
+        for part, several in found.each()
+    ]
+    return found.plan.joined(runs), partial
+
+
+def gradients(results: Sequence[Tensor], of: Sequence[Tensor], begun: Sequence[frozenset[int]]) -> list[Any]:
+    """Those of a backward that begins at these results, for each of the sets, one after the other."""
+    found: list[Any] = []
+    for places in begun:
+        at = [results[place].sum() * (place + 1) for place in places if results[place].requires_grad]
+        found += torch.autograd.grad(at, of, retain_graph=True, allow_unused=True) if at else []
+    return found
+
+
+@settings(deadline=None, max_examples=100)
+@given(gm=programs(), data=st.data())
+def test_a_backward_gives_plains_gradients(gm: GraphModule, data: st.DataObject) -> None:
+    """From any results at once, to inputs and to other results; the same ones are none, or no number."""
+    run, _ = joined(gm)
+    ours_of, plains_of = inputs(), inputs()
+    ours, plains = run(*ours_of), gm(*plains_of)
+    for one, other in zip(ours, plains, strict=True):
+        assert torch.equal(one, other)
+        assert (one.requires_grad, one.stride()) == (other.requires_grad, other.stride())
+    places = st.frozensets(st.integers(0, len(plains) - 1), min_size=1)
+    begun = data.draw(st.lists(places, min_size=1, max_size=3))
+    sought = [
+        [*of[:2], *(one for one in results if one.requires_grad)]
+        for of, results in ((ours_of, ours), (plains_of, plains))
+    ]
+    pairs = zip(gradients(ours, sought[0], begun), gradients(plains, sought[1], begun), strict=True)
+    for one, other in pairs:
+        assert (one is None) == (other is None)
+        if one is not None:
+            torch.testing.assert_close(one, other, equal_nan=True)
+
+
+@settings(deadline=None, max_examples=40)
+@given(gm=programs())
+def test_no_part_makes_a_result_of_another_one_of_its_own(gm: GraphModule) -> None:
+    """With a gradient, since what comes back to that could not be seen."""
+    results: Any = gm.graph.output_node().args[0]
+    names = {node.name for node in results}
+    for part in cut(gm, faked(inputs()), together=True).parts:
+        looks = [node.meta["example_value"] for node in part.graph.nodes if node.op == "placeholder"]
+        given_ = [torch.ones(one.shape, dtype=one.dtype, requires_grad=one.requires_grad) for one in looks]
+        outputs: Any = part.graph.output_node().args[0]
+        pairs = zip(outputs, part.forward(*given_), strict=True)
+        made = [one for node, one in pairs if node.name in names and one.requires_grad]
+        for one in made:
+            others = [other for other in made if other.grad_fn is not one.grad_fn]
+            found = torch.autograd.grad(one.sum(), others, retain_graph=True, allow_unused=True) if others else ()
+            assert all(gradient is None for gradient in found)
+
+
+# ------------------------------------------------------------------------------------------------- one such piece
+
+
+def rooted(x: Tensor, w: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Two of one value, of which one has an infinite slope at 0, and one without a gradient."""
+    y = x @ w
+    return y.sin(), y.detach() + 1, (y * 0).sqrt()
+
+
+X, W = torch.linspace(-1, 1, 12).reshape(3, 4), torch.linspace(-2, 1, 20).reshape(4, 5)
+
+
+def leaves() -> list[Tensor]:
+    """Arguments."""
+    return [X.clone().requires_grad_(), W.clone().requires_grad_()]
+
+
+def piece(fn: Run = rooted, operations: Run | None = None) -> Joint:
+    """Its code, as one."""
+    return Joint(compiled(fn), lambda: operations or fn, Partial())
+
+
+def not_run(*_: Any) -> Any:
+    """In place of the operators."""
+    raise AssertionError("the operators are not run")
+
+
+def test_where_all_results_have_a_gradient_the_code_runs() -> None:
+    """And no operator anew."""
+    f, (x, w) = piece(operations=not_run), leaves()
+    made = f(x, w)
+    assert [one.requires_grad for one in made] == [True, False, True]
+    torch.autograd.backward([made[0].sum(), made[2].sum()])
+    assert x.grad is not None
+    assert x.grad.isnan().all()  # as plain's is
+    assert not f.partial.seen
+
+
+def test_where_some_have_none_operators_run_and_it_is_told() -> None:
+    """Zeros would make nan of a root's slope at 0."""
+    f, (x, w) = piece(), leaves()
+    found = torch.autograd.grad(f(x, w)[0].sum(), (x, w))
+    assert_same(found, torch.autograd.grad(rooted(x, w)[0].sum(), (x, w)))
+    assert f.partial.failed() is not None
+    assert not f.partial.check()
+
+
+def test_a_second_backward_is_refused_as_plains_is() -> None:
+    """Whichever way the first went, and whichever the second; with retain_graph none is."""
+    for first in ((0, 2), (0,)):
+        for second in ((0, 2), (2,)):
+            made = piece()(*leaves())
+            torch.autograd.backward([made[place].sum() for place in first])
+            with pytest.raises(RuntimeError, match="backward through the graph a second time"):
+                torch.autograd.backward([made[place].sum() for place in second])
+            made = piece()(*leaves())
+            torch.autograd.backward([made[place].sum() for place in first], retain_graph=True)
+            torch.autograd.backward([made[place].sum() for place in second])
+
+
+def test_a_second_derivative_is_refused() -> None:
+    """By the operators' way, too, which would have one."""
+    f, (x, w) = piece(), leaves()
+    with pytest.raises(RuntimeError, match="no second derivative"):
+        torch.autograd.grad(f(x, w)[0].sum(), (x, w), create_graph=True)
+    assert "set_mode" in NO_SECOND
+
+
+def test_what_was_written_since_is_not_taken_for_what_was_given() -> None:
+    """Plain's operators need what they were given."""
+    f, (x, w) = piece(), leaves()
+    made = f(x, w)
+    with torch.no_grad():
+        w.add_(1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        made[0].sum().backward()
+
+
+def test_memory_goes_with_the_backward() -> None:
+    """Of what the code has kept, and of what it was given."""
+    f, (x, w) = piece(), leaves()
+    between = x * 2
+    seen = weakref.ref(between)
+    made = f(between, w)
+    torch.autograd.backward([made[0].sum(), made[2].sum()])
+    del between
+    gc.collect()
+    assert seen() is None
+    assert made[0].grad_fn is not None
+
+
+def test_operators_run_under_the_autocast_of_the_call() -> None:
+    """Whatever is on where the backward is called."""
+
+    def seen(x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+        casts.append(torch.is_autocast_enabled("cpu"))
+        y = x @ w
+        return y.sin(), y.cos()
+
+    for around in (True, False):
+        casts: list[bool] = []
+        f, given_ = Joint(compiled(lambda x, w: (x @ w, x @ w)), lambda: seen, Partial()), leaves()
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=around):
+            made = f(*given_)
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=not around):
+            made[0].sum().backward()
+        assert casts == [around]
+
+
+def test_another_default_dtype_than_the_calls_is_refused() -> None:
+    """What the operators make of nothing would be of that."""
+    f, given_ = piece(), leaves()
+    made = f(*given_)
+    try:
+        torch.set_default_dtype(torch.float64)
+        with pytest.raises(RuntimeError, match="default dtype of its forward, torch.float32"):
+            made[0].sum().backward()
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+def test_numbers_are_handed_on() -> None:
+    """Sizes that vary are inputs, too."""
+
+    def scaled(x: Tensor, size: int, w: Tensor) -> tuple[Tensor, Tensor]:
+        return (x @ w) * size, w.sin()
+
+    f, (x, w) = Joint(scaled, lambda: scaled, Partial()), leaves()
+    f.form = joint_module._Form(2, (0, 1), False, (torch.float32, False))
+    assert_same(f(x, 3, w), scaled(x, 3, w))
+
+
+def test_code_that_is_no_one_node_is_not_run_again() -> None:
+    """Of a torch that puts it together in another way: plain's operators run in its place."""
+    f, (x, w) = Joint(rooted, lambda: rooted, Partial()), leaves()
+    made = f(x, w)
+    assert f.form is not None
+    assert not f.form.known
+    assert type(made[0].grad_fn).__name__ == "SinBackward0"
+
+
+def test_without_a_gradient_the_code_runs_alone() -> None:
+    """There is nothing between."""
+    f = piece(operations=not_run)
+    with torch.no_grad():
+        assert not f(*leaves())[0].requires_grad
+
+
+def test_a_release_that_does_not_tell_whether_a_graph_is_kept_keeps_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the code needs goes with the graph then, and a second backward has it yet."""
+    monkeypatch.setattr(joint_module, "_keeps_graph", lambda: True)
+    x, w = leaves()
+    made = piece(lambda x, w: ((x @ w).sin(), x.exp()))(x, w)
+    for times in (1, 2):
+        torch.autograd.backward([one.sum() for one in made])
+        assert x.grad is not None
+        torch.testing.assert_close(x.grad, times * ((X @ W).cos() @ W.t() + X.exp()))
+
+
+# ------------------------------------------------------------------------------------------------------- of builds
+
+
+def normed(x: Tensor, w: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """As an attention that tells of itself: two of one product, and one that is made of the second."""
+    y = x @ w
+    size = y.norm(dim=-1)
+    return y.softmax(-1), size, x.sum(-1) / size
+
+
+@pytest.mark.generated
+def test_a_build_has_as_few_parts_as_results_are_made_of_each_other() -> None:
+    """And one backward for those that are not."""
+    f = built(normed, hints=(), exact=True)
+    f.tune(*leaves())
+    [build] = f.core.table.builds()
+    assert build.notes() == ("compiled in 2 parts",)
+    assert build.code.partial is not None
+
+
+@pytest.mark.generated
+def test_calls_whose_backwards_begin_at_some_results_get_other_builds() -> None:
+    """From the second on: each result has a backward of its own then, and all builds of such calls are made so."""
+    f = pinned(built(normed, hints=(), exact=True), "exact")
+    for _ in range(3):
+        (x, w), (mine, other) = leaves(), leaves()
+        f(x, w)[0].sum().backward()
+        normed(mine, other)[0].sum().backward()
+        assert_same((x.grad, w.grad), (mine.grad, other.grad))
+    [build] = f.core.table.builds()
+    assert build.code.partial is None
+    assert "parts" in str(build.notes())
+    longer = torch.rand(7, 4, requires_grad=True)
+    f(longer, w)
+    assert all(one.code.partial is None for one in f.core.table.builds())
+
+
+@pytest.mark.generated
+def test_a_checkpoint_runs_again_what_it_ran() -> None:
+    """Though a backward of other calls has begun at one result meanwhile."""
+    f = pinned(built(normed, hints=(), exact=True), "exact")
+    (x, w), (mine, other) = leaves(), leaves()
+    f(x, w)
+    made: Any = checkpoint(f, x * 1, w, use_reentrant=False)
+    f(x, w)[1].sum().backward()
+    x.grad = w.grad = None
+    sum(one.sum() for one in made).backward()
+    sum(one.sum() for one in normed(mine, other)).backward()
+    assert_same((x.grad, w.grad), (mine.grad, other.grad))
+
+
+@pytest.mark.generated
+def test_a_batch_of_gradients_is_refused_or_plains() -> None:
+    """Where all results have one, by the code, as of any build; where some have none, operators take a batch."""
+    f = pinned(built(normed, hints=(), exact=True), "exact")
+    x, w = leaves()
+    made, plains = f(x, w), normed(x, w)
+    batch, batches = torch.eye(3), [torch.rand(3, *one.shape) for one in made]
+    with pytest.raises(RuntimeError):
+        torch.autograd.grad(made, (x, w), batches, is_grads_batched=True, retain_graph=True)
+    ours, theirs = (
+        torch.autograd.grad(one[1], (x, w), batch, is_grads_batched=True, allow_unused=True) for one in (made, plains)
+    )
+    assert_same(ours, theirs)
