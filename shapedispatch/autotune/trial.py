@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import Module
 
+from ..keys.autocast import casting
 from ..keys.tree import device_of, span, tensors
 from .compare import Scales, distinct_like
 from .generators import Generators
@@ -174,7 +175,8 @@ class Trial:
         if not outputs or not leaves:
             return ()
         # Not backward(): that would add to .grad of the module's parameters.
-        return torch.autograd.grad(outputs, leaves, [seed(t) for t in outputs], allow_unused=True)
+        with casting():  # a forward's is no backward's
+            return torch.autograd.grad(outputs, leaves, [seed(t) for t in outputs], allow_unused=True)
 
 
 def _refuse_marked(result: Any, mark: object) -> None:

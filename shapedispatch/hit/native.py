@@ -24,6 +24,7 @@ from torch.nn import Module, Parameter
 
 from .. import private
 from ..keys import key as keys
+from ..keys.autocast import DEVICES
 from ..settings.resolve import settings
 from . import profiling, symbols
 from .fast_path import FastPath
@@ -348,7 +349,7 @@ def _state() -> dict[str, Any]:
             (keys._threads,),
         ),
         "any_autocast": (keys.any_autocast,),
-        "autocast_devices": keys._AUTOCAST_DEVICES,
+        "autocast_devices": DEVICES,
         "autocast_enabled": torch.is_autocast_enabled,
         "autocast_dtype": torch.get_autocast_dtype,
         "autocast_cache": (torch.is_autocast_cache_enabled,),
@@ -382,8 +383,7 @@ def _unlike() -> list[Tensor]:
 
     The first has five.
     """
-    two, one = (2,) * 5, (1,) * 5
-    whole = torch.empty(64, device="cpu")
+    two, one, whole = (2,) * 5, (1,) * 5, torch.empty(64, device="cpu")
     forms = [
         (two, one),
         *(((*two[:i], 3, *two[i + 1 :]), one) for i in range(5)),

@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 import torch
 
 from ..keys import key as keys
+from ..keys.autocast import DEVICES
 from ..private import find
 
 __all__ = ["QUESTIONS", "Read", "agreeing", "are_left_out", "keys_of_autograd"]
@@ -71,7 +72,7 @@ QUESTIONS: Mapping[str, Question] = MappingProxyType(
 _BY_NUMBER = frozenset({"default dtype", "precision of cuda", "precision of mkldnn"})
 """What has a small number there, and a name in Python."""
 _MOST_NUMBERS = 128
-_DEVICES = (*keys._AUTOCAST_DEVICES, "privateuseone")
+_DEVICES = (*DEVICES, "privateuseone")
 
 
 @contextlib.contextmanager

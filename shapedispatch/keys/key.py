@@ -24,6 +24,7 @@ from torch.nn import Module, Parameter
 from torch.nn.modules import module as nn_module
 
 from ..private import find, missing
+from .autocast import autocast
 from .checkpoint import checkpoint_of
 from .layout import SAME, WITHOUT_KEY, Key
 from .tree import FLAT, overlap, tensors
@@ -36,7 +37,6 @@ __all__ = [
     "Signed",
     "ambient",
     "any_autocast",
-    "autocast",
     "describe",
     "key",
     "saved_tensor_hooks",
@@ -87,7 +87,6 @@ _forward_hooks = find("torch.nn.modules.module._global_forward_hooks", {})
 _backward_pre_hooks = find("torch.nn.modules.module._global_backward_pre_hooks", {})
 _backward_hooks = find("torch.nn.modules.module._global_backward_hooks", {})
 _DeviceContext = find("torch.utils._device.DeviceContext", None)  # the mode of `torch.set_default_device`
-_AUTOCAST_DEVICES = ("cpu", "cuda", "xpu", "hpu", "mps", "mtia", "ipu", "xla", "maia")
 
 
 def ambient() -> Key:
@@ -119,12 +118,6 @@ def ambient() -> Key:
         _precision("mkldnn", "matmul"),
         _threads(),
     )
-
-
-def autocast() -> Key:
-    """Which devices cast, to what, and whether casts are remembered."""
-    casts = [(name, torch.get_autocast_dtype(name)) for name in _AUTOCAST_DEVICES if torch.is_autocast_enabled(name)]
-    return (*casts, torch.is_autocast_cache_enabled())
 
 
 def _determinism() -> Key:

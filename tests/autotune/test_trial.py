@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -127,3 +127,32 @@ def test_what_was_before_decides_nothing() -> None:
     candidates = [Candidate("plain", lambda a: a * w), Candidate("1", lambda a: w * a)]
     with pytest.raises(EarlierGraph):
         choose(candidates, with_gradient(X.clone().requires_grad_()), rules())
+
+
+class CastsSeen(torch.autograd.Function):
+    """Notes whether autocast is on in its backward."""
+
+    seen: ClassVar[list[bool]] = []
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        """As it is."""
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        """As it is."""
+        CastsSeen.seen.append(torch.is_autocast_enabled("cpu"))
+        return gradient
+
+
+def test_a_backward_runs_under_no_autocast() -> None:
+    """Where it is compared and where it is timed: a program has it behind the region that its forward is in."""
+    CastsSeen.seen.clear()
+    call: Any = CastsSeen.apply
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        trial = with_gradient(X.clone().requires_grad_())
+        trial.outcome(call)
+        trial.repeated(call)()
+        assert torch.is_autocast_enabled("cpu")
+    assert CastsSeen.seen == [False, False]

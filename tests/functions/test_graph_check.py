@@ -509,3 +509,25 @@ def test_a_graph_that_raises_prints_nothing(capfd: pytest.CaptureFixture[str]) -
     with pytest.raises(IndexError, match="out of bounds"):
         f(torch.ones(5, 16), torch.tensor([-6]))
     assert capfd.readouterr().err == ""
+
+
+class Rounds(torch.autograd.Function):
+    """As a GPU's sum, which autocast has summed in float32 and rounded to what its backward takes."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        """As it is."""
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        """Rounded where autocast is on."""
+        return gradient.to(torch.bfloat16).to(gradient.dtype) if torch.is_autocast_enabled("cpu") else gradient * 1
+
+
+def test_a_backward_is_compared_under_no_autocast() -> None:
+    """Which would round plain's gradients, and not those of compiled code."""
+    call: Any = Rounds.apply
+    x = torch.rand(40, requires_grad=True)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert GraphCheck(lambda x: call(x), lambda x: x * 1).verdict([x], ROOM).wrong == ""

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 from torch.fx import GraphModule
+from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from shapedispatch.functions.parts import joint as joint_module
@@ -160,6 +161,42 @@ def test_where_some_have_none_operators_run_and_it_is_told() -> None:
     assert not f.partial.check()
 
 
+class SelectNone(torch.autograd.Function):
+    """What comes behind a result, and has no gradient for it."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        """The same values."""
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> None:
+        """None."""
+
+
+def test_where_none_has_one_nothing_runs() -> None:
+    """And there is no gradient of zeros."""
+    f, (x, w) = piece(operations=not_run), leaves()
+    stop: Any = SelectNone.apply
+    made = f(x, w)
+    total = stop(made[0]).sum() + stop(made[2]).sum() + (x * 2).sum()
+    assert_same(torch.autograd.grad(total, (x, w), allow_unused=True), (torch.full_like(x, 2.0), None))
+    assert not f.partial.seen
+
+
+def test_a_checkpoint_that_is_called_again_is_no_reason_for_another_build() -> None:
+    """It runs what it ran at first, though other calls get another build by now."""
+    partial, held = Partial(seen=True), list[bool]()
+
+    def noted(x: Tensor) -> Tensor:
+        held.append(partial.check())
+        return x.sin()
+
+    made: Any = checkpoint(noted, X.clone().requires_grad_(), use_reentrant=False)
+    made.sum().backward()
+    assert held == [False, True]
+
+
 def test_a_second_backward_is_refused_as_plains_is() -> None:
     """Whichever way the first went, and whichever the second; with retain_graph none is."""
     for first in ((0, 2), (0,)):
@@ -290,6 +327,31 @@ def test_a_build_has_as_few_parts_as_results_are_made_of_each_other() -> None:
     [build] = f.core.table.builds()
     assert build.notes() == ("compiled in 2 parts",)
     assert build.code.partial is not None
+
+
+@pytest.mark.generated
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x, w: (x.t(), (x @ w).sin(), (x @ w).cos()),  # a view of an argument, which autograd makes anew
+        lambda x, w: (y := functional.dropout(x @ w, 0.5).sin(), y.cos()),
+        lambda x, w: ((y := functional.dropout(x @ w, 0.5)).sin(), y.cos()),
+    ],
+    ids=["a view", "one of the other", "a draw"],
+)
+def test_what_cannot_run_anew_has_a_part_for_each_result(fn: Run) -> None:
+    """Nor what shares memory with what it is given."""
+    f = pinned(built(fn, hints=(), exact=True), "exact")
+    for places in ((0,), (1,), (0, 1)):
+        found = []
+        for call in (f, fn):
+            torch.manual_seed(3)
+            (x, w) = leaves()
+            made = call(x, w)
+            found.append(torch.autograd.grad([made[i].sum() for i in places], (x, w), allow_unused=True))
+        assert_same(*found)
+    assert all(build.code.partial is None for build in f.core.table.builds())
+    assert f.cache_info().builds == 1
 
 
 @pytest.mark.generated

@@ -283,7 +283,7 @@ def test_a_state_is_known_again_and_told_from_all_others(name: str) -> None:
 def test_c_asks_all_that_python_asks() -> None:
     """A question that is new in `key.ambient` must be put by C too, or C would not see what it is about."""
     asked = {id(part) for value in native._state().values() for part in flat(value)}
-    inside = {"_default_device", "_autocast", "_determinism"}  # functions of keys itself, tested above by what they see
+    inside = {"_default_device", "autocast", "_determinism"}  # functions of keys itself, tested above by what they see
     names = set(keys.ambient.__code__.co_names) & set(vars(keys)) - inside
     assert len(names) > 15
     assert [name for name in names if not ({id(vars(keys)[name]), id(vars_of(vars(keys)[name]))} & asked)] == []

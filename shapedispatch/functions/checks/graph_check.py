@@ -23,6 +23,7 @@ from ...autotune.compare import inaccuracy
 from ...autotune.generators import Generators
 from ...errors import in_a_line
 from ...interpreter.failures import what_fails
+from ...keys.autocast import casting
 from .given import Given, Written, distinct, drawn
 from .shadow import NO_ROOM, NotJudged, Shadow, ValueReads, wait_for_its_stream
 
@@ -305,7 +306,8 @@ def _outcome(run: Run, inputs: Sequence[Any], given: Given) -> list[Tensor]:
     gradients: Sequence[Tensor | None] = ()
     if outputs and leaves:
         seeds = [_seed(one) for one in outputs]
-        gradients = torch.autograd.grad(outputs, leaves, seeds, allow_unused=True)
+        with casting():  # a forward's is no backward's, which would sum and round otherwise
+            gradients = torch.autograd.grad(outputs, leaves, seeds, allow_unused=True)
     return [one.detach() for one in (*results, *given.own(inputs), *gradients) if one is not None]
 
 

@@ -8,7 +8,6 @@ them, and a backward of theirs begins where this one did; `Partial` says so, and
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,8 +16,9 @@ import torch
 from torch import Tensor
 
 from ...hit.call import NO_SECOND
+from ...keys.autocast import autocast, casting
 from ...keys.checkpoint import checkpoint_of
-from ...keys.key import any_autocast, autocast, saved_tensor_hooks
+from ...keys.key import any_autocast, saved_tensor_hooks
 from ...private import find
 
 __all__ = ["FRAMES", "Joint", "Partial"]
@@ -123,7 +123,7 @@ class Joint:
             raise RuntimeError(f"this backward needs the default dtype of its forward, {dtype}")
         self.partial.seen = True
         leaves = [*map(_leaf, inputs)]
-        with torch.enable_grad(), _casting(casts):
+        with torch.enable_grad(), casting(casts):
             results = self.operations()(*leaves)
         begun = [(results[i], one) for i, one in zip(self.form.places, gradients, strict=True) if one is not None]
         begun = [(result, gradient) for result, gradient in begun if result.requires_grad]
@@ -195,20 +195,6 @@ def _gradients(ctx: Any, gradients: Sequence[Tensor | None]) -> Iterator[tuple[i
         inputs = [next(saved) if one is None else one for one in ctx.numbers]
         return ctx.joint.by_operations(inputs, gradients)  # type: ignore[no-any-return]  # it is in a context
     return ctx.joint.by_code(ctx.left.view, gradients)  # type: ignore[no-any-return]  # the same
-
-
-@contextlib.contextmanager
-def _casting(casts: Any) -> Iterator[None]:
-    """Under the autocast of the calls, as `key.autocast` tells it, whatever it is here."""
-    *on, _ = casts or (False,)
-    wanted = dict(on)
-    with contextlib.ExitStack() as modes:
-        for device in ("cpu", "cuda"):
-            if device in wanted:
-                modes.enter_context(torch.autocast(device, dtype=wanted[device], cache_enabled=False))
-            elif torch.is_autocast_enabled(device):
-                modes.enter_context(torch.autocast(device, enabled=False))
-        yield
 
 
 FRAMES = (Joint.__call__, SeveralResults.forward, SeveralResults.backward)
