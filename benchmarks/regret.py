@@ -75,7 +75,10 @@ def pairs(workload: Workload, chosen: argparse.Namespace) -> Iterator[dict[str, 
             "regret": mine_us / best_us - 1,
             "lost_us": mine_us - best_us,
             "times": times,
-            "seen by the dispatcher": {timing.variant: timing.median_us for timing in choice.timings},
+            "seen by the dispatcher": {
+                timing.variant: [timing.median_us, timing.spread_us, timing.repeats] for timing in choice.timings
+            },
+            "origin": choice.origin,
             "refused": {refusal.variant: "; ".join(refusal.reasons) for refusal in choice.refusals},
         }
 
