@@ -259,6 +259,21 @@ def test_operators_run_under_the_autocast_of_the_call() -> None:
         assert casts == [around]
 
 
+def test_operators_run_with_the_default_device_of_the_call() -> None:
+    """Whichever there is where the backward is called."""
+
+    def offset(x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+        y = x @ w + torch.ones(5)
+        return y.sin(), y.cos()
+
+    (x, w), (mine, other) = leaves(), leaves()
+    made = piece(offset)(x, w)
+    with torch.device("meta"):
+        made[0].sum().backward()
+    offset(mine, other)[0].sum().backward()
+    assert_same((x.grad, w.grad), (mine.grad, other.grad))
+
+
 def test_another_default_dtype_than_the_calls_is_refused() -> None:
     """What the operators make of nothing would be of that."""
     f, given_ = piece(), leaves()
@@ -278,7 +293,7 @@ def test_numbers_are_handed_on() -> None:
         return (x @ w) * size, w.sin()
 
     f, (x, w) = Joint(scaled, lambda: scaled, Partial()), leaves()
-    f.form = joint_module._Form(2, (0, 1), False, (torch.float32, False))
+    f.form = joint_module._Form(2, (0, 1), False, torch.float32, torch.device("cpu"), False)
     assert_same(f(x, 3, w), scaled(x, 3, w))
 
 

@@ -57,14 +57,16 @@ class _Form:
     """What is the same at each run of the code, as the first one shows it.
 
     Of so many ``results`` those at ``places`` have a gradient; ``known`` where the code is one node of autograd between
-    these results and all inputs. ``around`` are the default dtype of the calls and their autocast, which are in the
-    keys of all of them.
+    these results and all inputs. ``dtype`` and ``device`` are the calls' default ones, ``casts`` their autocast, which
+    are in the keys of all of them.
     """
 
     results: int
     places: tuple[int, ...]
     known: bool
-    around: tuple[torch.dtype, Any]
+    dtype: torch.dtype
+    device: torch.device
+    casts: Any
 
 
 @dataclass(slots=True)
@@ -115,17 +117,17 @@ class Joint:
         self, inputs: Sequence[Any], gradients: Sequence[Tensor | None]
     ) -> Iterator[tuple[int, Tensor | None]]:
         """The same by plain's operators, where some of the results have none."""
-        assert self.form is not None
-        dtype, casts = self.form.around
+        form = self.form
+        assert form is not None
         if torch.is_grad_enabled():
             raise RuntimeError(NO_SECOND)
-        if torch.get_default_dtype() != dtype:
-            raise RuntimeError(f"this backward needs the default dtype of its forward, {dtype}")
+        if torch.get_default_dtype() != form.dtype:  # it is the process's, and no thread may change it for a while
+            raise RuntimeError(f"this backward needs the default dtype of its forward, {form.dtype}")
         self.partial.seen = True
         leaves = [*map(_leaf, inputs)]
-        with torch.enable_grad(), casting(casts):
+        with torch.enable_grad(), casting(form.casts), form.device:
             results = self.operations()(*leaves)
-        begun = [(results[i], one) for i, one in zip(self.form.places, gradients, strict=True) if one is not None]
+        begun = [(results[i], one) for i, one in zip(form.places, gradients, strict=True) if one is not None]
         begun = [(result, gradient) for result, gradient in begun if result.requires_grad]
         wanted = [place for place, one in enumerate(leaves) if isinstance(one, Tensor) and one.requires_grad]
         at, by = [result for result, _ in begun], [gradient for _, gradient in begun]
@@ -148,7 +150,9 @@ def _form(made: Sequence[Any], hidden: Sequence[Any]) -> _Form:
         len(made),
         places,
         known and _ends_at(node, [one for one in hidden if isinstance(one, Tensor)]),
-        (torch.get_default_dtype(), any_autocast() and autocast()),
+        torch.get_default_dtype(),
+        torch.get_default_device(),
+        any_autocast() and autocast(),
     )
 
 
