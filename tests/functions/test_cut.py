@@ -360,3 +360,74 @@ def test_too_many_parts_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cut_module, "MOST_PARTS", 2)
     with pytest.raises(Whole, match="it takes 3 parts"):
         parts_of(lambda graph, given_: [call(graph, fn, given_[0]) for fn in (torch.sin, torch.cos, torch.tan)])
+
+
+# results that have one backward
+
+
+def together(make: Callable[[Graph, list[Node]], Sequence[Node]]) -> Cut:
+    """That graph, with a part for all results of the same sources."""
+    return cut(graph_of(make), faked(inputs()), together=True)
+
+
+def test_results_that_are_made_of_the_same_have_a_part_together() -> None:
+    """In the order in which plain makes them, which is that of what comes behind them."""
+
+    def make(graph: Graph, given_: list[Node]) -> Sequence[Node]:
+        product = call(graph, torch.mul, given_[0], given_[1])
+        sine, cosine = call(graph, torch.sin, product), call(graph, torch.cos, product)
+        return cosine, call(graph, torch.exp, given_[1]), sine
+
+    found = together(make)
+    outputs = [[node.name for node in part.graph.output_node().args[0]] for part in found.parts]
+    assert outputs == [["sin", "cos"], ["exp"]]
+    assert found.depends == ((True, True), None)
+
+
+def test_a_result_that_only_looks_at_a_tensor_is_not_made_of_it() -> None:
+    """Its backward would go on into what lies behind that."""
+
+    def make(graph: Graph, given_: list[Node]) -> Sequence[Node]:
+        spread = graph.call_method("expand_as", (call(graph, torch.sum, given_[0], 0, True), given_[1]))
+        return call(graph, torch.mul, given_[0], given_[1]), call(graph, torch.mul, spread, 2)
+
+    with pytest.raises(Whole, match="different inputs"):
+        together(make)
+
+
+def test_a_value_for_which_others_have_no_gradient_is_no_result_of_a_part() -> None:
+    """No backward would ever begin at all of its results."""
+
+    def make(graph: Graph, given_: list[Node]) -> Sequence[Node]:
+        root = call(graph, torch.sqrt, given_[0])
+        scaled = call(graph, torch.mul, graph.call_method("detach", (root,)), given_[1])
+        return call(graph, torch.sin, root), call(graph, torch.cos, root), scaled
+
+    with pytest.raises(Whole, match="sqrt has no gradient"):
+        together(make)
+
+
+def test_results_that_take_turns_are_not_put_together() -> None:
+    """One part would need the other's results, and that one its own."""
+
+    def make(graph: Graph, given_: list[Node]) -> Sequence[Node]:
+        first = call(graph, torch.sin, given_[0])
+        other = call(graph, torch.mul, first, given_[1])
+        last = call(graph, torch.mul, given_[0], graph.call_method("detach", (other,)))
+        return first, other, last
+
+    with pytest.raises(Whole, match="made of others"):
+        together(make)
+
+
+def test_what_has_no_gradient_is_made_where_its_values_are() -> None:
+    """Beside the results of the same sources, as a figure of them is."""
+
+    def make(graph: Graph, given_: list[Node]) -> Sequence[Node]:
+        root = call(graph, torch.sqrt, given_[0])
+        figure = call(graph, torch.mean, graph.call_method("detach", (root,)))
+        return call(graph, torch.sin, root), call(graph, torch.cos, root), figure
+
+    found = together(make)
+    assert len(found.parts) == 1
+    assert found.depends == ((True,),)

@@ -124,6 +124,8 @@ class Artifact:
     plan: Plan | None = None
     operators: bytes = b""
     """Of a part whose results have one backward: its graph of those that plain calls."""
+    depends: tuple[bool, ...] = ()
+    """And whether they are made of each of its inputs."""
     tag: str = ""
     """That of `parcel.Job`: by it Inductor finds again which of a kernel's configs was best where it was compiled."""
 
@@ -132,7 +134,7 @@ class Artifact:
         found = hashlib.sha256(repr((self.code.shared, self.code.bare, self.code.written, self.conditions)).encode())
         for part in (self.entry, *(part for place, content in self.libraries for part in (place.encode(), content))):
             found.update(len(part).to_bytes(8) + part)
-        found.update(repr((self.plan, self.operators, [part.digest() for part in self.parts])).encode())
+        found.update(repr((self.plan, self.operators, self.depends, [part.digest() for part in self.parts])).encode())
         return found.hexdigest()
 
     def verdict(self, job: str, where: str) -> Verdict | None:
@@ -164,8 +166,9 @@ def recorded() -> Iterator[None]:
 def saved(code: Code, examples: Sequence[Any]) -> Artifact:
     """What was compiled inside `recorded` of a graph with these inputs, for `loaded`; raises NotSaved."""
     if code.pieces is not None:
-        pieces = zip(code.pieces.codes, code.pieces.inputs, code.pieces.graphs, strict=True)
-        parts = tuple(replace(saved(code, given), operators=_graph_bytes(graph)) for code, given, graph in pieces)
+        parts = tuple(
+            map(_saved_part, *[getattr(code.pieces, name) for name in ("codes", "inputs", "graphs", "depends")])
+        )
         every = [part.conditions.expression for part in parts]  # each has all whole numbers of the call, in their order
         conditions = replace(_conditions("", examples), expression=" and ".join(f"({one})" for one in every if one))
         instructions = next((part.instructions for part in parts if part.instructions is not None), None)
@@ -186,10 +189,14 @@ def saved(code: Code, examples: Sequence[Any]) -> Artifact:
         raise NotSaved(f"what was compiled cannot be sent: {type(error).__name__}: {error}") from None
 
 
-def _graph_bytes(graph: torch.fx.GraphModule | None) -> bytes:
+def _saved_part(
+    code: Code, examples: Sequence[Any], graph: torch.fx.GraphModule, depends: tuple[bool, ...] | None
+) -> Artifact:
+    """As `saved`, of a part."""
     from .parcel import graph_bytes
 
-    return b"" if graph is None else graph_bytes(graph, ())
+    found = saved(code, examples)
+    return found if depends is None else replace(found, operators=graph_bytes(graph, ()), depends=depends)
 
 
 def _operators(graph: bytes) -> Callable[[], Run]:
@@ -378,7 +385,9 @@ def _loaded_part(part: Artifact, tag: str, whole: Code) -> Run:
     code.take(part.code)
     try:
         run = _loaded_whole(replace(part, tag=tag), code)
-        return Joint(run, _operators(part.operators), whole.partial) if whole.partial and part.operators else run
+        if whole.partial is None or not part.operators:
+            return run
+        return Joint(run, _operators(part.operators), part.depends, whole.partial)
     finally:
         whole.modules += code.modules
         whole.libraries += code.libraries

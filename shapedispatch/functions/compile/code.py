@@ -135,13 +135,14 @@ class Code:
 class Pieces:
     """The code of each part of a graph, what each is called with, and how they run.
 
-    And the operators of those whose results have one backward.
+    And the operators of each, and of which inputs it is made where its results have one backward.
     """
 
     codes: tuple[Code, ...]
     inputs: tuple[Sequence[Any], ...]
     plan: Plan
-    graphs: tuple[torch.fx.GraphModule | None, ...]
+    graphs: tuple[torch.fx.GraphModule, ...]
+    depends: tuple[tuple[bool, ...] | None, ...]
 
 
 def _before_benchmark(source: str) -> str:

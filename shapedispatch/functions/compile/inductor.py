@@ -163,25 +163,28 @@ def _compiled_in_parts(
 def _parts_of(found: Cut, inputs: int, patches: Options, code: Code) -> tuple[Run, Sequence[str]]:
     """Raises `Whole` where the results of a part cannot have one backward."""
     from ..parts.cut import Whole
-    from ..parts.joint import FRAMES, Joint, Partial
+    from ..parts.joint import FRAMES, Joint, Partial, why_not_joint
 
-    codes, runs, types = list[Code](), list[Run](), ["is_input"] * inputs
-    partial, graphs = Partial(), [operations_of(part) if many else None for part, many in found.each()]
-    for part, examples, graph in zip(found.parts, found.inputs, graphs, strict=True):
+    codes, runs, types, several = list[Code](), list[Run](), ["is_input"] * inputs, any(found.depends)
+    partial, graphs = Partial(), [operations_of(part) for part in found.parts]
+    if several and (why := why_not_joint()):
+        raise Whole(why)
+    for part, examples, graph, depends in zip(found.parts, found.inputs, graphs, found.depends, strict=True):
         codes.append(Code())
-        run = _compiled(part, examples, patches, codes[-1], trust=False, several=graph is not None)
+        run = _compiled(part, examples, patches, codes[-1], trust=False, several=depends is not None)
         types += output_types()
         say_nothing_donated()
-        if graph is not None and not only_computes():
+        if depends is not None and not only_computes():
             raise Whole("some of its results share memory")
-        runs.append(run if graph is None else Joint(run, functools.partial(getattr, graph, "forward"), partial))
+        runs.append(
+            run if depends is None else Joint(run, functools.partial(getattr, graph, "forward"), depends, partial)
+        )
     for frame in FRAMES:
         pass_over(frame.__code__)
     code.gather(codes, found.plan)
-    if any(graphs):
-        code.partial = partial
+    code.partial = partial if several else None
     if all(one.record is not None for one in codes):
-        code.pieces = Pieces(tuple(codes), found.inputs, found.plan, tuple(graphs))
+        code.pieces = Pieces(tuple(codes), found.inputs, found.plan, tuple(graphs), found.depends)
     return found.plan.joined(runs), [types[number] for number in found.plan.results]
 
 

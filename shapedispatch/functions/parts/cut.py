@@ -1,18 +1,19 @@
-"""Where a graph is cut so that no part makes a result with a gradient of another one, or makes only one of them.
+"""Where a graph is cut so that a backward may begin at any of its results.
 
 Autograd calls a function's backward with a gradient for each of its results. Plain's operators pass over what nobody
 asks of them, so that a backward may begin at any of a call's results, and at one after the other; and what comes back
-to a result that another is made of can be seen there. Cut ``together``, a part has all those results that are made of
-none of each other, and there is a `joint.Joint` around its code. Else parts have one result each and do what plain's
-operators do: it is cut at each result, and at each value that several parts need. What costs nothing, a view or a size,
+to a result that another is made of can be seen there. Cut ``together``, a part has all results that are made of the
+same inputs and other results, and there is a `joint.Joint` around its code. Else parts have one result each, and do
+what plain's operators do. It is cut at each value, too, that several parts need. What costs nothing, a view or a size,
 every part makes for itself; and what needs no gradient is made by the first part, where all of it can be.
 """
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
 import torch
@@ -23,6 +24,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from ...errors import in_a_line
 from ...interpreter.failures import what_fails
 from ..checks.graph_check import state_kept
+from .ends import leaf_of, reached
 from .plan import Plan
 from .regions import OUTSIDE, Mover, is_switch, regions
 
@@ -45,12 +47,8 @@ class Cut:
     parts: tuple[GraphModule, ...]
     inputs: tuple[tuple[Any, ...], ...]
     plan: Plan
-    several: tuple[bool, ...]
-    """Whether each makes more than one tensor that has a gradient."""
-
-    def each(self) -> Iterator[tuple[GraphModule, bool]]:
-        """The parts, and of each whether it makes several."""
-        return zip(self.parts, self.several, strict=True)
+    depends: tuple[tuple[bool, ...] | None, ...]
+    """Of each that makes several tensors that have a gradient, whether these are made of each of its inputs."""
 
 
 def cut(gm: GraphModule, examples: Sequence[Any], together: bool = False) -> Cut:
@@ -64,13 +62,13 @@ def cut(gm: GraphModule, examples: Sequence[Any], together: bool = False) -> Cut
     results: Any = gm.graph.output_node().args[0]
     if any(isinstance(module, GraphModule) for module in gm.modules() if module is not gm):
         raise Whole("there are graphs in its graph")
-    values, ordered = _seen(gm, examples)
+    values, ordered, written = _seen(gm, examples)
     for node in (*inputs, *results):
         if isinstance(node, Node):
             node.meta["example_value"] = values[node]
     values = {node: value for node, value in values.items() if not is_switch(node)}
-    _refuse_what_is_not_cut(values, results)
-    split = _Split(values, inputs, results, _levels(values, results) if together else None)
+    _refuse_what_is_not_cut(values, results, written)
+    split = _Split(values, inputs, results, _sources(values, results) if together else None)
     if together and ordered:
         raise Whole("its operators may have to run anew, and would draw other random numbers, or act once more")
     _refuse_another_order(ordered, split)
@@ -101,43 +99,62 @@ class _Noting(Interpreter):
     def __init__(self, gm: GraphModule, ordered: _Ordered) -> None:
         super().__init__(gm, garbage_collect_values=False)
         self.ordered, self.values = ordered, dict[Node, Any]()
+        self.versions: dict[Node, list[int]] = {}
+        """As each was made: an operator may write what it makes itself."""
 
     def run_node(self, n: Node) -> Any:
         """See `Interpreter.run_node`."""
         self.ordered.node = n
         self.values[n] = super().run_node(n)
+        self.versions[n] = _versions(self.values[n])
         return self.values[n]
 
+    def written(self) -> list[Node]:
+        """Those whose values were written by others."""
+        return [node for node, versions in self.versions.items() if _versions(self.values[node]) != versions]
 
-def _seen(gm: GraphModule, examples: Sequence[Any]) -> tuple[Mapping[Node, Any], Sequence[Node]]:
-    """What each node of a graph gives, and which of them must keep their order."""
+
+def _versions(value: object) -> list[int]:
+    return [one._version for one in (value if isinstance(value, (tuple, list)) else [value]) if isinstance(one, Tensor)]
+
+
+def _seen(gm: GraphModule, examples: Sequence[Any]) -> tuple[Mapping[Node, Any], Sequence[Node], Sequence[Node]]:
+    """What each node of a graph gives, which of them must keep their order, and which are written."""
+    ordered = _Ordered()
+    noting = _Noting(gm, ordered)
+    with ordered:
+        _run_on_fakes(noting.run, examples)
+    return noting.values, [*ordered.found], noting.written()
+
+
+def _run_on_fakes(run: Callable[..., Any], examples: Sequence[Any]) -> Any:
     modes = {id(mode): mode for one in examples if (mode := getattr(one, "fake_mode", None)) is not None}
     if len(modes) != 1:
         raise Whole("what it is called with cannot be made up")
-    (mode,), ordered = modes.values(), _Ordered()
-    noting = _Noting(gm, ordered)
+    (mode,) = modes.values()
     try:
-        with state_kept(), mode, ordered:
-            noting.run(*examples)
+        with state_kept(), mode:
+            return run(*examples)
     except what_fails() as error:  # a graph is judged here, and the reason kept
         raise Whole(f"what it runs cannot be seen: {in_a_line(error)}") from None
-    return noting.values, [*ordered.found]
 
 
 # ------------------------------------------------------------------------------------------------ what belongs where
 
 
 class _Split:
-    """Which part makes each value, and which parts need it; with ``levels``, one part makes all results of a level."""
+    """Which part makes each value, and which parts need it; with ``sources``, one makes all results of the same."""
 
     def __init__(
         self,
         values: Mapping[Node, Any],
         inputs: Sequence[Node],
         results: Sequence[Node],
-        levels: Mapping[Node, int] | None = None,
+        sources: Mapping[Node, frozenset[Node]] | None = None,
     ) -> None:
-        self.values, self.inputs, self.results, self.levels = values, [*inputs], [*results], levels
+        self.values, self.inputs, self.results, self.sources = values, [*inputs], [*results], sources
+        self.parts_of: dict[frozenset[Node], int] = {}
+        """Which part makes the results of these sources."""
         self.part: dict[Node, int] = {}
         """Of what one part makes, which that is."""
         self.needed: dict[Node, set[int]] = {}
@@ -148,6 +165,9 @@ class _Split:
         for node in reversed([*values]):
             if node.op not in ("placeholder", "output"):
                 self._place(node, node in asked)
+        self.place = {node: at for at, node in enumerate(values)}
+        for made in self.cuts.values() if sources is not None else ():
+            made.sort(key=self.place.__getitem__)  # as plain makes them: so do hooks of results run
 
     def _place(self, node: Node, is_result: bool) -> None:
         users = [{self.part[user]} if user in self.part else self.needed.get(user, set()) for user in node.users]
@@ -161,15 +181,19 @@ class _Split:
         made = [node] if isinstance(self.values[node], Tensor) else [one for one in node.users if self._is_asked(one)]
         if not all(one is node or _is_item(one, self.values) for one in made):
             raise Whole(f"what {node.name} makes at once goes elsewhere together")
-        if self.levels is None and sum(_has_gradient(self.values[one]) for one in made) > 1:
+        if self.sources is None and sum(_has_gradient(self.values[one]) for one in made) > 1:
             raise Whole(f"{node.name} makes several results that have a gradient at once")
         self.cuts.setdefault(self.part[node], []).extend(made)
 
     def _part_of(self, node: Node, is_result: bool) -> int:
-        """Another one for each; of levels that of its own, or the first that needs it."""
-        if self.levels is None:
-            return len(self.cuts)
-        return self.levels[node] + FIRST + 1 if is_result else min(self.needed[node])
+        """Another one for each, or that of its sources: of a value that is no result, if that needs it."""
+        another = len(self.cuts)
+        if self.sources is None:
+            return another
+        if is_result:
+            return self.parts_of.setdefault(self.sources[node], another)
+        part = self.parts_of.get(self.sources[node])
+        return another if part is None or part not in self.needed[node] else part
 
     def _is_asked(self, item: Node) -> bool:
         """Whether one of several values that a node makes at once is a result, or another part's."""
@@ -181,10 +205,18 @@ class _Split:
 
     def order(self) -> list[int]:
         """Parts as they run: each after those whose values it needs."""
-        place = {node: at for at, node in enumerate(self.values)}
-        others = [part for part in self.cuts if part != FIRST]
-        first = [FIRST] if self.cuts[FIRST] else []
-        return [*first, *sorted(others, key=lambda part: part if self.levels else place[self.cuts[part][0]])]
+        others = sorted((part for part in self.cuts if part != FIRST), key=lambda part: self.place[self.cuts[part][0]])
+        order = [*([FIRST] if self.cuts[FIRST] else []), *others]
+        if self.sources is None:
+            return order
+        sorter = TopologicalSorter[int](dict.fromkeys(order, ()))
+        for part, made in self.cuts.items():
+            for other in {one for node in made for one in self.needed[node]} - {part}:
+                sorter.add(other, part)
+        try:
+            return [*sorter.static_order()]
+        except CycleError:
+            raise Whole("what some of its results are made of is made of others") from None
 
     def body(self, part: int, given: set[Node]) -> list[Node]:
         """What a part runs, in order; ``given`` are the values that it need not make."""
@@ -195,13 +227,21 @@ class _Split:
         return [node for node in self.values if node in chosen]
 
 
-def _levels(values: Mapping[Node, Any], results: Sequence[Node]) -> Mapping[Node, int]:
-    """How many results with a gradient, one made of the other, are the least that each value is made of."""
-    levels, asked = dict[Node, int](), {node for node in results if _has_gradient(values[node])}
+def _sources(values: Mapping[Node, Any], results: Sequence[Node]) -> Mapping[Node, frozenset[Node]]:
+    """Of which inputs and results each value is made, as far as it passes gradients on to them.
+
+    What has no gradient is made of what made the values that it is computed from.
+    """
+    sources, asked = dict[Node, frozenset[Node]](), set(results)
     for node in values:
-        below = [levels[one] + (one in asked and _passes_gradients(values[node])) for one in node.all_input_nodes]
-        levels[node] = max(below, default=0)
-    return levels
+        found, passes = set[Node](), _passes_gradients(values[node])
+        for one in node.all_input_nodes:
+            if passes and not _passes_gradients(values[one]):
+                continue
+            ends = one.op == "placeholder" or (passes and one in asked)
+            found |= {one} if ends else sources[one]
+        sources[node] = frozenset(found)
+    return sources
 
 
 def _passes_gradients(value: object) -> bool:
@@ -256,16 +296,16 @@ def _memory(tensor: Tensor) -> object:
 # --------------------------------------------------------------------------------------------------- what is not cut
 
 
-def _refuse_what_is_not_cut(values: Mapping[Node, Any], results: Sequence[object]) -> None:
+def _refuse_what_is_not_cut(values: Mapping[Node, Any], results: Sequence[object], written: Sequence[Node]) -> None:
     """Where the order of operations is more than that of the values that they make."""
+    for node in written:
+        raise Whole(f"what {node.name} makes is written")
     if not all(isinstance(node, Node) and isinstance(values[node], Tensor) for node in results):
         raise Whole("not all of its results are tensors")
     for node, value in values.items():
         made = [*value] if isinstance(value, (tuple, list)) else [value]
         if not all(isinstance(one, (Tensor, int, float, torch.SymInt, torch.SymFloat)) for one in made):
             raise Whole(f"{node.name} does something else than to compute tensors and sizes")
-        if any(isinstance(one, Tensor) and one._version for one in made):
-            raise Whole(f"what {node.name} makes is written")
         if not all(_is_known(size) for one in made for size in (one.shape if isinstance(one, Tensor) else [one])):
             raise Whole(f"the sizes of {node.name} depend on values")
 
@@ -291,7 +331,8 @@ def _in_parts(gm: GraphModule, split: _Split) -> Cut:
     if len(order) > MOST_PARTS:
         raise Whole(f"it takes {len(order)} parts")
     numbers = [node for node in split.inputs if not isinstance(split.values[node], Tensor)]
-    known, steps, parts, inputs, several = [*split.inputs], [], [], [], []
+    known, steps, parts, inputs, givens = [*split.inputs], [], [], [], list[list[Node]]()
+    made_of: list[list[frozenset[Node]]] = []
     for part in order:
         body = split.body(part, set(known))
         taken = {one for node in body for one in node.all_input_nodes if one not in body}
@@ -299,11 +340,40 @@ def _in_parts(gm: GraphModule, split: _Split) -> Cut:
         given = [*numbers, *(node for node in known if node in taken and node not in numbers)]
         steps.append(([known.index(node) for node in given], len(split.cuts[part])))
         parts.append(_graph(gm, given, body, split.cuts[part], split.values))
+        givens.append(given)
         inputs.append(tuple(split.values[node] for node in given))
-        several.append(sum(_has_gradient(split.values[node]) for node in split.cuts[part]) > 1)
+        made_of.append(_reached(parts[-1], given, split.values) if split.sources is not None else [])
         known += split.cuts[part]
     plan = Plan.of(len(split.inputs), steps, [known.index(node) for node in split.results])
-    return Cut(tuple(parts), tuple(inputs), plan, tuple(several))
+    depends = [_depends(given, each) for given, each in zip(givens, made_of, strict=True)]
+    _refuse_gradients_nobody_takes(split, order, depends, made_of)
+    return Cut(tuple(parts), tuple(inputs), plan, tuple(depends))
+
+
+def _reached(part: GraphModule, given: Sequence[Node], values: Mapping[Node, Any]) -> list[frozenset[Node]]:
+    """Of each result of a part that has a gradient, the inputs to which a backward comes from there."""
+    leaves = [leaf_of(values[node]) for node in given]
+    return [frozenset(given[i] for i in each) for each in reached(_run_on_fakes(part.forward, leaves), leaves)]
+
+
+def _depends(given: Sequence[Node], made_of: Sequence[frozenset[Node]]) -> tuple[bool, ...] | None:
+    """See `Cut.depends`."""
+    if len(made_of) < 2:
+        return None
+    if any(one != made_of[0] for one in made_of):
+        raise Whole("its results are made of different inputs")
+    return tuple(node in made_of[0] for node in given)
+
+
+def _refuse_gradients_nobody_takes(
+    split: _Split, order: Sequence[int], depends: Sequence[object], made_of: Sequence[Sequence[frozenset[Node]]]
+) -> None:
+    """Where a part makes a value with a gradient for others that take none for it: no backward would begin there."""
+    taken = frozenset[Node]().union(*(each for part in made_of for each in part))
+    for part, several in zip(order, depends, strict=True):
+        for node in split.cuts[part] if several is not None else ():
+            if node not in split.results and _has_gradient(split.values[node]) and node not in taken:
+                raise Whole(f"what takes {node.name} has no gradient for it")
 
 
 def _graph(

@@ -1,14 +1,18 @@
 """Compiled code whose results have one backward: what stands between it and autograd, and when operators run instead.
 
 A backward may begin at some of a call's results alone. Plain's operators pass over what made the others, and compiled
-code takes zeros for their gradients: times a root's slope at 0, nan. So the code's own backward runs where all of its
-results have a gradient. Where some have none, the operators of its graph run on what it was given, with autograd behind
-them, and a backward of theirs begins where this one did; `Partial` says so, and such calls get other builds.
+code takes zeros for their gradients: times a root's slope at 0, nan. So each result has a node of its own in autograd's
+graph. Where all of them run in one backward and have a gradient, the last one has the code's backward run, for all.
+Else the operators of its graph run on what it was given, with autograd behind them, and a backward of theirs begins
+where this one did; `Partial` says so, and such calls get other builds.
+
+Each result must be made of the same of its inputs. So what lies behind those runs where plain's does, and not before.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import weakref
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,13 +24,23 @@ from ...keys.autocast import autocast, casting
 from ...keys.checkpoint import checkpoint_of
 from ...keys.key import any_autocast, saved_tensor_hooks
 from ...private import find
+from .ends import leaf_of
 
-__all__ = ["FRAMES", "Joint", "Partial"]
+__all__ = ["FRAMES", "Joint", "Partial", "why_not_joint"]
 
 Run = Callable[..., Any]
 
 _keeps_graph: Callable[[], bool] = find("torch._C._autograd._get_current_graph_task_keep_graph", lambda: True)
 """Whether the backward that runs may run once more. Without it, what it needs goes with the graph, and not before."""
+_backward: Callable[[], int] | None = find("torch._C._current_graph_task_id", None)
+"""Which backward runs in this thread."""
+_will_run: Callable[[Any], bool] | None = find("torch._C._will_engine_execute_node", None)
+"""Whether a node runs in it."""
+
+
+def why_not_joint() -> str:
+    """Why results cannot have one backward with this release of torch, if so."""
+    return "" if _backward and _will_run else "this release of torch does not tell which nodes a backward runs"
 
 
 @dataclass(slots=True, eq=False)
@@ -69,137 +83,166 @@ class _Form:
     casts: Any
 
 
-@dataclass(slots=True)
-class _Left:
-    """What one run of the code has left for its backward, until that has taken it.
+class Joint:
+    """Compiled code as autograd sees it: ``operations`` gives what runs the operators that plain calls.
 
-    ``view`` is the node of a view of a result: it owns the code's node, whose own object in Python does not.
+    ``depends`` says of which inputs all of its results are made that have a gradient.
     """
 
-    view: Any
-
-
-class Joint:
-    """Compiled code as autograd sees it: ``operations`` gives what runs the operators that plain calls."""
-
-    def __init__(self, code: Run, operations: Callable[[], Run], partial: Partial) -> None:
-        self.code, self.operations, self.partial = code, operations, partial
+    def __init__(self, code: Run, operations: Callable[[], Run], depends: Sequence[bool], partial: Partial) -> None:
+        self.code, self.operations, self.depends, self.partial = code, operations, depends, partial
         self.form: _Form | None = None
 
     def __call__(self, *inputs: Any) -> Sequence[Any]:
-        """What the code makes of these, with one node of autograd behind all that has a gradient."""
+        """What the code makes of these, with a node of autograd behind each that has a gradient."""
+        made = [*self.code(*inputs)]
         if not torch.is_grad_enabled():
-            return self.code(*inputs)  # type: ignore[no-any-return]  # a sequence, as this is
-        hidden = [*map(_leaf, inputs)]
-        made = [*self.code(*hidden)]
+            return made
         form = self.form
         if form is None:
-            form = self.form = _form(made, hidden)
+            form = self.form = _form(made, inputs)
         if not form.known:  # nothing has a gradient, or this release of torch puts the code's node in another place
-            return self.operations()(*inputs)  # type: ignore[no-any-return]  # the same
-        first = made[form.places[0]]
-        left = _Left(first.view_as(first).grad_fn)
-        shown = SeveralResults.apply(self, left, [made[place].detach() for place in form.places], *inputs)
-        for place, one in zip(form.places, shown, strict=True):
-            made[place] = one
+            return self.operations()(*inputs)  # type: ignore[no-any-return]  # a sequence, as this is
+        call = _Call(self, form, made, inputs)
+        edges = [one for one, depends in zip(inputs, self.depends, strict=True) if depends]
+        for number, place in enumerate(form.places):
+            made[place] = Result.apply(call, number, [made[place].detach()], *edges)
+            call.nodes.append(weakref.ref(made[place].grad_fn))
         return made
 
-    def by_code(self, view: Any, gradients: Sequence[Tensor | None]) -> Iterator[tuple[int, Tensor | None]]:
-        """The gradients of inputs, by those of all results: with the place of each input."""
-        assert self.form is not None
-        given: list[Tensor | None] = [None] * self.form.results
-        for place, gradient in zip(self.form.places, gradients, strict=True):
-            given[place] = gradient
-        [(node, _)] = view.next_functions
-        return enumerate(node.apply(*given))
 
-    def by_operations(
-        self, inputs: Sequence[Any], gradients: Sequence[Tensor | None]
-    ) -> Iterator[tuple[int, Tensor | None]]:
-        """The same by plain's operators, where some of the results have none."""
-        form = self.form
-        assert form is not None
-        if torch.is_grad_enabled():
-            raise RuntimeError(NO_SECOND)
-        if torch.get_default_dtype() != form.dtype:  # it is the process's, and no thread may change it for a while
-            raise RuntimeError(f"this backward needs the default dtype of its forward, {form.dtype}")
-        self.partial.seen = True
-        leaves = [*map(_leaf, inputs)]
-        with torch.enable_grad(), casting(form.casts), form.device:
-            results = self.operations()(*leaves)
-        begun = [(results[i], one) for i, one in zip(form.places, gradients, strict=True) if one is not None]
-        begun = [(result, gradient) for result, gradient in begun if result.requires_grad]
-        wanted = [place for place, one in enumerate(leaves) if isinstance(one, Tensor) and one.requires_grad]
-        at, by = [result for result, _ in begun], [gradient for _, gradient in begun]
-        found = torch.autograd.grad(at, [leaves[place] for place in wanted], by, allow_unused=True)
-        return zip(wanted, found, strict=True)
+class _Call:
+    """What one run of the code has left for its backward, until that has taken it.
+
+    ``view`` is the node of a view of a result: it owns the code's node, whose own object in Python does not. ``kept``
+    is a tensor whose node has saved the inputs, and ``where`` is where they were in memory. ``nodes`` are those of the
+    results, which hold this, and ``begun`` the gradients of each backward that waits for more.
+    """
+
+    def __init__(self, joint: Joint, form: _Form, made: Sequence[Any], inputs: Sequence[Any]) -> None:
+        first, given = made[form.places[0]], [one for one in inputs if isinstance(one, Tensor)]
+        self.joint, self.form = joint, form
+        self.numbers: list[Any] = [None if isinstance(one, Tensor) else one for one in inputs]
+        self.view: Any = first.view_as(first).grad_fn
+        self.kept: Any = Kept.apply(*given)
+        self.where: list[int] = [] if saved_tensor_hooks(True) else [one.data_ptr() for one in given]
+        self.nodes: list[weakref.ref[Any]] = []
+        self.begun: dict[int, dict[int, Tensor | None]] = {}
+
+    def gradients(self, number: int, gradient: Tensor | None) -> Sequence[Tensor | None]:
+        """Those of the inputs that results are made of, for all results of this backward, where this is the last."""
+        assert _backward is not None
+        begun = self.begun.setdefault(_backward(), {})
+        begun[number] = gradient
+        nothing = [None] * sum(self.joint.depends)
+        if any(self._runs_later(other, begun) for other in range(len(self.nodes))):
+            return nothing
+        del self.begun[_backward()]
+        given = {self.form.places[place]: one for place, one in begun.items() if one is not None}
+        if not given:
+            return nothing
+        if len(given) == len(self.nodes):
+            found = self._by_code(given)
+        else:
+            found = self._by_operations(given)
+        return [one for one, depends in zip(found, self.joint.depends, strict=True) if depends]
+
+    def _runs_later(self, number: int, begun: Mapping[int, Any]) -> bool:
+        assert _will_run is not None
+        node = self.nodes[number]()
+        return number not in begun and node is not None and _will_run(node)
+
+    def _by_code(self, given: Mapping[int, Tensor]) -> Sequence[Tensor | None]:
+        [(node, _)] = self.view.next_functions
+        found: Sequence[Tensor | None] = node.apply(*[given.get(place) for place in range(self.form.results)])
+        if not _keeps_graph():
+            self.view = self.kept = None
+        return found
+
+    def _by_operations(self, given: Mapping[int, Tensor]) -> Sequence[Tensor | None]:
+        self.joint.partial.seen = True
+        leaves = [*map(leaf_of, self._inputs())]
+        with torch.enable_grad(), casting(self.form.casts), self.form.device:
+            results = self.joint.operations()(*leaves)
+        begun = [(results[place], one) for place, one in given.items() if results[place].requires_grad]
+        wanted = {place: one for place, one in enumerate(leaves) if isinstance(one, Tensor) and one.requires_grad}
+        at, by = [result for result, _ in begun], [one for _, one in begun]
+        found = dict(zip(wanted, torch.autograd.grad(at, [*wanted.values()], by, allow_unused=True), strict=True))
+        return [found.get(place) for place in range(len(leaves))]
+
+    def _inputs(self) -> list[Any]:
+        """What the code was given; raises where that is there no more, as autograd says it."""
+        saved = self.kept.grad_fn.saved_tensors
+        if torch.get_default_dtype() != self.form.dtype:  # it is the process's: no thread may change it for a while
+            raise RuntimeError(f"this backward needs the default dtype of its forward, {self.form.dtype}")
+        if self.where and self.where != [one.data_ptr() for one in saved]:
+            raise RuntimeError("a tensor that this backward needs has got other memory since its forward (`.data`)")
+        tensors = iter(saved)
+        return [next(tensors) if one is None else one for one in self.numbers]
 
 
-def _leaf(value: Any) -> Any:
-    """A tensor of its own in the same memory, where autograd ends."""
-    if isinstance(value, Tensor) and value.requires_grad:
-        return value.detach().requires_grad_()
-    return value
-
-
-def _form(made: Sequence[Any], hidden: Sequence[Any]) -> _Form:
+def _form(made: Sequence[Any], inputs: Sequence[Any]) -> _Form:
     places = tuple(place for place, one in enumerate(made) if one.requires_grad)
     node = made[places[0]].grad_fn if places else None
     known = node is not None and all(made[i].grad_fn is node and made[i].output_nr == i for i in places)
     return _Form(
         len(made),
         places,
-        known and _ends_at(node, [one for one in hidden if isinstance(one, Tensor)]),
+        known and _goes_on_at(node, [one for one in inputs if isinstance(one, Tensor)]),
         torch.get_default_dtype(),
         torch.get_default_device(),
         any_autocast() and autocast(),
     )
 
 
-def _ends_at(node: Any, tensors: Sequence[Tensor]) -> bool:
+def _goes_on_at(node: Any, tensors: Sequence[Tensor]) -> bool:
     """Whether the gradients that a node gives are those of these tensors, in this order, as far as they take one."""
-    ends = [getattr(behind, "variable", None) for behind, _ in node.next_functions]
-    wanted = [one if one.requires_grad else None for one in tensors]
-    return len(ends) == len(wanted) and all(end is one for end, one in zip(ends, wanted, strict=True))
+    edges = node.next_functions
+    return len(edges) == len(tensors) and all(_is_edge(edge, one) for edge, one in zip(edges, tensors, strict=True))
 
 
-class SeveralResults(torch.autograd.Function):
-    """The node that is seen behind the results of a `Joint`."""
+def _is_edge(edge: tuple[Any, int], tensor: Tensor) -> bool:
+    node, number = edge
+    if not tensor.requires_grad:
+        return node is None
+    if tensor.grad_fn is None:
+        return getattr(node, "variable", None) is tensor
+    return node is tensor.grad_fn and number == tensor.output_nr
+
+
+class Kept(torch.autograd.Function):
+    """A node that saves tensors, and is in no graph: as autograd does it, with its hooks and its counts of writes."""
 
     @staticmethod
-    def forward(ctx: Any, joint: Joint, left: _Left, made: Sequence[Any], *inputs: Any) -> tuple[Tensor, ...]:
-        """The results that have a gradient, as the code has ``made`` them."""
+    def forward(ctx: Any, *tensors: Tensor) -> Tensor:
+        """Nothing: what holds the node."""
+        ctx.save_for_backward(*tensors)
+        return tensors[0].new_empty(0)
+
+    @staticmethod
+    def backward(ctx: Any, *_: Any) -> Any:
+        """Never."""
+        raise AssertionError("it is in no graph")
+
+
+class Result(torch.autograd.Function):
+    """The node that is seen behind one result of a `Joint`."""
+
+    @staticmethod
+    def forward(ctx: Any, call: _Call, number: int, made: Sequence[Tensor], *inputs: Tensor) -> Tensor:
+        """What the code has ``made``, of these inputs."""
         ctx.set_materialize_grads(False)
-        ctx.joint, ctx.left = joint, left
-        ctx.numbers = [None if isinstance(one, Tensor) else one for one in inputs]
-        ctx.save_for_backward(*[one for one in inputs if isinstance(one, Tensor)])
-        return tuple(made)
+        ctx.call, ctx.number = call, number
+        return made[0]
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
-        """By the code, where there is a gradient of every result; else by plain's operators."""
-        found: list[Tensor | None] = [None] * (len(ctx.numbers) + _BESIDE)
-        for place, gradient in _gradients(ctx, gradients):
-            found[place + _BESIDE] = gradient
-        if not _keeps_graph():
-            ctx.left.view = None
-        return tuple(found)
+    def backward(ctx: Any, gradient: Tensor | None) -> tuple[Tensor | None, ...]:
+        """For all results where this is the last one whose node runs, else nothing."""
+        ctx.saved_tensors  # noqa: B018 - raises what autograd says of a second backward
+        if torch.is_grad_enabled():
+            raise RuntimeError(NO_SECOND)
+        return (None, None, None, *ctx.call.gradients(ctx.number, gradient))
 
 
-_BESIDE = 3
-"""What `SeveralResults` is applied to before the inputs."""
-
-
-def _gradients(ctx: Any, gradients: Sequence[Tensor | None]) -> Iterator[tuple[int, Tensor | None]]:
-    missing = sum(one is None for one in gradients)
-    if missing == len(gradients):
-        return iter(())
-    if ctx.left.view is None or missing:
-        saved = iter(ctx.saved_tensors)  # raises what autograd says of a second backward
-        inputs = [next(saved) if one is None else one for one in ctx.numbers]
-        return ctx.joint.by_operations(inputs, gradients)  # type: ignore[no-any-return]  # it is in a context
-    return ctx.joint.by_code(ctx.left.view, gradients)  # type: ignore[no-any-return]  # the same
-
-
-FRAMES = (Joint.__call__, SeveralResults.forward, SeveralResults.backward)
+FRAMES = (Joint.__call__, Result.forward, Result.backward, Kept.forward)
 """What Dynamo is not to follow."""
