@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
 from typing import Any
@@ -122,18 +123,18 @@ def _seen(gm: GraphModule, examples: Sequence[Any]) -> tuple[Mapping[Node, Any],
     """What each node of a graph gives, which of them must keep their order, and which are written."""
     ordered = _Ordered()
     noting = _Noting(gm, ordered)
-    with ordered:
-        _run_on_fakes(noting.run, examples)
+    _run_on_fakes(noting.run, examples, ordered)
     return noting.values, [*ordered.found], noting.written()
 
 
-def _run_on_fakes(run: Callable[..., Any], examples: Sequence[Any]) -> Any:
+def _run_on_fakes(run: Callable[..., Any], examples: Sequence[Any], seen_by: Any = None) -> Any:
+    """With a mode, if that is given, that sees each operator before it is looked up what that gives of fake tensors."""
     modes = {id(mode): mode for one in examples if (mode := getattr(one, "fake_mode", None)) is not None}
     if len(modes) != 1:
         raise Whole("what it is called with cannot be made up")
     (mode,) = modes.values()
     try:
-        with state_kept(), mode:
+        with state_kept(), mode, seen_by or nullcontext():
             return run(*examples)
     except what_fails() as error:  # a graph is judged here, and the reason kept
         raise Whole(f"what it runs cannot be seen: {in_a_line(error)}") from None
