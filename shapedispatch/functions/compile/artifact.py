@@ -166,13 +166,12 @@ def recorded() -> Iterator[None]:
 def saved(code: Code, examples: Sequence[Any]) -> Artifact:
     """What was compiled inside `recorded` of a graph with these inputs, for `loaded`; raises NotSaved."""
     if code.pieces is not None:
-        parts = tuple(
-            map(_saved_part, *[getattr(code.pieces, name) for name in ("codes", "inputs", "graphs", "depends")])
-        )
+        pieces = code.pieces
+        parts = tuple(map(_saved_part, pieces.codes, pieces.inputs, pieces.graphs, pieces.depends))
         every = [part.conditions.expression for part in parts]  # each has all whole numbers of the call, in their order
         conditions = replace(_conditions("", examples), expression=" and ".join(f"({one})" for one in every if one))
         instructions = next((part.instructions for part in parts if part.instructions is not None), None)
-        return Artifact(b"", code, conditions, (), instructions, parts=parts, plan=code.pieces.plan)
+        return Artifact(b"", code, conditions, (), instructions, parts=parts, plan=pieces.plan)
     if code.record is None:
         raise NotSaved("this torch keeps no record of what was compiled")
     entry = code.record()
