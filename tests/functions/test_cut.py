@@ -431,3 +431,13 @@ def test_what_has_no_gradient_is_made_where_its_values_are() -> None:
     found = together(make)
     assert len(found.parts) == 1
     assert found.depends == ((True,),)
+
+
+def test_results_on_several_devices_have_a_part_each() -> None:
+    """Autograd has a thread for each, and the last of them would see to all."""
+
+    def make(graph: Graph, given_: list[Node]) -> Sequence[Node]:
+        return call(graph, torch.sin, given_[0]), graph.call_method("to", (call(graph, torch.cos, given_[0]), "meta"))
+
+    with pytest.raises(Whole, match="several devices"):
+        together(make)

@@ -347,7 +347,7 @@ def _in_parts(gm: GraphModule, split: _Split) -> Cut:
         known += split.cuts[part]
     plan = Plan.of(len(split.inputs), steps, [known.index(node) for node in split.results])
     depends = [_depends(given, each) for given, each in zip(givens, made_of, strict=True)]
-    _refuse_gradients_nobody_takes(split, order, depends, made_of)
+    _refuse_what_has_no_one_backward(split, order, depends, made_of)
     return Cut(tuple(parts), tuple(inputs), plan, tuple(depends))
 
 
@@ -366,13 +366,19 @@ def _depends(given: Sequence[Node], made_of: Sequence[frozenset[Node]]) -> tuple
     return tuple(node in made_of[0] for node in given)
 
 
-def _refuse_gradients_nobody_takes(
+def _refuse_what_has_no_one_backward(
     split: _Split, order: Sequence[int], depends: Sequence[object], made_of: Sequence[Sequence[frozenset[Node]]]
 ) -> None:
-    """Where a part makes a value with a gradient for others that take none for it: no backward would begin there."""
+    """Where a part makes a value with a gradient for others that take none for it, so that no backward begins at all.
+
+    And where two threads of autograd's would see to its results.
+    """
     taken = frozenset[Node]().union(*(each for part in made_of for each in part))
     for part, several in zip(order, depends, strict=True):
-        for node in split.cuts[part] if several is not None else ():
+        made = split.cuts[part] if several is not None else ()
+        if len({split.values[node].device for node in made}) > 1:
+            raise Whole("its results are on several devices")
+        for node in made:
             if node not in split.results and _has_gradient(split.values[node]) and node not in taken:
                 raise Whole(f"what takes {node.name} has no gradient for it")
 

@@ -141,11 +141,8 @@ class _Call:
         given = {self.form.places[place]: one for place, one in begun.items() if one is not None}
         if not given:
             return nothing
-        if len(given) == len(self.nodes):
-            found = self._by_code(given)
-        else:
-            found = self._by_operations(given)
-        return [one for one, depends in zip(found, self.joint.depends, strict=True) if depends]
+        every = self._by_code(given) if len(given) == len(self.nodes) else self._by_operations(given)
+        return [one for one, depends in zip(every, self.joint.depends, strict=True) if depends]
 
     def _runs_later(self, number: int, begun: Mapping[int, Any]) -> bool:
         assert _will_run is not None
