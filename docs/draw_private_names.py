@@ -205,6 +205,10 @@ WITHOUT = {
     "torch._dynamo.metrics_context.MetricsContext._edits": KEPT,
     "torch._C._set_sdp_use_flash": "As above: set otherwise, no other process compiles.",
     "torch._C._get_flash_sdp_enabled": "And the others of attention: a build does not see that setting change.",
+    "torch.autograd.variable.Variable._execution_engine.queue_callback": (
+        "Of several results with gradients each has a backward of its own."
+    ),
+    "torch._C._storage_id": "FSDP's weights count as other memory once it has freed them: some backwards raise once.",
     "torch._C._current_graph_task_id": "Of several results with gradients each has a backward of its own.",
     "torch._C._will_engine_execute_node": "Of several results with gradients each has a backward of its own.",
     "torch._C._autograd._get_current_graph_task_keep_graph": (

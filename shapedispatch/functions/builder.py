@@ -8,6 +8,7 @@ share whose globals are the same dict: generated code and guards read names from
 from __future__ import annotations
 
 import contextlib
+import sys
 import time
 import types
 import weakref
@@ -230,8 +231,12 @@ class Builder:
 
 
 def _apart(call: BuildRequest, memory: Table) -> Mapping[str, Any]:
-    """Builds of calls whose backwards begin at some results alone have one for each of them."""
-    return {APART: True} if memory.facts.partial.get(call.rank_signature()) else {}
+    """Builds of calls whose backwards begin at some results alone have one for each of them.
+
+    So have all where compiled autograd is to follow a backward: into no node that asks which others run.
+    """
+    followed = getattr(sys.modules.get("torch._dynamo.config"), "compiled_autograd", False)
+    return {APART: True} if followed or memory.facts.partial.get(call.rank_signature()) else {}
 
 
 def why_not_imported(*parts: str) -> str | None:

@@ -345,6 +345,88 @@ def test_another_default_dtype_than_the_calls_is_refused() -> None:
         torch.set_default_dtype(torch.float32)
 
 
+def looked_up(ids: Tensor, table: Tensor) -> tuple[Tensor, Tensor]:
+    """Of an argument without a gradient, and one that has."""
+    y = functional.embedding(ids, table)
+    return y.sin(), y.cos()
+
+
+def test_what_is_given_first_may_be_whole_numbers() -> None:
+    """As an embedding's are."""
+    f = Joint(compiled(looked_up), lambda: looked_up, (False, True), Partial())
+    ids, table, other = torch.tensor([0, 2, 2]), *(W.clone().requires_grad_() for _ in range(2))
+    f(ids, table)[0].sum().backward()
+    assert f.form is not None
+    assert f.form.known
+    looked_up(ids, other)[0].sum().backward()
+    assert_same(table.grad, other.grad)
+
+
+def test_operators_run_outside_of_inference_mode() -> None:
+    """In which a backward may be called: they would record nothing."""
+    f, (x, w), (mine, other) = piece(), leaves(), leaves()
+    total = f(x, w)[0].sum()
+    with torch.inference_mode():
+        total.backward()
+    rooted(mine, other)[0].sum().backward()
+    assert_same((x.grad, w.grad), (mine.grad, other.grad))
+
+
+def test_hooks_on_what_is_saved_see_no_backward() -> None:
+    """It is the forward that saves, with the hooks that are on there."""
+    f, (x, w), (mine, other) = piece(), leaves(), leaves()
+    seen = list[Tensor]()
+
+    def pack(saved: Tensor) -> Tensor:
+        seen.append(saved)
+        return saved * 0
+
+    total = f(x, w)[0].sum()
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda saved: saved):
+        total.backward()
+    rooted(mine, other)[0].sum().backward()
+    assert seen == []
+    assert_same((x.grad, w.grad), (mine.grad, other.grad))
+
+
+def test_a_backward_that_ends_by_an_error_leaves_nothing() -> None:
+    """Of a graph that is kept, and asked again."""
+    made = piece()(*leaves())
+    seen = list[weakref.ref[Tensor]]()
+
+    def first(gradient: Tensor) -> Tensor:
+        seen.append(weakref.ref(other := gradient * 1))
+        return other
+
+    def last(gradient: Tensor) -> None:
+        raise ValueError("a hook's")
+
+    made[2].register_hook(first)
+    made[0].register_hook(last)
+    for _ in range(3):
+        with pytest.raises(ValueError, match="a hook's"):
+            torch.autograd.backward([made[0].sum(), made[2].sum()], retain_graph=True)
+    gc.collect()
+    assert len(seen) == 3
+    assert [one() for one in seen] == [None] * 3
+
+
+def test_memory_that_is_freed_and_taken_anew_is_the_same() -> None:
+    """As FSDP does with weights that it has gathered."""
+    (x, w), (mine, other) = leaves(), leaves()
+    f, values = piece(), w.detach().clone()
+    made = f(x, w)
+    storage, size = w.untyped_storage(), w.untyped_storage().nbytes()
+    storage.resize_(0)
+    elsewhere = torch.empty(1000)  # where that was, maybe
+    storage.resize_(size)
+    w.detach().numpy()[...] = values.numpy()
+    made[0].sum().backward()
+    rooted(mine, other)[0].sum().backward()
+    assert_same((x.grad, w.grad), (mine.grad, other.grad))
+    assert elsewhere.numel()
+
+
 def test_numbers_are_handed_on() -> None:
     """Sizes that vary are inputs, too."""
 
@@ -448,6 +530,15 @@ def test_calls_whose_backwards_begin_at_some_results_get_other_builds() -> None:
     longer = torch.rand(7, 4, requires_grad=True)
     f(longer, w)
     assert all(one.code.partial is None for one in f.core.table.builds())
+
+
+@pytest.mark.generated
+def test_where_compiled_autograd_is_to_follow_each_result_has_a_part() -> None:
+    """It makes a graph of all that a backward runs, and has no answer to which nodes that are."""
+    f = pinned(built(normed, hints=(), exact=True), "exact")
+    with torch._dynamo.config.patch(compiled_autograd=True):
+        f(*leaves())
+    assert [build.code.partial for build in f.core.table.builds()] == [None]
 
 
 @pytest.mark.generated

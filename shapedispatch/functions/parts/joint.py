@@ -11,6 +11,7 @@ Each result must be made of the same of its inputs. So what lies behind those ru
 
 from __future__ import annotations
 
+import contextlib
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -36,11 +37,18 @@ _backward: Callable[[], int] | None = find("torch._C._current_graph_task_id", No
 """Which backward runs in this thread."""
 _will_run: Callable[[Any], bool] | None = find("torch._C._will_engine_execute_node", None)
 """Whether a node runs in it."""
+_at_its_end: Callable[[Callable[[], None]], None] | None = find(
+    "torch.autograd.variable.Variable._execution_engine.queue_callback", None
+)
+"""Has something called at its end, and holds that until then, however it ends."""
+_memory_of: Callable[[Tensor], int] = find("torch._C._storage_id", Tensor.data_ptr)
+"""By what memory is known: FSDP frees it and takes it anew. Without it by its address, which is another then."""
 
 
 def why_not_joint() -> str:
     """Why results cannot have one backward with this release of torch, if so."""
-    return "" if _backward and _will_run else "this release of torch does not tell which nodes a backward runs"
+    known = _backward and _will_run and _at_its_end
+    return "" if known else "this release of torch does not tell which nodes a backward runs"
 
 
 @dataclass(slots=True, eq=False)
@@ -111,12 +119,24 @@ class Joint:
         return made
 
 
+class _Begun:
+    """The gradients of results in one backward that waits for more of them; the backward holds it, and calls it."""
+
+    __slots__ = ("__weakref__", "gradients")
+
+    def __init__(self) -> None:
+        self.gradients: dict[int, Tensor | None] = {}
+
+    def __call__(self) -> None:
+        """There is nothing left to do."""
+
+
 class _Call:
     """What one run of the code has left for its backward, until that has taken it.
 
     ``view`` is the node of a view of a result: it owns the code's node, whose own object in Python does not. ``kept``
-    is a tensor whose node has saved the inputs, and ``where`` is where they were in memory. ``nodes`` are those of the
-    results, which hold this, and ``begun`` the gradients of each backward that waits for more.
+    is a tensor whose node has saved the inputs, and ``memory`` is what they were in. ``nodes`` are those of the
+    results, which hold this, and ``begun`` what there is of each backward that waits for more.
     """
 
     def __init__(self, joint: Joint, form: _Form, made: Sequence[Any], inputs: Sequence[Any]) -> None:
@@ -125,24 +145,33 @@ class _Call:
         self.numbers: list[Any] = [None if isinstance(one, Tensor) else one for one in inputs]
         self.view: Any = first.view_as(first).grad_fn
         self.kept: Any = Kept.apply(*given)
-        self.where: list[int] = [] if saved_tensor_hooks(True) else [one.data_ptr() for one in given]
+        self.memory: list[int] = [] if saved_tensor_hooks(True) else [*map(_memory_of, given)]
         self.nodes: list[weakref.ref[Any]] = []
-        self.begun: dict[int, dict[int, Tensor | None]] = {}
+        self.begun: weakref.WeakValueDictionary[int, _Begun] = weakref.WeakValueDictionary()
 
     def gradients(self, number: int, gradient: Tensor | None) -> Sequence[Tensor | None]:
         """Those of the inputs that results are made of, for all results of this backward, where this is the last."""
-        assert _backward is not None
-        begun = self.begun.setdefault(_backward(), {})
+        begun = self._begun()
         begun[number] = gradient
         nothing = [None] * sum(self.joint.depends)
         if any(self._runs_later(other, begun) for other in range(len(self.nodes))):
             return nothing
-        del self.begun[_backward()]
         given = {self.form.places[place]: one for place, one in begun.items() if one is not None}
+        begun.clear()
         if not given:
             return nothing
         every = self._by_code(given) if len(given) == len(self.nodes) else self._by_operations(given)
         return [one for one, depends in zip(every, self.joint.depends, strict=True) if depends]
+
+    def _begun(self) -> dict[int, Tensor | None]:
+        """That of the backward that runs: where it ends by an error, nothing is kept."""
+        assert _backward is not None
+        assert _at_its_end is not None
+        begun = self.begun.get(_backward())
+        if begun is None:
+            begun = self.begun[_backward()] = _Begun()
+            _at_its_end(begun)
+        return begun.gradients
 
     def _runs_later(self, number: int, begun: Mapping[int, Any]) -> bool:
         assert _will_run is not None
@@ -159,7 +188,7 @@ class _Call:
     def _by_operations(self, given: Mapping[int, Tensor]) -> Sequence[Tensor | None]:
         self.joint.partial.seen = True
         leaves = [*map(leaf_of, self._inputs())]
-        with torch.enable_grad(), casting(self.form.casts), self.form.device:
+        with torch.inference_mode(False), torch.enable_grad(), casting(self.form.casts), self.form.device, _unhooked():
             results = self.joint.operations()(*leaves)
         begun = [(results[place], one) for place, one in given.items() if results[place].requires_grad]
         wanted = {place: one for place, one in enumerate(leaves) if isinstance(one, Tensor) and one.requires_grad}
@@ -172,10 +201,21 @@ class _Call:
         saved = self.kept.grad_fn.saved_tensors
         if torch.get_default_dtype() != self.form.dtype:  # it is the process's: no thread may change it for a while
             raise RuntimeError(f"this backward needs the default dtype of its forward, {self.form.dtype}")
-        if self.where and self.where != [one.data_ptr() for one in saved]:
+        if self.memory and self.memory != [*map(_memory_of, saved)]:
             raise RuntimeError("a tensor that this backward needs has got other memory since its forward (`.data`)")
         tensors = iter(saved)
         return [next(tensors) if one is None else one for one in self.numbers]
+
+
+def _unhooked() -> contextlib.AbstractContextManager[Any]:
+    """With no hooks on what is saved but such as change nothing: a backward saves nothing that hooks around it see."""
+    if saved_tensor_hooks(True) is None:
+        return contextlib.nullcontext()
+    return torch.autograd.graph.saved_tensors_hooks(_as_it_is, _as_it_is)
+
+
+def _as_it_is(saved: Any) -> Any:
+    return saved
 
 
 def _form(made: Sequence[Any], inputs: Sequence[Any]) -> _Form:
@@ -212,9 +252,9 @@ class Kept(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, *tensors: Tensor) -> Tensor:
-        """Nothing: what holds the node."""
+        """Nothing: what holds the node, which a tensor of whole numbers would not."""
         ctx.save_for_backward(*tensors)
-        return tensors[0].new_empty(0)
+        return torch.empty(0, dtype=torch.float32, device="cpu")
 
     @staticmethod
     def backward(ctx: Any, *_: Any) -> Any:
