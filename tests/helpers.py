@@ -11,7 +11,7 @@ from torch import Tensor
 
 from shapedispatch import shapedispatch
 
-__all__ = ["Ladder", "as_written", "assert_same", "built", "no_time", "pinned"]
+__all__ = ["Ladder", "SelectNone", "as_written", "assert_same", "built", "no_time", "pinned"]
 
 
 class Ladder:
@@ -76,3 +76,16 @@ def assert_same(actual: Any, expected: Any) -> None:
             assert_same(one, other)
     else:
         assert actual == expected
+
+
+class SelectNone(torch.autograd.Function):
+    """What comes behind a result, and has no gradient for it."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        """The same values."""
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> None:
+        """None."""

@@ -24,6 +24,8 @@ NAMED = "tests/hit/test_global_guards.py"
 CALL = "tests/hit/test_call.py"
 SYMBOLS = "tests/hit/test_symbols.py"
 SIGNS = "tests/hit/test_native.py"
+JOINT, OF_JOINT = "functions/parts/joint.py", "tests/functions/test_joint.py"
+CUT, OF_CUT = "functions/parts/cut.py", "tests/functions/test_cut.py"
 WATCHERS = sys.version_info >= (3, 12)
 
 
@@ -121,7 +123,7 @@ MUTATIONS = (
     Mutation("hit/symbols.py", "if _agree(name, read, given[name])]", "]", (SYMBOLS,)),
     Mutation("hit/symbols.py", "return found == (", "return True or (", (SYMBOLS,)),
     Mutation("hit/symbols.py", "and found < _MOST_NUMBERS", "", (SYMBOLS,)),
-    Mutation("hit/symbols.py", "            if keys.any_autocast():\n", "            if True:\n", (SYMBOLS,)),
+    Mutation("hit/symbols.py", "            if any_autocast():\n", "            if True:\n", (SYMBOLS,)),
     Mutation("hit/native.py", '[] if private.newer("torch") else ', "", (SYMBOLS,)),
     Mutation(QUESTIONS, "return ends[0] != ends[1];", "return ends == NULL;", (SYMBOLS,)),
     Mutation(QUESTIONS, "return deque[2] != deque[6];", "return deque == NULL;", (SYMBOLS,)),
@@ -139,7 +141,7 @@ MUTATIONS = (
     Mutation("hit/symbols.py", "if _agree(name, read, given[name])]", "]", (SYMBOLS,)),
     Mutation("hit/symbols.py", "return found == (", "return True or (", (SYMBOLS,)),
     Mutation("hit/symbols.py", "and found < _MOST_NUMBERS", "", (SYMBOLS,)),
-    Mutation("hit/symbols.py", "            if keys.any_autocast():\n", "            if True:\n", (SYMBOLS,)),
+    Mutation("hit/symbols.py", "            if any_autocast():\n", "            if True:\n", (SYMBOLS,)),
     Mutation("hit/native.py", '[] if private.newer("torch") else ', "", (SYMBOLS,)),
     Mutation(QUESTIONS, "return ends[0] != ends[1];", "return ends == NULL;", (SYMBOLS,)),
     Mutation(QUESTIONS, "return deque[2] != deque[6];", "return deque == NULL;", (SYMBOLS,)),
@@ -170,7 +172,7 @@ MUTATIONS = (
     Mutation(GRAPH, "PyList_GET_SIZE(graph->found) == 1 && ", "", (WRAPPERS,)),
     Mutation(GRAPH, " && PyList_GET_ITEM(graph->found, 0) != Py_None", "", (WRAPPERS,)),
     Mutation(GRAPH, "torch.profiler_enabled, 1, &profiling", "torch.profiler_enabled, 2, &profiling", (WRAPPERS,)),
-    Mutation("functions/compile/inductor.py", "code.written = trusted", "code.written = True", (WRAPPERS,)),
+    Mutation("functions/compile/inductor.py", '"serialize", None), trusted', '"serialize", None), True', (WRAPPERS,)),
     Mutation(GRAPH, " && grad == 0;", ";", (WRAPPERS,)),
     Mutation(GRAPH, "graph->written ? beneath.keys : 0", "beneath.keys", (WRAPPERS,)),
     Mutation(GRAPH, "        beneath.leave(guard);\n", "        (void)guard;\n", (WRAPPERS,)),
@@ -199,9 +201,8 @@ MUTATIONS = (
     Mutation(INDUCTOR, "not any(more) and", "", (STEPS,)),
     Mutation(INDUCTOR, " and set(counts) == {len(outputs)}", "", (STEPS,)),
     # What is written, and what is read that is no argument.
-    Mutation(MEMORY, "if start < high and low", "if False and start < high and low", (APART,)),
+    Mutation(MEMORY, "any(start < high and low", "any(False and start < high and low", (APART,)),
     Mutation(BUILD, "return or_plain(self.with_graph(apart(", "return (self.with_graph(apart(", (APART,)),
-    Mutation(GRAPHS, "(last + 1) * example", "last * example", ("tests/functions/test_tracer.py",)),
     # What plain launches, recorded.
     Mutation(OPERATORS, "if indexes and _counts_a_mask(args):", "if False:", (OF_OPERATORS,)),
     Mutation(OPERATORS, "if len(self.devices) > 1:", "if False:", (OF_OPERATORS,)),
@@ -220,6 +221,38 @@ MUTATIONS = (
         (OF_PLAIN,),
     ),
     Mutation(RECORDED, "check=build.check(), build=slot", "check=None, build=slot", (OF_PLAIN,)),
+    # Several results with one backward.
+    Mutation(JOINT, "if len(given) == len(self.nodes) else", "if True else", (OF_JOINT,)),
+    Mutation(JOINT, "return not self.seen or _is_called_again()", "return not self.seen", (OF_JOINT,)),
+    Mutation(JOINT, "torch.inference_mode(False), ", "", (OF_JOINT,)),
+    Mutation(JOINT, "casting(self.form.casts), ", "", (OF_JOINT,)),
+    Mutation(JOINT, "self.form.device, _unhooked()", "_unhooked()", (OF_JOINT,)),
+    Mutation(JOINT, "self.form.device, _unhooked()", "self.form.device", (OF_JOINT,)),
+    Mutation(JOINT, "        if not given:\n            return nothing\n", "", (OF_JOINT,)),
+    Mutation(JOINT, "if self.memory and self.memory != ", "if False and self.memory != ", (OF_JOINT,)),
+    Mutation(JOINT, "            self.view = self.kept = None", "            pass", (OF_JOINT,)),
+    Mutation(JOINT, "        ctx.saved_tensors  # noqa: B018", "        # noqa: B018", (OF_JOINT,)),
+    Mutation(
+        JOINT,
+        "        if torch.is_grad_enabled():\n            raise",
+        "        if False:\n            raise",
+        (OF_JOINT,),
+    ),
+    Mutation(JOINT, 'torch.empty(0, dtype=torch.float32, device="cpu")', "tensors[0].new_empty(0)", (OF_JOINT,)),
+    Mutation(JOINT, "_Begun] = weakref.WeakValueDictionary()", "_Begun] = {}", (OF_JOINT,)),
+    Mutation(CUT, "(passes and one in asked)", "False", (OF_JOINT,)),
+    Mutation(CUT, "if passes and not _passes_gradients(values[one]):", "if False:", (OF_CUT,)),
+    Mutation(CUT, "if any(one != made_of[0] for one in made_of):", "if False:", (OF_CUT,)),
+    Mutation(CUT, "and _has_gradient(split.values[node]) and node not in taken:", "and False:", (OF_CUT,)),
+    Mutation(CUT, "if len({split.values[node].device for node in made}) > 1:", "if False:", (OF_CUT,)),
+    Mutation(CUT, "made.sort(key=self.place.__getitem__)", "pass", (OF_CUT,)),
+    Mutation(CUT, "    for node in written:", "    for node in ():", (OF_CUT,)),
+    Mutation(CUT, "if together and ordered:", "if False:", (OF_JOINT,)),
+    Mutation(
+        "functions/compile/inductor.py", "if depends is not None and not only_computes():", "if False:", (OF_JOINT,)
+    ),
+    Mutation(BUILD, "(partial.failed() if partial is not None else None)", "None", (OF_JOINT,)),
+    Mutation("functions/builder.py", "if followed or memory.facts", "if memory.facts", (OF_JOINT,)),
 )
 
 

@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-from ..keys.key import any_autocast
+from ..keys.autocast import any_autocast
 from .contents import dense_parts, is_same, items_of, numbers_of
 
 __all__ = [

@@ -16,7 +16,7 @@ from ..graphs.memory import Memory
 from ..graphs.operators import OnlyKnown, Unrecordable
 from ..graphs.recording import Watch
 from ..graphs.replay import Replay, memory_of
-from ..keys.key import any_autocast
+from ..keys.autocast import any_autocast
 from .builder import lack
 from .compile.build import Build, NoBuild, graph_name
 from .request import BuildRequest

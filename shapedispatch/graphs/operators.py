@@ -1,4 +1,4 @@
-"""Which operators do what beside computing on one device, so that a graph of them may be recorded, or not."""
+"""Which operators do what: by whose code, and beside computing on one device, so that no graph of them is recorded."""
 
 from __future__ import annotations
 

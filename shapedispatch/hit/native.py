@@ -24,7 +24,7 @@ from torch.nn import Module, Parameter
 
 from .. import private
 from ..keys import key as keys
-from ..keys.autocast import DEVICES
+from ..keys.autocast import DEVICES, any_autocast
 from ..settings.resolve import settings
 from . import profiling, symbols
 from .fast_path import FastPath
@@ -348,7 +348,7 @@ def _state() -> dict[str, Any]:
             (keys._precision, "mkldnn", "matmul"),
             (keys._threads,),
         ),
-        "any_autocast": (keys.any_autocast,),
+        "any_autocast": (any_autocast,),
         "autocast_devices": DEVICES,
         "autocast_enabled": torch.is_autocast_enabled,
         "autocast_dtype": torch.get_autocast_dtype,

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 import torch
 
 from ..keys import key as keys
-from ..keys.autocast import DEVICES
+from ..keys.autocast import DEVICES, any_autocast
 from ..private import find
 
 __all__ = ["QUESTIONS", "Read", "agreeing", "are_left_out", "keys_of_autograd"]
@@ -54,7 +54,7 @@ QUESTIONS: Mapping[str, Question] = MappingProxyType(
         "tracing": (keys._tracing,),
         "grad mode": (keys._grad_mode,),
         "inference mode": (keys._inference_mode,),
-        "autocast": (keys.any_autocast,),
+        "autocast": (any_autocast,),
         "default dtype": (keys._default_dtype,),
         "threads": (keys._threads,),
         "determinism": (keys._deterministic,),
@@ -149,7 +149,7 @@ def _keys_of_autocast(read: Read) -> int:
     found, before = 0, [read("autocast", 1 << bit) for bit in range(64)]
     for device in _DEVICES:
         with _casting(device):
-            if keys.any_autocast():
+            if any_autocast():
                 found |= sum(1 << bit for bit in range(64) if read("autocast", 1 << bit) != before[bit])
     return found
 

@@ -8,7 +8,11 @@ from typing import Any
 
 import torch
 
-__all__ = ["DEVICES", "autocast", "casting"]
+from ..private import find
+
+__all__ = ["DEVICES", "any_autocast", "autocast", "casting"]
+
+any_autocast: Any = find("torch._C._is_any_autocast_enabled")
 
 DEVICES: tuple[str, ...] = ("cpu", "cuda", "xpu", "hpu", "mps", "mtia", "ipu", "xla", "maia")
 """The kinds that `torch.autocast` knows; not each release knows all."""
@@ -23,6 +27,9 @@ def autocast() -> tuple[Any, ...]:
 @contextlib.contextmanager
 def casting(casts: Any = False) -> Iterator[None]:
     """Under this autocast, as `autocast` tells it, whatever it is here; under none, as a backward should run."""
+    if not (casts or any_autocast()):  # as mostly, and in what is timed
+        yield
+        return
     *on, _ = casts or (False,)
     wanted = dict(on)
     with contextlib.ExitStack() as modes:

@@ -24,7 +24,7 @@ from torch.nn import Module, Parameter
 from torch.nn.modules import module as nn_module
 
 from ..private import find, missing
-from .autocast import autocast
+from .autocast import any_autocast, autocast
 from .checkpoint import checkpoint_of
 from .layout import SAME, WITHOUT_KEY, Key
 from .tree import FLAT, overlap, tensors
@@ -36,7 +36,6 @@ __all__ = [
     "Key",
     "Signed",
     "ambient",
-    "any_autocast",
     "describe",
     "key",
     "saved_tensor_hooks",
@@ -71,7 +70,6 @@ _tracing = find("torch._C._get_tracing_state")
 saved_tensor_hooks: Callable[[bool], Any] = find("torch._C._autograd._top_saved_tensors_default_hooks")
 _grad_mode = torch.is_grad_enabled
 _inference_mode = torch.is_inference_mode_enabled
-any_autocast: Any = find("torch._C._is_any_autocast_enabled")
 _deterministic = find("torch._C._get_deterministic_algorithms")
 _default_dtype = torch.get_default_dtype
 # Backend by backend: the older question for one word raises where `torch.backends.*.fp32_precision` has been set.

@@ -20,7 +20,7 @@ from shapedispatch.functions.compile import tracer
 from shapedispatch.functions.fake_args import fake_arguments
 from shapedispatch.functions.guards.guard_filter import CLASSES_ARE_WATCHED
 from tests.built_here import BuiltHere, learning_here
-from tests.helpers import assert_same
+from tests.helpers import SelectNone, assert_same
 
 pytestmark = pytest.mark.operators_called
 
@@ -47,6 +47,12 @@ def variants(dispatcher: Any, *call: Any) -> set[str]:
 def composed(x: Tensor, w: Tensor) -> Tensor:
     """Plain."""
     return torch.tanh(x @ w) * torch.sigmoid(x @ w) + x
+
+
+def both(x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+    """Two results of one value, of which one has an infinite slope at 0."""
+    y = torch.tanh(x @ w)
+    return y.square().sum(-1), (y * 0).sqrt()
 
 
 X, W = torch.linspace(-2, 2, 640).reshape(40, 16), torch.linspace(-0.5, 0.5, 256).reshape(16, 16)
@@ -88,19 +94,6 @@ def test_no_gradient_is_no_gradient(here: BuiltHere) -> None:
     assert_same(torch.autograd.grad(undefined, (x, w), allow_unused=True), (torch.full_like(x, 2.0), None))
 
 
-class SelectNone(torch.autograd.Function):
-    """What comes behind a result, and has no gradient for it."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        """The same values."""
-        return x.clone()
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Any) -> None:
-        """None."""
-
-
 @pytest.mark.filterwarnings("ignore:(?s).*every variant but plain was refused")
 def test_a_backward_that_may_begin_at_one_of_two_results_is_not_ordered(here: BuiltHere) -> None:
     """It is told by the trace, and no other process has to try."""
@@ -114,10 +107,6 @@ def test_a_backward_that_may_begin_at_one_of_two_results_is_not_ordered(here: Bu
 @pytest.mark.generated
 def test_a_function_with_two_results_is_built_in_parts(here: BuiltHere) -> None:
     """Its code crosses as one, for all sizes of the class; a backward begins at any of them."""
-
-    def both(x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
-        y = torch.tanh(x @ w)
-        return y.square().sum(-1), (y * 0).sqrt()
 
     f = shapedispatch(both, dims={"x": "M _"}, hints=(64,), store=False)
     x, w = X.clone().requires_grad_(), W.clone().requires_grad_()
@@ -137,10 +126,6 @@ def test_a_function_with_two_results_is_built_in_parts(here: BuiltHere) -> None:
 @pytest.mark.generated
 def test_calls_whose_backwards_begin_at_one_result_are_ordered_anew(here: BuiltHere) -> None:
     """Both results have one backward at first, which crosses with the operators that run where it cannot."""
-
-    def both(x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
-        y = torch.tanh(x @ w)
-        return y.square().sum(-1), (y * 0).sqrt()
 
     f = shapedispatch(both, dims={"x": "M _"}, hints=(64,), store=False)
     w, parts = W.clone().requires_grad_(), []

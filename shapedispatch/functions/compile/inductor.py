@@ -22,7 +22,7 @@ from ...graphs.operators import is_all_written
 from ...hit import native
 from ...hit.call import Layout, alone, between_codes, lies_as, past_autograd, past_wrappers, taking_back_draws
 from ...interpreter.locks import fork_safe_lock
-from ...keys.key import any_autocast
+from ...keys.autocast import any_autocast
 from ...private import why_off
 from ..checks.graph_check import GraphCheck
 from .autograd import (

@@ -21,9 +21,9 @@ import torch
 from torch import Tensor
 
 from ...hit.call import NO_SECOND
-from ...keys.autocast import autocast, casting
+from ...keys.autocast import any_autocast, autocast, casting
 from ...keys.checkpoint import checkpoint_of
-from ...keys.key import any_autocast, saved_tensor_hooks
+from ...keys.key import saved_tensor_hooks
 from ...private import find
 from .ends import leaf_of
 
