@@ -156,15 +156,16 @@ def interleaved_bench(
 ) -> BenchResult:
     """Time the candidates against each other, as long as that can change who wins. Their names must differ.
 
-    ``budget_ms`` is wall time, and up to four times as much where little would else be certain; from ``rounds_tie``
-    on a tie is judged by the medians alone. There is no untimed call if ``warmed``. A candidate that raises is out,
-    with its exception in ``failures``; what is no ``Exception`` (an interrupt) passes through. With a single candidate
-    left there is nothing to compare: no timings, unless ``alone``.
+    ``budget_ms`` is wall time, from the first sample on, and up to four times as much where little would else be
+    certain; from ``rounds_tie`` on a tie is judged by the medians alone. There is no untimed call if ``warmed``. A
+    candidate that raises is out, with its exception in ``failures``; what is no ``Exception`` (an interrupt) passes
+    through. With a single candidate left there is nothing to compare: no timings, unless ``alone``.
     """
-    deadline_ns = clock_ns() + budget_ms * 1e6
     bench = _Bench([_Candidate(name, fn) for name, fn in candidates], timer, lambda: clock_ns() < deadline_ns)
     if not warmed:
         bench.each(lambda candidate: candidate.fn())
+    bench.each(partial(bench.sample, count=0))
+    deadline_ns = clock_ns() + budget_ms * 1e6
     if len(bench.running) < 2 and not alone:
         return BenchResult((), bench.failures)
     started_ns = clock_ns()

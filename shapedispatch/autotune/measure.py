@@ -43,7 +43,10 @@ class Timer(Protocol):
     """Whatever can time a call."""
 
     def samples_us(self, fn: Call, count: int) -> list[float]:
-        """Times of ``count`` calls in microseconds a call; values that make no sense are left in."""
+        """Times of ``count`` calls in microseconds a call; values that make no sense are left in.
+
+        With a count of 0 it does what it has to do once for a callable, and times nothing.
+        """
 
 
 class HostTimer:
@@ -61,6 +64,8 @@ class HostTimer:
 
     def samples_us(self, fn: Call, count: int) -> list[float]:
         """Times of ``count`` samples, in microseconds a call."""
+        if not count:
+            return []
         once_ns = self._elapsed_ns(fn, 1)
         if once_ns < 0 or once_ns >= self.shortest_ns:
             return [once_ns / 1e3, *(self._elapsed_ns(fn, 1) / 1e3 for _ in range(count - 1))]
@@ -122,7 +127,8 @@ class GraphTimer:
     """Time on the device of a call inside a CUDA graph: how a launch-bound kernel runs where graphs are replayed.
 
     ``unroll`` calls (fewer where they are long) are captured one after the other, and a sample is the time of a
-    replay divided by their number. The cache is not flushed: between calls in one graph it isn't either. A call that
+    replay divided by their number. As on a stream the device is kept busy first, or the time of a short replay would
+    be the time its launch takes. The cache is not flushed: between calls in one graph it isn't either. A call that
     cannot be captured raises what the capture raised. Make one for each choice; it holds the graphs and their memory.
     """
 
@@ -131,16 +137,18 @@ class GraphTimer:
     def __init__(self, device: torch.device, *, unroll: int = 20) -> None:
         self.device = device
         self.unroll = unroll
+        self.replays = CudaTimer(device, flush=False)
         # With the callable itself, so that its id cannot be used again while the graph is held.
-        self.graphs: dict[int, tuple[Call, torch.cuda.CUDAGraph, int]] = {}
+        self.graphs: dict[int, tuple[Call, Call, int]] = {}
 
     def samples_us(self, fn: Call, count: int) -> list[float]:
         """Times of ``count`` replays, in microseconds a call."""
         with torch.cuda.device(self.device):
             if id(fn) not in self.graphs:
-                self.graphs[id(fn)] = (fn, *self._captured(fn))
-            _, graph, calls = self.graphs[id(fn)]
-            return [time_us / calls for time_us in _between_events_us(graph.replay, count)]
+                graph, calls = self._captured(fn)
+                self.graphs[id(fn)] = fn, graph.replay, calls
+            _, replay, calls = self.graphs[id(fn)]
+            return [time_us / calls for time_us in self.replays.samples_us(replay, count)]
 
     def _captured(self, fn: Call) -> tuple[torch.cuda.CUDAGraph, int]:
         """A graph of some calls, captured on a stream of its own (the current one may be the default, which can't)."""

@@ -67,6 +67,13 @@ def test_the_host_stopwatch_ends_on_a_bad_clock(time_ns: int, most: int) -> None
     assert clock.calls == most
 
 
+def test_nothing_is_called_where_no_sample_is_asked_for() -> None:
+    """A clock on the host has nothing to do before its first sample."""
+    clock = HandClock()
+    assert HostTimer(clock).samples_us(clock.takes(5), 0) == []
+    assert clock.calls == 0
+
+
 def test_real_functions_on_a_real_clock() -> None:
     """Ten times the work takes longer, and is found."""
     data = torch.ones(100)
@@ -206,7 +213,17 @@ def test_a_graph_is_captured_once_and_its_replays_are_divided(cuda: FakeCuda) ->
     assert captured == ["begin", "call"]
     cuda.log.clear()
     watch.samples_us(fn, 2)
-    assert cuda.log == [*["event", "replay", "event"] * 2, "synchronize"]
+    assert cuda.log == ["spin", *["event", "replay", "event"] * 2, "synchronize"]
+
+
+def test_a_graph_is_captured_before_the_first_sample_where_none_is_asked_for(cuda: FakeCuda) -> None:
+    """What a capture takes is then in nobody's time."""
+    watch, fn = GraphTimer(CPU), cuda.fn
+    assert watch.samples_us(fn, 0) == []
+    assert "begin" in cuda.log
+    cuda.log.clear()
+    watch.samples_us(fn, 1)
+    assert cuda.log == ["spin", "event", "replay", "event", "synchronize"]
 
 
 def test_short_calls_are_unrolled_in_the_graph(cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> None:
