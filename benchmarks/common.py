@@ -277,12 +277,13 @@ def event_contest(contenders: Mapping[str, Callable[[], Any]], *, rounds: int = 
     return {name: summary([a.elapsed_time(b) * 1e3 for a, b in found]) for name, found in marks.items()}
 
 
-def event_pair(fn: Callable[[], Any], buffer: torch.Tensor) -> tuple[torch.cuda.Event, torch.cuda.Event]:
-    """Flush, then one call between two events."""
+def event_pair(fn: Callable[[], Any], buffer: torch.Tensor | None = None) -> tuple[torch.cuda.Event, torch.cuda.Event]:
+    """Flush by writing the buffer, then one call between two events, all in the queue before the device gets there."""
     first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     if hasattr(torch.cuda, "_sleep"):  # private: without it a call slower to launch than to run is timed with its host
         torch.cuda._sleep(SLEEP_CYCLES)
-    buffer.zero_()
+    if buffer is not None:
+        buffer.zero_()
     first.record()
     fn()
     last.record()
@@ -305,10 +306,7 @@ def graph_contest(
     samples: dict[str, list[float]] = {name: [] for name in graphs}
     for index in range(rounds):
         for name in rotated(graphs, index):
-            first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            first.record()
-            graphs[name].replay()
-            last.record()
+            first, last = event_pair(graphs[name].replay)
             last.synchronize()
             samples[name].append(first.elapsed_time(last) * 1e3 / unroll)
     return {name: summary(found) for name, found in samples.items()}, refused
