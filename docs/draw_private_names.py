@@ -221,7 +221,9 @@ WITHOUT = {
     "torch._dynamo.side_effects.SideEffects._get_modified_vars": REFUSED,
     "torch._inductor.output_code: graph._triton_bundle": REFUSED,
     "torch._inductor.debug": IMPORTED,
-    "torch._inductor.async_compile": IMPORTED,
+    "torch._inductor.async_compile.AsyncCompile.pool.cache_clear": (
+        "A process that was forked from one that has compiled may wait for ever for its first build."
+    ),
     "torch._dynamo.symbolic_convert.InstructionTranslatorBase": (
         "A build does not see come what its function has looked for in vain, and caught the error."
     ),

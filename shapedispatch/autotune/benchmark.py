@@ -156,19 +156,17 @@ def interleaved_bench(
 ) -> BenchResult:
     """Time the candidates against each other, as long as that can change who wins. Their names must differ.
 
-    ``budget_ms`` is wall time, from the first sample on, and up to four times as much where little would else be
-    certain; from ``rounds_tie`` on a tie is judged by the medians alone. There is no untimed call if ``warmed``. A
-    candidate that raises is out, with its exception in ``failures``; what is no ``Exception`` (an interrupt) passes
-    through. With a single candidate left there is nothing to compare: no timings, unless ``alone``.
+    ``budget_ms`` is wall time from the first sample on, up to four times as much where little would else be certain;
+    from ``rounds_tie`` on a tie is judged by the medians alone. There is no untimed call if ``warmed``. One that raises
+    is out, its exception in ``failures``; what is no ``Exception`` (an interrupt) passes through. With a single
+    candidate left there is nothing to compare: no timings, unless ``alone``.
     """
     bench = _Bench([_Candidate(name, fn) for name, fn in candidates], timer, lambda: clock_ns() < deadline_ns)
-    if not warmed:
-        bench.each(lambda candidate: candidate.fn())
-    bench.each(partial(bench.sample, count=0))
-    deadline_ns = clock_ns() + budget_ms * 1e6
+    bench.make_ready(warmed)
     if len(bench.running) < 2 and not alone:
         return BenchResult((), bench.failures)
     started_ns = clock_ns()
+    deadline_ns = started_ns + budget_ms * 1e6
     bench.each(partial(bench.sample, count=1))
     pass_ns, least = clock_ns() - started_ns, rounds_min
     for number in range(rounds_max):
@@ -214,6 +212,12 @@ class _Bench:
         self.timer = timer
         self.in_time = in_time
         self.failures: dict[str, Exception] = {}
+
+    def make_ready(self, warmed: bool) -> None:
+        """An untimed call of each, and what a timer does once for it: neither is in anybody's time."""
+        if not warmed:
+            self.each(lambda candidate: candidate.fn())
+        self.each(partial(self.sample, count=0))
 
     def each(self, do: Callable[[_Candidate], object], first: int = 0, bounded: bool = False) -> None:
         """Do it for all that are running, from the ``first``, or while there is time; one that raises is out."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 import threading
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ import torch
 
 from ..effects import Effects
 from ..keys.tree import device_of, overlap, overlaps_itself, tensors
+from ..private import find
 
 __all__ = ["WITHOUT_THREADS", "forked", "may_involve_ranks", "what_timing_may_touch", "why_no_builds"]
 
@@ -95,6 +97,13 @@ class _Forked:
         return self.threads_gone and torch.get_num_threads() > 1
 
 
+def _renew_workers() -> None:
+    """Inductor hands what is compiled to threads that are in the parent alone, and would wait for them for ever."""
+    if "torch._inductor.async_compile" in sys.modules:  # else it has none yet
+        find("torch._inductor.async_compile.AsyncCompile.pool.cache_clear", lambda: None)()
+
+
 forked = _Forked()
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(before=forked.before, after_in_child=forked.after)
+    os.register_at_fork(after_in_child=_renew_workers)

@@ -133,3 +133,29 @@ def test_a_fork_does_not_wait_for_threads_that_its_parent_had(tmp_path: Path) ->
     done = python("-c", textwrap.dedent(FORK), env=env, folder=tmp_path, imported=COMPILES)
     assert done.returncode != -signal.SIGALRM
     assert (done.returncode, done.stdout.split()) == (0, ["exact", "plain"]), done.stderr
+
+
+COMPILE_WORKERS = """
+    import os, signal, sys, warnings
+    warnings.simplefilter("ignore")  # of a fork with threads
+    import torch._inductor.config
+    from torch._inductor.async_compile import AsyncCompile
+    import shapedispatch
+
+    torch._inductor.config.compile_threads = 2
+    AsyncCompile.submit(int).result()
+    child = os.fork()
+    if child == 0:
+        signal.alarm(20)
+        print(AsyncCompile.submit(int).result(), flush=True)
+        os._exit(0)
+    sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_fork_does_not_wait_for_the_compile_workers_of_its_parent(tmp_path: Path) -> None:
+    """Inductor has threads that write code, and takes those of before the fork for its own."""
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = python("-c", textwrap.dedent(COMPILE_WORKERS), env=env, folder=tmp_path, imported=COMPILES)
+    assert (done.returncode, done.stdout.split()) == (0, ["0"]), done.stderr
