@@ -57,7 +57,8 @@ def _stands_for(error: BaseException) -> Iterator[BaseException]:
         if one is None:
             return
         yield one
-        one = one.__cause__ if one.__cause__ is not None else _inner(one)
+        ways = (one.__cause__, _inner(one), _replaced(one))
+        one = next((other for other in ways if other is not None), None)
 
 
 def _before(error: BaseException) -> Iterator[BaseException]:
@@ -75,6 +76,21 @@ def _inner(error: BaseException) -> BaseException | None:
     """What an error of torch's compilers was raised for; an attribute of that name may be anything elsewhere."""
     inner = vars(error).get("inner_exception")
     return inner if isinstance(inner, BaseException) else None
+
+
+def _replaced(error: BaseException) -> BaseException | None:
+    """What an error of torch's has been put in the place of, without a word of it; not what is handled further out."""
+    before = error.__context__ if type(error).__module__.partition(".")[0] == "torch" else None
+    caught_in = None if before is None or before.__traceback__ is None else before.__traceback__.tb_frame
+    return before if caught_in is not None and caught_in not in _running() else None
+
+
+def _running() -> Iterator[FrameType]:
+    """Who waits for whom in this thread."""
+    frame: FrameType | None = sys._getframe()
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
 
 
 _MOST = 64

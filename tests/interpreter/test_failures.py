@@ -22,6 +22,12 @@ class Wrapped(Exception):
     """What a compiler makes of it."""
 
 
+class OfTorch(Exception):
+    """As `Wrapped`, by torch's own."""
+
+    __module__ = "torch._dynamo.exc"
+
+
 def by_name(number: int, frame: Any) -> None:
     """As most are written."""
     raise TimeLimit
@@ -100,6 +106,17 @@ def as_dynamo_does() -> None:
         raise Wrapped(str(error)).with_traceback(error.__traceback__) from None
 
 
+def as_dynamo_does_of_operators() -> None:
+    """Three errors in its place, of which the last says nothing of the others."""
+    try:
+        try:
+            as_dynamo_does()
+        except Wrapped:
+            raise OfTorch  # noqa: B904 - as it does
+    except OfTorch:
+        raise OfTorch from None
+
+
 def as_others_do() -> None:
     """Another error, which says why."""
     try:
@@ -132,8 +149,11 @@ def judged(run: Callable[[], Any]) -> str:
     return "none"
 
 
+RUNS = [interrupted, as_dynamo_does, as_dynamo_does_of_operators, as_others_do, as_a_clean_up_does, held_back]
+
+
 @pytest.mark.parametrize("handler", HANDLERS.values(), ids=list(HANDLERS))
-@pytest.mark.parametrize("run", [interrupted, as_dynamo_does, as_others_do, as_a_clean_up_does, held_back])
+@pytest.mark.parametrize("run", RUNS)
 def test_what_a_handler_raises_goes_on(handler: Any, run: Callable[[], None]) -> None:
     """Itself, through each place where failures are judged."""
     signal.signal(signal.SIGALRM, handler)
@@ -150,10 +170,15 @@ def test_every_other_error_is_judged() -> None:
 def test_an_error_is_judged_while_one_of_a_handler_is_handled() -> None:
     """That is over, though Python notes that the new one came after it."""
     signal.signal(signal.SIGALRM, by_name)
+
+    def fails() -> None:
+        raise OfTorch
+
     try:
         interrupted()
     except TimeLimit:
         assert judged(lambda: {}["x"]) == "KeyError"
+        assert judged(fails) == "OfTorch"
 
 
 def test_an_error_that_stands_for_itself_is_judged() -> None:
