@@ -229,6 +229,7 @@ WITHOUT = {
     ),
     "torch._inductor.scheduler": "What torch logs of a build that fails is seen.",
     "torch._inductor.runtime.triton_heuristics": IMPORTED,
+    "torch._inductor.exc.InductorError": "No build of a function is made.",
     "torch._inductor.hooks": IMPORTED,
     "torch._inductor.inductor_prims": IMPORTED,
     "torch._functorch.aot_autograd.aot_stage1_graph_capture": (

@@ -6,11 +6,14 @@ import os
 import subprocess
 import sys
 import weakref
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
+from torch._inductor.runtime.cache_dir_utils import cache_dir
 
 from shapedispatch import shapedispatch
 from shapedispatch.functions.compile import graph, inductor
@@ -282,6 +285,41 @@ def test_a_graph_that_was_taken_for_all_written_is_compiled_again(monkeypatch: p
     text = sources(lambda x: torch.sort(torch.relu(x)).values * 2, X)
     assert ASSERTION in text
     assert text.count("def benchmark_compiled_module") == 1
+
+
+def cannot_load(path: Path) -> Callable[..., Any]:
+    """In place of what has Inductor compile a graph: as long as this file is there it is in the way."""
+    compiled = inductor._one_graph
+
+    def one_graph(*given: Any) -> Any:
+        if path.exists():
+            raise ImportError(f"{path}: file too short", path=str(path))
+        return compiled(*given)
+
+    return one_graph
+
+
+def test_where_a_library_in_the_cache_is_damaged_it_is_compiled_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who was killed while it was linked has left a part of it, which Inductor takes for whole ever after."""
+    damaged = Path(cache_dir()) / "damaged.so"
+    damaged.parent.mkdir(parents=True, exist_ok=True)
+    damaged.touch()
+    monkeypatch.setattr(inductor, "_one_graph", cannot_load(damaged))
+    f = built(scaled, exact=True, hints=())
+    assert_same(f(X), scaled(X))
+    assert f.explain(X).variant == "exact"
+    assert not damaged.exists()
+
+
+def test_what_else_cannot_be_imported_is_a_reason(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """It is the user's, and stays where it is."""
+    theirs = tmp_path / "theirs.so"
+    theirs.touch()
+    monkeypatch.setattr(inductor, "_one_graph", cannot_load(theirs))
+    f = built(scaled, exact=True, hints=())
+    with pytest.warns(UserWarning, match="file too short"):
+        assert_same(f(X), scaled(X))
+    assert theirs.exists()
 
 
 def test_a_wish_for_assertions_is_heard() -> None:

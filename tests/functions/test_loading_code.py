@@ -60,6 +60,16 @@ def test_a_load_starts_no_processes() -> None:
     assert seen == [(1, "as it was compiled")]
 
 
+def test_a_kernel_that_was_left_half_written_is_put_back_whole(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """One that is there as it was sent is not touched."""
+    monkeypatch.setattr(artifact, "cache_dir", lambda: str(tmp_path))
+    (tmp_path / "half.so").write_bytes(b"wh")
+    (tmp_path / "there.so").write_bytes(b"other")
+    artifact._put_back([("half.so", b"whole"), ("there.so", b"whole"), ("new/one.so", b"whole")])
+    found = {path.name: path.read_bytes() for path in tmp_path.rglob("*.so")}
+    assert found == {"half.so": b"whole", "there.so": b"other", "one.so": b"whole"}
+
+
 @pytest.mark.parametrize("driver", [True, False])
 def test_libraries_are_hashed_ahead_where_there_is_a_gpu(
     asked: list[str], monkeypatch: pytest.MonkeyPatch, driver: bool

@@ -261,9 +261,9 @@ def _put_back(libraries: Sequence[tuple[str, bytes]]) -> None:
     """Have kernels lie in Inductor's cache where they have left it: they would be compiled in the caller's time."""
     for place, content in libraries:
         path = Path(cache_dir()) / place
-        if path.exists():
-            continue
         with contextlib.suppress(OSError):  # then it is compiled
+            if path.exists() and path.stat().st_size == len(content):  # who was killed has left the half of it
+                continue
             path.parent.mkdir(parents=True, exist_ok=True)
             fresh = path.with_name(f"{path.name}.{uuid.uuid4().hex}")
             fresh.write_bytes(content)

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # of torch about torch, and no business of the call that comes first
     from torch._inductor.codecache import CppPythonBindingsCodeCache, FxGraphCachePickler, PyCodeCache
+    from torch._inductor.runtime.cache_dir_utils import cache_dir
     from torch.compiler._cache import CacheArtifactManager
 
 from ...graphs.operators import calls_only_views, draws_numbers, why_not_recorded
@@ -34,6 +35,7 @@ __all__ = [
     "count_together",
     "extern_kernels",
     "generated_modules_kept",
+    "remove_damaged",
     "without_compiler",
 ]
 
@@ -257,3 +259,17 @@ def _select_algorithm() -> Any:
 
 extern_kernels: ExternKernels = ExternKernels()
 """That of all code that is loaded so."""
+
+
+def remove_damaged(error: Exception) -> bool:
+    """Whether an error says that a library in Inductor's cache cannot be loaded, which is not there any more then.
+
+    Who is killed while it is linked, or has no room on its disk, leaves a part of it, which is taken for whole after.
+    """
+    failed = vars(error).get("inner_exception", error)
+    path = Path((failed.path if isinstance(failed, ImportError) else None) or "")
+    if Path(cache_dir()) not in path.parents:
+        return False
+    with contextlib.suppress(FileNotFoundError):  # another process was faster
+        path.unlink()
+    return True

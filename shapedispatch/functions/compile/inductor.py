@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch._inductor.config
+from torch._inductor.exc import InductorError
 from torch.fx import GraphModule
 
 from ...graphs.operators import is_all_written
@@ -34,7 +35,7 @@ from .autograd import (
     undefined_passed_on,
 )
 from .build import APART
-from .code import Code, Pieces, count_together, generated_modules_kept
+from .code import Code, Pieces, count_together, generated_modules_kept, remove_damaged
 from .graph import (
     PartialBackward,
     dtypes_of_numbers,
@@ -191,6 +192,19 @@ def _parts_of(found: Cut, inputs: int, patches: Options, code: Code) -> tuple[Ru
 def _compiled(
     traced: GraphModule, examples: Sequence[Any], patches: Options, code: Code, trust: bool, several: bool = False
 ) -> Run:
+    """The compiled graph, see `_compiled_once`; anew where a library that it was to have was damaged."""
+    once = functools.partial(_compiled_once, traced, examples, patches, code, trust, several)
+    try:
+        return once()
+    except (ImportError, InductorError) as error:
+        if not remove_damaged(error):
+            raise
+        return once()
+
+
+def _compiled_once(
+    traced: GraphModule, examples: Sequence[Any], patches: Options, code: Code, trust: bool, several: bool
+) -> Run:
     """The compiled graph; anew without ``trust`` where it was compiled in that of what turned out not to be so.
 
     It may have ``several`` results with a gradient where somebody sees to it that its backward begins at all of them.
@@ -220,7 +234,7 @@ def _compiled(
     with undefined_passed_on(lambda: "backward" in parts):
         run: Any = _compile_fx().compile_fx(traced, examples, inner_compile=inner, **how)
     if trusted and _OPERATORS_RESULT.search(code.sources[0]):
-        return _compiled(traced, examples, patches, code, trust=False, several=several)
+        return _compiled_once(traced, examples, patches, code, False, several)
     # Autocast is ambient, as the key has it: with any, AOTAutograd turns it off around the graph.
     code.bare = _are_known(parts, code) and only_computes() and not any_autocast()
     code.record, code.written = getattr(run, "serialize", None), trusted
