@@ -79,6 +79,8 @@ READERS: dict[str, Callable[[], Any]] = {
     "a text within a text": lambda: f"{SCALES}".index(":"),
     "a text by a pattern": lambda: ("%s" % (SCALES,)).index(":"),  # noqa: UP031 - this way is asked about
     "joined": lambda: ",".join(SCALES).index(","),
+    "keys alone": lambda: first_of(dict.fromkeys(SCALES)),
+    "a union": lambda: first_of(SCALES | {"last": 1.0}),
 }
 
 
@@ -154,15 +156,18 @@ def test_parameters_that_are_taken_by_name_are_in_no_order() -> None:
 
 def test_what_code_is_not_known_may_read_anything() -> None:
     """Every key counts then of a dict whose values are all guarded."""
-    assert object_guard._may_read_through(None)
-    assert not object_guard._may_read_through([moved.__code__])
+    for asked in (object_guard._looks_through, object_guard._takes_keys):
+        assert asked(None)
+        assert not asked([moved.__code__])
 
 
 def test_hooks_are_taken_off() -> None:
     """Also after a trace that fails."""
     before = vars(variables.ListVariable).get("call_method")
     built = CheckFunctionManager.build_guards
+    extend = [getattr(owner, name) for owner, name in object_guard._places_of_extend(variables.ListVariable)]
     with pytest.raises(RuntimeError), object_guard.keys_guarded(lambda: True, lambda: None):
         raise RuntimeError
     assert vars(variables.ListVariable).get("call_method") is before
     assert CheckFunctionManager.build_guards is built
+    assert [getattr(owner, name) for owner, name in object_guard._places_of_extend(variables.ListVariable)] == extend

@@ -158,7 +158,7 @@ def _order_guarded(tracing: Callable[[], bool], traced: Callable[[], Iterable[Co
         graphs = [one for one in args if hasattr(one, "guard_on_key_order")] if tracing() else []
         for graph in graphs:
             guards = args[0]
-            through = _read_through(guards, graph) if _may_read_through(traced()) else ()
+            through = _read_through(guards, graph, traced())
             guards += [source.make_guard(GuardBuilder.DICT_KEYS_MATCH) for source in through]
             read = {one.originating_source for one in guards if one.create_fn is GuardBuilder.DICT_KEYS_MATCH}
             graph.guard_on_key_order.update(read)
@@ -171,49 +171,73 @@ def _order_guarded(tracing: Callable[[], bool], traced: Callable[[], Iterable[Co
         maker.build_guards = original
 
 
-def _may_read_through(traced: Iterable[CodeType] | None) -> bool:
+def _looks_through(traced: Iterable[CodeType] | None) -> bool:
     """Whether this code may make a text of a dict, or look through one in a way that leaves no guard on its keys."""
-    if traced is None:
-        return True
-    parts = [part for code in traced for part in nested_code(code)]
-    return any(not _LOOKING.isdisjoint(part.co_names) or _formats(part.co_code) for part in parts)
+    return _has(traced, _LOOKING, _REMAINDERS, _FORMATS)
+
+
+def _takes_keys(traced: Iterable[CodeType] | None) -> bool:
+    """Whether it may make a dict of another's keys and look at no value."""
+    return _has(traced, frozenset(("fromkeys",)), _UNIONS)
 
 
 _LOOKING = frozenset(("format", "max", "min", "repr", "sorted", "str"))
 _FORMATS = frozenset(number for name, number in dis.opmap.items() if name.startswith("FORMAT_"))
-_BINARY, _REMAINDERS = dis.opmap["BINARY_OP"], frozenset((6, 19))  # `%` and `%=`, of texts, too
+_BINARY, _REMAINDERS, _UNIONS = (
+    dis.opmap["BINARY_OP"],
+    frozenset((6, 19)),
+    frozenset((7, 20)),
+)  # `%`, `|`, in place, too
 
 
-def _formats(code: bytes) -> bool:
-    """Whether it makes a text of anything: two bytes are a step, its number and its argument."""
-    steps = code[::2]
-    return not _FORMATS.isdisjoint(steps) or (
-        _BINARY in steps and any(a == _BINARY and b in _REMAINDERS for a, b in zip(steps, code[1::2], strict=True))
-    )
+def _has(
+    traced: Iterable[CodeType] | None,
+    names: frozenset[str],
+    operators: frozenset[int],
+    steps: frozenset[int] = frozenset(),
+) -> bool:
+    """Whether code that is known has one of these: two bytes are a step, its number and its argument."""
+    if traced is None:
+        return True
+    for part in (part for code in traced for part in nested_code(code)):
+        taken, given = part.co_code[::2], part.co_code[1::2]
+        if not names.isdisjoint(part.co_names) or not steps.isdisjoint(taken):
+            return True
+        if any(step == _BINARY and number in operators for step, number in zip(taken, given, strict=True)):
+            return True
+    return False
 
 
 _REGISTRIES = ("_buffers", "_modules", "_parameters")
 """Dicts of a module, from which each is taken by its name."""
 
 
-def _read_through(guards: Iterable[Any], graph: Any) -> Iterator[Any]:
-    """The dicts without a guard on their keys of which each value has one: ``str(d)`` and ``max(d, key=...)``, say."""
+def _read_through(guards: Iterable[Any], graph: Any, traced: Iterable[CodeType] | None) -> Iterator[Any]:
+    """The dicts without a guard on their keys that may have been read whole.
+
+    With ``str(d)`` and ``max(d, key=...)`` each value has a guard, with ``dict.fromkeys(d)`` none needs one.
+    """
     from torch._dynamo.guards import GuardBuilder
     from torch._dynamo.source import DictGetItemSource
 
+    some, every = _looks_through(traced), _takes_keys(traced)
+    if not (some or every):
+        return
     kinds: dict[Any, set[Any]] = {}
     items: dict[Any, set[Any]] = {}
     for guard in guards:
         source = guard.originating_source
         kinds.setdefault(source, set()).add(guard.create_fn)
-        if isinstance(source, DictGetItemSource) and getattr(source.base, "member", None) not in _REGISTRIES:
+        if isinstance(source, DictGetItemSource):
             items.setdefault(source.base, set()).add(source)
     scope = {"G": getattr(graph, "global_scope", {}), "L": getattr(graph, "local_scope", {})}
-    for source, values in items.items():
+    for source in kinds if every else items:
+        if getattr(source, "member", None) in _REGISTRIES:
+            continue
         if GuardBuilder.TYPE_MATCH in kinds.get(source, ()) and GuardBuilder.DICT_KEYS_MATCH not in kinds[source]:
             with contextlib.suppress(AttributeError, LookupError, NameError, SyntaxError, TypeError):
                 held = eval(str(source.name), scope)
-                if isinstance(held, dict) and len(held) <= len(values):
+                if isinstance(held, dict) and (every or len(held) <= len(items[source])):
                     yield source
 
 
@@ -223,29 +247,46 @@ def _extensions_guarded(tracing: Callable[[], bool]) -> Iterator[None]:
     from torch._dynamo import variables
     from torch._dynamo.guards import GuardBuilder, install_guard
 
-    lists = (variables.ListVariable, getattr(variables, "DequeVariable", object))
-    makers: list[Any] = [cls for cls in lists if _CALL in vars(cls)]
-    before = [vars(maker)[_CALL] for maker in makers]
+    def guard_keys(args: Iterable[Any]) -> None:
+        for one in map(_realized, args if tracing() else ()):
+            if isinstance(one, variables.ConstDictVariable) and one.source is not None:
+                install_guard(one.source.make_guard(GuardBuilder.DICT_KEYS_MATCH))
 
-    def guarding(original: Any) -> Any:
+    def calling(original: Any) -> Any:
         def call_method(variable: Any, tx: Any, name: str, args: Any, kwargs: Any) -> Any:
-            if name in _EXTENDING and tracing():
-                for one in map(_realized, args):
-                    if isinstance(one, variables.ConstDictVariable) and one.source is not None:
-                        install_guard(one.source.make_guard(GuardBuilder.DICT_KEYS_MATCH))
+            guard_keys(args if name in _EXTENDING else ())
             return original(variable, tx, name, args, kwargs)
 
         return call_method
 
+    def extending(original: Any) -> Any:
+        def list_extend(variable: Any, tx: Any, args: Any, kwargs: Any) -> Any:
+            guard_keys(args)
+            return original(variable, tx, args, kwargs)
+
+        return list_extend
+
+    lists = (variables.ListVariable, getattr(variables, "DequeVariable", object))
+    places = [(cls, _CALL, calling) for cls in lists if _CALL in vars(cls)]
+    places += [(owner, name, extending) for owner, name in _places_of_extend(variables.ListVariable)]
+    before = [getattr(owner, name) for owner, name, _ in places]
     try:
-        for maker, original in zip(makers, before, strict=True):
-            setattr(maker, _CALL, guarding(original))
+        for (owner, name, guarding), original in zip(places, before, strict=True):
+            setattr(owner, name, guarding(original))
         yield
     finally:
-        for maker, original in zip(makers, before, strict=True):
-            setattr(maker, _CALL, original)
+        for (owner, name, _), original in zip(places, before, strict=True):
+            setattr(owner, name, original)
 
 
+def _places_of_extend(of_lists: Any) -> list[tuple[Any, str]]:
+    """Where a release with a function for each method of a list keeps that: on a class, and in a table of methods."""
+    owners = [(cls, _EXTEND) for cls in of_lists.__mro__ if _EXTEND in vars(cls)]
+    methods = getattr(of_lists, "tp_methods", {})
+    return [*owners, *([(methods["extend"], "handler")] if "extend" in methods else [])]
+
+
+_EXTEND = "list_extend"
 _CALL = "call_method"
 _EXTENDING = frozenset(("extend", "extendleft", "__iadd__"))
 
