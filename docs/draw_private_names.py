@@ -220,6 +220,8 @@ WITHOUT = {
     "abc._get_dump": "A build with an abstract class in it is made anew after any class was registered as another.",
     "torch._dynamo.side_effects.SideEffects._get_modified_vars": REFUSED,
     "torch._inductor.output_code: graph._triton_bundle": REFUSED,
+    "torch._dynamo.variables.BuiltinVariable": "No build of a function is made.",
+    "torch._dynamo.variables.UserDefinedObjectVariable": "No build of a function is made.",
     "torch._inductor.debug": IMPORTED,
     "torch._inductor.async_compile.AsyncCompile.pool.cache_clear": (
         "A process that was forked from one that has compiled may wait for ever for its first build."

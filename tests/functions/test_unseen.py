@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import dataclasses
 import functools
 import math
 import types
@@ -261,6 +262,37 @@ def by_default(x: Tensor) -> Tensor:
     for factor_ in iter((1.0, 2.0)):
         found *= factor_
     return x.sin() * found if "z" not in TABLE else x
+
+
+@dataclasses.dataclass
+class Rates:
+    """With a text that tells what is in it."""
+
+    rate: float = 2.0
+
+
+class Names(list[str]):
+    """As a list."""
+
+
+@pytest.mark.filterwarnings("ignore:(?s).*every variant but plain was refused")
+@pytest.mark.parametrize(
+    ("held", "change"),
+    [(Rates(), lambda held: setattr(held, "rate", 2.125)), (Names(["a"]), lambda held: held.append("b"))],
+    ids=["dataclass", "list"],
+)
+def test_the_text_of_an_object_is_not_taken_for_good(held: Any, change: Callable[[Any], None]) -> None:
+    """Its class may make it of anything; where Dynamo does not follow how, plain answers."""
+
+    def told(x: Tensor) -> Tensor:
+        return x.sin() * len(str(held))
+
+    torch.compile(told, backend="eager")(X)  # by which Dynamo knows its function for texts already
+    f = pinned(shapedispatch(told, hints=(), exact=True, store=False), "exact")
+    for _ in range(3):
+        assert_same(f(X), told(X))
+    change(held)
+    assert_same(f(X), told(X))
 
 
 def test_what_is_asked_for_with_a_default_is_guarded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -197,10 +197,7 @@ class _Session:
         return f" (it asks {', '.join(names)}, and is told what plain is told: no)" if names else ""
 
     def _let_go(self) -> None:
-        """Let the trace be collected, and what Dynamo notes of each trace for its own messages.
-
-        Dynamo also keeps each wrapper that `torch.compile` makes of `_backend`.
-        """
+        """Let the trace be collected, what Dynamo notes of it for its own messages, and its wrappers of `_backend`."""
         forget_fakes(self.shape_env)
         noted = dynamo_utils.get_metrics_context()
         if not noted.in_progress():

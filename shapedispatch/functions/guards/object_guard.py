@@ -12,7 +12,7 @@ import contextlib
 import dis
 import functools
 import weakref
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Iterator, KeysView, Mapping, Sequence
 from dataclasses import dataclass
 from types import CodeType, FunctionType
@@ -75,6 +75,8 @@ def _readings(one: Any, names: frozenset[str] | None) -> Iterator[tuple[str, Cal
         yield "the order of an OrderedDict", _items
     if isinstance(one, (set, frozenset, KeysView)) and len(one) > 0:  # Dynamo's guards ask what equals what is in it
         yield "the order of a set, or a type in it", lambda now: list(map(_known, now))
+    if isinstance(one, bytearray):
+        yield "what is in a bytearray", bytes
     if _answers_for_itself(type(one)) and hasattr(one, "__dict__"):
         yield "what is set on an object", lambda now: {name for name in vars(now) if names is None or name in names}
 
@@ -116,9 +118,10 @@ def holds_and(
 def keys_guarded(tracing: Callable[[], bool], traced: Callable[[], Iterable[CodeType] | None]) -> Iterator[None]:
     """Have the keys of a dict and their order guarded wherever they are read, in a thread that is ``tracing``.
 
-    Dynamo guards how many keys there are of a dict that was made a list of, nothing of one that a list was extended by,
-    the values of one that was made a text, and of most that were read in another way the keys alone. ``traced`` gives
-    the code that it follows, if it is known. It is imported in here: guards are looked at where nothing is compiled.
+    Dynamo guards how many keys there are of a dict that was made a list of, nothing of one that a list was extended by
+    or that was asked whether it is empty, the values of one that was made a text, and of most that were read in another
+    way the keys alone. ``traced`` gives the code that it follows, if it is known. It is imported in here: guards are
+    looked at where nothing is compiled.
     """
     with _lists_guarded(tracing), _order_guarded(tracing, traced), _extensions_guarded(tracing):
         yield
@@ -158,10 +161,12 @@ def _order_guarded(tracing: Callable[[], bool], traced: Callable[[], Iterable[Co
         graphs = [one for one in args if hasattr(one, "guard_on_key_order")] if tracing() else []
         for graph in graphs:
             guards = args[0]
-            through = _read_through(guards, graph, traced())
-            guards += [source.make_guard(GuardBuilder.DICT_KEYS_MATCH) for source in through]
+            guards += [*_read_whole(guards, graph, traced())]
             read = {one.originating_source for one in guards if one.create_fn is GuardBuilder.DICT_KEYS_MATCH}
             graph.guard_on_key_order.update(read)
+            # None is in nothing; and torch 2.11 would not see that what a module holds is empty no more.
+            empty = {source for source, held in _objects(graph.guard_on_key_order, graph) if held == {}}
+            graph.guard_on_key_order.difference_update(empty)
         return original(checks, *args, **kwargs)
 
     try:
@@ -171,74 +176,78 @@ def _order_guarded(tracing: Callable[[], bool], traced: Callable[[], Iterable[Co
         maker.build_guards = original
 
 
-def _looks_through(traced: Iterable[CodeType] | None) -> bool:
-    """Whether this code may make a text of a dict, or look through one in a way that leaves no guard on its keys."""
-    return _has(traced, _LOOKING, _REMAINDERS, _FORMATS)
+def _looks_through(part: CodeType) -> bool:
+    """Whether this code may make a text of a dict, or look through its values in a way that leaves no other guard."""
+    return not _LOOKING.isdisjoint(part.co_names) or _has(part, _FORMATS, _REMAINDERS)
 
 
-def _takes_keys(traced: Iterable[CodeType] | None) -> bool:
-    """Whether it may make a dict of another's keys and look at no value."""
-    return _has(traced, frozenset(("fromkeys",)), _UNIONS)
+def _takes_keys(part: CodeType) -> bool:
+    """Whether this code may look at all of a dict, and at no value."""
+    return not _TAKING.isdisjoint(part.co_names) or _has(part, _NOT, _UNIONS)
 
 
 _LOOKING = frozenset(("format", "max", "min", "repr", "sorted", "str"))
+_TAKING = frozenset((
+    "difference", "difference_update", "fromkeys", "intersection", "intersection_update", "isdisjoint", "issubset",
+    "issuperset", "length_hint", "not_", "popitem", "symmetric_difference", "symmetric_difference_update", "union",
+    "update",
+))  # fmt: skip
 _FORMATS = frozenset(number for name, number in dis.opmap.items() if name.startswith("FORMAT_"))
-_BINARY, _REMAINDERS, _UNIONS = (
-    dis.opmap["BINARY_OP"],
-    frozenset((6, 19)),
-    frozenset((7, 20)),
-)  # `%`, `|`, in place, too
+_NOT, _BINARY = frozenset((dis.opmap["UNARY_NOT"],)), dis.opmap["BINARY_OP"]
+_REMAINDERS, _UNIONS = frozenset((6, 19)), frozenset((7, 20))  # `%`, of texts, too, and `|`; both also in place
 
 
-def _has(
-    traced: Iterable[CodeType] | None,
-    names: frozenset[str],
-    operators: frozenset[int],
-    steps: frozenset[int] = frozenset(),
-) -> bool:
-    """Whether code that is known has one of these: two bytes are a step, its number and its argument."""
-    if traced is None:
-        return True
-    for part in (part for code in traced for part in nested_code(code)):
-        taken, given = part.co_code[::2], part.co_code[1::2]
-        if not names.isdisjoint(part.co_names) or not steps.isdisjoint(taken):
-            return True
-        if any(step == _BINARY and number in operators for step, number in zip(taken, given, strict=True)):
-            return True
-    return False
+def _has(part: CodeType, numbers: frozenset[int], operators: frozenset[int]) -> bool:
+    """Whether it has one of these steps or operators: two bytes are a step, its number and its argument."""
+    steps, given = part.co_code[::2], part.co_code[1::2]
+    return not numbers.isdisjoint(steps) or any(
+        step == _BINARY and one in operators for step, one in zip(steps, given, strict=True)
+    )
+
+
+def _makes_sets(one: Any) -> bool:
+    """Whether it is what makes a set, or asks whether something is empty, under whatever name."""
+    return one is bool or (isinstance(one, type) and issubclass(one, (set, frozenset)))
 
 
 _REGISTRIES = ("_buffers", "_modules", "_parameters")
 """Dicts of a module, from which each is taken by its name."""
 
 
-def _read_through(guards: Iterable[Any], graph: Any, traced: Iterable[CodeType] | None) -> Iterator[Any]:
-    """The dicts without a guard on their keys that may have been read whole.
+def _read_whole(guards: Sequence[Any], graph: Any, traced: Iterable[CodeType] | None) -> Iterator[Any]:
+    """Guards on dicts that may have been read whole, and have none on their keys.
 
-    With ``str(d)`` and ``max(d, key=...)`` each value has a guard, with ``dict.fromkeys(d)`` none needs one.
+    With ``str(d)`` and ``max(d, key=...)`` each value has a guard, with ``bool(d)`` none needs one. A dict of which
+    nothing is guarded was read whole, or not at all; so may have been one of another class (a ``defaultdict``) that was
+    asked only whether something is in it.
     """
     from torch._dynamo.guards import GuardBuilder
     from torch._dynamo.source import DictGetItemSource
 
-    some, every = _looks_through(traced), _takes_keys(traced)
-    if not (some or every):
-        return
     kinds: dict[Any, set[Any]] = {}
-    items: dict[Any, set[Any]] = {}
     for guard in guards:
-        source = guard.originating_source
-        kinds.setdefault(source, set()).add(guard.create_fn)
-        if isinstance(source, DictGetItemSource):
-            items.setdefault(source.base, set()).add(source)
-    scope = {"G": getattr(graph, "global_scope", {}), "L": getattr(graph, "local_scope", {})}
-    for source in kinds if every else items:
-        if getattr(source, "member", None) in _REGISTRIES:
+        kinds.setdefault(guard.originating_source, set()).add(guard.create_fn)
+    read = Counter(source.base for source in kinds if isinstance(source, DictGetItemSource))
+    objects = dict(_objects(kinds, graph))
+    parts = None if traced is None else [part for code in traced for part in nested_code(code)]
+    some = parts is None or any(map(_looks_through, parts))
+    every = parts is None or any(map(_takes_keys, parts)) or any(map(_makes_sets, objects.values()))
+    for source, held in objects.items():
+        known = kinds[source]
+        if not isinstance(held, dict) or GuardBuilder.TYPE_MATCH not in known or GuardBuilder.DICT_KEYS_MATCH in known:
             continue
-        if GuardBuilder.TYPE_MATCH in kinds.get(source, ()) and GuardBuilder.DICT_KEYS_MATCH not in kinds[source]:
-            with contextlib.suppress(AttributeError, LookupError, NameError, SyntaxError, TypeError):
-                held = eval(str(source.name), scope)
-                if isinstance(held, dict) and (every or len(held) <= len(items[source])):
-                    yield source
+        whole = not read[source] and (type(held) is not dict or known == {GuardBuilder.TYPE_MATCH})
+        if every or whole or (some and len(held) == read[source]) or not held:
+            yield source.make_guard(GuardBuilder.DICT_KEYS_MATCH)
+
+
+def _objects(sources: Iterable[Any], graph: Any) -> Iterator[tuple[Any, Any]]:
+    """What is at these places, but for the registries of modules; what cannot be read there is left out."""
+    scope = {"G": getattr(graph, "global_scope", {}), "L": getattr(graph, "local_scope", {})}
+    for source in sources:
+        with contextlib.suppress(AttributeError, LookupError, NameError, SyntaxError, TypeError, ValueError):
+            if getattr(source, "member", None) not in _REGISTRIES:
+                yield source, eval(str(source.name), scope)
 
 
 @contextlib.contextmanager

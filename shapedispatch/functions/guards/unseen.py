@@ -50,6 +50,7 @@ class Unseen:
             self._lookups_noted(tracing),
             self._caches_noted(tracing),
             self._attributes_noted(tracing),
+            self._texts_noted(tracing),
         ):
             yield
 
@@ -130,6 +131,32 @@ class Unseen:
             for maker, original in zip(makers, before, strict=True):
                 setattr(maker, _HAS, original)
 
+    @contextlib.contextmanager
+    def _texts_noted(self, tracing: Callable[[], bool]) -> Iterator[None]:
+        """Note each text that is made of an object whose class has no ``__str__`` of its own.
+
+        Up to torch 2.13 Dynamo takes it for a constant. Without the hook nothing is noted.
+        """
+        maker: Any = variables.BuiltinVariable
+        original = getattr(maker, "call_str", None)
+        if original is None or "generic_str" in original.__code__.co_names:  # which follows what makes the text
+            yield
+            return
+
+        def call_str(variable: Any, tx: Any, one: Any) -> Any:
+            cls: Any = type(getattr(one, "value", None))
+            if tracing() and isinstance(one, variables.UserDefinedObjectVariable) and cls.__str__ is object.__str__:
+                self._lookups.append(f"the text of an object ({cls.__name__}), which its __repr__ makes")
+            return original(variable, tx, one)
+
+        try:
+            maker.call_str = call_str
+            _forget_handlers(str)
+            yield
+        finally:
+            maker.call_str = original
+            _forget_handlers(str)
+
     def _note_attribute(self, variable: Any, name: str) -> None:
         holder = _held(variable)
         if holder is None and variable.source is not None:
@@ -202,6 +229,13 @@ _HOLDERS: dict[Any, Any] = {base: object for kind in _KINDS for base in kind.__m
 """What Dynamo has in place of modules and functions, with the kinds of it that are noted."""
 if _UNTOLD := tuple(one for one in _KINDS if getattr(one, _HAS, None) is vars(_OF_ALL).get(_HAS, _KINDS)):
     _HOLDERS[_OF_ALL] = _UNTOLD  # from torch 2.14 on modules are asked as all else is
+
+
+def _forget_handlers(of: type) -> None:
+    """Have Dynamo look for its own function anew where a builtin is called: it keeps those that it has found."""
+    kept = getattr(variables.BuiltinVariable, "call_function_handler_cache", {})
+    for key in [key for key in [*kept] if key[0] is of]:
+        kept.pop(key, None)
 
 
 def _is_a_users_protocol(value: Any) -> bool:
