@@ -103,14 +103,15 @@ def traced_here(fn: Any, *args: Any) -> Any:
         pytest.skip(str(error))
 
 
+@pytest.mark.parametrize("beside", [lambda: 1.0, lambda: SCALES["bb"]], ids=["alone", "beside a value"])
 @pytest.mark.parametrize("change", [moved, replaced])
 @pytest.mark.parametrize("name", READERS)
-def test_an_order_that_was_read_is_guarded(name: str, change: Callable[[], None]) -> None:
-    """Whatever Dynamo itself makes of it."""
+def test_an_order_that_was_read_is_guarded(name: str, change: Callable[[], None], beside: Callable[[], float]) -> None:
+    """Whatever Dynamo itself makes of it, and of a value that is read by its key, which has a guard of its own."""
     reads = READERS[name]
 
     def scaled(x: Tensor) -> Tensor:
-        return x * reads()
+        return x * reads() * beside()
 
     found = traced_here(scaled, X)
     assert torch.equal(found.call(X), scaled(X))
@@ -148,15 +149,24 @@ QUESTIONS: dict[str, Callable[[Any], Any]] = {
     "how long it is": lambda held: 1 + len(held),
     "how long a copy is": lambda held: 1 + len(held.copy()),
     "what is in it": lambda held: 1 + sum(len(key) for key in held),
+    "whether it is an empty one": lambda held: 1 + ({} in [held]),
+}
+BESIDE: dict[str, Callable[[Any], float]] = {
+    "alone": lambda held: 1.0,
+    "beside what is not in it": lambda held: 3.0 if "c" in held else 1.0,
+    "beside a value": lambda held: held.get("a", 1.0),
 }
 
 
 @pytest.mark.parametrize("asked", QUESTIONS.values(), ids=QUESTIONS)
 @pytest.mark.parametrize("name", ["plain", "ordered", "counted"])
-def test_whether_a_dict_is_empty_is_guarded(name: str, asked: Callable[[Any], Any]) -> None:
+@pytest.mark.parametrize("beside", BESIDE.values(), ids=BESIDE)
+def test_whether_a_dict_is_empty_is_guarded(
+    name: str, asked: Callable[[Any], Any], beside: Callable[[Any], float]
+) -> None:
     """However it was asked: nothing in it can have a guard. What a module holds torch 2.11 looks past."""
     module = Holding()
-    found = traced_here(lambda module, x: x * asked(getattr(module, name)), module, X)
+    found = traced_here(lambda module, x: x * asked(getattr(module, name)) * beside(getattr(module, name)), module, X)
     assert [found.check()((module, X), {}) for _ in range(3)] == [True] * 3
     getattr(module, name)["new"] = 1.0
     assert not found.check()((module, X), {})
@@ -164,14 +174,15 @@ def test_whether_a_dict_is_empty_is_guarded(name: str, asked: Callable[[Any], An
 
 @pytest.mark.parametrize("asked", QUESTIONS.values(), ids=QUESTIONS)
 @pytest.mark.parametrize("name", ["plain", "ordered", "counted"])
-@pytest.mark.parametrize("before", ["", "in", "of"])
-def test_that_a_dict_is_not_empty_is_guarded(name: str, asked: Callable[[Any], Any], before: str) -> None:
+@pytest.mark.parametrize("beside", BESIDE.values(), ids=BESIDE)
+def test_that_a_dict_is_not_empty_is_guarded(
+    name: str, asked: Callable[[Any], Any], beside: Callable[[Any], float]
+) -> None:
     """Also beside the question whether one key is in it, or what is there by it, which has a guard of its own."""
     module = Holding()
     held = getattr(module, name)
     held.update(a=1.0, bb=2.0)
-    one = {"": lambda held: 1.0, "in": lambda held: 3.0 if "c" in held else 1.0, "of": lambda held: held["a"]}[before]
-    found = traced_here(lambda module, x: x * asked(getattr(module, name)) * one(getattr(module, name)), module, X)
+    found = traced_here(lambda module, x: x * asked(getattr(module, name)) * beside(getattr(module, name)), module, X)
     assert found.check()((module, X), {})
     held.clear()
     assert not found.check()((module, X), {})

@@ -9,12 +9,11 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from shapedispatch.functions.compile.tracer import trace
 from shapedispatch.functions.guards import guard_filter
 from shapedispatch.functions.guards.guard_filter import GuardFilter, Verdict
-from tests.helpers import as_written, assert_same, built
+from tests.helpers import as_written, built
 
 pytestmark = pytest.mark.operators_called
 
@@ -99,116 +98,9 @@ def test_which_guards_a_key_implies(name: str, kind: str, verdict: Verdict) -> N
     assert GuardFilter(ARGUMENTS, "self").verdict(name, kind) is verdict
 
 
-# comparisons by identity
-
-X, HELD = torch.ones(4), torch.ones(4)
-
-
-class Scaled(nn.Module):
-    """Of which two are as like as two peas."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(4))
-        self.act: Any = F.relu
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Compares a function by what it is."""
-        return x * (2 if self.act is F.relu else 3)
-
-
-ONE, OTHER = Scaled(), Scaled()
-
-
-def one_or_other(m: nn.Module, x: Tensor) -> Tensor:
-    """A module of the call and one that is not."""
-    return x * 2 if m is ONE else x * 3
-
-
-def twice(a: nn.Module, b: nn.Module, x: Tensor) -> Tensor:
-    """Two modules of the call."""
-    return x * 2 if a is b else x * 3
-
-
-def held(x: Tensor) -> Tensor:
-    """A tensor of the call and one that is not."""
-    return x * 2 if x is not HELD else x * 3
-
-
-def weight_of(m: Scaled, x: Tensor) -> Tensor:
-    """A tensor of the call and one that hangs on a module of the call."""
-    return x * 2 if x is m.weight else x * 3
-
-
-COMPARISONS: list[tuple[Any, list[tuple[Any, ...]]]] = [
-    (one_or_other, [(OTHER, X), (ONE, X), (OTHER, X)]),
-    (twice, [(ONE, OTHER, X), (ONE, ONE, X), (OTHER, ONE, X)]),
-    (held, [(X,), (HELD,), (X,)]),
-    (weight_of, [(ONE, X), (ONE, X)]),
-]
-
-
-@pytest.mark.filterwarnings(r"ignore:[\s\S]*every variant but plain was refused")
-@pytest.mark.parametrize(("fn", "calls"), COMPARISONS, ids=[fn.__name__ for fn, _ in COMPARISONS])
-def test_a_comparison_by_identity_is_asked_again(fn: Any, calls: list[tuple[Any, ...]]) -> None:
-    """Calls of equal keys whose comparison comes out otherwise."""
-    f = built(fn, exact=True, hints=())
-    for call in calls * 2:
-        assert_same(f(*call), fn(*call))
-
-
-@pytest.mark.filterwarnings(r"ignore:[\s\S]*every variant but plain was refused")
-def test_a_parameter_that_is_an_argument_too_is_itself() -> None:
-    """From the first call, where copies for timing are other tensors."""
-    f = built(weight_of, exact=True, hints=())
-    with torch.no_grad():
-        for _ in range(3):
-            assert_same(f(ONE, ONE.weight), weight_of(ONE, ONE.weight))
-
-
-def test_what_an_attribute_is_now_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One object in the place of another of the same class."""
-    holder = Scaled()
-    first = holder.act = Scaled()
-
-    def fn(x: Tensor) -> Tensor:
-        return x * 2 if holder.act is first else x * 3
-
-    f = built(fn, exact=True, hints=())
-    for act in (first, Scaled(), first):
-        holder.act = act
-        for _ in range(2):
-            assert_same(f(X), fn(X))
-    assert {choice.variant for choice in f.choices()} == {"exact"}
-
-
-def test_which_tensors_of_a_call_are_one_stands_in_the_key() -> None:
-    """So that a function that asks is built, once for each."""
-
-    def fn(a: Tensor, b: Tensor) -> Tensor:
-        return a + b if a is b else a - b
-
-    f = built(fn, exact=True, hints=())
-    for pair in ((X, X), (X, HELD)) * 2:
-        assert_same(f(*pair), fn(*pair))
-    assert {choice.variant for choice in f.choices()} == {"exact"}
-
-
-def test_what_nothing_else_can_be_is_not_asked_for() -> None:
-    """A class, a function and None are guarded as they are, and cost no build."""
-
-    def fn(m: Scaled, x: Tensor) -> Any:
-        return m(x) if x is not None and m.weight is not None and type(x) is Tensor else x
-
-    f = built(fn, exact=True, hints=())
-    for _ in range(2):
-        assert_same(f(ONE, X), X * 2)
-        assert_same(f(OTHER, X), X * 2)
-    assert f.cache_info().builds == 1
-
-
 # whether a call is being traced
 
+X = torch.ones(4)
 QUESTIONS = (
     torch.compiler.is_compiling,
     torch.compiler.is_dynamo_compiling,

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from shapedispatch.functions.compile.build import Trace
 from shapedispatch.functions.compile.tracer import Untraceable, trace
 from shapedispatch.functions.guards import object_guard
-from shapedispatch.functions.guards.guard_filter import CLASSES_ARE_WATCHED
+from shapedispatch.functions.guards.class_values import CLASSES_ARE_WATCHED
 from tests.helpers import as_written
 
 X = torch.ones(3)

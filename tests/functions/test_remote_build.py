@@ -18,7 +18,7 @@ from shapedispatch.backend import OfferRequest
 from shapedispatch.functions import remote_build
 from shapedispatch.functions.compile import tracer
 from shapedispatch.functions.fake_args import fake_arguments
-from shapedispatch.functions.guards.guard_filter import CLASSES_ARE_WATCHED
+from shapedispatch.functions.guards.class_values import CLASSES_ARE_WATCHED
 from tests.built_here import BuiltHere, learning_here
 from tests.helpers import SelectNone, assert_same
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from shapedispatch.functions.compile.autograd import effects_only
 from shapedispatch.functions.compile.build import Trace
 from shapedispatch.functions.compile.tracer import TRIES, Replaced, trace
-from shapedispatch.functions.guards import guard_filter
+from shapedispatch.functions.guards import class_values
 from shapedispatch.functions.guards.code_guard import TracedObjects, traced_code
 from shapedispatch.keys.signature import frame_locals
 from tests.helpers import assert_same, built
@@ -172,7 +172,7 @@ WAYS: dict[Any, tuple[type, str, Any]] = {
 @pytest.mark.parametrize("fn", WAYS, ids=lambda fn: fn.__name__)
 def test_code_that_is_replaced_on_a_class_is_seen(fn: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """However Python comes to it."""
-    if fn is by_meta_class and not guard_filter.CLASSES_ARE_WATCHED:
+    if fn is by_meta_class and not class_values.CLASSES_ARE_WATCHED:
         pytest.skip("Dynamo before torch 2.13 does not follow a method of a class's class")
     look = looked_at(fn, X)
     check = look.check()

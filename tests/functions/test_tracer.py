@@ -25,7 +25,7 @@ from shapedispatch.functions.compile import graph, tracer
 from shapedispatch.functions.compile.autograd import effects_only
 from shapedispatch.functions.compile.build import Trace
 from shapedispatch.functions.compile.tracer import Untraceable, trace
-from shapedispatch.functions.guards import guard_filter, instance_guards
+from shapedispatch.functions.guards import class_values, instance_guards
 from tests.helpers import assert_same, built
 
 pytestmark = pytest.mark.operators_called
@@ -91,7 +91,7 @@ def test_a_changed_closure_value_is_seen() -> None:
         assert_same(f(X), scaled(X))
 
 
-WITH_A_CLASS = "exact" if guard_filter.CLASSES_ARE_WATCHED else "plain"
+WITH_A_CLASS = "exact" if class_values.CLASSES_ARE_WATCHED else "plain"
 """What runs a function that uses a class with values, on this torch."""
 UNBUILT = "ignore:(?s).*every variant but plain was refused"
 
@@ -100,6 +100,14 @@ class Settings:
     """A class that is an argument: what hangs on it may change."""
 
     scale = 2.0
+
+    @classmethod
+    def scaled(cls, x: Tensor) -> Tensor:
+        """By what hangs on it."""
+        return torch.relu(x) * cls.scale
+
+
+SETTINGS = Settings()
 
 
 class Kind(Enum):
@@ -153,6 +161,16 @@ def reads_a_class(x: Tensor) -> Tensor:
     return torch.relu(x) * Settings.scale
 
 
+def reads_the_class_of_an_instance(x: Tensor) -> Tensor:
+    """The same by way of an instance."""
+    return torch.relu(x) * SETTINGS.__class__.scale
+
+
+def calls_a_method_of_the_class(x: Tensor) -> Tensor:
+    """And by a method that is given the class."""
+    return SETTINGS.scaled(x)
+
+
 def reads_a_members_value(x: Tensor) -> Tensor:
     """What is in a member."""
     return torch.relu(x) * Kind.FIRST.value[0]
@@ -178,6 +196,8 @@ def uses_a_bare_class(x: Tensor) -> Tensor:
     ("fn", "variant"),
     [
         (reads_a_class, "plain"),
+        (reads_the_class_of_an_instance, "plain"),
+        (calls_a_method_of_the_class, "plain"),
         (reads_a_members_value, "plain"),
         (reads_what_hangs_on_a_member, "plain"),
         (uses_a_member, "exact"),
@@ -186,7 +206,7 @@ def uses_a_bare_class(x: Tensor) -> Tensor:
 )
 def test_a_class_that_no_guard_watches_is_not_built_on(fn: Any, variant: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Torch before 2.13 takes what hangs on a class for constant; what cannot change may be."""
-    monkeypatch.setattr(guard_filter, "CLASSES_ARE_WATCHED", False)
+    monkeypatch.setattr(class_values, "CLASSES_ARE_WATCHED", False)
     f = exact(fn)
     assert_same(f(X), fn(X))
     assert f.explain(X).variant == variant
@@ -195,7 +215,9 @@ def test_a_class_that_no_guard_watches_is_not_built_on(fn: Any, variant: str, mo
 
 
 @pytest.mark.filterwarnings(UNBUILT)
-@pytest.mark.parametrize("fn", [reads_a_class, reads_a_members_value])
+@pytest.mark.parametrize(
+    "fn", [reads_a_class, reads_the_class_of_an_instance, calls_a_method_of_the_class, reads_a_members_value]
+)
 def test_a_changed_value_of_a_class_among_the_globals_is_seen(fn: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whether by a guard, or since it is not built on this torch."""
     f = exact(fn)

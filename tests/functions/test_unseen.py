@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from shapedispatch import shapedispatch
-from shapedispatch.functions.guards.guard_filter import CLASSES_ARE_WATCHED
+from shapedispatch.functions.guards.class_values import CLASSES_ARE_WATCHED
 from tests.helpers import assert_same, pinned
 
 pytestmark = pytest.mark.operators_called
@@ -443,31 +443,3 @@ def test_what_makes_an_object_one_of_a_protocol_nobody_watches() -> None:
 
     why = "whether an object has what HasScale asks for" if CLASSES_ARE_WATCHED else "it uses G['HasScale']"
     assert why in refused(asks)
-
-
-SENTINEL = "by default"
-
-
-@pytest.mark.parametrize("given", [SENTINEL, 1e300, 10**12])
-def test_which_of_equal_values_one_is_no_key_tells(given: Any) -> None:
-    """Such a sentinel is another one in another call, though it is equal."""
-
-    def compares(x: Tensor, mode: Any) -> Tensor:
-        return x.sin() if mode is SENTINEL else x.cos()
-
-    f = shapedispatch(compares, hints=(), exact=True, store=False)
-    with pytest.warns(UserWarning, match="which of equal texts or numbers one is"):
-        f(X, given)
-
-
-@pytest.mark.parametrize("given", [None, True, torch.float32])
-def test_of_what_there_is_one_the_value_says_which_it_is(given: Any) -> None:
-    """A build goes by it."""
-
-    def compares(x: Tensor, mode: Any) -> Tensor:
-        return x.sin() if mode is None or mode is True or mode is torch.float32 else x.cos()
-
-    f = pinned(shapedispatch(compares, hints=(), exact=True, store=False), "exact")
-    assert_same(f(X, given), X.sin())
-    assert_same(f(X, False), X.cos())
-    assert f.explain(X, given).variant == "exact"

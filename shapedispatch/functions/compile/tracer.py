@@ -29,6 +29,7 @@ from ...autotune.preserve_state import python_dispatcher_kept, validation_kept
 from ...effects import Effects
 from ...interpreter.failures import what_fails
 from ...keys.signature import argument_names, frame_locals, receiver_of, with_code, with_own_code
+from ..guards.class_values import class_reads_noted, is_of_a_class_with_values
 from ..guards.code_guard import TracedObjects, names_in, traced_code
 from ..guards.guard_filter import (
     CODE_GUARDS,
@@ -36,7 +37,6 @@ from ..guards.guard_filter import (
     Verdict,
     config_guards,
     finalizers_left_out,
-    is_of_a_class_with_values,
     tracing_guards,
     tracing_hidden,
 )
@@ -219,6 +219,7 @@ class _Session:
                 keys_guarded(self._is_tracing, lambda: self.traced),
                 finalizers_left_out(self._is_tracing),
                 managers_untimed(self._is_tracing),
+                class_reads_noted(self._is_tracing, self.unguarded.append),
                 self.unseen.noted(self._is_tracing, self.filter.tensors),
             ):
                 yield

@@ -21,12 +21,10 @@ from torch._dynamo import eval_frame, external_utils, variables
 from torch._dynamo.guards import CheckFunctionManager
 from torch.fx import _symbolic_trace as symbolic_trace
 from torch.nn import Module
-from torch.torch_version import TorchVersion
 
 from ...keys.key import Bypass, describe
 
 __all__ = [
-    "CLASSES_ARE_WATCHED",
     "CODE_GUARDS",
     "ConfigGuard",
     "GuardFilter",
@@ -35,7 +33,6 @@ __all__ = [
     "config_guards",
     "default_casts",
     "finalizers_left_out",
-    "is_of_a_class_with_values",
     "tracing_guards",
     "tracing_hidden",
 ]
@@ -235,36 +232,6 @@ def tracing_guards(asked: Iterable[Any]) -> tuple[ConfigGuard, ...]:
     """On what was answered with no, where a call may meet with a yes."""
     asks = dict.fromkeys(_FX[question] for question in asked if question in _FX)
     return tuple(ConfigGuard("whether torch.fx or torch.onnx traces", ask, False) for ask in asks)
-
-
-# ------------------------------------------------------------------------------------------ classes that no guard sees
-
-CLASSES_ARE_WATCHED: bool = TorchVersion(torch.__version__) >= TorchVersion("2.13")
-_CONSTANTS = (int, float, complex, bool, str, bytes, type(None))
-
-
-def is_of_a_class_with_values(guard: Any) -> bool:
-    """Whether Dynamo's guard is on a class that holds what may change, and no guard of this release would see it."""
-    if CLASSES_ARE_WATCHED or guard.guard_type != "CLASS_MATCH":
-        return False
-    return not guard.has_value or _holds_values(guard.value)
-
-
-def _holds_values(value: type) -> bool:
-    if issubclass(value, Enum):  # whose members stay what they are, but for what is in them
-        return any(type(member.value) not in _CONSTANTS or _own_names(member) for member in value)
-    own = [base for base in value.__mro__ if str(base.__module__).partition(".")[0] not in ("builtins", "torch")]
-    return any(_is_value(name, held) for base in own for name, held in vars(base).items())
-
-
-def _own_names(member: Enum) -> list[str]:
-    """What was hung on a member beside its value."""
-    return [name for name in vars(member) if not name.startswith("_")]
-
-
-def _is_value(name: str, held: Any) -> bool:
-    """Neither code, which no release watches on a class, nor Python's own."""
-    return not (name.startswith("__") and name.endswith("__")) and not hasattr(type(held), "__get__")
 
 
 # ----------------------------------------------------------------------------------------------- settings of torch

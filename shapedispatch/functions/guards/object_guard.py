@@ -15,13 +15,14 @@ import weakref
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Iterator, KeysView, Mapping, Sequence
 from dataclasses import dataclass
-from types import CodeType, FunctionType
+from types import BuiltinFunctionType, CodeType, FunctionType, MethodDescriptorType
 from typing import Any
 
 from torch.nn import Module
 
 from ...keys.signature import nested_code
 from .code_guard import code_on, is_of_torch, names_in
+from .comparisons import realized
 from .guard import Guard
 
 __all__ = [
@@ -186,11 +187,11 @@ def _takes_keys(part: CodeType) -> bool:
     return not _TAKING.isdisjoint(part.co_names) or _has(part, _NOT, _UNIONS)
 
 
-_LOOKING = frozenset(("format", "max", "min", "repr", "sorted", "str"))
+_LOOKING = frozenset(("format", "imod", "max", "min", "mod", "repr", "sorted", "str"))
 _TAKING = frozenset((
-    "difference", "difference_update", "fromkeys", "intersection", "intersection_update", "isdisjoint", "issubset",
-    "issuperset", "length_hint", "not_", "popitem", "symmetric_difference", "symmetric_difference_update", "union",
-    "update",
+    "bool", "difference", "difference_update", "fromkeys", "intersection", "intersection_update", "isdisjoint",
+    "issubset", "issuperset", "length_hint", "not_", "popitem", "set", "symmetric_difference",
+    "symmetric_difference_update", "truth", "union", "update",
 ))  # fmt: skip
 _FORMATS = frozenset(number for name, number in dis.opmap.items() if name.startswith("FORMAT_"))
 _NOT, _BINARY = frozenset((dis.opmap["UNARY_NOT"],)), dis.opmap["BINARY_OP"]
@@ -205,9 +206,14 @@ def _has(part: CodeType, numbers: frozenset[int], operators: frozenset[int]) -> 
     )
 
 
-def _makes_sets(one: Any) -> bool:
-    """Whether it is what makes a set, or asks whether something is empty, under whatever name."""
-    return one is bool or (isinstance(one, type) and issubclass(one, (set, frozenset)))
+def _called(one: Any) -> str:
+    """What it is called where it is defined, if it is a class or a function of C: code may have it under any name."""
+    if isinstance(one, type) and issubclass(one, (set, frozenset)):
+        return "set"
+    return one.__name__ if isinstance(one, _OF_C) else ""
+
+
+_OF_C = (type, BuiltinFunctionType, MethodDescriptorType)
 
 
 _REGISTRIES = ("_buffers", "_modules", "_parameters")
@@ -217,9 +223,8 @@ _REGISTRIES = ("_buffers", "_modules", "_parameters")
 def _read_whole(guards: Sequence[Any], graph: Any, traced: Iterable[CodeType] | None) -> Iterator[Any]:
     """Guards on dicts that may have been read whole, and have none on their keys.
 
-    With ``str(d)`` and ``max(d, key=...)`` each value has a guard, with ``bool(d)`` none needs one. A dict of which
-    nothing is guarded was read whole, or not at all; so may have been one of another class (a ``defaultdict``) that was
-    asked only whether something is in it.
+    With ``str(d)`` and ``max(d, key=...)`` each value has a guard, with ``bool(d)`` none needs one, and of an empty
+    dict none has one. One of another class (a ``defaultdict``) may be copied without a look at any.
     """
     from torch._dynamo.guards import GuardBuilder
     from torch._dynamo.source import DictGetItemSource
@@ -230,13 +235,14 @@ def _read_whole(guards: Sequence[Any], graph: Any, traced: Iterable[CodeType] | 
     read = Counter(source.base for source in kinds if isinstance(source, DictGetItemSource))
     objects = dict(_objects(kinds, graph))
     parts = None if traced is None else [part for code in traced for part in nested_code(code)]
-    some = parts is None or any(map(_looks_through, parts))
-    every = parts is None or any(map(_takes_keys, parts)) or any(map(_makes_sets, objects.values()))
+    called = [*map(_called, objects.values())]
+    some = parts is None or any(map(_looks_through, parts)) or not _LOOKING.isdisjoint(called)
+    every = parts is None or any(map(_takes_keys, parts)) or not _TAKING.isdisjoint(called)
     for source, held in objects.items():
         known = kinds[source]
         if not isinstance(held, dict) or GuardBuilder.TYPE_MATCH not in known or GuardBuilder.DICT_KEYS_MATCH in known:
             continue
-        whole = not read[source] and (type(held) is not dict or known == {GuardBuilder.TYPE_MATCH})
+        whole = not read[source] and type(held) is not dict
         if every or whole or (some and len(held) == read[source]) or not held:
             yield source.make_guard(GuardBuilder.DICT_KEYS_MATCH)
 
@@ -257,7 +263,7 @@ def _extensions_guarded(tracing: Callable[[], bool]) -> Iterator[None]:
     from torch._dynamo.guards import GuardBuilder, install_guard
 
     def guard_keys(args: Iterable[Any]) -> None:
-        for one in map(_realized, args if tracing() else ()):
+        for one in map(realized, args if tracing() else ()):
             if isinstance(one, variables.ConstDictVariable) and one.source is not None:
                 install_guard(one.source.make_guard(GuardBuilder.DICT_KEYS_MATCH))
 
@@ -298,11 +304,6 @@ def _places_of_extend(of_lists: Any) -> list[tuple[Any, str]]:
 _EXTEND = "list_extend"
 _CALL = "call_method"
 _EXTENDING = frozenset(("extend", "extendleft", "__iadd__"))
-
-
-def _realized(variable: Any) -> Any:
-    """What stands for a value that Dynamo has not looked at yet, once it has."""
-    return variable.realize() if hasattr(variable, "realize") else variable
 
 
 # ------------------------------------------------------------------------------------------------ abstract classes

@@ -20,10 +20,10 @@ from typing import Any
 
 import torch
 from torch._dynamo import symbolic_convert, variables
-from torch._dynamo.guards import GuardBuilder, install_guard
 from torch.fx import GraphModule
 
 from ...errors import as_written
+from .comparisons import identities_guarded, memberships_compared
 from .guard_filter import ConfigGuard
 
 __all__ = ["Unseen"]
@@ -47,6 +47,7 @@ class Unseen:
         """Note all of it, in a thread that is ``tracing``; ``keyed`` as for `identities_guarded`."""
         with (
             identities_guarded(tracing, keyed, self._lookups.append),
+            memberships_compared(tracing, self._lookups.append),
             self._lookups_noted(tracing),
             self._caches_noted(tracing),
             self._attributes_noted(tracing),
@@ -322,69 +323,3 @@ def _settings() -> dict[str, Any]:
         "autocast": (*casts, torch.is_autocast_cache_enabled()),
         "the number of threads": torch.get_num_threads(),
     }
-
-
-# ------------------------------------------------------------------------------------------ comparisons by identity
-
-Handler = Callable[[Any, Sequence[Any], Any], Any]
-
-
-@contextlib.contextmanager
-def identities_guarded(
-    tracing: Callable[[], bool], keyed: Collection[str], unsupported: Callable[[str], None]
-) -> Iterator[None]:
-    """Have what a function compares by ``is`` guarded by what it is, in a thread that is ``tracing``.
-
-    Dynamo takes the answer for a constant. Which of the things whose names are ``keyed`` are one stands in the key; of
-    texts and numbers, which are keyed by value, nothing says it: they are ``unsupported``. A private table of Dynamo's
-    is changed meanwhile; where a release has none, such a comparison is as constant as under torch.compile.
-    """
-    handlers: dict[str, Handler] = getattr(symbolic_convert, "compare_op_handlers", {})
-    before: dict[str, Handler] = {name: handlers[name] for name in ("is", "is not") if name in handlers}
-    handlers.update({name: _guarding(handler, tracing, keyed, unsupported) for name, handler in before.items()})
-    try:
-        yield
-    finally:
-        handlers.update(before)
-
-
-def _guarding(
-    handler: Handler, tracing: Callable[[], bool], keyed: Collection[str], unsupported: Callable[[str], None]
-) -> Handler:
-    def compare(tx: Any, operands: Sequence[Any], named: Any) -> Any:
-        answer = handler(tx, operands, named)
-        if tracing():
-            realized = [operand.realize() for operand in operands]
-            _guard(realized, keyed)
-            if _are_equal_at_most(realized):
-                unsupported("which of equal texts or numbers one is (by `is`)")
-        return answer
-
-    return compare
-
-
-# What Dynamo guards by its type or its parts; a class or a function is guarded by what it is, whatever is asked of it.
-_OBJECTS = tuple(
-    getattr(variables, name)
-    for name in (
-        "TensorVariable", "UserDefinedObjectVariable", "NNModuleVariable", "BaseListVariable", "ConstDictVariable",
-    )
-    if hasattr(variables, name)
-)  # fmt: skip
-
-
-def _guard(operands: Sequence[Any], keyed: Collection[str]) -> None:
-    """Each operand that comes from somewhere, where one might be the other."""
-    sources = [operand.source for operand in operands if operand.source is not None]
-    if all(isinstance(operand, _OBJECTS) for operand in operands):
-        for source in sources if any(source.name not in keyed for source in sources) else ():
-            install_guard(source.make_guard(GuardBuilder.ID_MATCH))
-
-
-def _are_equal_at_most(operands: Sequence[Any]) -> bool:
-    """Whether they are texts or numbers, of which several may be equal, and not all of them are the code's own."""
-    constants = [one for one in operands if isinstance(one, variables.ConstantVariable) and type(one.value) in _VALUES]
-    return len(constants) == len(operands) and any(operand.source is not None for operand in operands)
-
-
-_VALUES = frozenset((str, bytes, int, float, complex, tuple, frozenset))

@@ -1,0 +1,79 @@
+"""Classes whose values no guard of this torch sees: what reads one has no build.
+
+Before 2.13 Dynamo guards which class it is, and nothing that hangs on it; where a method or an instance leads to the
+class, not even that.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterator
+from enum import Enum
+from typing import Any
+
+import torch
+from torch.torch_version import TorchVersion
+
+__all__ = ["CLASSES_ARE_WATCHED", "class_reads_noted", "is_of_a_class_with_values"]
+
+CLASSES_ARE_WATCHED: bool = TorchVersion(torch.__version__) >= TorchVersion("2.13")
+_CONSTANTS = (int, float, complex, bool, str, bytes, type(None))
+
+
+def is_of_a_class_with_values(guard: Any) -> bool:
+    """Whether Dynamo's guard is on a class that holds what may change, and no guard of this release would see it."""
+    if CLASSES_ARE_WATCHED or guard.guard_type != "CLASS_MATCH":
+        return False
+    return not guard.has_value or _holds_values(guard.value)
+
+
+def _holds_values(value: type) -> bool:
+    if issubclass(value, Enum):  # whose members stay what they are, but for what is in them
+        return any(type(member.value) not in _CONSTANTS or _own_names(member) for member in value)
+    return any(_is_value(name, held) for base in _of_users(value) for name, held in vars(base).items())
+
+
+def _is_read_as_value(value: type, name: str) -> bool:
+    holder = next((base for base in _of_users(value) if name in vars(base)), None)
+    if holder is None or not _is_value(name, held := vars(holder)[name]):
+        return False
+    return _holds_values(type(held)) if isinstance(held, Enum) else True
+
+
+def _of_users(value: type) -> Iterator[type]:
+    return (base for base in value.__mro__ if str(base.__module__).partition(".")[0] not in ("builtins", "torch"))
+
+
+def _own_names(member: Enum) -> list[str]:
+    """What was hung on a member beside its value."""
+    return [name for name in vars(member) if not name.startswith("_")]
+
+
+def _is_value(name: str, held: Any) -> bool:
+    """Neither code, which no release watches on a class, nor Python's own."""
+    return not (name.startswith("__") and name.endswith("__")) and not hasattr(type(held), "__get__")
+
+
+@contextlib.contextmanager
+def class_reads_noted(tracing: Callable[[], bool], note: Callable[[str], None]) -> Iterator[None]:
+    """``note`` is told by name which values of classes Dynamo reads, where this release guards none."""
+    if CLASSES_ARE_WATCHED:
+        yield
+        return
+    from torch._dynamo import variables
+
+    reader: Any = variables.UserDefinedClassVariable
+    original = reader.var_getattr
+
+    @functools.wraps(original)
+    def var_getattr(variable: Any, tx: Any, name: str) -> Any:
+        if tracing() and _is_read_as_value(variable.value, name):
+            note(f"{variable.value.__name__}.{name}")
+        return original(variable, tx, name)
+
+    try:
+        reader.var_getattr = var_getattr
+        yield
+    finally:
+        reader.var_getattr = original
