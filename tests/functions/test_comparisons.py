@@ -1,8 +1,11 @@
-"""What is compared by ``is``, and what is looked for by ``in``."""
+"""What is compared by ``is``, by ``==`` and by ``in``, as a key and in a set."""
 
 from __future__ import annotations
 
 import collections
+import enum
+import operator
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -151,6 +154,166 @@ def test_of_what_there_is_one_the_value_says_which_it_is(given: Any) -> None:
     assert_same(f(X, given), X.sin())
     assert_same(f(X, False), X.cos())
     assert f.explain(X, given).variant == "exact"
+
+
+# by ``==``, as keys and in sets
+
+
+class Thing:
+    """Equal to itself alone."""
+
+
+class Mode(enum.Enum):
+    """Of which one is told from the other."""
+
+    FIRST = 1
+    SECOND = 2
+
+
+class Rank(enum.IntEnum):
+    """As above, and a number."""
+
+    FIRST = 1
+    SECOND = 2
+
+
+KIND: Any = Thing
+ACTS = {Mode.FIRST: torch.sin, Mode.SECOND: torch.cos}
+MODES = {Mode.FIRST}
+
+
+class Whole(nn.Module):
+    """With two parts that may become one, and things in a list."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(4, 4, bias=False), nn.Linear(4, 4, bias=False)
+        self.a.register_buffer("mask", torch.ones(4))
+        self.b.register_buffer("mask", torch.zeros(4))
+        self.blocks = nn.ModuleList([nn.Identity(), nn.Identity()])
+        self.thing, self.things, self.by_name = Thing(), [Thing(), Thing()], {"k": Thing()}
+        self.mode, self.rank = Mode.FIRST, Rank.FIRST
+
+
+def shares_a_thing(whole: Whole) -> None:
+    """What was two is one."""
+    whole.things[0] = whole.by_name["k"] = whole.thing
+
+
+def shares_a_part(whole: Whole) -> None:
+    """So are the parts."""
+    whole.b = whole.a
+
+
+def ties_weights(whole: Whole) -> None:
+    """Parameters alone."""
+    whole.b.weight = whole.a.weight
+
+
+def shares_a_buffer(whole: Whole) -> None:
+    """Or a buffer."""
+    whole.b.mask = whole.a.mask
+
+
+def is_another_mode(whole: Whole) -> None:
+    """Of the same class."""
+    whole.mode, whole.rank = Mode.SECOND, Rank.SECOND
+
+
+def is_another_kind(_: Whole) -> None:
+    """A global that names a class."""
+    globals()["KIND"] = Whole
+
+
+Reads = Callable[[Whole], Any]
+ALIKE: dict[str, tuple[Reads, Callable[[Whole], None]]] = {
+    "==": (lambda whole: whole.thing == whole.things[0], shares_a_thing),
+    "!=": (lambda whole: whole.thing != whole.things[0], shares_a_thing),
+    "operator.eq": (lambda whole: operator.eq(whole.thing, whole.things[0]), shares_a_thing),
+    "in a list": (lambda whole: whole.thing in whole.things, shares_a_thing),
+    "in a dict's values": (lambda whole: whole.thing in whole.by_name.values(), shares_a_thing),
+    "lists of it": (lambda whole: [whole.thing] == [whole.things[0]], shares_a_thing),
+    "where it is": (lambda whole: [whole.thing, *whole.things].index(whole.things[0]), shares_a_thing),
+    "how often": (lambda whole: whole.things.count(whole.thing), shares_a_thing),
+    "a set": (lambda whole: len({whole.thing, *whole.things}), shares_a_thing),
+    "keys": (lambda whole: len({whole.thing: 1, whole.things[0]: 2}), shares_a_thing),
+    "by a key": (lambda whole: {whole.things[0]: 2}.get(whole.thing, 3), shares_a_thing),
+    "fromkeys": (lambda whole: len(dict.fromkeys([whole.thing, *whole.things])), shares_a_thing),
+    "modules": (lambda whole: whole.a == whole.b, shares_a_part),
+    "modules in a set": (lambda whole: len({whole.a, whole.b}), shares_a_part),
+    "a module by a key": (lambda whole: {whole.a: 2}.get(whole.b, 3), shares_a_part),
+    "children": (lambda whole: len(list(whole.children())), shares_a_part),
+    "modules within": (lambda whole: len(list(whole.modules())), shares_a_part),
+    "parameters": (lambda whole: len(list(whole.parameters())), ties_weights),
+    "a set of parameters": (lambda whole: len(set(whole.parameters())), ties_weights),
+    "buffers": (lambda whole: len(list(whole.buffers())), shares_a_buffer),
+    "a mode as a key": (lambda whole: {Mode.FIRST: 5, Mode.SECOND: 7}[whole.mode], is_another_mode),
+    "a rank as a key": (lambda whole: {Rank.FIRST: 5, Rank.SECOND: 7}[whole.rank], is_another_mode),
+    "a mode that may be there": (lambda whole: {Mode.FIRST: 5}.get(whole.mode, 6), is_another_mode),
+    "a mode in a set": (lambda whole: whole.mode in MODES, is_another_mode),
+    "a mode in a tuple": (lambda whole: whole.mode in (Mode.FIRST,), is_another_mode),
+    "what is found by a mode": (lambda whole: ACTS[whole.mode] is torch.sin, is_another_mode),
+    "a class by `is`": (lambda whole: type(whole.thing) is KIND, is_another_kind),
+    "a class by `==`": (lambda whole: type(whole.thing) == KIND, is_another_kind),  # noqa: E721 - asked about
+    "a class in a tuple": (lambda whole: type(whole.thing) in (KIND, int), is_another_kind),
+    "a class by `__class__`": (lambda whole: whole.thing.__class__ is KIND, is_another_kind),
+}
+
+
+@pytest.mark.parametrize(("reads", "change"), ALIKE.values(), ids=ALIKE)
+def test_what_became_one_or_another_is_seen(
+    reads: Reads, change: Callable[[Whole], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which of the objects of a call are one is no part of what each of them is."""
+    monkeypatch.setattr(sys.modules[__name__], "KIND", Thing)
+    whole = Whole()
+
+    def scaled(whole: Whole, x: Tensor) -> Tensor:
+        return x * (reads(whole) + 1)
+
+    before = reads(whole)
+    try:
+        found = trace(scaled, (whole, X), {}, as_written, tag="test")
+    except Untraceable as error:
+        pytest.skip(str(error))
+    assert all(found.check()((whole, X), {}) for _ in range(3))
+    change(whole)
+    assert reads(whole) != before
+    assert not found.check()((whole, X), {})
+
+
+def test_weights_that_are_tied_no_more_are_seen() -> None:
+    """As much as those that are."""
+    whole = Whole()
+    ties_weights(whole)
+
+    def scaled(whole: Whole, x: Tensor) -> Tensor:
+        return x * len(list(whole.parameters()))
+
+    found = trace(scaled, (whole, X), {}, as_written, tag="test")
+    assert found.check()((whole, X), {})
+    whole.b.weight = nn.Parameter(torch.ones(4, 4))
+    assert not found.check()((whole, X), {})
+
+
+@pytest.mark.parametrize(
+    "reads",
+    [
+        lambda whole, x: x * 2 if whole.thing is None else x,
+        lambda whole, x: torch.where(x == 1, x, whole.a.weight[0]),
+        lambda whole, x: x * 2 if whole.mode == Mode.FIRST else x,
+        lambda whole, x: whole.b(whole.a(x)),
+        lambda whole, x: x * 2 if isinstance(whole.thing, KIND) and "k" in whole.by_name else x,
+    ],
+)
+def test_what_asks_nothing_of_the_kind_has_no_such_guard(reads: Any) -> None:
+    """It would be asked by Python at each hit."""
+
+    def scaled(whole: Whole, x: Tensor) -> Tensor:
+        return reads(whole, x)
+
+    found = trace(scaled, (Whole(), X), {}, as_written, tag="test")
+    assert "which of its objects are one" not in [guard.what for guard in found.place_guards]
 
 
 # by ``in``

@@ -15,7 +15,7 @@ from torch._dynamo import variables
 from torch._dynamo.guards import CheckFunctionManager
 
 from shapedispatch.functions.compile.tracer import Untraceable, trace
-from shapedispatch.functions.guards import object_guard
+from shapedispatch.functions.guards import dict_keys
 from tests.helpers import as_written
 
 X = torch.ones(3)
@@ -245,12 +245,34 @@ def test_parameters_that_are_taken_by_name_are_in_no_order() -> None:
     assert found.check()((module, X), {})
 
 
+@pytest.mark.parametrize(
+    "asks",
+    [
+        lambda part: len(list(part.children())),
+        lambda part: len(list(part.modules())),
+        lambda part: len(part._modules),
+        lambda part: len(repr(part)),
+    ],
+)
+def test_what_a_module_without_parts_gets_is_seen(asks: Callable[[nn.Module], int]) -> None:
+    """That there were none is no guard of torch 2.11's."""
+    module = nn.Sequential(nn.ReLU(), nn.Tanh())
+
+    def scaled(module: nn.Sequential, x: Tensor) -> Tensor:
+        return module(x) * asks(module[0])
+
+    found = traced_here(scaled, module, X)
+    assert all(found.check()((module, X), {}) for _ in range(3))
+    module[0].add_module("more", nn.Identity())
+    assert not found.check()((module, X), {})
+
+
 def test_where_code_is_not_known_it_may_read_anything() -> None:
     """Every key counts then of a dict whose values are all guarded, as they do not else."""
     for told, holds in ((None, False), ([moved.__code__], True)):
         SCALES.clear()
         SCALES.update(a=2.0, bb=3.0)
-        with object_guard.keys_guarded(lambda: True, functools.partial(list, told) if told else lambda: None):
+        with dict_keys.keys_guarded(lambda: True, functools.partial(list, told) if told else lambda: None):
             found = traced(lambda x: x * SCALES["a"] * SCALES["bb"], X)
         moved()
         assert found.check()((X,), {}) is holds
@@ -260,9 +282,9 @@ def test_hooks_are_taken_off() -> None:
     """Also after a trace that fails."""
     before = vars(variables.ListVariable).get("call_method")
     built = CheckFunctionManager.build_guards
-    extend = [getattr(owner, name) for owner, name in object_guard._places_of_extend(variables.ListVariable)]
-    with pytest.raises(RuntimeError), object_guard.keys_guarded(lambda: True, lambda: None):
+    extend = [getattr(owner, name) for owner, name in dict_keys._places_of_extend(variables.ListVariable)]
+    with pytest.raises(RuntimeError), dict_keys.keys_guarded(lambda: True, lambda: None):
         raise RuntimeError
     assert vars(variables.ListVariable).get("call_method") is before
     assert CheckFunctionManager.build_guards is built
-    assert [getattr(owner, name) for owner, name in object_guard._places_of_extend(variables.ListVariable)] == extend
+    assert [getattr(owner, name) for owner, name in dict_keys._places_of_extend(variables.ListVariable)] == extend

@@ -239,3 +239,28 @@ def test_another_attribute_changes_nothing() -> None:
     found = traced(lambda x: x * one.scale, X)
     one.other = 3
     assert found.check()((X,), {})
+
+
+class Stepping(nn.Module):
+    """A module with two numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.steps: tuple[Any, ...] = (1, 2)
+
+
+@pytest.mark.parametrize("steps", [(1.0, 2), (True, 2), (1, 2 + 0j)], ids=str)
+def test_equal_numbers_of_another_type_in_a_tuple_are_others(steps: tuple[Any, ...]) -> None:
+    """They make tensors of another dtype."""
+    module = Stepping()
+
+    def stepped(module: Stepping, x: Tensor) -> Tensor:
+        return x * torch.tensor(module.steps)
+
+    x = torch.ones(2)
+    found = trace(stepped, (module, x), {}, as_written, tag="test")
+    assert all(found.check()((module, x), {}) for _ in range(3))
+    module.steps = steps
+    assert not found.check()((module, x), {})
+    module.steps = (1, 2)
+    assert found.check()((module, x), {})

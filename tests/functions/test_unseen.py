@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import functools
+import itertools
 import math
 import types
 import typing
@@ -443,3 +444,17 @@ def test_what_makes_an_object_one_of_a_protocol_nobody_watches() -> None:
 
     why = "whether an object has what HasScale asks for" if CLASSES_ARE_WATCHED else "it uses G['HasScale']"
     assert why in refused(asks)
+
+
+def counting() -> Iterator[float]:
+    """One more each time."""
+    yield from itertools.count(1.0)
+
+
+def test_what_a_generator_gives_is_drawn_by_the_call_alone() -> None:
+    """To trace it would be to draw from it."""
+    drawn = counting()
+    f = shapedispatch(lambda x: x * next(drawn), hints=(), exact=True, store=False)
+    with pytest.warns(UserWarning, match="every variant but plain was refused"):
+        assert f(X).equal(X)
+    assert [f(X).equal(X * count) for count in (2, 3, 4)] == [True] * 3

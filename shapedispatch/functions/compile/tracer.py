@@ -31,6 +31,7 @@ from ...interpreter.failures import what_fails
 from ...keys.signature import argument_names, frame_locals, receiver_of, with_code, with_own_code
 from ..guards.class_values import class_reads_noted, is_of_a_class_with_values
 from ..guards.code_guard import TracedObjects, names_in, traced_code
+from ..guards.dict_keys import keys_guarded
 from ..guards.guard_filter import (
     CODE_GUARDS,
     GuardFilter,
@@ -41,7 +42,7 @@ from ..guards.guard_filter import (
     tracing_hidden,
 )
 from ..guards.instance_guards import global_guards, instance_guards, managers_kept, managers_untimed
-from ..guards.object_guard import builtin_guards, keys_guarded, place_guards, registration_guards
+from ..guards.object_guard import builtin_guards, place_guards, registration_guards, tuples_guarded
 from ..guards.shape_guards import shape_guards
 from ..guards.unseen import Unseen
 from .autograd import say_nothing_donated
@@ -217,6 +218,7 @@ class _Session:
                 managers_kept(self._is_tracing, self.managers, self.found.compared),
                 tracing_hidden(self._is_tracing, self.asked.append),
                 keys_guarded(self._is_tracing, lambda: self.traced),
+                tuples_guarded(self._is_tracing),
                 finalizers_left_out(self._is_tracing),
                 managers_untimed(self._is_tracing),
                 class_reads_noted(self._is_tracing, self.unguarded.append),
@@ -239,15 +241,15 @@ class _Session:
         code = [self.fn.__code__, *(self.traced or ())]
         self.unsupported += [*unguarded_reads(gm, code), *self.unseen.of_graph(gm), *self.unseen.of_code(code)]
         settings = config_guards(map(called, nodes(gm)), names_in(code))
-        names = builtin_guards(self.code_before.functions())
         self.guards = (
             *settings,
             *tracing_guards(self.asked),
             *registration_guards(seen.classes),
-            *names,
+            *builtin_guards(self.code_before.functions()),
             *self.unseen.guards(),
         )
-        self.place_guards = place_guards(objects, self.traced, self._names())
+        self.unseen.compared.guard_named()
+        self.place_guards = place_guards(objects, self.traced, self._names(), self.unseen.compared.of_objects)
         self.beside = places_beside(gm)
         compiled = self.compiled = self.compile_graph(gm, examples)
         say_nothing_donated()

@@ -1,19 +1,30 @@
-"""What a function compares in ways that Dynamo answers once and for all: by ``is``, and by ``in``."""
+"""What a function compares in ways that Dynamo answers once and for all: by ``is``, by ``==`` and by ``in``."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import operator
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from enum import Enum
 from typing import Any
 
 import torch
 from torch._dynamo import symbolic_convert, variables
 from torch._dynamo.guards import GuardBuilder, install_guard
+from torch._dynamo.variables.builder import VariableBuilder
 from torch.torch_version import TorchVersion
 
-__all__ = ["identities_guarded", "memberships_compared", "realized"]
+__all__ = [
+    "Comparisons",
+    "builds_seen",
+    "has_no_equal",
+    "identities_guarded",
+    "memberships_compared",
+    "realized",
+    "which_are_one",
+]
 
 Handler = Callable[[Any, Sequence[Any], Any], Any]
 
@@ -52,7 +63,7 @@ def _guarding(
     return compare
 
 
-# What Dynamo guards by its type or its parts; a class or a function is guarded by what it is, whatever is asked of it.
+# What Dynamo guards by its type or its parts; a function is guarded by what it is, whatever is asked of it.
 _OBJECTS = tuple(
     getattr(variables, name)
     for name in (
@@ -77,6 +88,179 @@ def _are_equal_at_most(operands: Sequence[Any]) -> bool:
 
 
 _VALUES = frozenset((str, bytes, int, float, complex, tuple, frozenset))
+
+
+# ---------------------------------------------------------------------------------------------- comparisons by equality
+
+
+class Comparisons:
+    """What one trace compares that is equal to itself alone: by ``==``, ``in`` or ``is``, as a key or in a set.
+
+    So does a module that leaves out of its parameters those that it has given before. Dynamo takes the answer for a
+    constant. Its own tables and classes are changed meanwhile; those that a release has not are left out.
+    """
+
+    def __init__(self) -> None:
+        self.of_objects: bool = False
+        """Whether objects were compared, of which each has a guard on what it is made of."""
+        self._places: dict[int, list[Any]] = {}
+        self._named: dict[int, Any] = {}
+
+    @contextlib.contextmanager
+    def noted(self, tracing: Callable[[], bool]) -> Iterator[None]:
+        """Note all of them, in a thread that is ``tracing``."""
+
+        def look(operands: Iterable[Any], found_again: bool = False) -> None:
+            if tracing():
+                self._look([*map(realized, operands)], found_again)
+
+        def met(builder: Any, value: Any) -> None:
+            if tracing() and isinstance(value, (type, Enum)):
+                self._places.setdefault(id(value), []).append(builder.source)
+
+        with _handlers_looked_at(look), _calls_looked_at(look), _keys_looked_at(look), builds_seen(met):
+            yield
+
+    def _look(self, operands: Sequence[Any], found_again: bool) -> None:
+        parts = [[*_parts(one)] for one in operands]
+        named = (getattr(one, "value", None) for one in itertools.chain(*parts))
+        self._named |= {id(value): value for value in named if isinstance(value, (type, Enum))}
+        kinds = (*_ALONE, variables.TensorVariable) if found_again else _ALONE
+        self.of_objects |= all(any(_is_equal_to_itself_alone(one, kinds) for one in held) for held in parts)
+
+    def guard_named(self) -> None:
+        """Guard each class and each member of an Enum that was compared by which it is, wherever it was met.
+
+        From 2.13 on Dynamo guards what it has read of it alone, and knows but one place of it.
+        """
+        for one in self._named:
+            for source in self._places.get(one, ()):
+                install_guard(source.make_guard(GuardBuilder.ID_MATCH))
+
+
+@contextlib.contextmanager
+def _handlers_looked_at(look: Callable[..., None]) -> Iterator[None]:
+    """Those of comparisons, and what asks whether something is in another."""
+    handlers: dict[str, Handler] = getattr(symbolic_convert, "compare_op_handlers", {})
+    before: dict[str, Handler] = {name: handlers[name] for name in _COMPARISONS if name in handlers}
+    room = vars(symbolic_convert)
+    asking: dict[str, Any] = {name: room[name] for name in _CONTAINS if name in room}
+
+    def comparing(handler: Handler) -> Handler:
+        def compare(tx: Any, operands: Sequence[Any], named: Any) -> Any:
+            look(operands)
+            return handler(tx, operands, named)
+
+        return compare
+
+    def containing(original: Any) -> Any:
+        def contains(tx: Any, held: Any, one: Any) -> Any:
+            look([one])
+            return original(tx, held, one)
+
+        return contains
+
+    handlers.update({name: comparing(handler) for name, handler in before.items()})
+    room.update({name: containing(original) for name, original in asking.items()})
+    try:
+        yield
+    finally:
+        handlers.update(before)
+        room.update(asking)
+
+
+_COMPARISONS = ("==", "!=", "is", "is not", "in", "not in")
+_CONTAINS = ("generic_contains", "pysequence_contains")
+
+
+@contextlib.contextmanager
+def _calls_looked_at(look: Callable[..., None]) -> Iterator[None]:
+    """Those of functions that compare, Dynamo's own, too."""
+    caller: Any = variables.BuiltinVariable
+
+    def calling(original: Any) -> Any:
+        def call_function(variable: Any, tx: Any, args: Sequence[Any], kwargs: Any) -> Any:
+            if variable.fn in _COMPARING:
+                look(args)
+            return original(variable, tx, args, kwargs)
+
+        return call_function
+
+    with _replaced(caller, "call_function", calling):
+        yield
+
+
+_COMPARING = (operator.eq, operator.ne, operator.contains, operator.countOf, operator.indexOf)
+
+
+@contextlib.contextmanager
+def _keys_looked_at(look: Callable[..., None]) -> Iterator[None]:
+    """What is hashed to be found again."""
+    of_2_11 = getattr(variables.ConstDictVariable, "_HashableTracker", None)
+    maker: Any = getattr(getattr(variables, "hashable", None), "HashableTracker", of_2_11)
+
+    def hashing(original: Any) -> Any:
+        def __init__(key: Any, variable: Any) -> None:
+            look([variable], True)
+            original(key, variable)
+
+        return __init__
+
+    with contextlib.nullcontext() if maker is None else _replaced(maker, "__init__", hashing):
+        yield
+
+
+@contextlib.contextmanager
+def builds_seen(met: Callable[[Any, Any], None]) -> Iterator[None]:
+    """``met`` is called with Dynamo's builder and each value that comes from somewhere, before it is looked at."""
+
+    def building(original: Any) -> Any:
+        def __call__(builder: Any, value: Any) -> Any:
+            met(builder, value)
+            return original(builder, value)
+
+        return __call__
+
+    with _replaced(VariableBuilder, "__call__", building):
+        yield
+
+
+@contextlib.contextmanager
+def _replaced(holder: Any, name: str, made_of: Callable[[Any], Any]) -> Iterator[None]:
+    original = getattr(holder, name)
+    try:
+        setattr(holder, name, functools.wraps(original)(made_of(original)))
+        yield
+    finally:
+        setattr(holder, name, original)
+
+
+_ALONE = (variables.NNModuleVariable, variables.UserDefinedObjectVariable)
+
+
+def _parts(one: Any) -> Iterator[Any]:
+    """What is compared where it is: a list is by what it holds."""
+    if not isinstance(one, variables.BaseListVariable):
+        yield one
+        return
+    for part in map(realized, one.items):
+        yield from _parts(part)
+
+
+def _is_equal_to_itself_alone(one: Any, kinds: tuple[type, ...]) -> bool:
+    by_class = not isinstance(one, variables.UserDefinedObjectVariable) or has_no_equal(type(one.value))
+    return isinstance(one, kinds) and by_class
+
+
+def has_no_equal(cls: type) -> bool:
+    """Whether its objects are equal to themselves alone, and no name stands for each."""
+    return getattr(cls, "__eq__", None) is object.__eq__ and not issubclass(cls, (Enum, type))
+
+
+def which_are_one(held: Sequence[Any]) -> list[int]:
+    """For each, where it stands first."""
+    first: dict[int, int] = {}
+    return [first.setdefault(id(one), place) for place, one in enumerate(held)]
 
 
 # --------------------------------------------------------------------------------------- whether something is in a list
@@ -139,7 +323,7 @@ def _may_be_equal(one: Any, sought: Any) -> bool:
     """Whether a thing in a list says only when it is run whether it is this."""
     if isinstance(one, variables.TensorVariable):
         return isinstance(sought, (int, float, complex))
-    return isinstance(one, variables.UserDefinedObjectVariable) and type(one.value).__eq__ is not object.__eq__
+    return isinstance(one, variables.UserDefinedObjectVariable) and not has_no_equal(type(one.value))
 
 
 def _either(tx: Any, so_far: Any, one: Any, search: Any) -> Any:

@@ -15,15 +15,24 @@ import re
 import sysconfig
 import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
+from types import (
+    AsyncGeneratorType,
+    BuiltinFunctionType,
+    CodeType,
+    CoroutineType,
+    FunctionType,
+    GeneratorType,
+    ModuleType,
+)
 from typing import Any
 
 import torch
 from torch._dynamo import symbolic_convert, variables
+from torch._dynamo.exc import Unsupported
 from torch.fx import GraphModule
 
 from ...errors import as_written
-from .comparisons import identities_guarded, memberships_compared
+from .comparisons import Comparisons, builds_seen, identities_guarded, memberships_compared
 from .guard_filter import ConfigGuard
 
 __all__ = ["Unseen"]
@@ -31,6 +40,7 @@ __all__ = ["Unseen"]
 _Cached = type(functools.cache(lambda: None))
 _PLACE = re.compile(r'File "(.+?)", line \d+, in (\S+)')
 _DEVICES = ("cpu", "cuda")
+_DRAWN = (GeneratorType, CoroutineType, AsyncGeneratorType)
 
 
 class Unseen:
@@ -41,18 +51,32 @@ class Unseen:
         self._places = set[tuple[str, str]]()
         self._lookups: list[str] = []
         self._attributes: dict[tuple[int, str], ConfigGuard] = {}
+        self.compared: Comparisons = Comparisons()
 
     @contextlib.contextmanager
     def noted(self, tracing: Callable[[], bool], keyed: Collection[str]) -> Iterator[None]:
         """Note all of it, in a thread that is ``tracing``; ``keyed`` as for `identities_guarded`."""
         with (
             identities_guarded(tracing, keyed, self._lookups.append),
+            self.compared.noted(tracing),
+            self._generators_refused(tracing),
             memberships_compared(tracing, self._lookups.append),
             self._lookups_noted(tracing),
             self._caches_noted(tracing),
             self._attributes_noted(tracing),
             self._texts_noted(tracing),
         ):
+            yield
+
+    @contextlib.contextmanager
+    def _generators_refused(self, tracing: Callable[[], bool]) -> Iterator[None]:
+        """Stop at a generator that was there before, in a thread that is ``tracing``: to follow it is to draw."""
+
+        def met(builder: Any, value: Any) -> None:
+            if tracing() and isinstance(value, _DRAWN):
+                raise Unsupported(f"it draws from a {type(value).__name__} that is there before")
+
+        with builds_seen(met):
             yield
 
     @contextlib.contextmanager
