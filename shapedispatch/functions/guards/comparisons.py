@@ -8,9 +8,10 @@ import itertools
 import operator
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from enum import Enum
-from typing import Any
+from typing import Any, cast
 
 import torch
+from torch import Tensor
 from torch._dynamo import symbolic_convert, variables
 from torch._dynamo.guards import GuardBuilder, install_guard
 from torch._dynamo.variables.builder import VariableBuilder
@@ -112,7 +113,7 @@ class Comparisons:
 
         def look(operands: Iterable[Any], found_again: bool = False) -> None:
             if tracing():
-                self._look([*map(realized, operands)], found_again)
+                self._look([*map(_seen, operands)], found_again)
 
         def met(builder: Any, value: Any) -> None:
             if tracing() and isinstance(value, (type, Enum)):
@@ -196,8 +197,8 @@ _COMPARING = (operator.eq, operator.ne, operator.contains, operator.countOf, ope
 @contextlib.contextmanager
 def _keys_looked_at(look: Callable[..., None]) -> Iterator[None]:
     """What is hashed to be found again."""
-    of_2_11 = getattr(variables.ConstDictVariable, "_HashableTracker", None)
-    maker: Any = getattr(getattr(variables, "hashable", None), "HashableTracker", of_2_11)
+    of_now, before_2_13 = getattr(variables, "hashable", None), cast("Any", variables.ConstDictVariable)
+    maker: Any = of_now.HashableTracker if of_now is not None else before_2_13._HashableTracker
 
     def hashing(original: Any) -> Any:
         def __init__(key: Any, variable: Any) -> None:
@@ -206,7 +207,7 @@ def _keys_looked_at(look: Callable[..., None]) -> Iterator[None]:
 
         return __init__
 
-    with contextlib.nullcontext() if maker is None else _replaced(maker, "__init__", hashing):
+    with _replaced(maker, "__init__", hashing):
         yield
 
 
@@ -243,8 +244,18 @@ def _parts(one: Any) -> Iterator[Any]:
     if not isinstance(one, variables.BaseListVariable):
         yield one
         return
-    for part in map(realized, one.items):
+    for part in map(_seen, one.items):
         yield from _parts(part)
+
+
+def _seen(variable: Any) -> Any:
+    """What stands for it, None where that is no matter: Dynamo hashes what it has not looked at yet as it is."""
+    peek = getattr(variable, "peek_value", None)
+    if peek is None or variable.is_realized():
+        return realized(variable)
+    value = peek()
+    matters = isinstance(value, (Tensor, type, Enum, list, tuple)) or has_no_equal(type(value))
+    return realized(variable) if matters else None
 
 
 def _is_equal_to_itself_alone(one: Any, kinds: tuple[type, ...]) -> bool:
