@@ -209,6 +209,7 @@ WITHOUT = {
     "torch._dynamo.source.GetItemSource": REFUSED,
     "torch._dynamo.guards.GuardBuilder.CONSTANT_MATCH": REFUSED,
     "torch._dynamo.exc.Unsupported": REFUSED,
+    "torch._dynamo.variables.GetAttrVariable": REFUSED,
     "torch.distributions.Distribution._validate_args": "Distributions check after a trace, whatever was set.",
     "torch._C._DisablePythonDispatcher": "An interrupt in a trace leaves every operator of its thread slower.",
     "torch._C._cuda_endAllocateToPool": "After a CUDA graph that failed the allocator keeps more memory.",

@@ -332,19 +332,6 @@ SIZES: dict[str, Callable[[Tensor], Any]] = {
 }
 
 
-@pytest.mark.generated  # what calls operators asks for more of a size
-@pytest.mark.parametrize("asks", SIZES.values(), ids=SIZES)
-def test_a_size_that_is_looked_for_is_compared(asks: Callable[[Tensor], Any]) -> None:
-    """A hint's build serves many sizes: before torch 2.14 Dynamo says of each that it is not that number."""
-
-    def scaled(x: Tensor) -> Tensor:
-        return x * (2 if asks(x) else 3)
-
-    f = pinned(built(scaled, dims={"x": "M"}, hints=(64,)), "hint[M=64]")
-    for rows in (8, 5, 6, 5, 7):
-        assert_same(f(torch.ones(rows)), scaled(torch.ones(rows)))
-
-
 class Named:
     """What is like its name."""
 
@@ -358,6 +345,57 @@ class Named:
 
 
 NAMED, CHAIN = Named("a"), collections.ChainMap({"b": 1.0})
+FIVE = 5
+
+
+class Count(enum.IntEnum):
+    """A number that has a name."""
+
+    ROWS = 5
+
+
+SIZES |= {
+    "is a number": lambda x: x.shape[0] is FIVE,
+    "is true": lambda x: (x.shape[0] == 5) is True,
+    "is, by a function": lambda x: operator.is_(x.shape[0], FIVE),
+    "equals a name": lambda x: x.shape[0] == Count.ROWS,
+    "a name in a shape": lambda x: Count.ROWS in x.shape,
+    "equals what is true": lambda x: x.shape[0] - 4 in [True],
+    "equals a complex number": lambda x: x.shape[0] == 5 + 0j,
+    "equals an object": lambda x: x.shape[0] == Named(5),
+    "a shape equals an object": lambda x: x.shape == Named((5,)),
+    "its real part": lambda x: 5 in [x.shape[0].real],
+    "rounded": lambda x: round(x.shape[0], -1) == 0,
+    "its text": lambda x: f"{x.shape}" == "torch.Size([5])",
+    "the text of a list of it": lambda x: str([x.shape[0]]) == "[5]",
+}
+
+
+@pytest.mark.generated  # what calls operators asks for more of a size
+@pytest.mark.filterwarnings("ignore:(?s).*every variant but plain was refused")
+@pytest.mark.parametrize("asks", SIZES.values(), ids=SIZES)
+def test_a_size_is_compared_at_each_size(asks: Callable[[Tensor], Any]) -> None:
+    """A hint's build serves many, and is no answer where Dynamo says the same of all of them."""
+
+    def scaled(x: Tensor) -> Tensor:
+        return x * (2 if asks(x) else 3)
+
+    f = pinned(built(scaled, dims={"x": "M"}, hints=(64,)), "hint[M=64]")
+    for rows in (8, 5, 6, 5, 7):
+        assert_same(f(torch.ones(rows)), scaled(torch.ones(rows)))
+
+
+def test_sizes_that_are_compared_with_plain_numbers_have_a_build() -> None:
+    """The rule is for what is rare."""
+
+    def scaled(x: Tensor, width: int | None = None) -> Tensor:
+        return x * (2 if x.shape[0] == 5 or x.shape[0] in (7.0, 9) or x.shape[0] is None or width is not None else 3)
+
+    f = pinned(built(scaled, dims={"x": "M"}, hints=(64,)), "hint[M=64]")
+    assert_same(f(torch.ones(8)), torch.full((8,), 3.0))
+    assert f.explain(torch.ones(8)).variant == "hint[M=64]"
+
+
 OBJECTS: dict[str, Callable[[Tensor], Tensor]] = {
     "in a list": lambda x: x * (2 if "b" in [NAMED] else 3),
     "in a tuple": lambda x: x * (2 if "b" in (1, NAMED) else 3),

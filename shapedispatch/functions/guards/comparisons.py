@@ -17,17 +17,18 @@ from torch._dynamo.guards import GuardBuilder, install_guard
 from torch._dynamo.variables.builder import VariableBuilder
 from torch.torch_version import TorchVersion
 
+from .object_guard import has_no_equal
+
 __all__ = [
     "Comparisons",
     "builds_seen",
-    "has_no_equal",
     "identities_guarded",
     "memberships_compared",
     "realized",
-    "which_are_one",
 ]
 
 Handler = Callable[[Any, Sequence[Any], Any], Any]
+_SIZE: type = vars(variables)["SymNodeVariable"]
 
 
 @contextlib.contextmanager
@@ -57,7 +58,7 @@ def _guarding(
         if tracing():
             realized = [operand.realize() for operand in operands]
             _guard(realized, keyed)
-            if _are_equal_at_most(realized):
+            if _are_equal_at_most(realized) or _is_a_number_as_a_size(realized):
                 unsupported("which of equal texts or numbers one is (by `is`)")
         return answer
 
@@ -91,6 +92,13 @@ def _are_equal_at_most(operands: Sequence[Any]) -> bool:
 _VALUES = frozenset((str, bytes, int, float, complex, tuple, frozenset))
 
 
+def _is_a_number_as_a_size(operands: Sequence[Any]) -> bool:
+    """Whether a size of a build for many is asked whether it is a number, or another size."""
+    others = [one for one in operands if not isinstance(one, _SIZE)]
+    numbers = [one for one in others if isinstance(getattr(one, "value", None), (int, float))]
+    return len(others) < len(operands) and len(numbers) == len(others)
+
+
 # ---------------------------------------------------------------------------------------------- comparisons by equality
 
 
@@ -108,26 +116,29 @@ class Comparisons:
         self._named: dict[int, Any] = {}
 
     @contextlib.contextmanager
-    def noted(self, tracing: Callable[[], bool]) -> Iterator[None]:
-        """Note all of them, in a thread that is ``tracing``."""
+    def noted(self, tracing: Callable[[], bool], unsupported: Callable[[str], None]) -> Iterator[None]:
+        """Note all of them, in a thread that is ``tracing``. ``unsupported`` is told what no guard can be on."""
 
         def look(operands: Iterable[Any], found_again: bool = False) -> None:
             if tracing():
-                self._look([*map(_seen, operands)], found_again)
+                self._look([[*_parts(one)] for one in map(_seen, operands)], found_again, unsupported)
 
         def met(builder: Any, value: Any) -> None:
             if tracing() and isinstance(value, (type, Enum)):
                 self._places.setdefault(id(value), []).append(builder.source)
 
-        with _handlers_looked_at(look), _calls_looked_at(look), _keys_looked_at(look), builds_seen(met):
+        with _handlers_looked_at(look), _calls_looked_at(look, unsupported), _keys_looked_at(look), builds_seen(met):
             yield
 
-    def _look(self, operands: Sequence[Any], found_again: bool) -> None:
-        parts = [[*_parts(one)] for one in operands]
-        named = (getattr(one, "value", None) for one in itertools.chain(*parts))
+    def _look(self, operands: Sequence[list[Any]], found_again: bool, unsupported: Callable[[str], None]) -> None:
+        """``operands`` are each by what is compared of it."""
+        every = [*itertools.chain(*operands)]
+        named = [getattr(one, "value", None) for one in every]
         self._named |= {id(value): value for value in named if isinstance(value, (type, Enum))}
         kinds = (*_ALONE, variables.TensorVariable) if found_again else _ALONE
-        self.of_objects |= all(any(_is_equal_to_itself_alone(one, kinds) for one in held) for held in parts)
+        self.of_objects |= all(any(_is_equal_to_itself_alone(one, kinds) for one in held) for held in operands)
+        if any(isinstance(one, _SIZE) for one in every) and any(map(_may_equal_a_size, every)):
+            unsupported("whether a size equals what is neither a whole number nor a fraction")
 
     def guard_named(self) -> None:
         """Guard each class and each member of an Enum that was compared by which it is, wherever it was met.
@@ -157,6 +168,7 @@ def _handlers_looked_at(look: Callable[..., None]) -> Iterator[None]:
     def containing(original: Any) -> Any:
         def contains(tx: Any, held: Any, one: Any) -> Any:
             look([one])
+            look([one, held])
             return original(tx, held, one)
 
         return contains
@@ -175,7 +187,7 @@ _CONTAINS = ("generic_contains", "pysequence_contains")
 
 
 @contextlib.contextmanager
-def _calls_looked_at(look: Callable[..., None]) -> Iterator[None]:
+def _calls_looked_at(look: Callable[..., None], unsupported: Callable[[str], None]) -> Iterator[None]:
     """Those of functions that compare, Dynamo's own, too."""
     caller: Any = variables.BuiltinVariable
 
@@ -183,6 +195,10 @@ def _calls_looked_at(look: Callable[..., None]) -> Iterator[None]:
         def call_function(variable: Any, tx: Any, args: Sequence[Any], kwargs: Any) -> Any:
             if variable.fn in _COMPARING:
                 look(args)
+            elif variable.fn in _IDENTIFYING:
+                look(args, True)
+            if _is_asked_of_a_size(variable.fn, args):
+                unsupported(f"what {variable.fn.__name__}() says of a size")
             return original(variable, tx, args, kwargs)
 
         return call_function
@@ -192,6 +208,15 @@ def _calls_looked_at(look: Callable[..., None]) -> Iterator[None]:
 
 
 _COMPARING = (operator.eq, operator.ne, operator.contains, operator.countOf, operator.indexOf)
+_IDENTIFYING = (operator.is_, operator.is_not)
+
+
+def _is_asked_of_a_size(fn: Any, args: Sequence[Any]) -> bool:
+    """Whether a function is asked about a size of which Dynamo gives what is no answer for others."""
+    given = [*map(realized, args)]
+    if fn in _IDENTIFYING:
+        return _is_a_number_as_a_size(given)
+    return fn is round and len(given) > 1 and isinstance(given[0], _SIZE)
 
 
 @contextlib.contextmanager
@@ -263,15 +288,12 @@ def _is_equal_to_itself_alone(one: Any, kinds: tuple[type, ...]) -> bool:
     return isinstance(one, kinds) and by_class
 
 
-def has_no_equal(cls: type) -> bool:
-    """Whether its objects are equal to themselves alone, and no name stands for each."""
-    return getattr(cls, "__eq__", None) is object.__eq__ and not issubclass(cls, (Enum, type))
-
-
-def which_are_one(held: Sequence[Any]) -> list[int]:
-    """For each, where it stands first."""
-    first: dict[int, int] = {}
-    return [first.setdefault(id(one), place) for place, one in enumerate(held)]
+def _may_equal_a_size(one: Any) -> bool:
+    """Whether it is no plain number, and may be equal to one: Dynamo says that it is not."""
+    value = getattr(one, "value", None)
+    if isinstance(value, (bool, complex, Enum)):
+        return True
+    return isinstance(one, variables.UserDefinedObjectVariable) and not has_no_equal(type(value))
 
 
 # --------------------------------------------------------------------------------------- whether something is in a list
@@ -332,7 +354,7 @@ _OF_SIZES = tuple(
 
 def _may_be_equal(one: Any, sought: Any) -> bool:
     """Whether a thing in a list says only when it is run whether it is this."""
-    if isinstance(one, variables.TensorVariable):
+    if isinstance(one, (variables.TensorVariable, variables.GetAttrVariable)):
         return isinstance(sought, (int, float, complex))
     return isinstance(one, variables.UserDefinedObjectVariable) and not has_no_equal(type(one.value))
 

@@ -15,6 +15,7 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, KeysView, Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 from typing import Any
 
@@ -23,13 +24,13 @@ from torch.nn import Module
 
 from ...keys.signature import nested_code
 from .code_guard import code_on, is_of_torch, names_in
-from .comparisons import has_no_equal, which_are_one
 from .guard import Guard
 
 __all__ = [
     "BuiltinGuard",
     "PlaceGuard",
     "builtin_guards",
+    "has_no_equal",
     "holds_and",
     "objects_at",
     "place_guards",
@@ -76,13 +77,24 @@ def place_guards(
     places = [place for place, one in objects.items() if _may_be_another(one)] if compares else ()
     if len(places) < 2:
         return each
-    return (*each, PlaceGuard("which of its objects are one", f"[{', '.join(places)}]", which_are_one, scope))
+    return (*each, PlaceGuard("which of its objects are one", f"[{', '.join(places)}]", _which_are_one, scope))
 
 
 def _may_be_another(one: Any) -> bool:
     """Whether it is equal to itself alone, and no name stands for it."""
     by_itself = isinstance(one, Tensor) or has_no_equal(type(one))
     return by_itself and not isinstance(one, (*_CONSTANTS, type, FunctionType, ModuleType, BuiltinFunctionType))
+
+
+def has_no_equal(cls: type) -> bool:
+    """Whether its objects are equal to themselves alone, and no name stands for each."""
+    return getattr(cls, "__eq__", None) is object.__eq__ and not issubclass(cls, (Enum, type))
+
+
+def _which_are_one(held: Sequence[Any]) -> list[int]:
+    """For each, where it stands first."""
+    first: dict[int, int] = {}
+    return [first.setdefault(id(one), place) for place, one in enumerate(held)]
 
 
 def _readings(one: Any, names: frozenset[str] | None) -> Iterator[tuple[str, Callable[[Any], Any]]]:

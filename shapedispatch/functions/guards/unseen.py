@@ -58,7 +58,7 @@ class Unseen:
         """Note all of it, in a thread that is ``tracing``; ``keyed`` as for `identities_guarded`."""
         with (
             identities_guarded(tracing, keyed, self._lookups.append),
-            self.compared.noted(tracing),
+            self.compared.noted(tracing, self._lookups.append),
             self._generators_refused(tracing),
             memberships_compared(tracing, self._lookups.append),
             self._lookups_noted(tracing),
