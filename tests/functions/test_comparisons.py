@@ -366,6 +366,8 @@ SIZES |= {
     "a shape equals an object": lambda x: x.shape == Named((5,)),
     "its real part": lambda x: 5 in [x.shape[0].real],
     "rounded": lambda x: round(x.shape[0], -1) == 0,
+    "half of it": lambda x: x.shape[0] / 2 % 1 == 0.5,
+    "its root": lambda x: operator.mod(x.shape[0] ** 0.5, 1) == 0,
     "its text": lambda x: f"{x.shape}" == "torch.Size([5])",
     "the text of a list of it": lambda x: str([x.shape[0]]) == "[5]",
 }
@@ -383,6 +385,33 @@ def test_a_size_is_compared_at_each_size(asks: Callable[[Tensor], Any]) -> None:
     f = pinned(built(scaled, dims={"x": "M"}, hints=(64,)), "hint[M=64]")
     for rows in (8, 5, 6, 5, 7):
         assert_same(f(torch.ones(rows)), scaled(torch.ones(rows)))
+
+
+NUMBERS: dict[str, Callable[[Any], Any]] = {
+    "a text": lambda k: f"{k}" == "5",
+    "a text of a fraction": lambda k: f"{k:.2f}" == "2.50",
+    "a text in a list": lambda k: f"{k}" in ["5"],
+    "a text by a method": lambda k: "{}".format(k) == "5",  # noqa: UP032 - this way is asked about
+    "a remainder": lambda k: k % 2 == 0.5,
+}
+
+
+@pytest.mark.generated
+@pytest.mark.filterwarnings("ignore:(?s).*every variant but plain was refused")
+@pytest.mark.parametrize("asks", NUMBERS.values(), ids=NUMBERS)
+@pytest.mark.parametrize("numbers", [(8, 5, 6, 7, 5), (7.5, 6.5, 2.5, 8.5)], ids=["whole", "fractions"])
+@pytest.mark.parametrize(
+    "how", [{"hints": (64,), "dims": {"x": "M"}}, {"hints": (), "exact": True}], ids=["hint", "exact"]
+)
+def test_a_number_that_varies_is_asked_at_each(asks: Callable[[Any], Any], numbers: Any, how: dict[str, Any]) -> None:
+    """From the second number on a build takes any."""
+
+    def scaled(x: Tensor, k: Any) -> Tensor:
+        return x * (2 if asks(k) else 3)
+
+    f = pinned(built(scaled, **how), "exact" if "exact" in how else "hint[M=64]")
+    for k in numbers:
+        assert_same(f(torch.ones(8), k), scaled(torch.ones(8), k))
 
 
 def test_sizes_that_are_compared_with_plain_numbers_have_a_build() -> None:

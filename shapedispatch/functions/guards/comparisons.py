@@ -119,26 +119,31 @@ class Comparisons:
     def noted(self, tracing: Callable[[], bool], unsupported: Callable[[str], None]) -> Iterator[None]:
         """Note all of them, in a thread that is ``tracing``. ``unsupported`` is told what no guard can be on."""
 
-        def look(operands: Iterable[Any], found_again: bool = False) -> None:
+        def look(operands: Iterable[Any], found_again: bool = False, by_is: bool = False) -> None:
             if tracing():
-                self._look([[*_parts(one)] for one in map(_seen, operands)], found_again, unsupported)
+                parts = [[*_parts(one)] for one in map(_seen, operands)]
+                self._look(parts, found_again)
+                if not by_is and _compare_sizes(parts):
+                    unsupported("whether a size equals what is neither a whole number nor a fraction")
+
+        def ask(fn: Any, args: Sequence[Any]) -> None:
+            if tracing() and _is_asked_of_a_size(fn, args):
+                unsupported(f"what {fn.__name__}() says of a size")
 
         def met(builder: Any, value: Any) -> None:
             if tracing() and isinstance(value, (type, Enum)):
                 self._places.setdefault(id(value), []).append(builder.source)
 
-        with _handlers_looked_at(look), _calls_looked_at(look, unsupported), _keys_looked_at(look), builds_seen(met):
+        with _handlers_looked_at(look), _calls_looked_at(look, ask), _keys_looked_at(look), builds_seen(met):
             yield
 
-    def _look(self, operands: Sequence[list[Any]], found_again: bool, unsupported: Callable[[str], None]) -> None:
+    def _look(self, operands: Sequence[list[Any]], found_again: bool) -> None:
         """``operands`` are each by what is compared of it."""
         every = [*itertools.chain(*operands)]
         named = [getattr(one, "value", None) for one in every]
         self._named |= {id(value): value for value in named if isinstance(value, (type, Enum))}
         kinds = (*_ALONE, variables.TensorVariable) if found_again else _ALONE
         self.of_objects |= all(any(_is_equal_to_itself_alone(one, kinds) for one in held) for held in operands)
-        if any(isinstance(one, _SIZE) for one in every) and any(map(_may_equal_a_size, every)):
-            unsupported("whether a size equals what is neither a whole number nor a fraction")
 
     def guard_named(self) -> None:
         """Guard each class and each member of an Enum that was compared by which it is, wherever it was met.
@@ -158,9 +163,9 @@ def _handlers_looked_at(look: Callable[..., None]) -> Iterator[None]:
     room = vars(symbolic_convert)
     asking: dict[str, Any] = {name: room[name] for name in _CONTAINS if name in room}
 
-    def comparing(handler: Handler) -> Handler:
+    def comparing(handler: Handler, by_is: bool) -> Handler:
         def compare(tx: Any, operands: Sequence[Any], named: Any) -> Any:
-            look(operands)
+            look(operands, by_is=by_is)
             return handler(tx, operands, named)
 
         return compare
@@ -173,7 +178,7 @@ def _handlers_looked_at(look: Callable[..., None]) -> Iterator[None]:
 
         return contains
 
-    handlers.update({name: comparing(handler) for name, handler in before.items()})
+    handlers.update({name: comparing(handler, name in _BY_IS) for name, handler in before.items()})
     room.update({name: containing(original) for name, original in asking.items()})
     try:
         yield
@@ -182,12 +187,13 @@ def _handlers_looked_at(look: Callable[..., None]) -> Iterator[None]:
         room.update(asking)
 
 
-_COMPARISONS = ("==", "!=", "is", "is not", "in", "not in")
+_BY_IS = ("is", "is not")
+_COMPARISONS = ("==", "!=", "in", "not in", *_BY_IS)
 _CONTAINS = ("generic_contains", "pysequence_contains")
 
 
 @contextlib.contextmanager
-def _calls_looked_at(look: Callable[..., None], unsupported: Callable[[str], None]) -> Iterator[None]:
+def _calls_looked_at(look: Callable[..., None], ask: Callable[[Any, Sequence[Any]], None]) -> Iterator[None]:
     """Those of functions that compare, Dynamo's own, too."""
     caller: Any = variables.BuiltinVariable
 
@@ -196,9 +202,9 @@ def _calls_looked_at(look: Callable[..., None], unsupported: Callable[[str], Non
             if variable.fn in _COMPARING:
                 look(args)
             elif variable.fn in _IDENTIFYING:
-                look(args, True)
-            if _is_asked_of_a_size(variable.fn, args):
-                unsupported(f"what {variable.fn.__name__}() says of a size")
+                look(args, True, by_is=True)
+            if variable.fn in _OF_NUMBERS:
+                ask(variable.fn, [*args, *kwargs.values()])
             return original(variable, tx, args, kwargs)
 
         return call_function
@@ -209,13 +215,22 @@ def _calls_looked_at(look: Callable[..., None], unsupported: Callable[[str], Non
 
 _COMPARING = (operator.eq, operator.ne, operator.contains, operator.countOf, operator.indexOf)
 _IDENTIFYING = (operator.is_, operator.is_not)
+_OF_NUMBERS = (*_IDENTIFYING, operator.mod, operator.imod, round, str.format)
 
 
 def _is_asked_of_a_size(fn: Any, args: Sequence[Any]) -> bool:
-    """Whether a function is asked about a size of which Dynamo gives what is no answer for others."""
+    """Whether a function is asked about a size of which torch gives what is no answer for others.
+
+    Of a fraction's remainder it reasons as if that were whole.
+    """
     given = [*map(realized, args)]
     if fn in _IDENTIFYING:
         return _is_a_number_as_a_size(given)
+    sizes: list[Any] = [part for one in given for part in _parts(one) if isinstance(part, _SIZE)]
+    if fn in (operator.mod, operator.imod):
+        return any(isinstance(one.sym_num, torch.SymFloat) for one in sizes)
+    if fn is str.format:
+        return len(sizes) > 0
     return fn is round and len(given) > 1 and isinstance(given[0], _SIZE)
 
 
@@ -288,10 +303,18 @@ def _is_equal_to_itself_alone(one: Any, kinds: tuple[type, ...]) -> bool:
     return isinstance(one, kinds) and by_class
 
 
+def _compare_sizes(operands: Iterable[Iterable[Any]]) -> bool:
+    every = [*itertools.chain(*operands)]
+    return any(isinstance(one, _SIZE) for one in every) and any(map(_may_equal_a_size, every))
+
+
 def _may_equal_a_size(one: Any) -> bool:
-    """Whether it is no plain number, and may be equal to one: Dynamo says that it is not."""
+    """Whether it is no plain number, and may be equal to one: Dynamo says that it is not.
+
+    A text may be the other's text, which Dynamo has for the number itself.
+    """
     value = getattr(one, "value", None)
-    if isinstance(value, (bool, complex, Enum)):
+    if isinstance(value, (bool, complex, str, Enum)):
         return True
     return isinstance(one, variables.UserDefinedObjectVariable) and not has_no_equal(type(value))
 
