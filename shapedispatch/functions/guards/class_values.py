@@ -58,13 +58,13 @@ def _is_value(name: str, held: Any) -> bool:
 @contextlib.contextmanager
 def class_reads_noted(tracing: Callable[[], bool], note: Callable[[str], None]) -> Iterator[None]:
     """``note`` is told by name which values of classes Dynamo reads, where this release guards none."""
-    if CLASSES_ARE_WATCHED:
-        yield
-        return
     from torch._dynamo import variables
 
     reader: Any = variables.UserDefinedClassVariable
-    original = reader.var_getattr
+    original = getattr(reader, "var_getattr", None)  # which releases that watch classes may call otherwise
+    if CLASSES_ARE_WATCHED or original is None:
+        yield
+        return
 
     @functools.wraps(original)
     def var_getattr(variable: Any, tx: Any, name: str) -> Any:

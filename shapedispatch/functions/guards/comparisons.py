@@ -17,6 +17,7 @@ from torch._dynamo.guards import GuardBuilder, install_guard
 from torch._dynamo.variables.builder import VariableBuilder
 from torch.torch_version import TorchVersion
 
+from .class_values import CLASSES_ARE_WATCHED
 from .object_guard import has_no_equal
 
 __all__ = [
@@ -148,9 +149,9 @@ class Comparisons:
     def guard_named(self) -> None:
         """Guard each class and each member of an Enum that was compared by which it is, wherever it was met.
 
-        From 2.13 on Dynamo guards what it has read of it alone, and knows but one place of it.
+        From 2.13 on Dynamo guards what it has read of it alone, and knows but one place of it; before, each place.
         """
-        for one in self._named:
+        for one in self._named if CLASSES_ARE_WATCHED else ():
             for source in self._places.get(one, ()):
                 install_guard(source.make_guard(GuardBuilder.ID_MATCH))
 
@@ -294,7 +295,8 @@ def _seen(variable: Any) -> Any:
     if peek is None or variable.is_realized():
         return realized(variable)
     value = peek()
-    matters = isinstance(value, (Tensor, type, Enum, list, tuple)) or has_no_equal(type(value))
+    by_name = (type, Enum) if CLASSES_ARE_WATCHED else ()
+    matters = isinstance(value, (Tensor, list, tuple, *by_name)) or has_no_equal(type(value))
     return realized(variable) if matters else None
 
 
