@@ -49,9 +49,16 @@ INDUCTOR, STEPS = "functions/compile/inductor.py", "tests/functions/test_skip_au
 MEMORY, APART = "functions/guards/memory_guard.py", "tests/functions/test_memory_guard.py"
 BUILD, GRAPHS = "functions/compile/build.py", "functions/compile/graph.py"
 OPERATORS, OF_OPERATORS = "graphs/operators.py", "tests/graphs/test_operators.py"
+UNSEEN, TRACER = "functions/guards/unseen.py", "functions/compile/tracer.py"
+COMPARED, PLACES = "tests/functions/test_comparisons.py", "tests/functions/test_object_guard.py"
 RECORDED, OF_PLAIN = "functions/recorded.py", "tests/functions/test_recorded.py"
 QUESTIONS, CACHE = "hit/csrc/torch_questions.c", "hit/csrc/signature_cache.c"
 MUTATIONS = (
+    # What is compared, and what is looked for in a list.
+    Mutation(UNSEEN, "            self.compared.noted(tracing, self._lookups.append),\n", "", (COMPARED,)),
+    Mutation(UNSEEN, "            memberships_compared(tracing, self._lookups.append),\n", "", (COMPARED,)),
+    Mutation(TRACER, "        self.unseen.compared.guard_named()\n", "", (COMPARED,)),
+    Mutation(TRACER, "                tuples_guarded(self._is_tracing),\n", "", (PLACES,)),
     # What dicts hold: attributes, parameters, buffers, submodules, hooks.
     Mutation(
         RECORD, "if (!dict_unchanged(dicts[i].dict, dicts[i].mark, record->count))", "if (dicts == NULL)", watchers=True
