@@ -345,7 +345,7 @@ class Named:
 
 
 NAMED, CHAIN = Named("a"), collections.ChainMap({"b": 1.0})
-FIVE = 5
+FIVE, TRUE = 5, True
 
 
 class Count(enum.IntEnum):
@@ -361,6 +361,8 @@ SIZES |= {
     "equals a name": lambda x: x.shape[0] == Count.ROWS,
     "a name in a shape": lambda x: Count.ROWS in x.shape,
     "equals what is true": lambda x: x.shape[0] - 4 in [True],
+    "equals what a global says": lambda x: x.shape[0] - 4 == TRUE,
+    "what a global says in a list": lambda x: x.shape[0] - 4 in [TRUE, "b"],
     "equals a complex number": lambda x: x.shape[0] == 5 + 0j,
     "equals an object": lambda x: x.shape[0] == Named(5),
     "a shape equals an object": lambda x: x.shape == Named((5,)),

@@ -1,4 +1,4 @@
-"""What a function compares in ways that Dynamo answers once and for all: by ``is``, by ``==`` and by ``in``."""
+"""Questions that Dynamo answers once and for all calls: what equals what, what is which, what a size comes to."""
 
 from __future__ import annotations
 
@@ -57,9 +57,9 @@ def _guarding(
     def compare(tx: Any, operands: Sequence[Any], named: Any) -> Any:
         answer = handler(tx, operands, named)
         if tracing():
-            realized = [operand.realize() for operand in operands]
-            _guard(realized, keyed)
-            if _are_equal_at_most(realized) or _is_a_number_as_a_size(realized):
+            given = [*map(realized, operands)]
+            _guard(given, keyed)
+            if _are_equal_at_most(given) or _is_a_number_as_a_size(given):
                 unsupported("which of equal texts or numbers one is (by `is`)")
         return answer
 
@@ -158,7 +158,7 @@ class Comparisons:
 
 @contextlib.contextmanager
 def _handlers_looked_at(look: Callable[..., None]) -> Iterator[None]:
-    """Those of comparisons, and what asks whether something is in another."""
+    """Those of comparisons, and what asks whether something is in another, once Dynamo has looked at all it needs."""
     handlers: dict[str, Handler] = getattr(symbolic_convert, "compare_op_handlers", {})
     before: dict[str, Handler] = {name: handlers[name] for name in _COMPARISONS if name in handlers}
     room = vars(symbolic_convert)
@@ -166,16 +166,18 @@ def _handlers_looked_at(look: Callable[..., None]) -> Iterator[None]:
 
     def comparing(handler: Handler, by_is: bool) -> Handler:
         def compare(tx: Any, operands: Sequence[Any], named: Any) -> Any:
+            answer = handler(tx, operands, named)
             look(operands, by_is=by_is)
-            return handler(tx, operands, named)
+            return answer
 
         return compare
 
     def containing(original: Any) -> Any:
         def contains(tx: Any, held: Any, one: Any) -> Any:
-            look([one])
-            look([one, held])
-            return original(tx, held, one)
+            answer = original(tx, held, one)
+            look([one])  # an object may be in what is no list
+            look([one, held])  # sizes are on either side
+            return answer
 
         return contains
 
@@ -200,13 +202,14 @@ def _calls_looked_at(look: Callable[..., None], ask: Callable[[Any, Sequence[Any
 
     def calling(original: Any) -> Any:
         def call_function(variable: Any, tx: Any, args: Sequence[Any], kwargs: Any) -> Any:
+            answer = original(variable, tx, args, kwargs)
             if variable.fn in _COMPARING:
                 look(args)
             elif variable.fn in _IDENTIFYING:
                 look(args, True, by_is=True)
             if variable.fn in _OF_NUMBERS:
                 ask(variable.fn, [*args, *kwargs.values()])
-            return original(variable, tx, args, kwargs)
+            return answer
 
         return call_function
 
@@ -345,10 +348,11 @@ def memberships_compared(tracing: Callable[[], bool], unsupported: Callable[[str
 
     @functools.wraps(original)
     def iter_contains(items: Iterable[Any], search: Any, tx: Any, *args: Any, **kwargs: Any) -> Any:
-        held = [*map(realized, items)]
+        held = [*items]
         found = original(held, search, tx, *args, **kwargs)
         if not tracing() or not search.is_python_constant() or found.as_python_constant():
             return found
+        held = [*map(realized, held)]
         for one in held:
             if _may_be_equal(one, search.as_python_constant()):
                 unsupported("whether a tensor, or an object with a `==` of its own, is what is looked for (by `in`)")
