@@ -80,6 +80,7 @@ PRIVATE = {
     "functions/guards/guard_filter.py": "Dynamo's guards, and settings that it takes for constant",
     "functions/guards/instance_guards.py": "the managers of Dynamo's guards, and the dispatcher's state",
     "functions/guards/object_guard.py": "Dynamo's guards on dicts, and what it has in place of lists",
+    "functions/guards/sizes.py": "what stands for a size, where Dynamo follows code",
     "functions/guards/unseen.py": "where Dynamo finds who catches an error",
     "functions/request.py": "an integer's dispatch keys tell a tensor that compiled code can take",
     "hit/call.py": "grad mode is set without an object around it",

@@ -344,7 +344,7 @@ class Named:
     __hash__ = None  # type: ignore[assignment]  # it may change
 
 
-NAMED, CHAIN = Named("a"), collections.ChainMap({"b": 1.0})
+NAMED, PAIRED, CHAIN = Named("a"), Named(("a",)), collections.ChainMap({"b": 1.0})
 FIVE, TRUE = 5, True
 
 
@@ -433,6 +433,7 @@ OBJECTS: dict[str, Callable[[Tensor], Tensor]] = {
     "in a deque": lambda x: x * (2 if "b" in collections.deque([NAMED]) else 3),
     "a mapping": lambda x: x * (2 if {} in [CHAIN] else 3),
     "the other way about": lambda x: x * (2 if NAMED in ["b"] else 3),
+    "behind a tuple": lambda x: x * (2 if ("b",) == PAIRED else 3),  # noqa: SIM300 - which comes first is asked about
 }
 
 
@@ -447,6 +448,7 @@ def test_what_an_object_is_equal_to_is_seen_to_change(
         return
     assert found.check()((X,), {})
     monkeypatch.setattr(NAMED, "name", "b")
+    monkeypatch.setattr(PAIRED, "name", ("b",))
     monkeypatch.setattr(CHAIN, "maps", [{}])
     assert not found.check()((X,), {})
 

@@ -346,18 +346,18 @@ def cases() -> Iterator[Case]:
             yield holding, asked, what
 
 
-def is_unseen(case: Case, place: Callable[..., Any]) -> bool:
-    """Whether the guards of a trace still hold behind the change. What Dynamo does not follow has none."""
+def is_seen(case: Case, place: Callable[..., Any]) -> bool | None:
+    """Whether the guards of a trace hold no more behind the change; None where it has no trace, or never runs."""
     holding, asked, what = case
     held = HOLDINGS[holding]()
     fn, args = place(READS[asked], held)
     try:
         found = trace(fn, args, {}, as_written, tag="test")
     except Untraceable:
-        return False
-    if not all(found.check()(args, {}) for _ in range(3)):  # a build that never runs gives no wrong answer
-        return False
-    return changed(CHANGES[what], held) and bool(found.check()(args, {}))
+        return None
+    if not all(found.check()(args, {}) for _ in range(3)) or not changed(CHANGES[what], held):
+        return None
+    return not found.check()(args, {})
 
 
 def sample(seed: str) -> list[Case]:
@@ -370,6 +370,7 @@ def sample(seed: str) -> list[Case]:
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.soak)], ids=["sample", "all"])
 def test_another_answer_of_a_container_is_seen(place: Callable[..., Any], every: bool) -> None:
-    """Whichever container, whatever was asked, whatever has changed."""
-    drawn = cases() if every else sample(place.__name__)
-    assert [case for case in drawn if is_unseen(case, place)] == []
+    """Whichever container, whatever was asked, whatever has changed; most are followed, on each release."""
+    seen = {case: is_seen(case, place) for case in (cases() if every else sample(place.__name__))}
+    assert [case for case, one in seen.items() if one is False] == []
+    assert sum(one is True for one in seen.values()) > len(seen) / 2

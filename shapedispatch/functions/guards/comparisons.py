@@ -1,4 +1,4 @@
-"""Questions that Dynamo answers once and for all calls: what equals what, what is which, what a size comes to."""
+"""What a function compares in ways that Dynamo answers once and for all: by ``is``, by ``==`` and by ``in``."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import itertools
 import operator
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from enum import Enum
+from types import FunctionType
 from typing import Any, cast
 
 import torch
@@ -19,17 +20,16 @@ from torch.torch_version import TorchVersion
 
 from .class_values import CLASSES_ARE_WATCHED
 from .object_guard import has_no_equal
+from .sizes import ASKED_OF_SIZES, compare_sizes, is_a_number_as_a_size, is_asked_of_a_size, realized
 
 __all__ = [
     "Comparisons",
     "builds_seen",
     "identities_guarded",
     "memberships_compared",
-    "realized",
 ]
 
 Handler = Callable[[Any, Sequence[Any], Any], Any]
-_SIZE: type = vars(variables)["SymNodeVariable"]
 
 
 @contextlib.contextmanager
@@ -59,7 +59,7 @@ def _guarding(
         if tracing():
             given = [*map(realized, operands)]
             _guard(given, keyed)
-            if _are_equal_at_most(given) or _is_a_number_as_a_size(given):
+            if _are_equal_at_most(given) or is_a_number_as_a_size(given):
                 unsupported("which of equal texts or numbers one is (by `is`)")
         return answer
 
@@ -93,13 +93,6 @@ def _are_equal_at_most(operands: Sequence[Any]) -> bool:
 _VALUES = frozenset((str, bytes, int, float, complex, tuple, frozenset))
 
 
-def _is_a_number_as_a_size(operands: Sequence[Any]) -> bool:
-    """Whether a size of a build for many is asked whether it is a number, or another size."""
-    others = [one for one in operands if not isinstance(one, _SIZE)]
-    numbers = [one for one in others if isinstance(getattr(one, "value", None), (int, float))]
-    return len(others) < len(operands) and len(numbers) == len(others)
-
-
 # ---------------------------------------------------------------------------------------------- comparisons by equality
 
 
@@ -124,11 +117,13 @@ class Comparisons:
             if tracing():
                 parts = [[*_parts(one)] for one in map(_seen, operands)]
                 self._look(parts, found_again)
-                if not by_is and _compare_sizes(parts):
+                if not by_is and compare_sizes(itertools.chain(*parts)):
                     unsupported("whether a size equals what is neither a whole number nor a fraction")
+                if not by_is and not ASKS_EITHER and _is_a_list_beside_an_object(operands):
+                    unsupported("what an object with a `==` of its own says of a list or tuple")
 
         def ask(fn: Any, args: Sequence[Any]) -> None:
-            if tracing() and _is_asked_of_a_size(fn, args):
+            if tracing() and is_asked_of_a_size(fn, args, itertools.chain(*map(_parts, map(realized, args)))):
                 unsupported(f"what {fn.__name__}() says of a size")
 
         def met(builder: Any, value: Any) -> None:
@@ -207,7 +202,7 @@ def _calls_looked_at(look: Callable[..., None], ask: Callable[[Any, Sequence[Any
                 look(args)
             elif variable.fn in _IDENTIFYING:
                 look(args, True, by_is=True)
-            if variable.fn in _OF_NUMBERS:
+            if variable.fn in ASKED_OF_SIZES:
                 ask(variable.fn, [*args, *kwargs.values()])
             return answer
 
@@ -219,23 +214,6 @@ def _calls_looked_at(look: Callable[..., None], ask: Callable[[Any, Sequence[Any
 
 _COMPARING = (operator.eq, operator.ne, operator.contains, operator.countOf, operator.indexOf)
 _IDENTIFYING = (operator.is_, operator.is_not)
-_OF_NUMBERS = (*_IDENTIFYING, operator.mod, operator.imod, round, str.format)
-
-
-def _is_asked_of_a_size(fn: Any, args: Sequence[Any]) -> bool:
-    """Whether a function is asked about a size of which torch gives what is no answer for others.
-
-    Of a fraction's remainder it reasons as if that were whole.
-    """
-    given = [*map(realized, args)]
-    if fn in _IDENTIFYING:
-        return _is_a_number_as_a_size(given)
-    sizes: list[Any] = [part for one in given for part in _parts(one) if isinstance(part, _SIZE)]
-    if fn in (operator.mod, operator.imod):
-        return any(isinstance(one.sym_num, torch.SymFloat) for one in sizes)
-    if fn is str.format:
-        return len(sizes) > 0
-    return fn is round and len(given) > 1 and isinstance(given[0], _SIZE)
 
 
 @contextlib.contextmanager
@@ -308,20 +286,16 @@ def _is_equal_to_itself_alone(one: Any, kinds: tuple[type, ...]) -> bool:
     return isinstance(one, kinds) and by_class
 
 
-def _compare_sizes(operands: Iterable[Iterable[Any]]) -> bool:
-    every = [*itertools.chain(*operands)]
-    return any(isinstance(one, _SIZE) for one in every) and any(map(_may_equal_a_size, every))
+ASKS_EITHER: bool = TorchVersion(torch.__version__) >= TorchVersion("2.13")
+"""Whether Dynamo asks an object that stands behind a list or tuple, which has nothing to say of it."""
 
 
-def _may_equal_a_size(one: Any) -> bool:
-    """Whether it is no plain number, and may be equal to one: Dynamo says that it is not.
-
-    A text may be the other's text, which Dynamo has for the number itself.
-    """
-    value = getattr(one, "value", None)
-    if isinstance(value, (bool, complex, str, Enum)):
-        return True
-    return isinstance(one, variables.UserDefinedObjectVariable) and not has_no_equal(type(value))
+def _is_a_list_beside_an_object(operands: Iterable[Any]) -> bool:
+    kinds = [*map(realized, operands)]
+    equals = [getattr(type(getattr(one, "value", None)), "__eq__", None) for one in kinds]
+    return any(isinstance(one, variables.BaseListVariable) for one in kinds) and any(
+        isinstance(one, FunctionType) for one in equals
+    )
 
 
 # --------------------------------------------------------------------------------------- whether something is in a list
@@ -367,11 +341,6 @@ def memberships_compared(tracing: Callable[[], bool], unsupported: Callable[[str
     finally:
         for room in holders:
             room.iter_contains = original  # type: ignore[attr-defined]
-
-
-def realized(variable: Any) -> Any:
-    """What stands for a value that Dynamo has not looked at yet, once it has."""
-    return variable.realize() if hasattr(variable, "realize") else variable
 
 
 _OF_SIZES = tuple(

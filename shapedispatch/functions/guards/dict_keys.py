@@ -14,8 +14,8 @@ from typing import Any
 import torch
 
 from ...keys.signature import nested_code
-from .comparisons import realized
-from .object_guard import objects_at
+from .object_guard import before_guards, objects_at
+from .sizes import realized
 
 __all__ = ["keys_guarded"]
 
@@ -57,29 +57,18 @@ def _lists_guarded(tracing: Callable[[], bool]) -> Iterator[None]:
 @contextlib.contextmanager
 def _order_guarded(tracing: Callable[[], bool], traced: Callable[[], Iterable[CodeType] | None]) -> Iterator[None]:
     """Where Dynamo guards the keys, or every value: what asks for one key has a guard of another kind."""
-    from torch._dynamo.guards import CheckFunctionManager, GuardBuilder
+    from torch._dynamo.guards import GuardBuilder
 
-    maker: Any = CheckFunctionManager
-    original = maker.build_guards
+    def add(guards: list[Any], graph: Any) -> None:
+        guards += [*_read_whole(guards, graph, _parts(traced()))]
+        read = {one.originating_source for one in guards if one.create_fn is GuardBuilder.DICT_KEYS_MATCH}
+        graph.guard_on_key_order.update(read)
+        # None is in nothing; and torch 2.11 would not see that what a module holds is empty no more.
+        empty = {source for source, held in objects_at(graph.guard_on_key_order, graph) if held == {}}
+        graph.guard_on_key_order.difference_update(empty)
 
-    @functools.wraps(original)
-    def build_guards(checks: Any, *args: Any, **kwargs: Any) -> Any:
-        graphs = [one for one in args if hasattr(one, "guard_on_key_order")] if tracing() else []
-        for graph in graphs:
-            guards, parts = args[0], _parts(traced())
-            guards += [*_read_whole(guards, graph, parts)]
-            read = {one.originating_source for one in guards if one.create_fn is GuardBuilder.DICT_KEYS_MATCH}
-            graph.guard_on_key_order.update(read)
-            # None is in nothing; and torch 2.11 would not see that what a module holds is empty no more.
-            empty = {source for source, held in objects_at(graph.guard_on_key_order, graph) if held == {}}
-            graph.guard_on_key_order.difference_update(empty)
-        return original(checks, *args, **kwargs)
-
-    try:
-        maker.build_guards = build_guards
+    with before_guards(tracing, add):
         yield
-    finally:
-        maker.build_guards = original
 
 
 def _looks_through(part: CodeType) -> bool:
@@ -119,7 +108,6 @@ def _called(one: Any) -> str:
 
 
 _OF_C = (type, BuiltinFunctionType, MethodDescriptorType)
-
 
 _REGISTRIES = ("_buffers", "_modules", "_parameters")
 """Dicts of a module, from which each is taken by its name; but for those who walk through a module."""

@@ -29,6 +29,7 @@ from .guard import Guard
 __all__ = [
     "BuiltinGuard",
     "PlaceGuard",
+    "before_guards",
     "builtin_guards",
     "has_no_equal",
     "holds_and",
@@ -147,6 +148,30 @@ def objects_at(sources: Iterable[Any], graph: Any) -> Iterator[tuple[Any, Any]]:
             yield source, eval(str(source.name), scope)
 
 
+@contextlib.contextmanager
+def before_guards(tracing: Callable[[], bool], add: Callable[[list[Any], Any], None]) -> Iterator[None]:
+    """``add`` may put more guards into the list that Dynamo makes checks of; it is also given what Dynamo has traced.
+
+    Where a thread is ``tracing``. Dynamo is imported in here: guards are looked at where nothing is compiled.
+    """
+    from torch._dynamo.guards import CheckFunctionManager
+
+    maker: Any = CheckFunctionManager
+    original = maker.build_guards
+
+    @functools.wraps(original)
+    def build_guards(checks: Any, guards: list[Any], *args: Any, **kwargs: Any) -> Any:
+        for graph in [one for one in args if hasattr(one, "guard_on_key_order")] if tracing() else ():
+            add(guards, graph)
+        return original(checks, guards, *args, **kwargs)
+
+    try:
+        maker.build_guards = build_guards
+        yield
+    finally:
+        maker.build_guards = original
+
+
 # ------------------------------------------------------------------------------------------------ numbers in a tuple
 
 
@@ -156,23 +181,12 @@ def tuples_guarded(tracing: Callable[[], bool]) -> Iterator[None]:
 
     Dynamo compares it as a whole, and `(1, 2)` equals `(1.0, 2.0)`.
     """
-    from torch._dynamo.guards import CheckFunctionManager
 
-    maker: Any = CheckFunctionManager
-    original = maker.build_guards
+    def add(guards: list[Any], graph: Any) -> None:
+        guards += _types_in_tuples(guards, graph)
 
-    @functools.wraps(original)
-    def build_guards(checks: Any, *args: Any, **kwargs: Any) -> Any:
-        for graph in [one for one in args if hasattr(one, "guard_on_key_order")] if tracing() else ():
-            guards = args[0]
-            guards += _types_in_tuples(guards, graph)
-        return original(checks, *args, **kwargs)
-
-    try:
-        maker.build_guards = build_guards
+    with before_guards(tracing, add):
         yield
-    finally:
-        maker.build_guards = original
 
 
 def _types_in_tuples(guards: Sequence[Any], graph: Any) -> list[Any]:
