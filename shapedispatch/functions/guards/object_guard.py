@@ -160,10 +160,10 @@ def before_guards(tracing: Callable[[], bool], add: Callable[[list[Any], Any], N
     original = maker.build_guards
 
     @functools.wraps(original)
-    def build_guards(checks: Any, guards: list[Any], *args: Any, **kwargs: Any) -> Any:
+    def build_guards(checks: Any, *args: Any, **kwargs: Any) -> Any:
         for graph in [one for one in args if hasattr(one, "guard_on_key_order")] if tracing() else ():
-            add(guards, graph)
-        return original(checks, guards, *args, **kwargs)
+            add(args[0], graph)
+        return original(checks, *args, **kwargs)
 
     try:
         maker.build_guards = build_guards
