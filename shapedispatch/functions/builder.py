@@ -272,7 +272,9 @@ def _judged(build: Build, call: BuildRequest, check: GraphCheck, room: int, late
             return Verdict(unjudged="what its graph is called with cannot be seen")
         return judge(inputs, room)
 
-    return judged(check.verdict) if later is None else later.once("checked", lambda: judged(check.part))
+    if later is None:
+        return judged(check.verdict)
+    return later.once(f"checked{check.unknown and f' ({check.unknown})'}", lambda: judged(check.part))
 
 
 def _standing(

@@ -107,7 +107,8 @@ class RemoteBuild:
         known = answer.verdict(self.job, made_by(environment(device)))
         code.graph = graph
         code.numbers |= self.traced.limits
-        code.check = None if is_transformed(graph) else GraphCheck(graph, run, known=known, seconds=CHECK_S)
+        if not is_transformed(graph):
+            code.check = GraphCheck(graph, run, known=known, unknown=answer.unchecked, seconds=CHECK_S)
         conditions = replace(answer.conditions, sizes=tuple(self.sizes.items()))
         trace = self.traced.trace.with_graph(run)
         pass_over(trace.call.__code__)

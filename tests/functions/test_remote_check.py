@@ -243,6 +243,15 @@ def test_where_values_may_matter_a_call_checks(
     assert_same(f(X, w), fn(X, w))
 
 
+def test_a_call_that_checks_says_why_nobody_else_has(here: BuiltHere, caplog: pytest.LogCaptureFixture) -> None:
+    """Of three parts, each with what the process that compiled it has said."""
+    caplog.set_level("DEBUG", "shapedispatch")
+    learned(placed, X, W)
+    (why,) = (one.unchecked for one in sent(here))
+    looks = [one.getMessage() for one in caplog.records if f", checked ({why}) for " in one.getMessage()]
+    assert len(looks) == 3
+
+
 def test_numbers_that_vary_are_the_callers(here: BuiltHere, checked_here: list[Any]) -> None:
     """They are inputs of the graph like sizes."""
     f = shapedispatch(scaled, dims={"x": "M _"}, hints=(64,), store=False)

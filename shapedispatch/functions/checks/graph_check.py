@@ -76,6 +76,8 @@ class GraphCheck:
     compiled: Run
     clock: Callable[[], float] = field(default=time.perf_counter)
     known: Verdict | None = None
+    unknown: str = ""
+    """Why that process has found nothing, if it was asked."""
     built_s: float = 0.0
     """How long it took here to compile it."""
     seconds: float = field(default_factory=lambda: SECONDS)
