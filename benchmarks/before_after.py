@@ -68,13 +68,18 @@ def run(tree: Path, script: str, chosen: argparse.Namespace, result: Path) -> No
     ran = subprocess.run(
         [*command, *(["--small"] if chosen.small else [])],
         cwd=tree,
-        env={**os.environ, "PYTHONPATH": path},
+        env={**without_settings(), "PYTHONPATH": path},
         capture_output=True,
         text=True,
         check=False,
     )
     if ran.returncode:
         raise SystemExit(f"{script} failed in {tree}:\n{ran.stdout[-2000:]}\n{ran.stderr[-4000:]}")
+
+
+def without_settings() -> dict[str, str]:
+    """This process's environment without settings: each tree's script has its own, of names that its package knows."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("SHAPEDISPATCH_")}
 
 
 def medians(found: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, float]]:
