@@ -137,9 +137,15 @@ def nested_code(code: types.CodeType) -> Iterator[types.CodeType]:
 
 
 def with_own_code(fn: types.FunctionType, file: str) -> types.FunctionType:
-    """A copy of the function with a code object that no other has, which says that it stands in that file."""
+    """A copy of the function with a code object that no other has, which says that it stands in that file.
+
+    What was made by ``exec``, of no module and no file, is said to be of this module: torch before 2.13 takes what has
+    no source for a builtin, and traces a wrapper in its place.
+    """
     copy = with_code(fn, fn.__code__.replace(co_filename=file))
     copy.__qualname__ = fn.__qualname__
+    if inspect.getsourcefile(copy) is None:
+        copy.__module__ = __name__
     return copy
 
 

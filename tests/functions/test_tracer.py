@@ -462,6 +462,16 @@ def test_what_cannot_be_traced_says_why() -> None:
         looked_at(lambda x: 3, torch.ones(3))
 
 
+def test_what_exec_has_made_is_built() -> None:
+    """Of no module and no file."""
+    scope: dict[str, Any] = {"__name__": "no_module"}
+    exec("def made(x):\n    return (x.sin() + 1).relu()", scope)
+    f = built(scope["made"], dims={"x": "M"}, hints=(64,))
+    x = torch.randn(24)
+    assert_same(f(x), scope["made"](x))
+    assert f.explain(x).variant == "hint[M=64]"
+
+
 def test_a_trace_leaves_torchs_settings_alone() -> None:
     """Whatever it needed for itself."""
     import torch._functorch.config as functorch
