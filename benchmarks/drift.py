@@ -2,7 +2,7 @@
 
 A function and a variant of it that does the same with less work; it is chosen, by calls. Then its work is doubled
 without a word, and the calls go on: until which one does the other run, and is it changed again in as many calls as the
-bar allows, four times over? Each time with a dispatcher of its own; in a loop that runs free, and one that waits after
+bar allows? Each time with a dispatcher of its own; in a loop that runs free, and one that waits after
 each call. On a GPU the work is on the device, and a call takes some hundred microseconds.
 Bars: another runs after 5,000 calls at most, and goes on running.
 """
@@ -20,12 +20,12 @@ import torch
 from common import CONSOLE, banner, options, print_table, verdict, write
 from torch import Tensor
 
-BAR, AFTER = 5_000, 20_000
-TIMES, SMALL_TIMES = 8, 1
+BAR, AFTER = 5_000, 5_000
+TIMES, SMALL_TIMES = 4, 1
 WORK, LESS, SLOWER = 20, 15, 2
 """Passes over the memory that a call makes: as written, in the variant, and how many times that later."""
 NUMBERS, NUMBERS_ON_GPU = 1 << 14, 1 << 22
-MOST_CALLS, RECENT, BY_ACCIDENT = 20_000, 64, 8
+MOST_CALLS, RECENT, BY_ACCIDENT = 8_000, 64, 8
 """In so many calls one is chosen; who runs is seen in the most recent ones, of which some are samples of the other."""
 LOOPS = ("free running", "synchronised")
 

@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch._dynamo.source import ConstantSource
 from torch._subclasses import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 
 import shapedispatch.functions.remote_build as remote_build
 from shapedispatch import Store, shapedispatch
@@ -18,7 +20,7 @@ from shapedispatch.background.child_main import LastAnswer
 from shapedispatch.functions import builder
 from shapedispatch.functions.checks.graph_check import GraphCheck, NotJudged, Verdict
 from shapedispatch.functions.compile import artifact, remote
-from shapedispatch.functions.compile.artifact import Artifact
+from shapedispatch.functions.compile.artifact import Artifact, ShapeConditions
 from shapedispatch.functions.request import BuildRequest
 from shapedispatch.store.artifacts import KeptJob
 from tests.built_here import BuiltHere, learning_here
@@ -189,6 +191,41 @@ def test_a_check_that_breaks_leaves_the_build(
     monkeypatch.setattr(remote, "free_memory", lambda _: 1 / 0)
     assert was_timed(learned(composed, X, W), X, W)
     assert len(checked_here) == 1
+
+
+# -- at which sizes a GPU runs it first
+
+
+def of_size(rows: int) -> tuple[Any, Tensor]:
+    """A size that varies, and a tensor of so many rows of 16 float32, as a process that compiles is given both."""
+    mode = FakeTensorMode(shape_env=ShapeEnv())
+    dims = StatelessSymbolicContext([DimDynamic.DYNAMIC, DimDynamic.STATIC])
+    x = mode.from_tensor(torch.empty(rows, 16, device="meta"), symbolic_context=dims, source=ConstantSource("x"))
+    return x.shape[0], x
+
+
+@pytest.mark.parametrize(("room", "rows"), [(4096, 4096), (4095, 2048), (64, 64), (2, 2)])
+def test_what_is_too_large_is_run_at_a_part_of_its_sizes(monkeypatch: pytest.MonkeyPatch, room: int, rows: int) -> None:
+    """Halves, until as many rows fit as there is room for."""
+    monkeypatch.setattr(remote, "CHECK_BYTES", {"cuda": room * 16 * 4})
+    size, x = of_size(4096)
+    symbol = size.node.expr
+    assert remote._fitting([size, x], {symbol: 4096}, ShapeConditions("", ())) == {symbol: rows}
+
+
+@pytest.mark.parametrize(
+    ("room", "conditions", "why"),
+    [(1, ShapeConditions("", ()), remote.TOO_LARGE), (64, ShapeConditions("", (), ((0, 4096),)), remote.NO_SIZES)],
+    ids=["no room at all", "for no other size"],
+)
+def test_what_is_too_large_at_any_size_is_not_run(
+    monkeypatch: pytest.MonkeyPatch, room: int, conditions: ShapeConditions, why: str
+) -> None:
+    """Or is for these sizes alone."""
+    monkeypatch.setattr(remote, "CHECK_BYTES", {"cuda": room * 16 * 4})
+    size, x = of_size(4096)
+    with pytest.raises(NotJudged, match=why):
+        remote._fitting([size, x], {size.node.expr: 4096}, conditions)
 
 
 # -- whose values matter

@@ -40,6 +40,7 @@ CHECK_SECONDS, CHECK_BYTES, CHECK_SHARE = 5.0, {"cpu": 1 << 25, "cuda": 1 << 29}
 
 Nobody waits for it: seconds go by where a GPU loads each kernel from a slow disk. What is not known here, a call finds.
 """
+TOO_LARGE, NO_SIZES = "what it is given is too large", "no sizes are known that it is for"
 _SIZES = (53, 47, 59, 43, 61, 41, 37, 31)
 """Sizes for those that vary: small, unlike each other, and no multiples of what code does at a time."""
 
@@ -108,7 +109,8 @@ def _verdict(judge: GraphCheck, artifact: Artifact, inputs: Sequence[Any]) -> Ve
         return judge.verdict_for_any(_made_up(inputs, small), room)
     try:
         _refuse_reads(judge, inputs, traced)
-        return judge.first_run(_made_up(inputs, traced), room) or judge.verdict_for_any(_made_up(inputs, small), room)
+        ran = _made_up(inputs, _fitting(inputs, traced, artifact.conditions))
+        return judge.first_run(ran, room) or judge.verdict_for_any(_made_up(inputs, small), room)
     finally:
         torch.cuda.empty_cache()  # what this process holds the program cannot have
 
@@ -127,9 +129,31 @@ def _sizes(inputs: Sequence[Any], conditions: ShapeConditions) -> tuple[Mapping[
     for symbol, size in traced.items():
         small[symbol] = next((one for one in _SIZES if one < size and one not in small.values()), size)
     for sizes in (small, traced):
-        if conditions.hold([_size(one, sizes) if isinstance(one, torch.SymInt) else one for one in inputs]):
+        if _hold(conditions, inputs, sizes):
             return sizes, traced
-    raise NotJudged("no sizes are known that it is for")
+    raise NotJudged(NO_SIZES)
+
+
+def _fitting(inputs: Sequence[Any], sizes: Mapping[Any, int], conditions: ShapeConditions) -> Mapping[Any, int]:
+    """These sizes, halved until what is given fits: a kernel's best config is sought on what fills a GPU as they do."""
+    halved = sizes
+    while _bytes(inputs, halved) > CHECK_BYTES["cuda"]:
+        before, halved = halved, {symbol: max(size // 2, 2) for symbol, size in halved.items()}
+        if before == halved:
+            raise NotJudged(TOO_LARGE)
+    if halved is not sizes and not _hold(conditions, inputs, halved):
+        raise NotJudged(NO_SIZES)
+    return halved
+
+
+def _hold(conditions: ShapeConditions, inputs: Sequence[Any], sizes: Mapping[Any, int]) -> bool:
+    return conditions.hold([_size(one, sizes) if isinstance(one, torch.SymInt) else one for one in inputs])
+
+
+def _bytes(inputs: Sequence[Any], sizes: Mapping[Any, int]) -> int:
+    """How many the tensors take: they are meta, so that what is too large is never allocated."""
+    meta = torch.device("meta")
+    return sum(_like(one, sizes, meta).untyped_storage().nbytes() for one in tensors(inputs))
 
 
 def _made_up(inputs: Sequence[Any], sizes: Mapping[Any, int]) -> list[Any]:
@@ -137,10 +161,8 @@ def _made_up(inputs: Sequence[Any], sizes: Mapping[Any, int]) -> list[Any]:
     device, given = device_of(tensors(inputs)), [*tensors(inputs)]
     if any(one.device not in (device, torch.device("cpu")) for one in given):
         raise NotJudged("it runs on several devices")
-    # Meta first: what is too large is never allocated.
-    made = [_like(one, sizes, torch.device("meta")) for one in given]
-    if sum(one.untyped_storage().nbytes() for one in made) > CHECK_BYTES.get(device.type, 0):
-        raise NotJudged("what it is given is too large")
+    if _bytes(inputs, sizes) > CHECK_BYTES.get(device.type, 0):
+        raise NotJudged(TOO_LARGE)
     return [_filled(one, sizes) for one in inputs]
 
 
