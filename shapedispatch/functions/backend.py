@@ -29,7 +29,7 @@ from ..shapes.dims import (
     restricted,
     round_up_pow2,
 )
-from .builder import Builder, lack
+from .builder import Builder, lack, why_not
 from .compile.build import Build, NoBuild, Trace
 from .fake_args import fake_arguments, resized
 from .permission import may_involve_ranks, what_timing_may_touch, why_no_builds
@@ -313,8 +313,7 @@ class TorchFunction(CallSigner):
             if isinstance(build, NoBuild):
                 lack(builder, name, build)
                 return
-            numbers = [number.value for number in call.leaves.numbers]
-            if reasons := build.accepts(call.as_seen) or build.too_large(numbers) or build.unseen():
+            if reasons := why_not(build, call):
                 builder.refuse(name, *reasons)
                 return
             verdict = self._builder.verdict(build, call, builder.request)

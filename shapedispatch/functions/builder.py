@@ -33,7 +33,7 @@ from .traced_build import TracedBuild, traced_build
 if TYPE_CHECKING:
     from .checks.graph_check import GraphCheck, Verdict
 
-__all__ = ["MOST_STATES", "Builder", "lack", "made", "why_not_imported"]
+__all__ = ["MOST_STATES", "Builder", "lack", "made", "why_not", "why_not_imported"]
 
 _V = TypeVar("_V")
 MOST_STATES = 4
@@ -247,6 +247,19 @@ def why_not_imported(*parts: str) -> str | None:
     except what_fails() as error:  # what torch does when it is imported is judged here; the reason is kept
         return f"torch's compiler cannot be imported: {in_a_line(error)}"
     return None
+
+
+def why_not(build: Build, call: BuildRequest) -> tuple[str, ...]:
+    """Why a build may not serve this call, if so.
+
+    Its guards are asked of the call itself as well, as at a hit: else a guard that a stand-in alone can pass would have
+    each call decided anew.
+    """
+    numbers = [number.value for number in call.leaves.numbers]
+    if reasons := build.accepts(call.as_seen) or build.too_large(numbers) or build.unseen():
+        return reasons
+    holds = build.check()(*call_of(call.fn, {**call.scope, **call.fixed}))
+    return () if holds else ("its guards hold at a call of stand-ins, and not at this one",)
 
 
 def lack(builder: OfferBuilder, variant: str, build: NoBuild) -> None:

@@ -20,7 +20,7 @@ from torch.torch_version import TorchVersion
 
 from .class_values import CLASSES_ARE_WATCHED
 from .object_guard import has_no_equal
-from .sizes import ASKED_OF_SIZES, compare_sizes, is_a_number_as_a_size, is_asked_of_a_size, realized
+from .sizes import ASKED_OF_SIZES, compare_sizes, is_a_number_as_a_size, is_asked_of_a_size, realized, value_of
 
 __all__ = [
     "Comparisons",
@@ -136,7 +136,7 @@ class Comparisons:
     def _look(self, operands: Sequence[list[Any]], found_again: bool) -> None:
         """``operands`` are each by what is compared of it."""
         every = [*itertools.chain(*operands)]
-        named = [getattr(one, "value", None) for one in every]
+        named = [*map(value_of, every)]
         self._named |= {id(value): value for value in named if isinstance(value, (type, Enum))}
         kinds = (*_ALONE, variables.TensorVariable) if found_again else _ALONE
         self.of_objects |= all(any(_is_equal_to_itself_alone(one, kinds) for one in held) for held in operands)
@@ -292,7 +292,7 @@ ASKS_EITHER: bool = TorchVersion(torch.__version__) >= TorchVersion("2.13")
 
 def _is_a_list_beside_an_object(operands: Iterable[Any]) -> bool:
     kinds = [*map(realized, operands)]
-    equals = [getattr(type(getattr(one, "value", None)), "__eq__", None) for one in kinds]
+    equals = [getattr(type(value_of(one)), "__eq__", None) for one in kinds]
     return any(isinstance(one, variables.BaseListVariable) for one in kinds) and any(
         isinstance(one, FunctionType) for one in equals
     )

@@ -103,8 +103,8 @@ class GuardFilter:
 
     def verdict(self, name: str, kind: str) -> Verdict:
         """Of a guard on what Dynamo calls by that ``name``; one on an argument that no key implies is unsupported."""
-        if kind in _AMBIENT_IN_KEY or kind == "SHAPE_ENV":
-            return Verdict.IMPLIED
+        if kind in _AMBIENT_IN_KEY or kind == "SHAPE_ENV" or _type_of(name) in self.tensors:
+            return Verdict.IMPLIED  # of a tensor's class the stand-in has another, and the key has it
         if any(_inside(name, path) for path in self.states):
             return Verdict.CHECK
         for places, kinds in ((self.tensors, _TENSOR_GUARDS), (self.containers, _CONTAINER_GUARDS)):
@@ -114,6 +114,11 @@ class GuardFilter:
             return Verdict.IMPLIED
         unknown = any(_inside(name, path) for path in (*self.tensors, *self.containers))
         return Verdict.UNSUPPORTED if unknown else Verdict.CHECK
+
+
+def _type_of(name: str) -> str:
+    """Whose class it is that Dynamo calls so; nobody's, where it is called otherwise."""
+    return name.removeprefix("type(").removesuffix(")") if name.startswith("type(") else ""
 
 
 def _inside(name: str, path: str) -> bool:

@@ -12,7 +12,15 @@ from torch._dynamo import variables
 
 from .object_guard import has_no_equal
 
-__all__ = ["ASKED_OF_SIZES", "SIZE", "compare_sizes", "is_a_number_as_a_size", "is_asked_of_a_size", "realized"]
+__all__ = [
+    "ASKED_OF_SIZES",
+    "SIZE",
+    "compare_sizes",
+    "is_a_number_as_a_size",
+    "is_asked_of_a_size",
+    "realized",
+    "value_of",
+]
 
 SIZE: type = vars(variables)["SymNodeVariable"]
 """What stands for a size, or for another number that is an input."""
@@ -24,10 +32,16 @@ def realized(variable: Any) -> Any:
     return variable.realize() if hasattr(variable, "realize") else variable
 
 
+def value_of(variable: Any) -> Any:
+    """What it stands for, where that is known; None of a list, which is made of what it holds: tensors, maybe."""
+    one = realized(variable)
+    return None if isinstance(one, variables.BaseListVariable) else getattr(one, "value", None)
+
+
 def is_a_number_as_a_size(operands: Sequence[Any]) -> bool:
     """Whether a size of a build for many is asked whether it is a number, or another size."""
     others = [one for one in operands if not isinstance(one, SIZE)]
-    numbers = [one for one in others if isinstance(getattr(one, "value", None), (int, float))]
+    numbers = [one for one in others if isinstance(value_of(one), (int, float))]
     return len(others) < len(operands) and len(numbers) == len(others)
 
 
@@ -58,7 +72,7 @@ def _may_equal_a_size(one: Any) -> bool:
 
     A text may be the other's text, which Dynamo has for the number itself.
     """
-    value = getattr(one, "value", None)
+    value = value_of(one)
     if isinstance(value, (bool, complex, str, Enum)):
         return True
     return isinstance(one, variables.UserDefinedObjectVariable) and not has_no_equal(type(value))
