@@ -241,6 +241,27 @@ def helped(x: Tensor) -> Tensor:
     return torch.relu(HELPER(x))
 
 
+@pytest.mark.parametrize(
+    ("module", "file", "others"),
+    [
+        ("collections.abc", None, True),
+        ("torch.nn", None, True),
+        ("builtins", None, True),
+        (__name__, None, False),
+        ("colorsys", "/home/someone/colorsys.py", False),
+    ],
+)
+def test_whose_classes_hold_no_values_of_the_users(
+    module: str, file: str | None, others: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Python's and torch's; a module of the user's may have the name of one of Python's."""
+    if file is not None:
+        mine = types.ModuleType(module)
+        mine.__file__ = file
+        monkeypatch.setitem(sys.modules, module, mine)
+    assert class_values._is_of_others(module) is others
+
+
 def test_a_rebound_helper_function_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where the new function lies at the old one's address, which is then the same identity."""
     monkeypatch.setitem(globals(), "HELPER", helper(1.0))

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import sys
+import sysconfig
 from collections.abc import Callable, Iterator
 from enum import Enum
 from typing import Any
@@ -19,6 +21,8 @@ __all__ = ["CLASSES_ARE_WATCHED", "class_reads_noted", "is_of_a_class_with_value
 
 CLASSES_ARE_WATCHED: bool = TorchVersion(torch.__version__) >= TorchVersion("2.13")
 _CONSTANTS = (int, float, complex, bool, str, bytes, type(None))
+_OF_NAMED_TUPLES = ("_fields", "_field_defaults")
+_PYTHON = sysconfig.get_path("stdlib")
 
 
 def is_of_a_class_with_values(guard: Any) -> bool:
@@ -42,7 +46,14 @@ def _is_read_as_value(value: type, name: str) -> bool:
 
 
 def _of_users(value: type) -> Iterator[type]:
-    return (base for base in value.__mro__ if str(base.__module__).partition(".")[0] not in ("builtins", "torch"))
+    return (base for base in value.__mro__ if not _is_of_others(str(base.__module__)))
+
+
+def _is_of_others(module: str) -> bool:
+    """Whether it is torch's or Python's own; a module of the user's may have the name of one of Python's."""
+    first = module.partition(".")[0]
+    file = getattr(sys.modules.get(module), "__file__", None) or _PYTHON
+    return first == "torch" or (first in sys.stdlib_module_names and file.startswith(_PYTHON))
 
 
 def _own_names(member: Enum) -> list[str]:
@@ -51,8 +62,9 @@ def _own_names(member: Enum) -> list[str]:
 
 
 def _is_value(name: str, held: Any) -> bool:
-    """Neither code, which no release watches on a class, nor Python's own."""
-    return not (name.startswith("__") and name.endswith("__")) and not hasattr(type(held), "__get__")
+    """Neither code, which no release watches on a class, nor Python's own, as what makes a named tuple."""
+    of_python = (name.startswith("__") and name.endswith("__")) or name in _OF_NAMED_TUPLES
+    return not of_python and not hasattr(type(held), "__get__")
 
 
 @contextlib.contextmanager
