@@ -15,6 +15,7 @@ from typing import Any
 import torch
 import torch._dynamo
 from torch import Tensor
+from torch._dynamo.source import TempLocalSource
 from torch._dynamo.symbolic_convert import InstructionTranslator
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import Graph, GraphModule, Node
@@ -177,9 +178,12 @@ def _python_side_effects(scope: Mapping[str, Any]) -> tuple[tuple[str, ...], boo
 
 
 def _changes(effects: Any) -> Iterator[tuple[str, Any]]:
-    """Each place that is written, as Dynamo names it, with what is written there; None where that is not known."""
+    """Each place that is written, as Dynamo names it, with what is written there; None where that is not known.
+
+    What the call itself makes, to return it, is nothing that was there before.
+    """
     for variable in effects._get_modified_vars():
-        if variable.source is not None:
+        if variable.source is not None and not isinstance(variable.source, TempLocalSource):
             for name, value in effects.store_attr_mutations.get(variable, {"": None}).items():
                 yield _place(variable.source, name), value
 

@@ -34,6 +34,7 @@ from torch.fx import GraphModule
 from ...errors import as_written
 from .comparisons import Comparisons, builds_seen, identities_guarded, memberships_compared
 from .guard_filter import ConfigGuard
+from .sizes import value_of
 
 __all__ = ["Unseen"]
 
@@ -116,8 +117,7 @@ class Unseen:
         def call_function(variable: Any, *args: Any) -> Any:
             wrapper = getattr(variable, "wrapper_obj", None)
             fn = wrapper.__wrapped__ if type(wrapper) is _Cached else None
-            known = isinstance(fn, FunctionType) and (_is_of_others(fn.__code__) or _only_calculates(fn))
-            if tracing() and isinstance(fn, FunctionType) and not known:
+            if tracing() and isinstance(fn, FunctionType) and not _is_computed_again(fn):
                 self._lookups.append(_kept_of(fn.__code__))
             return original(variable, *args)  # type: ignore[misc]  # there is one where this is called
 
@@ -169,7 +169,7 @@ class Unseen:
             return
 
         def call_str(variable: Any, tx: Any, one: Any) -> Any:
-            cls: Any = type(getattr(one, "value", None))
+            cls: Any = type(value_of(one))
             if tracing() and isinstance(one, variables.UserDefinedObjectVariable) and cls.__str__ is object.__str__:
                 self._lookups.append(f"the text of an object ({cls.__name__}), which its __repr__ makes")
             return original(variable, tx, one)
@@ -214,7 +214,7 @@ class Unseen:
         self._places = {(file, name) for trace in traces for file, name in _PLACE.findall(trace)}
         unused = [node for node in nodes if node.op == "call_function" and not node.users]
         names = [str(getattr(node.target, "__name__", "")) for node in unused]
-        yield from (f"what {name}() sets" for name in names if name.startswith("set_"))
+        yield from (f"what {name}() sets" for name in names if name.startswith("set_") and name != _PUT_BACK)
         now = _settings()
         yield from (f"{name}, which it sets" for name, value in self._settings.items() if now[name] != value)
 
@@ -231,7 +231,7 @@ class Unseen:
             yield "whether a tensor is a torch.nn.Buffer, which only a mark on it says"
         if kind in _BY_VALUE and isinstance(value, tuple) and any(map(_may_change, value)):
             yield "a list or set within a tuple"
-        if type(value) is _Cached:
+        if type(value) is _Cached and not _is_of_einops(value.__wrapped__):
             code = getattr(value.__wrapped__, "__code__", None)
             if code is not None and (code.co_filename, code.co_name) in self._places:
                 yield _kept_of(code)
@@ -240,6 +240,8 @@ class Unseen:
             yield f"what {type(value).__name__}.__missing__() gives for a key that is not there"
 
 
+_PUT_BACK = "set_inplace_requires_grad_allowed"
+"""What ``torch.func.grad`` sets for as long as it runs; it is nobody else's."""
 _BY_VALUE = frozenset(("CONSTANT_MATCH", "EQUALS_MATCH"))
 _HAS = "call_obj_hasattr"
 _KINDS = [
@@ -305,6 +307,16 @@ def _stands_in(code: CodeType, folder: str) -> bool:
 def _is_of_others(code: CodeType) -> bool:
     """Whether it is torch's or Python's own."""
     return _stands_in(code, _TORCH) or _stands_in(code, _PYTHON)
+
+
+def _is_computed_again(fn: FunctionType) -> bool:
+    """Whether what is computed anew is what a function that keeps its results has kept."""
+    return _is_of_others(fn.__code__) or _is_of_einops(fn) or _only_calculates(fn)
+
+
+def _is_of_einops(fn: Any) -> bool:
+    """What that keeps it has made of texts and sizes: computed again, it is the same."""
+    return (fn.__module__ or "").partition(".")[0] == "einops"
 
 
 def _kept_of(code: CodeType) -> str:
