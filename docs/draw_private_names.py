@@ -164,8 +164,8 @@ SYMBOLS = {name: word for word, name in OWNERS.items() if "::" in name}
 HIDDEN = {"triton.compiler.compiler.CompiledKernel._run": "kernels/runtime/unload.py"}
 """Names that something of our own has as well, each with the one file where it is theirs."""
 
-NOT_THEIRS = frozenset(["_fields", "_default", "_global_", "_LeftOut", "_shapedispatch_target"])
-"""A namedtuple's documented name; the end of an overload's; the beginning of names that are listed; two of our own."""
+NOT_THEIRS = frozenset(["_fields", "_field_defaults", "_default", "_global_", "_LeftOut", "_shapedispatch_target"])
+"""Two documented names of a namedtuple's; an overload's end; the beginning of names that are listed; two of our own."""
 
 C_NAMES = {
     "_PyType_Lookup": "_PyType_Lookup",
@@ -207,6 +207,7 @@ WITHOUT = {
     "torch._dynamo.variables.lists": REFUSED,
     "torch._dynamo.guards.GuardBuilder.EQUALS_MATCH": REFUSED,
     "torch._dynamo.source.GetItemSource": REFUSED,
+    "torch._dynamo.source.TempLocalSource": REFUSED,
     "torch._dynamo.guards.GuardBuilder.CONSTANT_MATCH": REFUSED,
     "torch._dynamo.exc.Unsupported": REFUSED,
     "torch._dynamo.variables.GetAttrVariable": REFUSED,
