@@ -28,6 +28,7 @@ from ..choices.known_choices import why_again
 from ..choices.neighbours import Neighbours, remember
 from ..errors import where_raised
 from ..hit.table import Entry
+from ..interpreter.collector import no_collections
 from ..interpreter.failures import what_fails
 from ..keys.key import Bypass, Key, storable
 from ..private import why_off
@@ -287,9 +288,8 @@ def decide_again(waiting: Waiting, args: tuple[Any, ...], kwargs: Mapping[str, A
     exact = waiting.known or waiting.forced or waiting.spent_s >= core.orders().costs.build_s() * core.earn()
     may_begin = worth and imports.compiler.ready()
     allowance = _allowance(waiting, ctx.device, may_begin, exact)
-    began_s = time.perf_counter()
-    entry = None
-    with contextlib.suppress(LeftForNext):
+    began_s, entry = time.perf_counter(), None
+    with no_collections(), contextlib.suppress(LeftForNext):
         kept, superseded = _Keeper(waiting, allowance), functools.partial(allowance.has_news, account.news)
         again = waiting.now is not None and not waiting.known
         entry = decide(replace(_online(ctx), later=allowance, kept=kept, superseded=superseded, again=again))

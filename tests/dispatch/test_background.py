@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import math
 import re
@@ -431,6 +432,17 @@ def test_a_build_is_loaded_in_one_call_and_judged_in_another(
     until_timed(f, X)
     assert looks()[-1] == ["loaded"]
     assert "hint[M=64]" in {timing.variant for timing in f.explain(X).timings}
+
+
+def test_no_cycles_are_looked_for_while_a_call_is_looked_at(here: BuiltHere, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A full look takes a quarter of a second, and comes sooner by what a trace makes and lets go of."""
+    decide, seen = background.decide, list[bool]()
+    monkeypatch.setattr(background, "decide", lambda ctx: (seen.append(gc.isenabled()), decide(ctx))[1])
+    f = shapedispatch(doubled, dims={"x": "M"}, hints=(64,), store=False)
+    until_timed(f, X)
+    assert seen
+    assert not any(seen)
+    assert gc.isenabled()
 
 
 def test_numbers_are_looked_at_in_calls_of_their_own(
