@@ -32,7 +32,7 @@ NUMBERS = 1.25, 2.5
 HERE, LOADED = "built here", "loaded"
 RATIO = "loaded / built here"
 LEARN = {HERE: "now", LOADED: "background"}
-DEFAULTS = "[defaults]\nearn = 0\nretime = 0\nstore = false\n"
+DEFAULTS = "[defaults]\nearn = 0\nretime = 0\nstore = false\ngraphs = false\n"
 WANTED, MOST_CALLS = "hint[M=64]", 20_000
 ROWS, WIDTH, HINT = 48, 64, 64
 LOOPS, SMALL_LOOPS, CALLS, CALLS_ON_GPU = 101, 5, 2000, 200
