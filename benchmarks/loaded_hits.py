@@ -3,7 +3,8 @@
 Four functions, each twice with a number of its own, so that nothing is shared: one built within its first call
 (learn = "now"), one built by another process and loaded (learn = "background"). Both are called until they run the
 hint's build, no hit is a sample, and it is asked who has built it. Then the numbers are exchanged, and all is done
-again. Calls in turn, by host time; on a GPU few calls a loop, so that no launch waits for the device.
+again. Nothing is autotuned, which another process would not do. Calls in turn, by host time; on a GPU few calls a loop,
+so that no launch waits for the device.
 Bar: a loaded build's hit takes no more than 1.02 of the other's, by the median over functions and both ways round.
 """
 
@@ -101,7 +102,7 @@ def dispatched(made: Made, given: tuple[Tensor, ...]) -> Callable[..., Any]:
     scope: dict[str, Any] = {"__name__": str(made), "torch": torch}
     exec(SOURCES[made.source].format(name=made, number=made.number), scope)
     plain, before = scope[str(made)], sum(each.built for each in orders._shared)
-    fn = shapedispatch(plain, dims={"x": "M _"}, hints=(HINT,), name=str(made))
+    fn = shapedispatch(plain, dims={"x": "M _"}, hints=(HINT,), name=str(made), options={})
     for _ in range(MOST_CALLS):
         torch.testing.assert_close(fn(*given), plain(*given), rtol=1e-4, atol=1e-5)
         fn.wait()
