@@ -228,6 +228,37 @@ def test_what_people_write_is_built_and_hit(way: str) -> None:
     assert (info.misses, info.bypasses, info.hits) == (1, 0, 2)
 
 
+def test_an_object_that_is_made_is_each_calls_own() -> None:
+    """What is returned twice is one object; another call makes another."""
+
+    def made(x: Tensor) -> tuple[Answer, Answer]:
+        answer = Answer(x.sin(), 3.0)
+        answer.values = answer.values * 2
+        return answer, answer
+
+    f = built(made, hints=(), exact=True)
+    first, second = f(X), f(X)
+    assert f.explain(X).variant == "exact"
+    assert first[0] is first[1]
+    assert first[0] is not second[0]
+    assert_same(vars(second[0]), vars(made(X)[0]))
+
+
+@pytest.mark.filterwarnings("ignore:(?s).*every variant but plain was refused")
+def test_an_object_that_is_kept_elsewhere_is_plains() -> None:
+    """A list of the program's is what the call changes."""
+    kept: list[Answer] = []
+
+    def made(x: Tensor) -> Tensor:
+        kept.append(Answer(x.sin(), 3.0))
+        return x * 2
+
+    f = built(made, hints=(), exact=True)
+    f(X)
+    assert f.explain(X).variant == "plain"
+    assert len(kept) == 1
+
+
 def test_a_build_whose_guards_pass_no_call_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     """It would be decided anew at each call; plain runs instead, and is hit."""
     monkeypatch.setattr(Build, "check", lambda _: lambda *_: False)

@@ -316,7 +316,7 @@ def _is_computed_again(fn: FunctionType) -> bool:
 
 def _is_of_einops(fn: Any) -> bool:
     """What that keeps it has made of texts and sizes: computed again, it is the same."""
-    return (fn.__module__ or "").partition(".")[0] == "einops"
+    return str(getattr(fn, "__module__", "")).partition(".")[0] == "einops"
 
 
 def _kept_of(code: CodeType) -> str:
