@@ -2,8 +2,8 @@
 
 A function and a variant of it that does the same with less work; it is chosen, by calls. Then its work is doubled
 without a word, and the calls go on: until which one does the other run, and is it changed again in as many calls as the
-bar allows? Each time with a dispatcher of its own; in a loop that runs free, and one that waits after
-each call. On a GPU the work is on the device, and a call takes some hundred microseconds.
+bar allows? Each time with a dispatcher of its own; in a loop that runs free, and one that waits after each call. On a
+GPU the work is on the device, and a call takes some hundred microseconds.
 Bars: another runs after 5,000 calls at most, and goes on running.
 """
 
@@ -88,6 +88,8 @@ def drifted(device: str, waits: bool) -> dict[str, Any]:
 
     trusted = Variant(variant, trusted=True)
     fn = shapedispatch(plain, dims={"x": "N"}, hints=(), variants=(trusted,), name="drifting")
+
+    torch.testing.assert_close(fn(x), x + 1, rtol=0, atol=0)
 
     def calls(most: int, until: Callable[[], bool]) -> int:
         for number in range(1, most + 1):

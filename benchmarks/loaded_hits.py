@@ -34,8 +34,8 @@ HERE, LOADED = "built here", "loaded"
 RATIO = "loaded / built here"
 LEARN = {HERE: "now", LOADED: "background"}
 DEFAULTS = "[defaults]\nearn = 0\nretime = 0\nstore = false\ngraphs = false\n"
-WANTED, MOST_CALLS = "hint[M=64]", 20_000
 ROWS, WIDTH, HINT = 48, 64, 64
+WANTED, MOST_CALLS = f"hint[M={HINT}]", 20_000
 LOOPS, SMALL_LOOPS, CALLS, CALLS_ON_GPU = 101, 5, 2000, 200
 BAR = 1.02
 

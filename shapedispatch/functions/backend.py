@@ -29,7 +29,7 @@ from ..shapes.dims import (
     restricted,
     round_up_pow2,
 )
-from .builder import Builder, lack, why_not
+from .builder import Builder, lack, why_refused
 from .compile.build import Build, NoBuild, Trace
 from .fake_args import fake_arguments, resized
 from .permission import may_involve_ranks, what_timing_may_touch, why_no_builds
@@ -313,7 +313,7 @@ class TorchFunction(CallSigner):
             if isinstance(build, NoBuild):
                 lack(builder, name, build)
                 return
-            if reasons := why_not(build, call):
+            if reasons := why_refused(build, call):
                 builder.refuse(name, *reasons)
                 return
             verdict = self._builder.verdict(build, call, builder.request)

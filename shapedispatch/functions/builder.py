@@ -33,7 +33,7 @@ from .traced_build import TracedBuild, traced_build
 if TYPE_CHECKING:
     from .checks.graph_check import GraphCheck, Verdict
 
-__all__ = ["MOST_STATES", "Builder", "lack", "made", "why_not", "why_not_imported"]
+__all__ = ["MOST_STATES", "Builder", "lack", "made", "why_not_imported", "why_refused"]
 
 _V = TypeVar("_V")
 MOST_STATES = 4
@@ -249,7 +249,7 @@ def why_not_imported(*parts: str) -> str | None:
     return None
 
 
-def why_not(build: Build, call: BuildRequest) -> tuple[str, ...]:
+def why_refused(build: Build, call: BuildRequest) -> tuple[str, ...]:
     """Why a build may not serve this call, if so.
 
     Its guards are asked of the call itself as well, as at a hit: else a guard that a stand-in alone can pass would have

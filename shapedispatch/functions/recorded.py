@@ -17,7 +17,7 @@ from ..graphs.operators import OnlyKnown, Unrecordable
 from ..graphs.recording import Watch
 from ..graphs.replay import Replay, memory_of
 from ..keys.autocast import any_autocast
-from .builder import lack
+from .builder import lack, why_refused
 from .compile.build import Build, NoBuild, graph_name
 from .request import BuildRequest
 from .traced_build import TracedBuild
@@ -61,7 +61,7 @@ def offer_plain_recorded(
     if isinstance(build, NoBuild):
         lack(builder, PLAINS, build)
         return
-    if reasons := build.accepts(call.as_seen) or build.unseen():
+    if reasons := why_refused(build, call):
         builder.refuse(PLAINS, *reasons)
         return
     made = _offered(build, "plain", build.operators, True, call, builder)
