@@ -47,6 +47,7 @@ NO_C = "The C module does not compile: hits are answered in Python."
 
 # Private names that are reached through an object, or are parts of a text, with the place that has them.
 OWNERS = {
+    "_load_attr": "torch._dynamo.symbolic_convert.InstructionTranslatorBase._load_attr",
     "_validate_args": "torch.distributions.Distribution._validate_args",
     "_assert_async": "torch.ops.aten._assert_async",
     "_assert_scalar": "torch.ops.aten._assert_scalar",
@@ -179,6 +180,18 @@ C_NAMES = {
 
 HASHED = "The first load of code for a GPU takes half a second of a call."
 WITHOUT = {
+    "torch._dynamo.source.SkipGuardSource": "No build of a function is made.",
+    "torch._dynamo.exc.ObservedKeyError": "No build of a function is made.",
+    "torch._dynamo.variables.builtin": "No build of a function is made.",
+    "torch._dynamo.exc.ObservedException": "No build of a function is made.",
+    "torch._dynamo.variables.dicts.NNModuleHooksDictVariable": "No build of a function is made.",
+    "torch._dynamo.exc.ObservedAttributeError": "No build of a function is made.",
+    "torch._dynamo.symbolic_convert.InstructionTranslatorBase._load_attr": (
+        "What looks through an object's `__dict__` has no build."
+    ),
+    "torch._dynamo.variables.base": "No build of a function is made.",
+    "torch._dynamo.variables.SkipFunctionVariable": "No build of a function is made.",
+    "torch._dynamo.exc.raise_observed_exception": "No build of a function is made.",
     **dict.fromkeys(SYMBOLS, "C asks Python's function for the same, which is slower."),
     "torch.libc10.c10::impl::ExcludeDispatchKeyGuard::ExcludeDispatchKeyGuard": BENEATH,
     "torch.libc10.c10::impl::ExcludeDispatchKeyGuard::~ExcludeDispatchKeyGuard": BENEATH,
@@ -241,9 +254,6 @@ WITHOUT = {
     "torch._inductor.debug": IMPORTED,
     "torch._inductor.async_compile.AsyncCompile.pool.cache_clear": (
         "A process that was forked from one that has compiled may wait for ever for its first build."
-    ),
-    "torch._dynamo.symbolic_convert.InstructionTranslatorBase": (
-        "A build does not see come what its function has looked for in vain, and caught the error."
     ),
     "torch._inductor.scheduler": "What torch logs of a build that fails is seen.",
     "torch._inductor.runtime.triton_heuristics": IMPORTED,

@@ -49,14 +49,28 @@ INDUCTOR, STEPS = "functions/compile/inductor.py", "tests/functions/test_skip_au
 MEMORY, APART = "functions/guards/memory_guard.py", "tests/functions/test_memory_guard.py"
 BUILD, GRAPHS = "functions/compile/build.py", "functions/compile/graph.py"
 OPERATORS, OF_OPERATORS = "graphs/operators.py", "tests/graphs/test_operators.py"
-UNSEEN, TRACER = "functions/guards/unseen.py", "functions/compile/tracer.py"
+UNSEEN, TRACER = "functions/unseen/unseen.py", "functions/compile/tracer.py"
+LOOKUPS, SOUGHT = "functions/unseen/lookups.py", "tests/functions/test_lookups.py"
+CONTEXT, SET = "functions/unseen/context_vars.py", "tests/functions/test_context_vars.py"
+CAPTURES = "functions/unseen/captures.py"
 COMPARED, PLACES = "tests/functions/test_comparisons.py", "tests/functions/test_object_guard.py"
 RECORDED, OF_PLAIN = "functions/recorded.py", "tests/functions/test_recorded.py"
 QUESTIONS, CACHE = "hit/csrc/torch_questions.c", "hit/csrc/signature_cache.c"
 MUTATIONS = (
     # What is compared, and what is looked for in a list.
-    Mutation(UNSEEN, "            self.compared.noted(tracing, self._lookups.append),\n", "", (COMPARED,)),
-    Mutation(UNSEEN, "            memberships_compared(tracing, self._lookups.append),\n", "", (COMPARED,)),
+    Mutation(UNSEEN, "            self.compared.noted(tracing, self._found.append),\n", "", (COMPARED,)),
+    Mutation(UNSEEN, "            memberships_compared(tracing, self._found.append),\n", "", (COMPARED,)),
+    Mutation(UNSEEN, "            python_state_guarded(tracing),\n", "", (SOUGHT,)),
+    # What is looked for, and what is read of a ContextVar or of a capture.
+    Mutation(LOOKUPS, "    variable.install_dict_contains_guard(tx, [key])\n", "", (SOUGHT,)),
+    Mutation(LOOKUPS, "        variable.install_dict_keys_match_guard()\n", "        pass\n", (SOUGHT,)),
+    Mutation(LOOKUPS, "                self._note_attribute(holder, name)\n", "", (SOUGHT,)),
+    Mutation(LOOKUPS, "if _step_of(frame) in _RAISING:", "if True:", (SOUGHT,)),
+    Mutation(CONTEXT, "return tuple(self._read.values())", "return ()", (SET,)),
+    Mutation(CONTEXT, "for one, held in self._set.items() if held)", "for one in ())", (SET,)),
+    Mutation(CONTEXT, " and value_of(args[0]) is held[-1][0]", "", (SET,)),
+    Mutation(CONTEXT, "return type(value), value if", "return None, value if", (SET,)),
+    Mutation(CAPTURES, "return tuple(self._asked.values())", "return ()", ("tests/functions/test_captures.py",)),
     Mutation(TRACER, "        self.unseen.compared.guard_named()\n", "", (COMPARED,)),
     Mutation(TRACER, "                tuples_guarded(self._is_tracing),\n", "", (PLACES,)),
     # What dicts hold: attributes, parameters, buffers, submodules, hooks.

@@ -15,8 +15,6 @@ from typing import Any
 import torch
 import torch._dynamo
 from torch import Tensor
-from torch._dynamo.source import TempLocalSource
-from torch._dynamo.symbolic_convert import InstructionTranslator
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import Graph, GraphModule, Node
 from torch.nn import Module
@@ -26,6 +24,7 @@ from ...effects import Beside, Effects
 from ...errors import as_written
 from ...keys.tree import extent
 from ..checks.views import lost_view
+from ..unseen.changes import changes_of_objects
 from .autograd import aot_metadata, gradients_taken, output_types, writes_no_input
 
 __all__ = [
@@ -114,7 +113,7 @@ def effects_of(
         tuple(place for place, source in enumerate(sources) if writes[place] and source in own),
         tuple((place, _extent(inputs[place].meta.get("example_value"))) for place in others),
     )
-    changes, counts = _python_side_effects(scope)
+    changes, counts = changes_of_objects(scope)
     return Effects(
         frozenset(own[source] for source in written if source in own),
         (*elsewhere, *changes),
@@ -165,45 +164,6 @@ def _input_writes(gm: GraphModule) -> list[bool]:
         before or info.mutates_data or info.mutates_metadata
         for before, info in zip(versions, metadata.input_info, strict=True)
     ]
-
-
-def _python_side_effects(scope: Mapping[str, Any]) -> tuple[tuple[str, ...], bool]:
-    """Python objects that the call changes (attributes, lists, globals, closure cells), and whether one is a count."""
-    effects = InstructionTranslator.current_tx().output.side_effects
-    changes = dict(_changes(effects))
-    counts = [place for place, value in changes.items() if _is_next_number(place, value, scope)]
-    said = [f"it changes {as_written(place)}{' at each call' if place in counts else ''}" for place in changes]
-    hooks = ["tensor hooks are registered"] if effects.tensor_hooks else []
-    return (*said, *hooks), bool(counts)
-
-
-def _changes(effects: Any) -> Iterator[tuple[str, Any]]:
-    """Each place that is written, as Dynamo names it, with what is written there; None where that is not known.
-
-    What the call itself makes, to return it, is nothing that was there before.
-    """
-    for variable in effects._get_modified_vars():
-        if variable.source is not None and not isinstance(variable.source, TempLocalSource):
-            for name, value in effects.store_attr_mutations.get(variable, {"": None}).items():
-                yield _place(variable.source, name), value
-
-
-def _place(source: Any, name: str) -> str:
-    """Of an attribute; a cell's is its contents, which stand among the locals, and a global has its name already."""
-    if name == "cell_contents":
-        return f"L['{getattr(source, 'local_name', name)}']"
-    whole = str(source.name)
-    return whole if not name or whole == f"G['{name}']" else f"{whole}.{name}"
-
-
-def _is_next_number(place: str, written: Any, scope: Mapping[str, Any]) -> bool:
-    """Whether a whole number is written that is one more or less than what is there."""
-    names = {"G": InstructionTranslator.current_tx().f_globals, "L": scope}
-    try:
-        value, before = written.as_python_constant(), eval(place, names)
-    except (AttributeError, LookupError, NameError, NotImplementedError, SyntaxError, TypeError, ValueError):
-        return False  # it is no constant, or not to be read so
-    return type(value) is int and type(before) is int and abs(value - before) == 1
 
 
 def shared_outputs(gm: GraphModule) -> tuple[tuple[int, bool, int], ...]:

@@ -31,7 +31,6 @@ from ...interpreter.failures import what_fails
 from ...keys.signature import argument_names, frame_locals, receiver_of, with_code, with_own_code
 from ..guards.class_values import class_reads_noted, is_of_a_class_with_values
 from ..guards.code_guard import TracedObjects, names_in, traced_code
-from ..guards.dict_keys import keys_guarded
 from ..guards.guard_filter import (
     CODE_GUARDS,
     GuardFilter,
@@ -44,7 +43,8 @@ from ..guards.guard_filter import (
 from ..guards.instance_guards import global_guards, instance_guards, managers_kept, managers_untimed
 from ..guards.object_guard import builtin_guards, place_guards, registration_guards, tuples_guarded
 from ..guards.shape_guards import shape_guards
-from ..guards.unseen import Unseen
+from ..unseen.dict_keys import keys_guarded
+from ..unseen.unseen import Unseen
 from .autograd import say_nothing_donated
 from .build import Trace, shorten
 from .graph import Uncompilable, called, effects_of, forget_fakes, inlined_code, nodes, unguarded_reads
@@ -287,7 +287,7 @@ class _Session:
         if guard.has_value:
             self.found.add(guard.value)
             self.unsupported += self.unseen.of_value(guard.value, kind if verdict is Verdict.CHECK else "", name)
-        if is_of_a_class_with_values(guard):
+        if is_of_a_class_with_values(guard, None if self.traced is None else names_in(self.traced)):
             self.unguarded.append(name)
         if verdict is Verdict.UNSUPPORTED:
             self.unsupported.append(f"{name} ({kind})")

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from ...keys.signature import nested_code
-from .object_guard import before_guards, objects_at
+from ..guards.object_guard import before_guards, objects_at
 from .sizes import realized
 
 __all__ = ["keys_guarded"]

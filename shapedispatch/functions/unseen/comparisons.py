@@ -15,16 +15,15 @@ import torch
 from torch import Tensor
 from torch._dynamo import symbolic_convert, variables
 from torch._dynamo.guards import GuardBuilder, install_guard
-from torch._dynamo.variables.builder import VariableBuilder
 from torch.torch_version import TorchVersion
 
-from .class_values import CLASSES_ARE_WATCHED
-from .object_guard import has_no_equal
+from ..guards.class_values import CLASSES_ARE_WATCHED
+from ..guards.object_guard import has_no_equal
+from .hooks import builds_seen, replaced
 from .sizes import ASKED_OF_SIZES, compare_sizes, is_a_number_as_a_size, is_asked_of_a_size, realized, value_of
 
 __all__ = [
     "Comparisons",
-    "builds_seen",
     "identities_guarded",
     "memberships_compared",
 ]
@@ -208,7 +207,7 @@ def _calls_looked_at(look: Callable[..., None], ask: Callable[[Any, Sequence[Any
 
         return call_function
 
-    with _replaced(caller, "call_function", calling):
+    with replaced(caller, "call_function", calling):
         yield
 
 
@@ -229,33 +228,8 @@ def _keys_looked_at(look: Callable[..., None]) -> Iterator[None]:
 
         return __init__
 
-    with _replaced(maker, "__init__", hashing):
+    with replaced(maker, "__init__", hashing):
         yield
-
-
-@contextlib.contextmanager
-def builds_seen(met: Callable[[Any, Any], None]) -> Iterator[None]:
-    """``met`` is called with Dynamo's builder and each value that comes from somewhere, before it is looked at."""
-
-    def building(original: Any) -> Any:
-        def __call__(builder: Any, value: Any) -> Any:
-            met(builder, value)
-            return original(builder, value)
-
-        return __call__
-
-    with _replaced(VariableBuilder, "__call__", building):
-        yield
-
-
-@contextlib.contextmanager
-def _replaced(holder: Any, name: str, made_of: Callable[[Any], Any]) -> Iterator[None]:
-    original = getattr(holder, name)
-    try:
-        setattr(holder, name, functools.wraps(original)(made_of(original)))
-        yield
-    finally:
-        setattr(holder, name, original)
 
 
 _ALONE = (variables.NNModuleVariable, variables.UserDefinedObjectVariable)
@@ -354,7 +328,10 @@ def _may_be_equal(one: Any, sought: Any) -> bool:
     """Whether a thing in a list says only when it is run whether it is this."""
     if isinstance(one, (variables.TensorVariable, variables.GetAttrVariable)):
         return isinstance(sought, (int, float, complex))
-    return isinstance(one, variables.UserDefinedObjectVariable) and not has_no_equal(type(one.value))
+    if not isinstance(one, variables.UserDefinedObjectVariable) or has_no_equal(type(one.value)):
+        return False
+    of_python = type(one.value).__eq__ in (object.__eq__, *(kind.__eq__ for kind in _VALUES))
+    return not (isinstance(one.value, Enum) and of_python and one.is_python_constant())  # which has been compared
 
 
 def _either(tx: Any, so_far: Any, one: Any, search: Any) -> Any:

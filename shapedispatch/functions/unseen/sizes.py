@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch._dynamo import variables
 
-from .object_guard import has_no_equal
+from ..guards.object_guard import has_no_equal
 
 __all__ = [
     "ASKED_OF_SIZES",

@@ -13,27 +13,28 @@ import math
 import os
 import re
 import sysconfig
-import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from types import (
     AsyncGeneratorType,
-    BuiltinFunctionType,
     CodeType,
     CoroutineType,
     FunctionType,
     GeneratorType,
-    ModuleType,
 )
 from typing import Any
 
 import torch
-from torch._dynamo import symbolic_convert, variables
+from torch._dynamo import variables
 from torch._dynamo.exc import Unsupported
 from torch.fx import GraphModule
 
-from ...errors import as_written
-from .comparisons import Comparisons, builds_seen, identities_guarded, memberships_compared
-from .guard_filter import ConfigGuard
+from ..guards.guard_filter import ConfigGuard
+from .captures import Captures
+from .comparisons import Comparisons, identities_guarded, memberships_compared
+from .context_vars import ContextVars
+from .hooks import builds_seen, forget_handlers, replaced
+from .lookups import Lookups, is_of_others
+from .python_state import python_state_guarded
 from .sizes import value_of
 
 __all__ = ["Unseen"]
@@ -50,21 +51,25 @@ class Unseen:
     def __init__(self) -> None:
         self._settings = _settings()
         self._places = set[tuple[str, str]]()
-        self._lookups: list[str] = []
-        self._attributes: dict[tuple[int, str], ConfigGuard] = {}
+        self._found: list[str] = []
+        self._lookups = Lookups(self._found.append)
+        self._context = ContextVars()
+        self._captures = Captures()
         self.compared: Comparisons = Comparisons()
 
     @contextlib.contextmanager
     def noted(self, tracing: Callable[[], bool], keyed: Collection[str]) -> Iterator[None]:
         """Note all of it, in a thread that is ``tracing``; ``keyed`` as for `identities_guarded`."""
         with (
-            identities_guarded(tracing, keyed, self._lookups.append),
-            self.compared.noted(tracing, self._lookups.append),
+            identities_guarded(tracing, keyed, self._found.append),
+            self.compared.noted(tracing, self._found.append),
             self._generators_refused(tracing),
-            memberships_compared(tracing, self._lookups.append),
-            self._lookups_noted(tracing),
+            memberships_compared(tracing, self._found.append),
+            self._lookups.noted(tracing),
+            self._context.noted(tracing),
+            self._captures.noted(tracing),
+            python_state_guarded(tracing),
             self._caches_noted(tracing),
-            self._attributes_noted(tracing),
             self._texts_noted(tracing),
         ):
             yield
@@ -81,126 +86,59 @@ class Unseen:
             yield
 
     @contextlib.contextmanager
-    def _lookups_noted(self, tracing: Callable[[], bool]) -> Iterator[None]:
-        """Note each lookup that has failed, and whose error the code has caught, in a thread that is ``tracing``.
-
-        Dynamo guards what is found, and not that nothing was. Without the hook nothing is noted.
-        """
-        known = hasattr(symbolic_convert, "InstructionTranslatorBase")
-        maker: Any = symbolic_convert.InstructionTranslatorBase if known else None
-        original = getattr(maker, "exception_handler", None)
-
-        def exception_handler(frame: Any, raised: Any) -> None:
-            original(frame, raised)  # type: ignore[misc]  # which raises where this frame does not catch it
-            if tracing() and type(raised).__name__ in _FAILED and not _is_asked_by_torch(frame):
-                self._lookups.append(f"a lookup that fails in {frame.f_code.co_name}()")
-
-        if original is None:
-            yield
-            return
-        try:
-            maker.exception_handler = exception_handler
-            yield
-        finally:
-            maker.exception_handler = original
-
-    @contextlib.contextmanager
     def _caches_noted(self, tracing: Callable[[], bool]) -> Iterator[None]:
         """Note each call of a function that keeps its results, and may give what is no more what it would compute.
 
         Dynamo computes it anew: other than what is kept, where what it is made of or it itself has changed since.
-        Without the hook nothing is noted.
         """
-        maker: Any = getattr(variables, "WrapperUserFunctionVariable", None)
-        original = getattr(maker, "call_function", None)
 
-        def call_function(variable: Any, *args: Any) -> Any:
-            wrapper = getattr(variable, "wrapper_obj", None)
-            fn = wrapper.__wrapped__ if type(wrapper) is _Cached else None
-            if tracing() and isinstance(fn, FunctionType) and not _is_computed_again(fn):
-                self._lookups.append(_kept_of(fn.__code__))
-            return original(variable, *args)  # type: ignore[misc]  # there is one where this is called
+        def calling(original: Any) -> Any:
+            def call_function(variable: Any, *args: Any) -> Any:
+                wrapper = getattr(variable, "wrapper_obj", None)
+                fn = wrapper.__wrapped__ if type(wrapper) is _Cached else None
+                if tracing() and isinstance(fn, FunctionType) and not _is_computed_again(fn):
+                    self._found.append(_kept_of(fn.__code__))
+                return original(variable, *args)
 
-        if original is None:
+            return call_function
+
+        with replaced(getattr(variables, "WrapperUserFunctionVariable", None), "call_function", calling):
             yield
-            return
-        try:
-            maker.call_function = call_function
-            yield
-        finally:
-            maker.call_function = original
-
-    @contextlib.contextmanager
-    def _attributes_noted(self, tracing: Callable[[], bool]) -> Iterator[None]:
-        """Note of what modules and functions it has asked whether they have it (``getattr`` with a default does).
-
-        Dynamo takes the answer for a constant, and guards such of objects and classes alone. Without a hook nothing is
-        noted.
-        """
-        makers: list[Any] = [*_HOLDERS]
-        before = [vars(maker)[_HAS] for maker in makers]
-
-        def noting(original: Any, kinds: Any) -> Any:
-            def call_obj_hasattr(variable: Any, tx: Any, name: str) -> Any:
-                if tracing() and isinstance(variable, kinds) and not _is_asked_by_torch(tx):
-                    self._note_attribute(variable, name)
-                return original(variable, tx, name)
-
-            return call_obj_hasattr
-
-        try:
-            for maker, original in zip(makers, before, strict=True):
-                setattr(maker, _HAS, noting(original, _HOLDERS[maker]))
-            yield
-        finally:
-            for maker, original in zip(makers, before, strict=True):
-                setattr(maker, _HAS, original)
 
     @contextlib.contextmanager
     def _texts_noted(self, tracing: Callable[[], bool]) -> Iterator[None]:
         """Note each text that is made of an object whose class has no ``__str__`` of its own.
 
-        Up to torch 2.13 Dynamo takes it for a constant. Without the hook nothing is noted.
+        Up to torch 2.13 Dynamo takes it for a constant.
         """
-        maker: Any = variables.BuiltinVariable
-        original = getattr(maker, "call_str", None)
-        if original is None or "generic_str" in original.__code__.co_names:  # which follows what makes the text
+
+        def making(original: Any) -> Any:
+            if "generic_str" in original.__code__.co_names:  # which follows what makes the text
+                return original
+
+            def call_str(variable: Any, tx: Any, one: Any) -> Any:
+                cls: Any = type(value_of(one))
+                if tracing() and isinstance(one, variables.UserDefinedObjectVariable) and cls.__str__ is object.__str__:
+                    self._found.append(f"the text of an object ({cls.__name__}), which its __repr__ makes")
+                return original(variable, tx, one)
+
+            return call_str
+
+        with contextlib.ExitStack() as stack:
+            stack.callback(forget_handlers, str)
+            stack.enter_context(replaced(variables.BuiltinVariable, "call_str", making))
+            forget_handlers(str)
             yield
-            return
-
-        def call_str(variable: Any, tx: Any, one: Any) -> Any:
-            cls: Any = type(value_of(one))
-            if tracing() and isinstance(one, variables.UserDefinedObjectVariable) and cls.__str__ is object.__str__:
-                self._lookups.append(f"the text of an object ({cls.__name__}), which its __repr__ makes")
-            return original(variable, tx, one)
-
-        try:
-            maker.call_str = call_str
-            _forget_handlers(str)
-            yield
-        finally:
-            maker.call_str = original
-            _forget_handlers(str)
-
-    def _note_attribute(self, variable: Any, name: str) -> None:
-        holder = _held(variable)
-        if holder is None and variable.source is not None:
-            self._lookups.append(f"whether {as_written(variable.source.name)} has {name}")
-        elif holder is not None:
-            what = f"whether {getattr(holder, '__name__', 'it')} has {name}"
-            has = functools.partial(_has, weakref.ref(holder), name)
-            self._attributes[id(holder), name] = ConfigGuard(what, has, has())
 
     def guards(self) -> tuple[ConfigGuard, ...]:
         """On what was asked for and found, or not."""
-        return tuple(self._attributes.values())
+        return (*self._lookups.guards(), *self._context.guards(), *self._captures.guards())
 
     def of_code(self, code: Iterable[CodeType]) -> Iterator[str]:
         """What it has looked for in vain, whose attributes it has looked through as a dict, marks that it asks for."""
-        yield from self._lookups
-        others = [part for part in code if not _is_of_others(part)]
-        if any(not _DICTS.isdisjoint(part.co_names) for part in others):
-            yield "which attributes an object has (by its __dict__)"
+        yield from self._found
+        others = [part for part in code if not is_of_others(part)]
+        yield from self._lookups.of_code(others)
         if any("Buffer" in part.co_names for part in others):
             yield "whether a tensor is a torch.nn.Buffer, which only a mark on it says"
 
@@ -216,6 +154,7 @@ class Unseen:
         names = [str(getattr(node.target, "__name__", "")) for node in unused]
         yield from (f"what {name}() sets" for name in names if name.startswith("set_") and name != _PUT_BACK)
         now = _settings()
+        yield from self._context.left_set()
         yield from (f"{name}, which it sets" for name, value in self._settings.items() if now[name] != value)
 
     def of_value(self, value: Any, kind: str, name: str) -> Iterator[str]:
@@ -236,33 +175,13 @@ class Unseen:
             if code is not None and (code.co_filename, code.co_name) in self._places:
                 yield _kept_of(code)
         missing = getattr(type(value), "__missing__", None) if isinstance(value, dict) else None
-        if isinstance(missing, FunctionType) and not _is_of_others(missing.__code__):
+        if isinstance(missing, FunctionType) and not is_of_others(missing.__code__):
             yield f"what {type(value).__name__}.__missing__() gives for a key that is not there"
 
 
 _PUT_BACK = "set_inplace_requires_grad_allowed"
 """What ``torch.func.grad`` sets for as long as it runs; it is nobody else's."""
 _BY_VALUE = frozenset(("CONSTANT_MATCH", "EQUALS_MATCH"))
-_HAS = "call_obj_hasattr"
-_KINDS = [
-    getattr(variables, name, object)
-    for name in (
-        "PythonModuleVariable", "UserFunctionVariable", "SkipFunctionVariable", "FunctoolsPartialVariable",
-        "TorchInGraphFunctionVariable",
-    )
-]  # fmt: skip
-_OF_ALL: Any = next((kind.__mro__[-2] for kind in _KINDS if kind is not object), object)  # what each of them is
-_HOLDERS: dict[Any, Any] = {base: object for kind in _KINDS for base in kind.__mro__[:-2] if _HAS in vars(base)}
-"""What Dynamo has in place of modules and functions, with the kinds of it that are noted."""
-if _UNTOLD := tuple(one for one in _KINDS if getattr(one, _HAS, None) is vars(_OF_ALL).get(_HAS, _KINDS)):
-    _HOLDERS[_OF_ALL] = _UNTOLD  # from torch 2.14 on modules are asked as all else is
-
-
-def _forget_handlers(of: type) -> None:
-    """Have Dynamo look for its own function anew where a builtin is called: it keeps those that it has found."""
-    kept = getattr(variables.BuiltinVariable, "call_function_handler_cache", {})
-    for key in [key for key in [*kept] if key[0] is of]:
-        kept.pop(key, None)
 
 
 def _is_a_users_protocol(value: Any) -> bool:
@@ -278,16 +197,6 @@ def _may_change(value: object) -> bool:
     return isinstance(value, (list, set, dict, bytearray))
 
 
-def _held(variable: Any) -> Any:
-    """The module or function itself; None where it is none, or is not known."""
-    known = [getattr(variable, name, None) for name in ("value", "fn")]
-    return next((one for one in known if isinstance(one, (ModuleType, FunctionType, BuiltinFunctionType))), None)
-
-
-def _has(holder: Callable[[], Any], name: str) -> bool:
-    return hasattr(holder(), name)
-
-
 _OF_NUMBERS = frozenset(
     ("abs", "bool", "divmod", "float", "int", "len", "max", "min", "pow", "round", "sum", "math", *vars(math))
 )
@@ -298,20 +207,9 @@ _DICTS = frozenset(("__dict__", "vars"))
 _TORCH, _PYTHON = os.path.dirname(torch.__file__), sysconfig.get_path("stdlib")  # noqa: PTH120 - texts, as in code
 
 
-def _stands_in(code: CodeType, folder: str) -> bool:
-    """Whether it is of this folder, but for what is installed beside it."""
-    inside = code.co_filename.removeprefix(folder + os.sep)
-    return inside != code.co_filename and not inside.startswith("site-packages")
-
-
-def _is_of_others(code: CodeType) -> bool:
-    """Whether it is torch's or Python's own."""
-    return _stands_in(code, _TORCH) or _stands_in(code, _PYTHON)
-
-
 def _is_computed_again(fn: FunctionType) -> bool:
     """Whether what is computed anew is what a function that keeps its results has kept."""
-    return _is_of_others(fn.__code__) or _is_of_einops(fn) or _only_calculates(fn)
+    return is_of_others(fn.__code__) or _is_of_einops(fn) or _only_calculates(fn)
 
 
 def _is_of_einops(fn: Any) -> bool:
@@ -339,13 +237,6 @@ def _makes_more(steps: Sequence[dis.Instruction]) -> bool:
     return any(step.opname.startswith(_MAKING) for step in steps) or any(
         read and not before for before, read in zip(of_math, reads, strict=False)
     )
-
-
-def _is_asked_by_torch(frame: Any) -> bool:
-    """Whether that is who looks, or who has Python's own modules look, as for the signature of a class."""
-    while frame is not None and _stands_in(frame.f_code, _PYTHON) and not _stands_in(frame.f_code, _TORCH):
-        frame = getattr(frame, "parent", None)
-    return frame is not None and _stands_in(frame.f_code, _TORCH)
 
 
 def _settings() -> dict[str, Any]:
