@@ -11,6 +11,7 @@ import pytest
 from torch import Tensor, nn
 
 from shapedispatch.functions.guards import code_guard
+from shapedispatch.functions.guards.class_values import CLASSES_ARE_WATCHED
 from shapedispatch.functions.guards.code_guard import CodeGuard, code_on
 from shapedispatch.hit import native
 from tests.paths import NO_COMPILER, PATHS, taking
@@ -222,10 +223,11 @@ def test_the_last_value_of_a_class_that_becomes_code_is_seen() -> None:
 
 
 def test_a_changed_value_of_a_class_is_let_pass() -> None:
-    """Values have guards of their own; a counter would have everything built anew at each call."""
+    """Values have guards of their own, or code does not name them; a counter would have all built anew at each call."""
     base, derived = classes()
     base.value = 0  # type: ignore[attr-defined]
-    guard = CodeGuard(code, [], [derived], names={"value", "method"})  # type: ignore[arg-type]
+    named = {"value"} if CLASSES_ARE_WATCHED else set()
+    guard = CodeGuard(code, [], [derived], names={"method", *named})  # type: ignore[arg-type]
     check = guard.fast_check()
     for count in range(3):
         base.value = count  # type: ignore[attr-defined]
@@ -235,6 +237,21 @@ def test_a_changed_value_of_a_class_is_let_pass() -> None:
     assert guard.failed() is None
     base.method = code  # type: ignore[attr-defined]
     assert not check()
+
+
+@pytest.mark.skipif(CLASSES_ARE_WATCHED, reason="Dynamo guards it")
+@pytest.mark.parametrize("names", [{"value"}, None])
+def test_a_value_that_code_names_is_seen_to_change(names: set[str] | None) -> None:
+    """On a base as well as where it is found; one that is hidden is no matter."""
+    base, derived = classes()
+    base.value, derived.hidden, base.hidden = 0, 1, 2  # type: ignore[attr-defined]
+    check = CodeGuard(code, [], [derived], names).fast_check()  # type: ignore[arg-type]
+    base.hidden = 3  # type: ignore[attr-defined]
+    assert check()
+    base.value = 1  # type: ignore[attr-defined]
+    assert not check()
+    base.value = 0  # type: ignore[attr-defined]
+    assert check()
 
 
 @pytest.mark.parametrize("names", [{"value"}, None])
@@ -375,7 +392,7 @@ def test_code_is_what_can_be_called_or_described() -> None:
         def made(cls) -> int:
             return 1
 
-    assert {name for name in code_on(Held, None) if not name.startswith("__")} == {"inner", "part", "made"}
+    assert {name for name in code_on(Held, {"other"}) if not name.startswith("__")} == {"inner", "part", "made"}
     assert code_on(int, None) == {}
 
 

@@ -1,7 +1,7 @@
-"""Classes whose values no guard of this torch sees: what reads one has no build.
+"""Classes with values: what reads one that may change in itself has no build, where no guard of this torch sees that.
 
 Before 2.13 Dynamo guards which class it is, and nothing that hangs on it; where a method or an instance leads to the
-class, not even that.
+class, not even that. Constants are watched there as code is (`code_guard`): those that the code names.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import contextlib
 import functools
 import sys
 import sysconfig
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from enum import Enum
 from typing import Any
 
@@ -25,24 +25,37 @@ _OF_NAMED_TUPLES = ("_fields", "_field_defaults")
 _PYTHON = sysconfig.get_path("stdlib")
 
 
-def is_of_a_class_with_values(guard: Any) -> bool:
-    """Whether Dynamo's guard is on a class that holds what may change, and no guard of this release would see it."""
+def is_of_a_class_with_values(guard: Any, names: Collection[str] | None) -> bool:
+    """Whether Dynamo's guard is on a class that holds what may change, and no guard of this release would see it.
+
+    ``names`` are those that the code uses, None where that is not known.
+    """
     if CLASSES_ARE_WATCHED or guard.guard_type != "CLASS_MATCH":
         return False
-    return not guard.has_value or _holds_values(guard.value)
+    return not guard.has_value or _holds_values(guard.value, names)
 
 
-def _holds_values(value: type) -> bool:
+def _holds_values(value: type, names: Collection[str] | None) -> bool:
+    if _is_of_others(str(value.__module__)):
+        return False
     if issubclass(value, Enum):  # whose members stay what they are, but for what is in them
-        return any(type(member.value) not in _CONSTANTS or _own_names(member) for member in value)
-    return any(_is_value(name, held) for base in _of_users(value) for name, held in vars(base).items())
+        return any(not _stays(member.value) or _own_names(member) for member in value)
+    held = (pair for base in _of_users(value) for pair in vars(base).items())
+    return any(_is_value(name, one) and not _stays(one) for name, one in held if names is None or name in names)
+
+
+def _stays(held: Any) -> bool:
+    """Whether it is what it is for good."""
+    if isinstance(held, (tuple, frozenset)):
+        return type(held) in (tuple, frozenset) and all(map(_stays, held))
+    return type(held) in _CONSTANTS or isinstance(held, (torch.dtype, torch.device))
 
 
 def _is_read_as_value(value: type, name: str) -> bool:
     holder = next((base for base in _of_users(value) if name in vars(base)), None)
     if holder is None or not _is_value(name, held := vars(holder)[name]):
         return False
-    return _holds_values(type(held)) if isinstance(held, Enum) else True
+    return _holds_values(type(held), None) if isinstance(held, Enum) else not _stays(held)
 
 
 def _of_users(value: type) -> Iterator[type]:

@@ -24,6 +24,7 @@ from typing import Any
 from torch import Tensor
 
 from ...hit import native
+from .class_values import CLASSES_ARE_WATCHED
 
 __all__ = ["CodeGuard", "TracedObjects", "code_on", "is_of_torch", "mutable_bases", "names_in", "traced_code"]
 
@@ -60,7 +61,7 @@ class CodeGuard:
             _Class(
                 weakref.ref(cls, lambda _: dead.append(_CLASS_GONE)),
                 names,
-                _as_parts(code_on(cls, names)),
+                {name: _parts(held) for name, held in code_on(cls, names).items()},
                 _places(cls, names),
             )
             for cls in watched
@@ -156,7 +157,7 @@ class _Class:
         cls = self.reference()
         if cls is None:
             return _CLASS_GONE
-        now = _as_parts(code_on(cls, self.names))
+        now = {name: _parts(held) for name, held in code_on(cls, self.names).items()}
         odd = [name for name in {**self.code, **now} if not _are(now.get(name, ()), self.code.get(name, ()))]
         places = _places(cls, self.names)
         odd += [name for name in {**self.places, **places} if places.get(name) is not self.places.get(name)]
@@ -203,7 +204,8 @@ def _read(base: type, torchs: bool, used: Collection[str] | None) -> tuple[tuple
     """
     held, order = _names_on(base), _order(base)
     if not torchs:
-        code = (_parts(value) for value in [*held.values()] if _is_code(value) or issubclass(base, type))
+        every = issubclass(base, type)
+        code = (_parts(one) for name, one in [*held.items()] if every or _is_code(one) or _is_read(name, used))
         return tuple(held), chain(map(weakref.ref, order), *code, (_MISSING,))
     if used is None or not issubclass(base, Tensor):
         return tuple(held), chain((order,), held.values())
@@ -241,10 +243,6 @@ def _weakly(held: Any) -> Any:
         return held
 
 
-def _as_parts(held: Mapping[str, Any]) -> dict[str, _Parts]:
-    return {name: _parts(value) for name, value in held.items()}
-
-
 def _are(one: _Parts, other: _Parts) -> bool:
     return len(one) == len(other) and all(map(is_, one, other))
 
@@ -265,7 +263,12 @@ def code_on(cls: type, names: Collection[str] | None) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for base in reversed(mutable_bases(cls)):
         found.update((name, held) for name, held in list(_names_on(base).items()) if _matters(name, base, names))
-    return {name: held for name, held in found.items() if _is_code(held) or issubclass(cls, type)}
+    return {n: held for n, held in found.items() if _is_code(held) or issubclass(cls, type) or _is_read(n, names)}
+
+
+def _is_read(name: str, names: Collection[str] | None) -> bool:
+    """Whether it is a value, if it is no code, that may be read, and that no guard of Dynamo's sees change."""
+    return not CLASSES_ARE_WATCHED and (names is None or name in names)
 
 
 def _places(cls: type, names: Collection[str] | None) -> dict[str, object]:
