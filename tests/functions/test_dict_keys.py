@@ -15,7 +15,7 @@ from torch._dynamo import variables
 from torch._dynamo.guards import CheckFunctionManager
 
 from shapedispatch.functions.compile.tracer import Untraceable, trace
-from shapedispatch.functions.guards import dict_keys
+from shapedispatch.functions.unseen import dict_keys
 from tests.helpers import as_written
 
 X = torch.ones(3)

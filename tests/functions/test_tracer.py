@@ -91,8 +91,6 @@ def test_a_changed_closure_value_is_seen() -> None:
         assert_same(f(X), scaled(X))
 
 
-WITH_A_CLASS = "exact" if class_values.CLASSES_ARE_WATCHED else "plain"
-"""What runs a function that uses a class with values, on this torch."""
 UNBUILT = "ignore:(?s).*every variant but plain was refused"
 
 
@@ -100,11 +98,17 @@ class Settings:
     """A class that is an argument: what hangs on it may change."""
 
     scale = 2.0
+    scales = [2.0]  # noqa: RUF012 - it is what is tested
 
     @classmethod
     def scaled(cls, x: Tensor) -> Tensor:
         """By what hangs on it."""
         return torch.relu(x) * cls.scale
+
+    @classmethod
+    def rescaled(cls, x: Tensor) -> Tensor:
+        """By what is in what hangs on it."""
+        return torch.relu(x) * cls.scales[0]
 
 
 SETTINGS = Settings()
@@ -130,7 +134,7 @@ def test_a_changed_attribute_of_a_class_or_a_member_is_seen(kind: Any, monkeypat
         Kind.FIRST.value[0] = scale
         for _ in range(2):
             assert_same(f(X, kind), scaled(X, kind))
-    assert f.explain(X, kind).variant == WITH_A_CLASS
+    assert f.explain(X, kind).variant == "exact"
 
 
 class Fixed(Enum):
@@ -171,6 +175,16 @@ def calls_a_method_of_the_class(x: Tensor) -> Tensor:
     return SETTINGS.scaled(x)
 
 
+def reads_a_list_of_a_class(x: Tensor) -> Tensor:
+    """What is in a list on it."""
+    return torch.relu(x) * Settings.scales[0]
+
+
+def reads_a_list_by_a_method(x: Tensor) -> Tensor:
+    """The same by a method that is given the class."""
+    return SETTINGS.rescaled(x)
+
+
 def reads_a_members_value(x: Tensor) -> Tensor:
     """What is in a member."""
     return torch.relu(x) * Kind.FIRST.value[0]
@@ -195,9 +209,11 @@ def uses_a_bare_class(x: Tensor) -> Tensor:
 @pytest.mark.parametrize(
     ("fn", "variant"),
     [
-        (reads_a_class, "plain"),
-        (reads_the_class_of_an_instance, "plain"),
-        (calls_a_method_of_the_class, "plain"),
+        (reads_a_class, "exact"),
+        (reads_the_class_of_an_instance, "exact"),
+        (calls_a_method_of_the_class, "exact"),
+        (reads_a_list_of_a_class, "plain"),
+        (reads_a_list_by_a_method, "plain"),
         (reads_a_members_value, "plain"),
         (reads_what_hangs_on_a_member, "plain"),
         (uses_a_member, "exact"),
@@ -205,7 +221,7 @@ def uses_a_bare_class(x: Tensor) -> Tensor:
     ],
 )
 def test_a_class_that_no_guard_watches_is_not_built_on(fn: Any, variant: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Torch before 2.13 takes what hangs on a class for constant; what cannot change may be."""
+    """Torch before 2.13 takes what hangs on a class for constant; what cannot change in itself is watched."""
     monkeypatch.setattr(class_values, "CLASSES_ARE_WATCHED", False)
     f = exact(fn)
     assert_same(f(X), fn(X))
@@ -216,14 +232,18 @@ def test_a_class_that_no_guard_watches_is_not_built_on(fn: Any, variant: str, mo
 
 @pytest.mark.filterwarnings(UNBUILT)
 @pytest.mark.parametrize(
-    "fn", [reads_a_class, reads_the_class_of_an_instance, calls_a_method_of_the_class, reads_a_members_value]
-)
+    "fn",
+    [
+        reads_a_class, reads_the_class_of_an_instance, calls_a_method_of_the_class, reads_a_list_of_a_class,
+        reads_a_list_by_a_method, reads_a_members_value,
+    ],
+)  # fmt: skip
 def test_a_changed_value_of_a_class_among_the_globals_is_seen(fn: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whether by a guard, or since it is not built on this torch."""
     f = exact(fn)
     for scale in (3.0, 4.0):
         monkeypatch.setattr(Settings, "scale", scale)
-        Kind.FIRST.value[0] = scale
+        Kind.FIRST.value[0] = Settings.scales[0] = scale
         for _ in range(2):
             assert_same(f(X), fn(X))
 
@@ -288,7 +308,7 @@ def test_states_that_are_gone_make_room(monkeypatch: pytest.MonkeyPatch) -> None
         gc.collect()
         globals()["HELPER"] = type("Settings", (), {"scale": scale})
         assert_same(f(X), torch.relu(X * scale))
-    assert f.explain(X).variant == WITH_A_CLASS
+    assert f.explain(X).variant == "exact"
     assert f.cache_info().builds_held <= 4
 
 
