@@ -56,7 +56,7 @@ class Imports:
             if self._begun:
                 return
             try:
-                with interrupts_held_back(), no_collections(then_all=True):
+                with interrupts_held_back(), no_collections(stays=True):
                     for module in self._modules:
                         importlib.import_module(module)
             except Exception as error:  # noqa: BLE001 - whatever a module does when it is imported

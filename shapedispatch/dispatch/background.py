@@ -289,7 +289,7 @@ def decide_again(waiting: Waiting, args: tuple[Any, ...], kwargs: Mapping[str, A
     may_begin = worth and imports.compiler.ready()
     allowance = _allowance(waiting, ctx.device, may_begin, exact)
     began_s, entry = time.perf_counter(), None
-    with no_collections(), contextlib.suppress(LeftForNext):
+    with no_collections(stays=True), contextlib.suppress(LeftForNext):
         kept, superseded = _Keeper(waiting, allowance), functools.partial(allowance.has_news, account.news)
         again = waiting.now is not None and not waiting.known
         entry = decide(replace(_online(ctx), later=allowance, kept=kept, superseded=superseded, again=again))

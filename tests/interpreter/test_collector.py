@@ -20,10 +20,12 @@ def looks() -> Iterator[list[int]]:
         if phase == "start":
             found.append(info["generation"])
 
+    gc.unfreeze()  # what the suite has frozen
     gc.callbacks.append(note)
     yield found
     gc.callbacks.remove(note)
     gc.enable()
+    gc.freeze()
 
 
 def _make_many() -> list[list[int]]:
@@ -39,11 +41,31 @@ def test_nothing_is_looked_through_inside(looks: list[int]) -> None:
     assert looks
 
 
-def test_all_is_looked_through_once_behind_it(looks: list[int]) -> None:
-    """Else the first call that makes enough would do it."""
-    with no_collections(then_all=True):
+def test_what_stays_is_no_reason_to_look(looks: list[int]) -> None:
+    """It is old from the start: the first call that makes enough would look through it all, else."""
+    with no_collections(stays=True):
+        made = _make_many()
+    assert looks == []
+    assert id(made) in map(id, gc.get_objects(generation=2))
+    assert gc.get_count()[0] < gc.get_threshold()[0]
+
+
+def test_what_does_not_stay_is_looked_through_as_ever(looks: list[int]) -> None:
+    """As young."""
+    with no_collections():
+        made = _make_many()
+    assert id(made) not in map(id, gc.get_objects(generation=2))
+    _make_many()
+    assert looks
+
+
+def test_what_the_program_has_frozen_stays_so(looks: list[int]) -> None:
+    """Nothing is put elsewhere."""
+    gc.freeze()
+    frozen = gc.get_freeze_count()
+    with no_collections(stays=True):
         _make_many()
-    assert looks == [2]
+    assert gc.get_freeze_count() == frozen
 
 
 def test_an_error_leaves_it_on(looks: list[int]) -> None:
@@ -56,27 +78,30 @@ def test_an_error_leaves_it_on(looks: list[int]) -> None:
 def test_a_program_that_looks_for_itself_goes_on_so(looks: list[int]) -> None:
     """It stays off, and nothing is looked through."""
     gc.disable()
-    with no_collections(then_all=True):
+    with no_collections(stays=True):
         pass
     assert not gc.isenabled()
     assert looks == []
 
 
-def test_imports_are_looked_through_once(looks: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_imports_are_no_reason_to_look(looks: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     """They make some hundred thousand objects that stay."""
     monkeypatch.setattr("importlib.import_module", lambda name: _make_many())
     Imports(["a", "b"]).begin()
-    assert looks == [2]
+    assert looks == []
+    assert gc.get_count()[0] < gc.get_threshold()[0]
 
 
 def test_the_last_who_holds_them_back_lets_them_come(looks: list[int]) -> None:
     """Another thread may have begun in between, and records a graph, say."""
-    one, other = no_collections(then_all=True), no_collections()
+    one, other = no_collections(stays=True), no_collections()
     one.__enter__()
     other.__enter__()
+    made = _make_many()
     one.__exit__(None, None, None)
     assert not gc.isenabled()
     assert looks == []
     other.__exit__(None, None, None)
     assert gc.isenabled()
-    assert looks == [2]
+    assert looks == []
+    assert id(made) in map(id, gc.get_objects(generation=2))
