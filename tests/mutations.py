@@ -52,7 +52,8 @@ OPERATORS, OF_OPERATORS = "graphs/operators.py", "tests/graphs/test_operators.py
 UNSEEN, TRACER = "functions/unseen/unseen.py", "functions/compile/tracer.py"
 LOOKUPS, SOUGHT = "functions/unseen/lookups.py", "tests/functions/test_lookups.py"
 CONTEXT, SET = "functions/unseen/context_vars.py", "tests/functions/test_context_vars.py"
-CAPTURES = "functions/unseen/captures.py"
+CAPTURES, CAUGHT = "functions/unseen/captures.py", "functions/unseen/caught.py"
+WORLDS = "tests/functions/test_changed_worlds.py"
 COMPARED, PLACES = "tests/functions/test_comparisons.py", "tests/functions/test_object_guard.py"
 RECORDED, OF_PLAIN = "functions/recorded.py", "tests/functions/test_recorded.py"
 QUESTIONS, CACHE = "hit/csrc/torch_questions.c", "hit/csrc/signature_cache.c"
@@ -62,10 +63,16 @@ MUTATIONS = (
     Mutation(UNSEEN, "            memberships_compared(tracing, self._found.append),\n", "", (COMPARED,)),
     Mutation(UNSEEN, "            python_state_guarded(tracing),\n", "", (SOUGHT,)),
     # What is looked for, and what is read of a ContextVar or of a capture.
-    Mutation(LOOKUPS, "    variable.install_dict_contains_guard(tx, [key])\n", "", (SOUGHT,)),
-    Mutation(LOOKUPS, "        variable.install_dict_keys_match_guard()\n", "        pass\n", (SOUGHT,)),
+    Mutation(CAUGHT, "    variable.install_dict_contains_guard(tx, [key])\n", "", (SOUGHT,)),
+    Mutation(CAUGHT, "        variable.install_dict_keys_match_guard()\n", "        pass\n", (SOUGHT,)),
+    Mutation(CAUGHT, "self.left[frame.f_code] = None", "pass", (WORLDS,)),
+    Mutation(CAUGHT, "elif _looks_at_it(frame):", "elif False:", (WORLDS,)),
+    Mutation(LOOKUPS, "        self.names.add(name)\n", "", (WORLDS,)),
+    Mutation(LOOKUPS, "self._note_value(holder.value, name)", "pass", (WORLDS,)),
+    Mutation(CONTEXT, "if answer is not None and variable.source is not None:", "if False:", (WORLDS,)),
+    Mutation(UNSEEN, "if isinstance(value, type) and _answers_for_itself(value):", "if False:", (WORLDS,)),
     Mutation(LOOKUPS, "                self._note_attribute(holder, name)\n", "", (SOUGHT,)),
-    Mutation(LOOKUPS, "if _step_of(frame) in _RAISING:", "if True:", (SOUGHT,)),
+    Mutation(CAUGHT, "step.opname == _RAISE and step.arg", "step.opname", (SOUGHT,)),
     Mutation(CONTEXT, "return tuple(self._read.values())", "return ()", (SET,)),
     Mutation(CONTEXT, "for one, held in self._set.items() if held)", "for one in ())", (SET,)),
     Mutation(CONTEXT, " and value_of(args[0]) is held[-1][0]", "", (SET,)),

@@ -329,11 +329,14 @@ def range_of(value: torch.SymInt | torch.SymFloat) -> Any:
     return value.node.shape_env.bound_sympy(value.node.expr)
 
 
-def inlined_code() -> list[CodeType] | None:
-    """The code that Dynamo has followed, the function's own and what it calls; None where this torch does not tell."""
+def inlined_code(beside: Iterable[CodeType]) -> list[CodeType] | None:
+    """The code that Dynamo has followed, the function's own and what it calls; None where this torch does not tell.
+
+    And what it has followed ``beside``, of which it does not tell.
+    """
     ask = getattr(torch._guards.TracingContext, "get_traced_code", None)
     traced = ask() if ask is not None else None
-    return None if traced is None else list(traced)
+    return None if traced is None else [*traced, *beside]
 
 
 FAKE_RESULTS = 1000

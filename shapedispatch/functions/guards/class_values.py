@@ -17,7 +17,13 @@ from typing import Any
 import torch
 from torch.torch_version import TorchVersion
 
-__all__ = ["CLASSES_ARE_WATCHED", "class_reads_noted", "is_of_a_class_with_values"]
+__all__ = [
+    "CLASSES_ARE_WATCHED",
+    "class_reads_noted",
+    "is_of_a_class_with_values",
+    "is_read_as_value",
+    "stays",
+]
 
 CLASSES_ARE_WATCHED: bool = TorchVersion(torch.__version__) >= TorchVersion("2.13")
 _CONSTANTS = (int, float, complex, bool, str, bytes, type(None))
@@ -39,23 +45,22 @@ def _holds_values(value: type, names: Collection[str] | None) -> bool:
     if _is_of_others(str(value.__module__)):
         return False
     if issubclass(value, Enum):  # whose members stay what they are, but for what is in them
-        return any(not _stays(member.value) or _own_names(member) for member in value)
+        return any(not stays(member.value) or _own_names(member) for member in value)
     held = (pair for base in _of_users(value) for pair in vars(base).items())
-    return any(_is_value(name, one) and not _stays(one) for name, one in held if names is None or name in names)
+    return any(_is_value(name, one) and not stays(one) for name, one in held if names is None or name in names)
 
 
-def _stays(held: Any) -> bool:
+def stays(held: Any) -> bool:
     """Whether it is what it is for good."""
     if isinstance(held, (tuple, frozenset)):
-        return type(held) in (tuple, frozenset) and all(map(_stays, held))
+        return type(held) in (tuple, frozenset) and all(map(stays, held))
     return type(held) in _CONSTANTS or isinstance(held, (torch.dtype, torch.device))
 
 
-def _is_read_as_value(value: type, name: str) -> bool:
+def is_read_as_value(value: type, name: str) -> bool:
+    """Whether what a class has by that name is a value of the user's, and no code."""
     holder = next((base for base in _of_users(value) if name in vars(base)), None)
-    if holder is None or not _is_value(name, held := vars(holder)[name]):
-        return False
-    return _holds_values(type(held), None) if isinstance(held, Enum) else not _stays(held)
+    return holder is not None and _is_value(name, vars(holder)[name])
 
 
 def _of_users(value: type) -> Iterator[type]:
@@ -80,6 +85,10 @@ def _is_value(name: str, held: Any) -> bool:
     return not of_python and not hasattr(type(held), "__get__")
 
 
+def _is_watched(held: Any) -> bool:
+    return not _holds_values(type(held), None) if isinstance(held, Enum) else stays(held)
+
+
 @contextlib.contextmanager
 def class_reads_noted(tracing: Callable[[], bool], note: Callable[[str], None]) -> Iterator[None]:
     """``note`` is told by name which values of classes Dynamo reads, where this release guards none."""
@@ -93,7 +102,7 @@ def class_reads_noted(tracing: Callable[[], bool], note: Callable[[str], None]) 
 
     @functools.wraps(original)
     def var_getattr(variable: Any, tx: Any, name: str) -> Any:
-        if tracing() and _is_read_as_value(variable.value, name):
+        if tracing() and is_read_as_value(variable.value, name) and not _is_watched(getattr(variable.value, name)):
             note(f"{variable.value.__name__}.{name}")
         return original(variable, tx, name)
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from torch._dynamo import variables
 from torch._dynamo.exc import Unsupported
+from torch._dynamo.guards import GuardBuilder, install_guard
 
 from ...keys.key import describe
 from ..guards.guard_filter import ConfigGuard
@@ -39,6 +40,8 @@ class ContextVars:
             def call_method(variable: Any, tx: Any, name: str, args: Any, kwargs: Any) -> Any:
                 known = _context_var(variable) if tracing() and not kwargs else None
                 answer = None if known is None else self._call(tx.output, known, name, args)
+                if answer is not None and variable.source is not None:
+                    install_guard(variable.source.make_guard(GuardBuilder.ID_MATCH))
                 return original(variable, tx, name, args, kwargs) if answer is None else answer
 
             return call_method

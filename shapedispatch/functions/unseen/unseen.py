@@ -30,10 +30,11 @@ from torch.fx import GraphModule
 
 from ..guards.guard_filter import ConfigGuard
 from .captures import Captures
+from .caught import CaughtErrors, is_of_others
 from .comparisons import Comparisons, identities_guarded, memberships_compared
 from .context_vars import ContextVars
 from .hooks import builds_seen, forget_handlers, replaced
-from .lookups import Lookups, is_of_others
+from .lookups import Lookups
 from .python_state import python_state_guarded
 from .sizes import value_of
 
@@ -53,6 +54,7 @@ class Unseen:
         self._places = set[tuple[str, str]]()
         self._found: list[str] = []
         self._lookups = Lookups(self._found.append)
+        self._caught = CaughtErrors(self._found.append)
         self._context = ContextVars()
         self._captures = Captures()
         self.compared: Comparisons = Comparisons()
@@ -66,6 +68,7 @@ class Unseen:
             self._generators_refused(tracing),
             memberships_compared(tracing, self._found.append),
             self._lookups.noted(tracing),
+            self._caught.noted(tracing),
             self._context.noted(tracing),
             self._captures.noted(tracing),
             python_state_guarded(tracing),
@@ -134,6 +137,11 @@ class Unseen:
         """On what was asked for and found, or not."""
         return (*self._lookups.guards(), *self._context.guards(), *self._captures.guards())
 
+    def code(self) -> list[CodeType]:
+        """What Dynamo has followed and does not tell of: code that an error has left, and names that were asked for."""
+        names = compile(repr(tuple(sorted(self._lookups.names))), "<names that were asked for>", "eval")
+        return [*self._caught.left, names]
+
     def of_code(self, code: Iterable[CodeType]) -> Iterator[str]:
         """What it has looked for in vain, whose attributes it has looked through as a dict, marks that it asks for."""
         yield from self._found
@@ -164,6 +172,8 @@ class Unseen:
         tuple: Dynamo compares the tuple with itself. A mark that makes a tensor a buffer, which torch's modules ask
         for whenever an attribute is set. What makes an object one of a protocol: attributes that no code names.
         """
+        if isinstance(value, type) and _answers_for_itself(value):
+            yield f"what {value.__name__} answers for itself, by code on it or on its own class"
         if _is_a_users_protocol(value):
             yield f"whether an object has what {value.__name__} asks for (isinstance of a runtime_checkable Protocol)"
         if value is torch.nn.Buffer and not name.startswith("G['__import_torch_dot_nn"):
@@ -182,6 +192,21 @@ class Unseen:
 _PUT_BACK = "set_inplace_requires_grad_allowed"
 """What ``torch.func.grad`` sets for as long as it runs; it is nobody else's."""
 _BY_VALUE = frozenset(("CONSTANT_MATCH", "EQUALS_MATCH"))
+
+
+def _answers_for_itself(cls: type) -> bool:
+    """Whether code of the user's answers what is asked of the class: Dynamo runs that, and guards nothing it reads."""
+    above = [base for base in type.mro(type(cls)) if base is not type]
+    own = [vars(base).get("__class_getitem__") for base in cls.__mro__]
+    asked = [*own, *(vars(base).get(name) for base in above for name in _ASKED_OF_CLASSES)]
+    functions = (getattr(one, "__func__", one) for one in asked)
+    return any(isinstance(one, FunctionType) and not is_of_others(one.__code__) for one in functions)
+
+
+_ASKED_OF_CLASSES = (
+    "__bool__", "__contains__", "__eq__", "__getattr__", "__getattribute__", "__getitem__", "__instancecheck__",
+    "__iter__", "__len__", "__subclasscheck__",
+)  # fmt: skip
 
 
 def _is_a_users_protocol(value: Any) -> bool:

@@ -1,0 +1,163 @@
+"""Errors that code catches: those of lookups that fail, which are guarded or noted, and the code that they have left.
+
+Dynamo guards what is found, and seldom that nothing was. Nor does it keep the code that an error has left.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sysconfig
+from collections.abc import Callable, Iterator, Sequence
+from types import CodeType
+from typing import Any
+
+import torch
+from torch._dynamo import symbolic_convert, variables
+from torch._dynamo.exc import ObservedAttributeError, ObservedException, ObservedKeyError
+from torch._dynamo.variables import dicts
+
+from .hooks import replaced
+from .sizes import realized
+
+__all__ = ["FRAMES", "CaughtErrors", "is_asked_by_torch", "is_of_others", "set_guarded"]
+
+FRAMES: Any = getattr(symbolic_convert, "InstructionTranslatorBase", None)
+"""What runs the code of one frame."""
+_RAISE, _RAISE_AGAIN = "RAISE_VARARGS", "RERAISE"
+_OWN = "error of the code's own"
+
+
+class CaughtErrors:
+    """Of one trace; ``unsupported`` is told of lookups that have failed where no guard can say that it will again."""
+
+    def __init__(self, unsupported: Callable[[str], None]) -> None:
+        self._unsupported = unsupported
+        self.left: dict[CodeType, None] = {}
+        """The code through which errors have gone."""
+
+    @contextlib.contextmanager
+    def noted(self, tracing: Callable[[], bool]) -> Iterator[None]:
+        """Note each error that is caught, in a thread that is ``tracing``.
+
+        One that the code raises by a statement has no need of a guard: what led there was followed.
+        """
+
+        def catching(original: Any) -> Any:
+            def exception_handler(frame: Any, raised: Any) -> None:
+                if tracing():
+                    self.left[frame.f_code] = None
+                    _note_statement(frame, raised)
+                original(frame, raised)  # which raises where this frame does not catch it
+                if tracing() and isinstance(raised, (ObservedAttributeError, ObservedKeyError)):
+                    self._caught(frame, raised)
+
+            return exception_handler
+
+        with replaced(FRAMES, "exception_handler", catching), _keys_guarded(tracing):
+            yield
+
+    def _caught(self, frame: Any, raised: ObservedException) -> None:
+        if _OWN in vars(raised) or is_asked_by_torch(frame):
+            return
+        if _GUARDED not in vars(raised):
+            self._unsupported(f"a lookup that fails in {frame.f_code.co_name}()")
+        elif _looks_at_it(frame):
+            self._unsupported(f"what an error says that a lookup raises, in {frame.f_code.co_name}()")
+
+
+def _note_statement(frame: Any, raised: ObservedException) -> None:
+    """Whether the code itself has made the error, where it comes from; one that is raised again is what it was."""
+    step = getattr(frame, "current_instruction", None)
+    if step is not None and step.opname == _RAISE and step.arg:
+        vars(raised)[_OWN] = True
+    elif step is not None and step.opname in (_RAISE, _RAISE_AGAIN):
+        set_guarded(raised)  # where it was caught before, it was noted, if need be
+
+
+def _looks_at_it(frame: Any) -> bool:
+    """Whether a handler that the frame goes on with may look at the error: it gives it a name, or is a block's end.
+
+    Dynamo has made it, and what it says is not what Python's own would say.
+    """
+    steps: Sequence[Any] = frame.instructions
+    at = frame.instruction_pointer or 0
+    names = [step.opname for step in steps[at:]]
+    ends = next((i for i, name in enumerate(names) if name in (_RAISE_AGAIN, "POP_EXCEPT")), len(names))
+    matches = [i for i, name in enumerate(names[: ends + 1]) if name in _MATCHES]
+    asks = "WITH_EXCEPT_START" in names[:ends] or not _QUESTIONS.isdisjoint(frame.f_code.co_names)
+    return asks or any(name.startswith("STORE_") for i in matches for name in names[i + 1 : i + 4])
+
+
+_MATCHES = frozenset(("CHECK_EXC_MATCH", "CHECK_EG_MATCH", "JUMP_IF_NOT_EXC_MATCH"))
+_QUESTIONS = frozenset(("exc_info", "exception", "format_exc", "print_exc"))
+_GUARDED = "is guarded"
+
+
+def set_guarded(raised: ObservedException) -> None:
+    """Say of an error on its way that its reason has a guard."""
+    vars(raised)[_GUARDED] = True
+
+
+@contextlib.contextmanager
+def _keys_guarded(tracing: Callable[[], bool]) -> Iterator[None]:
+    """Guard that a dict has not the key that was looked for, as Dynamo does where ``in`` asks."""
+
+    def getting(original: Any) -> Any:
+        def get(variable: Any, tx: Any, key: Any) -> Any:
+            try:
+                return original(variable, tx, key)
+            except ObservedKeyError as raised:
+                if tracing() and _is_guarded(variable, tx, realized(key)):
+                    set_guarded(raised)
+                raise
+
+        return get
+
+    with replaced(variables.ConstDictVariable, "getitem_const_raise_exception_if_absent", getting):
+        yield
+
+
+def _is_guarded(variable: Any, tx: Any, key: Any) -> bool:
+    """Whether a guard says now that the dict has no such key, or none is needed: the call has made it."""
+    if isinstance(variable, dicts.NNModuleHooksDictVariable):  # of which Dynamo guards nothing
+        return False
+    if variable.source is None:
+        return True
+    if tx.output.side_effects.is_modified(variable) or key.source is not None:
+        variable.install_dict_keys_match_guard()
+        return True
+    variable.install_dict_contains_guard(tx, [key])
+    return bool(key.is_python_constant())
+
+
+# -------------------------------------------------------------------------------------------------------- whose code
+
+_TORCH, _PYTHON = os.path.dirname(torch.__file__), sysconfig.get_path("stdlib")  # noqa: PTH120 - texts, as in code
+
+_IN_PLACE = os.path.join(_TORCH, "_dynamo", "polyfills")  # noqa: PTH118 - a text
+
+
+def _stands_in(code: CodeType, folder: str) -> bool:
+    """Whether it is of this folder, but for what is installed beside it."""
+    inside = code.co_filename.removeprefix(folder + os.sep)
+    return inside != code.co_filename and not inside.startswith("site-packages")
+
+
+def is_of_others(code: CodeType) -> bool:
+    """Whether it is torch's or Python's own."""
+    return _stands_in(code, _TORCH) or _is_of_python(code)
+
+
+def _is_of_python(code: CodeType) -> bool:
+    return _stands_in(code, _PYTHON) or code.co_filename.startswith("<frozen ")
+
+
+def is_asked_by_torch(frame: Any) -> bool:
+    """Whether that is who looks, or who has Python's own code look, as for the signature of a class.
+
+    What Dynamo follows in place of Python's own code is asked by whoever calls that.
+    """
+    while frame is not None and (_is_of_python(frame.f_code) or _stands_in(frame.f_code, _IN_PLACE)):
+        frame = getattr(frame, "parent", None)
+    return frame is not None and _stands_in(frame.f_code, _TORCH)
