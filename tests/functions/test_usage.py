@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from shapedispatch import shapedispatch
 from shapedispatch.functions.compile.build import Build
-from tests.helpers import Ladder, assert_same, built
+from tests.helpers import Ladder, assert_same, built, pinned
 
 pytestmark = pytest.mark.operators_called
 
@@ -188,6 +188,9 @@ WAYS: Ways = {
     "positions": lambda: (lambda x: (x + torch.arange(x.size(0))[:, None]).sin(), (X,)),
     "einsum": lambda: (lambda x: torch.einsum("nd,md->nm", x, x).softmax(-1), (X,)),
     "einops": lambda: (rearranged(), (X,)),
+    "a layer of einops": lambda: (rearranging(), (X,)),
+    "what a tensor may have": lambda: (lambda x: (x.tensors if hasattr(x, "tensors") else x).sin() * 2, (X,)),
+    "what a tensor has, if anything": lambda: (lambda x: x.sin() * (2 if getattr(x, "_m", None) is None else 3), (X,)),
 }
 
 
@@ -201,6 +204,12 @@ def profiled(x: Tensor) -> Tensor:
     """With a name for it."""
     with torch.profiler.record_function("a range"):
         return (x * 2).sin()
+
+
+def rearranging() -> nn.Module:
+    """A module that holds its recipe in a tuple with lists."""
+    layers: types.ModuleType = pytest.importorskip("einops.layers.torch")
+    return nn.Sequential(layers.Rearrange("n (a b) -> (n a) b", a=4), nn.Linear(4, 8), nn.SiLU())
 
 
 def rearranged() -> Any:
@@ -274,3 +283,19 @@ def test_a_build_whose_guards_pass_no_call_is_none(monkeypatch: pytest.MonkeyPat
 def held(answer: Any) -> Any:
     """What an object holds."""
     return vars(answer) if isinstance(answer, Answer) else answer
+
+
+@pytest.mark.parametrize("given", [{"p": 0.9}, {}], ids=["a constant", "a half"])
+def test_a_path_that_is_dropped_is_built(given: dict[str, float]) -> None:
+    """By a probability that stands in the code, plain looks at no values."""
+
+    def dropped(x: Tensor) -> Tensor:
+        return x.square() * x.new_empty(24, 1).bernoulli_(**given)
+
+    f = pinned(shapedispatch(dropped, hints=(), exact=True, store=False), "exact")
+    for seed in range(3):
+        torch.manual_seed(seed)
+        found = f(X)
+        torch.manual_seed(seed)
+        assert_same(found, dropped(X))
+    assert f.explain(X).variant == "exact"

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 import torch._inductor.config
 from torch import Tensor
-from torch.fx import GraphModule
+from torch.fx import GraphModule, Node
 from torch.torch_version import TorchVersion
 
 from .graph import Uncompilable, called, nodes
@@ -338,5 +338,14 @@ def refuse_unchecked(gm: GraphModule, examples: Sequence[Any]) -> None:
     if any(isinstance(example, Tensor) and example.device.type != "cpu" for example in examples):
         return
     for node in nodes(gm):
-        if node.op in ("call_function", "call_method") and called(node) in _CHECKED_BY_PLAIN:
+        unchecked = node.op in ("call_function", "call_method") and called(node) in _CHECKED_BY_PLAIN
+        if unchecked and not _draws_by_a_constant(node):
             raise Uncompilable(f"plain checks the values that {called(node)} gets, and compiled code does not")
+
+
+def _draws_by_a_constant(node: Node) -> bool:
+    """Whether it draws by one probability, which stands in the code: of no tensor are values looked at."""
+    likely: Any = node.args[1] if len(node.args) > 1 else node.kwargs.get("p")
+    if likely is None and node.target == "bernoulli_":
+        return True  # by a half
+    return "bernoulli" in called(node) and type(likely) in (int, float) and 0 <= likely <= 1

@@ -33,6 +33,7 @@ __all__ = [
     "builtin_guards",
     "has_no_equal",
     "holds_and",
+    "is_of_constants",
     "objects_at",
     "place_guards",
     "registration_guards",
@@ -104,10 +105,29 @@ def _readings(one: Any, names: frozenset[str] | None) -> Iterator[tuple[str, Cal
         yield "the order of an OrderedDict", _items
     if isinstance(one, (set, frozenset, KeysView)) and len(one) > 0:  # Dynamo's guards ask what equals what is in it
         yield "the order of a set, or a type in it", lambda now: list(map(_known, now))
+    if isinstance(one, tuple) and is_of_constants(one):  # which Dynamo compares with itself
+        yield "what is within a tuple", _snapshot
     if isinstance(one, bytearray):
         yield "what is in a bytearray", bytes
     if _answers_for_itself(type(one)) and hasattr(one, "__dict__"):
         yield "what is set on an object", lambda now: {name for name in vars(now) if names is None or name in names}
+
+
+def is_of_constants(value: Any) -> bool:
+    """Whether a tuple, list, set or dict holds constants alone, and such as this."""
+    if type(value) is dict:
+        return is_of_constants([*value, *value.values()])
+    return all(map(is_of_constants, value)) if type(value) in _HELD else type(value) in _CONSTANTS
+
+
+_HELD = (tuple, list, set, frozenset)
+
+
+def _snapshot(now: Any) -> Any:
+    """What is in it at this moment, and the type of each."""
+    if type(now) is dict:
+        return dict, [(_snapshot(name), _snapshot(held)) for name, held in now.items()]
+    return type(now), [_snapshot(held) for held in now] if type(now) in _HELD else now
 
 
 def _items(now: Any) -> list[Any]:

@@ -29,6 +29,7 @@ from torch._dynamo.exc import Unsupported
 from torch.fx import GraphModule
 
 from ..guards.guard_filter import ConfigGuard
+from ..guards.object_guard import is_of_constants
 from .captures import Captures
 from .caught import CaughtErrors, is_of_others
 from .comparisons import Comparisons, identities_guarded, memberships_compared
@@ -178,7 +179,8 @@ class Unseen:
             yield f"whether an object has what {value.__name__} asks for (isinstance of a runtime_checkable Protocol)"
         if value is torch.nn.Buffer and not name.startswith("G['__import_torch_dot_nn"):
             yield "whether a tensor is a torch.nn.Buffer, which only a mark on it says"
-        if kind in _BY_VALUE and isinstance(value, tuple) and any(map(_may_change, value)):
+        unwatched = kind in _BY_VALUE and isinstance(value, tuple) and not is_of_constants(value)
+        if unwatched and any(map(_may_change, value)):
             yield "a list or set within a tuple"
         if type(value) is _Cached and not _is_of_einops(value.__wrapped__):
             code = getattr(value.__wrapped__, "__code__", None)
@@ -204,8 +206,7 @@ def _answers_for_itself(cls: type) -> bool:
 
 
 _ASKED_OF_CLASSES = (
-    "__bool__", "__contains__", "__eq__", "__getattr__", "__getattribute__", "__getitem__", "__instancecheck__",
-    "__iter__", "__len__", "__subclasscheck__",
+    "__bool__", "__contains__", "__eq__", "__getitem__", "__instancecheck__", "__iter__", "__len__", "__subclasscheck__",
 )  # fmt: skip
 
 
