@@ -206,7 +206,8 @@ def _answers_for_itself(cls: type) -> bool:
 
 
 _ASKED_OF_CLASSES = (
-    "__bool__", "__contains__", "__eq__", "__getitem__", "__instancecheck__", "__iter__", "__len__", "__subclasscheck__",
+    "__bool__", "__contains__", "__eq__", "__getitem__", "__instancecheck__", "__iter__", "__len__",
+    "__subclasscheck__",
 )  # fmt: skip
 
 
