@@ -64,7 +64,7 @@ ARGUMENTS = {
     [
         ("L['x']", "TENSOR_MATCH", IMPLIED),
         ("L['x'].grad", "TENSOR_MATCH", UNSUPPORTED),
-        ("L['x']", "HASATTR", CHECK),
+        ("L['x']", "HASATTR", UNSUPPORTED),
         ("L['xs']", "SEQUENCE_LENGTH", IMPLIED),
         ("L['xs']", "ID_MATCH", UNSUPPORTED),
         ("L['xs'][0]", "TENSOR_MATCH", IMPLIED),

@@ -189,8 +189,6 @@ WAYS: Ways = {
     "einsum": lambda: (lambda x: torch.einsum("nd,md->nm", x, x).softmax(-1), (X,)),
     "einops": lambda: (rearranged(), (X,)),
     "a layer of einops": lambda: (rearranging(), (X,)),
-    "what a tensor may have": lambda: (lambda x: (x.tensors if hasattr(x, "tensors") else x).sin() * 2, (X,)),
-    "what a tensor has, if anything": lambda: (lambda x: x.sin() * (2 if getattr(x, "_m", None) is None else 3), (X,)),
 }
 
 

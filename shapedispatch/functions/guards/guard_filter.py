@@ -52,8 +52,6 @@ _CONTAINER_GUARDS = frozenset(
 CODE_GUARDS = frozenset(
     {"MODULE_MATCH", "BUILTIN_MATCH", "FUNCTION_MATCH", "CLOSURE_MATCH", "CLASS_MATCH", "ID_MATCH", "TYPE_MATCH"}
 )
-_ASKED_OF_TENSORS = frozenset({"HASATTR", "NO_HASATTR"})
-"""What a key does not hold of a tensor, and a guard on the tensor tells; torch 2.11 calls it by the attribute."""
 _TENSOR_GUARDS = frozenset({"TENSOR_MATCH", "TYPE_MATCH", "DUPLICATE_INPUT"})
 # The key holds the default device, and saved-tensor hooks are a bypass. Dynamo asks both by slow Python.
 _AMBIENT_IN_KEY = frozenset({"AUTOGRAD_SAVED_TENSORS_HOOKS", "DEFAULT_DEVICE"})
@@ -107,8 +105,7 @@ class GuardFilter:
         """Of a guard on what Dynamo calls by that ``name``; one on an argument that no key implies is unsupported."""
         if kind in _AMBIENT_IN_KEY or kind == "SHAPE_ENV" or _type_of(name) in self.tensors:
             return Verdict.IMPLIED  # of a tensor's class the stand-in has another, and the key has it
-        asked = kind in _ASKED_OF_TENSORS and not self.tensors.isdisjoint((name, name.rpartition(".")[0]))
-        if asked or any(_inside(name, path) for path in self.states):
+        if any(_inside(name, path) for path in self.states):
             return Verdict.CHECK
         for places, kinds in ((self.tensors, _TENSOR_GUARDS), (self.containers, _CONTAINER_GUARDS)):
             if name in places:

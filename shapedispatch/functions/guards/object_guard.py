@@ -34,6 +34,7 @@ __all__ = [
     "has_no_equal",
     "holds_and",
     "is_of_constants",
+    "may_change",
     "objects_at",
     "place_guards",
     "registration_guards",
@@ -105,7 +106,7 @@ def _readings(one: Any, names: frozenset[str] | None) -> Iterator[tuple[str, Cal
         yield "the order of an OrderedDict", _items
     if isinstance(one, (set, frozenset, KeysView)) and len(one) > 0:  # Dynamo's guards ask what equals what is in it
         yield "the order of a set, or a type in it", lambda now: list(map(_known, now))
-    if isinstance(one, tuple) and is_of_constants(one):  # which Dynamo compares with itself
+    if isinstance(one, tuple) and may_change(one) and is_of_constants(one):  # which Dynamo compares with itself
         yield "what is within a tuple", _snapshot
     if isinstance(one, bytearray):
         yield "what is in a bytearray", bytes
@@ -118,6 +119,13 @@ def is_of_constants(value: Any) -> bool:
     if type(value) is dict:
         return is_of_constants([*value, *value.values()])
     return all(map(is_of_constants, value)) if type(value) in _HELD else type(value) in _CONSTANTS
+
+
+def may_change(value: Any) -> bool:
+    """Whether it holds what may be another thing later, and it the same."""
+    if isinstance(value, (tuple, frozenset)):
+        return any(map(may_change, value))
+    return isinstance(value, (list, set, dict, bytearray))
 
 
 _HELD = (tuple, list, set, frozenset)

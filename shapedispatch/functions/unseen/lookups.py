@@ -16,7 +16,7 @@ from torch._dynamo.variables import builtin
 from ...errors import as_written
 from ..guards.class_values import is_read_as_value, stays
 from ..guards.guard_filter import ConfigGuard
-from .caught import FRAMES, is_asked_by_torch, set_guarded
+from .caught import FRAMES, is_asked_by_torch, is_of_others, set_guarded
 from .hooks import replaced
 from .sizes import realized
 
@@ -74,6 +74,8 @@ class Lookups:
         self.names.add(name)
         if name in _WHOLE and not (is_asked_by_torch(frame) or _is_made_in_the_call(holder)):
             self._unsupported(_WHOLE[name])
+        if name == "__annotations__" and not is_of_others(frame.f_code):  # a signature is made of them
+            self._unsupported("what a function's annotations hold")
         if holder.source is None and isinstance(holder, variables.UserDefinedClassVariable):
             self._note_value(holder.value, name)
         try:
@@ -132,7 +134,6 @@ _ALL_ATTRIBUTES = "which attributes an object has (by its __dict__)"
 _WHOLE = {
     _DICT: _ALL_ATTRIBUTES,
     **dict.fromkeys(("__reduce_ex__", "__reduce__", "__getstate__"), "what a copy of an object has"),
-    "__annotations__": "what a function's annotations hold",
 }
 """By attributes that give all of something: what no guard sees of it."""
 _DICTS = frozenset((_DICT, "vars"))

@@ -29,7 +29,7 @@ from torch._dynamo.exc import Unsupported
 from torch.fx import GraphModule
 
 from ..guards.guard_filter import ConfigGuard
-from ..guards.object_guard import is_of_constants
+from ..guards.object_guard import is_of_constants, may_change
 from .captures import Captures
 from .caught import CaughtErrors, is_of_others
 from .comparisons import Comparisons, identities_guarded, memberships_compared
@@ -180,7 +180,7 @@ class Unseen:
         if value is torch.nn.Buffer and not name.startswith("G['__import_torch_dot_nn"):
             yield "whether a tensor is a torch.nn.Buffer, which only a mark on it says"
         unwatched = kind in _BY_VALUE and isinstance(value, tuple) and not is_of_constants(value)
-        if unwatched and any(map(_may_change, value)):
+        if unwatched and may_change(value):
             yield "a list or set within a tuple"
         if type(value) is _Cached and not _is_of_einops(value.__wrapped__):
             code = getattr(value.__wrapped__, "__code__", None)
@@ -216,12 +216,6 @@ def _is_a_users_protocol(value: Any) -> bool:
     bases = value.__bases__ if isinstance(value, type) else ()
     told = any(one.__name__ == "Protocol" and one.__module__ in ("typing", "typing_extensions") for one in bases)
     return told and value.__module__.partition(".")[0] not in ("collections", "torch", "typing")
-
-
-def _may_change(value: object) -> bool:
-    if isinstance(value, (tuple, frozenset)):
-        return any(map(_may_change, value))
-    return isinstance(value, (list, set, dict, bytearray))
 
 
 _OF_NUMBERS = frozenset(
