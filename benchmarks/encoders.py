@@ -41,11 +41,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     os.environ.update({name: tempfile.mkdtemp() for name in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")})
     os.environ.update(SHAPEDISPATCH_LEARN="background", SHAPEDISPATCH_EARN="0", XDG_CACHE_HOME=tempfile.mkdtemp())
     where = banner(chosen.device)
-    with torch.no_grad():
-        found = {kind: of_a_model(kind, chosen.device, chosen.small) for kind in KINDS}
-    for kind, one in found.items():
-        tell(kind, one)
-    write(__file__, found, where, chosen)
+    found: dict[str, Any] = {}
+    for kind in KINDS:
+        with torch.no_grad():
+            found[kind] = of_a_model(kind, chosen.device, chosen.small)
+        tell(kind, found[kind])
+        write(__file__, found, where, chosen)
     return 0
 
 
