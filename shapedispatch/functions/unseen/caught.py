@@ -80,16 +80,26 @@ def _looks_at_it(frame: Any) -> bool:
 
     Dynamo has made it, and what it says is not what Python's own would say.
     """
+    if not _QUESTIONS.isdisjoint(frame.f_code.co_names):
+        return True
     steps: Sequence[Any] = frame.instructions
-    at = frame.instruction_pointer or 0
-    names = [step.opname for step in steps[at:]]
-    ends = next((i for i, name in enumerate(names) if name in (_RAISE_AGAIN, "POP_EXCEPT")), len(names))
-    matches = [i for i, name in enumerate(names[: ends + 1]) if name in _MATCHES]
-    asks = "WITH_EXCEPT_START" in names[:ends] or not _QUESTIONS.isdisjoint(frame.f_code.co_names)
-    return asks or any(name.startswith("STORE_") for i in matches for name in names[i + 1 : i + 4])
+    at: int | None = frame.instruction_pointer or 0
+    while at is not None and at < len(steps):
+        name = steps[at].opname
+        if name == "WITH_EXCEPT_START":
+            return True
+        if name in _MATCHES:
+            after = [step.opname for step in steps[at + 1 : at + 4]]  # a jump to the next clause, then what is done
+            if any(one.startswith("STORE_") for one in after):
+                return True
+            at = next((i for i, step in enumerate(steps) if step is steps[at + 1].target), None)
+        else:
+            at = None if name in _ENDS else at + 1
+    return False
 
 
 _MATCHES = frozenset(("CHECK_EXC_MATCH", "CHECK_EG_MATCH", "JUMP_IF_NOT_EXC_MATCH"))
+_ENDS = frozenset(("POP_TOP", "POP_EXCEPT", _RAISE_AGAIN))
 _QUESTIONS = frozenset(("exc_info", "exception", "format_exc", "print_exc"))
 _GUARDED = "is guarded"
 
