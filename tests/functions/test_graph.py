@@ -15,7 +15,7 @@ from shapedispatch import shapedispatch
 from shapedispatch.functions.compile import graph
 from shapedispatch.functions.compile import operators as operator_tables
 from shapedispatch.functions.compile.autograd import effects_only
-from shapedispatch.functions.compile.graph import called, dtypes_of_numbers, nodes
+from shapedispatch.functions.compile.graph import called, collectives, dtypes_of_numbers, nodes
 from shapedispatch.functions.compile.tracer import Untraceable, trace
 from tests.helpers import assert_same, built, pinned
 
@@ -416,3 +416,17 @@ def test_a_batch_norm_with_two_results_has_no_build() -> None:
     f = shapedispatch(normed, hints=(), exact=True, store=False)
     with pytest.warns(UserWarning, match="it writes|begin at some of its results"):
         f(torch.rand(8, 4, requires_grad=True))
+
+
+class Addressed:
+    """As a function at such a place."""
+
+    def __repr__(self) -> str:
+        return "<function apply at 0x7fc10d00>"
+
+
+def test_an_address_is_no_collective() -> None:
+    """It may have any digits; of a name of the user's nothing is said either."""
+    targets = [("call_function", Addressed()), ("placeholder", "L_self_c10d_"), ("call_function", "c10d.all_reduce")]
+    each: Any = [types.SimpleNamespace(op=op, target=target) for op, target in targets]
+    assert collectives(each) == ("c10d.all_reduce",)

@@ -117,10 +117,19 @@ def effects_of(
     return Effects(
         frozenset(own[source] for source in written if source in own),
         (*elsewhere, *changes),
-        tuple(str(node.target) for node in nodes(gm) if "c10d" in str(node.target)),
+        collectives(nodes(gm)),
         beside,
         counts=counts,
     )
+
+
+def collectives(each: Iterable[Node]) -> tuple[str, ...]:
+    """Operators of c10d among these nodes, by name; what Python says of a function has its address, too: any digits."""
+    named = (_ADDRESS.sub("", str(node.target)) for node in each if node.op == "call_function")
+    return tuple(name for name in named if "c10d" in name)
+
+
+_ADDRESS = re.compile(" at 0x[0-9a-f]+")
 
 
 def _may_be_tensor(node: Node) -> bool:
