@@ -204,3 +204,30 @@ def test_an_error_on_the_way_puts_it_back() -> None:
     assert NONE.get() is None
     for _ in range(3):
         assert_same(f(X[:2]), failing(X[:2]))
+
+
+HELD: contextvars.ContextVar[float] = contextvars.ContextVar("held", default=1.0)
+
+
+@torch.library.custom_op("shapedispatch_tests::times_held", mutates_args=())
+def times_held(x: Tensor) -> Tensor:
+    """It reads what its caller has set."""
+    return x * HELD.get()
+
+
+@times_held.register_fake
+def _(x: Tensor) -> Tensor:
+    return torch.empty_like(x)
+
+
+def test_an_operator_that_reads_what_a_call_sets_is_plain_s() -> None:
+    """A build would call it with nothing set."""
+
+    def by_operator(x: Tensor) -> Tensor:
+        with holding(HELD, 3.0):
+            return times_held(x.sin())
+
+    f = dispatched(by_operator)
+    for _ in range(3):
+        assert_same(f(X), by_operator(X))
+    assert f.explain(X).variant == "plain"

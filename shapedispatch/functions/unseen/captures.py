@@ -34,7 +34,7 @@ class Captures:
         def calling(original: Any) -> Any:
             def call_function(variable: Any, tx: Any, args: Any, kwargs: Any) -> Any:
                 question: Any = getattr(variable, "value", None)
-                if not tracing() or question not in _QUESTIONS:
+                if not tracing() or not any(question is one for one in _QUESTIONS):
                     return original(variable, tx, args, kwargs)
                 return self._answer(question, tx)
 

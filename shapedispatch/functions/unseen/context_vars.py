@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextvars import ContextVar
 from typing import Any
 
 from torch._dynamo import variables
 from torch._dynamo.exc import Unsupported
 from torch._dynamo.guards import GuardBuilder, install_guard
+from torch._ops import OpOverload, OpOverloadPacket
 
 from ...keys.key import describe
 from ..guards.guard_filter import ConfigGuard
@@ -31,6 +32,7 @@ class ContextVars:
         self._graph: Any = None  # Dynamo may begin a trace anew: with another one
         self._set: dict[ContextVar[Any], list[tuple[_Token, Any]]] = {}
         self._read: dict[ContextVar[Any], ConfigGuard] = {}
+        self._was_set: set[str] = set()
 
     @contextlib.contextmanager
     def noted(self, tracing: Callable[[], bool]) -> Iterator[None]:
@@ -56,9 +58,11 @@ class ContextVars:
         """On what was read and is not the call's own."""
         return tuple(self._read.values())
 
-    def left_set(self) -> Iterator[str]:
-        """What is not put back at the end."""
+    def seen_elsewhere(self, called: Iterable[Any]) -> Iterator[str]:
+        """What is not put back at the end, and what may be read by code that a graph calls and nobody has followed."""
         yield from (f"what the ContextVar {one.name} is set to" for one, held in self._set.items() if held)
+        if self._was_set and not all(map(_is_known, called)):
+            yield f"what the ContextVar {min(self._was_set)} is set to, while an operator of yours runs"
 
     def _call(self, graph: Any, one: ContextVar[Any], name: str, args: list[Any]) -> Any:
         """What stands for the answer; None where Dynamo is to say what it knows of this."""
@@ -67,6 +71,7 @@ class ContextVars:
         held = self._set.setdefault(one, [])
         if name == "set" and len(args) == 1:
             held.append((token := _Token(), args[0]))
+            self._was_set.add(one.name)
             return variables.UserDefinedObjectVariable(token)
         if name == "get" and len(args) < 2:
             return held[-1][1] if held else self._read_now(one, args)
@@ -85,6 +90,20 @@ class ContextVars:
         if type(value) not in _CONSTANTS:
             raise Unsupported(f"it reads the ContextVar {one.name}, which holds {describe(value)}")
         return variables.ConstantVariable.create(value)
+
+
+def _is_known(target: Any) -> bool:
+    """Whether what a graph calls is torch's or Python's own."""
+    if isinstance(target, (OpOverload, OpOverloadPacket)):
+        return str(target).partition(".")[0] in ("aten", "prims", "prim", "inductor", "_c10d_functional")
+    return str(getattr(target, "__module__", "")).partition(".")[0] in (
+        "",
+        "None",
+        "_operator",
+        "builtins",
+        "math",
+        "torch",
+    )
 
 
 class _Token:

@@ -10,9 +10,7 @@ import contextlib
 import dis
 import functools
 import math
-import os
 import re
-import sysconfig
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from types import (
     AsyncGeneratorType,
@@ -163,7 +161,7 @@ class Unseen:
         names = [str(getattr(node.target, "__name__", "")) for node in unused]
         yield from (f"what {name}() sets" for name in names if name.startswith("set_") and name != _PUT_BACK)
         now = _settings()
-        yield from self._context.left_set()
+        yield from self._context.seen_elsewhere(node.target for node in nodes if node.op == "call_function")
         yield from (f"{name}, which it sets" for name, value in self._settings.items() if now[name] != value)
 
     def of_value(self, value: Any, kind: str, name: str) -> Iterator[str]:
@@ -223,9 +221,6 @@ _OF_NUMBERS = frozenset(
 )
 _NUMBERS = frozenset((int, float, bool, complex))
 _MAKING = ("BUILD_LIST", "BUILD_MAP", "BUILD_SET", "MAKE_", "STORE_ATTR")
-_FAILED = frozenset(("ObservedKeyError", "ObservedAttributeError"))
-_DICTS = frozenset(("__dict__", "vars"))
-_TORCH, _PYTHON = os.path.dirname(torch.__file__), sysconfig.get_path("stdlib")  # noqa: PTH120 - texts, as in code
 
 
 def _is_computed_again(fn: FunctionType) -> bool:
