@@ -75,6 +75,7 @@ MUTATIONS = (
     Mutation(CAUGHT, "step.opname == _RAISE and step.arg", "step.opname", (SOUGHT,)),
     Mutation(CONTEXT, "return tuple(self._read.values())", "return ()", (SET,)),
     Mutation(CONTEXT, "for one, held in self._set.items() if held)", "for one in ())", (SET,)),
+    Mutation(CONTEXT, "if self._was_set and not all(map(_is_known, called)):", "if False:", (SET,)),
     Mutation(CONTEXT, " and value_of(args[0]) is held[-1][0]", "", (SET,)),
     Mutation(CONTEXT, "return type(value), value if", "return None, value if", (SET,)),
     Mutation(CAPTURES, "return tuple(self._asked.values())", "return ()", ("tests/functions/test_captures.py",)),

@@ -6,21 +6,19 @@ Dynamo guards what is found, and seldom that nothing was. Nor does it keep the c
 from __future__ import annotations
 
 import contextlib
-import os
-import sysconfig
 from collections.abc import Callable, Iterator, Sequence
 from types import CodeType
 from typing import Any
 
-import torch
 from torch._dynamo import symbolic_convert, variables
 from torch._dynamo.exc import ObservedAttributeError, ObservedException, ObservedKeyError
 from torch._dynamo.variables import dicts
 
+from ..guards.owners import is_asked_by_torch
 from .hooks import replaced
 from .sizes import realized
 
-__all__ = ["FRAMES", "CaughtErrors", "is_asked_by_torch", "is_of_others", "set_guarded"]
+__all__ = ["FRAMES", "CaughtErrors", "set_guarded"]
 
 FRAMES: Any = getattr(symbolic_convert, "InstructionTranslatorBase", None)
 """What runs the code of one frame."""
@@ -139,35 +137,3 @@ def _is_guarded(variable: Any, tx: Any, key: Any) -> bool:
         return True
     variable.install_dict_contains_guard(tx, [key])
     return bool(key.is_python_constant())
-
-
-# -------------------------------------------------------------------------------------------------------- whose code
-
-_TORCH, _PYTHON = os.path.dirname(torch.__file__), sysconfig.get_path("stdlib")  # noqa: PTH120 - texts, as in code
-
-_IN_PLACE = os.path.join(_TORCH, "_dynamo", "polyfills")  # noqa: PTH118 - a text
-
-
-def _stands_in(code: CodeType, folder: str) -> bool:
-    """Whether it is of this folder, but for what is installed beside it."""
-    inside = code.co_filename.removeprefix(folder + os.sep)
-    return inside != code.co_filename and not inside.startswith("site-packages")
-
-
-def is_of_others(code: CodeType) -> bool:
-    """Whether it is torch's or Python's own."""
-    return _stands_in(code, _TORCH) or _is_of_python(code)
-
-
-def _is_of_python(code: CodeType) -> bool:
-    return _stands_in(code, _PYTHON) or code.co_filename.startswith("<frozen ")
-
-
-def is_asked_by_torch(frame: Any) -> bool:
-    """Whether that is who looks, or who has Python's own code look, as for the signature of a class.
-
-    What Dynamo follows in place of Python's own code is asked by whoever calls that.
-    """
-    while frame is not None and (_is_of_python(frame.f_code) or _stands_in(frame.f_code, _IN_PLACE)):
-        frame = getattr(frame, "parent", None)
-    return frame is not None and _stands_in(frame.f_code, _TORCH)

@@ -95,15 +95,12 @@ class ContextVars:
 def _is_known(target: Any) -> bool:
     """Whether what a graph calls is torch's or Python's own."""
     if isinstance(target, (OpOverload, OpOverloadPacket)):
-        return str(target).partition(".")[0] in ("aten", "prims", "prim", "inductor", "_c10d_functional")
-    return str(getattr(target, "__module__", "")).partition(".")[0] in (
-        "",
-        "None",
-        "_operator",
-        "builtins",
-        "math",
-        "torch",
-    )
+        return str(target).partition(".")[0] in _OPERATORS
+    return str(getattr(target, "__module__", "")).partition(".")[0] in _MODULES
+
+
+_OPERATORS = frozenset(("_c10d_functional", "aten", "inductor", "prim", "prims"))
+_MODULES = frozenset(("", "None", "_operator", "builtins", "math", "torch"))
 
 
 class _Token:

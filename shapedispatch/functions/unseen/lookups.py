@@ -16,7 +16,8 @@ from torch._dynamo.variables import builtin
 from ...errors import as_written
 from ..guards.class_values import is_read_as_value, stays
 from ..guards.guard_filter import ConfigGuard
-from .caught import FRAMES, is_asked_by_torch, is_of_others, set_guarded
+from ..guards.owners import is_asked_by_torch, is_of_others
+from .caught import FRAMES, set_guarded
 from .hooks import replaced
 from .sizes import realized
 

@@ -28,8 +28,9 @@ from torch.fx import GraphModule
 
 from ..guards.guard_filter import ConfigGuard
 from ..guards.object_guard import is_of_constants, may_change
+from ..guards.owners import is_of_others
 from .captures import Captures
-from .caught import CaughtErrors, is_of_others
+from .caught import CaughtErrors
 from .comparisons import Comparisons, identities_guarded, memberships_compared
 from .context_vars import ContextVars
 from .hooks import builds_seen, forget_handlers, replaced
