@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import operator
 from collections.abc import Callable, Iterable, Iterator
 from contextvars import ContextVar
 from typing import Any
@@ -99,8 +100,8 @@ def _is_known(target: Any) -> bool:
     return str(getattr(target, "__module__", "")).partition(".")[0] in _MODULES
 
 
-_OPERATORS = frozenset(("_c10d_functional", "aten", "inductor", "prim", "prims"))
-_MODULES = frozenset(("", "None", "_operator", "builtins", "math", "torch"))
+_OPERATORS = frozenset(("aten", "inductor", "prim", "prims"))
+_MODULES = frozenset(("", "None", operator.add.__module__, "builtins", "math", "torch"))
 
 
 class _Token:
