@@ -66,6 +66,7 @@ MUTATIONS = (
     Mutation(CAUGHT, "    variable.install_dict_contains_guard(tx, [key])\n", "", (SOUGHT,)),
     Mutation(CAUGHT, "        variable.install_dict_keys_match_guard()\n", "        pass\n", (SOUGHT,)),
     Mutation(CAUGHT, "self.left[frame.f_code] = None", "pass", (WORLDS,)),
+    Mutation(CAUGHT, "step.opname == _RAISE and step.arg", "step.opname == _RAISE", (WORLDS,)),
     Mutation(CAUGHT, "elif _looks_at_it(frame):", "elif False:", (WORLDS,)),
     Mutation(LOOKUPS, "        self.names.add(name)\n", "", (WORLDS,)),
     Mutation(LOOKUPS, "self._note_value(holder.value, name)", "pass", (WORLDS,)),
