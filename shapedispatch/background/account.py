@@ -15,6 +15,9 @@ from .orders import Order, Orders
 
 __all__ = ["Account", "Allowance", "KeptAnswers", "Later", "LeftForNext"]
 
+IN_VAIN = 0.01
+"""What part of a class's time goes at most into asking what others have come to where they have come to nothing."""
+
 _T = TypeVar("_T")
 
 
@@ -39,11 +42,22 @@ class Account:
     seen: bool = False
     waits: bool = False
     chosen: int = 0
+    asks_s: float = 0.0
+    """What is spent when it is asked again, for a key that waits, what others have come to."""
 
     @property
     def whole(self) -> bool:
         """Whether all that is made for the class is there."""
         return self.seen and not self.short and not self.waits
+
+    @property
+    def asks(self) -> bool:
+        """Whether a key that waits is to be asked for: others need not have chosen, they may find it out together."""
+        return self.whole and self.spent_s >= self.asks_s
+
+    def asked_in_vain(self, took_s: float) -> None:
+        """Others had come to nothing that the key could run."""
+        self.asks_s = self.spent_s + took_s / IN_VAIN
 
     def traced(self, cost_s: float) -> None:
         """A trace was made: the next one is worth it when so much more was spent, or was by earlier processes."""

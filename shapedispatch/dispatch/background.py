@@ -40,17 +40,7 @@ from .at_sight import at_sight, like_others
 from .loading import call_of_key
 from .miss import decide, tuning_lock
 
-__all__ = [
-    "LEARNED",
-    "Waiting",
-    "account_of",
-    "at_once",
-    "begun",
-    "note_what_was_spent",
-    "order_all",
-    "remembered",
-    "waiting_keys",
-]
+__all__ = ["LEARNED", "Waiting", "account_of", "at_once", "begun", "order_all", "remembered"]
 
 LEARNED = "learning in the background"
 """Why a key is a miss that waits."""
@@ -122,7 +112,7 @@ class Waiting:
             or self.spent_s >= self.next_s
             or (account.spent_s >= account.next_s and (account.short or self.short))
             or (account.seen and self.seen_s is None)
-            or account.chosen > 2 * self.chosen
+            or self._others_tell()
         )
 
     def _due(self) -> bool:
@@ -134,9 +124,8 @@ class Waiting:
             return True
         if orders.resting() and not self.known:
             return False
-        if self.unfinished:
-            return True
-        if (account.short or self.short) and account.spent_s >= account.next_s and imports.compiler.ready():
+        earned = (account.short or self.short) and account.spent_s >= account.next_s and imports.compiler.ready()
+        if self.unfinished or earned:
             return True
         if self.known:
             return account.news != self.news or (self.seen_s is None and imports.compiler.ready())
@@ -151,20 +140,20 @@ class Waiting:
             return False
         return not account.waits or account.news > 0 or self.spent_s >= orders.costs.build_s() * self.core.earn()
 
-    def _others_have_chosen(self) -> bool:
-        """Whether at twice as many keys as before: to ask what runs there takes as long as a small call."""
-        return self.account.chosen > 2 * self.chosen and self.now is None and not self.known and not self.failed
+    def _others_tell(self) -> bool:
+        """Whether twice as many keys as before have chosen, or all is there: to ask takes as long as a small call."""
+        asks = self.account.chosen > 2 * self.chosen or self.account.asks
+        return asks and self.now is None and not self.known and not self.failed
 
     def _best_known(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Callable[..., Any]:
         """What runs the call, after a look at what there is if one is due; what fails in here is no business of it."""
         try:
             due = self._due()
-            if not (due or self._others_have_chosen()):
+            if not (due or self._others_tell()):
                 return self.run
             with tuning_lock.if_free() as free:
                 if free and not self.core.frozen:
-                    taken = take_over(self, args, kwargs)
-                    return taken or (decide_again(self, args, kwargs) if due else None) or self.run
+                    return take_over(self, args, kwargs) or (due and decide_again(self, args, kwargs)) or self.run
         except (Bypass, PlainRaised) as reason:
             self.failed = str(reason)
         except Warning:  # that its user has made an error
@@ -201,8 +190,11 @@ def at_once(core: DispatcherParts, key: Key, args: tuple[Any, ...], kwargs: Mapp
     account.short |= varies_more  # there are hints to build for, then
     known, spent_s = remembered(ctx)
     account.spent_s, account.noted_s = account.spent_s + spent_s, account.noted_s + spent_s
-    if account.whole and not known and (entry := at_sight(_online(ctx))):
-        return entry
+    if account.whole and not known:
+        began_s = time.perf_counter()
+        if entry := at_sight(_online(ctx)):
+            return entry
+        account.asked_in_vain(time.perf_counter() - began_s)
     waiting = Waiting(core, key, account, core.backend.plain, ctx.device, spent_s=spent_s, news=account.news)
     waiting.known, waiting.chosen = known, account.chosen
     entry = begun(waiting, near.sizes)
@@ -232,6 +224,14 @@ def _goes_on(entry: Entry, waiting: Waiting) -> Entry:
 
 def take_over(waiting: Waiting, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Callable[..., Any] | None:
     """What runs the key from now on, by what other keys have come to; None where nothing has, or that is no matter."""
+    began_s = waiting.clock_s()
+    run = _of_others(waiting, args, kwargs)
+    if run is None and waiting.account.whole:
+        waiting.account.asked_in_vain(waiting.clock_s() - began_s)
+    return run
+
+
+def _of_others(waiting: Waiting, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Callable[..., Any] | None:
     core, account = waiting.core, waiting.account
     ctx = core.ctx(waiting.key, args, kwargs)
     before = next((one for one in core.table.peek(waiting.key) if one.learner is waiting), None)

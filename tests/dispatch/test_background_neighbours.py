@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -243,6 +244,41 @@ def test_keys_of_few_calls_find_together_what_is_best(us: dict[str, float]) -> N
         first(f, count)
     assert {first(f, count).origin for count in range(80, 120)} == {"nearest"}
     assert {first(f, count).variant for count in range(80, 120)} == {BUILD}
+
+
+def test_keys_that_wait_take_over_what_is_found_together_once_all_is_there(us: dict[str, float]) -> None:
+    """Also those that had asked before, when it was not, though nothing more is chosen since."""
+    f = dispatched()
+    for count in range(65, 120):
+        first(f, count)
+    learn(f, 126, 127)
+    f(rows(120))  # whose look shows the others what is right
+    for _, one in background.waiting_keys(f.core):
+        one.chosen, one.account.asks_s = one.account.chosen, 0.0
+    for count in range(65, 120):
+        first(f, count)
+        first(f, count)
+    assert {first(f, count).origin for count in range(80, 120)} == {"nearest"}
+
+
+def test_others_that_have_come_to_nothing_are_asked_rarely(
+    us: dict[str, float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A hundred times what that takes is spent in between, by keys of the class together."""
+    f = dispatched()
+    for count in range(65, 85):
+        first(f, count)
+    learn(f, 126, 127)
+    asked, seconds = list[int](), itertools.count()
+    monkeypatch.setattr(background, "like_others", lambda ctx: asked.append(1))
+    monkeypatch.setattr(background, "meanwhile", lambda ctx, near: None)
+    keys = [one for _, one in background.waiting_keys(f.core)]
+    for waiting in keys:
+        waiting.chosen, waiting.clock_s = waiting.account.chosen, lambda: float(next(seconds))
+    for _ in range(12):
+        for count in range(65, 85):
+            first(f, count)
+    assert 2 <= len(asked) <= 4  # 240 calls of a second each, the calls that ask of which take two
 
 
 def test_a_size_that_was_seen_to_vary_is_looked_at(us: dict[str, float]) -> None:
