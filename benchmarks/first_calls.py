@@ -2,8 +2,9 @@
 
 A stack of eight small modules is called at sizes drawn at random, from the first call on, without gradients; each
 contender in a process of its own with empty caches: plain, torch.compile(dynamic=True) of each module's forward,
-shapedispatch as it is, and with learn = "background"; then plain again, since a machine is not as fast all the time:
-the others are compared with both. Every hundredth answer is compared with plain's, untimed.
+shapedispatch as it is, and with learn = "background". They run a second each in turn (`in_turns.py`), since a machine
+is not as fast all the time; who does not run is stopped, builds too. Every hundredth answer is compared with plain's,
+untimed.
 Bars for the background: at least 0.95 of plain's calls on 16 cores, 0.80 on 2; no call of more than a second; 99.9 % of
 calls within 5 ms of plain's.
 """
@@ -11,17 +12,15 @@ calls within 5 ms of plain's.
 from __future__ import annotations
 
 import argparse
-import json
+import math
 import os
 import random
-import statistics
-import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import in_turns
 import torch
 from common import CONSOLE, banner, options, print_table, verdict, write
 from torch import Tensor, nn
@@ -33,7 +32,6 @@ MODULES, WIDTH, MOST_ROWS = 8, 128, 512
 COMPARED = 100
 FEW_CORES = 8
 SHARE_BAR, SHARE_BAR_FEW, WORST_BAR_S, TAIL_BAR_MS = 0.95, 0.80, 1.0, 5.0
-AGAIN = "plain, again"
 CONTENDERS = ("plain", "torch.compile(dynamic=True)", "shapedispatch", "shapedispatch in the background")
 
 
@@ -55,12 +53,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run, print, write."""
     chosen = options(__doc__, arguments, more=own_options, by_contest=False)
     if chosen.only:
-        print(json.dumps(one(chosen.only, chosen.device, chosen.seconds)))
+        one(chosen.only, chosen.device, in_turns.Turn(chosen.seconds))
         return 0
     where = banner(chosen.device)
     seconds = chosen.seconds or (SMALL_SECONDS if chosen.small else SECONDS)
-    found = {name: in_a_process(name, chosen.device, seconds) for name in CONTENDERS}
-    found[AGAIN] = in_a_process("plain", chosen.device, seconds)
+    own = [sys.executable, __file__, "--device", chosen.device, "--seconds", str(seconds), "--only"]
+    found = in_turns.measured({name: [*own, name] for name in CONTENDERS})
     tell(found)
     write(__file__, {"seconds": seconds, "contenders": found}, where, chosen)
     return 0
@@ -72,39 +70,30 @@ def own_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--only", choices=CONTENDERS, help="this one, in this process")
 
 
-def in_a_process(name: str, device: str, seconds: float) -> dict[str, Any]:
-    """What one contender comes to, from nothing."""
-    with tempfile.TemporaryDirectory() as folder:
-        env = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": folder, "TRITON_CACHE_DIR": folder, "XDG_CACHE_HOME": folder}
-        command = [sys.executable, __file__, "--only", name, "--device", device, "--seconds", str(seconds)]
-        done = subprocess.run(command, env=env, check=True, capture_output=True, text=True)
-    return json.loads(done.stdout.splitlines()[-1])  # type: ignore[no-any-return]  # what `one` has written
-
-
-def one(name: str, device: str, seconds: float) -> dict[str, Any]:
-    """Call it for so long."""
+def one(name: str, device: str, turn: in_turns.Turn) -> None:
+    """Call it in its turns."""
     torch.manual_seed(0)
     plain = nn.Sequential(*(Block() for _ in range(MODULES))).to(device).eval()
-    begun = time.perf_counter()
+    begun, seconds = time.perf_counter(), turn.left_s
     forward = prepared(name)
     imported_s = time.perf_counter() - begun
-    rows, times, at = random.Random(0), [], []
+    rows, times, at = random.Random(0), list[float](), list[float]()
     whole = torch.randn(MOST_ROWS, WIDTH, device=device)
     with torch.no_grad():
-        started = time.perf_counter()
-        away_s = 0.0
-        while time.perf_counter() - started - away_s < seconds:
-            x = whole[: rows.randint(2, MOST_ROWS)]
-            began = time.perf_counter()
-            answer = forward(plain, x)
-            wait(device)
-            ended = time.perf_counter()
-            times.append(ended - began)
-            at.append(ended - started - away_s)
-            if len(times) % COMPARED == 1:
-                torch.testing.assert_close(answer, plain(x), rtol=1e-3, atol=1e-4)
-                away_s += time.perf_counter() - ended
-    return summed(times, at, seconds, imported_s)
+        while turn.left_s > 0:
+            until_s, took_s = turn.begin(), 0.0
+            while took_s < until_s:
+                x = whole[: rows.randint(2, MOST_ROWS)]
+                began = time.perf_counter()
+                answer = forward(plain, x)
+                wait(device)
+                times.append(time.perf_counter() - began)
+                took_s += times[-1]
+                at.append(seconds - turn.left_s + took_s)
+                if len(times) % COMPARED == 1:
+                    torch.testing.assert_close(answer, plain(x), rtol=1e-3, atol=1e-4)
+            turn.end(took_s)
+    turn.over(summed(times, at, seconds, imported_s))
 
 
 def wait(device: str) -> None:
@@ -145,6 +134,7 @@ def summed(times: Sequence[float], at: Sequence[float], seconds: float, imported
         "stalls_s": sum(took for took in times if took > 0.05),
         "late_median_ms": 1e3 * sorted(late)[len(late) // 2] if late else None,
         "prepared_s": imported_s,
+        "each_second": [sum(math.ceil(when) == second + 1 for when in at) for second in range(round(seconds))],
     }
 
 
@@ -160,8 +150,7 @@ def tell(found: dict[str, dict[str, Any]]) -> None:
         "median ms, last quarter",
         "prepared in s",
     )
-    ours, both = found[CONTENDERS[-1]], (found["plain"], found[AGAIN])
-    plain = {figure: statistics.mean(one[figure] for one in both) for figure in ("calls", "p999_ms")}
+    ours, plain = found[CONTENDERS[-1]], found["plain"]
     rows = [(name, *map(str, row(one, plain))) for name, one in found.items()]
     print_table("the first seconds", columns, rows)
     bar = SHARE_BAR if usable_cores() >= FEW_CORES else SHARE_BAR_FEW

@@ -51,7 +51,7 @@ BUILD, GRAPHS = "functions/compile/build.py", "functions/compile/graph.py"
 OPERATORS, OF_OPERATORS = "graphs/operators.py", "tests/graphs/test_operators.py"
 UNSEEN, TRACER = "functions/unseen/unseen.py", "functions/compile/tracer.py"
 LOOKUPS, SOUGHT = "functions/unseen/lookups.py", "tests/functions/test_lookups.py"
-CONTEXT, SET = "functions/unseen/context_vars.py", "tests/functions/test_context_vars.py"
+CONTEXT, VARS = "functions/unseen/context_vars.py", "tests/functions/test_context_vars.py"
 CAPTURES, CAUGHT = "functions/unseen/captures.py", "functions/unseen/caught.py"
 WORLDS = "tests/functions/test_changed_worlds.py"
 COMPARED, PLACES = "tests/functions/test_comparisons.py", "tests/functions/test_object_guard.py"
@@ -74,11 +74,11 @@ MUTATIONS = (
     Mutation(UNSEEN, "if isinstance(value, type) and _answers_for_itself(value):", "if False:", (WORLDS,)),
     Mutation(LOOKUPS, "                self._note_attribute(holder, name)\n", "", (SOUGHT,)),
     Mutation(CAUGHT, "step.opname == _RAISE and step.arg", "step.opname", (SOUGHT,)),
-    Mutation(CONTEXT, "return tuple(self._read.values())", "return ()", (SET,)),
-    Mutation(CONTEXT, "for one, held in self._set.items() if held)", "for one in ())", (SET,)),
-    Mutation(CONTEXT, "if self._was_set and not all(map(_is_known, called)):", "if False:", (SET,)),
-    Mutation(CONTEXT, " and value_of(args[0]) is held[-1][0]", "", (SET,)),
-    Mutation(CONTEXT, "return type(value), value if", "return None, value if", (SET,)),
+    Mutation(CONTEXT, "return tuple(self._read.values())", "return ()", (VARS,)),
+    Mutation(CONTEXT, "for one, held in self._set.items() if held)", "for one in ())", (VARS,)),
+    Mutation(CONTEXT, "if self._was_set and not all(map(_is_known, called)):", "if False:", (VARS,)),
+    Mutation(CONTEXT, " and value_of(args[0]) is held[-1][0]", "", (VARS,)),
+    Mutation(CONTEXT, "return type(value), value if", "return None, value if", (VARS,)),
     Mutation(CAPTURES, "return tuple(self._asked.values())", "return ()", ("tests/functions/test_captures.py",)),
     Mutation(TRACER, "        self.unseen.compared.guard_named()\n", "", (COMPARED,)),
     Mutation(TRACER, "                tuples_guarded(self._is_tracing),\n", "", (PLACES,)),
