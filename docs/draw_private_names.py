@@ -181,6 +181,7 @@ C_NAMES = {
 HASHED = "The first load of code for a GPU takes half a second of a call."
 WITHOUT = {
     "torch._dynamo.polyfills.__file__": "No build of a function is made.",
+    "torch._dynamo.source.AttrSource": "No build of a function is made.",
     "torch._dynamo.source.SkipGuardSource": "No build of a function is made.",
     "torch._dynamo.exc.ObservedKeyError": "No build of a function is made.",
     "torch._dynamo.variables.builtin": "No build of a function is made.",

@@ -74,6 +74,7 @@ _DYNAMO = (
     "torch._dynamo.external_utils",
     "torch._dynamo.guards.CheckFunctionManager.build_guards",
     "torch._dynamo.guards.CheckFunctionManager.id_ref",
+    "torch._dynamo.guards.GuardBuilder.DICT_CONTAINS",
     "torch._dynamo.guards.GuardBuilder.DICT_KEYS_MATCH",
     "torch._dynamo.guards.GuardBuilder.ID_MATCH",
     "torch._dynamo.guards.GuardBuilder.NOT_PRESENT_IN_GENERIC_DICT",

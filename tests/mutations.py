@@ -48,6 +48,7 @@ GRAPH, WRAPPERS = "hit/csrc/graph_call.c", "tests/functions/test_skip_wrappers.p
 INDUCTOR, STEPS = "functions/compile/inductor.py", "tests/functions/test_skip_autograd.py"
 MEMORY, APART = "functions/guards/memory_guard.py", "tests/functions/test_memory_guard.py"
 BUILD, GRAPHS = "functions/compile/build.py", "functions/compile/graph.py"
+OWN = "functions/unseen/own_names.py"
 OPERATORS, OF_OPERATORS = "graphs/operators.py", "tests/graphs/test_operators.py"
 UNSEEN, TRACER = "functions/unseen/unseen.py", "functions/compile/tracer.py"
 LOOKUPS, SOUGHT = "functions/unseen/lookups.py", "tests/functions/test_lookups.py"
@@ -72,6 +73,8 @@ MUTATIONS = (
     Mutation(LOOKUPS, "self._note_value(holder.value, name)", "pass", (WORLDS,)),
     Mutation(CONTEXT, "if answer is not None and variable.source is not None:", "if False:", (WORLDS,)),
     Mutation(UNSEEN, "if isinstance(value, type) and _answers_for_itself(value):", "if False:", (WORLDS,)),
+    Mutation(OWN, "        install_guard(holder.source", "        str(holder.source", (WORLDS,)),
+    Mutation(OWN, 'if first.opname == "LOAD_CONST" and second', "if second", (WORLDS,)),
     Mutation(LOOKUPS, "                self._note_attribute(holder, name)\n", "", (SOUGHT,)),
     Mutation(CAUGHT, "step.opname == _RAISE and step.arg", "step.opname", (SOUGHT,)),
     Mutation(CONTEXT, "return tuple(self._read.values())", "return ()", (VARS,)),

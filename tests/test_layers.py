@@ -89,6 +89,7 @@ PRIVATE = {
     "functions/unseen/context_vars.py": "how Dynamo calls a method of an object",
     "functions/unseen/hooks.py": "where Dynamo builds what stands for a value, and calls a builtin",
     "functions/unseen/lookups.py": "how Dynamo loads an attribute, and what it has in place of functions and modules",
+    "functions/unseen/own_names.py": "the steps that Dynamo follows, and its guards on a dict",
     "functions/unseen/python_state.py": "how Dynamo loads a global of Python's own modules",
     "functions/unseen/unseen.py": "how Dynamo makes a text, and calls a function that keeps its results",
     "functions/request.py": "an integer's dispatch keys tell a tensor that compiled code can take",

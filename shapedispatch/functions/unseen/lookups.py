@@ -19,6 +19,7 @@ from ..guards.guard_filter import ConfigGuard
 from ..guards.owners import is_asked_by_torch, is_of_others
 from .caught import FRAMES, set_guarded
 from .hooks import replaced
+from .own_names import asked_of_dict, guarded_in_dict
 from .sizes import realized
 
 __all__ = ["Lookups"]
@@ -74,7 +75,9 @@ class Lookups:
         holder = realized(of)
         self.names.add(name)
         if name in _WHOLE and not (is_asked_by_torch(frame) or _is_made_in_the_call(holder)):
-            self._unsupported(_WHOLE[name])
+            one = asked_of_dict(frame, of) if name == _DICT else None
+            if one is None or not guarded_in_dict(holder, one):
+                self._unsupported(_WHOLE[name])
         if name == "__annotations__" and not is_of_others(frame.f_code):  # a signature is made of them
             self._unsupported("what a function's annotations hold")
         if holder.source is None and isinstance(holder, variables.UserDefinedClassVariable):
