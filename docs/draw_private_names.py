@@ -47,6 +47,8 @@ NO_C = "The C module does not compile: hits are answered in Python."
 
 # Private names that are reached through an object, or are parts of a text, with the place that has them.
 OWNERS = {
+    "_get_cached_slots": "torch._dynamo.variables.object_protocol._get_cached_slots",
+    "_dynamo_marked_constant": "torch._dynamo.decorators._dynamo_marked_constant",
     "_load_attr": "torch._dynamo.symbolic_convert.InstructionTranslatorBase._load_attr",
     "_validate_args": "torch.distributions.Distribution._validate_args",
     "_assert_async": "torch.ops.aten._assert_async",
@@ -181,6 +183,10 @@ C_NAMES = {
 HASHED = "The first load of code for a GPU takes half a second of a call."
 WITHOUT = {
     "torch._dynamo.polyfills.__file__": "No build of a function is made.",
+    "torch._dynamo.variables.object_protocol._get_cached_slots": (
+        "A special method that a class is given later is not seen by the next trace, if the release keeps such."
+    ),
+    "torch._dynamo.decorators._dynamo_marked_constant": "What is marked so is taken for a constant.",
     "torch._dynamo.source.AttrSource": "No build of a function is made.",
     "torch._dynamo.source.SkipGuardSource": "No build of a function is made.",
     "torch._dynamo.exc.ObservedKeyError": "No build of a function is made.",

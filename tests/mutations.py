@@ -48,6 +48,8 @@ GRAPH, WRAPPERS = "hit/csrc/graph_call.c", "tests/functions/test_skip_wrappers.p
 INDUCTOR, STEPS = "functions/compile/inductor.py", "tests/functions/test_skip_autograd.py"
 MEMORY, APART = "functions/guards/memory_guard.py", "tests/functions/test_memory_guard.py"
 BUILD, GRAPHS = "functions/compile/build.py", "functions/compile/graph.py"
+PLACE, ON_CLASSES = "functions/guards/object_guard.py", "functions/guards/code_guard.py"
+CASTS = "functions/guards/guard_filter.py"
 OWN = "functions/unseen/own_names.py"
 OPERATORS, OF_OPERATORS = "graphs/operators.py", "tests/graphs/test_operators.py"
 UNSEEN, TRACER = "functions/unseen/unseen.py", "functions/compile/tracer.py"
@@ -73,6 +75,17 @@ MUTATIONS = (
     Mutation(LOOKUPS, "self._note_value(holder.value, name)", "pass", (WORLDS,)),
     Mutation(CONTEXT, "if answer is not None and variable.source is not None:", "if False:", (WORLDS,)),
     Mutation(UNSEEN, "if isinstance(value, type) and _answers_for_itself(value):", "if False:", (WORLDS,)),
+    Mutation(PLACE, "if isinstance(one, deque):", "if False:", (WORLDS,)),
+    Mutation(PLACE, "if isinstance(one, torch.autocast):", "if False:", (WORLDS,)),
+    Mutation(PLACE, "isinstance(one, Tensor) and (names is None", "False and (names is None", (WORLDS,)),
+    Mutation(ON_CLASSES, "for name, base in {**found, **bases}.items()", "for name, base in found.items()", (WORLDS,)),
+    Mutation(UNSEEN, "if isinstance(value, deque) and value.maxlen is not None:", "if False:", (WORLDS,)),
+    Mutation(UNSEEN, 'if getattr(value, "_dynamo_marked_constant", False) is True:', "if False:", (WORLDS,)),
+    Mutation(UNSEEN, "if any(part.co_flags & inspect.CO_COROUTINE for", "if any(False for", (WORLDS,)),
+    Mutation(UNSEEN, "if modes and modes[-1] != self._keeps_gradients:", "if False:", (WORLDS,)),
+    Mutation(UNSEEN, "and _is_left_in_the_graph(node.target)", "and False", (WORLDS,)),
+    Mutation(UNSEEN, "        forget_slots()\n", "", (WORLDS,)),
+    Mutation(CASTS, "for device in _CASTING)", 'for device in ("cpu", "cuda"))', (WORLDS,)),
     Mutation(OWN, "        install_guard(holder.source", "        str(holder.source", (WORLDS,)),
     Mutation(OWN, 'if first.opname == "LOAD_CONST" and second', "if second", (WORLDS,)),
     Mutation(LOOKUPS, "                self._note_attribute(holder, name)\n", "", (SOUGHT,)),

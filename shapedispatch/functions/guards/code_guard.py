@@ -272,11 +272,12 @@ def _is_read(name: str, names: Collection[str] | None) -> bool:
 
 
 def _places(cls: type, names: Collection[str] | None) -> dict[str, object]:
-    """The class on which each name is found: what stands there is guarded, what is put before it is not."""
+    """The class on which each name is found, which what is put before it changes; the bases, which isinstance asks."""
     found: dict[str, object] = {}
     for base in reversed(mutable_bases(cls)):
         found |= dict.fromkeys((name for name in list(_names_on(base)) if names is None or name in names), base)
-    return {name: weakref.ref(base) for name, base in found.items()}
+    bases = {f"__bases__[{place}]": base for place, base in enumerate(_order(cls)[1:])}
+    return {name: weakref.ref(base) for name, base in {**found, **bases}.items()}
 
 
 def _is_code(held: Any) -> bool:

@@ -254,11 +254,18 @@ def default_casts() -> tuple[torch.dtype, ...]:
     return tuple(torch.get_autocast_dtype(device) for device in ("cpu", "cuda"))
 
 
+def every_cast() -> tuple[torch.dtype, ...]:
+    """The same on each kind of device that has an autocast."""
+    return tuple(torch.get_autocast_dtype(device) for device in _CASTING)
+
+
 def attention() -> dict[str, Any]:
     """Which kernels of attention may be taken, and in which order: one is taken while the graph is traced."""
     asks = {name: getattr(torch._C, f"_get_{name}", None) for name in _ATTENTION}
     return {name: ask() for name, ask in asks.items() if ask is not None}
 
+
+_CASTING = ("cpu", "cuda", "hpu", "ipu", "maia", "mps", "mtia", "privateuseone", "xla", "xpu")
 
 _READERS: dict[str, tuple[str, Callable[[], Any]]] = {
     "_enter_autocast": ("what autocast casts to by default", default_casts),
@@ -268,7 +275,7 @@ _READERS: dict[str, tuple[str, Callable[[], Any]]] = {
 """By the name of what a graph calls: the setting that it takes in, for a person and by value."""
 _ASKED: dict[str, tuple[str, Callable[[], Any]]] = {
     "get_autocast_cpu_dtype": _READERS["_enter_autocast"],
-    "get_autocast_dtype": _READERS["_enter_autocast"],
+    "get_autocast_dtype": ("what autocast casts to on some kind of device", every_cast),
     "get_autocast_gpu_dtype": _READERS["_enter_autocast"],
     "getrecursionlimit": ("how deep Python's calls may go", sys.getrecursionlimit),
     "is_autocast_cache_enabled": ("whether autocast keeps what it has cast", torch.is_autocast_cache_enabled),

@@ -12,13 +12,14 @@ import contextlib
 import dis
 import functools
 import weakref
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, KeysView, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.nn import Module
 
@@ -108,10 +109,21 @@ def _readings(one: Any, names: frozenset[str] | None) -> Iterator[tuple[str, Cal
         yield "the order of a set, or a type in it", lambda now: list(map(_known, now))
     if isinstance(one, tuple) and may_change(one) and is_of_constants(one):  # which Dynamo compares with itself
         yield "what is within a tuple", _snapshot
+    if isinstance(one, deque):
+        yield "how many a deque may hold", lambda now: now.maxlen
+    if isinstance(one, torch.autocast):  # which Dynamo knows by which it is
+        yield "what an autocast object sets", _sets
+    if isinstance(one, Tensor) and (names is None or not names.isdisjoint(("is_leaf", "grad_fn"))):
+        yield "whether a tensor is a leaf", lambda now: (now.is_leaf, now.grad_fn is None)
     if isinstance(one, bytearray):
         yield "what is in a bytearray", bytes
     if _answers_for_itself(type(one)) and hasattr(one, "__dict__"):
         yield "what is set on an object", lambda now: {name for name in vars(now) if names is None or name in names}
+
+
+def _sets(autocast: Any) -> dict[str, Any]:
+    """All that it has, but for what was set before it was entered."""
+    return {name: held for name, held in vars(autocast).items() if not name.startswith("prev")}
 
 
 def is_of_constants(value: Any) -> bool:

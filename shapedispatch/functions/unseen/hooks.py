@@ -10,7 +10,7 @@ from typing import Any
 from torch._dynamo import variables
 from torch._dynamo.variables.builder import VariableBuilder
 
-__all__ = ["builds_seen", "forget_handlers", "replaced"]
+__all__ = ["builds_seen", "forget_handlers", "forget_slots", "replaced"]
 
 
 @contextlib.contextmanager
@@ -51,3 +51,11 @@ def forget_handlers(of: type) -> None:
     kept = getattr(variables.BuiltinVariable, "call_function_handler_cache", {})
     for key in [key for key in [*kept] if key[0] is of]:
         kept.pop(key, None)
+
+
+def forget_slots() -> None:
+    """Have Dynamo ask classes anew which special methods they have: a release that keeps that sees none that is set."""
+    kept = getattr(variables, "object_protocol", None)
+    forget = getattr(getattr(kept, "_get_cached_slots", None), "cache_clear", None)
+    if forget is not None:
+        forget()

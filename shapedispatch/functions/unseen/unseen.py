@@ -9,8 +9,10 @@ from __future__ import annotations
 import contextlib
 import dis
 import functools
+import inspect
 import math
 import re
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from types import (
     AsyncGeneratorType,
@@ -26,6 +28,7 @@ from torch._dynamo import variables
 from torch._dynamo.exc import Unsupported
 from torch.fx import GraphModule
 
+from ...keys.signature import nested_code
 from ..guards.guard_filter import ConfigGuard
 from ..guards.object_guard import is_of_constants, may_change
 from ..guards.owners import is_of_others
@@ -33,7 +36,7 @@ from .captures import Captures
 from .caught import CaughtErrors
 from .comparisons import Comparisons, identities_guarded, memberships_compared
 from .context_vars import ContextVars
-from .hooks import builds_seen, forget_handlers, replaced
+from .hooks import builds_seen, forget_handlers, forget_slots, replaced
 from .lookups import Lookups
 from .python_state import python_state_guarded
 from .sizes import value_of
@@ -51,6 +54,7 @@ class Unseen:
 
     def __init__(self) -> None:
         self._settings = _settings()
+        self._keeps_gradients = torch.is_grad_enabled()
         self._places = set[tuple[str, str]]()
         self._found: list[str] = []
         self._lookups = Lookups(self._found.append)
@@ -62,6 +66,7 @@ class Unseen:
     @contextlib.contextmanager
     def noted(self, tracing: Callable[[], bool], keyed: Collection[str]) -> Iterator[None]:
         """Note all of it, in a thread that is ``tracing``; ``keyed`` as for `identities_guarded`."""
+        forget_slots()
         with (
             identities_guarded(tracing, keyed, self._found.append),
             self.compared.noted(tracing, self._found.append),
@@ -147,6 +152,8 @@ class Unseen:
         yield from self._found
         others = [part for part in code if not is_of_others(part)]
         yield from self._lookups.of_code(others)
+        if any(part.co_flags & inspect.CO_COROUTINE for outer in others for part in nested_code(outer)):
+            yield "a coroutine, which is run when it is awaited"
         if any("Buffer" in part.co_names for part in others):
             yield "whether a tensor is a torch.nn.Buffer, which only a mark on it says"
 
@@ -161,6 +168,11 @@ class Unseen:
         unused = [node for node in nodes if node.op == "call_function" and not node.users]
         names = [str(getattr(node.target, "__name__", "")) for node in unused]
         yield from (f"what {name}() sets" for name in names if name.startswith("set_") and name != _PUT_BACK)
+        modes = [node.args[0] for node in nodes if node.target is torch._C._set_grad_enabled]
+        if modes and modes[-1] != self._keeps_gradients:
+            yield "whether gradients are kept, which it sets"
+        left = {node.target for node in nodes if node.op == "call_function" and _is_left_in_the_graph(node.target)}
+        yield from (f"what {fn.__name__}() reads, which Dynamo is told to leave in the graph" for fn in left)
         now = _settings()
         yield from self._context.seen_elsewhere(node.target for node in nodes if node.op == "call_function")
         yield from (f"{name}, which it sets" for name, value in self._settings.items() if now[name] != value)
@@ -176,6 +188,10 @@ class Unseen:
             yield f"what {value.__name__} answers for itself, by code on it or on its own class"
         if _is_a_users_protocol(value):
             yield f"whether an object has what {value.__name__} asks for (isinstance of a runtime_checkable Protocol)"
+        if isinstance(value, deque) and value.maxlen is not None:
+            yield "how many a deque may hold"
+        if getattr(value, "_dynamo_marked_constant", False) is True:
+            yield f"what {value.__name__}() gives, which Dynamo is told to take for a constant"
         if value is torch.nn.Buffer and not name.startswith("G['__import_torch_dot_nn"):
             yield "whether a tensor is a torch.nn.Buffer, which only a mark on it says"
         unwatched = kind in _BY_VALUE and isinstance(value, tuple) and not is_of_constants(value)
@@ -188,6 +204,11 @@ class Unseen:
         missing = getattr(type(value), "__missing__", None) if isinstance(value, dict) else None
         if isinstance(missing, FunctionType) and not is_of_others(missing.__code__):
             yield f"what {type(value).__name__}.__missing__() gives for a key that is not there"
+
+
+def _is_left_in_the_graph(target: Any) -> bool:
+    """Whether it is a function of the user's, which Dynamo has not followed."""
+    return isinstance(target, FunctionType) and not (is_of_others(target.__code__) or _is_of_einops(target))
 
 
 _PUT_BACK = "set_inplace_requires_grad_allowed"
