@@ -123,14 +123,22 @@ def test_code_that_asks_whether_it_is_compiled_is_told_what_plain_is_told(asks: 
     assert torch.equal(looked.call(torch.ones(3)), torch.full((3,), 3.0))
 
 
+LIBRARY = torch.library.Library("shapedispatch_guard_filter", "FRAGMENT")
+LIBRARY.define("asking(Tensor x) -> Tensor")
+
+
+def asking(x: Tensor) -> Tensor:
+    """What an operator is made of."""
+    return x * (2 if torch.compiler.is_compiling() else 3)
+
+
+LIBRARY.impl("asking", asking, "CompositeImplicitAutograd")
+
+
 def test_an_operator_in_python_is_told_what_plain_is_told() -> None:
     """It runs while the graph is traced, and is not traced itself."""
-
-    @torch.compiler.allow_in_graph
-    def asking(x: Tensor) -> Tensor:
-        return x * (2 if torch.compiler.is_compiling() else 3)
-
-    looked = trace(lambda x: asking(x), (torch.ones(3),), {}, as_written, tag="test")
+    operator = torch.ops.shapedispatch_guard_filter.asking
+    looked = trace(lambda x: operator(x), (torch.ones(3),), {}, as_written, tag="test")
     assert torch.equal(looked.call(torch.ones(3)), torch.full((3,), 3.0))
 
 
