@@ -117,6 +117,8 @@ _COMPILER = (
 )
 _OPERATORS = (
     "torch._C._set_grad_enabled",
+    "torch._C._dispatch_dump",
+    "torch._library.custom_ops.OPDEFS",
     "torch._ops.HigherOrderOperator",
     "torch._ops.OpOverload",
     "torch.amp.autocast_mode._enter_autocast",
@@ -124,6 +126,7 @@ _OPERATORS = (
     "torch.ops.aten._unsafe_view",
     "torch.ops.aten.add.Tensor._opname",
     "torch.ops.aten.add.Tensor._overloadname",
+    "torch.library._impls",
     "torch.ops.aten.add.Tensor._schema",
     "torch.utils._python_dispatch.TorchDispatchMode",
     "torch.utils._pytree.tree_leaves",
@@ -141,7 +144,6 @@ _SENT = (
     "torch._inductor.cudagraph_utils.BoxedDeviceIndex",
     "torch._inductor.runtime.cache_dir_utils.cache_dir",
     "torch._inductor.utils.BoxedBool",
-    "torch._library.custom_ops.OPDEFS",
     "torch._subclasses.FakeTensorMode",
     "torch.cpu._init_amx",
     "torch.fx._graph_pickler.GraphPickler.dumps",

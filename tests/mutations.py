@@ -53,6 +53,8 @@ CASTS = "functions/guards/guard_filter.py"
 OWN = "functions/unseen/own_names.py"
 OPERATORS, OF_OPERATORS = "graphs/operators.py", "tests/graphs/test_operators.py"
 UNSEEN, TRACER = "functions/unseen/unseen.py", "functions/compile/tracer.py"
+FORMULAS, OF_FORMULAS = "functions/guards/operator_guards.py", "tests/functions/test_operator_guards.py"
+SENT = "tests/functions/test_sent_operators.py"
 LOOKUPS, SOUGHT = "functions/unseen/lookups.py", "tests/functions/test_lookups.py"
 CONTEXT, VARS = "functions/unseen/context_vars.py", "tests/functions/test_context_vars.py"
 CAPTURES, CAUGHT = "functions/unseen/captures.py", "functions/unseen/caught.py"
@@ -86,6 +88,18 @@ MUTATIONS = (
     Mutation(UNSEEN, "and _is_left_in_the_graph(node.target)", "and False", (WORLDS,)),
     Mutation(UNSEEN, "        forget_slots()\n", "", (WORLDS,)),
     Mutation(CASTS, "for device in _CASTING)", 'for device in ("cpu", "cuda"))', (WORLDS,)),
+    Mutation(UNSEEN, 'yield from (f"what an operator reads', 'yield from ("" for _ in () if f"', (WORLDS,)),
+    Mutation(UNSEEN, "*self._captures.guards(), *self._operators)", "*self._captures.guards())", (WORLDS,)),
+    Mutation(FORMULAS, "if there and (trains or", "if there and False and (trains or", (OF_FORMULAS,)),
+    Mutation(
+        FORMULAS,
+        "_follow_each(definition._torch_dispatch_fns",
+        "_follow_each(() and definition._torch_dispatch_fns",
+        (OF_FORMULAS,),
+    ),
+    Mutation(FORMULAS, "left += [more for", "left += [more for _ in () for", (OF_FORMULAS,)),
+    Mutation(FORMULAS, "_follow_each(operator.py_kernels", "_follow_each(() and operator.py_kernels", (OF_FORMULAS,)),
+    Mutation("functions/compile/process_state.py", "            if there != here:", "            if False:", (SENT,)),
     Mutation(OWN, "        install_guard(holder.source", "        str(holder.source", (WORLDS,)),
     Mutation(OWN, 'if first.opname == "LOAD_CONST" and second', "if second", (WORLDS,)),
     Mutation(LOOKUPS, "                self._note_attribute(holder, name)\n", "", (SOUGHT,)),

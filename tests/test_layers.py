@@ -82,6 +82,8 @@ PRIVATE = {
     "functions/guards/instance_guards.py": "the managers of Dynamo's guards, and the dispatcher's state",
     "functions/guards/object_guard.py": "Dynamo's guards on dicts, and what it has in place of lists",
     "functions/unseen/sizes.py": "what stands for a size, where Dynamo follows code",
+    "functions/guards/operator_guards.py": "what torch has registered for operators",
+    "functions/guards/reads.py": "what an operator is",
     "functions/guards/owners.py": "where what Dynamo follows in place of Python's own code lies",
     "functions/unseen/captures.py": "how Dynamo calls a function of torch's",
     "functions/unseen/caught.py": "where Dynamo finds who catches an error, and how it looks up a key",

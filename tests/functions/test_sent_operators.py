@@ -14,8 +14,9 @@ from torch._higher_order_ops.triton_kernel_wrap import triton_kernel_wrapper_mut
 from shapedispatch import Store, shapedispatch
 from shapedispatch.background.orders import Orders
 from shapedispatch.functions.compile.process_state import Operators, StateDiffers, UnknownElsewhere
+from tests import custom_operators
 from tests.built_here import BuiltHere, learning_here, learning_with_processes
-from tests.custom_operators import cubed
+from tests.custom_operators import cubed, times_factor
 
 X = torch.linspace(-2, 2, 384).reshape(24, 16)
 
@@ -60,13 +61,33 @@ def test_torchs_own_need_nothing() -> None:
 
 def test_a_users_own_comes_with_its_schema_and_its_module() -> None:
     """By whatever name it is called."""
-    expected = Operators(
-        (("shapedispatch_tests::cubed", "shapedispatch_tests::cubed(Tensor x) -> Tensor"),),
-        ("tests.custom_operators",),
-    )
-    assert Operators.of(graph(torch.ops.shapedispatch_tests.cubed.default)) == expected
-    assert Operators.of(graph(torch.ops.shapedispatch_tests.cubed)) == expected
-    expected.define()
+    schemas = (("shapedispatch_tests::cubed", "shapedispatch_tests::cubed(Tensor x) -> Tensor"),)
+    expected = (schemas, ("tests.custom_operators",))
+    for name in (torch.ops.shapedispatch_tests.cubed.default, torch.ops.shapedispatch_tests.cubed):
+        found = Operators.of(graph(name))
+        assert (found.schemas, found.modules) == expected
+        found.define()
+
+
+def test_one_whose_code_is_traced_comes_with_its_module_too() -> None:
+    """Torch has wrapped its function."""
+    assert Operators.of(graph(times_factor._opoverload)).modules == ("tests.custom_operators",)
+
+
+def test_one_that_reads_something_else_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A build would have what the other process has."""
+    found = Operators.of(graph(times_factor._opoverload))
+    found.define()
+    monkeypatch.setattr(custom_operators, "FACTOR", 3.0)
+    with pytest.raises(StateDiffers, match="reads something else there: FACTOR"):
+        found.define()
+
+
+def test_one_that_reads_more_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its module may have been edited since it was imported here."""
+    found = Operators.of(graph(times_factor._opoverload))
+    with pytest.raises(StateDiffers, match="reads something else there"):
+        Operators(found.schemas, found.modules, found.reads[:-1]).define()
 
 
 def test_one_of_the_main_program_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

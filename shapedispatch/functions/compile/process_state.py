@@ -8,17 +8,19 @@ from __future__ import annotations
 import contextlib
 import importlib
 import sys
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Any
 
 import torch
 import torch._inductor.config
-from torch._library.custom_ops import OPDEFS
+from torch._ops import OpOverload
 from torch.fx import GraphModule
 
 from ...keys.key import ambient
 from ..guards.guard_filter import attention, default_casts
+from ..guards.operator_guards import definition_of, operators_of, reads_of
 
 __all__ = ["Operators", "ProcessState", "StateDiffers", "UnknownElsewhere"]
 
@@ -31,16 +33,19 @@ class UnknownElsewhere(Exception):
     """What a graph calls no other process can know; the message is why."""
 
 
-_OF_TORCH = ("aten", "prims")
 _KERNEL = "triton_kernel_wrapper"
 
 
 @dataclass(frozen=True, slots=True)
 class Operators:
-    """The operators of a graph that are not among torch's basic ones: their schemas, by name, and who defines them."""
+    """The operators of a graph that are not torch's own: their schemas, by name, and who defines them.
+
+    ``reads`` is what that of their code reads which a build has in place of a call, in words.
+    """
 
     schemas: tuple[tuple[str, str], ...] = ()
     modules: tuple[str, ...] = ()
+    reads: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, gm: GraphModule) -> Operators:
@@ -48,40 +53,48 @@ class Operators:
         targets = {node.target for module in gm.modules() for node in _nodes(module) if node.op == "call_function"}
         if any(_KERNEL in str(target) for target in targets):
             raise UnknownElsewhere("it launches a Triton kernel by itself, which no other process has")
-        own = [one for target in targets for one in _overloads(target) if one.namespace not in _OF_TORCH]
+        own = sorted(operators_of(gm), key=str)
         modules = {_module_of(one) for one in own} - {""}
-        return cls(tuple(sorted((one.name(), str(one._schema)) for one in own)), tuple(sorted(modules)))
+        return cls(tuple((one.name(), str(one._schema)) for one in own), tuple(sorted(modules)), _reads_of(own))
 
     def define(self) -> None:
         """Import who defines them, and see that they are the same here; raises StateDiffers."""
         for module in self.modules:
             importlib.import_module(module)
-        for name, schema in self.schemas:
-            namespace, _, rest = name.partition("::")
-            packet, _, overload = rest.partition(".")
-            found = getattr(getattr(getattr(torch.ops, namespace), packet, None), overload or "default", None)
-            if found is None:
-                raise StateDiffers(f"the operator {name} is not registered there")
-            if str(found._schema) != schema:
-                raise StateDiffers(f"the operator {name} is {found._schema} there, and {schema} here")
+        own = [_registered_here(name, schema) for name, schema in self.schemas]
+        for there, here in zip_longest(_reads_of(own), self.reads, fillvalue=""):
+            if there != here:
+                raise StateDiffers(f"an operator reads something else there: {(here or there).partition(': ')[0]}")
+
+
+def _registered_here(name: str, schema: str) -> OpOverload:
+    """The operator of this name; raises StateDiffers where there is none, or another."""
+    namespace, _, rest = name.partition("::")
+    packet, _, overload = rest.partition(".")
+    found = getattr(getattr(getattr(torch.ops, namespace), packet, None), overload or "default", None)
+    if not isinstance(found, OpOverload):
+        raise StateDiffers(f"the operator {name} is not registered there")
+    if str(found._schema) != schema:
+        raise StateDiffers(f"the operator {name} is {found._schema} there, and {schema} here")
+    return found
+
+
+def _reads_of(operators: Sequence[OpOverload]) -> tuple[str, ...]:
+    return tuple(one.in_words() for one in reads_of(operators, trains=True).bindings)
 
 
 def _nodes(module: Any) -> Iterable[Any]:
     return module.graph.nodes if isinstance(module, GraphModule) else ()
 
 
-def _overloads(target: Any) -> list[Any]:
-    if isinstance(target, torch._ops.OpOverloadPacket):
-        return [getattr(target, name) for name in target.overloads()]
-    return [target] if isinstance(target, torch._ops.OpOverload) else []
-
-
-def _module_of(operator: Any) -> str:
+def _module_of(operator: OpOverload) -> str:
     """The module that has to be imported for an operator of Python; nothing for others: whether it is there is seen."""
-    definition = OPDEFS.get(operator.name().partition(".")[0])
-    module = getattr(definition, "_init_fn", None)
-    name = str(getattr(module, "__module__", ""))
-    if definition is None or name.partition(".")[0] == "torch":
+    definition = definition_of(operator)
+    made_of = (getattr(definition, name, None) for name in ("_init_fn", "_abstract_fn"))  # the latter: a triton_op's
+    name = next(
+        (name for fn in made_of if not (name := str(getattr(fn, "__module__", "torch"))).startswith("torch.")), ""
+    )
+    if not name:
         return ""
     if getattr(sys.modules.get(name), "__spec__", None) is None or name == "__main__":
         where = "the main program" if name == "__main__" else f"{name}, which cannot be imported"

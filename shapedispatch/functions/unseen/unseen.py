@@ -26,11 +26,12 @@ from typing import Any
 import torch
 from torch._dynamo import variables
 from torch._dynamo.exc import Unsupported
-from torch.fx import GraphModule
+from torch.fx import GraphModule, Node
 
 from ...keys.signature import nested_code
-from ..guards.guard_filter import ConfigGuard
+from ..guards.guard import Guard
 from ..guards.object_guard import is_of_constants, may_change
+from ..guards.operator_guards import OperatorGuard, operators_of, reads_of
 from ..guards.owners import is_of_others
 from .captures import Captures
 from .caught import CaughtErrors
@@ -61,6 +62,7 @@ class Unseen:
         self._caught = CaughtErrors(self._found.append)
         self._context = ContextVars()
         self._captures = Captures()
+        self._operators: tuple[OperatorGuard, ...] = ()
         self.compared: Comparisons = Comparisons()
 
     @contextlib.contextmanager
@@ -138,9 +140,9 @@ class Unseen:
             forget_handlers(str)
             yield
 
-    def guards(self) -> tuple[ConfigGuard, ...]:
+    def guards(self) -> tuple[Guard, ...]:
         """On what was asked for and found, or not."""
-        return (*self._lookups.guards(), *self._context.guards(), *self._captures.guards())
+        return (*self._lookups.guards(), *self._context.guards(), *self._captures.guards(), *self._operators)
 
     def code(self) -> list[CodeType]:
         """What Dynamo has followed and does not tell of: code that an error has left, and names that were asked for."""
@@ -173,9 +175,18 @@ class Unseen:
             yield "whether gradients are kept, which it sets"
         left = {node.target for node in nodes if node.op == "call_function" and _is_left_in_the_graph(node.target)}
         yield from (f"what {fn.__name__}() reads, which Dynamo is told to leave in the graph" for fn in left)
+        yield from self._of_operators(gm, bool(modes) or torch.is_grad_enabled())
         now = _settings()
         yield from self._context.seen_elsewhere(node.target for node in nodes if node.op == "call_function")
         yield from (f"{name}, which it sets" for name, value in self._settings.items() if now[name] != value)
+
+    def _of_operators(self, gm: GraphModule, keeps_gradients: bool) -> Iterator[str]:
+        """What their code reads that no guard sees; guards on what else it reads."""
+        if operators := operators_of(gm):
+            trains = keeps_gradients and any(_requires_grad(node) for node in gm.graph.find_nodes(op="placeholder"))
+            found = reads_of(operators, trains)
+            self._operators = (OperatorGuard(tuple(found.bindings)),)
+            yield from (f"what an operator reads ({one})" for one in found.unknown)
 
     def of_value(self, value: Any, kind: str, name: str) -> Iterator[str]:
         """What a guard of this kind on this value, of this name, would not see.
@@ -204,6 +215,11 @@ class Unseen:
         missing = getattr(type(value), "__missing__", None) if isinstance(value, dict) else None
         if isinstance(missing, FunctionType) and not is_of_others(missing.__code__):
             yield f"what {type(value).__name__}.__missing__() gives for a key that is not there"
+
+
+def _requires_grad(node: Node) -> bool:
+    """Whether gradients are kept of what is there at the trace."""
+    return bool(getattr(node.meta.get("example_value"), "requires_grad", False))
 
 
 def _is_left_in_the_graph(target: Any) -> bool:
