@@ -88,6 +88,9 @@ MUTATIONS = (
     Mutation(UNSEEN, "and _is_left_in_the_graph(node.target)", "and False", (WORLDS,)),
     Mutation(UNSEEN, "        forget_slots()\n", "", (WORLDS,)),
     Mutation(CASTS, "for device in _CASTING)", 'for device in ("cpu", "cuda"))', (WORLDS,)),
+    Mutation(
+        "functions/guards/names.py", "for name in code.co_names), *asked)", "for name in code.co_names))", (WORLDS,)
+    ),
     Mutation(UNSEEN, 'yield from (f"what an operator reads', 'yield from ("" for _ in () if f"', (WORLDS,)),
     Mutation(UNSEEN, "*self._captures.guards(), *self._operators)", "*self._captures.guards())", (WORLDS,)),
     Mutation(FORMULAS, "if there and (trains or", "if there and False and (trains or", (OF_FORMULAS,)),

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from shapedispatch.functions.compile.tracer import trace
 from shapedispatch.functions.guards import guard_filter
 from shapedispatch.functions.guards.guard_filter import GuardFilter, Verdict
-from tests.helpers import as_written, built
+from tests.helpers import as_written, built, pinned
 
 pytestmark = pytest.mark.operators_called
 
@@ -123,23 +123,18 @@ def test_code_that_asks_whether_it_is_compiled_is_told_what_plain_is_told(asks: 
     assert torch.equal(looked.call(torch.ones(3)), torch.full((3,), 3.0))
 
 
-LIBRARY = torch.library.Library("shapedispatch_guard_filter", "FRAGMENT")
-LIBRARY.define("asking(Tensor x) -> Tensor")
-
-
+@torch.library.triton_op("shapedispatch_guard_filter::asking", mutates_args={})
 def asking(x: Tensor) -> Tensor:
-    """What an operator is made of."""
+    """A build has this in place of a call."""
     return x * (2 if torch.compiler.is_compiling() else 3)
-
-
-LIBRARY.impl("asking", asking, "CompositeImplicitAutograd")
 
 
 def test_an_operator_in_python_is_told_what_plain_is_told() -> None:
     """It runs while the graph is traced, and is not traced itself."""
-    operator = torch.ops.shapedispatch_guard_filter.asking
-    looked = trace(lambda x: operator(x), (torch.ones(3),), {}, as_written, tag="test")
-    assert torch.equal(looked.call(torch.ones(3)), torch.full((3,), 3.0))
+    f = pinned(built(lambda x: asking(x), exact=True, hints=()), "exact")
+    for _ in range(3):
+        assert torch.equal(f(torch.ones(3)), torch.full((3,), 3.0))
+    assert f.explain(torch.ones(3)).variant == "exact"
 
 
 def test_another_thread_is_told_the_truth() -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import logging
-import os
 import re
 import threading
 import types
@@ -30,7 +29,7 @@ from ...effects import Effects
 from ...interpreter.failures import what_fails
 from ...keys.signature import argument_names, frame_locals, receiver_of, with_code, with_own_code
 from ..guards.class_values import class_reads_noted, is_of_a_class_with_values
-from ..guards.code_guard import TracedObjects, names_in, traced_code
+from ..guards.code_guard import TracedObjects, traced_code
 from ..guards.guard_filter import (
     CODE_GUARDS,
     GuardFilter,
@@ -41,7 +40,9 @@ from ..guards.guard_filter import (
     tracing_hidden,
 )
 from ..guards.instance_guards import global_guards, instance_guards, managers_kept, managers_untimed
+from ..guards.names import names_in
 from ..guards.object_guard import builtin_guards, place_guards, registration_guards, tuples_guarded
+from ..guards.owners import is_a_file_of_torch
 from ..guards.shape_guards import shape_guards
 from ..unseen.dict_keys import keys_guarded
 from ..unseen.unseen import Unseen
@@ -334,11 +335,8 @@ def pass_over(code: types.CodeType) -> None:
 def _file_of(fn: types.FunctionType) -> str:
     """Where Dynamo is told that it stands: it passes over torch's files, in which is what ``torch.no_grad()`` wraps."""
     file = fn.__code__.co_filename
-    torchs = (fn.__module__ or "").partition(".")[0] == "torch" or file.startswith(_TORCH)
+    torchs = (fn.__module__ or "").partition(".")[0] == "torch" or is_a_file_of_torch(file)
     return f"<{fn.__module__}>" if torchs else file
-
-
-_TORCH = os.path.join(os.path.dirname(torch.__file__), "")  # noqa: PTH118, PTH120 - texts, as code objects have them
 
 
 def _reason(error: Exception) -> str:

@@ -25,8 +25,9 @@ from torch import Tensor
 
 from ...hit import native
 from .class_values import CLASSES_ARE_WATCHED
+from .names import names_in
 
-__all__ = ["CodeGuard", "TracedObjects", "code_on", "is_of_torch", "mutable_bases", "names_in", "traced_code"]
+__all__ = ["CodeGuard", "TracedObjects", "code_on", "is_of_torch", "mutable_bases", "traced_code"]
 
 _IMMUTABLE = 1 << 8
 """Python's flag of classes whose attributes cannot be set."""
@@ -298,9 +299,6 @@ def is_of_torch(base: type) -> bool:
 
 # ----------------------------------------------------------------------------------------------- what was traced
 
-_BY_DYNAMO = frozenset({"forward", "_call_impl", "_wrapped_call_impl"})
-"""From the call of a module it goes to its ``forward`` straight away: no code that it follows names what is between."""
-
 
 @dataclass(slots=True)
 class TracedObjects:
@@ -336,24 +334,6 @@ def traced_code(fn: types.FunctionType, found: TracedObjects, traced: Collection
     reached = _reached([fn, *found.functions, *methods])
     functions = [one for one in reached if one is not fn and (traced is None or one.__code__ in traced)]
     return CodeGuard(fn, functions, classes, names, found.compared)
-
-
-def names_in(traced: Iterable[types.CodeType]) -> frozenset[str]:
-    """What attributes the code that Dynamo has followed may name."""
-    return _BY_DYNAMO.union(*map(_names_of, traced))
-
-
-def _names_of(code: types.CodeType) -> set[str]:
-    """What attributes its code may name: as Python compiled them, and as text for `getattr`."""
-    return {*code.co_names, *_texts_in(code.co_consts)}
-
-
-def _texts_in(constants: Iterable[Any]) -> Iterator[str]:
-    for constant in constants:
-        if isinstance(constant, str):
-            yield constant
-        elif isinstance(constant, (tuple, frozenset)):
-            yield from _texts_in(constant)
 
 
 def _closed(classes: Iterable[type], names: Collection[str] | None) -> list[type]:

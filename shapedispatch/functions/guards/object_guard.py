@@ -24,8 +24,9 @@ from torch import Tensor
 from torch.nn import Module
 
 from ...keys.signature import nested_code
-from .code_guard import code_on, is_of_torch, names_in
+from .code_guard import code_on, is_of_torch
 from .guard import Guard
+from .names import names_in
 
 __all__ = [
     "BuiltinGuard",

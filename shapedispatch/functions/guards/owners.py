@@ -10,10 +10,15 @@ from typing import Any
 import torch
 from torch._dynamo import polyfills
 
-__all__ = ["is_asked_by_torch", "is_of_others"]
+__all__ = ["is_a_file_of_torch", "is_asked_by_torch", "is_of_others"]
 
 _TORCH, _PYTHON = os.path.dirname(torch.__file__), sysconfig.get_path("stdlib")  # noqa: PTH120 - texts, as in code
 _IN_PLACE = os.path.dirname(polyfills.__file__)  # noqa: PTH120 - as above
+
+
+def is_a_file_of_torch(file: str) -> bool:
+    """Whether it stands where torch is installed."""
+    return file.startswith(_TORCH + os.sep)
 
 
 def _stands_in(code: CodeType, folder: str) -> bool:
