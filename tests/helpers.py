@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor
 
@@ -51,6 +52,11 @@ def built(fn: Callable[..., Any] | None = None, /, **given: Any) -> Any:
         return dispatcher
 
     return decorate if fn is None else decorate(fn)
+
+
+def few(cases: Iterable[Any], *now: Any) -> list[Any]:
+    """All of them, of which a suite without the long runs has these ``now``."""
+    return [case if case in now else pytest.param(case, marks=pytest.mark.soak) for case in cases]
 
 
 def pinned(dispatcher: Any, variant: str) -> Any:

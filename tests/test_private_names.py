@@ -171,7 +171,12 @@ def without(*arguments: str, folder: Path) -> dict[str, Any]:
     [
         ("torch._C._functorch.peek_interpreter_stack", "no call of a function is dispatched", []),
         ("torch._dynamo.guards.install_guard", "no build of a function is made", ["plain (only)"]),
-        ("torch._inductor.lowering.lowerings", "no build of a function is made", ["plain (only)"]),
+        pytest.param(
+            "torch._inductor.lowering.lowerings",
+            "no build of a function is made",
+            ["plain (only)"],
+            marks=pytest.mark.soak,
+        ),
         ("torch.Tensor._base", "nothing is timed", ["hint[M=64] (nearest)", "plain (only)"]),
     ],
 )

@@ -70,6 +70,7 @@ def config(block: int) -> str:
     return f"config[B={block}, num_warps=4, num_ctas=1, num_stages=3]"
 
 
+@pytest.mark.soak
 def test_configs_that_hang_or_die_are_not_run(recorder: Recorder, worker: Worker) -> None:
     """Those that survive compete; each of the others has its reason, and is not tried again at another shape."""
     kernel = isolated(kernels.some_hostile, recorder, worker)

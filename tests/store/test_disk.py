@@ -328,7 +328,8 @@ def test_nothing_of_a_hostile_store_runs(tmp_path: Path, form: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("form", "seconds"), [("sqlite", "2"), ("files", "2"), pytest.param("sqlite", "20", marks=pytest.mark.soak)]
+    ("form", "seconds"),
+    [("sqlite", "2"), *(pytest.param(form, "20", marks=pytest.mark.soak) for form in ("files", "sqlite"))],
 )
 def test_killed_writers_lose_nothing_they_were_told_is_stored(form: str, seconds: str, tmp_path: Path) -> None:
     """Eight writers, killed at random moments: no acknowledged row lost or changed, no exception in a reader."""
