@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, fx
 from torch.library import Library
 
-from shapedispatch.functions.guards.operator_guards import OperatorGuard, definition_of, operators_of, reads_of
+from shapedispatch.functions.guards.operator_guards import definition_of, guards_on, operators_of, reads_of
 
 LIBRARY = Library("shapedispatch_operator_guards", "FRAGMENT")
 FACTOR = 2.0
@@ -106,7 +106,7 @@ def test_a_number_that_it_reads_is_seen(
     operator: Any, trains: bool, seen: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where a build has it in it."""
-    guard = OperatorGuard(tuple(reads_of([operator._opoverload], trains).bindings))
+    [guard] = guards_on(reads_of([operator._opoverload], trains))
     assert guard.failed() is None
     monkeypatch.setitem(globals(), "FACTOR", 5.0)
     assert guard.check() is not seen
@@ -115,7 +115,7 @@ def test_a_number_that_it_reads_is_seen(
 
 def test_another_formula_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """Which is registered later."""
-    guard = OperatorGuard(tuple(reads_of([doubled._opoverload], trains=True).bindings))
+    [guard] = guards_on(reads_of([doubled._opoverload], trains=True))
     monkeypatch.setattr(doubled, "_backward_fn", lambda ctx, given: given)
     assert guard.failed() == "shapedispatch_operator_guards::doubled._backward_fn, which an operator reads, has changed"
 
@@ -123,7 +123,7 @@ def test_another_formula_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_code_that_is_registered_later_is_seen() -> None:
     """For what a build called before."""
     LIBRARY.define("later(Tensor x) -> Tensor")
-    guard = OperatorGuard(tuple(reads_of([OPERATORS.later.default], trains=False).bindings))
+    [guard] = guards_on(reads_of([OPERATORS.later.default], trains=False))
     assert guard.check()
     LIBRARY.impl("later", lambda x: x, "CompositeImplicitAutograd")
     assert not guard.check()
@@ -149,3 +149,8 @@ def test_a_graph_s_own_are_found() -> None:
     assert found == [OPERATORS.doubled.default, OPERATORS.tripled.default]
     assert definition_of(found[0]) is doubled
     assert definition_of(OPERATORS.plain.default) is None
+
+
+def test_no_operator_has_no_guard() -> None:
+    """Which each hit would ask."""
+    assert guards_on(reads_of([], trains=True)) == ()

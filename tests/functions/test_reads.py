@@ -55,6 +55,8 @@ UNKNOWN = {
     "c, a C": "class C: k = 2.0\nc = C()\ndef f(x): return x * c.k",
     "g.k": "def g(): pass\ng.k = 2.0\ndef f(x): return x * g.k",
     "os.environ, a _Environ": "def f(x): return x if os.environ.get('A') else -x",
+    "globals, a builtin_function_or_method": "K = 2.0\ndef f(x): return x * globals()['K']",
+    "eval, a builtin_function_or_method": "K = 2.0\ndef f(x): return x * eval('K')",
     "imports os": "def f(x):\n    import os\n    return x",
     "sets K": "K = 2.0\ndef f(x):\n    global K\n    K = 3.0\n    return x",
     "sets k": "def g():\n    k = 2.0\n    def f(x):\n        nonlocal k\n        k = 3.0\n    return f\nf = g()",

@@ -234,7 +234,7 @@ class _Session:
 
     def compile(self, gm: torch.fx.GraphModule, examples: Sequence[Any]) -> Callable[..., Any]:
         """As Dynamo's backend: the graph, compiled, which is not run yet."""
-        self.traced = inlined_code(self.unseen.code())
+        self.traced = inlined_code(self.unseen.code(gm))
         self.shape_env = getattr(getattr(torch._guards.TracingContext.try_get(), "fake_mode", None), "shape_env", None)
         # The code as it was before the graph was compiled, which takes seconds.
         seen, objects = self._seen_by_guards()

@@ -22,7 +22,7 @@ from torch.library import _impls
 
 from .reads import Binding, Reads
 
-__all__ = ["OperatorGuard", "definition_of", "operators_of", "reads_of"]
+__all__ = ["OperatorGuard", "definition_of", "guards_on", "operators_of", "reads_of"]
 
 _OF_TORCH = frozenset(
     (
@@ -48,6 +48,11 @@ class OperatorGuard:
     def check(self) -> bool:
         """Whether all is the very same."""
         return all(one.ask() is one.value for one in self.bindings)
+
+
+def guards_on(reads: Reads) -> tuple[OperatorGuard, ...]:
+    """One on all that may be compared, if anything may: a hit asks each guard there is."""
+    return (OperatorGuard(tuple(reads.bindings)),) if reads.bindings else ()
 
 
 def operators_of(gm: GraphModule) -> list[OpOverload]:

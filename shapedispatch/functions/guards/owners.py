@@ -8,6 +8,7 @@ from types import CodeType
 from typing import Any
 
 import torch
+import typing_extensions
 from torch._dynamo import polyfills
 
 __all__ = ["is_a_file_of_torch", "is_asked_by_torch", "is_of_others"]
@@ -33,7 +34,9 @@ def is_of_others(code: CodeType) -> bool:
 
 
 def _is_of_python(code: CodeType) -> bool:
-    return _stands_in(code, _PYTHON) or code.co_filename.startswith("<frozen ")
+    """What Python will have in its `typing` one day counts: torch makes classes of its own by that."""
+    named = code.co_filename
+    return _stands_in(code, _PYTHON) or named.startswith("<frozen ") or named == typing_extensions.__file__
 
 
 def is_asked_by_torch(frame: Any) -> bool:

@@ -30,6 +30,10 @@ _IN_C = (functools.reduce.__module__, operator.add.__module__)
 _PURE = frozenset((*_IN_C, "builtins", "cmath", "collections", "functools", "itertools", "math", "operator"))
 """Modules of Python's that hold no state."""
 _TRACED = frozenset(("torch", "triton"))
+_FINDS = frozenset(
+    ("__import__", "breakpoint", "compile", "eval", "exec", "globals", "input", "locals", "open", "print", "vars")
+)
+"""Builtins that find what no name in the code tells of, or do what a build would not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,20 +58,20 @@ class Binding:
 class Reads:
     """What some functions read, and what those do that they call.
 
-    ``bindings`` may be compared later. ``unknown`` are sentences on what may change unseen, ``operators`` the
-    operators of torch's registry that they name.
+    ``bindings`` may be compared later. ``unknown`` are sentences on what may change unseen, ``functions`` what was
+    followed, ``operators`` those of torch's registry that they name.
     """
 
     bindings: list[Binding] = field(default_factory=list)
     unknown: list[str] = field(default_factory=list)
+    functions: list[FunctionType] = field(default_factory=list)
     operators: list[Any] = field(default_factory=list)
-    _seen: set[FunctionType] = field(default_factory=set)
 
     def follow(self, fn: FunctionType) -> None:
         """Add what this one reads; of torch's and Python's own code, what it closes over."""
-        if fn in self._seen:
+        if fn in self.functions:
             return
-        self._seen.add(fn)
+        self.functions.append(fn)
         inner = _cells_of(fn)
         if is_of_others(fn.__code__):
             for cell in inner.values():
@@ -131,7 +135,7 @@ def _stays(value: Any) -> bool:
     if isinstance(value, type):
         return is_of_torch(value) or value.__module__ in _PURE
     if isinstance(value, (BuiltinFunctionType, ModuleType)):
-        return _root(value) in _TRACED | _PURE
+        return _root(value) in _TRACED | _PURE and value.__name__ not in _FINDS
     return type(value) in _CONSTANTS or type(value).__module__.partition(".")[0] == "triton"  # a kernel
 
 

@@ -26,13 +26,14 @@ from typing import Any
 import torch
 from torch._dynamo import variables
 from torch._dynamo.exc import Unsupported
-from torch.fx import GraphModule, Node
+from torch.fx import GraphModule
 
 from ...keys.signature import nested_code
 from ..guards.guard import Guard
 from ..guards.object_guard import is_of_constants, may_change
-from ..guards.operator_guards import OperatorGuard, operators_of, reads_of
+from ..guards.operator_guards import guards_on, operators_of, reads_of
 from ..guards.owners import is_of_others
+from ..guards.reads import Reads
 from .captures import Captures
 from .caught import CaughtErrors
 from .comparisons import Comparisons, identities_guarded, memberships_compared
@@ -62,7 +63,7 @@ class Unseen:
         self._caught = CaughtErrors(self._found.append)
         self._context = ContextVars()
         self._captures = Captures()
-        self._operators: tuple[OperatorGuard, ...] = ()
+        self._operators = Reads()
         self.compared: Comparisons = Comparisons()
 
     @contextlib.contextmanager
@@ -142,12 +143,23 @@ class Unseen:
 
     def guards(self) -> tuple[Guard, ...]:
         """On what was asked for and found, or not."""
-        return (*self._lookups.guards(), *self._context.guards(), *self._captures.guards(), *self._operators)
+        return (
+            *self._lookups.guards(),
+            *self._context.guards(),
+            *self._captures.guards(),
+            *guards_on(self._operators),
+        )
 
-    def code(self) -> list[CodeType]:
-        """What Dynamo has followed and does not tell of: code that an error has left, and names that were asked for."""
+    def code(self, gm: GraphModule) -> list[CodeType]:
+        """What is traced and Dynamo does not tell of.
+
+        Code that an error has left, names that were asked for, and that of operators which a build has in place of
+        calls of them.
+        """
+        if operators := operators_of(gm):
+            self._operators = reads_of(operators, _trains(gm))
         names = compile(repr(tuple(sorted(self._lookups.names))), "<names that were asked for>", "eval")
-        return [*self._caught.left, names]
+        return [*self._caught.left, names, *(fn.__code__ for fn in self._operators.functions)]
 
     def of_code(self, code: Iterable[CodeType]) -> Iterator[str]:
         """What it has looked for in vain, whose attributes it has looked through as a dict, marks that it asks for."""
@@ -175,18 +187,10 @@ class Unseen:
             yield "whether gradients are kept, which it sets"
         left = {node.target for node in nodes if node.op == "call_function" and _is_left_in_the_graph(node.target)}
         yield from (f"what {fn.__name__}() reads, which Dynamo is told to leave in the graph" for fn in left)
-        yield from self._of_operators(gm, bool(modes) or torch.is_grad_enabled())
+        yield from (f"what an operator reads ({one})" for one in self._operators.unknown)
         now = _settings()
         yield from self._context.seen_elsewhere(node.target for node in nodes if node.op == "call_function")
         yield from (f"{name}, which it sets" for name, value in self._settings.items() if now[name] != value)
-
-    def _of_operators(self, gm: GraphModule, keeps_gradients: bool) -> Iterator[str]:
-        """What their code reads that no guard sees; guards on what else it reads."""
-        if operators := operators_of(gm):
-            trains = keeps_gradients and any(_requires_grad(node) for node in gm.graph.find_nodes(op="placeholder"))
-            found = reads_of(operators, trains)
-            self._operators = (OperatorGuard(tuple(found.bindings)),)
-            yield from (f"what an operator reads ({one})" for one in found.unknown)
 
     def of_value(self, value: Any, kind: str, name: str) -> Iterator[str]:
         """What a guard of this kind on this value, of this name, would not see.
@@ -217,9 +221,11 @@ class Unseen:
             yield f"what {type(value).__name__}.__missing__() gives for a key that is not there"
 
 
-def _requires_grad(node: Node) -> bool:
-    """Whether gradients are kept of what is there at the trace."""
-    return bool(getattr(node.meta.get("example_value"), "requires_grad", False))
+def _trains(gm: GraphModule) -> bool:
+    """Whether a build of this graph may have a backward: gradients are kept of what is there at the trace."""
+    kept = torch.is_grad_enabled() or any(node.target is torch._C._set_grad_enabled for node in gm.graph.nodes)
+    given = (node.meta.get("example_value") for node in gm.graph.find_nodes(op="placeholder"))
+    return kept and any(getattr(one, "requires_grad", False) for one in given)
 
 
 def _is_left_in_the_graph(target: Any) -> bool:
