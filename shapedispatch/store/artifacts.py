@@ -20,7 +20,7 @@ from pathlib import Path
 from ..keys.identity import Environment, digest
 from .folder import Damaged, Folder
 
-__all__ = ["Artifacts", "KeptBuilds", "KeptJob", "made_by", "name_of"]
+__all__ = ["Artifacts", "KeptBuilds", "KeptJob", "made_by", "name_of", "our_code"]
 
 MOST_BYTES = 512 * 1024 * 1024
 """What all artifacts of one store may take; beyond it those leave that were used least lately."""
@@ -203,11 +203,11 @@ def name_of(job: bytes, here: Environment) -> str:
 
 def made_by(here: Environment) -> str:
     """What is made, and what is found of it, depends on: the machine, the libraries, our own code as it is now."""
-    return digest([dict(here.hard), dict(here.soft), _our_code()])
+    return digest([dict(here.hard), dict(here.soft), our_code()])
 
 
 @functools.cache
-def _our_code() -> str:
+def our_code() -> str:
     """SHA-256 of our own compiler and of what judges: a change of it that has no version yet counts as well."""
     own = hashlib.sha256()
     root = Path(__file__).parent.parent

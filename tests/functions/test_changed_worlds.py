@@ -31,14 +31,14 @@ PLACES = count()
 
 
 def programs() -> Iterator[Any]:
-    """Name, code and changes of each, as often as there are changes: each comes first once."""
+    """Name, code and changes of each, as often as there are changes: each comes first once, in the long runs."""
     text = Path(__file__).with_suffix("").with_name("changed_worlds.txt").read_text("utf-8")
     for block in re.split(r"^### ", text, flags=re.M)[1:]:
         name, _, body = block.partition("\n")
         code, *changes = re.split(r"^--- ", body, flags=re.M)
         for first in range(max(1, len(changes))):
             turned = [change.strip() for change in changes[first:] + changes[:first]]
-            yield pytest.param(code, turned, id=f"{name.strip()}, {first}")
+            yield pytest.param(code, turned, id=f"{name.strip()}, {first}", marks=[pytest.mark.soak] * (first > 0))
 
 
 def world(code: str) -> types.ModuleType:

@@ -425,3 +425,15 @@ def test_floats_are_not_made_int8_by_compiled_code() -> None:
     f = shapedispatch(lambda x: (x * 2).to(torch.int8), hints=(), exact=True, store=False)
     with pytest.warns(UserWarning, match="int8 of floats"):
         assert f(x)[0, 0] == -56
+
+
+def test_what_inductor_keeps_is_of_this_very_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A release that makes other code of an operator would find that of another one."""
+    from shapedispatch.functions.compile import code
+
+    before = torch.compiler.config.cache_key_tag  # type: ignore[attr-defined]  # it is a setting
+    for ours in ("one", "another"):
+        monkeypatch.setattr(code, "our_code", lambda ours=ours: ours)
+        with code.tagged("hint"):
+            assert torch.compiler.config.cache_key_tag == f"hint {ours}"  # type: ignore[attr-defined]  # as above
+    assert torch.compiler.config.cache_key_tag == before  # type: ignore[attr-defined]  # as above

@@ -201,3 +201,19 @@ def test_what_stands_in_for_an_operator_is_right_everywhere() -> None:
         same = (actual == plain) | (actual.isnan() & plain.isnan()) | ((actual - plain).abs() <= 2e-6 * plain.abs())
         overflow = "backward" in str(operator)  # of values that no gradient has
         assert bool((same | (overflow & ~plain.isfinite())).all()), operator
+
+
+def test_an_operator_that_is_called_gets_what_lies_in_memory_as_plain_has_it() -> None:
+    """The compiler lays out by channels what a convolution makes, and a norm of three dimensions cannot take that."""
+    torch.manual_seed(0)
+    convolve, norm = torch.nn.Conv2d(32, 32, 3, padding=1).eval(), torch.nn.GroupNorm(8, 32).eval()
+
+    def attended(x: Tensor) -> Tensor:
+        return norm(convolve(functional.silu(convolve(x))).view(2, 32, 64)).transpose(1, 2)
+
+    f = pinned(built(attended, exact=True, hints=()), "exact")
+    x = torch.randn(2, 32, 8, 8)
+    with torch.no_grad():
+        f(x)
+        assert f.explain(x).variant == "exact"
+        torch.testing.assert_close(f(x), attended(x), rtol=1e-4, atol=1e-4)

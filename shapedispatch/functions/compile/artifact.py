@@ -41,7 +41,7 @@ from ..checks.graph_check import Verdict
 from ..parts.joint import Joint, Partial
 from ..parts.plan import Plan
 from .autograd import undefined_passed_on
-from .code import Code, count_together, generated_modules_kept, without_compiler
+from .code import Code, count_together, generated_modules_kept, tagged, without_compiler
 from .inductor import skip_wrappers
 
 __all__ = [
@@ -356,13 +356,12 @@ def _loaded_whole(artifact: Artifact, code: Code) -> Run:
     how = {"cudagraphs": BoxedBool(False), "boxed_forward_device_index": BoxedDeviceIndex(None)}
     context = TracingContext(FakeTensorMode(shape_env=ShapeEnv()))
     known = torch._inductor.config.patch(unsafe_skip_cache_dynamic_shape_guards=True, compile_threads=1)
-    tagged = torch.compiler.config.patch(cache_key_tag=artifact.tag)  # type: ignore[attr-defined]  # as in `tracer`
     passed_on = undefined_passed_on(lambda: entry.compiled_bw is not None)
     with (
         generated_modules_kept(code),
         tracing(context),
         known,
-        tagged,
+        tagged(artifact.tag),
         _kernels_known(artifact.instructions),
         passed_on,
     ):

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+import torch.compiler.config
 
 if TYPE_CHECKING:
     from ..parts.joint import Partial
@@ -26,6 +27,7 @@ with warnings.catch_warnings():
     from torch.compiler._cache import CacheArtifactManager
 
 from ...graphs.operators import calls_only_views, draws_numbers, why_not_recorded
+from ...store.artifacts import our_code
 from ..checks.graph_check import GraphCheck, Verdict
 
 __all__ = [
@@ -36,6 +38,7 @@ __all__ = [
     "extern_kernels",
     "generated_modules_kept",
     "remove_damaged",
+    "tagged",
     "without_compiler",
 ]
 
@@ -273,3 +276,12 @@ def remove_damaged(error: Exception) -> bool:
     with contextlib.suppress(FileNotFoundError):  # another process was faster
         path.unlink()
     return True
+
+
+def tagged(tag: str) -> contextlib.AbstractContextManager[None]:
+    """Have Inductor's caches hold what is compiled meanwhile apart: by this, and by our own code as it is now.
+
+    How the operators of a graph become code is ours in part, and shows in no graph.
+    """
+    whole = f"{tag} {our_code()}"
+    return torch.compiler.config.patch(cache_key_tag=whole)  # type: ignore[attr-defined, no-any-return]  # it adds `patch` itself

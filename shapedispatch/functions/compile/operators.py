@@ -223,7 +223,7 @@ def as_plain(operator: Operator, numbers: tuple[int, ...] = ()) -> Operator:
         text = text.replace(f"Tensor {schema.arguments[i].name}", f"Scalar {schema.arguments[i].name}", 1)
     overload = f"_{operator._overloadname}".removesuffix("_default")
     name = "_".join([schema.name.partition("::")[2] + overload, *map(str, numbers)])
-    _library.define(name + text)
+    _library.define(name + text, tags=_LAYOUTS_AS_GIVEN)
     _library.impl(name, lambda *args, **kwargs: operator(*args, **kwargs), "CompositeExplicitAutograd")
     from torch._inductor import lowering
 
@@ -231,6 +231,10 @@ def as_plain(operator: Operator, numbers: tuple[int, ...] = ()) -> Operator:
     # Else the call would go through the function above, which takes some 10 us.
     lowering.lowerings[own] = lowering.fallback_handler(operator, add_to_fallback_set=False)
     return own
+
+
+_LAYOUTS_AS_GIVEN = (torch.Tag.needs_exact_strides,)
+"""What it is given lies in memory as plain's does: a kernel may ask for that, and its results lie by it."""
 
 
 class _Table:

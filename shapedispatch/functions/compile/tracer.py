@@ -20,7 +20,6 @@ from typing import Any
 import torch
 import torch._dynamo
 import torch._functorch.config
-import torch.compiler.config
 from torch._dynamo import utils as dynamo_utils
 from torch._dynamo.eval_frame import dynamo_tls
 
@@ -48,6 +47,7 @@ from ..unseen.dict_keys import keys_guarded
 from ..unseen.unseen import Unseen
 from .autograd import say_nothing_donated
 from .build import Trace, shorten
+from .code import tagged
 from .graph import Uncompilable, called, effects_of, forget_fakes, inlined_code, nodes, unguarded_reads
 from .scalars import places_beside
 
@@ -373,8 +373,7 @@ def compiler_config(tag: str, number_inputs: bool) -> Iterator[None]:
         donated_buffer=False,  # plain allows retain_graph=True
         enable_autograd_cache=False,  # a hit would skip the look at the graph
     )
-    tagged = torch.compiler.config.patch(cache_key_tag=tag)  # type: ignore[attr-defined]  # added by the module itself
-    with warnings.catch_warnings(action="ignore"), dynamo, functorch, tagged, _quiet_loggers():
+    with warnings.catch_warnings(action="ignore"), dynamo, functorch, tagged(tag), _quiet_loggers():
         yield
 
 
