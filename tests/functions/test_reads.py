@@ -10,15 +10,25 @@ from typing import Any
 
 import pytest
 import torch
+import triton
+import triton.language as tl
 
 from shapedispatch.functions.guards.reads import Reads
 from tests.custom_operators import cubed
+
+
+@triton.jit
+def copied(x, y, B: tl.constexpr):
+    """A kernel."""
+    i = tl.program_id(0) * B + tl.arange(0, B)
+    tl.store(y + i, tl.load(x + i))
 
 
 def module(code: str) -> types.ModuleType:
     """One with this code."""
     made = types.ModuleType("a_module")
     vars(made).update(torch=torch, math=math, os=os, cubed=cubed, other=types.ModuleType("other"))
+    vars(made).update(jitted=copied, cdiv=triton.cdiv)
     vars(made)["other"].K = 2.0
     exec(code, vars(made))
     return made
@@ -42,6 +52,7 @@ STEADY = {
     "one that calls itself": "def f(x, n): return f(x, n - 1) if n else x",
     "a function of a module": "def g(x): return x\nother.g = g\ndef f(x): return other.g(x)",
     "an import of torch": "def f(x):\n    import torch.nn.functional as F\n    return F.relu(x)",
+    "a kernel": "kernel = jitted\ndef f(x):\n    kernel[lambda meta: (cdiv(4, meta['B']),)](x)\n    return x",
     "what it closes over": "def outer():\n    k = 2.0\n    def f(x): return x * k\n    return f\nf = outer()",
     "a function in it": "K = 2.0\ndef f(x): return (lambda y: y * K)(x)",
     "a default": "def f(x, k=2.0, *, n=None): return x * k",
@@ -122,6 +133,14 @@ def test_of_torchs_code_what_it_closes_over_is_followed() -> None:
     made = module("K = [2.0]\ndef f(x): return x * K[0]")
     assert reads(torch.no_grad()(made.f)).unknown == ["f() reads K, a list"]
     assert reads(torch.nn.functional.silu).bindings == []
+
+
+def test_what_einops_keeps_does_not_change() -> None:
+    """It has made it of texts and sizes."""
+    pytest.importorskip("einops")
+    found = reads(module("from einops import rearrange\ndef f(x): return rearrange(x, 'a b -> b a')").f)
+    assert found.unknown == []
+    assert any(one.name == "rearrange" for one in found.bindings)
 
 
 def test_operators_are_named() -> None:

@@ -11,10 +11,15 @@ import torch
 import typing_extensions
 from torch._dynamo import polyfills
 
-__all__ = ["is_a_file_of_torch", "is_asked_by_torch", "is_of_others"]
+__all__ = ["is_a_file_of_torch", "is_asked_by_torch", "is_of_einops", "is_of_others"]
 
 _TORCH, _PYTHON = os.path.dirname(torch.__file__), sysconfig.get_path("stdlib")  # noqa: PTH120 - texts, as in code
 _IN_PLACE = os.path.dirname(polyfills.__file__)  # noqa: PTH120 - as above
+
+
+def is_of_einops(fn: Any) -> bool:
+    """What that keeps it has made of texts and sizes: computed again, it is the same."""
+    return str(getattr(fn, "__module__", "")).partition(".")[0] == "einops"
 
 
 def is_a_file_of_torch(file: str) -> bool:

@@ -20,7 +20,7 @@ from torch._ops import OpOverload, OpOverloadPacket
 
 from ...keys.signature import nested_code
 from .code_guard import is_of_torch
-from .owners import is_of_others
+from .owners import is_of_einops, is_of_others
 
 __all__ = ["Binding", "Reads"]
 
@@ -30,6 +30,7 @@ _IN_C = (functools.reduce.__module__, operator.add.__module__)
 _PURE = frozenset((*_IN_C, "builtins", "cmath", "collections", "functools", "itertools", "math", "operator"))
 """Modules of Python's that hold no state."""
 _TRACED = frozenset(("torch", "triton"))
+_MAY_BE_IMPORTED = _TRACED | _PURE | {"einops"}
 _FINDS = frozenset(
     ("__import__", "breakpoint", "compile", "eval", "exec", "globals", "input", "locals", "open", "print", "vars")
 )
@@ -95,7 +96,7 @@ class Reads:
                 ask = functools.partial(_global, fn.__globals__, name)
             elif "DEREF" in step.opname and step.opname.startswith("LOAD") and name in inner:
                 ask = functools.partial(_held_in, inner[name])
-            elif step.opname == "IMPORT_NAME" and name.partition(".")[0] not in _TRACED | _PURE:
+            elif step.opname == "IMPORT_NAME" and name.partition(".")[0] not in _MAY_BE_IMPORTED:
                 self.unknown.append(f"{fn.__qualname__}() imports {name}")
             elif step.opname in _SETS and (step.opname != "STORE_DEREF" or name in inner):
                 self.unknown.append(f"{fn.__qualname__}() sets {name}")
@@ -119,6 +120,8 @@ class Reads:
         called = getattr(value, "_opoverload", value)  # of what torch.library.custom_op gives
         if isinstance(called, (OpOverload, OpOverloadPacket)):
             self.operators.append(called)
+        elif is_of_einops(value):
+            return
         elif isinstance(value, FunctionType) and (not is_of_others(value.__code__) or _root(value) in _TRACED | _PURE):
             self.follow(value)
         elif value is not _MISSING and not _stays(value):

@@ -32,7 +32,7 @@ from ...keys.signature import nested_code
 from ..guards.guard import Guard
 from ..guards.object_guard import is_of_constants, may_change
 from ..guards.operator_guards import guards_on, operators_of, reads_of
-from ..guards.owners import is_of_others
+from ..guards.owners import is_of_einops, is_of_others
 from ..guards.reads import Reads
 from .captures import Captures
 from .caught import CaughtErrors
@@ -212,7 +212,7 @@ class Unseen:
         unwatched = kind in _BY_VALUE and isinstance(value, tuple) and not is_of_constants(value)
         if unwatched and may_change(value):
             yield "a list or set within a tuple"
-        if type(value) is _Cached and not _is_of_einops(value.__wrapped__):
+        if type(value) is _Cached and not is_of_einops(value.__wrapped__):
             code = getattr(value.__wrapped__, "__code__", None)
             if code is not None and (code.co_filename, code.co_name) in self._places:
                 yield _kept_of(code)
@@ -230,7 +230,7 @@ def _trains(gm: GraphModule) -> bool:
 
 def _is_left_in_the_graph(target: Any) -> bool:
     """Whether it is a function of the user's, which Dynamo has not followed."""
-    return isinstance(target, FunctionType) and not (is_of_others(target.__code__) or _is_of_einops(target))
+    return isinstance(target, FunctionType) and not (is_of_others(target.__code__) or is_of_einops(target))
 
 
 _PUT_BACK = "set_inplace_requires_grad_allowed"
@@ -269,12 +269,7 @@ _MAKING = ("BUILD_LIST", "BUILD_MAP", "BUILD_SET", "MAKE_", "STORE_ATTR")
 
 def _is_computed_again(fn: FunctionType) -> bool:
     """Whether what is computed anew is what a function that keeps its results has kept."""
-    return is_of_others(fn.__code__) or _is_of_einops(fn) or _only_calculates(fn)
-
-
-def _is_of_einops(fn: Any) -> bool:
-    """What that keeps it has made of texts and sizes: computed again, it is the same."""
-    return str(getattr(fn, "__module__", "")).partition(".")[0] == "einops"
+    return is_of_others(fn.__code__) or is_of_einops(fn) or _only_calculates(fn)
 
 
 def _kept_of(code: CodeType) -> str:
