@@ -19,6 +19,7 @@ from shapedispatch.functions.compile import artifact
 from shapedispatch.functions.compile.artifact import Artifact, ShapeConditions, first_asked, hash_libraries, loaded
 from shapedispatch.functions.compile.code import Code, ExternKernels, without_compiler
 from shapedispatch.functions.remote_build import RemoteBuild
+from shapedispatch.store.artifacts import our_code
 from tests.built_here import learning_here
 from tests.helpers import pinned
 
@@ -57,7 +58,7 @@ def test_a_load_starts_no_processes() -> None:
     seen.clear()
     with torch._inductor.config.patch(compile_threads=8):
         loaded(Artifact(pickle.dumps(Entry()), Code(), ShapeConditions("", ()), tag="as it was compiled"), Code())
-    assert seen == [(1, "as it was compiled")]
+    assert seen == [(1, f"as it was compiled {our_code()}")]
 
 
 def test_a_kernel_that_was_left_half_written_is_put_back_whole(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -276,7 +276,7 @@ def test_the_name_is_of_the_job_the_machine_the_libraries_and_our_code(monkeypat
         name_of(b"job", here.extended(torch="another")),
         name_of(b"job", here.extended(threads=77)),
     ]
-    monkeypatch.setattr(module, "_our_code", lambda: "changed")
+    monkeypatch.setattr(module, "our_code", lambda: "changed")
     names.append(name_of(b"job", here))
     assert len(set(names)) == len(names)
     assert all(len(name) == 64 for name in names)
