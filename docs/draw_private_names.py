@@ -302,6 +302,7 @@ WITHOUT = {
     "torch._library.custom_ops.CustomOpDef._vmap_fn": REFUSED,
     "torch._library.custom_ops.CustomOpDef._opoverload": REFUSED,
     "torch.library._library_for_registration": REFUSED,
+    "torch.utils._python_dispatch.is_traceable_wrapper_subclass": REFUSED,
     "torch._library.custom_ops.CustomOpDef._init_fn": "An operator of the user's is sent without its module.",
     "torch._ops.OpOverloadPacket": "No graph is sent to another process.",
     "torch._ops.OpOverload": "No graph is sent to another process.",

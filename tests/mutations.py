@@ -91,6 +91,8 @@ MUTATIONS = (
     Mutation(
         "functions/guards/names.py", "for name in code.co_names), *asked)", "for name in code.co_names))", (WORLDS,)
     ),
+    Mutation(UNSEEN, "for kind in _wrappers(one) if not", "for kind in () if not", (OF_FORMULAS,)),
+    Mutation("functions/compile/operators.py", "and not is_of_others(usual.__code__)", "and False", (WORLDS,)),
     Mutation(UNSEEN, 'yield from (f"what an operator reads', 'yield from ("" for _ in () if f"', (WORLDS,)),
     Mutation(UNSEEN, "*self._captures.guards(), *self._operators)", "*self._captures.guards())", (WORLDS,)),
     Mutation(FORMULAS, "if there and (trains or", "if there and False and (trains or", (OF_FORMULAS,)),

@@ -10,7 +10,9 @@ import torch
 from torch import Tensor, fx
 from torch.library import Library
 
+from shapedispatch.functions.compile.tracer import Untraceable, trace
 from shapedispatch.functions.guards.operator_guards import definition_of, guards_on, operators_of, reads_of
+from tests.helpers import as_written
 
 LIBRARY = Library("shapedispatch_operator_guards", "FRAGMENT")
 FACTOR = 2.0
@@ -154,3 +156,40 @@ def test_a_graph_s_own_are_found() -> None:
 def test_no_operator_has_no_guard() -> None:
     """Which each hit would ask."""
     assert guards_on(reads_of([], trains=True)) == ()
+
+
+class Scaled(Tensor):
+    """A weight that code of the user's multiplies, as one that is quantized."""
+
+    inner: Tensor
+
+    @staticmethod
+    def __new__(cls, inner: Tensor) -> Scaled:
+        """Of a size and a dtype, and no memory."""
+        made = torch.Tensor._make_wrapper_subclass(cls, inner.shape, dtype=inner.dtype)  # type: ignore[attr-defined]  # it is there
+        made.inner = inner
+        return made  # type: ignore[no-any-return]  # it is one
+
+    def __tensor_flatten__(self) -> tuple[list[str], None]:
+        """What it is made of."""
+        return ["inner"], None
+
+    @staticmethod
+    def __tensor_unflatten__(inner: dict[str, Tensor], *_: Any) -> Scaled:
+        """Made anew."""
+        return Scaled(inner["inner"])
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """A build has this in it, and the factor as it is."""
+        wide = (one.inner * FACTOR if isinstance(one, Scaled) else one for one in args)
+        return func(*wide, **(kwargs or {}))
+
+
+def test_a_tensor_of_a_class_with_code_of_its_own_is_read_by_plain() -> None:
+    """Nothing guards what that reads; what torch itself makes of tensors is known."""
+    nested = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=torch.jagged)
+    trace(lambda x: (nested * x).values(), (torch.ones(1),), {}, as_written, tag="test")
+    weight = Scaled(torch.ones(3))
+    with pytest.raises(Untraceable, match=r"what Scaled\.__torch_dispatch__\(\) reads"):
+        trace(lambda x: x * weight, (torch.ones(3),), {}, as_written, tag="test")

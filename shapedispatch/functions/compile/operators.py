@@ -16,6 +16,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import resources
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -24,6 +25,7 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 from torch.torch_version import TorchVersion
 
+from ..guards.owners import is_of_others
 from .graph import Uncompilable, called, nodes
 
 __all__ = ["decompositions", "faults", "refuse_unchecked", "table_notes"]
@@ -258,6 +260,10 @@ class _Table:
 
         def decompose(*args: Any, **kwargs: Any) -> Any:
             right = usual
+            if isinstance(usual, FunctionType) and not is_of_others(usual.__code__):
+                raise Uncompilable(
+                    f"{operator} is taken apart by {usual.__qualname__}(), and nothing guards what that reads"
+                )
             if operator in _PRODUCTS and (floats := _zeros_as_floats(args)) is not None:
                 return operator(*floats, **kwargs)
             if self.depth == 0:

@@ -27,8 +27,10 @@ import torch
 from torch._dynamo import variables
 from torch._dynamo.exc import Unsupported
 from torch.fx import GraphModule
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from ...keys.signature import nested_code
+from ..guards.code_guard import is_of_torch
 from ..guards.guard import Guard
 from ..guards.object_guard import is_of_constants, may_change
 from ..guards.operator_guards import guards_on, operators_of, reads_of
@@ -188,6 +190,8 @@ class Unseen:
         left = {node.target for node in nodes if node.op == "call_function" and _is_left_in_the_graph(node.target)}
         yield from (f"what {fn.__name__}() reads, which Dynamo is told to leave in the graph" for fn in left)
         yield from (f"what an operator reads ({one})" for one in self._operators.unknown)
+        kinds = {kind for one in _given(gm) for kind in _wrappers(one) if not is_of_torch(kind)}
+        yield from (f"what {kind.__name__}.__torch_dispatch__() reads" for kind in kinds)
         now = _settings()
         yield from self._context.seen_elsewhere(node.target for node in nodes if node.op == "call_function")
         yield from (f"{name}, which it sets" for name, value in self._settings.items() if now[name] != value)
@@ -224,8 +228,20 @@ class Unseen:
 def _trains(gm: GraphModule) -> bool:
     """Whether a build of this graph may have a backward: gradients are kept of what is there at the trace."""
     kept = torch.is_grad_enabled() or any(node.target is torch._C._set_grad_enabled for node in gm.graph.nodes)
-    given = (node.meta.get("example_value") for node in gm.graph.find_nodes(op="placeholder"))
-    return kept and any(getattr(one, "requires_grad", False) for one in given)
+    return kept and any(getattr(one, "requires_grad", False) for one in _given(gm))
+
+
+def _given(gm: GraphModule) -> list[Any]:
+    """What a graph is given, as it was traced."""
+    return [node.meta.get("example_value") for node in gm.graph.find_nodes(op="placeholder")]
+
+
+def _wrappers(value: Any) -> Iterator[type]:
+    """The classes of a tensor made of tensors, and of those in it: what their code does a build does in its place."""
+    if is_traceable_wrapper_subclass(value):
+        yield type(value)
+        for name in value.__tensor_flatten__()[0]:
+            yield from _wrappers(getattr(value, name))
 
 
 def _is_left_in_the_graph(target: Any) -> bool:
