@@ -46,8 +46,11 @@ class OperatorGuard:
         )
 
     def check(self) -> bool:
-        """Whether all is the very same."""
-        return all(one.ask() is one.value for one in self.bindings)
+        """Whether all is the very same; a hit asks."""
+        for one in self.bindings:  # noqa: SIM110 - twice as fast as all() over a generator
+            if one.ask() is not one.value:
+                return False
+        return True
 
 
 def guards_on(reads: Reads) -> tuple[OperatorGuard, ...]:
