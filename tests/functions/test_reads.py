@@ -165,6 +165,20 @@ def test_words_are_the_same_where_all_is_the_same() -> None:
     assert words(STEADY["a function in it"]) != words(STEADY["a function in it"].replace("y * K", "K * K"))
 
 
+def test_a_set_is_told_in_one_order() -> None:
+    """Each process has one of its own."""
+
+    def words(one: int, other: int) -> list[str]:
+        code = module("def f(x): return x.dim() in {7, 9}").f.__code__
+        held = frozenset((one, other))
+        constants = tuple(held if isinstance(known, frozenset) else known for known in code.co_consts)
+        fn = types.FunctionType(code.replace(co_consts=constants), {"__builtins__": {}}, "f")
+        return [binding.in_words() for binding in reads(fn).bindings]
+
+    assert repr(frozenset((0, 8))) != repr(frozenset((8, 0)))
+    assert words(0, 8) == words(8, 0) != words(0, 7)
+
+
 def test_a_number_s_sign_is_seen() -> None:
     """Zeros are equal."""
     made = module("K = 0.0\ndef f(x): return x / K")

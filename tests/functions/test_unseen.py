@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from shapedispatch import shapedispatch
+from shapedispatch.functions.unseen.unseen import _trains
 from tests.helpers import assert_same, pinned
 
 pytestmark = pytest.mark.operators_called
@@ -362,3 +363,18 @@ def test_what_a_generator_gives_is_drawn_by_the_call_alone() -> None:
     with pytest.warns(UserWarning, match="every variant but plain was refused"):
         assert f(X).equal(X)
     assert [f(X).equal(X * count) for count in (2, 3, 4)] == [True] * 3
+
+
+@pytest.mark.parametrize(("target", "gradient", "trains"), [
+    (torch.sin, False, False), (torch.sin, True, True), (torch.autograd.grad, False, True),
+])  # fmt: skip
+def test_a_graph_makes_gradients_of_what_it_is_given_or_by_itself(target: Any, gradient: bool, trains: bool) -> None:
+    """The formulas of operators are in a build then."""
+    graph = torch.fx.Graph()
+    x = graph.placeholder("x")
+    x.meta["example_value"] = torch.ones(2, requires_grad=gradient)
+    graph.output(graph.call_function(target, (x,)))
+    gm = torch.fx.GraphModule(torch.nn.Module(), graph)
+    assert _trains(gm) is trains
+    with torch.no_grad():
+        assert _trains(gm) is (trains and not gradient)

@@ -179,7 +179,11 @@ def _held_in(cell: CellType) -> Any:
 
 
 def _code_in_words(code: CodeType) -> str:
-    constants = [repr(one) for one in code.co_consts if not isinstance(one, CodeType)]
+    constants = [
+        repr(sorted(map(repr, one)) if isinstance(one, frozenset) else one)  # whose order each process has its own
+        for one in code.co_consts
+        if not isinstance(one, CodeType)
+    ]
     inner = [_code_in_words(one) for one in code.co_consts if isinstance(one, CodeType)]
     return repr((code.co_code, code.co_names, constants, inner))
 

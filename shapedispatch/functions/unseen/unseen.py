@@ -226,9 +226,9 @@ class Unseen:
 
 
 def _trains(gm: GraphModule) -> bool:
-    """Whether a build of this graph may have a backward: gradients are kept of what is there at the trace."""
-    kept = torch.is_grad_enabled() or any(node.target is torch._C._set_grad_enabled for node in gm.graph.nodes)
-    return kept and any(getattr(one, "requires_grad", False) for one in _given(gm))
+    """Whether a build of this graph may make gradients: of what it is given, or because it calls something to do so."""
+    told = any("grad" in str(node.target) for node in gm.graph.nodes if node.op.startswith("call"))
+    return told or (torch.is_grad_enabled() and any(getattr(one, "requires_grad", False) for one in _given(gm)))
 
 
 def _given(gm: GraphModule) -> list[Any]:
