@@ -146,6 +146,13 @@ def _no_generated_code(request: pytest.FixtureRequest) -> Iterator[None]:
         yield
 
 
+@pytest.fixture(autouse=True)
+def _looks_at_each_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tests call a function some times, and programs for milliseconds, before it is asked whether a look is due."""
+    if background := sys.modules.get("shapedispatch.dispatch.background"):
+        monkeypatch.setattr(background, "POLL_AFTER_S", 0.0)
+
+
 @pytest.fixture
 def unhurried(monkeypatch: pytest.MonkeyPatch, _own_settings_and_store: None) -> None:
     """No contest is cut short, and undecided then, because the machine paused: for tests whose times are made up."""

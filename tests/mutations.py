@@ -318,6 +318,24 @@ MUTATIONS = (
     ),
     Mutation(BUILD, "(partial.failed() if partial is not None else None)", "None", (OF_JOINT,)),
     Mutation("functions/builder.py", "if followed or memory.facts", "if memory.facts", (OF_JOINT,)),
+    Mutation(
+        "functions/remote_build.py",
+        "        return inputs is not None and self.conditions.hold(inputs)\n",
+        "        return inputs is not None\n",
+        ("tests/functions/test_remote_build.py",),
+    ),
+    Mutation(
+        "dispatch/background.py",
+        "self.polls_s and account.news == self.news and not self.forced",
+        "self.polls_s and not self.forced",
+        ("tests/dispatch/test_background.py",),
+    ),
+    Mutation(
+        "dispatch/background.py",
+        "account.news == self.news and not self.forced\n",
+        "account.news == self.news\n",
+        ("tests/dispatch/test_background.py",),
+    ),
 )
 
 

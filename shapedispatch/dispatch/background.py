@@ -46,6 +46,8 @@ LEARNED = "learning in the background"
 """Why a key is a miss that waits."""
 OFFERS = 8
 """How many times what it takes to see what there is for a key must have been spent there since the last time."""
+POLL_AFTER_S = 0.001
+"""How much is spent at a key before it is asked again whether a look is due: that takes microseconds."""
 RESTS = 16
 """How many times as long as a look calls are left alone after it: many keys may have news at once, of one build."""
 
@@ -65,6 +67,8 @@ class Waiting:
     next_s: float = math.inf
     seen_s: float | None = None
     """What had been spent here when it was last looked at; None before."""
+    polls_s: float = 0.0
+    """What is spent here when it is asked again whether a look is due, unless there is news."""
     news: int = 0
     chosen: int = 0
     """At how many keys of its class something had been chosen when that was last looked for."""
@@ -82,19 +86,28 @@ class Waiting:
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         """Run the call once, having looked first whether there is something better for it, if that is due."""
-        orders = self.core.orders()
-        if orders.unable and not tuning_lock.owned():
-            return self._decided_now(args, kwargs)
-        run = self.run if self._nothing_is_new() and orders.idle() else self._best_known(args, kwargs)
+        account = self.account
+        no_poll = self.spent_s < self.polls_s and account.news == self.news and not self.forced
+        run = self.run if no_poll else self._looked_for(args, kwargs)
         began_s = self.clock_s()
         try:
             return run(*args, **kwargs)
         finally:
             took_s = self.clock_s() - began_s
             self.spent_s += took_s
-            self.account.spent_s += took_s
+            account.spent_s += took_s
 
-    def _decided_now(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    def _looked_for(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Callable[..., Any]:
+        """What runs the call, having looked; where nothing was due, calls are left alone for a while."""
+        orders = self.core.orders()
+        if orders.unable and not tuning_lock.owned():
+            return self._decided_now
+        run = self.run if self._nothing_is_new() and orders.idle() else self._best_known(args, kwargs)
+        if run is self.run and not self.unfinished:
+            self.polls_s = self.spent_s + POLL_AFTER_S
+        return run
+
+    def _decided_now(self, /, *args: Any, **kwargs: Any) -> Any:
         """As where nothing is learned in the background: no process can be started that would build."""
         for entry in self.core.table.peek(self.key):
             if entry.learner is self:
@@ -167,8 +180,8 @@ class Waiting:
         """See `table.Learner`."""
         choice = begun if self.now is None else self.now.now()
         spent = f"{self.account.spent_s:.3g} s were spent on such calls, {self.spent_s:.3g} s of them here"
-        short = (self.account.short or self.short) and not self.failed
-        worth = f"; a build is ordered at {self.account.next_s:.3g} s" if short else ""
+        short = self.account.short or self.short
+        worth = f"; a build is ordered at {self.account.next_s:.3g} s" if short and not self.failed else ""
         why = (f"nothing more is made for it: {self.failed}",) if self.failed else ()
         return replace(choice, notes=(*choice.notes, spent + worth, *why))
 
@@ -267,8 +280,7 @@ def account_of(core: DispatcherParts, family: Any) -> Account:
 
 def _allowance(waiting: Waiting, device: torch.device, may_begin: bool, exact: bool) -> Allowance:
     """What a look at a call of that key may order."""
-    core = waiting.core
-    orders = core.orders()
+    core, orders = waiting.core, waiting.core.orders()
     kept = core.kernel_store.kept_builds(device) if core.kernel_store is not None else None
     in_steps = orders.paced and not (waiting.known or waiting.forced)
     return Allowance(core.backend.name, orders, waiting.account, may_begin, exact, core.earn(), kept, in_steps)
@@ -290,7 +302,8 @@ def decide_again(waiting: Waiting, args: tuple[Any, ...], kwargs: Mapping[str, A
     allowance = _allowance(waiting, ctx.device, may_begin, exact)
     began_s, entry = time.perf_counter(), None
     with no_collections(stays=True), contextlib.suppress(LeftForNext):
-        kept, superseded = _Keeper(waiting, allowance), functools.partial(allowance.has_news, account.news)
+        kept = functools.partial(_kept, waiting, allowance)
+        superseded = functools.partial(allowance.has_news, account.news)
         again = waiting.now is not None and not waiting.known
         entry = decide(replace(_online(ctx), later=allowance, kept=kept, superseded=superseded, again=again))
     _looked(waiting, allowance, entry is None, time.perf_counter() - began_s)
@@ -303,19 +316,30 @@ def decide_again(waiting: Waiting, args: tuple[Any, ...], kwargs: Mapping[str, A
     return entry.run.run if isinstance(entry.run, Waiting) else entry.run
 
 
+def _kept(before: Waiting, allowance: Allowance, entry: Entry) -> Entry:
+    """What is published of an entry: itself, or one that runs it and waits, where it may be bettered yet."""
+    before.account.chosen += 1
+    begins = awaits_more(entry.choice) and entry.choice.origin == "stored"  # as an earlier process has ended
+    if not (allowance.goes_on() or begins) or entry.run is None:
+        return entry
+    key = entry.choice.key or before.key  # in another form, once it is known that something is written
+    remember(before.core, key, entry.choice, so_far=True)
+    forced, exact_short = before.forced and allowance.short, allowance.exact_short or begins
+    next_s = allowance.orders.costs.build_s() * before.core.earn() if exact_short else math.inf
+    known, short = before.known and not begins, allowance.short
+    return _goes_on(entry, replace(before, key=key, next_s=next_s, known=known, forced=forced, short=short))
+
+
 def _looked(waiting: Waiting, allowance: Allowance, left: bool, took_s: float) -> None:
     """Note what a look has come to: nothing is decided where something is ``left`` for the next."""
     account, orders = waiting.account, waiting.core.orders()
     account.short, account.waits = allowance.short, left or bool(allowance.waits)
     waiting.forced, waiting.unfinished, waiting.short = waiting.forced and allowance.short, left, allowance.short
-    did_s = sum(each_s for _, each_s in allowance.did)
     if not allowance.began:
-        orders.costs.note(offer_s=took_s - did_s)
+        orders.costs.note(offer_s=took_s - sum(each_s for _, each_s in allowance.did))
     orders.worked(took_s if allowance.did else RESTS * took_s)
     waiting.core.table.log.looked(took_s, allowance.did)
 
-
-# -- all that is queued
 
 MOST_OFFERS = 24
 """How often a key is looked at to order all that may be made for it: each look makes a trace at most."""
@@ -340,8 +364,7 @@ def order_all(core: DispatcherParts, like: Call) -> None:
 
 def waiting_keys(core: DispatcherParts) -> list[tuple[Any, Waiting]]:
     """The keys that may get more than they have."""
-    entries = core.table.entries()
-    return [(key, entry.run) for key, entry in entries if isinstance(entry.run, Waiting) and not entry.run.failed]
+    return [(key, one.run) for key, one in core.table.entries() if isinstance(one.run, Waiting) and not one.run.failed]
 
 
 def _order_all_of(waiting: Waiting, ctx: MissContext) -> None:
@@ -367,34 +390,11 @@ def note_what_was_spent(clock_s: Callable[[], float] = time.monotonic) -> None:
     end_s = clock_s() + NOTED_AT_EXIT_S
     for core in list(_learning):
         least_s = WORTH_NOTING * core.orders().costs.build_s() * core.earn()
-        keys = [(key, one) for key, one in waiting_keys(core) if one.spent_s >= least_s]
-        for key, waiting in sorted(keys, key=lambda one: -one[1].spent_s):
+        for key, waiting in sorted(waiting_keys(core), key=lambda one: -one[1].spent_s):
             if clock_s() > end_s:
                 return
-            if core.kernel_store.find(key, waiting.device) is None:
+            if waiting.spent_s >= least_s and core.kernel_store.find(key, waiting.device) is None:
                 core.kernel_store.missed(key, waiting.device, waiting.spent_s)
 
 
 atexit.register(note_what_was_spent)
-
-
-@dataclass(slots=True)
-class _Keeper:
-    """What is made of a choice before it is published: one that may be bettered yet goes on being waited for."""
-
-    waiting: Waiting
-    allowance: Allowance
-
-    def __call__(self, entry: Entry) -> Entry:
-        """The entry itself, or one that runs it and waits."""
-        before, allowance = self.waiting, self.allowance
-        before.account.chosen += 1
-        begins = awaits_more(entry.choice) and entry.choice.origin == "stored"  # as an earlier process has ended
-        if not (allowance.goes_on() or begins) or entry.run is None:
-            return entry
-        key = entry.choice.key or before.key  # in another form, once it is known that something is written
-        remember(before.core, key, entry.choice, so_far=True)
-        forced, exact_short = before.forced and allowance.short, allowance.exact_short or begins
-        next_s = allowance.orders.costs.build_s() * before.core.earn() if exact_short else math.inf
-        known, short = before.known and not begins, allowance.short
-        return _goes_on(entry, replace(before, key=key, next_s=next_s, known=known, forced=forced, short=short))

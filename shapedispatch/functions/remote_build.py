@@ -135,7 +135,11 @@ class ConditionedBuild(Build):
 
     def takes(self, scope: Mapping[str, Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool | None:
         """See `Build.takes`."""
-        return super().takes(scope, args, kwargs) if self.conditions.are_none() else None
+        takes = super().takes(scope, args, kwargs)
+        if not takes or self.conditions.are_none():
+            return takes
+        inputs = self.graph_inputs(args, kwargs)
+        return inputs is not None and self.conditions.hold(inputs)
 
     def notes(self) -> tuple[str, ...]:
         """See `Build.notes`."""

@@ -202,6 +202,28 @@ def test_the_hint_that_is_nearest_to_the_call_is_ordered_first(here: BuiltHere) 
     assert list(f.progress()) == ["hint[M=64]", "hint[M=4]", "hint[M=4096]"]
 
 
+def spend(waiting: Waiting) -> None:
+    """As much as is spent before it is asked again."""
+    waiting.spent_s += 1e9
+
+
+@pytest.mark.parametrize("why", [spend, lambda one: one.account.landed(), lambda one: setattr(one, "forced", True)])
+def test_a_call_does_not_ask_whether_a_look_is_due(
+    why: Callable[[Waiting], Any], here: BuiltHere, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """But once in a while, at news and where all is wanted: to ask takes as long as a small call."""
+    monkeypatch.setattr(background, "POLL_AFTER_S", 1e8)
+    f = shapedispatch(doubled, dims={"x": "M"}, hints=(64,), store=False)
+    monkeypatch.setattr(f.core, "earn", lambda: 1e9)
+    one, asked, ask = waiting(f, X), list[int](), Waiting._nothing_is_new
+    monkeypatch.setattr(Waiting, "_nothing_is_new", lambda self: (asked.append(1), ask(self))[1])
+    f(X)
+    assert asked == []
+    why(one)
+    f(X)
+    assert asked == [1]
+
+
 @pytest.mark.parametrize(("did", "rest_s"), [([], background.RESTS * 0.01), ([("loaded", 0.01)], 0.01)])
 def test_calls_are_left_alone_after_a_look(
     did: list[tuple[str, float]], rest_s: float, here: BuiltHere, monkeypatch: pytest.MonkeyPatch

@@ -6,6 +6,7 @@ import gc
 import pickle
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from shapedispatch import shapedispatch
 from shapedispatch.backend import OfferRequest
 from shapedispatch.functions import remote_build
 from shapedispatch.functions.compile import tracer
+from shapedispatch.functions.compile.artifact import ShapeConditions
 from shapedispatch.functions.fake_args import fake_arguments
 from shapedispatch.functions.guards.class_values import CLASSES_ARE_WATCHED
 from tests.built_here import BuiltHere, learning_here
@@ -249,6 +251,17 @@ def test_conditions_on_sizes_are_asked_of_each_class(here: BuiltHere) -> None:
     learned(f, *calls)
     for call in calls:
         assert_same(f(*call), sized(*call))
+
+
+def test_of_other_sizes_the_call_itself_tells_what_fakes_would(here: BuiltHere) -> None:
+    """Whether a build takes them: one for these very sizes, and one whose code wants them so."""
+    f = learned(shapedispatch(composed, dims={"x": "M _"}, hints=(64,), exact=True, store=False), (X, W))
+    exact, conditions = build_of(f, exact=True), ShapeConditions("L['t0'] > 16 and L['t0'] % 2 == 0", (0,))
+    for build in (exact, replace(build_of(f, exact=False), conditions=conditions)):
+        for x, takes in ((X, True), (X[:9], False)):
+            scope = {"x": x, "w": W}
+            assert build.takes(scope, (x, W), {}) is takes
+            assert (build.accepts(fake_arguments(scope, looked_at=True)) == ()) is takes
 
 
 def test_what_cannot_be_sent_runs_plain_and_says_why(here: BuiltHere) -> None:

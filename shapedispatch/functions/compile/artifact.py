@@ -86,9 +86,14 @@ class ShapeConditions:
         """Whether these inputs of the graph are such sizes."""
         if any(inputs[place] != size for place, size in self.sizes):
             return False
-        if not self.expression:
-            return True
-        return bool(ShapeEnv().evaluate_guards_expression(self.expression, [inputs[place] for place in self.places]))
+        return not self.expression or bool(_condition(self.expression)([inputs[place] for place in self.places]))
+
+
+@functools.lru_cache(maxsize=256)
+def _condition(expression: str) -> Callable[[Sequence[Any]], bool]:
+    """It as a function of the numbers: it is asked at each size, and takes longer to read than to evaluate."""
+    code: Any = compile(expression, "<conditions>", "eval")
+    return functools.partial(ShapeEnv().evaluate_guards_expression, code)
 
 
 @dataclass(frozen=True, slots=True)
