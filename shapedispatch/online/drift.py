@@ -2,8 +2,9 @@
 
 A sample that is far off what is known opens a burst, if it says that another may be the best: more samples, of both
 in turn. Where they show that the next best is ahead by a margin, it is chosen instead. The margin grows with each such
-switch, so that none goes back and forth. Where a burst has shown nothing new, such samples are usual: a call that is
-timed once in a thousand finds the caches cold, and is as far off each time. Two in a row must be off that, then.
+switch, so that none goes back and forth. Where its samples scatter too much to say so, another burst follows. Where a
+burst has shown nothing new, such samples are usual: a call that is timed once in a thousand finds the caches cold, and
+is as far off each time. Two in a row must be off that, then.
 Nothing here runs or times anything.
 """
 
@@ -64,6 +65,8 @@ class Drift:
     """What samples outside of bursts took, of who has opened one in vain."""
     _off: str | None = None
     """Whose last sample was off."""
+    _scattered: bool = False
+    """Whether the last burst has shown the next best ahead, but for how much its samples scatter."""
 
     def __post_init__(self) -> None:
         other = self.runner_up()
@@ -100,6 +103,8 @@ class Drift:
 
     def _is_doubtful(self, name: str, took_us: float) -> bool:
         """Whether a sample says that another may be the best by now."""
+        if self._scattered:
+            return True
         usual, before = self._usual.get(name), self._off
         known_us = statistics.median(usual) if usual else self.known_us[name]
         is_off = took_us > OFF * known_us if name == self.winner else took_us < known_us / OFF
@@ -111,7 +116,7 @@ class Drift:
     def left(self, name: str) -> None:
         """A candidate is not there any more."""
         self.known_us.pop(name, None)
-        self._burst, self._off = {}, None
+        self._burst, self._off, self._scattered = {}, None, False
 
     def _judged(self) -> str | None:
         timings = {name: timing_of(name, taken) for name, taken in self._burst.items()}
@@ -120,11 +125,11 @@ class Drift:
         self.known_us |= {name: timing.median_us for name, timing in timings.items()}
         ours = timings.pop(self.winner)
         needed = min(0.8, max(self.margin, HYSTERESIS * 2**self.switches))
-        for name, theirs in timings.items():
-            if theirs.median_us < (1 - needed) * ours.median_us and ahead(theirs, ours, self.margin):
-                self.winner, self.switches = name, self.switches + 1
-                self._usual = {}
-                return name
-        if opened is not None:
+        faster = [one for one in timings.values() if one.median_us < (1 - needed) * ours.median_us]
+        won = next((one.variant for one in faster if ahead(one, ours, self.margin)), None)
+        self._scattered = won is None and bool(faster)
+        if won is not None:
+            self.winner, self.switches, self._usual = won, self.switches + 1, {}
+        elif opened is not None and not faster:
             self._usual.setdefault(opened[0], deque(maxlen=USUAL)).append(opened[1])
-        return None
+        return won

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 from collections.abc import Callable
@@ -55,6 +56,17 @@ def test_samples_that_find_the_caches_cold_are_usual() -> None:
         assert told.sampled(name, us) is None
         bursts += told.in_burst() and not was
     assert 1 <= bursts <= 20
+
+
+def test_a_burst_too_scattered_to_say_it_is_followed_by_another() -> None:
+    """What was seen in it is known then, and no later sample would be off that."""
+    told, takes = drift(), {"a": itertools.cycle([160.0, 40.0, 170.0]), "plain": itertools.cycle([80.0, 400.0, 30.0])}
+    told.sampled("a", 160.0)
+    while told.in_burst():
+        name = told.next_sample()
+        assert told.sampled(name, next(takes[name])) is None
+    assert told.known_us["a"] > 1.5 * told.known_us["plain"]
+    assert play(told, lambda name: {"a": 160.0, "plain": 80.0}[name], 60) == ["plain"]
 
 
 def test_what_becomes_slow_after_bursts_in_vain_is_left() -> None:
