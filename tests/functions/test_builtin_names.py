@@ -71,6 +71,19 @@ def test_a_global_of_that_name_fails_the_guard() -> None:
     assert guard.failed() is None
 
 
+def test_a_constant_among_builtins_is_guarded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Dynamo guards those that are functions; Python's own constants are nobody's to set."""
+    monkeypatch.setattr(builtins, "scale", 2.0, raising=False)
+    made = types.ModuleType("using_constants")
+    exec("def scaled(x): return x * scale * __debug__", vars(made))
+    (guard,) = builtin_guards([made.scaled])
+    assert guard.constants == (("scale", 2.0),)
+    assert guard.check()
+    monkeypatch.setattr(builtins, "scale", 3.0)
+    assert not guard.check()
+    assert guard.failed() == "the builtin scale has changed"
+
+
 def test_torchs_own_functions_are_not_guarded() -> None:
     """Nobody sets names there."""
     assert guarded(torch.nn.functional.gelu, torch.nn.Module._call_impl) == set()  # type: ignore[arg-type]  # one is in C

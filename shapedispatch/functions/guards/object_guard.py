@@ -295,22 +295,36 @@ def _registered(cls: type | None) -> frozenset[Any]:
 _LOADS = ("LOAD_GLOBAL", "LOAD_NAME")
 
 
+_OF_PYTHON = frozenset(("Ellipsis", "NotImplemented", "__debug__"))
+"""Builtins that are no functions, of Python's own."""
+
+
 @dataclass(frozen=True, slots=True)
 class BuiltinGuard:
-    """The names of builtins that code with these globals uses: a global of that name, set later, comes first."""
+    """The names of builtins that code with these globals uses: a global of that name, set later, comes first.
+
+    Dynamo guards what they are, but for ``constants``, which somebody has set beside Python's own.
+    """
 
     scope: dict[str, object]
     names: frozenset[str]
+    constants: tuple[tuple[str, object], ...] = ()
 
     def failed(self) -> str | None:
         """See `guard.Guard`."""
         shadowed = sorted(self.names & self.scope.keys())
-        return f"the name {shadowed[0]}, a builtin before, is a global now" if shadowed else None
+        if shadowed:
+            return f"the name {shadowed[0]}, a builtin before, is a global now"
+        changed = [name for name, value in self.constants if getattr(builtins, name, None) is not value]
+        return f"the builtin {changed[0]} has changed" if changed else None
 
     @property
     def check(self) -> Callable[[], bool]:
-        """See `guard.Guard`; no Python runs when it is asked."""
-        return functools.partial(self.scope.keys().isdisjoint, self.names)
+        """See `guard.Guard`; no Python runs when it is asked, unless there are constants."""
+        return self._holds if self.constants else functools.partial(self.scope.keys().isdisjoint, self.names)
+
+    def _holds(self) -> bool:
+        return self.failed() is None
 
 
 def builtin_guards(functions: Iterable[FunctionType]) -> tuple[BuiltinGuard, ...]:
@@ -320,7 +334,12 @@ def builtin_guards(functions: Iterable[FunctionType]) -> tuple[BuiltinGuard, ...
         if (fn.__module__ or "").partition(".")[0] != "torch":
             scope, names = found.setdefault(id(fn.__globals__), (fn.__globals__, set()))
             names.update(name for name in _global_names(fn.__code__) if hasattr(builtins, name) and name not in scope)
-    return tuple(BuiltinGuard(scope, frozenset(names)) for scope, names in found.values() if names)
+    return tuple(BuiltinGuard(scope, frozenset(names), _constants(names)) for scope, names in found.values() if names)
+
+
+def _constants(names: Iterable[str]) -> tuple[tuple[str, object], ...]:
+    values = [(name, getattr(builtins, name)) for name in sorted(names) if name not in _OF_PYTHON]
+    return tuple((name, value) for name, value in values if not callable(value))
 
 
 def _global_names(code: CodeType) -> Iterator[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import typing
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
@@ -23,6 +24,9 @@ from .own_names import asked_of_dict, guarded_in_dict
 from .sizes import realized
 
 __all__ = ["Lookups"]
+
+_TYPE_HINTS = typing.get_type_hints.__code__
+"""Python's own code that gives what annotations hold. That of `inspect` makes a signature, and nobody asks more."""
 
 
 class Lookups:
@@ -78,7 +82,7 @@ class Lookups:
             one = asked_of_dict(frame, of) if name == _DICT else None
             if one is None or not guarded_in_dict(holder, one):
                 self._unsupported(_WHOLE[name])
-        if name == "__annotations__" and not is_of_others(frame.f_code):  # a signature is made of them
+        if name == "__annotations__" and (not is_of_others(frame.f_code) or frame.f_code is _TYPE_HINTS):
             self._unsupported("what a function's annotations hold")
         if holder.source is None and isinstance(holder, variables.UserDefinedClassVariable):
             self._note_value(holder.value, name)
