@@ -336,6 +336,24 @@ MUTATIONS = (
         "account.news == self.news\n",
         ("tests/dispatch/test_background.py",),
     ),
+    Mutation(
+        "functions/guards/object_guard.py",
+        "return self._holds if self.constants else functools.partial(",
+        "return functools.partial(",
+        ("tests/functions/test_builtin_names.py",),
+    ),
+    Mutation(
+        "functions/unseen/lookups.py",
+        " or frame.f_code is _TYPE_HINTS",
+        "",
+        ("tests/functions/test_changed_worlds.py", "-k", "annotations"),
+    ),
+    Mutation(
+        "online/drift.py",
+        "        self._scattered = won is None and bool(faster)\n",
+        "        self._scattered = False\n",
+        ("tests/online/test_drift.py",),
+    ),
 )
 
 

@@ -159,7 +159,7 @@ def test_what_is_off_is_told_once(monkeypatch: pytest.MonkeyPatch, caplog: pytes
 def without(*arguments: str, folder: Path) -> dict[str, Any]:
     """What `tests.without_name` prints, in a process with a cache of its own."""
     env = {**os.environ, "PYTHONPATH": str(ROOT), "XDG_CACHE_HOME": str(folder)}
-    imported = forked.TORCH if "--newer" in arguments else forked.COMPILES
+    imported = forked.COMPILES if {"--newer", "--background"}.isdisjoint(arguments) else forked.TORCH
     answer = forked.python("-m", "tests.without_name", *arguments, env=env, folder=ROOT, imported=imported)
     assert answer.returncode == 0, answer.stderr
     found: dict[str, Any] = json.loads(answer.stdout.splitlines()[-1])
@@ -227,6 +227,7 @@ def test_on_a_torch_that_nobody_knows_calls_are_answered(tmp_path: Path) -> None
 
 
 NEEDED = sorted({name for feature in FEATURES.values() for name in feature.names})
+IN_THE_BACKGROUND = {*FEATURES["builds elsewhere"].names, *FEATURES["loads without the compiler"].names}
 OTHERS = {*script.OWNERS.values(), *script.WITHOUT} - set(NEEDED)
 # Those that are one word of torch's own: another word, such as the name of a logger, would be replaced everywhere.
 WORDS = sorted(name for name in OTHERS if script.library_of(name) == "torch" and name.rpartition(".")[2][0] == "_")
@@ -236,7 +237,7 @@ WORDS = sorted(name for name in OTHERS if script.library_of(name) == "torch" and
 @pytest.mark.parametrize("name", NEEDED)
 def test_without_any_name_that_is_needed_calls_are_answered(tmp_path: Path, name: str) -> None:
     """As above, of each."""
-    found = without(name, folder=tmp_path)
+    found = without(*(["--background"] if name in IN_THE_BACKGROUND else []), name, folder=tmp_path)
 
     assert (found["wrong"], found["warned"]) == ([], [])
     assert found["logged"]

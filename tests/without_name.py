@@ -2,8 +2,9 @@
 
 The name is kept from the package and not from torch, which asks itself for it. One that the package must have is not
 found where it looks for such names; for any other (``--renamed``) the package is copied, and asks in the copy for
-another name, which nothing has. With ``--newer`` torch says that it is of a release that nobody knows. Printed is a
-line of JSON: which answers were not plain's, the variants that ran, what was warned of and what was logged.
+another name, which nothing has. With ``--newer`` torch says that it is of a release that nobody knows; with
+``--background`` other processes build, and the calls are made once more when they have. Printed is a line of JSON:
+which answers were not plain's, the variants that ran, what was warned of and what was logged.
 """
 
 # ruff: noqa: D101, D102, D103 - stand-ins for a user's code
@@ -12,6 +13,7 @@ from __future__ import annotations
 import importlib
 import json
 import logging
+import os
 import re
 import shutil
 import sys
@@ -95,6 +97,11 @@ def calls(fn: Any, method: Any) -> list[tuple[Callable[[], Any], Callable[[], An
     ]
 
 
+def answered_wrongly(fn: Any, method: Any) -> list[int]:
+    """The places of the calls whose answer was not plain's."""
+    return [i for i, (call, right) in enumerate(calls(fn, method)) if not torch.allclose(call(), right())]
+
+
 def main() -> None:
     """Take the name away that is the argument, and make the calls."""
     names = [name for name in sys.argv[1:] if not name.startswith("--")]
@@ -111,13 +118,18 @@ def main() -> None:
     handler.emit = lambda record: logged.append(record.getMessage())  # type: ignore[method-assign]
     logging.getLogger("shapedispatch").addHandler(handler)
 
-    from shapedispatch import shapedispatch
+    if "--background" in sys.argv:
+        os.environ |= {"SHAPEDISPATCH_LEARN": "background", "SHAPEDISPATCH_EARN": "0"}
+    from shapedispatch import shapedispatch, wait
 
     fn = shapedispatch(plain, dims={"x": "M _"}, hints={"M": (64,)}, store=False)
     method = shapedispatch(Layer.forward, exact=True, hints=(), store=False)
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
-        wrong = [i for i, (call, right) in enumerate(calls(fn, method)) if not torch.allclose(call(), right())]
+        wrong = answered_wrongly(fn, method)
+        if "--background" in sys.argv:
+            wait(timeout=120)
+            wrong += answered_wrongly(fn, method)
     told = [str(one.message) for one in warned if "shapedispatch" in str(one.filename) or "plain" in str(one.message)]
     ran = sorted({f"{choice.variant} ({choice.origin})" for one in (fn, method) for choice in one.choices()})
     print(json.dumps({"wrong": wrong, "ran": ran, "warned": told, "logged": logged}))
