@@ -47,7 +47,9 @@ NO_C = "The C module does not compile: hits are answered in Python."
 
 # Private names that are reached through an object, or are parts of a text, with the place that has them.
 OWNERS = {
+    "_compute_slotdefs": "torch._dynamo.variables.base._compute_slotdefs",
     "_get_cached_slots": "torch._dynamo.variables.object_protocol._get_cached_slots",
+    "_tp_type": "torch._dynamo.variables.base._tp_type",
     "_dynamo_marked_constant": "torch._dynamo.decorators._dynamo_marked_constant",
     "_load_attr": "torch._dynamo.symbolic_convert.InstructionTranslatorBase._load_attr",
     "_validate_args": "torch.distributions.Distribution._validate_args",
@@ -190,6 +192,12 @@ C_NAMES = {
 HASHED = "The first load of code for a GPU takes half a second of a call."
 WITHOUT = {
     "torch._dynamo.polyfills.__file__": "No build of a function is made.",
+    "torch._dynamo.variables.base._compute_slotdefs": (
+        "A special method that a class is given later is not seen by the next trace, if the release keeps such."
+    ),
+    "torch._dynamo.variables.base._tp_type": (
+        "A special method that a class is given later is not seen by the next trace, if the release keeps such."
+    ),
     "torch._dynamo.variables.object_protocol._get_cached_slots": (
         "A special method that a class is given later is not seen by the next trace, if the release keeps such."
     ),
@@ -204,7 +212,6 @@ WITHOUT = {
     "torch._dynamo.symbolic_convert.InstructionTranslatorBase._load_attr": (
         "What looks through an object's `__dict__` has no build."
     ),
-    "torch._dynamo.variables.base": "No build of a function is made.",
     "torch._dynamo.variables.SkipFunctionVariable": "No build of a function is made.",
     "torch._dynamo.exc.raise_observed_exception": "No build of a function is made.",
     **dict.fromkeys(SYMBOLS, "C asks Python's function for the same, which is slower."),

@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import itertools
 import math
+import types
 import typing
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -13,8 +14,10 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch._dynamo import variables
 
 from shapedispatch import shapedispatch
+from shapedispatch.functions.unseen.hooks import forget_slots
 from shapedispatch.functions.unseen.unseen import _trains
 from tests.helpers import assert_same, pinned
 
@@ -378,3 +381,18 @@ def test_a_graph_makes_gradients_of_what_it_is_given_or_by_itself(target: Any, g
     assert _trains(gm) is trains
     with torch.no_grad():
         assert _trains(gm) is (trains and not gradient)
+
+
+@pytest.mark.parametrize(
+    ("module", "name"),
+    [("object_protocol", "_get_cached_slots"), ("base", "_tp_type"), ("base", "_compute_slotdefs")],
+)
+def test_what_a_release_keeps_of_classes_is_forgotten(module: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a special method that a class is given later is not seen by the next trace either."""
+    kept = functools.cache(str)
+    holder = getattr(variables, module, None) or types.ModuleType(module)
+    monkeypatch.setattr(variables, module, holder, raising=False)
+    monkeypatch.setattr(holder, name, kept, raising=False)
+    kept(1)
+    forget_slots()
+    assert kept.cache_info().currsize == 0

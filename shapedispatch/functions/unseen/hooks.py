@@ -54,8 +54,15 @@ def forget_handlers(of: type) -> None:
 
 
 def forget_slots() -> None:
-    """Have Dynamo ask classes anew which special methods they have: a release that keeps that sees none that is set."""
-    kept = getattr(variables, "object_protocol", None)
-    forget = getattr(getattr(kept, "_get_cached_slots", None), "cache_clear", None)
-    if forget is not None:
-        forget()
+    """Have Dynamo ask classes anew which special methods they have: a release that keeps that sees none that is set.
+
+    Torch 2.14 keeps it in three places.
+    """
+    protocol, base = (getattr(variables, name, None) for name in ("object_protocol", "base"))
+    slots, types = getattr(protocol, "_get_cached_slots", None), getattr(base, "_tp_type", None)
+    for kept in (slots, types, getattr(base, "_compute_slotdefs", None)):
+        getattr(kept, "cache_clear", _nothing)()
+
+
+def _nothing() -> None:
+    """Where nothing is kept."""
