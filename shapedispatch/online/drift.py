@@ -102,7 +102,7 @@ class Drift:
         return None
 
     def _is_doubtful(self, name: str, took_us: float) -> bool:
-        """Whether a sample says that another may be the best by now."""
+        """Whether a sample, or else the last burst, says that another may be the best by now."""
         if self._scattered:
             return True
         usual, before = self._usual.get(name), self._off
