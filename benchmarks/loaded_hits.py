@@ -101,7 +101,7 @@ def dispatched(made: Made, given: tuple[Tensor, ...]) -> Callable[..., Any]:
 
     scope: dict[str, Any] = {"__name__": str(made), "torch": torch}
     exec(SOURCES[made.source].format(name=made, number=made.number), scope)
-    plain, before = scope[str(made)], sum(each.built for each in orders._shared)
+    plain, before = scope[str(made)], sum(each.built for each in orders._shared.values())
     fn = shapedispatch(plain, dims={"x": "M _"}, hints=(HINT,), name=str(made), options={})
     for _ in range(MOST_CALLS):
         torch.testing.assert_close(fn(*given), plain(*given), rtol=1e-4, atol=1e-5)
@@ -109,7 +109,7 @@ def dispatched(made: Made, given: tuple[Tensor, ...]) -> Callable[..., Any]:
         choice = fn.explain(*given)
         if choice.variant == WANTED and choice.origin == "timed":
             break
-    built = sum(each.built for each in orders._shared) - before
+    built = sum(each.built for each in orders._shared.values()) - before
     if choice.variant != WANTED or built != (made.how == LOADED):
         raise SystemExit(f"{made}, of which other processes have built {built}:\n{choice}")
     return fn  # type: ignore[no-any-return]  # as it was decorated

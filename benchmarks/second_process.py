@@ -157,7 +157,7 @@ def ours(first: bool, builds: bool) -> Contender:
             return any(timing.variant != "plain" for timing in choice.timings) or choice.variant != "plain"
         return choice.origin in READY and (first or not builds or choice.variant != "plain")
 
-    return made, ready, lambda: sum(one.built for one in orders._shared)
+    return made, ready, lambda: sum(one.built for one in orders._shared.values())
 
 
 def store_the_hint(function: Any, x: Tensor, w: Tensor) -> None:

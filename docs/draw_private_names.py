@@ -327,7 +327,7 @@ WITHOUT = {
     "triton.compiler.compiler.CompiledKernel._run": "A launcher outlives an unloaded kernel.",
     "triton.runtime.jit._triton_jit_function_registry": "Triton has no such table: none is kept as it was.",
     "triton.runtime.jit.JITFunction._unsafe_update_src": "Refuses constants where a source is new.",
-    "triton.runtime._async_compile": "Configs are compiled one after the other.",
+    "triton.runtime._async_compile": "Configs are compiled one after the other, and in calls.",
     "triton._C.libtriton.ir.context": "A kernel counts as writing each tensor that it is given.",
     "triton._C.libtriton.ir.load_dialects": "A kernel counts as writing each tensor that it is given.",
     "triton._C.libtriton.ir.parse_mlir_module": "A kernel counts as writing each tensor that it is given.",

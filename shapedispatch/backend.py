@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from .background.account import Later
+from .background.orders import Compiler
 from .errors import in_a_line
 from .hit.call import Signer
 from .hit.table import Entry, Table
@@ -150,11 +151,18 @@ class Search(AbstractContextManager["Search"], Protocol):
     def final(self) -> bool:
         """Whether its winner is the choice for the key; else an offer is made of what was found."""
 
-    def offer(self) -> Offer:
-        """Every config that may run the call."""
+    @property
+    def many(self) -> int:
+        """How many configs there are."""
+
+    def offer(self, hold: bool = False) -> Offer:
+        """Every config that may run the call; with ``hold`` the table holds their builds."""
 
     def keep(self, choice: Choice) -> None:
         """Keep what was chosen, and what was nearly as good."""
+
+    def without_call(self) -> Search:
+        """The same, to be told the winner later: it holds none of the call's arguments, and makes no offer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -329,6 +337,8 @@ class Backend(Signer, Protocol):
 
     searches: bool
     """Whether an offer may want a `Search`, so that it asks for `TunedConfigs`."""
+    compiler: Compiler
+    """What compiles its builds in another process."""
     replayable: bool
     """Whether a key describes its call in full: then one like it can be made of the key alone."""
     arity: int

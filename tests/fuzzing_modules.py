@@ -314,7 +314,7 @@ def fuzz_background(calls: int, seed: int, until: float = math.inf) -> tuple[Tal
             wait(timeout=10)
     for dispatcher in [*(one for _, one in learned), *(both.dispatcher for both, _ in twins)]:
         tally.count(dispatcher)
-    return tally, sum(one.built for one in orders._shared)
+    return tally, sum(one.built for one in orders._shared.values())
 
 
 def fuzz_graphs(calls: int, seed: int, until: float = math.inf) -> Tally:

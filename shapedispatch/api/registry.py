@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import time
 import weakref
 from dataclasses import replace
 from typing import Any
@@ -59,7 +60,9 @@ def wait(timeout: float | None = None, force: bool = False) -> bool:
     """As `Dispatcher.wait`, for all that other processes build for this one."""
     for one in list(_live.values()) if force else ():
         one.core.order_all()
-    return all(one.core.orders().wait(None, timeout) for one in list(_live.values())[:1])
+    end_s = None if timeout is None else time.monotonic() + timeout
+    orders = {id(one): one for one in [each.core.orders() for each in list(_live.values())]}.values()
+    return all(one.wait(None, None if end_s is None else max(0.0, end_s - time.monotonic())) for one in orders)
 
 
 def sync(group: Any = None, timeout: float = 300.0) -> list[Choice]:

@@ -94,6 +94,12 @@ class Later(Protocol):
     def raise_if_left(self) -> None:
         """Raise LeftForNext where something was done of what was built, or is left: then the next look decides."""
 
+    def put_off(self) -> bool:
+        """Whether this look is for what there is at once, and all else is left for the next one."""
+
+    def look_again(self) -> None:
+        """Leave it to the next look to make more of what this one has found."""
+
     def begin(self, make: Callable[[], _T]) -> _T | None:
         """What ``make`` orders; None where nothing, or nothing more, is worth its time now."""
 
@@ -208,6 +214,16 @@ class Allowance:
     def has_worked(self) -> bool:
         """See `Later`."""
         return self.in_steps and bool(self.did)
+
+    def put_off(self) -> bool:
+        """See `Later`."""
+        put_off = self.made_up and not self.may_begin
+        self.left |= put_off
+        return put_off
+
+    def look_again(self) -> None:
+        """See `Later`."""
+        self.left = True
 
     def raise_if_left(self) -> None:
         """See `Later`."""

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from ..interpreter.cores import usable_cores
 from .children import CannotStart, Children, NoChild, Task
 
-__all__ = ["Costs", "Order", "Orders", "shared"]
+__all__ = ["Compiler", "Costs", "Order", "Orders", "shared"]
 
 MOST_QUEUED = 256
 """Orders beyond so many are not taken: what is worth it is ordered again."""
@@ -31,7 +31,18 @@ REST, MOST_REST_S = 1.0, 0.25
 FAR = 3.0
 """How many times as long as the looks before it one counts at most."""
 _log = logging.getLogger("shapedispatch")
-HANDLER = "shapedispatch.functions.compile.remote:compiled"
+
+
+@dataclass(frozen=True, slots=True)
+class Compiler:
+    """What compiles in another process, as `child_main.main` takes it, and what is guessed of the costs of a build.
+
+    Without a ``handler`` nothing does.
+    """
+
+    handler: str = ""
+    here_s: float = 0.3
+    child_s: float = 8.0
 
 
 @dataclass(slots=True)
@@ -236,14 +247,15 @@ class Orders:
 
 
 _all: weakref.WeakSet[Orders] = weakref.WeakSet()
-_shared: list[Orders] = []
+_shared: dict[str, Orders] = {}
 
 
-def shared(most: Callable[[], int]) -> Orders:
-    """The orders of this process, which at most so many processes build."""
-    if not _shared:
-        _shared.append(Orders(lambda: Children(HANDLER, most())))
-    return _shared[0]
+def shared(most: Callable[[], int], compiler: Compiler) -> Orders:
+    """The orders of this process for this compiler, which at most so many processes run."""
+    if compiler.handler not in _shared:
+        orders = _shared.setdefault(compiler.handler, Orders(lambda: Children(compiler.handler, most())))
+        orders.costs = Costs(here_s=compiler.here_s, child_s=compiler.child_s)
+    return _shared[compiler.handler]
 
 
 def _after_fork() -> None:

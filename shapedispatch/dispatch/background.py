@@ -18,8 +18,6 @@ from typing import Any, ClassVar
 import torch
 
 from ..autotune.choose import PlainRaised
-from ..autotune.preserve_state import preserve_state
-from ..backend import Call, OfferRequest
 from ..background import imports
 from ..background.account import Account, Allowance, LeftForNext
 from ..choices.between import meanwhile
@@ -30,17 +28,25 @@ from ..errors import where_raised
 from ..hit.table import Entry
 from ..interpreter.collector import no_collections
 from ..interpreter.failures import what_fails
-from ..keys.key import Bypass, Key, storable
+from ..keys.key import Bypass, Key
 from ..private import why_off
 from ..records import Choice, awaits_more
 from ..shapes.dims import DimsMismatch
-from ..store.key_text import canonical
-from ..store.replay import CannotReplay, made_under
 from .at_sight import at_sight, like_others
-from .loading import call_of_key
 from .miss import decide, tuning_lock
 
-__all__ = ["LEARNED", "Waiting", "account_of", "at_once", "begun", "order_all", "remembered"]
+__all__ = [
+    "LEARNED",
+    "Waiting",
+    "account_of",
+    "allowance_of",
+    "at_once",
+    "begun",
+    "note_what_was_spent",
+    "published",
+    "remembered",
+    "waiting_keys",
+]
 
 LEARNED = "learning in the background"
 """Why a key is a miss that waits."""
@@ -86,9 +92,7 @@ class Waiting:
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         """Run the call once, having looked first whether there is something better for it, if that is due."""
-        account = self.account
-        no_poll = self.spent_s < self.polls_s and account.news == self.news and not self.forced
-        run = self.run if no_poll else self._looked_for(args, kwargs)
+        account, run = self.account, self._run_of(args, kwargs)
         began_s = self.clock_s()
         try:
             return run(*args, **kwargs)
@@ -97,6 +101,11 @@ class Waiting:
             self.spent_s += took_s
             account.spent_s += took_s
 
+    def _run_of(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Callable[..., Any]:
+        """What runs the call, having looked if that is due."""
+        no_poll = self.spent_s < self.polls_s and self.account.news == self.news and not self.forced
+        return self.run if no_poll else self._looked_for(args, kwargs)
+
     def _looked_for(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Callable[..., Any]:
         """What runs the call, having looked; where nothing was due, calls are left alone for a while."""
         orders = self.core.orders()
@@ -104,8 +113,12 @@ class Waiting:
             return self._decided_now
         run = self.run if self._nothing_is_new() and orders.idle() else self._best_known(args, kwargs)
         if run is self.run and not self.unfinished:
-            self.polls_s = self.spent_s + POLL_AFTER_S
+            self.leave_alone()
         return run
+
+    def leave_alone(self) -> None:
+        """Ask for no look before some time was spent here, unless there is news."""
+        self.polls_s = self.spent_s + POLL_AFTER_S
 
     def _decided_now(self, /, *args: Any, **kwargs: Any) -> Any:
         """As where nothing is learned in the background: no process can be started that would build."""
@@ -133,15 +146,15 @@ class Waiting:
         if self.failed:
             return False
         orders.poll()
-        if self.forced and imports.compiler.ready():
+        if self.forced and _ready(self.core):
             return True
         if orders.resting() and not self.known:
             return False
-        earned = (account.short or self.short) and account.spent_s >= account.next_s and imports.compiler.ready()
+        earned = (account.short or self.short) and account.spent_s >= account.next_s and _ready(self.core)
         if self.unfinished or earned:
             return True
         if self.known:
-            return account.news != self.news or (self.seen_s is None and imports.compiler.ready())
+            return account.news != self.news or (self.seen_s is None and _ready(self.core))
         news = account.news != self.news or self.spent_s >= self.next_s or self._first_look_shows_something()
         offer_s = OFFERS * orders.costs.offer_s * self.core.earn()
         return news and self.spent_s - (self.seen_s or 0.0) >= offer_s
@@ -185,11 +198,20 @@ class Waiting:
         why = (f"nothing more is made for it: {self.failed}",) if self.failed else ()
         return replace(choice, notes=(*choice.notes, spent + worth, *why))
 
+    def at_hits(self) -> Callable[..., Any]:
+        """What runs its hits."""
+        return self
+
     def pinned(self, begun: Choice) -> Entry:
         """See `table.Learner`."""
         if self.now is None:
             return Entry(self.run, None, self.choice(begun), any_state=True)
         return self.now if self.now.learner is None else self.now.learner.pinned(self.now.choice)
+
+
+def _ready(core: DispatcherParts) -> bool:
+    """Whether what a call must do for a build can be done: a kernel's compiler is there with the kernel."""
+    return core.backend.searches or imports.compiler.ready()
 
 
 def at_once(core: DispatcherParts, key: Key, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Entry:
@@ -232,7 +254,7 @@ def _goes_on(entry: Entry, waiting: Waiting) -> Entry:
     """The entry, whose calls are noted: it may be bettered yet."""
     assert entry.run is not None
     waiting = replace(waiting, run=entry.run, now=entry)
-    return replace(entry, run=waiting, learner=waiting)
+    return replace(entry, run=waiting.at_hits(), learner=waiting)
 
 
 def take_over(waiting: Waiting, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Callable[..., Any] | None:
@@ -260,6 +282,10 @@ def _of_others(waiting: Waiting, args: tuple[Any, ...], kwargs: Mapping[str, Any
     return entry.run
 
 
+_learning: weakref.WeakSet[Any] = weakref.WeakSet()
+"""The dispatchers with a store that have met keys without a choice."""
+
+
 def remembered(ctx: MissContext) -> tuple[bool, float]:
     """Whether a choice for the call is stored, and would be taken; else what earlier processes have spent there."""
     stored = ctx.core.kernel_store
@@ -278,7 +304,7 @@ def account_of(core: DispatcherParts, family: Any) -> Account:
     return found
 
 
-def _allowance(waiting: Waiting, device: torch.device, may_begin: bool, exact: bool) -> Allowance:
+def allowance_of(waiting: Waiting, device: torch.device, may_begin: bool, exact: bool) -> Allowance:
     """What a look at a call of that key may order."""
     core, orders = waiting.core, waiting.core.orders()
     kept = core.kernel_store.kept_builds(device) if core.kernel_store is not None else None
@@ -292,17 +318,17 @@ def decide_again(waiting: Waiting, args: tuple[Any, ...], kwargs: Mapping[str, A
     ctx = core.ctx(waiting.key, args, kwargs)
     if capturing(ctx.device):
         return None
-    if why := why_off("builds elsewhere"):
+    if why := not core.backend.searches and why_off("builds elsewhere"):
         raise Bypass(why)
     at_once = waiting.forced or (waiting.known and waiting.seen_s is None)
     worth = at_once or account.spent_s >= account.next_s
     waiting.news, waiting.seen_s, account.seen = account.news, waiting.spent_s, True
     exact = waiting.known or waiting.forced or waiting.spent_s >= core.orders().costs.build_s() * core.earn()
-    may_begin = worth and imports.compiler.ready()
-    allowance = _allowance(waiting, ctx.device, may_begin, exact)
+    may_begin = worth and _ready(core)
+    allowance = allowance_of(waiting, ctx.device, may_begin, exact)
     began_s, entry = time.perf_counter(), None
     with no_collections(stays=True), contextlib.suppress(LeftForNext):
-        kept = functools.partial(_kept, waiting, allowance)
+        kept = functools.partial(published, waiting, allowance)
         superseded = functools.partial(allowance.has_news, account.news)
         again = waiting.now is not None and not waiting.known
         entry = decide(replace(_online(ctx), later=allowance, kept=kept, superseded=superseded, again=again))
@@ -313,10 +339,10 @@ def decide_again(waiting: Waiting, args: tuple[Any, ...], kwargs: Mapping[str, A
     if before is not None:
         core.table.replace(waiting.key, before, None)
     allowance.tell()  # when everything is in order: a warning may be an error
-    return entry.run.run if isinstance(entry.run, Waiting) else entry.run
+    return entry.learner.run if isinstance(entry.learner, Waiting) else entry.run
 
 
-def _kept(before: Waiting, allowance: Allowance, entry: Entry) -> Entry:
+def published(before: Waiting, allowance: Allowance, entry: Entry) -> Entry:
     """What is published of an entry: itself, or one that runs it and waits, where it may be bettered yet."""
     before.account.chosen += 1
     begins = awaits_more(entry.choice) and entry.choice.origin == "stored"  # as an earlier process has ended
@@ -326,8 +352,11 @@ def _kept(before: Waiting, allowance: Allowance, entry: Entry) -> Entry:
     remember(before.core, key, entry.choice, so_far=True)
     forced, exact_short = before.forced and allowance.short, allowance.exact_short or begins
     next_s = allowance.orders.costs.build_s() * before.core.earn() if exact_short else math.inf
-    known, short = before.known and not begins, allowance.short
-    return _goes_on(entry, replace(before, key=key, next_s=next_s, known=known, forced=forced, short=short))
+    known, short, left = before.known and not begins, allowance.short, allowance.left
+    if entry.choice.origin == "only":
+        entry = entry.changed(origin="learning")
+    waiting = replace(before, key=key, next_s=next_s, known=known, forced=forced, short=short, unfinished=left)
+    return _goes_on(entry, waiting)
 
 
 def _looked(waiting: Waiting, allowance: Allowance, left: bool, took_s: float) -> None:
@@ -341,38 +370,10 @@ def _looked(waiting: Waiting, allowance: Allowance, left: bool, took_s: float) -
     waiting.core.table.log.looked(took_s, allowance.did)
 
 
-MOST_OFFERS = 24
-"""How often a key is looked at to order all that may be made for it: each look makes a trace at most."""
-
-
-def order_all(core: DispatcherParts, like: Call) -> None:
-    """Order all that may be made for the keys that wait, earned or not.
-
-    A call is made anew of each key, for its types and sizes alone, and is not run; ``like`` gives what no key holds.
-    Where none can be made, the next call at that key orders it.
-    """
-    for key, waiting in waiting_keys(core):
-        waiting.forced = True
-        with contextlib.suppress(CannotReplay, Bypass, TypeError, ValueError):
-            text = canonical(storable(key))
-            with made_under(text), tuning_lock.acquired():
-                tuning_lock.note_owner()
-                args, kwargs = call_of_key(core, text, like)
-                with preserve_state(args, kwargs):
-                    _order_all_of(waiting, core.ctx(key, args, kwargs))
-
-
 def waiting_keys(core: DispatcherParts) -> list[tuple[Any, Waiting]]:
     """The keys that may get more than they have."""
-    return [(key, one.run) for key, one in core.table.entries() if isinstance(one.run, Waiting) and not one.run.failed]
-
-
-def _order_all_of(waiting: Waiting, ctx: MissContext) -> None:
-    for _ in range(MOST_OFFERS):
-        allowance = replace(_allowance(waiting, ctx.device, may_begin=True, exact=True), made_up=True)
-        replace(ctx, later=allowance).offer(OfferRequest())
-        if not allowance.short:
-            return  # and the next call looks, at its exact sizes too: what was kept on disk is no news of its own
+    waiting = [(key, one.learner) for key, one in core.table.entries() if isinstance(one.learner, Waiting)]
+    return [(key, one) for key, one in waiting if not one.failed]
 
 
 # -- the end of a process
@@ -381,8 +382,6 @@ NOTED_AT_EXIT_S = 0.3
 """So long notes are taken at the end, of the keys first at which most was spent."""
 WORTH_NOTING = 0.01
 """Of what a build costs: what is less makes no build earned in any number of runs that somebody makes."""
-_learning: weakref.WeakSet[Any] = weakref.WeakSet()
-"""The dispatchers with a store that have met keys without a choice."""
 
 
 def note_what_was_spent(clock_s: Callable[[], float] = time.monotonic) -> None:

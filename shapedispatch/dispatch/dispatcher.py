@@ -35,6 +35,7 @@ from ..keys.identity import code_identity
 from ..keys.key import Bypass, Key
 from ..keys.layout import OF_ARGUMENTS, WITHOUT_KEY
 from ..keys.tree import tensors
+from ..online.numbers import NumbersLookedAt
 from ..ranks.agreement import agreement
 from ..ranks.ledger import Adopted, Ledger
 from ..records import STORED_UNDECIDED, CacheInfo, Choice, Choices, Refusal, choices_html
@@ -42,12 +43,12 @@ from ..settings.resolve import Resolved
 from ..store.kernel_store import KernelStore, store_at
 from .agreed import adopt, note_choices
 from .at_sight import at_sight
-from .background import at_once, order_all
+from .background import at_once
 from .introspection import Introspection
+from .launches import in_launches
 from .loading import load, to_load
 from .miss import decide, tuning_lock
 from .newcomers import expect
-from .numbers import NumbersLookedAt
 
 __all__ = ["Core"]
 
@@ -114,7 +115,7 @@ class Core(HitPath, Introspection):
         self.turns: Turns = Turns(self.settings.retime)
         self.numbers: NumbersLookedAt = NumbersLookedAt(lambda: self.table.facts.looked_at)
         self.refresh()
-        if self.in_background():
+        if self.in_background() and not self.backend.searches:
             imports.compiler.begin()
         if backend.receiver is not None:
             self.use_fast_path(native.fast_path(self.call, self.fallback, backend.receiver))
@@ -123,7 +124,7 @@ class Core(HitPath, Introspection):
         """See `context.DispatcherParts`."""
         settings = self.settings
         here = settings.learn == "background" and settings.mode == "tune" and settings.pick is None
-        if not here or self.backend.searches or settings.isolate:
+        if not here or settings.isolate or not self.backend.compiler.handler:
             return False
         return not (why_no_children() or self.orders().unable) and self.ledger() is None
 
@@ -150,12 +151,7 @@ class Core(HitPath, Introspection):
 
     def orders(self) -> Orders:
         """See `context.DispatcherParts`."""
-        return orders.shared(lambda: self.settings.builders)
-
-    def order_all(self) -> None:
-        """Order all that may be made for the keys that are learned in the background, earned or not."""
-        if self.in_background():
-            order_all(self, (() if self.with_receiver is None else self.with_receiver(()), {}))
+        return orders.shared(lambda: self.settings.builders, self.backend.compiler)
 
     def earn(self) -> float:
         """See `context.DispatcherParts`."""
@@ -298,7 +294,7 @@ class Core(HitPath, Introspection):
         if tuning_lock.owned():
             return None
         try:
-            if self.in_background():
+            if self.in_background() and not self.backend.searches:
                 return at_once(self, key, args, kwargs)
             return at_sight(self.ctx(key, args, kwargs)) if self.settings.judge == "online" else None
         except Bypass as reason:
@@ -327,7 +323,7 @@ class Core(HitPath, Introspection):
         """The entry for a call, or why it is a bypass."""
         ctx = self.ctx(key, args, kwargs)
         try:
-            return self.table.find(key, args, kwargs) or decide(ctx)
+            return self.table.find(key, args, kwargs) or decide(in_launches(ctx) if self.backend.searches else ctx)
         except PlainRaised:
             return "the function raised"  # on copies; now on the caller's arguments, as it would have
         except Bypass as reason:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -13,14 +14,18 @@ from torch import Tensor
 
 from ..autotune.choose import PlainRaised
 from ..autotune.preserve_state import preserve_state
-from ..backend import ALL, Backend, Candidate, Offer
-from ..choices.context import MissContext
+from ..backend import ALL, Backend, Candidate, Offer, OfferRequest
+from ..choices.context import DispatcherParts, MissContext
 from ..choices.known_choices import stored_choice
 from ..errors import DeclarationError, NoVariantError, four_parts, render_call
-from ..keys.key import Bypass, Key, describe
+from ..keys.key import Bypass, Key, describe, storable
 from ..records import Choice, Choices, Refusal
 from ..shapes.dims import DimsMismatch, did_you_mean, every_point
+from ..store.key_text import canonical
+from ..store.replay import CannotReplay, made_under
 from .agreed import agreed_choice
+from .background import Waiting, allowance_of, waiting_keys
+from .loading import call_of_key
 from .miss import decide, tuning_lock
 
 __all__ = ["Introspection"]
@@ -112,8 +117,14 @@ class Introspection:
         """See `decorator.Dispatcher.wait`."""
         core: Any = self
         if force:
-            core.order_all()
+            self.order_all()
         return bool(core.orders().wait(self._backend.name, timeout))
+
+    def order_all(self) -> None:
+        """Order all that may be made for the keys that are learned in the background, earned or not."""
+        core: Any = self
+        if core.in_background():
+            _order_all(core, (() if core.with_receiver is None else core.with_receiver(()), {}))
 
     def progress(self) -> dict[str, str]:
         """See `decorator.Dispatcher.progress`."""
@@ -206,3 +217,32 @@ def symbolic(size: Hashable) -> Hashable:
     """A size that hashes: itself, or (which shape environment, expression) where it is symbolic."""
     # That of a nested tensor has no environment.
     return (id(getattr(size.node, "shape_env", None)), str(size)) if isinstance(size, torch.SymInt) else size
+
+
+MOST_OFFERS = 24
+"""How often a key is looked at to order all that may be made for it: each look makes a trace at most."""
+
+
+def _order_all(core: DispatcherParts, like: Call) -> None:
+    """Order all that may be made for the keys that wait, earned or not.
+
+    A call is made anew of each key, for its types and sizes alone, and is not run; ``like`` gives what no key holds.
+    Where none can be made, the next call at that key orders it.
+    """
+    for key, waiting in waiting_keys(core):
+        waiting.forced = True
+        with contextlib.suppress(CannotReplay, Bypass, TypeError, ValueError):
+            text = canonical(storable(key))
+            with made_under(text), tuning_lock.acquired():
+                tuning_lock.note_owner()
+                args, kwargs = call_of_key(core, text, like)
+                with preserve_state(args, kwargs):
+                    _order_all_of(waiting, core.ctx(key, args, kwargs))
+
+
+def _order_all_of(waiting: Waiting, ctx: MissContext) -> None:
+    for _ in range(MOST_OFFERS):
+        allowance = replace(allowance_of(waiting, ctx.device, may_begin=True, exact=True), made_up=True)
+        replace(ctx, later=allowance).offer(OfferRequest())
+        if not allowance.short:
+            return  # and the next call looks, at its exact sizes too: what was kept on disk is no news of its own

@@ -14,7 +14,8 @@ import torch
 from ..autotune.choose import choose
 from ..autotune.preserve_state import preserve_state
 from ..autotune.trial import EarlierGraph, Trial
-from ..backend import Call, Offer, OfferRequest
+from ..backend import Call, Offer, OfferRequest, Search
+from ..background.account import Later
 from ..choices.context import MissContext, capturing
 from ..choices.known_choices import FROZEN_MODES, look_up, persist, share_in_bucket, without_timing
 from ..choices.learner import Learning
@@ -190,6 +191,8 @@ def _chosen(ctx: MissContext, request: OfferRequest) -> tuple[Entry, bool]:
     """
     earlier: tuple[Refusal, ...] = ()  # by a search, whose candidates do not come again
     offer, entry = _decided(ctx, lambda: ctx.offer(request))
+    if offer.search is not None and ctx.later is not None and _by_calls(offer.search, ctx):
+        return _searched(offer.search, ctx, ctx.later), False
     if offer.search is not None:
         with offer.search as search:
             offer, entry = _decided(ctx, search.offer, search.at, at_once=True)
@@ -205,6 +208,31 @@ def _chosen(ctx: MissContext, request: OfferRequest) -> tuple[Entry, bool]:
     timed, alone = entry.choice.origin == "timed", len(offer.candidates) == 1
     entry = entry.changed(refusals=tuple(dict.fromkeys((*entry.choice.refusals, *earlier))))
     return entry, timed or (alone and offer.reproducible and entry.choice.origin == "only")
+
+
+def _by_calls(search: Search, ctx: MissContext) -> bool:
+    """Whether calls themselves are to show which config is best: those that come, while all of them are held."""
+    return search.at is None and search.many <= ctx.settings.max_builds // 2 and ctx.why_not_online() is None
+
+
+def _searched(search: Search, ctx: MissContext, later: Later) -> Entry:
+    """The entry that learns which config is best; an offer is made of what was found when that is over.
+
+    What waits for it holds no call.
+    """
+    found, kept_then = search.without_call(), ctx.kept
+
+    def kept(entry: Entry) -> Entry:
+        found.keep(entry.choice)
+        later.look_again()
+        return kept_then(entry)
+
+    _, entry = _decided(replace(ctx, kept=kept), lambda: search.offer(hold=True))
+    if not isinstance(entry.learner, Learning):
+        search.keep(entry.choice)
+        if entry.choice.origin == "timed":
+            later.look_again()
+    return entry
 
 
 def _warn_of_mistakes(offer: Offer, entry: Entry, ctx: MissContext) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from ..backend import ALL, Candidate, Observed, Offer, OfferBuilder, OfferRequest
+from ..background.orders import Compiler
 from ..effects import Effects
 from ..hit import native
 from ..hit.call import NowAndThen
@@ -78,8 +79,8 @@ class FunctionSpec:
 class TorchFunction(CallSigner):
     """The backend of a PyTorch function; see `backend.Backend` for the methods."""
 
-    searches = False
-    replayable = True
+    compiler: Compiler = Compiler("shapedispatch.functions.compile.remote:compiled")
+    searches, replayable = False, True
 
     def __init__(self, fn: Callable[..., Any], name: str, spec: FunctionSpec) -> None:
         self.name = name

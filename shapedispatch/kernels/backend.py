@@ -15,6 +15,7 @@ from typing import Any
 from torch import Tensor
 
 from ..backend import ALL, Call, Candidate, Observed, Offer, OfferRequest
+from ..background.orders import Compiler
 from ..errors import four_parts, render_call
 from ..hit.table import Table
 from ..keys.identity import candidates_identity, code_identity
@@ -27,6 +28,7 @@ from .offer import KernelOfferBuilder, Wanted
 from .runtime.compile import compiling_elsewhere
 from .runtime.launch import capturing, current_stream, why_not_now
 from .runtime.loaded import Builds, unload_queue
+from .runtime.remote_compile import COMPILER
 from .runtime.wrappers import WrappedKernel
 from .spec import KernelSpec
 from .specialize import Specializer
@@ -64,6 +66,7 @@ class TritonKernel:
         )
         if wrapped.unsupported:
             self.first = self.plain
+        self.compiler: Compiler = Compiler() if wrapped.interpreted or wrapped.unsupported else COMPILER
         self.named: Any = wrapped.kernel.fn
         self._why_never = "; ".join(wrapped.unsupported) or self.key_schema.refusal
         self._points = hint_points(spec.hints, spec.dynamic) or (({},) if spec.hints else ())
@@ -120,8 +123,8 @@ class TritonKernel:
         return keys.key_of_bound(form, args[1:], kwargs)[0]
 
     def observed(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], key: Key, memory: Table) -> Observed:
-        """Each key is a family of its own: the configs of a kernel are made within the call."""
-        return key, False, ()
+        """A family is what a search of its configs is for: a key less the dynamic dims. Nothing is seen to vary."""
+        return self.key_schema.ready().class_of(key, self.spec.dynamic), False, ()
 
     def _scouted(self, call: KernelCall) -> Specializer:
         """The key after heuristics, grid and pruning have been seen at work, on one config."""
@@ -301,7 +304,10 @@ class TritonKernel:
         """Builds with constants beside those for hints: ``static`` where there are no configs, and ``exact``."""
         if self.spec.static and len(builder.left) < 2:
             self._add_constant(builder, "static", self.spec.static)
-        if self.spec.exact:
+        later = builder.request.later if builder.request.only is None else None
+        if self.spec.exact and later is not None and not later.worth_exact():
+            builder.put_off("exact", "not enough time was spent at these sizes for a build of their own")
+        elif self.spec.exact:
             self._add_constant(builder, "exact", self.spec.dims)
 
     def _add_constant(self, builder: KernelOfferBuilder, name: str, constants: Collection[str]) -> None:
@@ -332,7 +338,8 @@ class TritonKernel:
         if at is not None:
             there = self._builder(*at, builder.memory, builder.request)
             self._add_plain(there)
-        return ConfigSearch(there, tuned, point, at)
+        search = ConfigSearch(there, tuned, point, at)
+        return None if search.awaits() else search
 
     def _call_at(self, builder: KernelOfferBuilder, point: Mapping[str, int]) -> Call | None:
         """The call at a hint itself, if the user makes such; over a grid given at the call it would be another one."""

@@ -15,6 +15,7 @@ from ..interpreter.failures import what_fails
 from ..keys.key import Key
 from .c_launch import c_launcher_of
 from .call import KernelCall
+from .remote_configs import NotNow, RemoteConfigs
 from .runtime.loaded import Build, Builds, build_key
 from .runtime.wrappers import config_text
 from .spec import KernelSpec
@@ -84,7 +85,7 @@ class KernelOfferBuilder(OfferBuilder):
         they need not have survived elsewhere.
         """
         resolved = {one.name: (one, self._resolve(one)) for one in wanted if self._may_be_made(one, judged)}
-        ready = [(one, facts) for one, facts in resolved.values() if facts is not None]
+        ready = self._to_be_had([(one, facts) for one, facts in resolved.values() if facts is not None], static)
         arguments = [self.call.arguments(facts) for _, facts in ready]
         compiled = self.builds.compiled(arguments, static, self.call.device, self.request.build)
         for (one, facts), kernel in zip(ready, compiled, strict=True):
@@ -94,6 +95,36 @@ class KernelOfferBuilder(OfferBuilder):
                 self._give_up(one, error)
             else:
                 self._add(one, facts, build, static, hold)
+
+    def awaits(self, wanted: Sequence[Wanted], static: Collection[str]) -> bool:
+        """Whether any of these is compiled elsewhere yet, or to be loaded in later calls; how far each is, if so."""
+        if self.request.later is None:
+            return False
+        if self.request.later.put_off():
+            return True
+        ready = [(one, facts) for one in wanted if not isinstance(facts := self._resolved(one), LookupError)]
+        awaited = {name: reason.why for name, reason in self._not_now(ready, static).items() if reason.awaited}
+        for name, why in awaited.items():
+            self.put_off(name, why)
+        return bool(awaited)
+
+    def _to_be_had(
+        self, ready: list[tuple[Wanted, ResolvedConfig]], static: Collection[str]
+    ) -> list[tuple[Wanted, ResolvedConfig]]:
+        """Those that need not be compiled within this call, with a refusal for each other."""
+        not_now = self._not_now(ready, static)
+        for name, reason in not_now.items():
+            (self.put_off if reason.awaited else self.refuse)(name, reason.why)
+        return [(one, facts) for one, facts in ready if one.name not in not_now]
+
+    def _not_now(self, ready: list[tuple[Wanted, ResolvedConfig]], static: Collection[str]) -> dict[str, NotNow]:
+        """Those that are not to be had; plain must run the call, and so must what is asked for by name."""
+        later = self.request.later
+        asked = {one.name: self.call.arguments(facts) for one, facts in ready if one.name != "plain"}
+        if later is None or self.request.only is not None or not asked:
+            return {}
+        remote = RemoteConfigs(self.builds, static, self.call.device, self.of_class, self.memory, later)
+        return remote.not_now(asked)
 
     def add_supplied(self) -> None:
         """Candidates of the user's own."""
@@ -129,11 +160,17 @@ class KernelOfferBuilder(OfferBuilder):
 
     def _resolve(self, one: Wanted) -> ResolvedConfig | None:
         """What the call and a config come to; None, and a refusal, where they do not fit. Raises Bypass."""
+        resolved = self._resolved(one)
+        if isinstance(resolved, LookupError):
+            self._give_up(one, resolved)
+            return None
+        return resolved
+
+    def _resolved(self, one: Wanted) -> ResolvedConfig | LookupError:
         try:
             return self.call.resolve(self.config(one.place))
         except LookupError as error:
-            self._give_up(one, error)
-            return None
+            return error
 
     def _built(self, one: Wanted, compiled: Any, static: Collection[str]) -> Build:
         """The build of what was compiled, which may be an error; raises why there is none."""

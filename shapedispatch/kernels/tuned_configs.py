@@ -9,11 +9,11 @@ from __future__ import annotations
 import json
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from typing import Any, NamedTuple
 
-from ..backend import Call, Offer
+from ..backend import Call, Offer, OfferRequest
 from ..hit.facts import FactMap
 from ..keys.key import Key
 from ..records import Choice, spelled
@@ -31,6 +31,12 @@ NEAREST = 2
 """A call is offered what was found for so many of the hints nearest to it."""
 
 Point = Mapping[str, int]
+
+
+class KeyAlone(NamedTuple):
+    """Of a call what remains when it is over."""
+
+    key: Key
 
 
 class _Found(NamedTuple):
@@ -150,19 +156,40 @@ class ConfigSearch(AbstractContextManager["ConfigSearch"]):
     at: Call | None
     _places: dict[str, int] = field(default_factory=dict)
 
+    def awaits(self) -> bool:
+        """Whether configs are compiled elsewhere yet."""
+        return self.builder.awaits(self._wanted(), self.builder.static())
+
+    @property
+    def many(self) -> int:
+        """See `Search.many`."""
+        return len(self.builder.left)
+
     @property
     def final(self) -> bool:
         """See `Search.final`."""
         return self.point is None
 
-    def offer(self) -> Offer:
+    def offer(self, hold: bool = False) -> Offer:
         """See `Search.offer`."""
+        self.builder.add(self._wanted(), self.builder.static(), hold)
+        return self.builder.finish()
+
+    def _wanted(self) -> list[Wanted]:
+        """All configs; plain is there already, but where it has other constants."""
         builder, static = self.builder, self.builder.static()
         plain = next(place for place in builder.left if builder.config(place) is builder.candidates[0].config)
-        self._places = {builder.config_name(place): place for place in builder.left if static or place != plain}
-        builder.add([Wanted(name, place) for name, place in self._places.items()], static, hold=False)
-        self._places["plain"] = plain
-        return builder.finish()
+        places = {builder.config_name(place): place for place in builder.left if static or place != plain}
+        self._places = {**places, "plain": plain}
+        return [Wanted(name, place) for name, place in places.items()]
+
+    def without_call(self) -> ConfigSearch:
+        """See `Search.without_call`."""
+        self._wanted()
+        builder = self.builder
+        request = OfferRequest(tuned_configs=builder.request.tuned_configs)
+        builder = replace(builder, request=request, call=KeyAlone(builder.call.key))  # type: ignore[arg-type]  # its key is all that is asked for
+        return replace(self, builder=builder, tuned=replace(self.tuned, builder=builder), at=None)
 
     def keep(self, choice: Choice) -> None:
         """See `Search.keep`."""

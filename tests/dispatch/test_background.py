@@ -232,7 +232,7 @@ def test_calls_are_left_alone_after_a_look(
     one = waiting(shapedispatch(doubled, dims={"x": "M"}, hints=(64,), store=False), X)
     rests: list[float] = []
     monkeypatch.setattr(one.core.orders(), "worked", rests.append)
-    allowance = background._allowance(one, torch.device("cpu"), may_begin=False, exact=False)
+    allowance = background.allowance_of(one, torch.device("cpu"), may_begin=False, exact=False)
     background._looked(one, replace(allowance, did=did), left=False, took_s=0.01)
     assert rests == [rest_s]
 
@@ -562,7 +562,7 @@ def test_what_a_key_still_needs_is_no_other_keys_to_say(here: BuiltHere, monkeyp
     account.seen, account.next_s, one.spent_s = True, 1e8, 1e6
     f(X)
     assert one.seen_s is not None
-    background._looked(other, background._allowance(other, X.device, may_begin=False, exact=False), False, 0.0)
+    background._looked(other, background.allowance_of(other, X.device, may_begin=False, exact=False), False, 0.0)
     f(X)
     assert here.tasks == []
     account.spent_s = 1e9
@@ -839,9 +839,16 @@ class SteadyCosts(Costs):
         """Nothing changes."""
 
 
+def no_dispatchers(monkeypatch: pytest.MonkeyPatch) -> weakref.WeakSet[Any]:
+    """Those that have met keys without a choice, from here on."""
+    learning: weakref.WeakSet[Any] = weakref.WeakSet()
+    monkeypatch.setattr(background, "_learning", learning)
+    return learning
+
+
 def test_short_runs_come_to_a_build_together(here: BuiltHere, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What each has spent at a key is noted at its end, and the next goes on from there."""
-    monkeypatch.setattr(background, "_learning", learning := weakref.WeakSet())
+    learning = no_dispatchers(monkeypatch)
     for run in range(3):
         f = shapedispatch(doubled, dims={"x": "M"}, hints=(64,), store=tmp_path / "store")
         monkeypatch.setattr(f.core, "earn", lambda: 1.0)
@@ -861,7 +868,7 @@ def test_short_runs_come_to_a_build_together(here: BuiltHere, tmp_path: Path, mo
 
 def test_what_is_worth_little_is_not_noted(here: BuiltHere, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nor what is settled; nor more than the end of a process may take."""
-    monkeypatch.setattr(background, "_learning", weakref.WeakSet())
+    no_dispatchers(monkeypatch)
     f = shapedispatch(doubled, dims={"x": "M"}, hints=(64,), store=tmp_path / "store")
     monkeypatch.setattr(f.core, "earn", lambda: 1.0)
     one, other = waiting(f, X), waiting(f, X[:5])

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from shapedispatch import Store, set_mode, shapedispatch
 from shapedispatch.choices.neighbours import remember
-from shapedispatch.dispatch import alike, background
-from shapedispatch.dispatch.background import Waiting
+from shapedispatch.dispatch import alike
+from shapedispatch.dispatch.background import Waiting, _learning
 from shapedispatch.dispatch.latecomers import Latecomers
 from shapedispatch.dispatch.newcomers import Newcomers
 from shapedispatch.hit import native
@@ -304,7 +304,7 @@ def test_a_key_whose_choice_is_stored_says_nothing_of_others(asked: list[Any], t
     earn(f, 1e9)
     f(rows(101))
     assert of(f, asked, rows(103)) == []
-    assert f.core in background._learning
+    assert f.core in _learning
     assert all(of(f, asked, rows(105)))
 
 

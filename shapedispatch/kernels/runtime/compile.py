@@ -13,7 +13,15 @@ from typing import Any
 
 from ...interpreter.cores import usable_cores
 
-__all__ = ["compile_all", "compile_one", "compiled_already", "compiling_elsewhere", "forget"]
+__all__ = [
+    "async_compile",
+    "compile_all",
+    "compile_one",
+    "compiled_already",
+    "compiling_elsewhere",
+    "forget",
+    "started",
+]
 
 MOST_WORKERS = 16
 
@@ -23,7 +31,7 @@ def compile_one(kernel: Any, arguments: Mapping[str, Any], device: int) -> Any:
 
     Raises what Triton's compiler raises, and RuntimeError where a hook of the user's keeps Triton from compiling.
     """
-    return _finished(kernel, _started(kernel, arguments, device))
+    return _finished(kernel, started(kernel, arguments, device))
 
 
 def compile_all(kernel: Any, variants: Sequence[Mapping[str, Any]], device: int) -> list[Any]:
@@ -33,8 +41,8 @@ def compile_all(kernel: Any, variants: Sequence[Mapping[str, Any]], device: int)
     another there may end in a SystemError, which says nothing about the kernel: it is made once more, alone.
     """
     with _workers(len(variants)):
-        started = [_or_error(lambda v=variant: _started(kernel, v, device)) for variant in variants]
-        made = _all_finished(kernel, started)
+        begun = [_or_error(lambda v=variant: started(kernel, v, device)) for variant in variants]
+        made = _all_finished(kernel, begun)
     return [
         _or_error(lambda v=variant: compile_one(kernel, v, device)) if isinstance(one, SystemError) else one
         for variant, one in zip(variants, made, strict=True)
@@ -73,7 +81,7 @@ def _as_run_does(kernel: Any, arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 def compiling_elsewhere() -> bool:
     """Whether the caller has an ``AsyncCompileMode`` open: then what is compiled belongs to it."""
-    mode = _async_compile()
+    mode = async_compile()
     return mode is not None and mode.active_mode.get() is not None
 
 
@@ -85,7 +93,8 @@ def forget(kernel: Any, compiled: Any) -> None:
                 cache.pop(key, None)
 
 
-def _started(kernel: Any, arguments: Mapping[str, Any], device: int) -> Any:
+def started(kernel: Any, arguments: Mapping[str, Any], device: int) -> Any:
+    """A compiled kernel, or Triton's future of one where its parallel compilation is on."""
     _clear_memory_of_keys(kernel, device)
     started = kernel.run(grid=None, warmup=True, **arguments)
     if started is None:
@@ -139,7 +148,7 @@ def _dicts(caches: Any) -> Iterator[dict[Any, Any]]:
 @contextmanager
 def _workers(count: int) -> Iterator[None]:
     """Compilations begun inside run in threads of their own, and are done at the end; failures are kept for later."""
-    mode = _async_compile()
+    mode = async_compile()
     if count < 2 or mode is None:
         yield
         return
@@ -148,7 +157,7 @@ def _workers(count: int) -> Iterator[None]:
         yield
 
 
-def _async_compile() -> Any:
+def async_compile() -> Any:
     """The module of Triton's parallel compilation, or None where this Triton has none."""
     try:
         from triton.runtime import _async_compile as module

@@ -13,7 +13,7 @@ from collections.abc import Collection
 from types import FunctionType
 from typing import Any
 
-__all__ = ["static_copy"]
+__all__ = ["jit_options", "static_copy"]
 
 
 def static_copy(kernel: Any, names: Collection[str]) -> Any:
@@ -27,7 +27,7 @@ def static_copy(kernel: Any, names: Collection[str]) -> Any:
     function.__annotations__ = {**kernel.fn.__annotations__, **dict.fromkeys(names, tl.constexpr)}
     name = f"{kernel.module}:{function.__qualname__}"
     registered = _registry().get(name)
-    copy = type(kernel)(function, **_options(kernel, names))
+    copy = type(kernel)(function, **jit_options(kernel, names))
     if registered is not None:
         _registry()[name] = registered  # the copy must not be found by the kernel's name
     if copy.src != kernel.src:  # the author has replaced the source of the kernel after it was jitted
@@ -44,7 +44,7 @@ def _copied(fn: FunctionType) -> FunctionType:
     return copy
 
 
-def _options(kernel: Any, names: Collection[str]) -> dict[str, Any]:
+def jit_options(kernel: Any, names: Collection[str]) -> dict[str, Any]:
     """What ``triton.jit`` was told, less what it forbids for a constexpr."""
     options: dict[str, Any] = {
         name: getattr(kernel, name, None) for name in ("version", "debug", "noinline", "launch_metadata")

@@ -10,9 +10,9 @@ from torch import Tensor
 
 from shapedispatch import MissError, Variant, set_mode, shapedispatch
 from shapedispatch.choices import learning
-from shapedispatch.dispatch import numbers
-from shapedispatch.dispatch.numbers import FREE, SHARE, NumbersLookedAt
 from shapedispatch.hit.table import Table
+from shapedispatch.online import numbers
+from shapedispatch.online.numbers import FREE, SHARE, NumbersLookedAt
 
 pytestmark = pytest.mark.operators_called
 

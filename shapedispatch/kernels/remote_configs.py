@@ -1,0 +1,127 @@
+"""Configs of a kernel that other processes compile: ordered in one call, loaded in later ones from Triton's cache."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Collection, Hashable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from ..background.account import Later
+from ..background.orders import Order
+from ..hit.table import Table
+from ..interpreter.failures import what_fails
+from .runtime.compile_request import CompileRequest, requested
+from .runtime.loaded import Builds
+from .runtime.remote_compile import KernelJob, why_not
+from .runtime.sent_kernel import Untransportable, sent
+
+__all__ = ["NotNow", "RemoteConfigs"]
+
+UNEARNED = "not enough time was spent in such calls to have it compiled"
+NEXT = "what was compiled is loaded in the next calls"
+
+
+class NotNow(NamedTuple):
+    """Why a config is not to be had in this call; ``awaited`` where it may be in a later one."""
+
+    why: str
+    awaited: bool
+
+
+@dataclass(slots=True)
+class RemoteConfigs:
+    """What one call would have compiled, on the current ``device``, with the parameters ``static`` as constants.
+
+    What cannot be sent is compiled within the call, once the class of calls has earned it: a kernel whose user has
+    given configs would otherwise stay with the first of them.
+    """
+
+    builds: Builds
+    static: Collection[str]
+    device: int
+    of_class: Hashable
+    memory: Table
+    later: Later
+
+    def not_now(self, wanted: Mapping[str, Mapping[str, Any]]) -> dict[str, NotNow]:
+        """Of configs, by name, with their arguments and options: those that are not to be had now."""
+        found: dict[str, NotNow] = {}
+        unordered: dict[str, CompileRequest | None] = {}
+        for name, arguments in wanted.items():
+            order = self.memory.facts.ordered.get(self._named(name))
+            if order is not None and not order.over:
+                found[name] = NotNow(self.later.waits_for(order), True)
+            elif self.later.has_worked():
+                self.later.look_again()
+                found[name] = NotNow(NEXT, True)
+            elif isinstance(request := self._requested(arguments), Untransportable):
+                unordered[name] = None
+            elif request is None or request.is_cached():
+                found |= self._unloaded(name, arguments, request is None)
+            elif order is None or order.again:
+                unordered[name] = request
+            elif why := self._why_none(order):
+                found[name] = NotNow(why, False)
+        if not unordered or self.memory.facts.ordered.get(self._named("here")):
+            return found
+        ordered = self.later.begin(lambda: self._order(unordered))
+        return found | (dict.fromkeys(unordered, NotNow(UNEARNED, True)) if ordered is None else ordered)
+
+    def _named(self, name: str) -> Hashable:
+        """Under what the order of a config is known; of "here", that what cannot be sent is compiled here by now."""
+        return (name, self.of_class, frozenset(self.static))
+
+    def _requested(self, arguments: Mapping[str, Any]) -> CompileRequest | Untransportable | None:
+        """What would be compiled; None where nothing would be, or where Triton will say itself why it cannot be."""
+        try:
+            return requested(self.builds.function(self.static), arguments, self.device)
+        except Untransportable as why:
+            return why
+        except what_fails():  # it is raised again where the config is made, and judged there
+            return None
+
+    def _unloaded(self, name: str, arguments: Mapping[str, Any], here: bool) -> dict[str, NotNow]:
+        """What is in Triton's cache, if it is not ``here``, and not to be loaded now."""
+        loaded = here or self.later.once("loaded", lambda: self._loaded(arguments))
+        return {name: NotNow(NEXT, True)} if loaded is None else {}
+
+    @staticmethod
+    def _why_none(order: Order) -> str:
+        """Why an order that is over has come to nothing, if it is the kernel's fault; else it is compiled here."""
+        why, of_the_kernel = why_not(order.answer, order.variant)
+        return f"another process could not compile it: {order.failed or why}" if of_the_kernel and why else ""
+
+    def _loaded(self, arguments: Mapping[str, Any]) -> bool:
+        """Have it in memory, with what it writes, so that an offer finds it there; whether it is."""
+        (compiled,) = self.builds.compiled([arguments], self.static, self.device)
+        if isinstance(compiled, Exception):  # it is raised again where the config is made, and judged there
+            return False
+        build = self.builds.build(compiled, self.static, self.device, self.memory)
+        if self.memory.build(build.slot) is None:
+            self.memory.hold(build.slot, build)
+        self.builds.effects(compiled, self.memory)
+        return True
+
+    def _order(self, wanted: Mapping[str, CompileRequest | None]) -> dict[str, NotNow]:
+        """Have these compiled; how far each is that can be sent."""
+        try:
+            kernel = sent(self.builds.kernel)
+        except Untransportable:
+            wanted = dict.fromkeys(wanted)
+        found: dict[str, NotNow] = {}
+        for name, request in wanted.items():
+            if request is not None:
+                job = pickle.dumps(KernelJob(kernel, sorted(self.static), {name: request}, _cache_folder()))
+                order = self.later.order(name, job, False)
+                self.memory.facts.ordered[self._named(name)] = order
+                found[name] = NotNow(self.later.waits_for(order), True)
+        if len(found) < len(wanted):
+            self.memory.facts.ordered[self._named("here")] = True
+        return found
+
+
+def _cache_folder() -> str:
+    from triton import knobs
+
+    return str(knobs.cache.dir)

@@ -1,0 +1,255 @@
+"""Tests of kernels that are learned in the background: the first config runs while others are compiled elsewhere."""
+
+# ruff: noqa: D103 - kernels, fixtures and stand-ins are named for what they are; every test has its sentence
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import triton
+import triton.language as tl
+from triton import knobs
+
+from shapedispatch import set_mode
+from shapedispatch.background.children import CannotStart
+from shapedispatch.dispatch.launches import WaitingLaunches
+from shapedispatch.kernels import remote_configs
+from shapedispatch.kernels.runtime import loaded
+from shapedispatch.kernels.runtime.remote_compile import COMPILER
+from shapedispatch.kernels.runtime.sent_kernel import Untransportable
+from shapedispatch.online import real_calls
+from tests.built_here import BuiltHere, learning_here
+from tests.paths import NO_COMPILER, PATHS, taking
+from tests.triton_core import dispatched, tensors
+from tests.triton_recorder import Launched, Recorder, recording
+
+
+@triton.jit
+def adds(x, y, n, step, B: tl.constexpr):
+    i = tl.program_id(0) * B + tl.arange(0, B)
+    tl.store(y + i, tl.load(x + i, mask=i < n) + step, mask=i < n)
+
+
+CONFIGS = [triton.Config({"B": block}, num_warps=1) for block in (16, 64, 256)]
+X, Y = tensors(2)
+
+
+def cost(launched: Launched) -> float:
+    """The block nearest to the size wins."""
+    size = next(value for value in launched.arguments if type(value) is int and value < 2**20)  # others are addresses
+    return 10 + abs(launched.constants["B"] - size)
+
+
+@pytest.fixture(params=PATHS)
+def driver(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Recorder]:
+    """The driver, whose launches take the host what they cost, and a cache of Triton's for this test."""
+    if request.param == "c" and NO_COMPILER:
+        pytest.skip(NO_COMPILER)
+    now_us = [0.0]
+    with taking(request.param), recording(adds) as found, knobs.cache.scope():
+        knobs.cache.dir = str(tmp_path / "triton")
+
+        def effect(launched: Launched) -> None:
+            now_us[0] += cost(launched)
+
+        found.effect = effect
+        found.now_us = now_us  # type: ignore[attr-defined]  # of this file's tests
+        yield found
+
+
+@pytest.fixture
+def here(driver: Recorder, monkeypatch: pytest.MonkeyPatch) -> BuiltHere:
+    """Whoever compiles; all is worth it at once."""
+    made = learning_here(monkeypatch, COMPILER.handler)
+    sampler = real_calls.HostSampler(lambda: int(driver.now_us[0] * 1e3))  # type: ignore[attr-defined]  # as above
+    monkeypatch.setattr("shapedispatch.choices.learning.sampler", lambda device: (sampler, None))
+    monkeypatch.setattr("shapedispatch.choices.watch.sampler", lambda device: (sampler, None))
+    return made
+
+
+@pytest.fixture
+def compiled_here(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The blocks that calls themselves had compiled, or loaded from the cache."""
+    blocks: list[int] = []
+    before: Callable[..., Any] = loaded.compile_all
+
+    def noted(kernel: Any, variants: Any, device: int) -> Any:
+        blocks.extend(one["B"] for one in variants)
+        return before(kernel, variants, device)
+
+    monkeypatch.setattr(loaded, "compile_all", noted)
+    return blocks
+
+
+def kernel_of(driver: Recorder, **said: Any) -> Any:
+    said = {"margin": 0.0, "learn": "background", "earn": 0.0, **said}
+    return dispatched(triton.autotune(configs=CONFIGS, key=["n"])(adds), driver, cost, **said)
+
+
+def called(kernel: Any, n: int, count: int = 1, **options: Any) -> None:
+    for _ in range(count):
+        kernel[lambda meta: (triton.cdiv(n, meta["B"]),)](X, Y, n, 1, **options)
+
+
+def waiting(kernel: Any) -> WaitingLaunches | None:
+    (learner,) = {id(e.learner): e.learner for _, e in kernel.core.table.entries()}.values()
+    return learner if isinstance(learner, WaitingLaunches) else None
+
+
+def blocks_of(driver: Recorder, since: int = 0) -> list[int]:
+    return [launched.constants["B"] for launched in driver.launches[since:]]
+
+
+def test_the_first_config_runs_while_others_are_compiled(
+    driver: Recorder, here: BuiltHere, compiled_here: list[int]
+) -> None:
+    """No call compiles another, or makes a launch that is not its own."""
+    here.paused = True
+    kernel = kernel_of(driver)
+    called(kernel, 60, 50)
+    assert set(compiled_here) == {16}
+    assert blocks_of(driver) == [16] * 50
+    assert len(here.tasks) == 2
+    assert set(kernel.progress()) == {f"config[B={b}, num_warps=1, num_ctas=1, num_stages=3]" for b in (64, 256)}
+    shown = kernel.explain(X, Y, 60, 1)
+    assert shown.variant == "plain"
+    assert "it was being built" in str(shown)
+
+
+def test_what_was_compiled_is_learned_from_the_launches(driver: Recorder, here: BuiltHere) -> None:
+    """Each call launches once, but for what is compared with plain on copies; nothing is timed there."""
+    kernel = kernel_of(driver)
+    called(kernel, 60, 400)
+    assert kernel.core.timer.timed == []
+    choice = kernel.explain(X, Y, 60, 1)
+    assert (choice.variant, choice.origin, choice.config.kwargs["B"]) == ("hint[n=64]", "timed", 64)
+    before = len(driver.launches)
+    called(kernel, 60, 50)
+    assert blocks_of(driver, before) == [64] * 50
+
+
+def test_other_sizes_begin_with_what_was_found(driver: Recorder, here: BuiltHere, compiled_here: list[int]) -> None:
+    """Nothing more is compiled for them, and few configs are samples."""
+    kernel = kernel_of(driver)
+    called(kernel, 60, 400)
+    tasks, before = len(here.tasks), len(driver.launches)
+    compiled_here.clear()
+    called(kernel, 70, 60)
+    assert len(here.tasks) == tasks
+    assert set(compiled_here) <= {16, 64}
+    assert blocks_of(driver, before)[-20:] == [64] * 20
+
+
+def test_a_few_calls_order_nothing(driver: Recorder, here: BuiltHere) -> None:
+    """A script that calls once starts no process."""
+    kernel = kernel_of(driver, earn=1.0)
+    called(kernel, 60, 20)
+    assert here.tasks == []
+    assert waiting(kernel) is not None
+    assert blocks_of(driver) == [16] * 20
+
+
+def test_what_a_launch_takes_the_device_earns_it(driver: Recorder, here: BuiltHere) -> None:
+    """The host's clock shows nothing of it: samples of launches in C do."""
+    kernel = kernel_of(driver, earn=1.0)
+    called(kernel, 60, 3)
+    one = waiting(kernel)
+    assert one is not None
+    spent_s, one.launch_s = one.spent_s, 0.5
+    called(kernel, 60, 300)
+    assert one.account.spent_s >= spent_s + 0.5
+
+
+def test_one_that_does_not_compile_is_left_out(
+    driver: Recorder, here: BuiltHere, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the compiler's reason; the others are learned, and no call compiles it to see."""
+    monkeypatch.setattr("shapedispatch.kernels.runtime.remote_compile._compiled", lambda kernel, request: "too large")
+    kernel = kernel_of(driver)
+    called(kernel, 60, 100)
+    assert set(blocks_of(driver)) == {16}
+    reasons = [why for refusal in kernel.explain(X, Y, 60, 1).refusals for why in refusal.reasons]
+    assert reasons == ["another process could not compile it: too large"] * 2
+
+
+@pytest.mark.parametrize("where", ["sent", "requested"])
+def test_what_cannot_be_sent_is_compiled_within_a_call(
+    where: str, driver: Recorder, here: BuiltHere, compiled_here: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once it is worth it: with the first of its configs alone a kernel would be worse off than as it was written."""
+
+    def refused(*_: Any) -> Any:
+        raise Untransportable("it stands nowhere")
+
+    monkeypatch.setattr(remote_configs, where, refused)
+    kernel = kernel_of(driver)
+    called(kernel, 60, 400)
+    assert here.tasks == []
+    assert sorted(set(compiled_here)) == [16, 64, 256]
+    assert kernel.explain(X, Y, 60, 1).config.kwargs["B"] == 64
+
+
+def test_where_no_process_can_be_started_calls_compile(
+    driver: Recorder, here: BuiltHere, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with `learn = "now"`."""
+
+    def none(job: bytes) -> Any:
+        raise CannotStart("there is no room")
+
+    monkeypatch.setattr(here, "begin", none)
+    kernel = kernel_of(driver)
+    called(kernel, 60, 400)
+    assert kernel.core.orders().unable == "there is no room"
+    assert kernel.explain(X, Y, 60, 1).config.kwargs["B"] == 64
+
+
+def test_exact_builds_are_compiled_elsewhere_too(driver: Recorder, here: BuiltHere, compiled_here: list[int]) -> None:
+    """A build for the very sizes, with these as constants."""
+    kernel = kernel_of(driver, exact=True)
+    called(kernel, 60, 600)
+    assert {"B": 64, "n": 60, "step": 1} in [launched.constants for launched in driver.launches]
+    assert len(here.tasks) == 3
+
+
+def test_nothing_of_a_call_is_held_while_it_waits(driver: Recorder, here: BuiltHere) -> None:
+    """Nor while its configs are learned: memory that a program has freed is free."""
+    kernel = kernel_of(driver)
+    x = torch.zeros(256)
+    gone = weakref.ref(x)
+    for _ in range(8):
+        kernel[lambda meta: (triton.cdiv(60, meta["B"]),)](x, Y, 60, 1)
+    assert kernel.explain(x, Y, 60, 1).origin == "learning"
+    driver.launches.clear()
+    del x
+    gc.collect()
+    assert gone() is None
+
+
+def test_a_key_in_a_frozen_mode_orders_nothing(driver: Recorder, here: BuiltHere) -> None:
+    """What runs stays."""
+    here.paused = True
+    kernel = kernel_of(driver)
+    called(kernel, 60)
+    tasks = len(here.tasks)
+    try:
+        set_mode("frozen")
+        called(kernel, 60, 50)
+    finally:
+        set_mode("tune")
+    assert len(here.tasks) == tasks
+
+
+def test_waiting_for_it_has_all_compiled(driver: Recorder, here: BuiltHere) -> None:
+    """With force, what was not earned yet as well: the next call orders it."""
+    kernel = kernel_of(driver)
+    called(kernel, 60)
+    assert kernel.wait(force=True)
+    called(kernel, 60, 3)
+    assert len(here.tasks) == 2
+    assert kernel.wait(timeout=0)
