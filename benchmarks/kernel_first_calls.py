@@ -64,6 +64,7 @@ def in_a_process(name: str, seconds: float, small: bool) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         caches = dict.fromkeys(("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "XDG_CACHE_HOME"), folder)
         env = {**os.environ, **caches, "SHAPEDISPATCH_STORE": "false", "SHAPEDISPATCH_LEARN": learn}
+        env["SHAPEDISPATCH_TABLES"] = "false"
         command = [sys.executable, __file__, "--only", name, "--seconds", str(seconds), *(["--small"] if small else [])]
         done = subprocess.run(command, env=env, check=True, stdout=subprocess.PIPE, text=True)
     return json.loads(done.stdout.splitlines()[-1])  # type: ignore[no-any-return]  # what `one` has written
@@ -75,7 +76,7 @@ def one(name: str, seconds: float, small: bool) -> dict[str, Any]:
 
     workloads = load_all()
     swept = [workloads[each] for each in (SWEPT[:1] if small else SWEPT)]
-    kernels = {w.name: w.kernels if name == AS_WRITTEN else w.dispatched(shapedispatch, tables=False) for w in swept}
+    kernels = {w.name: w.kernels if name == AS_WRITTEN else w.dispatched(shapedispatch) for w in swept}
     looks: list[tuple[float, str]] = []
     if name == BEHIND:
         note_looks(looks)
