@@ -7,7 +7,7 @@ calls, and with it builds, which other processes compile; a key earns a build fo
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
@@ -105,6 +105,9 @@ class Later(Protocol):
 
     def order(self, variant: str, job: bytes, keep: bool) -> Order:
         """Have it compiled; with ``keep`` it is over at once where an earlier process has kept what comes of it."""
+
+    def order_together(self, jobs: Mapping[str, bytes]) -> list[Order]:
+        """Have these compiled, by variant: of use are they together, so that there is news when the last is over."""
 
     def order_anew(self, order: Order) -> None:
         """Have compiled what was kept, and is of no use."""
@@ -260,6 +263,19 @@ class Allowance:
         if not order.over:
             self.orders.put(order)
         return order
+
+    def order_together(self, jobs: Mapping[str, bytes]) -> list[Order]:
+        """See `Later`."""
+        account = self.account
+
+        def done() -> None:
+            if all(order.over for order in orders):
+                account.landed()
+
+        orders = [Order(self.owner, variant, job, lambda: account.spent_s, done) for variant, job in jobs.items()]
+        for order in orders:
+            self.orders.put(order)
+        return orders
 
     def order_anew(self, order: Order) -> None:
         """See `Later`."""

@@ -109,16 +109,17 @@ class RemoteConfigs:
             kernel = sent(self.builds.kernel)
         except Untransportable:
             wanted = dict.fromkeys(wanted)
-        found: dict[str, NotNow] = {}
-        for name, request in wanted.items():
-            if request is not None:
-                job = pickle.dumps(KernelJob(kernel, sorted(self.static), {name: request}, _cache_folder()))
-                order = self.later.order(name, job, False)
-                self.memory.facts.ordered[self._named(name)] = order
-                found[name] = NotNow(self.later.waits_for(order), True)
-        if len(found) < len(wanted):
+        jobs = {
+            name: pickle.dumps(KernelJob(kernel, sorted(self.static), {name: request}, _cache_folder()))
+            for name, request in wanted.items()
+            if request is not None
+        }
+        if len(jobs) < len(wanted):
             self.memory.facts.ordered[self._named("here")] = True
-        return found
+        orders = self.later.order_together(jobs)
+        for order in orders:
+            self.memory.facts.ordered[self._named(order.variant)] = order
+        return {order.variant: NotNow(self.later.waits_for(order), True) for order in orders}
 
 
 def _cache_folder() -> str:
