@@ -135,8 +135,8 @@ def summary(times: Mapping[str, Sequence[tuple[float, float]]]) -> dict[str, Any
         final = statistics.median(took for took, _ in each[len(each) * 3 // 4 :])
         final_us[call] = 1e6 * final
         windows = [each[at : at + WINDOW] for at in range(0, len(each) - WINDOW + 1, WINDOW)]
-        late = [window[-1][1] for window in windows if statistics.median(took for took, _ in window) > BESIDE * final]
-        near_s[call] = late[-1] if late else 0.0
+        near = (window[-1][1] for window in windows if statistics.median(took for took, _ in window) <= BESIDE * final)
+        near_s[call] = next(near, each[-1][1])
     numbered = [(took, call, number) for call, each in times.items() for number, (took, _) in enumerate(each)]
     first, later = ([one for one in numbered if (one[2] == 0) == wanted] for wanted in (True, False))
     longest = {"first": sorted(first, reverse=True)[:LONGEST], "later": sorted(later, reverse=True)[:LONGEST]}

@@ -49,28 +49,26 @@ class RemoteConfigs:
         found: dict[str, NotNow] = {}
         unordered: dict[str, CompileRequest | None] = {}
         for name, arguments in wanted.items():
-            order = self.memory.facts.ordered.get(self._named(name))
-            if order is not None and not order.over:
-                found[name] = NotNow(self.later.waits_for(order), True)
-            elif self.later.has_worked():
+            if self.later.has_worked():
                 self.later.look_again()
                 found[name] = NotNow(NEXT, True)
             elif isinstance(request := self._requested(arguments), Untransportable):
                 unordered[name] = None
             elif request is None or request.is_cached():
                 found |= self._unloaded(name, arguments, request is None)
-            elif order is None or order.again:
+            elif (reason := self._state(request)) is None:
                 unordered[name] = request
-            elif why := self._why_none(order):
-                found[name] = NotNow(why, False)
-        if not unordered or self.memory.facts.ordered.get(self._named("here")):
+            elif reason.why:
+                found[name] = reason
+        if not unordered or self.memory.facts.ordered.get(self._here):
             return found
         ordered = self.later.begin(lambda: self._order(unordered))
         return found | (dict.fromkeys(unordered, NotNow(UNEARNED, True)) if ordered is None else ordered)
 
-    def _named(self, name: str) -> Hashable:
-        """Under what the order of a config is known; of "here", that what cannot be sent is compiled here by now."""
-        return (name, self.of_class, frozenset(self.static))
+    @property
+    def _here(self) -> Hashable:
+        """Under what is known that what cannot be sent is compiled here by now."""
+        return ("here", self.of_class, frozenset(self.static))
 
     def _requested(self, arguments: Mapping[str, Any]) -> CompileRequest | Untransportable | None:
         """What would be compiled; None where nothing would be, or where Triton will say itself why it cannot be."""
@@ -86,11 +84,17 @@ class RemoteConfigs:
         loaded = here or self.later.once("loaded", lambda: self._loaded(arguments))
         return {name: NotNow(NEXT, True)} if loaded is None else {}
 
-    @staticmethod
-    def _why_none(order: Order) -> str:
-        """Why an order that is over has come to nothing, if it is the kernel's fault; else it is compiled here."""
+    def _state(self, request: CompileRequest) -> NotNow | None:
+        """How far one is that was ordered, which has no reason where it is compiled here after all; None without."""
+        order: Order | None = self.memory.facts.ordered.get(request.cached_as)
+        if order is None or order.again:
+            return None
+        if not order.over:
+            return NotNow(self.later.waits_for(order), True)
         why, of_the_kernel = why_not(order.answer, order.variant)
-        return f"another process could not compile it: {order.failed or why}" if of_the_kernel and why else ""
+        return NotNow(
+            f"another process could not compile it: {why}" if of_the_kernel and why else "", False
+        )
 
     def _loaded(self, arguments: Mapping[str, Any]) -> bool:
         """Have it in memory, with what it writes, so that an offer finds it there; whether it is."""
@@ -115,10 +119,12 @@ class RemoteConfigs:
             if request is not None
         }
         if len(jobs) < len(wanted):
-            self.memory.facts.ordered[self._named("here")] = True
+            self.memory.facts.ordered[self._here] = True
         orders = self.later.order_together(jobs)
         for order in orders:
-            self.memory.facts.ordered[self._named(order.variant)] = order
+            request = wanted[order.variant]
+            assert request is not None  # it has a job
+            self.memory.facts.ordered[request.cached_as] = order
         return {order.variant: NotNow(self.later.waits_for(order), True) for order in orders}
 
 

@@ -253,3 +253,16 @@ def test_waiting_for_it_has_all_compiled(driver: Recorder, here: BuiltHere) -> N
     called(kernel, 60, 3)
     assert len(here.tasks) == 2
     assert kernel.wait(timeout=0)
+
+
+def test_sizes_that_triton_specializes_otherwise_are_compiled_elsewhere_too(
+    driver: Recorder, here: BuiltHere, compiled_here: list[int]
+) -> None:
+    """One that is a multiple of 16 has other code than one that is not, though both are one class of calls."""
+    kernel = kernel_of(driver)
+    called(kernel, 60, 400)
+    compiled_here.clear()
+    here.paused = True
+    called(kernel, 256, 50)
+    assert set(compiled_here) == {16}
+    assert len(here.tasks) == 4
