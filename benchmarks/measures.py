@@ -18,6 +18,7 @@ MEASURES: Mapping[str, tuple[str, ...]] = {
     "tuning_stall": (*_CHOSEN, "kernels"),
     "first_calls": _LEARNED,
     "cold_model": _LEARNED,
+    "kernel_first_calls": (*_HIT, *_CHOSEN, "background", "kernels", "online"),
     "warm_start": (*_CHOSEN, "functions", "kernels", "store"),
     "regret": (*_CHOSEN, "functions", "shapes"),
     "hint_matrix": (*_CHOSEN, "functions", "shapes"),

@@ -137,6 +137,14 @@ def from_cold(result: Result) -> Sayings:
     yield asked, "; ".join(parts)
 
 
+def kernels_from_cold(result: Result) -> Sayings:
+    """The first calls of kernels with many configs, with empty caches."""
+    found = result.document["contenders"]
+    sizes = len(next(iter(found.values()))["final_us"])
+    asked = f"the first calls of three Triton kernels with many configs at {sizes} sizes, empty caches, together"
+    yield asked, "; ".join(f"{name} {one['first_s']:.1f} s" for name, one in found.items())
+
+
 def graphs(result: Result) -> Sayings:
     """A chain's host time, and a decoder's layers."""
     found = result.document
@@ -199,7 +207,13 @@ NAMES = {"fla": "flash-linear-attention", "liger": "Liger Kernel"}
 
 SECTIONS: Mapping[str, Mapping[str, Callable[[Result], Sayings]]] = {
     "known_calls": {"launch_overhead": launch, "call_overhead": call, "hotpath_cost": lookup, "key_cost": key},
-    "new_shapes": {"tuning_stall": stall, "first_calls": longest_call, "cold_model": from_cold, "warm_start": starts},
+    "new_shapes": {
+        "tuning_stall": stall,
+        "first_calls": longest_call,
+        "cold_model": from_cold,
+        "kernel_first_calls": kernels_from_cold,
+        "warm_start": starts,
+    },
     "graphs": {"graphs": graphs},
     "choices": {
         "regret": regret,

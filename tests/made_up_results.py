@@ -217,6 +217,17 @@ def cold_model() -> dict[str, Any]:
     return {"seconds": 150.0, "forwards": 500, "contenders": contenders}
 
 
+def kernel_first_calls() -> dict[str, Any]:
+    """Two contenders at two sizes."""
+
+    def one(first_s: float, us: float) -> dict[str, Any]:
+        longest = {"first": [(900.0, "softmax N=64", 0)], "later": [(40.0, "softmax N=64", 7)]}
+        final = {"softmax N=64": us, "softmax N=100": 2 * us}
+        return {"calls": 9000, "first_s": first_s, "longest_ms": longest, "final_us": final}
+
+    return {"contenders": {"triton.autotune": one(60.0, 40.0), "shapedispatch in the background": one(3.0, 30.0)}}
+
+
 def first_calls() -> dict[str, Any]:
     """Two contenders."""
     one = {"calls": 900, "p999_ms": 9.0, "median_ms": 3.0, "stalls_s": 1.0, "late_median_ms": 3.0, "prepared_s": 0.1}
@@ -301,6 +312,7 @@ RESULTS = {
     "models": models,
     "cold_model": cold_model,
     "first_calls": first_calls,
+    "kernel_first_calls": kernel_first_calls,
     "module_hits": module_hits,
     "graphs": graphs,
     "libraries": libraries,

@@ -47,5 +47,6 @@ OF_LIBRARIES: Mapping[str, Answer] = {
 
 OF_LEARNING: Mapping[str, Answer] = {
     "cold_model": Answer(first_seconds.tell_cold_model, first_seconds.draw_cold_model),
+    "kernel_first_calls": Answer(first_seconds.tell_kernel_first_calls, first_seconds.draw_kernel_first_calls),
 }
 """What takes minutes for each contender, from empty caches: no part of that run, either."""

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Mapping, Sequence
 from itertools import cycle
 from typing import Any
 
 from benchmarks.documents import Result, markdown, newest
+from shapedispatch.cli import tables
 
 from .models import EAGER
 from .pictures import OURS, Pictures
@@ -44,6 +46,29 @@ def tell_cold_model(result: Result) -> str:
         "near its final speed after, s",
     )
     return markdown(("from empty caches", *columns, *(f"{call} then, ms" for call in calls)), rows)
+
+
+def tell_kernel_first_calls(result: Result) -> str:
+    """Seconds of the first calls, milliseconds of the longest, and how fast all are in the end."""
+    found = result.document["contenders"]
+    as_written, *_ = found.values()
+    rows = []
+    for name, one in found.items():
+        longest = [f"{one['longest_ms'][kind][0][0]:.1f}" for kind in ("first", "later")]
+        ratios = [one["final_us"][call] / us for call, us in as_written["final_us"].items()]
+        final = f"{statistics.geometric_mean(ratios):.2f} ×"
+        rows.append((name, f"{one['first_s']:.1f}", *longest, f"{one['calls']:,}", final))
+    sizes = f"the first calls at {len(as_written['final_us'])} sizes, s"
+    columns = ("from an empty cache", sizes, "longest of them, ms", "longest later, ms", "calls in all", "final time")
+    return markdown(columns, rows)
+
+
+def draw_kernel_first_calls(result: Result) -> Pictures:
+    """What the first calls took together, and the longest of them."""
+    found = result.document["contenders"]
+    bars = {name: [one["first_s"], one["longest_ms"]["first"][0][0] / 1e3] for name, one in found.items()}
+    labels = ["all first calls", "the longest"]
+    return {"first": tables.draw_bars("kernels from an empty cache", labels, bars, "s", result.corner)}
 
 
 def seconds(one: Mapping[str, Any], part: str) -> float:
