@@ -69,11 +69,11 @@ def learning_here(monkeypatch: pytest.MonkeyPatch, handler: str = FUNCTIONS) -> 
     return here
 
 
-def learning_with_processes(monkeypatch: pytest.MonkeyPatch, most: int) -> Iterator[Orders]:
+def learning_with_processes(monkeypatch: pytest.MonkeyPatch, most: int, handler: str = FUNCTIONS) -> Iterator[Orders]:
     """Orders that so many processes of a test's own fulfil; everything is worth it at once."""
     with tempfile.TemporaryDirectory() as folder:
         places = HostSlots(most, Path(folder) / "places")
-        made = Orders(lambda: Children(FUNCTIONS, most, places=places))
+        made = Orders(lambda: Children(handler, most, places=places))
         _use(made, monkeypatch)
         yield made
         made.close()

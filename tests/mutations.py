@@ -25,6 +25,9 @@ CALL = "tests/hit/test_call.py"
 SYMBOLS = "tests/hit/test_symbols.py"
 SIGNS = "tests/hit/test_native.py"
 JOINT, OF_JOINT = "functions/parts/joint.py", "tests/functions/test_joint.py"
+SENT, OF_SENT = "kernels/runtime/sent_kernel.py", "tests/kernels/test_sent_kernel.py"
+ASKED, OF_ASKED = "kernels/runtime/compile_request.py", "tests/kernels/test_compile_request.py"
+LAUNCHES = "tests/dispatch/test_launches.py"
 CUT, OF_CUT = "functions/parts/cut.py", "tests/functions/test_cut.py"
 WATCHERS = sys.version_info >= (3, 12)
 
@@ -335,6 +338,33 @@ MUTATIONS = (
         "account.news == self.news and not self.forced\n",
         "account.news == self.news\n",
         ("tests/dispatch/test_background.py",),
+    ),
+    Mutation(SENT, "if kernel.cache_key != self.digest:", "if False:", (OF_SENT,)),
+    Mutation(
+        SENT, "    kernel.raw_src, kernel.starting_line_number = list(one.lines), one.first_line\n", "", (OF_SENT,)
+    ),
+    Mutation(SENT, "    scope |= {name: _made(value, made) for name, value in others.items()}\n", "", (OF_SENT,)),
+    Mutation(
+        "kernels/runtime/remote_compile.py",
+        "    if not request.is_cached():",
+        "    if False:",
+        ("tests/kernels/test_remote_compile.py",),
+    ),
+    Mutation(ASKED, "    forget(kernel, future)\n", "", (OF_ASKED,)),
+    Mutation(ASKED, "        mode.active_mode.reset(token)", "        pass", (OF_ASKED,)),
+    Mutation(ASKED, "not knobs.compilation.always_compile and ", "", (OF_ASKED,)),
+    Mutation("dispatch/miss.py", "        return kept_then(entry)", "        return ctx.kept(entry)", (LAUNCHES,)),
+    Mutation("kernels/tuned_configs.py", "request=request, call=", "call=", (LAUNCHES,)),
+    Mutation(
+        "kernels/remote_configs.py", "ordered.get(request.cached_as)", "ordered.get(self._known_here)", (LAUNCHES,)
+    ),
+    Mutation("kernels/remote_configs.py", "(order.failed, True) if", "(order.failed, False) if", (LAUNCHES,)),
+    Mutation("dispatch/launches.py", "self._spent(max(took_s, self.launch_s))", "self._spent(took_s)", (LAUNCHES,)),
+    Mutation(
+        "background/account.py",
+        "if all(order.over for order in orders):",
+        "if False:",
+        ("tests/background/test_account.py",),
     ),
     Mutation(
         "functions/guards/object_guard.py",

@@ -97,7 +97,7 @@ class Later(Protocol):
     def put_off(self) -> bool:
         """Whether this look is for what there is at once, and all else is left for the next one."""
 
-    def look_again(self) -> None:
+    def revisit(self) -> None:
         """Leave it to the next look to make more of what this one has found."""
 
     def begin(self, make: Callable[[], _T]) -> _T | None:
@@ -224,7 +224,7 @@ class Allowance:
         self.left |= put_off
         return put_off
 
-    def look_again(self) -> None:
+    def revisit(self) -> None:
         """See `Later`."""
         self.left = True
 

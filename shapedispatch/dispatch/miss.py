@@ -224,14 +224,14 @@ def _searched(search: Search, ctx: MissContext, later: Later) -> Entry:
 
     def kept(entry: Entry) -> Entry:
         found.keep(entry.choice)
-        later.look_again()
+        later.revisit()
         return kept_then(entry)
 
     _, entry = _decided(replace(ctx, kept=kept), lambda: search.offer(hold=True))
     if not isinstance(entry.learner, Learning):
         search.keep(entry.choice)
         if entry.choice.origin == "timed":
-            later.look_again()
+            later.revisit()
     return entry
 
 

@@ -27,6 +27,8 @@ DIRECT = "the compiled kernel, launched directly"
 TRITONS_OWN = "Triton's own launch"
 
 
+WITHIN = "configs are compiled within calls: "
+"""How a note begins about what no other process could be asked to compile."""
 CONSTANT = ("exact", "static")
 """Variants that are no config's, but have constants beside it."""
 
@@ -124,7 +126,11 @@ class KernelOfferBuilder(OfferBuilder):
         if later is None or self.request.only is not None or not asked:
             return {}
         remote = RemoteConfigs(self.builds, static, self.call.device, self.of_class, self.memory, later)
-        return remote.not_now(asked)
+        not_now = remote.not_now(asked)
+        note = f"{WITHIN}{remote.here}"
+        if remote.here and note not in self.notes:
+            self.notes.append(note)
+        return not_now
 
     def add_supplied(self) -> None:
         """Candidates of the user's own."""

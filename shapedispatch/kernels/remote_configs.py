@@ -43,31 +43,35 @@ class RemoteConfigs:
     of_class: Hashable
     memory: Table
     later: Later
+    here: str = ""
+    """Why some of it is compiled within the call, if so."""
 
     def not_now(self, wanted: Mapping[str, Mapping[str, Any]]) -> dict[str, NotNow]:
         """Of configs, by name, with their arguments and options: those that are not to be had now."""
         found: dict[str, NotNow] = {}
         unordered: dict[str, CompileRequest | None] = {}
+        why = ""
         for name, arguments in wanted.items():
             if self.later.has_worked():
-                self.later.look_again()
+                self.later.revisit()
                 found[name] = NotNow(NEXT, True)
             elif isinstance(request := self._requested(arguments), Untransportable):
-                unordered[name] = None
+                unordered[name], why = None, str(request)
             elif request is None or request.is_cached():
                 found |= self._unloaded(name, arguments, request is None)
             elif (reason := self._state(request)) is None:
                 unordered[name] = request
             elif reason.why:
                 found[name] = reason
-        if not unordered or self.memory.facts.ordered.get(self._here):
+        self.here = self.memory.facts.ordered.get(self._known_here) or self.here
+        if not unordered or self.memory.facts.ordered.get(self._known_here):
             return found
-        ordered = self.later.begin(lambda: self._order(unordered))
+        ordered = self.later.begin(lambda: self._order(unordered, why))
         return found | (dict.fromkeys(unordered, NotNow(UNEARNED, True)) if ordered is None else ordered)
 
     @property
-    def _here(self) -> Hashable:
-        """Under what is known that what cannot be sent is compiled here by now."""
+    def _known_here(self) -> Hashable:
+        """Under what is known why what cannot be sent is compiled here by now."""
         return ("here", self.of_class, frozenset(self.static))
 
     def _requested(self, arguments: Mapping[str, Any]) -> CompileRequest | Untransportable | None:
@@ -91,10 +95,11 @@ class RemoteConfigs:
             return None
         if not order.over:
             return NotNow(self.later.waits_for(order), True)
-        why, of_the_kernel = why_not(order.answer, order.variant)
-        return NotNow(
-            f"another process could not compile it: {why}" if of_the_kernel and why else "", False
-        )
+        why, of_the_kernel = (order.failed, True) if order.answer is None else why_not(order.answer, order.variant)
+        if of_the_kernel and why:
+            return NotNow(f"another process could not compile it: {why}", False)
+        self.here = why
+        return NotNow("", False)
 
     def _loaded(self, arguments: Mapping[str, Any]) -> bool:
         """Have it in memory, with what it writes, so that an offer finds it there; whether it is."""
@@ -107,19 +112,19 @@ class RemoteConfigs:
         self.builds.effects(compiled, self.memory)
         return True
 
-    def _order(self, wanted: Mapping[str, CompileRequest | None]) -> dict[str, NotNow]:
-        """Have these compiled; how far each is that can be sent."""
+    def _order(self, wanted: Mapping[str, CompileRequest | None], why: str) -> dict[str, NotNow]:
+        """Have these compiled; how far each is that can be sent. ``why`` the others cannot."""
         try:
             kernel = sent(self.builds.kernel)
-        except Untransportable:
-            wanted = dict.fromkeys(wanted)
+        except Untransportable as reason:
+            wanted, why = dict.fromkeys(wanted), str(reason)
         jobs = {
             name: pickle.dumps(KernelJob(kernel, sorted(self.static), {name: request}, _cache_folder()))
             for name, request in wanted.items()
             if request is not None
         }
         if len(jobs) < len(wanted):
-            self.memory.facts.ordered[self._here] = True
+            self.memory.facts.ordered[self._known_here] = why
         orders = self.later.order_together(jobs)
         for order in orders:
             request = wanted[order.variant]

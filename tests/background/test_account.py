@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from shapedispatch.background.account import Account, Allowance, LeftForNext
-from shapedispatch.background.orders import Costs, Orders
+from shapedispatch.background.orders import Costs, Order, Orders
 
 
 class Done:
@@ -101,3 +103,36 @@ def test_what_others_have_had_built_is_no_news_where_nothing_more_may_be_made() 
         one.account.news += 1
     assert (settled.has_news(0), waits.has_news(0)) == (False, True)
     assert settled.orders.polled == 2  # type: ignore[attr-defined]  # of what stands for them
+
+
+def test_of_what_is_ordered_together_there_is_news_when_all_of_it_is_over() -> None:
+    """However each ends: to look before is to look in vain."""
+    given: list[Order] = []
+    one = look()
+    one.orders.put = given.append  # type: ignore[method-assign]  # these are never begun
+    orders = one.order_together({"first": b"1", "second": b"2"})
+    assert given == orders
+    assert [order.job for order in orders] == [b"1", b"2"]
+    orders[0].answer = b"built"
+    orders[0].done()
+    assert one.account.news == 0
+    orders[1].failed = "it was not"
+    orders[1].done()
+    assert one.account.news == 1
+
+
+def test_a_look_that_may_begin_nothing_on_a_made_up_call_is_put_off() -> None:
+    """As a kernel's first call is, which has its own code to wait for."""
+    one = replace(look(), may_begin=False, made_up=True)
+    assert one.put_off()
+    assert one.goes_on()
+    for other in (replace(look(), made_up=True), replace(look(), may_begin=False)):
+        assert not other.put_off()
+        assert not other.goes_on()
+
+
+def test_what_was_found_may_be_left_to_the_next_look() -> None:
+    """Then something is to come."""
+    one = look()
+    one.revisit()
+    assert one.goes_on()

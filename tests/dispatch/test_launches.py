@@ -177,6 +177,21 @@ def test_one_that_does_not_compile_is_left_out(
     assert reasons == ["another process could not compile it: too large"] * 2
 
 
+def test_one_whose_compilation_ends_its_process_is_not_compiled_here(
+    driver: Recorder, here: BuiltHere, compiled_here: list[int]
+) -> None:
+    """It would end this one, too."""
+    here.paused = True
+    kernel = kernel_of(driver)
+    called(kernel, 60, 5)
+    for task in here.tasks:
+        task.failed = "the process that built it was ended by SIGSEGV"
+    here.paused = False
+    called(kernel, 60, 100)
+    assert set(compiled_here) == {16}
+    assert str(kernel.explain(X, Y, 60, 1)).count("could not compile it: the process that built it was ended") == 2
+
+
 @pytest.mark.parametrize("where", ["sent", "requested"])
 def test_what_cannot_be_sent_is_compiled_within_a_call(
     where: str, driver: Recorder, here: BuiltHere, compiled_here: list[int], monkeypatch: pytest.MonkeyPatch
@@ -188,10 +203,13 @@ def test_what_cannot_be_sent_is_compiled_within_a_call(
 
     monkeypatch.setattr(remote_configs, where, refused)
     kernel = kernel_of(driver)
+    called(kernel, 60, 8)
+    shown = str(kernel.explain(X, Y, 60, 1))
     called(kernel, 60, 400)
     assert here.tasks == []
     assert sorted(set(compiled_here)) == [16, 64, 256]
     assert kernel.explain(X, Y, 60, 1).config.kwargs["B"] == 64
+    assert "configs are compiled within calls: it stands nowhere" in shown
 
 
 def test_where_no_process_can_be_started_calls_compile(

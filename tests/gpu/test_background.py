@@ -3,17 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor
 from torch._inductor import async_compile
 from torch._inductor.runtime.triton_heuristics import CachingAutotuner
+from triton import knobs
 
+from benchmarks.kernels import load_all
 from shapedispatch import shapedispatch
 from shapedispatch.background.orders import Orders
 from shapedispatch.functions.checks.graph_check import GraphCheck
+from shapedispatch.kernels.runtime.remote_compile import COMPILER
 from tests.built_here import learning_with_processes
+
+
+@pytest.fixture
+def own_kernels(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Orders]:
+    """The same for kernels, with a cache of Triton's for this test."""
+    with knobs.cache.scope():
+        knobs.cache.dir = str(tmp_path)
+        yield from learning_with_processes(monkeypatch, 2, COMPILER.handler)
 
 
 @pytest.fixture
@@ -83,3 +95,18 @@ def test_calls_inside_a_capture_run_what_is_there(own: Orders) -> None:
     graph.replay()
     torch.testing.assert_close(captured, composed(x, w), rtol=1e-3, atol=1e-4)
     assert f.cache_info().misses == misses
+
+
+@pytest.mark.parametrize("name", load_all())
+def test_kernels_give_the_right_numbers_while_their_configs_land(own_kernels: Orders, name: str) -> None:
+    """At sizes that change, of kernels that add to what is there, or write over what they read, too."""
+    workload = load_all()[name]
+    kernels = workload.dispatched(shapedispatch, store=False)
+    given = [workload.inputs(sizes, device="cuda") for sizes in workload.sweep[:2]]
+    for number in range(120):
+        workload.check(kernels, given[number % len(given)])
+        if number % 40 == 39:
+            assert own_kernels.wait(None, 100.0)
+    assert own_kernels.built > 0
+    choices = [choice for kernel in kernels.values() for choice in kernel.choices()]
+    assert any(len(choice.timings) > 1 for choice in choices)

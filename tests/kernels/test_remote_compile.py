@@ -88,8 +88,3 @@ def test_whatever_is_sent_the_answer_is_a_reason(cache: str) -> None:
     assert why_not(compiled(b"no job"), "0")[1] is False
     job = KernelJob(replace(sent(adds), digest="another"), (), {"0": asked()}, cache)
     assert "is not the same" in why_not(compiled(pickle.dumps(job)), "0")[0]
-
-
-def test_without_an_answer_no_process_has_answered() -> None:
-    """Nor is that the kernel's fault."""
-    assert why_not(None, "0") == ("no process has answered", False)

@@ -51,22 +51,25 @@ def closed_over() -> Any:
 KERNELS = {"calls": calls, "lines": over_several_lines, "closure": closed_over()}
 ELSEWHERE = """
 import pickle, sys
-kernel = pickle.loads(open(sys.argv[1], "rb").read()).made()
-print(kernel.cache_key, kernel.starting_line_number, kernel.fn.__code__.co_firstlineno, kernel.noinline, kernel.debug)
+for name in sys.argv[1:]:
+    kernel = pickle.loads(open(name, "rb").read()).made()
+    line = kernel.fn.__code__.co_firstlineno
+    print(kernel.cache_key, kernel.starting_line_number, line, kernel.noinline, kernel.debug)
 print(*[name for name in sys.modules if name.startswith("tests")])
 """
 
 
-@pytest.mark.parametrize("name", KERNELS)
-def test_another_process_finds_it_the_same(name: str, tmp_path: Path) -> None:
-    """Its source, its place, what it calls and its options; no module of the program's is imported for that."""
-    kernel, path = KERNELS[name], tmp_path / "sent"
-    path.write_bytes(pickle.dumps(sent(kernel)))
-    ran = subprocess.run([sys.executable, "-c", ELSEWHERE, str(path)], capture_output=True, text=True, check=True)
-    facts, imported = ran.stdout.split("\n")[:2]
-    def_line = kernel.starting_line_number + [line.lstrip()[:4] for line in kernel.raw_src].index("def ")
-    expected = (kernel.cache_key, kernel.starting_line_number, def_line, kernel.noinline, kernel.debug)
-    assert facts == " ".join(map(str, expected))
+def test_another_process_finds_them_the_same(tmp_path: Path) -> None:
+    """The source, its place, what it calls and its options; no module of the program's is imported for that."""
+    for name, kernel in KERNELS.items():
+        (tmp_path / name).write_bytes(pickle.dumps(sent(kernel)))
+    paths = [str(tmp_path / name) for name in KERNELS]
+    ran = subprocess.run([sys.executable, "-c", ELSEWHERE, *paths], capture_output=True, text=True, check=True)
+    *found, imported = ran.stdout.split("\n")[:-1]
+    for kernel, facts in zip(KERNELS.values(), found, strict=True):
+        def_line = kernel.starting_line_number + [line.lstrip()[:4] for line in kernel.raw_src].index("def ")
+        expected = (kernel.cache_key, kernel.starting_line_number, def_line, kernel.noinline, kernel.debug)
+        assert facts == " ".join(map(str, expected))
     assert imported == ""
 
 

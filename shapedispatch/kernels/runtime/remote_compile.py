@@ -39,9 +39,9 @@ def compiled(job: bytes) -> bytes:
         return pickle.dumps(in_a_line(error))
 
 
-def why_not(answer: bytes | None, name: str) -> tuple[str, bool]:
+def why_not(answer: bytes, name: str) -> tuple[str, bool]:
     """Of an answer to a job: why this request of it is not compiled, and whether that is for what the kernel is."""
-    found = "no process has answered" if answer is None else pickle.loads(answer)
+    found = pickle.loads(answer)
     return (found, False) if isinstance(found, str) else (found[name], True)
 
 
