@@ -93,10 +93,13 @@ class _Later:
 class _Asked(list[tuple[str, Callable[[], Any]]]):
     """As an ``AsyncCompileMode``: it notes what it is handed."""
 
-    def submit(self, key: str, compile_it: Callable[[], Any], finalize: Callable[[Any], None]) -> Any:
-        """Note a compilation; what stands for the kernel meanwhile compiles it for whoever cannot wait."""
+    def submit(self, key: str, compile_it: Callable[[], Any], *done: Callable[[Any], None]) -> Any:
+        """Note a compilation; what stands for the kernel meanwhile compiles it for whoever cannot wait.
+
+        ``done`` are Triton's functions for what has been compiled and, from 3.9 on, what could not be.
+        """
         self.append((key, compile_it))
-        return async_compile().FutureKernel(finalize, _Later(compile_it))
+        return async_compile().FutureKernel(*done, _Later(compile_it))
 
 
 @contextmanager
