@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from shapedispatch import shapedispatch
+from shapedispatch.functions.unseen import context_vars
 from tests.helpers import assert_same, pinned
 
 pytestmark = [
@@ -158,6 +159,38 @@ def test_what_is_read_is_guarded(fn: Callable[[Tensor], Tensor]) -> None:
             assert_same(contextvars.copy_context().run(f, X), fn(X))
         assert_same(contextvars.Context().run(f, X), contextvars.Context().run(fn, X))
     assert_same(f(X), fn(X))
+
+
+NOTHING, OTHER = object(), object()
+MARKED: contextvars.ContextVar[Any] = contextvars.ContextVar("MARKED", default=NOTHING)
+
+
+READS: list[Callable[[Any], bool]] = [
+    lambda held: held is NOTHING,
+    lambda held: held is OTHER,
+    lambda held: held == NOTHING,
+    lambda held: held in (OTHER, NOTHING),
+    lambda held: {NOTHING: True}.get(held, False),
+]
+
+
+@pytest.mark.parametrize("read_by", READS)
+def test_an_object_that_says_nothing_is_set_is_read_and_guarded(read_by: Callable[[Any], bool]) -> None:
+    """By what it is, where Dynamo compares it so: another one is another answer."""
+
+    def marked(x: Tensor) -> Tensor:
+        return x.sin() * (2.0 if read_by(MARKED.get()) else 4.0)
+
+    f = dispatched(marked)
+    for _ in range(3):
+        assert_same(f(X), marked(X))
+    if context_vars._TOLD_APART:
+        assert f.explain(X).variant == "exact"
+    for value in (NOTHING, OTHER, object(), 3.0):
+        with holding(MARKED, value):
+            for _ in range(3):
+                assert_same(f(X), marked(X))
+    assert_same(f(X), marked(X))
 
 
 def test_what_holds_an_object_is_not_taken_for_good() -> None:

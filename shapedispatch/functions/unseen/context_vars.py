@@ -88,6 +88,8 @@ class ContextVars:
         if args and one.get(_UNSET) is _UNSET:
             return args[0]
         value = one.get(_UNSET) if args else _value_or_default(one)
+        if _TOLD_APART and type(value) is object:  # nothing but itself, as what says that nothing is set
+            return variables.UserDefinedObjectVariable(value)
         if type(value) not in _CONSTANTS:
             raise Unsupported(f"it reads the ContextVar {one.name}, which holds {describe(value)}")
         return variables.ConstantVariable.create(value)
@@ -109,6 +111,8 @@ class _Token:
 
 
 _UNSET = _Token()
+_TOLD_APART = hasattr(variables, "ContextVarVariable")
+"""Whether Dynamo compares objects by what they are, as from torch 2.14 on; 2.11 does by how it has come by them."""
 _CONSTANTS = frozenset((bool, bytes, complex, float, int, str, type(None)))
 _MAKERS = [
     getattr(variables, name)
@@ -125,7 +129,7 @@ def _context_var(variable: Any) -> ContextVar[Any] | None:
 def _held(one: ContextVar[Any]) -> tuple[type, Any]:
     """What it holds, by its type, too; what is no constant by that alone: a trace that reads such is not used."""
     value = one.get(_UNSET)
-    return type(value), value if type(value) in _CONSTANTS else None
+    return type(value), value if type(value) in _CONSTANTS or type(value) is object else None
 
 
 def _value_or_default(one: ContextVar[Any]) -> Any:
