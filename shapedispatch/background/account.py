@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from .orders import Order, Orders
 
@@ -75,6 +75,10 @@ class Later(Protocol):
     """
 
     exact: bool
+    in_steps: bool
+    """Whether one thing that takes time is done in a look."""
+    compared: dict[Any, Any]
+    """What earlier looks at the same key have found of candidates that are compared with plain, one in a look."""
 
     def worth_exact(self) -> bool:
         """``exact``; where it is not, one is left out."""
@@ -167,6 +171,7 @@ class Allowance:
     left: bool = False
     """Whether something is left for the next look, which has enough to do then."""
     waits: list[str] = field(default_factory=list)
+    compared: dict[Any, Any] = field(default_factory=dict)
 
     def worth_exact(self) -> bool:
         """See `Later`."""

@@ -7,9 +7,12 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from ..autotune.choose import Later, best, checked
+from torch import Tensor
+
+from ..autotune.choose import Later, Rules, best, checked
 from ..autotune.trial import Trial
 from ..backend import Candidate, Offer
+from ..background.account import Later as Looks
 from ..hit.native import call_turns, launch_turns
 from ..hit.table import Entry
 from ..keys.key import Key
@@ -221,13 +224,46 @@ def _right(
     rules = ctx.judging(trial)
     right, wrong = {one.name for one in asked}, tuple[Refusal, ...]()
     if len(asked) > 1:
-        runs = [_timed(one, times) for one in asked]
-        found, wrong, _ = checked(runs, trial, replace(rules, permute=rules.permute and not sure), later)
-        right = {one.name for one in found}
+        runs, rules = [_timed(one, times) for one in asked], replace(rules, permute=rules.permute and not sure)
+        if ctx.later is not None and ctx.later.in_steps and ctx.core.backend.searches:
+            wrong = _wrong_by_steps(runs, trial, rules, ctx.later, later)
+        else:
+            _, wrong, _ = checked(runs, trial, rules, later)
+        right -= {refusal.variant for refusal in wrong}
     for one in asked:
         if one.name in right and not (later or {}).get(one.name):  # else the device has yet to say
             _note_sound(ctx.core, one)
     return [one for one in candidates if one in known or one.name in right], wrong
+
+
+def _wrong_by_steps(
+    candidates: Sequence[Candidate], trial: Trial, rules: Rules, looks: Looks, later: Later | None
+) -> tuple[Refusal, ...]:
+    """Why some do not give plain's numbers, as `checked` says; one is compared in a look, since there may be many.
+
+    Raises LeftForNext where others are left.
+    """
+    plain, *others = candidates
+    known = looks.compared
+    for one in [one for one in others if (one.name, one.build) not in known]:
+        found = looks.once("compared", functools.partial(_compared, plain, one, trial, rules, later is not None))
+        if found is not None:
+            known[one.name, one.build] = found
+    looks.raise_if_left()
+    compared = {one.name: known[one.name, one.build] for one in others}
+    known.clear()
+    if later is not None:
+        later |= {name: flags for name, (_, flags) in compared.items()}
+    return tuple(refusal for wrong, _ in compared.values() for refusal in wrong)
+
+
+def _compared(
+    plain: Candidate, one: Candidate, trial: Trial, rules: Rules, flagged: bool
+) -> tuple[tuple[Refusal, ...], list[Tensor]]:
+    """Why it does not give plain's numbers, if so; and the flags that say it later, where they are ``flagged``."""
+    later: Later | None = {} if flagged else None
+    _, wrong, _ = checked([plain, one], trial, rules, later)
+    return wrong, (later or {}).get(one.name, [])
 
 
 def _timed(candidate: Candidate, times: CheckTimes | None) -> Candidate:

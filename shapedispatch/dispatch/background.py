@@ -12,7 +12,7 @@ import math
 import time
 import weakref
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import torch
@@ -87,6 +87,7 @@ class Waiting:
     short: bool = False
     """Whether it has left something out for want of worth: what others leave out says nothing of that."""
     failed: str = ""
+    compared: dict[Any, Any] = field(default_factory=dict)  # see `account.Later`
     clock_s: Callable[[], float] = time.perf_counter
     judges: ClassVar[bool] = False
 
@@ -306,10 +307,11 @@ def account_of(core: DispatcherParts, family: Any) -> Account:
 
 def allowance_of(waiting: Waiting, device: torch.device, may_begin: bool, exact: bool) -> Allowance:
     """What a look at a call of that key may order."""
-    core, orders = waiting.core, waiting.core.orders()
+    core, account, orders = waiting.core, waiting.account, waiting.core.orders()
     kept = core.kernel_store.kept_builds(device) if core.kernel_store is not None else None
     in_steps = orders.paced and not (waiting.known or waiting.forced)
-    return Allowance(core.backend.name, orders, waiting.account, may_begin, exact, core.earn(), kept, in_steps)
+    may, known = (may_begin, exact, core.earn()), waiting.compared
+    return Allowance(core.backend.name, orders, account, *may, kept, in_steps, compared=known)
 
 
 def decide_again(waiting: Waiting, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Callable[..., Any] | None:
@@ -376,10 +378,8 @@ def waiting_keys(core: DispatcherParts) -> list[tuple[Any, Waiting]]:
     return [(key, one) for key, one in waiting if not one.failed]
 
 
-# -- the end of a process
-
 NOTED_AT_EXIT_S = 0.3
-"""So long notes are taken at the end, of the keys first at which most was spent."""
+"""So long notes are taken at the end of a process, of the keys first at which most was spent."""
 WORTH_NOTING = 0.01
 """Of what a build costs: what is less makes no build earned in any number of runs that somebody makes."""
 

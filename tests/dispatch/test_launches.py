@@ -17,12 +17,14 @@ from triton import knobs
 
 from shapedispatch import set_mode
 from shapedispatch.background.children import CannotStart
+from shapedispatch.choices import learning
 from shapedispatch.dispatch.launches import WaitingLaunches
 from shapedispatch.kernels import remote_configs
 from shapedispatch.kernels.runtime import loaded
 from shapedispatch.kernels.runtime.remote_compile import COMPILER
 from shapedispatch.kernels.runtime.sent_kernel import Untransportable
 from shapedispatch.online import real_calls
+from shapedispatch.records import Refusal
 from tests.built_here import BuiltHere, learning_here
 from tests.paths import NO_COMPILER, PATHS, taking
 from tests.triton_core import dispatched, tensors
@@ -131,6 +133,42 @@ def test_what_was_compiled_is_learned_from_the_launches(driver: Recorder, here: 
     before = len(driver.launches)
     called(kernel, 60, 50)
     assert blocks_of(driver, before) == [64] * 50
+
+
+def test_configs_are_compared_with_plain_one_in_a_call(
+    driver: Recorder, here: BuiltHere, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There may be many, and each takes as long as some launches."""
+    compared: list[list[str]] = []
+    before: Callable[..., Any] = learning.checked
+
+    def noted(candidates: Any, *more: Any) -> Any:
+        compared.append([one.name for one in candidates[1:]])
+        return before(candidates, *more)
+
+    monkeypatch.setattr(learning, "checked", noted)
+    kernel = kernel_of(driver)
+    called(kernel, 60, 400)
+    assert compared[:2] == [[f"config[B={b}, num_warps=1, num_ctas=1, num_stages=3]"] for b in (64, 256)]
+    assert all(len(names) == 1 for names in compared)
+    assert kernel.explain(X, Y, 60, 1).config.kwargs["B"] == 64
+
+
+def test_one_that_is_wrong_is_left_out(driver: Recorder, here: BuiltHere, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the reason, whichever look has found it."""
+    before: Callable[..., Any] = learning.checked
+
+    def judged(candidates: Any, *more: Any) -> Any:
+        found, wrong, expected = before(candidates, *more)
+        if candidates[1].config.kwargs["B"] == 64:
+            return candidates[:1], (Refusal(candidates[1].name, ("it is wrong",)),), expected
+        return found, wrong, expected
+
+    monkeypatch.setattr(learning, "checked", judged)
+    kernel = kernel_of(driver)
+    called(kernel, 60, 400)
+    assert 64 not in blocks_of(driver, 100)
+    assert "it is wrong" in str(kernel.explain(X, Y, 60, 1)) or "hint" not in kernel.explain(X, Y, 60, 1).variant
 
 
 def test_other_sizes_begin_with_what_was_found(driver: Recorder, here: BuiltHere, compiled_here: list[int]) -> None:

@@ -97,7 +97,10 @@ def test_calls_inside_a_capture_run_what_is_there(own: Orders) -> None:
     assert f.cache_info().misses == misses
 
 
-@pytest.mark.parametrize("name", load_all())
+TUNED = [name for name, one in load_all().items() if any(hasattr(kernel, "configs") for kernel in one.kernels.values())]
+
+
+@pytest.mark.parametrize("name", TUNED)
 def test_kernels_give_the_right_numbers_while_their_configs_land(own_kernels: Orders, name: str) -> None:
     """At sizes that change, of kernels that add to what is there, or write over what they read, too."""
     workload = load_all()[name]
