@@ -6,6 +6,7 @@ import functools
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from torch import Tensor
 
@@ -38,6 +39,8 @@ __all__ = ["learn", "pooled"]
 
 RECORDING_US = 5_000.0
 """What it takes to see whether a recording is right, and to make it."""
+COMPARE_S = 0.01
+"""How long a look goes on comparing candidates with plain, of which each takes some milliseconds on a GPU."""
 NOT_EARNED = f"not tried yet: recording it takes about {RECORDING_US / 1e3:.0f} ms, which calls here have not earned"
 
 
@@ -239,16 +242,16 @@ def _right(
 def _wrong_by_steps(
     candidates: Sequence[Candidate], trial: Trial, rules: Rules, looks: Looks, later: Later | None
 ) -> tuple[Refusal, ...]:
-    """Why some do not give plain's numbers, as `checked` says; one is compared in a look, since there may be many.
+    """Why some do not give plain's numbers, as `checked` says; few are compared in a look, since there may be many.
 
-    Raises LeftForNext where others are left.
+    Raises LeftForNext where a look was for that.
     """
     plain, *others = candidates
     known = looks.compared
-    for one in [one for one in others if (one.name, one.build) not in known]:
-        found = looks.once("compared", functools.partial(_compared, plain, one, trial, rules, later is not None))
-        if found is not None:
-            known[one.name, one.build] = found
+    if left := [one for one in others if (one.name, one.build) not in known]:
+        some = functools.partial(_compared, plain, left, trial, rules, later is not None)
+        known |= looks.once("compared", some) or {}
+        looks.revisit()
     looks.raise_if_left()
     compared = {one.name: known[one.name, one.build] for one in others}
     known.clear()
@@ -258,12 +261,18 @@ def _wrong_by_steps(
 
 
 def _compared(
-    plain: Candidate, one: Candidate, trial: Trial, rules: Rules, flagged: bool
-) -> tuple[tuple[Refusal, ...], list[Tensor]]:
-    """Why it does not give plain's numbers, if so; and the flags that say it later, where they are ``flagged``."""
-    later: Later | None = {} if flagged else None
-    _, wrong, _ = checked([plain, one], trial, rules, later)
-    return wrong, (later or {}).get(one.name, [])
+    plain: Candidate, others: Sequence[Candidate], trial: Trial, rules: Rules, flagged: bool
+) -> dict[Any, tuple[tuple[Refusal, ...], list[Tensor]]]:
+    """Why each of the first of these does not give plain's numbers, if so; where ``flagged``, with flags that say it."""
+    found: dict[Any, tuple[tuple[Refusal, ...], list[Tensor]]] = {}
+    end_s = time.perf_counter() + COMPARE_S
+    for one in others:
+        later: Later | None = {} if flagged else None
+        _, wrong, _ = checked([plain, one], trial, rules, later)
+        found[one.name, one.build] = wrong, (later or {}).get(one.name, [])
+        if time.perf_counter() > end_s:
+            break
+    return found
 
 
 def _timed(candidate: Candidate, times: CheckTimes | None) -> Candidate:

@@ -135,7 +135,7 @@ def test_what_was_compiled_is_learned_from_the_launches(driver: Recorder, here: 
     assert blocks_of(driver, before) == [64] * 50
 
 
-def test_configs_are_compared_with_plain_one_in_a_call(
+def test_configs_are_compared_with_plain_few_in_a_call(
     driver: Recorder, here: BuiltHere, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """There may be many, and each takes as long as some launches."""
@@ -147,8 +147,14 @@ def test_configs_are_compared_with_plain_one_in_a_call(
         return before(candidates, *more)
 
     monkeypatch.setattr(learning, "checked", noted)
+    monkeypatch.setattr(learning, "COMPARE_S", 0.0)
+    launches: list[int] = []
     kernel = kernel_of(driver)
-    called(kernel, 60, 400)
+    for _ in range(400):
+        before_it = len(compared)
+        called(kernel, 60)
+        launches.append(len(compared) - before_it)
+    assert max(launches) == 1
     assert compared[:2] == [[f"config[B={b}, num_warps=1, num_ctas=1, num_stages=3]"] for b in (64, 256)]
     assert all(len(names) == 1 for names in compared)
     assert kernel.explain(X, Y, 60, 1).config.kwargs["B"] == 64
