@@ -34,7 +34,7 @@ CONTENDERS = (AS_WRITTEN, OURS, BEHIND)
 SECONDS, SMALL_SECONDS = 40.0, 5.0
 AFTER_S = 10.0
 BESIDE, BAR_MS = 1.05, 50.0
-WINDOW, LONGEST = 9, 20
+WINDOW, LONGEST, LOOKS = 9, 20, 100
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -90,8 +90,8 @@ def one(name: str, seconds: float, small: bool) -> dict[str, Any]:
     found = summary(times)
     if name != AS_WRITTEN:
         dispatchers = [kernel for own in kernels.values() for kernel in own.values()]
-        found["chosen"] = [str(choice) for kernel in dispatchers for choice in kernel.choices()]
-        found["looks"] = looks[:200]
+        found["chosen"] = [str(choice).splitlines()[0] for kernel in dispatchers for choice in kernel.choices()]
+        found["looks"] = looks[:LOOKS]
     return found
 
 

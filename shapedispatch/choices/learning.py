@@ -263,7 +263,7 @@ def _wrong_by_steps(
 def _compared(
     plain: Candidate, others: Sequence[Candidate], trial: Trial, rules: Rules, flagged: bool
 ) -> dict[Any, tuple[tuple[Refusal, ...], list[Tensor]]]:
-    """Why each of the first of these does not give plain's numbers, if so; where ``flagged``, with flags that say it."""
+    """Why each of the first of these does not give plain's numbers, if so; where ``flagged``, flags say it later."""
     found: dict[Any, tuple[tuple[Refusal, ...], list[Tensor]]] = {}
     end_s = time.perf_counter() + COMPARE_S
     for one in others:
