@@ -124,7 +124,9 @@ class TritonKernel:
 
     def observed(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], key: Key, memory: Table) -> Observed:
         """A family is what a search of its configs is for: a key less the dynamic dims. Nothing is seen to vary."""
-        return self.key_schema.ready().class_of(key, self.spec.dynamic), False, ()
+        keys = self.key_schema.ready()
+        known = len(key) == len(keys.labels)  # else another thread has seen more read meanwhile
+        return keys.class_of(key, self.spec.dynamic) if known else key, False, ()
 
     def _scouted(self, call: KernelCall) -> Specializer:
         """The key after heuristics, grid and pruning have been seen at work, on one config."""

@@ -1422,3 +1422,16 @@ def test_dims_come_from_the_autotuner(recorder: Recorder) -> None:
     kernel = dispatched(autotuned(), hints={"step": (4,)})
 
     assert kernel.core.backend.spec.dims == ("n", "step")
+
+
+def test_calls_that_differ_in_dims_are_one_family(recorder: Recorder) -> None:
+    """But for a key of before more was seen to be read, which is one of its own."""
+    kernel = dispatched(autotuned(), recorder, cost, margin=0.0)
+    backend, memory = kernel.core.backend, kernel.core.table
+    calls = [backend.normal((grid_of(n), X, Y, n, 1), {}) for n in (60, 70)]
+    kernel[grid_of(60)](X, Y, 60, 1)
+    keys = [backend.key(*call) for call in calls]
+    families = [backend.observed(*call, key, memory)[0] for call, key in zip(calls, keys, strict=True)]
+    assert keys[0] != keys[1]
+    assert families[0] == families[1]
+    assert backend.observed(*calls[0], keys[0][:-1], memory) == (keys[0][:-1], False, ())
