@@ -94,6 +94,17 @@ def test_a_source_that_was_replaced_is_sent() -> None:
     assert "tl.store(x, 2)" in made.src
 
 
+def test_what_is_asked_at_launches_alone_is_not_sent() -> None:
+    """It is often a function of the program's."""
+
+    @triton.jit(launch_metadata=lambda *facts: {})
+    def measured(x):
+        tl.store(x, 1)
+
+    made = pickle.loads(pickle.dumps(sent(measured))).made()
+    assert made.cache_key == measured.cache_key
+
+
 def test_what_cannot_be_pickled_is_refused() -> None:
     """The reason is kept."""
     unpicklable = lambda: None  # noqa: E731 - which is what cannot be pickled

@@ -82,9 +82,10 @@ def _sent(kernel: Any, known: dict[int, SentKernel]) -> SentKernel:
     if type(kernel) is not JITFunction:
         raise Untransportable(f"{type(kernel).__name__} is no function of triton.jit's, and cannot be sent")
     fn = kernel.fn
+    options = {**jit_options(kernel, ()), "launch_metadata": None}  # which is asked at launches alone
     found = known[id(kernel)] = SentKernel(
         fn.__module__, fn.__qualname__, fn.__code__.co_filename, kernel.starting_line_number, tuple(kernel.raw_src),
-        kernel.src, jit_options(kernel, ()), kernel.cache_key,
+        kernel.src, options, kernel.cache_key,
     )  # fmt: skip
     scope = {**fn.__globals__, **_closed_over(fn)}
     for name in sorted({node.id for node in ast.walk(ast.parse(kernel.src)) if isinstance(node, ast.Name)}):
