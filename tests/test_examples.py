@@ -52,9 +52,8 @@ def skip_without_its_package(example: Path) -> None:
         pytest.skip(f"{package} is not installed")
 
 
-@pytest.mark.parametrize(
-    "example", [pytest.param(path, id=path.stem, marks=[pytest.mark.soak] * (path != RANKS[0])) for path in RANKS]
-)
+@pytest.mark.soak
+@pytest.mark.parametrize("example", RANKS, ids=lambda path: path.stem)
 def test_an_example_of_ranks_runs(example: Path, tmp_path: Path) -> None:
     """With two ranks over gloo, to its end; what was learned in it is agreed on."""
     words = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
