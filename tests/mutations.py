@@ -25,7 +25,7 @@ CALL = "tests/hit/test_call.py"
 SYMBOLS = "tests/hit/test_symbols.py"
 SIGNS = "tests/hit/test_native.py"
 JOINT, OF_JOINT = "functions/parts/joint.py", "tests/functions/test_joint.py"
-SENT, OF_SENT = "kernels/runtime/sent_kernel.py", "tests/kernels/test_sent_kernel.py"
+SENT_KERNEL, OF_SENT_KERNEL = "kernels/runtime/sent_kernel.py", "tests/kernels/test_sent_kernel.py"
 ASKED, OF_ASKED = "kernels/runtime/compile_request.py", "tests/kernels/test_compile_request.py"
 LAUNCHES = "tests/dispatch/test_launches.py"
 CUT, OF_CUT = "functions/parts/cut.py", "tests/functions/test_cut.py"
@@ -339,11 +339,19 @@ MUTATIONS = (
         "account.news == self.news\n",
         ("tests/dispatch/test_background.py",),
     ),
-    Mutation(SENT, "if kernel.cache_key != self.digest:", "if False:", (OF_SENT,)),
+    Mutation(SENT_KERNEL, "if kernel.cache_key != self.digest:", "if False:", (OF_SENT_KERNEL,)),
     Mutation(
-        SENT, "    kernel.raw_src, kernel.starting_line_number = list(one.lines), one.first_line\n", "", (OF_SENT,)
+        SENT_KERNEL,
+        "    kernel.raw_src, kernel.starting_line_number = list(one.lines), one.first_line\n",
+        "",
+        (OF_SENT_KERNEL,),
     ),
-    Mutation(SENT, "    scope |= {name: _made(value, made) for name, value in others.items()}\n", "", (OF_SENT,)),
+    Mutation(
+        SENT_KERNEL,
+        "    scope |= {name: _made(value, made) for name, value in others.items()}\n",
+        "",
+        (OF_SENT_KERNEL,),
+    ),
     Mutation(
         "kernels/runtime/remote_compile.py",
         "    if not request.is_cached():",
