@@ -3,7 +3,7 @@
 Softmax, layer norm and matmul at all sizes of their sweeps, drawn at random, each call waited for; each contender in a
 process of its own with empty caches: triton.autotune as it is written, shapedispatch, and shapedispatch with
 learn="background", where other processes compile all configs but the first. Told are the worst call, the first calls of
-all sizes together, how many calls the seconds came to, and until when a size took more than 1.05 of its final time. The
+all sizes together, how many calls the seconds came to, and when each size came within 1.05 of its final time. The
 numbers of each are compared with PyTorch's at the end. Bar for the background: but for the first call at a size, which
 compiles the first config where Triton has none of it, none takes more than 50 ms over the longest that is as written
 and has been tuned. Every size is called twice, and then for ten seconds, however long that takes.

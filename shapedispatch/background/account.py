@@ -78,7 +78,7 @@ class Later(Protocol):
     in_steps: bool
     """Whether one thing that takes time is done in a look."""
     compared: dict[Any, Any]
-    """What earlier looks at the same key have found of candidates that are compared with plain, one in a look."""
+    """What earlier looks at the same key have found of candidates that are compared with plain, few in a look."""
 
     def worth_exact(self) -> bool:
         """``exact``; where it is not, one is left out."""
