@@ -30,6 +30,7 @@ __all__ = [
     "difference",
     "distinct_like",
     "inaccuracy",
+    "is_large",
     "tolerance_of",
 ]
 
@@ -236,9 +237,14 @@ def bits_of(tensor: Tensor) -> Tensor:
 
 def _wide(tensor: Tensor) -> torch.dtype:
     """What two results are compared in: but for copies of large ones on a GPU, double precision."""
-    if tensor.device.type != "cpu" and tensor.numel() > 1 << 20:
+    if is_large(tensor):
         return torch.complex64 if tensor.is_complex() else torch.float32
     return torch.complex128 if tensor.is_complex() else torch.float64
+
+
+def is_large(tensor: Tensor) -> bool:
+    """Whether it is on a GPU, and copies of it in double precision would take much of its memory and time."""
+    return tensor.device.type != "cpu" and tensor.numel() > 1 << 20
 
 
 def _scale(values: Tensor, fill: float) -> Tensor:

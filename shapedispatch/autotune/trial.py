@@ -78,13 +78,17 @@ class Trial:
 
     def memory_refusal(self, limit: float) -> str | None:
         """Why the copies that timing needs are too large, or None; ``limit`` is a share of the free memory."""
-        needed = bytes_to_copy(self.args, self.kwargs, self.written, self.names)
+        needed = self.bytes_to_copy()
         if _is_slight(needed, limit):
             return None
         allowed = int(limit * free_memory(self.device))
         if needed <= allowed:
             return None
         return f"copies for timing would take {needed} bytes, and {allowed} are allowed (copy_limit={limit:g})"
+
+    def bytes_to_copy(self) -> int:
+        """What copies of all that it may write take."""
+        return bytes_to_copy(self.args, self.kwargs, self.written, self.names)
 
     def may_be_copied(self, limit: float) -> bool:
         """Whether copies of all its tensors, written or not, are within a share of the free memory."""

@@ -5,13 +5,15 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 from torch import Tensor
 
-from ..autotune.choose import Later, Rules, best, checked
+from ..autotune.choose import Later, PlainRaised, Rules, best, checked
 from ..autotune.trial import Trial
+from ..autotune.warmup import WARMUP
 from ..backend import Candidate, Offer
 from ..background.account import Later as Looks
 from ..hit.native import call_turns, launch_turns
@@ -39,8 +41,9 @@ __all__ = ["learn", "pooled"]
 
 RECORDING_US = 5_000.0
 """What it takes to see whether a recording is right, and to make it."""
-COMPARE_S = 0.01
-"""How long a look goes on comparing candidates with plain, of which each takes some milliseconds on a GPU."""
+COMPARE_S, COMPARE_BYTES = 0.01, 1 << 27
+"""How long a look goes on comparing candidates with plain, of which each takes a host some milliseconds; and how much
+their arguments come to at most, since a GPU compares 5 GB in a second."""
 NOT_EARNED = f"not tried yet: recording it takes about {RECORDING_US / 1e3:.0f} ms, which calls here have not earned"
 
 
@@ -249,6 +252,8 @@ def _wrong_by_steps(
     plain, *others = candidates
     known = looks.compared
     if left := [one for one in others if (one.name, one.build) not in known]:
+        if later is not None:
+            _warm_up(plain, trial, rules, looks)
         some = functools.partial(_compared, plain, left, trial, rules, later is not None)
         known |= looks.once("compared", some) or {}
         looks.revisit()
@@ -260,17 +265,34 @@ def _wrong_by_steps(
     return tuple(refusal for wrong, _ in compared.values() for refusal in wrong)
 
 
+def _warm_up(plain: Candidate, trial: Trial, rules: Rules, looks: Looks) -> None:
+    """See to it that a device has loaded what compares numbers; raises LeftForNext where that is left, or took time."""
+    if not WARMUP.is_over(trial):
+        alike = [replace(plain, run=_writes_nothing), replace(plain, name="another", run=_writes_nothing)]
+
+        def compare(few: Trial) -> None:
+            with suppress(PlainRaised):  # there is no memory: a comparison will say so
+                checked(alike, few, rules, {})
+
+        looks.once("warmed up", functools.partial(WARMUP.go_on, trial, compare))
+        looks.raise_if_left()
+
+
+def _writes_nothing(*args: Any) -> None:
+    """What a warm-up runs for a kernel."""
+
+
 def _compared(
     plain: Candidate, others: Sequence[Candidate], trial: Trial, rules: Rules, flagged: bool
 ) -> dict[Any, tuple[tuple[Refusal, ...], list[Tensor]]]:
     """Why each of the first of these does not give plain's numbers, if so; where ``flagged``, flags say it later."""
     found: dict[Any, tuple[tuple[Refusal, ...], list[Tensor]]] = {}
-    end_s = time.perf_counter() + COMPARE_S
+    end_s, most = time.perf_counter() + COMPARE_S, COMPARE_BYTES // max(1, trial.bytes_to_copy())
     for one in others:
         later: Later | None = {} if flagged else None
         _, wrong, _ = checked([plain, one], trial, rules, later)
         found[one.name, one.build] = wrong, (later or {}).get(one.name, [])
-        if time.perf_counter() > end_s:
+        if time.perf_counter() > end_s or len(found) >= most:
             break
     return found
 

@@ -16,6 +16,7 @@ import triton.language as tl
 from triton import knobs
 
 from shapedispatch import set_mode
+from shapedispatch.autotune.warmup import Warmup
 from shapedispatch.background.children import CannotStart
 from shapedispatch.choices import learning
 from shapedispatch.dispatch.launches import WaitingLaunches
@@ -135,10 +136,11 @@ def test_what_was_compiled_is_learned_from_the_launches(driver: Recorder, here: 
     assert blocks_of(driver, before) == [64] * 50
 
 
+@pytest.mark.parametrize("most", [("COMPARE_S", 0.0), ("COMPARE_BYTES", 1)])
 def test_configs_are_compared_with_plain_few_in_a_call(
-    driver: Recorder, here: BuiltHere, monkeypatch: pytest.MonkeyPatch
+    most: tuple[str, float], driver: Recorder, here: BuiltHere, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """There may be many, and each takes as long as some launches."""
+    """There may be many, each takes the host as long as some launches, and of large tensors the device."""
     compared: list[list[str]] = []
     before: Callable[..., Any] = learning.checked
 
@@ -147,7 +149,8 @@ def test_configs_are_compared_with_plain_few_in_a_call(
         return before(candidates, *more)
 
     monkeypatch.setattr(learning, "checked", noted)
-    monkeypatch.setattr(learning, "COMPARE_S", 0.0)
+    monkeypatch.setattr(learning, "COMPARE_S", 100.0)
+    monkeypatch.setattr(learning, *most)
     launches: list[int] = []
     kernel = kernel_of(driver)
     for _ in range(400):
@@ -157,6 +160,52 @@ def test_configs_are_compared_with_plain_few_in_a_call(
     assert max(launches) == 1
     assert compared[:2] == [[f"config[B={b}, num_warps=1, num_ctas=1, num_stages=3]"] for b in (64, 256)]
     assert all(len(names) == 1 for names in compared)
+    assert kernel.explain(X, Y, 60, 1).config.kwargs["B"] == 64
+
+
+class Said:
+    """What a device has said at once."""
+
+    def __init__(self, flags: Any) -> None:
+        self.flags = flags
+
+    def ready(self) -> bool:
+        """It has."""
+        return True
+
+    def wrong(self) -> bool:
+        """Whether any flag is up."""
+        return any(map(bool, self.flags))
+
+
+def test_what_compares_is_loaded_in_looks_of_its_own(
+    driver: Recorder, here: BuiltHere, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A few operators in each: to load them all takes a call half a second on a GPU."""
+    done: list[str] = []
+    before, left = learning.checked, iter([None, None])
+    warmup = Warmup(lambda: 0)
+    go_on: Callable[..., Any] = warmup.go_on
+
+    def compared(candidates: Any, *more: Any) -> Any:
+        done.append(candidates[1].name)
+        return before(candidates, *more)
+
+    def warmed_up(*given: Any) -> Any:
+        return next(left, True) and go_on(*given)
+
+    monkeypatch.setattr(learning, "WARMUP", warmup)
+    monkeypatch.setattr(Warmup, "go_on", lambda self, *given: done.append("part") or warmed_up(*given))
+    monkeypatch.setattr(learning, "checked", compared)
+    monkeypatch.setattr(learning, "verdicts", lambda device: Said)
+    kernel, calls = kernel_of(driver), list[int]()
+    for _ in range(400):
+        before_it = len(done)
+        called(kernel, 60)
+        calls.append(len(done) - before_it)
+    assert done[:5] == ["part", "part", "part", "another", "config[B=64, num_warps=1, num_ctas=1, num_stages=3]"]
+    assert done.count("part") == 3
+    assert [count for count in calls if count][:4] == [1, 1, 2, 2]
     assert kernel.explain(X, Y, 60, 1).config.kwargs["B"] == 64
 
 

@@ -1,0 +1,92 @@
+"""Loads what a comparison of numbers runs on a device before there is one, a few operators at a time.
+
+CUDA loads an operator's code where that runs first: 10 to 50 ms each, and 0.3 s for all that a comparison runs. A
+caller whose call is compared with plain would wait for that, too.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from ..keys.tree import tensors
+from .compare import is_large
+from .measure import Clock
+from .trial import Trial
+
+__all__ = ["WARMUP", "Warmup"]
+
+FEW, MANY = 1 << 10, (1 << 20) + 1
+"""How many numbers stand for those of a tensor: other code compares many."""
+PART_NS = 5_000_000
+"""After so long no further operator is begun."""
+
+
+class _IsLate(BaseException):
+    """No comparison's own error, which would be kept as a reason."""
+
+
+@dataclass(slots=True)
+class Warmup:
+    """Which comparisons need load no more code in this process."""
+
+    clock_ns: Clock = time.perf_counter_ns
+    _over: set[Hashable] = field(default_factory=set)
+
+    def is_over(self, trial: Trial) -> bool:
+        """Whether what runs for such a trial's comparisons was loaded."""
+        return _kinds(trial) in self._over
+
+    def go_on(self, trial: Trial, compare: Callable[[Trial], Any]) -> bool | None:
+        """True once ``compare`` has gone through with a few numbers for those of the trial; None before that.
+
+        Each time it begins anew: what was loaded takes no time any more.
+        """
+        with _Until(self.clock_ns, self.clock_ns() + PART_NS):
+            try:
+                compare(_like(trial))
+            except _IsLate:
+                return None
+        self._over.add(_kinds(trial))
+        return True
+
+
+class _Until(TorchFunctionMode):
+    """Lets no operator begin after a time."""
+
+    def __init__(self, clock_ns: Clock, end_ns: int) -> None:
+        super().__init__()
+        self._clock_ns, self._end_ns = clock_ns, end_ns
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if self._clock_ns() > self._end_ns:
+            raise _IsLate
+        return func(*args, **(kwargs or {}))
+
+
+def _kinds(trial: Trial) -> Hashable:
+    """What decides which code compares a trial's tensors."""
+    return trial.device, frozenset((one.dtype, is_large(one)) for one in _compared(trial))
+
+
+def _like(trial: Trial) -> Trial:
+    """A call of a few tensors that are compared by the same code."""
+    kinds = {(one.dtype, is_large(one)): one.device for one in _compared(trial)}
+    args = tuple(
+        torch.empty(MANY if large else FEW, dtype=dtype, device=device) for (dtype, large), device in kinds.items()
+    )
+    return replace(trial, args=args, kwargs={}, names=[f"t{place}" for place in range(len(args))], written=None)
+
+
+def _compared(trial: Trial) -> Sequence[Tensor]:
+    return [one for one in tensors((trial.args, trial.kwargs)) if one.layout is torch.strided and not one.is_meta]
+
+
+WARMUP = Warmup()
+"""Code is loaded once in a process."""
