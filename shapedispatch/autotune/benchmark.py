@@ -33,7 +33,9 @@ __all__ = [
     "error_apart_us",
     "error_us",
     "how_far_behind",
+    "in_slow_spell",
     "interleaved_bench",
+    "is_ahead_at_last",
     "is_behind",
     "is_decided",
     "timing_of",
@@ -48,6 +50,7 @@ SAMPLES_A_ROUND = 3
 # Standard errors between two medians. The samples are looked at after each round, and whoever looks often
 # enough finds a difference: at 4, the same kernel under two names kept its first name in 99.9 % of simulations.
 CONFIDENCE = 4.0
+LAST_CONFIDENCE = 2.0  # the same where nobody will look again
 ENOUGH = 6  # samples of each, to go by the least
 FEW = 3  # with fewer than this nothing is certain, with fewer than `ENOUGH` only what hardly scatters
 STEADY = 0.1  # what hardly scatters: half the distance between the quartiles, as a share of the median
@@ -99,6 +102,11 @@ def undecided(a: Timing, b: Timing) -> str | None:
     return None if ahead(fast, slow, 0.0) else f"{fast.variant} and {slow.variant} scatter by more than they differ"
 
 
+def is_ahead_at_last(one: Timing, other: Timing) -> bool:
+    """Whether one is faster than another by what is asked for when nobody will look again."""
+    return other.median_us - one.median_us > LAST_CONFIDENCE * error_apart_us(one, other)
+
+
 def is_decided(timings: Sequence[Timing], margin: float, patient: bool) -> bool:
     """True if more samples would not change which is the fastest, or not by anything that matters.
 
@@ -125,6 +133,12 @@ def is_behind(timing: Timing, leader: Timing, factor: float) -> bool:
     """Whether one is clearly behind: beyond noise, and with the best it has shown (a slow spell is no reason)."""
     least_us = timing.median_us if timing.least_us is None else timing.least_us
     return least_us > factor * leader.median_us and ahead(leader, timing, 0.0)
+
+
+def in_slow_spell(timings: Sequence[Timing]) -> bool:
+    """Whether one has been much faster than the fastest mostly is: what keeps it from that may be over soon."""
+    ordered = sorted(timings, key=lambda timing: timing.median_us)
+    return any((other.least_us or other.median_us) * MATTERS < ordered[0].median_us for other in ordered[1:])
 
 
 def timing_of(name: str, samples_us: Sequence[float]) -> Timing:

@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Any
 
 from ..backend import Candidate, Check, Offer
@@ -252,32 +253,43 @@ class Learning(Sampling):
 
     def _is_replay(self, whose: Figures) -> bool:
         """Whether its last turns were calls of what they are to tell of; too many that were not count all the same."""
-        missed, before = self._named(whose.name).missed, self._missed.get(whose.name, 0)
-        return missed is None or missed() == before or before >= MOST_MISSED
+        before = self._missed.get(whose.name)
+        if before is None or before >= MOST_MISSED:
+            return True
+        missed = self._named(whose.name).missed
+        return missed is None or missed() == before
 
     def _next_turns(self, turns: native.LaunchTurns, soon: bool) -> tuple[tuple[Any, Any, int], ...]:
         """A round, once all samples of the last one are over; else some runs of the leader."""
-        sampled = [] if turns.waiting or self._alone() else self.contest.next_samples()
+        samples = [] if turns.waiting or self._alone() else self.contest.next_samples()
+        sampled = [one for one in samples if isinstance(one, Figures)]
         if self.contest.over:  # others may have ended what is found together
             return ()
         if sampled:
             self._between = BETWEEN
-            round_ = [turn for one in sampled if isinstance(one, Figures) for turn in self._turns_of(one, soon)]
-            after = self._of_leader(AFTER) if self.sampler.late and self.contest.leader().cost().repeats else ()
-            return (*round_, *after)
+            of_each = {one: self._turns_of(one, soon, sampled.count(one)) for one in set(sampled)}
+            after = self._of_leader(AFTER, sampled_only=True) if self.sampler.late else ()
+            return (*chain.from_iterable(of_each[one] for one in sampled), *after)
         if turns.waiting and self._between >= MOST_WAITING and isinstance(self.contest, OnlineContest):
             self.contest.late = True
         calls = self._between
         self._between = min(2 * calls, MOST_WAITING if turns.waiting else MOST_BETWEEN)
         return self._of_leader(calls)
 
-    def _of_leader(self, calls: int) -> tuple[tuple[Any, Any, int], ...]:
+    def _of_leader(self, calls: int, sampled_only: bool = False) -> tuple[tuple[Any, Any, int], ...]:
+        """So many calls of it; with ``sampled_only`` none before there is a sample of it."""
         leader = self.contest.leader()
-        self.contest.ran(calls * leader.cost().median_us)
+        cost = leader.cost()
+        if sampled_only and not cost.repeats:
+            return ()
+        self.contest.ran(calls * cost.median_us)
         return ((self.in_c(self._named(leader.name)), None, calls),)
 
-    def _turns_of(self, one: Figures, soon: bool) -> tuple[tuple[Any, Any, int], ...]:
-        """Its sample and, of a function, the calls that go before; launches in C all run the same code."""
+    def _turns_of(self, one: Figures, soon: bool, times: int) -> tuple[tuple[Any, Any, int], ...]:
+        """Its sample and, of a function, the calls that go before; launches in C all run the same code.
+
+        ``times`` is how many times that is begun now.
+        """
         candidate = self._named(one.name)
         run, sample = self.in_c(candidate), (self.in_c(candidate), one, 1)
         if candidate.missed is not None:
@@ -286,7 +298,7 @@ class Learning(Sampling):
         if not before:
             return (sample,)
         one.warmed()
-        self.contest.warmed(one, before)
+        self.contest.warmed(one, times * before)
         return (run, None, before), sample
 
     def unsampled(self, /, *args: Any, **kwargs: Any) -> Any:
@@ -356,7 +368,10 @@ class Learning(Sampling):
             self.done(self)
 
     def _named(self, name: str) -> Candidate:
-        return next(candidate for candidate in self.candidates if candidate.name == name)
+        for candidate in self.candidates:  # asked for each sample: a generator takes twice as long
+            if candidate.name == name:
+                return candidate
+        raise LookupError(f"there is no candidate {name}")
 
     def leader(self) -> Candidate:
         """The best candidate as far as it is known."""

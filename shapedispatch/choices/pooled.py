@@ -19,6 +19,9 @@ from .neighbours import leading
 
 __all__ = ["PooledContest", "pool_of"]
 
+ENOUGH_OF_PLAIN, FAR_SHARE = 2, 1 / 3
+"""Samples of plain at a key after which pairs there need no more, where what is fastest takes so much of its time."""
+
 
 def pool_of(ctx: MissContext, sizes: Mapping[str, int], make: bool = False) -> Pool | None:
     """That of the calls which differ from this one in sizes alone, and lie in the same octave; None without one.
@@ -87,10 +90,19 @@ class PooledContest:
         if self._wanted:
             of_plain = {one: self.pool.waits_for_plain(one.name, self.sizes) for one in self._wanted}
             run = [one for one in self._wanted if not of_plain[one]]
-            if any(is_plain is not False for is_plain in of_plain.values()):  # most keys have calls for one pair only
+            if self._knows_plain():
+                self._give_halves(plain)
+            elif any(is_plain is not False for is_plain in of_plain.values()):  # most keys have calls for one pair only
                 run.insert(0 if self._begun % 2 else 1, plain)
             self._left.extend(run)
             self._begun += 1
+
+    def _knows_plain(self) -> bool:
+        """Whether plain's calls here before stand for one more: that would cost more than it tells.
+
+        Of variants that are much faster it says how much; which of them is the fastest it does not.
+        """
+        return self.contestants[0].cost().repeats >= ENOUGH_OF_PLAIN and self.pool.least_share() <= FAR_SHARE
 
     def _give(self) -> None:
         """Give what it is known of by now what it took; the rest is not wanted where another key has given it."""

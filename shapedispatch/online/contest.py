@@ -15,7 +15,18 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ..autotune.benchmark import ENOUGH, FEW, MATTERS, ahead, error_apart_us, how_far_behind, is_behind, is_decided
+from ..autotune.benchmark import (
+    ENOUGH,
+    FEW,
+    MATTERS,
+    ahead,
+    error_apart_us,
+    how_far_behind,
+    in_slow_spell,
+    is_ahead_at_last,
+    is_behind,
+    is_decided,
+)
 from ..records import Timing
 
 __all__ = [
@@ -28,7 +39,6 @@ __all__ = [
     "SMALL_US",
     "Contestant",
     "OnlineContest",
-    "is_ahead_at_last",
 ]
 
 SHARE, FREE_US = 0.03, 3_000.0
@@ -44,14 +54,12 @@ another, whatever that costs, and the loss back where it was a pause."""
 ROUNDS_MIN, ROUNDS_TIE, ROUNDS_MAX, ROUNDS_MORE = ENOUGH, 11, 40, 256
 """Rounds before anything is settled; after which near ties are; after which all is but for what would be faster by more
 than the margin if noise did not explain it; after which that is, too: luck should decide as little as it can."""
-EVALUATED_AFTER = (1, 2, 3, 4, ROUNDS_MIN, ROUNDS_TIE, 20, 30, ROUNDS_MAX)
-"""Rounds after which it is looked who leaves and whether it is over: to look takes longer than some calls."""
+EVALUATED_AFTER = (1, FEW, FEW + 1, ROUNDS_MIN, ROUNDS_TIE, 24, ROUNDS_MAX)
+"""Rounds after which it is looked who leaves: that takes longer than calls do. After each while a sample is doubted."""
 EVALUATED_LATE_AFTER = (1, ROUNDS_MIN, ROUNDS_TIE, ROUNDS_MAX)
 """The same where it takes hundreds of calls until samples are over: a device that is behind has them all before it."""
 LUCK = 1.5
 """How many margins two candidates that are taken to be as good as equal may be apart by, with luck."""
-LAST_CONFIDENCE = 2.0
-"""Standard errors by which one must be ahead then: nobody will look again."""
 GETS_READY = 16
 """So many calls of a candidate that is not ready get it there if its tensors come to the same places in each."""
 NOTING_US, LOOK_US = 100.0, 1_000.0
@@ -136,9 +144,12 @@ class OnlineContest:
     def next_samples(self) -> list[Contestant]:
         """Whose samples the next calls are, as many as may be afforded together; none beyond the round."""
         left_us, found = FREE_US + SHARE * self._spent_us - self._lost_us, list[Contestant]()
-        for one in () if self.over else self._in_turn():
-            left_us -= self._extra_us(one) if one not in self._doubted else 0.0
-            if left_us >= 0 or self._is_free(one):
+        turns = [] if self.over else self._in_turn()
+        extra_us = {one: self._extra_us(one) if one not in self._doubted else 0.0 for one in set(turns)}
+        free = {one for one in extra_us if self._is_free(one)}
+        for one in turns:
+            left_us -= extra_us[one]
+            if left_us >= 0 or one in free:
                 found.append(one)
         return found
 
@@ -306,11 +317,12 @@ class OnlineContest:
             factor = how_far_behind(self.rounds - 1)
             self._leave([one for one, cost in costs.items() if self._is_out(one, cost, leader, factor)])
         left = [costs[one] for one in self._running]
-        decided = self.rounds >= ROUNDS_MIN and self._is_clear(left) and not _in_slow_spell(left)
+        decided = self.rounds >= ROUNDS_MIN and self._is_clear(left) and not in_slow_spell(left)
         self._end(decided or (self.rounds >= ROUNDS_MAX and not self._more(costs)))
         if not self._is_decided and not self._turns:
-            looks = EVALUATED_LATE_AFTER if self.late and not self._doubted else EVALUATED_AFTER
-            self._at_once = next((look for look in looks if look > self.rounds), self.rounds + 1) - self.rounds
+            looks = EVALUATED_LATE_AFTER if self.late else EVALUATED_AFTER
+            after = next((look for look in looks if look > self.rounds and not self._doubted), self.rounds + 1)
+            self._at_once = after - self.rounds
             for number in range(self.rounds, self.rounds + self._at_once):
                 self._turns.extend(reversed(self._running) if number % 2 else self._running)
 
@@ -374,20 +386,9 @@ class OnlineContest:
         return (cost for one in self.contestants if (cost := one.shown()).repeats)
 
 
-def is_ahead_at_last(one: Timing, other: Timing) -> bool:
-    """Whether one is faster than another by what is asked for when nobody will look again."""
-    return other.median_us - one.median_us > LAST_CONFIDENCE * error_apart_us(one, other)
-
-
 def _likely_us(cost: Timing) -> float:
     """What it costs: of very few samples the least, beside which the others may have been in a pause."""
     return cost.median_us if cost.repeats >= FEW or cost.least_us is None else cost.least_us
-
-
-def _in_slow_spell(timings: Sequence[Timing]) -> bool:
-    """Whether one has been much faster than the fastest mostly is: what keeps it from that may be over soon."""
-    ordered = sorted(timings, key=lambda timing: timing.median_us)
-    return any((other.least_us or other.median_us) * MATTERS < ordered[0].median_us for other in ordered[1:])
 
 
 def _are_tied(leader: Timing, other: Timing, margin: float) -> bool:

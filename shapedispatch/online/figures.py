@@ -76,7 +76,7 @@ class Figures(Contestant):
     def took(self, samples: deque[float], took_us: float) -> None:
         """Keep a sample that makes sense, unless it is of a first call."""
         if self.warm and 0 < took_us < math.inf:
-            if any(samples is cold for cold in self._cold):
+            if self._cold and any(samples is cold for cold in self._cold):
                 self._cold = [cold for cold in self._cold if cold is not samples]
                 samples.clear()
             samples.append(took_us)
@@ -148,12 +148,18 @@ class Figures(Contestant):
         return known[1]
 
     def _weighed(self, weights: tuple[float, float, float]) -> Timing:
-        host, alone = self._timing(self.host_us), self._timing(self.latency_us)
-        device = self._timing(self.device_us) if self.device_us else alone
-        held_back = self._held_back(host) if self.regime == "auto" else host
-        waited = alone if self.latency_us else device
-        parts = zip(weights, (device, held_back, waited), strict=True)
-        return _mixed(self.name, [(weight, part) for weight, part in parts if weight])
+        of_device, of_host, of_waiting = (
+            weights  # what weighs nothing is not looked at: that takes as long as some calls
+        )
+        parts: list[tuple[float, Timing]] = []
+        if of_device:
+            parts.append((of_device, self._timing(self.device_us or self.latency_us)))
+        if of_host:
+            host = self._timing(self.host_us)
+            parts.append((of_host, self._held_back(host) if self.regime == "auto" else host))
+        if of_waiting:
+            parts.append((of_waiting, self._timing(self.latency_us or self.device_us)))
+        return _mixed(self.name, parts)
 
     def _held_back(self, host: Timing) -> Timing:
         """What a call of a host takes that does not wait: not less than the device works on it.
@@ -168,7 +174,8 @@ class Figures(Contestant):
         if not alone.repeats or not after_us > host.median_us:
             return host
         least_us = alone.median_us if alone.least_us is None else alone.least_us
-        return replace(alone, median_us=after_us, least_us=max(0.0, least_us - host.median_us))
+        least_us = max(0.0, least_us - host.median_us)
+        return Timing(self.name, after_us, alone.spread_us, alone.repeats, least_us=least_us)
 
     def _timing(self, samples: deque[float]) -> Timing:
         known = self._timings.get(id(samples))

@@ -12,10 +12,18 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from ..autotune.benchmark import ENOUGH, MATTERS, error_apart_us, how_far_behind, is_behind, is_decided, timing_of
+from ..autotune.benchmark import (
+    ENOUGH,
+    MATTERS,
+    error_apart_us,
+    how_far_behind,
+    is_ahead_at_last,
+    is_behind,
+    is_decided,
+    timing_of,
+)
 from ..autotune.choose import best
 from ..records import Timing
-from .contest import is_ahead_at_last
 
 __all__ = ["LIKELY", "PLAIN_US", "Half", "Halves", "Pairs"]
 

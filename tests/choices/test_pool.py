@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from shapedispatch.choices.pooled import PooledContest
+from shapedispatch.choices.pooled import ENOUGH_OF_PLAIN, PooledContest
 from shapedispatch.hit.table import Entry
 from shapedispatch.online.contest import COLD_US, LOOK_US, SHARE, SMALL_US
 from shapedispatch.online.figures import Figures
-from shapedispatch.online.pairs import FEWEST, LIKELY, MOST_OPEN, Pairs
+from shapedispatch.online.pairs import FEWEST, LIKELY, MOST_OPEN, TIES, Pairs
 from shapedispatch.online.pool import ALONE, FREE_TOGETHER_US, Family, Pool
 from shapedispatch.records import Choice
 
@@ -118,13 +118,24 @@ def test_plain_is_what_costs_where_another_leads() -> None:
     """A pair's call of plain takes longer than what would have run; before anything leads, plain would have."""
     of, _ = pool()
     one = contest(of, "build")
-    us = {"plain": 1000.0, "build": 100.0}
+    us = {"plain": 200.0, "build": 100.0}
     play(one, us, 2 * FEWEST)
     assert (of.favourite, of.family.lost_us) == ("build", 0.0)
     play(one, us, 12)
     given = len(of.pairs._found["build"])
     assert given > LIKELY
-    assert of.family.lost_us == pytest.approx(900 * (given - FEWEST), abs=1000)
+    assert of.family.lost_us == pytest.approx(100 * (given - FEWEST), abs=100)
+
+
+@pytest.mark.parametrize(("plain_us", "few"), [(1000.0, True), (200.0, False)])
+def test_where_plain_is_far_behind_few_calls_of_it_are_in_pairs(plain_us: float, few: bool) -> None:
+    """They cost the most, and do not tell which variant is the fastest."""
+    of, _ = pool()
+    of.spent(1e9)
+    ran = play(contest(of, "build", "other"), {"plain": plain_us, "build": 100.0, "other": 98.5}, 200)
+    assert min(len(found) for found in of.pairs._found.values()) >= TIES
+    assert (ran.count("plain") <= ENOUGH_OF_PLAIN) is few
+    assert of.over
 
 
 def test_an_octave_begins_with_what_leads_where_nothing_has_won() -> None:
