@@ -81,6 +81,23 @@ def test_an_error_of_the_comparison_is_not_a_part() -> None:
         Warmup(lambda: 0).go_on(TRIAL, raises)
 
 
+def test_what_was_there_before_is_put_back() -> None:
+    """By operators, too, whose time is over by then."""
+    before, now_ns = torch.zeros(3), iter([0, 1, 2 * PART_NS, 2 * PART_NS])
+    state = [before]
+
+    def changes(few: Trial) -> None:
+        kept = state[0].clone()
+        try:
+            state[0] += 1
+        finally:
+            state[0] = kept.clone()
+
+    assert Warmup(lambda: next(now_ns)).go_on(TRIAL, changes) is None
+    assert state[0] is not before
+    assert state[0].tolist() == [0, 0, 0]
+
+
 def test_many_numbers_on_a_gpu_are_large() -> None:
     """Those are compared in single precision, by other code."""
     assert not is_large(torch.ones((1 << 20) + 1))
