@@ -66,7 +66,7 @@ REPEAT_SECONDS, WORKLOAD_SECONDS = 110.0, 20.0
 """What the processes that are to choose alike may take together; what a workload in one loop may take: none is begun
 where less than that is left."""
 LOOPS = ("free", "full", "waited")
-ROUNDS, PASSES = 7, 5
+ROUNDS, PASSES = 7, 3
 MOST_TIMED, LEAST_TIMED, TIMED_US = 200, 40, 40_000.0
 """Calls in a loop of the oracle's: as many as take that long, and at most and at least so many."""
 AT_ONCE, FIRST_SLEEP_US, LEAST_SLEEP_US, LONGER, CYCLES_A_US = 20, 20_000.0, 500.0, 2.0, 1980.0
