@@ -1,6 +1,7 @@
 """What a backend is: it knows the calls of one kind of decorated thing, and makes the variants that may run one.
 
-The dispatcher asks it for the key of a call on each hit, and for an offer at a miss, and does all the rest.
+The dispatcher asks a backend for the key of a call on each hit, and for an offer at a miss; it does the rest
+(timing, choosing, remembering) without knowing what was decorated.
 """
 
 from __future__ import annotations
@@ -42,7 +43,8 @@ Call = tuple[tuple[Any, ...], Mapping[str, Any]]
 Check = Callable[[tuple[Any, ...], Mapping[str, Any]], bool]
 """A guard: whether what it guards may run a call."""
 Observed = tuple[Hashable, bool, tuple[tuple[int, ...], ...]]
-"""What calls that differ in sizes, strides and numbers have in common; whether one shows more to vary; first sizes."""
+"""What calls have in common that differ in sizes, strides and numbers only; whether one shows more to vary; the sizes
+of each tensor of the first such call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,8 +111,9 @@ class Offer:
     ``written`` names the arguments that plain writes, None where that is unknown. ``untimed`` says why nothing may
     be run for timing, if so. ``notes`` are for a person. ``aliases`` name, for a variant that is the same code as
     another, that other. ``failures`` are those refusals that are no matter of this call's sizes, ``faults`` those in
-    which what the user wrote is at fault. ``reproducible`` says that where plain is all that is offered, the reasons
-    would hold in another process too. A ``search`` is to be made first, if there is one: then only plain is offered.
+    which what the user wrote is at fault. ``reproducible`` says
+    that where plain is all that is offered, the reasons would hold in another process too. A ``search`` is to be made
+    first, if there is one: then only plain is offered.
     """
 
     candidates: tuple[Candidate, ...]
@@ -138,15 +141,11 @@ class Offer:
 class Search(AbstractContextManager["Search"], Protocol):
     """A step before an offer: all configs are made and timed, and what the offer is then made of is kept.
 
-    It is entered, asked for its `offer`, and told the winner; then builds are released that nobody keeps. ``at`` is
-    the call to be timed where that is another one: at the hint itself.
+    It is entered, asked for its `offer`, and told the winner; on exit the builds are released that nobody keeps.
     """
 
     at: Call | None
-
-    @property
-    def of(self) -> Hashable:
-        """What it is for: equal for calls that would find the same."""
+    """The call to be timed where that is another one: at the hint itself."""
 
     @property
     def final(self) -> bool:

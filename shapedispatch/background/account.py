@@ -7,17 +7,14 @@ calls, and with it builds, which other processes compile; a key earns a build fo
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
 from .orders import Order, Orders
 
-__all__ = ["AT_ANOTHER", "Account", "Allowance", "KeptAnswers", "Later", "LeftForNext"]
+__all__ = ["Account", "Allowance", "KeptAnswers", "Later", "LeftForNext"]
 
-STUCK = 3
-"""Looks of a key between which another has come no farther, after which nothing is left to that one: it may be gone."""
-AT_ANOTHER = "its configs are tried in calls of other sizes"
 IN_VAIN = 0.01
 """What part of a class's time goes at most into asking what others have come to where they have come to nothing."""
 
@@ -103,12 +100,6 @@ class Later(Protocol):
 
     def put_off(self) -> bool:
         """Whether this look is for what there is at once, and all else is left for the next one."""
-
-    def leaves_to(self, other: Hashable, state: object) -> bool:
-        """Whether something is left to another key, which has come so far with it, as long as it comes any farther."""
-
-    def tell_others(self) -> None:
-        """Have keys of the class looked at again: what they have left to this one is there."""
 
     def revisit(self) -> None:
         """Leave it to the next look to make more of what this one has found."""
@@ -237,21 +228,6 @@ class Allowance:
         put_off = self.made_up and not self.may_begin
         self.left |= put_off
         return put_off
-
-    def leaves_to(self, other: Hashable, state: object) -> bool:
-        """See `Later`."""
-        before, in_vain = self.compared.get(other, (None, 0))
-        in_vain = in_vain + 1 if state == before else 0
-        if in_vain >= STUCK:
-            return False
-        self.compared[other] = state, in_vain
-        self.waits.append(AT_ANOTHER)
-        self.exact_short = True  # it is looked at again though nothing should come of it there
-        return True
-
-    def tell_others(self) -> None:
-        """See `Later`."""
-        self.account.landed()
 
     def revisit(self) -> None:
         """See `Later`."""

@@ -111,7 +111,7 @@ class Learning(Sampling):
     """Whose sample is the next one: calls of it go before, so that it finds its code in the caches."""
     _warm: int = 0
     """How many of them are left."""
-    ended_ns: int = 0
+    _ended_ns: int = 0
     """When the last call was over."""
     _away_us: float = 0.0
     """How long after it this one came."""
@@ -131,7 +131,7 @@ class Learning(Sampling):
         if self.turns is not None and self._looked_at(self.turns):
             begun = self.in_c is CALLED and self.turns.left > 0
             return self.turns(*args, **kwargs) if begun else self._unsampled(way, args, kwargs)
-        figures, self._away_us = self._next, (self.sampler.clock_ns() - self.ended_ns) / 1e3
+        figures, self._away_us = self._next, (self.sampler.clock_ns() - self._ended_ns) / 1e3
         self.sampler.came_back(self._away_us)
         try:
             if figures is None:
@@ -141,7 +141,7 @@ class Learning(Sampling):
             self._next = None
             return self._sampled(figures, way, args, kwargs)
         finally:
-            self.ended_ns = self.sampler.clock_ns()
+            self._ended_ns = self.sampler.clock_ns()
 
     def _begun(self, way: Way, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Run the call by whose sample is wanted next, or by the best where none is.
@@ -214,14 +214,14 @@ class Learning(Sampling):
 
         Of keys that find out together many have one call: it may be a sample, which is taken here.
         """
-        if not self.ended_ns and isinstance(self.contest, PooledContest):
+        if not self._ended_ns and isinstance(self.contest, PooledContest):
             return False
         began_ns = self.sampler.clock_ns()
-        soon = began_ns - self.ended_ns <= 1e3 * SOON_US * (1 + turns.taken)
+        soon = began_ns - self._ended_ns <= 1e3 * SOON_US * (1 + turns.taken)
         goes_on = self._goes_on_in_c(turns, soon)
-        self.ended_ns = self.sampler.clock_ns()
+        self._ended_ns = self.sampler.clock_ns()
         if not self.contest.over:
-            self.contest.looked((self.ended_ns - began_ns) / 1e3)
+            self.contest.looked((self._ended_ns - began_ns) / 1e3)
         return goes_on
 
     def _goes_on_in_c(self, turns: native.LaunchTurns, soon: bool) -> bool:

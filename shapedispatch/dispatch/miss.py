@@ -15,14 +15,14 @@ from ..autotune.choose import choose
 from ..autotune.preserve_state import preserve_state
 from ..autotune.trial import EarlierGraph, Trial
 from ..backend import Call, Offer, OfferRequest, Search
-from ..background.account import AT_ANOTHER, Later
+from ..background.account import Later
 from ..choices.context import MissContext, capturing
 from ..choices.known_choices import FROZEN_MODES, look_up, persist, share_in_bucket, without_timing
 from ..choices.learner import Learning
 from ..choices.learning import learn
 from ..choices.neighbours import SLOWER, remember
 from ..choices.recording import recorded, replayed
-from ..hit.table import Entry, Table
+from ..hit.table import Entry
 from ..keys.key import Bypass, Key
 from ..ranks.ledger import Ledger
 from ..records import UNDECIDED, Choice, Refusal
@@ -192,8 +192,6 @@ def _chosen(ctx: MissContext, request: OfferRequest) -> tuple[Entry, bool]:
     earlier: tuple[Refusal, ...] = ()  # by a search, whose candidates do not come again
     offer, entry = _decided(ctx, lambda: ctx.offer(request))
     if offer.search is not None and ctx.later is not None and _by_calls(offer.search, ctx):
-        if _is_searched_elsewhere(offer.search, ctx, ctx.later):
-            return entry.changed(notes=(*entry.choice.notes, AT_ANOTHER)), False
         return _searched(offer.search, ctx, ctx.later), False
     if offer.search is not None:
         with offer.search as search:
@@ -217,22 +215,6 @@ def _by_calls(search: Search, ctx: MissContext) -> bool:
     return search.at is None and search.many <= ctx.settings.max_builds // 2 and ctx.why_not_online() is None
 
 
-def _is_searched_elsewhere(search: Search, ctx: MissContext, later: Later) -> bool:
-    """Whether another key is at the same search: each compares all configs with plain, which is for one of them."""
-    searching = ctx.core.table.facts.searching
-    key, looks = searching.get(search.of) or (ctx.key, 0)
-    if key != ctx.key and later.leaves_to(key, (looks, _calls(ctx.core.table, key))):
-        return True
-    searching[search.of] = ctx.key, looks + 1
-    return False
-
-
-def _calls(table: Table, key: Key) -> list[tuple[int, int]]:
-    """What changes with each call of a key that is learned from its calls by now, in Python or in C."""
-    learning = [entry.learner for entry in table.peek(key) if isinstance(entry.learner, Learning)]
-    return [(one.ended_ns, one.turns.taken if one.turns is not None else 0) for one in learning]
-
-
 def _searched(search: Search, ctx: MissContext, later: Later) -> Entry:
     """The entry that learns which config is best; an offer is made of what was found when that is over.
 
@@ -243,13 +225,11 @@ def _searched(search: Search, ctx: MissContext, later: Later) -> Entry:
     def kept(entry: Entry) -> Entry:
         found.keep(entry.choice)
         later.revisit()
-        later.tell_others()
         return kept_then(entry)
 
     _, entry = _decided(replace(ctx, kept=kept), lambda: search.offer(hold=True))
     if not isinstance(entry.learner, Learning):
         search.keep(entry.choice)
-        later.tell_others()
         if entry.choice.origin == "timed":
             later.revisit()
     return entry

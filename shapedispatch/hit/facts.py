@@ -85,6 +85,5 @@ class Facts:
         self.survived: FactMap[tuple[str, Hashable], str] = FactMap(table)  # variant, key -> "", or what a worker said
         self.deadly: FactMap[str, str] = FactMap(table)  # variant -> how it ended the worker that tried it
         self.first_config: FactMap[Hashable, int | None] = FactMap(table)  # class of calls -> the first that runs
-        self.searching: FactMap[Hashable, tuple[Any, int]] = FactMap(table)  # as below -> who tries configs, its looks
         self.tuned_for_hint: FactMap[Hashable, Any] = FactMap(table)  # class of calls, hint -> configs, best first
         self.tuned_here: FactMap[Hashable, Any] = FactMap(table)  # key -> configs, best first

@@ -129,10 +129,6 @@ class TunedConfigs:
         facts, of = self._facts(point)
         return facts.get(of) or _Found()
 
-    def of(self, point: Point | None) -> Hashable:
-        """What is found for a hint is found for: the same for all calls of a class."""
-        return self._facts(point)[1]
-
     def _facts(self, point: Point | None) -> tuple[FactMap[Hashable, Any], Hashable]:
         """Where it is remembered: the map, and the key in it."""
         facts = self.builder.memory.facts
@@ -173,11 +169,6 @@ class ConfigSearch(AbstractContextManager["ConfigSearch"]):
     def final(self) -> bool:
         """See `Search.final`."""
         return self.point is None
-
-    @property
-    def of(self) -> Hashable:
-        """See `Search.of`."""
-        return self.tuned.of(self.point)
 
     def offer(self, hold: bool = False) -> Offer:
         """See `Search.offer`."""

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import gc
-import itertools
 import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,10 +17,8 @@ from triton import knobs
 
 from shapedispatch import set_mode
 from shapedispatch.autotune.warmup import Warmup
-from shapedispatch.background.account import AT_ANOTHER, Allowance
 from shapedispatch.background.children import CannotStart
 from shapedispatch.choices import learning
-from shapedispatch.dispatch import miss
 from shapedispatch.dispatch.launches import WaitingLaunches
 from shapedispatch.kernels import remote_configs
 from shapedispatch.kernels.runtime import loaded
@@ -164,95 +161,6 @@ def test_configs_are_compared_with_plain_few_in_a_call(
     assert compared[:2] == [[f"config[B={b}, num_warps=1, num_ctas=1, num_stages=3]"] for b in (64, 256)]
     assert all(len(names) == 1 for names in compared)
     assert kernel.explain(X, Y, 60, 1).config.kwargs["B"] == 64
-
-
-def comparing(kernel: Any, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The sizes at which configs are compared with plain, one in a look."""
-    sizes: list[int] = []
-    before: Callable[..., Any] = learning.checked
-
-    def noted(candidates: Any, trial: Any, *more: Any) -> Any:
-        sizes.append(next(value for value in trial.args if type(value) is int))
-        return before(candidates, trial, *more)
-
-    monkeypatch.setattr(learning, "checked", noted)
-    monkeypatch.setattr(learning, "COMPARE_S", 0.0)
-    return sizes
-
-
-def test_one_key_at_a_time_tries_the_configs_of_a_hint(
-    driver: Recorder, here: BuiltHere, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The others run what they have until it has found something, and begin with that."""
-    kernel = kernel_of(driver)
-    compared = comparing(kernel, monkeypatch)
-    for _ in range(400):
-        for n in (60, 61, 62):
-            called(kernel, n)
-    assert {n: compared.count(n) for n in (61, 62)} == {61: 1, 62: 1}, compared  # with what was found at the first
-    assert [kernel.explain(X, Y, n, 1).config.kwargs["B"] for n in (60, 61, 62)] == [64] * 3
-
-
-def test_it_is_said_that_configs_are_tried_elsewhere(
-    driver: Recorder, here: BuiltHere, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A key that waits for that is compiled and compared nothing for."""
-    kernel = kernel_of(driver)
-    comparing(kernel, monkeypatch)
-    said: list[list[bool]] = []
-    for _ in range(400):
-        for n in (60, 61):
-            called(kernel, n)
-        said.append([AT_ANOTHER in kernel.explain(X, Y, n, 1).notes for n in (60, 61)])
-    assert sorted(map(any, zip(*said, strict=True))) == [False, True]  # of the one that does not try them
-    assert said[-1] == [False, False]
-
-
-def test_what_is_left_to_a_key_that_comes_no_more_is_taken_up(
-    driver: Recorder, here: BuiltHere, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """After a few looks in vain."""
-    kernel = kernel_of(driver)
-    compared = comparing(kernel, monkeypatch)
-    while 60 not in compared:
-        called(kernel, 60)
-    called(kernel, 61, 4000)
-    assert compared.count(61) >= 2
-    assert kernel.explain(X, Y, 61, 1).config.kwargs["B"] == 64
-
-
-def test_each_call_shows_that_a_key_goes_on(driver: Recorder, here: BuiltHere) -> None:
-    """So that other keys leave the configs to it; of launches in C see `test_launch_turns`."""
-    kernel = kernel_of(driver)
-    called(kernel, 60)
-    while waiting(kernel) is not None:
-        called(kernel, 60)
-    ((key, _),) = kernel.core.table.entries()
-    states = []
-    for _ in range(12):
-        called(kernel, 60)
-        states.append(miss._calls(kernel.core.table, key))
-    assert all(one != other for one, other in itertools.pairwise(states)), states
-
-
-@pytest.mark.parametrize("wrong", [False, True])
-def test_others_hear_of_what_was_found(
-    wrong: bool, driver: Recorder, here: BuiltHere, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """They are looked at then, though nothing has landed since; of nothing but plain, too."""
-    before: Callable[..., Any] = learning.checked
-    monkeypatch.setattr(learning, "checked", lambda given, *more: before(given[:1] if wrong else given, *more))
-    told: list[int] = []
-    tell = Allowance.tell_others
-
-    def noted(self: Allowance) -> None:
-        news = self.account.news
-        tell(self)
-        told.append(self.account.news - news)
-
-    monkeypatch.setattr(Allowance, "tell_others", noted)
-    called(kernel_of(driver), 60, 400)
-    assert told == [1]
 
 
 class Said:

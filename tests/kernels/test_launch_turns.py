@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import gc
-import itertools
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,7 +11,6 @@ import pytest
 import triton
 import triton.language as tl
 
-from shapedispatch.dispatch import miss
 from shapedispatch.hit import native
 from shapedispatch.online import real_calls
 from shapedispatch.settings.modes import set_mode
@@ -99,19 +97,6 @@ def test_the_turns_are_launched_in_c(recorder: Recorder, events: CEvents) -> Non
     assert events.recorded
 
 
-def test_a_launch_in_c_shows_that_its_key_goes_on(recorder: Recorder) -> None:
-    """Though Python hears of it once in a while only: other keys leave the configs of a hint to one that does."""
-    kernel = learning(recorder)
-    called(kernel, 70, 4)
-    key = next(key for key, entry in kernel.core.table.entries() if entry.run is turns_of(kernel))
-    in_c, states = recorder.c.in_c, list[Any]()
-    for _ in range(12):
-        called(kernel, 70)
-        states.append(miss._calls(kernel.core.table, key))
-    assert recorder.c.in_c > in_c
-    assert sum(one != other for one, other in itertools.pairwise(states)) >= 8, states
-
-
 def test_while_the_device_is_busy_the_leader_is_launched(recorder: Recorder, events: CEvents) -> None:
     """Nothing waits for events, nothing more is sampled, and launches stay in C."""
     kernel = learning(recorder)
@@ -178,7 +163,7 @@ def test_events_are_pooled(recorder: Recorder, events: CEvents) -> None:
     kernel = learning(recorder)
     called(kernel, 70, 100)
     made = events.made
-    assert made <= 12
+    assert made <= 6
     called(kernel, 80, 100)
     assert events.made == made
 
