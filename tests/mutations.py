@@ -386,6 +386,18 @@ MUTATIONS = (
         "",
         ("tests/functions/test_changed_worlds.py", "-k", "annotations"),
     ),
+    # What is run to load code, and how much is asked for at once.
+    Mutation("autotune/warmup.py", "            self._is_late = True\n", "", ("tests/autotune/test_warmup.py",)),
+    Mutation(
+        "choices/learning.py", "            _warm_up(plain, trial, rules, looks)\n", "            pass\n", (LAUNCHES,)
+    ),
+    Mutation("choices/learning.py", " or len(found) >= most", "", (LAUNCHES,)),
+    Mutation(
+        "online/contest.py",
+        "max(1, min(after - self.rounds, MOST_AT_ONCE // len(self._running)))",
+        "after - self.rounds",
+        ("tests/online/test_contest.py",),
+    ),
     Mutation(
         "online/drift.py",
         "        self._scattered = won is None and bool(faster)\n",

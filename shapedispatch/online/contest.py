@@ -30,16 +30,9 @@ from ..autotune.benchmark import (
 from ..records import Timing
 
 __all__ = [
-    "COLD_US",
-    "EVALUATED_AFTER",
-    "FAR",
-    "LOOK_US",
-    "SAMPLE_US",
-    "SHARE",
-    "SMALL_US",
-    "Contestant",
+    "COLD_US", "EVALUATED_AFTER", "FAR", "LOOK_US", "MOST_AT_ONCE", "SAMPLE_US", "SHARE", "SMALL_US", "Contestant",
     "OnlineContest",
-]
+]  # fmt: skip
 
 SHARE, FREE_US = 0.03, 3_000.0
 """What learning may cost at a key beyond the best candidate: a share of the time spent there, and so much at first."""
@@ -62,9 +55,11 @@ LUCK = 1.5
 """How many margins two candidates that are taken to be as good as equal may be apart by, with luck."""
 GETS_READY = 16
 """So many calls of a candidate that is not ready get it there if its tensors come to the same places in each."""
+MOST_AT_ONCE = 128
+"""So many samples are noted between two looks, as C has room for."""
 NOTING_US, LOOK_US = 100.0, 1_000.0
 """About what it takes to note a sample, and to say whose is next, where that is done at once; and what that counts for
-at most: what goes beyond was a pause of the machine, or a collection of garbage."""
+at most: the rest was a pause of the machine, or a collection of garbage."""
 MORE_AT_ONCE, MORE_US, SAMPLE_US = 8, 2_000.0, 6.0
 """Of the last rounds: how many stand between two looks, what they may cost beyond `SHARE`, and what a sample costs."""
 
@@ -322,7 +317,7 @@ class OnlineContest:
         if not self._is_decided and not self._turns:
             looks = EVALUATED_LATE_AFTER if self.late else EVALUATED_AFTER
             after = next((look for look in looks if look > self.rounds and not self._doubted), self.rounds + 1)
-            self._at_once = after - self.rounds
+            self._at_once = max(1, min(after - self.rounds, MOST_AT_ONCE // len(self._running)))
             for number in range(self.rounds, self.rounds + self._at_once):
                 self._turns.extend(reversed(self._running) if number % 2 else self._running)
 

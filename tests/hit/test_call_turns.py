@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from shapedispatch.hit import native
+from shapedispatch.online.contest import MOST_AT_ONCE
 from tests.c_driver import CDriver, CEvents, driving, with_events
 from tests.paths import NO_COMPILER, taking
 
@@ -205,9 +206,9 @@ def test_a_call_within_a_turn_is_no_sample(events: CEvents) -> None:
 def test_more_samples_than_there_is_room_for_are_none(events: CEvents) -> None:
     """Their calls run."""
     mine = turns()
-    mine.begin(((taking_us(events, 1, "run"), "A", 70),))
-    assert {mine() for _ in range(70)} == {"run"}
-    assert [began_ns for _, began_ns, *_ in mine.collect()] == [1000 * number for number in range(64)]
+    mine.begin(((taking_us(events, 1, "run"), "A", MOST_AT_ONCE + 6),))
+    assert {mine() for _ in range(MOST_AT_ONCE + 6)} == {"run"}
+    assert [began_ns for _, began_ns, *_ in mine.collect()] == [1000 * number for number in range(MOST_AT_ONCE)]
 
 
 def test_a_turn_may_begin_others(events: CEvents) -> None:

@@ -21,6 +21,7 @@ from shapedispatch.online.contest import (
     LOOK_US,
     MORE_AT_ONCE,
     MORE_US,
+    MOST_AT_ONCE,
     PAUSE_US,
     ROUNDS_MAX,
     ROUNDS_MORE,
@@ -528,6 +529,23 @@ def test_more_rounds_stand_between_two_looks_the_later_they_are() -> None:
             played.sampled(sample, sample.us)
     assert rounds[:5] == [1, 2, 1, 2, 5]
     assert played.rounds in EVALUATED_AFTER
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_no_more_samples_stand_between_two_looks_than_are_noted(late: bool) -> None:
+    """The calls of others would be none, though they cost what samples cost."""
+    rng, told = random.Random(0), [Told("plain", 100), *(Told(str(number), 97) for number in range(9))]
+    played, most = contest(told), 0
+    played.late = late
+    while not played.over:
+        samples = played.next_samples()
+        most = max(most, len(samples))
+        for sample in samples:
+            assert isinstance(sample, Told)
+            sample.samples.append(sample.us * rng.uniform(0.7, 1.3))
+            played.sampled(sample, sample.samples[-1])
+        played.ran(1e6)  # all may be afforded
+    assert MOST_AT_ONCE // 2 < most <= MOST_AT_ONCE
 
 
 def call(played: OnlineContest, leader_us: float) -> bool:
