@@ -100,9 +100,12 @@ class PooledContest:
     def _knows_plain(self) -> bool:
         """Whether plain's calls here before stand for one more: that would cost more than it tells.
 
-        Of variants that are much faster it says how much; which of them is the fastest it does not.
+        Of variants that are much faster it says how much; which of them is the fastest it does not. Not where the last
+        of them found its code cold: so would all that is compared with it.
         """
-        return self.contestants[0].cost().repeats >= ENOUGH_OF_PLAIN and self.pool.least_share() <= FAR_SHARE
+        plain = self.contestants[0]
+        enough = plain.cost().repeats >= ENOUGH_OF_PLAIN and self._soon.get(plain, False)
+        return enough and self.pool.least_share() <= FAR_SHARE
 
     def _give(self) -> None:
         """Give what it is known of by now what it took; the rest is not wanted where another key has given it."""
