@@ -50,7 +50,7 @@ OWNERS = {
     "_compute_slotdefs": "torch._dynamo.variables.base._compute_slotdefs",
     "_get_cached_slots": "torch._dynamo.variables.object_protocol._get_cached_slots",
     "_tp_type": "torch._dynamo.variables.base._tp_type",
-    "_dynamo_marked_constant": "torch._dynamo.decorators._dynamo_marked_constant",
+    "_dynamo_marked_constant": "torch._dynamo.decorators: fn._dynamo_marked_constant",
     "_load_attr": "torch._dynamo.symbolic_convert.InstructionTranslatorBase._load_attr",
     "_validate_args": "torch.distributions.Distribution._validate_args",
     "_assert_async": "torch.ops.aten._assert_async",
@@ -201,7 +201,7 @@ WITHOUT = {
     "torch._dynamo.variables.object_protocol._get_cached_slots": (
         "A special method that a class is given later is not seen by the next trace, if the release keeps such."
     ),
-    "torch._dynamo.decorators._dynamo_marked_constant": "What is marked so is taken for a constant.",
+    "torch._dynamo.decorators: fn._dynamo_marked_constant": "What is marked so is taken for a constant.",
     "torch._dynamo.source.AttrSource": "No build of a function is made.",
     "torch._dynamo.source.SkipGuardSource": "No build of a function is made.",
     "torch._dynamo.exc.ObservedKeyError": "No build of a function is made.",
