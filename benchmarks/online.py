@@ -67,6 +67,7 @@ REPEAT_SECONDS, WORKLOAD_SECONDS = 110.0, 20.0
 where less than that is left."""
 LOOPS = ("free", "full", "waited")
 ROUNDS, PASSES = 7, 3
+"""Of the oracle; and how many times all keys are learned."""
 MOST_TIMED, LEAST_TIMED, TIMED_US = 200, 40, 40_000.0
 """Calls in a loop of the oracle's: as many as take that long, and at most and at least so many."""
 AT_ONCE, FIRST_SLEEP_US, LEAST_SLEEP_US, LONGER, CYCLES_A_US = 20, 20_000.0, 500.0, 2.0, 1980.0
@@ -374,8 +375,7 @@ def of_workload(
 ) -> Iterator[dict[str, Any]]:
     """A row for each of these sizes at which there is something to choose.
 
-    All of it is learned several times, each time beside hits of the best: one thousand calls of 50 µs take a tenth more
-    or less than the next, whatever runs them.
+    All of it is learned several times, each time beside hits of the best: single loops scatter by more than the bars.
     """
     number = SMALL_CALLS if chosen.small else CALLS
     rows, keys = list[dict[str, Any]](), list[tuple[Any, ...]]()

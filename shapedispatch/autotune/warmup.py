@@ -1,7 +1,7 @@
 """Loads what a comparison of numbers runs on a device before there is one, a few operators at a time.
 
-CUDA loads an operator's code where that runs first: 10 to 50 ms each, and 0.3 s for all that a comparison runs. A
-caller whose call is compared with plain would wait for that, too.
+CUDA loads an operator's code where that runs first, and a comparison runs dozens of them. A caller whose call is
+compared with plain would wait for all of that, too: `benchmarks/kernel_first_calls.py` shows the longest calls.
 """
 
 from __future__ import annotations

@@ -368,7 +368,7 @@ class Learning(Sampling):
             self.done(self)
 
     def _named(self, name: str) -> Candidate:
-        for candidate in self.candidates:  # asked for each sample: a generator takes twice as long
+        for candidate in self.candidates:  # no generator: it is asked at each sample
             if candidate.name == name:
                 return candidate
         raise LookupError(f"there is no candidate {name}")

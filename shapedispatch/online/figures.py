@@ -148,10 +148,8 @@ class Figures(Contestant):
         return known[1]
 
     def _weighed(self, weights: tuple[float, float, float]) -> Timing:
-        of_device, of_host, of_waiting = (
-            weights  # what weighs nothing is not looked at: that takes as long as some calls
-        )
-        parts: list[tuple[float, Timing]] = []
+        of_device, of_host, of_waiting = weights
+        parts: list[tuple[float, Timing]] = []  # not of what weighs nothing: to look at samples takes as long as calls
         if of_device:
             parts.append((of_device, self._timing(self.device_us or self.latency_us)))
         if of_host:

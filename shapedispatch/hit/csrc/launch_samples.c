@@ -6,7 +6,7 @@
  * that makes many launches may find the end of the one before it at work, and wait for the host all the same: there it
  * counts as dry when the device has begun with it before the host was done.
  */
-enum { MOST_NOTED = 128, MOST_POOLED = 256 };
+enum { MOST_NOTED = 128, MOST_POOLED = 256 };   /* the first is MOST_AT_ONCE of online/contest.py */
 
 /* The driver's functions for events; all of them, or none is used. */
 static struct {
