@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
@@ -35,6 +35,7 @@ __all__ = [
     "check_objective",
     "checked",
     "choose",
+    "judged_in_turn",
     "refusal",
 ]
 
@@ -181,16 +182,32 @@ def checked(
     if not others:
         return [plain], (), None
     expected = _expected(plain, trial, wait=later is None)
-    other = _permuted(plain, others, trial, rules, wait=later is None)
+    judged = list(_judged_by(expected, candidates, trial, rules, later))
+    right = [plain, *(candidate for candidate, reason in judged if reason is None)]
+    return right, tuple(reason for _, reason in judged if reason is not None), expected
 
-    def why_not(one: Candidate) -> str | None:
+
+def judged_in_turn(
+    candidates: Sequence[Candidate], trial: Trial, rules: Rules, later: Later | None
+) -> Iterator[tuple[Candidate, Refusal | None]]:
+    """As `checked`: each but plain, and why it does not give plain's numbers, one after another as they are asked for.
+
+    Plain is run once for all of them; what its run has left is held as long as this is.
+    """
+    expected = _expected(candidates[0], trial, wait=later is None)
+    return _judged_by(expected, candidates, trial, rules, later)
+
+
+def _judged_by(
+    expected: Outcome, candidates: Sequence[Candidate], trial: Trial, rules: Rules, later: Later | None
+) -> Iterator[tuple[Candidate, Refusal | None]]:
+    plain, *others = candidates
+    other = _permuted(plain, others, trial, rules, wait=later is None)
+    for one in others:
         flags = None if later is None else later.setdefault(one.name, [])
         found = _judged(one, expected, trial, rules, flags)
-        return found if isinstance(found, str) else _refusal_of_another(one, (expected, found), other, rules, flags)
-
-    judged = [(candidate, why_not(candidate)) for candidate in others]
-    right = [plain, *(candidate for candidate, reason in judged if not reason)]
-    return right, tuple(Refusal(candidate.name, (reason,)) for candidate, reason in judged if reason), expected
+        why = found if isinstance(found, str) else _refusal_of_another(one, (expected, found), other, rules, flags)
+        yield one, Refusal(one.name, (why,)) if why else None
 
 
 def _timed(right: Sequence[Candidate], trial: Trial, rules: Rules) -> tuple[BenchResult, dict[str, int | None]]:

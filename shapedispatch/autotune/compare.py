@@ -267,8 +267,7 @@ def _root_mean_square(sizes: Tensor, counted: Tensor) -> Tensor:
     """Over those that are counted, the others being 0; by shares of the largest, since its square may overflow."""
     largest = sizes.amax().double()
     shares = sizes / torch.where(largest > 0, largest, 1.0)
-    norm: Tensor = torch.linalg.vector_norm(shares, dtype=torch.float64)
-    return norm / counted.sum().clamp(min=1).sqrt() * largest
+    return (shares.square().sum() / counted.sum().clamp(min=1)).sqrt() * largest
 
 
 # -------------------------------------------------------------------------------------- where doubles say what is right

@@ -105,10 +105,9 @@ class Trial:
         for tensor in tensors((args, kwargs)):
             expanded = any(size > 1 and not stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
             if tensor.is_floating_point() and not expanded:
-                places = draws.order(tensor)
                 with torch.inference_mode() if tensor.is_inference() else nullcontext():
                     bare = tensor.detach()
-                    bare.copy_(bare.reshape(-1)[places].view(tensor.shape))
+                    bare.copy_(draws.shuffled(bare))
         return replace(self, args=args, kwargs=kwargs, asks_all=True)
 
     def hooked(self) -> str | None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import Tensor
 
-from ..autotune.choose import Later, PlainRaised, Rules, best, checked
+from ..autotune.choose import Later, PlainRaised, Rules, best, checked, judged_in_turn
 from ..autotune.trial import Trial
 from ..autotune.warmup import WARMUP
 from ..backend import Candidate, Offer
@@ -287,11 +287,10 @@ def _compared(
 ) -> dict[Any, tuple[tuple[Refusal, ...], list[Tensor]]]:
     """Why each of the first of these does not give plain's numbers, if so; where ``flagged``, flags say it later."""
     found: dict[Any, tuple[tuple[Refusal, ...], list[Tensor]]] = {}
+    later: Later | None = {} if flagged else None
     end_s, most = time.perf_counter() + COMPARE_S, COMPARE_BYTES // max(1, trial.bytes_to_copy())
-    for one in others:
-        later: Later | None = {} if flagged else None
-        _, wrong, _ = checked([plain, one], trial, rules, later)
-        found[one.name, one.build] = wrong, (later or {}).get(one.name, [])
+    for one, wrong in judged_in_turn([plain, *others], trial, rules, later):
+        found[one.name, one.build] = (wrong,) if wrong else (), (later or {}).get(one.name, [])
         if time.perf_counter() > end_s or len(found) >= most:
             break
     return found

@@ -44,6 +44,7 @@ __all__ = [
     "pool_leader",
     "pooled_calls",
     "reason",
+    "why_not_in_use",
 ]
 
 CudaLauncher: TypeAlias = Callable[[tuple[int, ...], tuple[Any, ...]], bool]
@@ -56,9 +57,8 @@ def fast_path(cache_miss: Callable[..., Any], fallback: Callable[..., Any], rece
     ``cache_miss(args, kwargs, node)`` is asked where C cannot answer; ``fallback(*args, **kwargs)`` where a build has
     raised that may be retried. ``receiver`` is as in `key.key`.
     """
-    global in_use
-    in_use = module()
-    return None if in_use is None else in_use.FastPath(cache_miss, fallback, receiver)
+    found = module()
+    return None if found is None else found.FastPath(cache_miss, fallback, receiver)
 
 
 in_use: Any = None
@@ -66,8 +66,15 @@ in_use: Any = None
 
 
 def module() -> Any:
-    """The C module, where it is in use; else None."""
-    return _loaded()[0] if reason() is None else None
+    """The C module, where it is in use; else None. Decorations ask, and what they find is kept in `in_use`."""
+    global in_use
+    in_use = _loaded()[0] if reason() is None else None
+    return in_use
+
+
+def why_not_in_use() -> str | None:
+    """As `reason`, which looks at each private name, and need not where the last decoration found none."""
+    return reason() if in_use is None else None
 
 
 def cuda_launcher(
@@ -90,7 +97,7 @@ def cuda_launcher(
     need nothing more of the driver than this; a driver that knows the parameters otherwise is a reason. The launcher
     raises RuntimeError, naming kernel and call, where the driver refuses a launch.
     """
-    why = reason() or _no_driver(_loaded()[0])
+    why = why_not_in_use() or _no_driver(_loaded()[0])
     if why is not None:
         return why
     try:

@@ -131,7 +131,7 @@ def _refuse(
 
 def c_launcher_of(compiled: Any, resolved: ResolvedConfig, device: int) -> native.CudaLauncher | str:
     """The launch in C of a loaded kernel for one key and config; or why there is none."""
-    why = native.reason() or _why_not(compiled.metadata, resolved)
+    why = native.why_not_in_use() or _why_not(compiled.metadata, resolved)
     if why is not None:
         return why
     parameters = _parameters(compiled.src.signature)

@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+import functools
 import pickle
-from collections.abc import Collection, Hashable, Mapping
+import time
+from collections.abc import Collection, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from ..background.account import Later
 from ..background.orders import Order
+from ..effects import Effects
 from ..hit.table import Table
 from ..interpreter.failures import what_fails
 from .runtime.compile_request import CompileRequest, requested
 from .runtime.loaded import Builds
-from .runtime.remote_compile import KernelJob, why_not
+from .runtime.remote_compile import Compiled, KernelJob, come_of
 from .runtime.sent_kernel import Untransportable, sent
 
 __all__ = ["NotNow", "RemoteConfigs"]
 
 UNEARNED = "not enough time was spent in such calls to have it compiled"
 NEXT = "what was compiled is loaded in the next calls"
+LOAD_S = 0.01
+"""How long a look goes on loading what was compiled: to see what there is takes as long as to load one or two."""
 
 
 class NotNow(NamedTuple):
@@ -43,50 +48,64 @@ class RemoteConfigs:
     of_class: Hashable
     memory: Table
     later: Later
+    requests: dict[Hashable, CompileRequest | Untransportable | None]
+    """What was found out in this look already, by name and constants: Triton takes its time to say so."""
     here: str = ""
     """Why some of it is compiled within the call, if so."""
 
     def not_now(self, wanted: Mapping[str, Mapping[str, Any]]) -> dict[str, NotNow]:
         """Of configs, by name, with their arguments and options: those that are not to be had now."""
+        if self.later.has_worked():
+            return self._left_for_next(wanted)
         found: dict[str, NotNow] = {}
+        unloaded: dict[str, tuple[Mapping[str, Any], CompileRequest]] = {}
         unordered: dict[str, CompileRequest | None] = {}
         why = ""
         for name, arguments in wanted.items():
-            if self.later.has_worked():
-                self.later.revisit()
-                found[name] = NotNow(NEXT, True)
-            elif isinstance(request := self._requested(arguments), Untransportable):
+            if isinstance(request := self._requested(name, arguments), Untransportable):
                 unordered[name], why = None, str(request)
-            elif request is None or request.is_cached():
-                found |= self._unloaded(name, arguments, request is None)
+            elif request is None:
+                continue
+            elif request.is_cached():
+                unloaded[name] = arguments, request
             elif (reason := self._state(request)) is None:
                 unordered[name] = request
             elif reason.why:
                 found[name] = reason
+        if unloaded:
+            self.later.once("loaded", functools.partial(self._some_loaded, unloaded))
+            found |= dict.fromkeys(unloaded, NotNow(NEXT, True))
         self.here = self.memory.facts.ordered.get(self._known_here) or self.here
         if not unordered or self.memory.facts.ordered.get(self._known_here):
             return found
+        if self.later.has_worked():
+            return found | self._left_for_next(unordered)
         ordered = self.later.begin(lambda: self._order(unordered, why))
         return found | (dict.fromkeys(unordered, NotNow(UNEARNED, True)) if ordered is None else ordered)
+
+    def _left_for_next(self, names: Iterable[str]) -> dict[str, NotNow]:
+        self.later.revisit()
+        return dict.fromkeys(names, NotNow(NEXT, True))
 
     @property
     def _known_here(self) -> Hashable:
         """Under what is known why what cannot be sent is compiled here by now."""
         return ("here", self.of_class, frozenset(self.static))
 
-    def _requested(self, arguments: Mapping[str, Any]) -> CompileRequest | Untransportable | None:
+    def _requested(self, name: str, arguments: Mapping[str, Any]) -> CompileRequest | Untransportable | None:
         """What would be compiled; None where nothing would be, or where Triton will say itself why it cannot be."""
+        known = name, frozenset(self.static)
+        if known not in self.requests:
+            self.requests[known] = self._asked_for(arguments)
+        return self.requests[known]
+
+    def _asked_for(self, arguments: Mapping[str, Any]) -> CompileRequest | Untransportable | None:
         try:
             return requested(self.builds.function(self.static), arguments, self.device)
         except Untransportable as why:
             return why
         except what_fails():  # it is raised again where the config is made, and judged there
             return None
-
-    def _unloaded(self, name: str, arguments: Mapping[str, Any], here: bool) -> dict[str, NotNow]:
-        """What is in Triton's cache, if it is not ``here``, and not to be loaded now."""
-        loaded = here or self.later.once("loaded", lambda: self._loaded(arguments))
-        return {name: NotNow(NEXT, True)} if loaded is None else {}
 
     def _state(self, request: CompileRequest) -> NotNow | None:
         """How far one is that was ordered, which has no reason where it is compiled here after all; None without."""
@@ -95,22 +114,37 @@ class RemoteConfigs:
             return None
         if not order.over:
             return NotNow(self.later.waits_for(order), True)
-        why, of_the_kernel = (order.failed, True) if order.answer is None else why_not(order.answer, order.variant)
-        if of_the_kernel and why:
-            return NotNow(f"another process could not compile it: {why}", False)
-        self.here = why
+        come = Compiled(order.failed) if order.answer is None else come_of(order.answer, order.variant)
+        if come.of_the_kernel and come.why:
+            return NotNow(f"another process could not compile it: {come.why}", False)
+        self.here = come.why
         return NotNow("", False)
 
-    def _loaded(self, arguments: Mapping[str, Any]) -> bool:
-        """Have it in memory, with what it writes, so that an offer finds it there; whether it is."""
+    def _some_loaded(self, unloaded: dict[str, tuple[Mapping[str, Any], CompileRequest]]) -> bool | None:
+        """Load the first of what is in Triton's cache, which leave ``unloaded``; True once all is loaded."""
+        end_s = time.perf_counter() + LOAD_S
+        for name, (arguments, request) in list(unloaded.items()):
+            self._load(arguments, request)
+            del unloaded[name]
+            self.requests[name, frozenset(self.static)] = None
+            if time.perf_counter() > end_s:
+                break
+        return None if unloaded else True
+
+    def _load(self, arguments: Mapping[str, Any], request: CompileRequest) -> None:
+        """Have it in memory, with what it writes, so that an offer finds it there."""
         (compiled,) = self.builds.compiled([arguments], self.static, self.device)
         if isinstance(compiled, Exception):  # it is raised again where the config is made, and judged there
-            return False
+            return
         build = self.builds.build(compiled, self.static, self.device, self.memory)
         if self.memory.build(build.slot) is None:
             self.memory.hold(build.slot, build)
-        self.builds.effects(compiled, self.memory)
-        return True
+        self.builds.effects(compiled, self.memory, self._effects(request))
+
+    def _effects(self, request: CompileRequest) -> Effects | None:
+        """What another process has found that it writes; None where none has compiled it for this one."""
+        order: Order | None = self.memory.facts.ordered.get(request.cached_as)
+        return None if order is None or order.answer is None else come_of(order.answer, order.variant).effects
 
     def _order(self, wanted: Mapping[str, CompileRequest | None], why: str) -> dict[str, NotNow]:
         """Have these compiled; how far each is that can be sent. ``why`` the others cannot."""

@@ -21,8 +21,9 @@ from shapedispatch.background.children import CannotStart
 from shapedispatch.choices import learning
 from shapedispatch.dispatch.launches import WaitingLaunches
 from shapedispatch.kernels import remote_configs
+from shapedispatch.kernels.remote_configs import RemoteConfigs
 from shapedispatch.kernels.runtime import loaded
-from shapedispatch.kernels.runtime.remote_compile import COMPILER
+from shapedispatch.kernels.runtime.remote_compile import COMPILER, Compiled
 from shapedispatch.kernels.runtime.sent_kernel import Untransportable
 from shapedispatch.online import real_calls
 from shapedispatch.records import Refusal
@@ -40,6 +41,7 @@ def adds(x, y, n, step, B: tl.constexpr):
 
 CONFIGS = [triton.Config({"B": block}, num_warps=1) for block in (16, 64, 256)]
 X, Y = tensors(2)
+TOO_LARGE = Compiled("too large")
 
 
 def cost(launched: Launched) -> float:
@@ -136,19 +138,58 @@ def test_what_was_compiled_is_learned_from_the_launches(driver: Recorder, here: 
     assert blocks_of(driver, before) == [64] * 50
 
 
+@pytest.mark.parametrize(("most_s", "loaded_in_each"), [(100.0, [2]), (0.0, [1, 1])])
+def test_what_was_compiled_is_loaded_few_in_a_call(
+    most_s: float,
+    loaded_in_each: list[int],
+    driver: Recorder,
+    here: BuiltHere,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Those of many sizes may land at once; and what they write is known where they were compiled."""
+    read: list[int] = []
+    loads, reads = RemoteConfigs._load, loaded.effects_of
+    counts = [0]
+    monkeypatch.setattr(remote_configs, "LOAD_S", most_s)
+    monkeypatch.setattr(RemoteConfigs, "_load", lambda *given: counts.append(counts.pop() + 1) or loads(*given))
+    monkeypatch.setattr(loaded, "effects_of", lambda one: read.append(one.metadata.num_warps) or reads(one))
+    kernel, each = kernel_of(driver), list[int]()
+    for _ in range(100):
+        counts.append(0)
+        called(kernel, 60)
+        each.append(counts[-1])
+    assert [count for count in each if count] == loaded_in_each
+    assert len(read) == 1  # of the first config, which a call has compiled
+
+
+def test_triton_is_asked_once_in_a_look_what_it_would_compile(
+    driver: Recorder, here: BuiltHere, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However often the look needs to know."""
+    asks: Callable[..., Any] = remote_configs.requested
+    asked: list[int] = []
+    monkeypatch.setattr(remote_configs, "requested", lambda *given: asked.append(given[1]["B"]) or asks(*given))
+    kernel = kernel_of(driver)
+    for _ in range(100):
+        asked.clear()
+        called(kernel, 60)
+        assert len(asked) == len(set(asked))
+
+
 @pytest.mark.parametrize("most", [("COMPARE_S", 0.0), ("COMPARE_BYTES", 1)])
 def test_configs_are_compared_with_plain_few_in_a_call(
     most: tuple[str, float], driver: Recorder, here: BuiltHere, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """There may be many, each takes the host as long as some launches, and of large tensors the device."""
-    compared: list[list[str]] = []
-    before: Callable[..., Any] = learning.checked
+    compared: list[str] = []
+    before: Callable[..., Any] = learning.judged_in_turn
 
-    def noted(candidates: Any, *more: Any) -> Any:
-        compared.append([one.name for one in candidates[1:]])
-        return before(candidates, *more)
+    def noted(*given: Any) -> Any:
+        for one, wrong in before(*given):
+            compared.append(one.name)
+            yield one, wrong
 
-    monkeypatch.setattr(learning, "checked", noted)
+    monkeypatch.setattr(learning, "judged_in_turn", noted)
     monkeypatch.setattr(learning, "COMPARE_S", 100.0)
     monkeypatch.setattr(learning, *most)
     launches: list[int] = []
@@ -158,9 +199,19 @@ def test_configs_are_compared_with_plain_few_in_a_call(
         called(kernel, 60)
         launches.append(len(compared) - before_it)
     assert max(launches) == 1
-    assert compared[:2] == [[f"config[B={b}, num_warps=1, num_ctas=1, num_stages=3]"] for b in (64, 256)]
-    assert all(len(names) == 1 for names in compared)
+    assert compared[:2] == [f"config[B={b}, num_warps=1, num_ctas=1, num_stages=3]" for b in (64, 256)]
     assert kernel.explain(X, Y, 60, 1).config.kwargs["B"] == 64
+
+
+def test_plain_runs_once_for_all_that_are_compared_in_a_look(driver: Recorder, here: BuiltHere) -> None:
+    """And once more with the call's values in another order; each other config runs twice on copies as well."""
+    kernel = kernel_of(driver)
+    before, blocks = 0, list[int]()
+    while 64 not in blocks:
+        before = len(driver.launches)
+        called(kernel, 60)
+        blocks = blocks_of(driver, before)
+    assert blocks == [16, 16, 64, 64, 256, 256, blocks[-1]]
 
 
 class Said:
@@ -183,20 +234,25 @@ def test_what_compares_is_loaded_in_looks_of_its_own(
 ) -> None:
     """A few operators in each: to load them all takes a call half a second on a GPU."""
     done: list[str] = []
-    before, left = learning.checked, iter([None, None])
+    loads, compares, left = learning.checked, learning.judged_in_turn, iter([None, None])
     warmup = Warmup(lambda: 0)
     go_on: Callable[..., Any] = warmup.go_on
 
+    def loaded(candidates: Any, *more: Any) -> Any:
+        done.append(candidates[1].name)
+        return loads(candidates, *more)
+
     def compared(candidates: Any, *more: Any) -> Any:
         done.append(candidates[1].name)
-        return before(candidates, *more)
+        return compares(candidates, *more)
 
     def warmed_up(*given: Any) -> Any:
         return next(left, True) and go_on(*given)
 
     monkeypatch.setattr(learning, "WARMUP", warmup)
     monkeypatch.setattr(Warmup, "go_on", lambda self, *given: done.append("part") or warmed_up(*given))
-    monkeypatch.setattr(learning, "checked", compared)
+    monkeypatch.setattr(learning, "checked", loaded)
+    monkeypatch.setattr(learning, "judged_in_turn", compared)
     monkeypatch.setattr(learning, "verdicts", lambda device: Said)
     kernel, calls = kernel_of(driver), list[int]()
     for _ in range(400):
@@ -205,21 +261,19 @@ def test_what_compares_is_loaded_in_looks_of_its_own(
         calls.append(len(done) - before_it)
     assert done[:5] == ["part", "part", "part", "another", "config[B=64, num_warps=1, num_ctas=1, num_stages=3]"]
     assert done.count("part") == 3
-    assert [count for count in calls if count][:4] == [1, 1, 2, 2]
+    assert [count for count in calls if count][:4] == [1, 1, 2, 1]
     assert kernel.explain(X, Y, 60, 1).config.kwargs["B"] == 64
 
 
 def test_one_that_is_wrong_is_left_out(driver: Recorder, here: BuiltHere, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the reason, whichever look has found it."""
-    before: Callable[..., Any] = learning.checked
+    before: Callable[..., Any] = learning.judged_in_turn
 
-    def judged(candidates: Any, *more: Any) -> Any:
-        found, wrong, expected = before(candidates, *more)
-        if candidates[1].config.kwargs["B"] == 64:
-            return candidates[:1], (Refusal(candidates[1].name, ("it is wrong",)),), expected
-        return found, wrong, expected
+    def judged(*given: Any) -> Any:
+        for one, wrong in before(*given):
+            yield one, Refusal(one.name, ("it is wrong",)) if one.config.kwargs["B"] == 64 else wrong
 
-    monkeypatch.setattr(learning, "checked", judged)
+    monkeypatch.setattr(learning, "judged_in_turn", judged)
     kernel = kernel_of(driver)
     called(kernel, 60, 400)
     assert 64 not in blocks_of(driver, 100)
@@ -262,7 +316,7 @@ def test_one_that_does_not_compile_is_left_out(
     driver: Recorder, here: BuiltHere, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With the compiler's reason; the others are learned, and no call compiles it to see."""
-    monkeypatch.setattr("shapedispatch.kernels.runtime.remote_compile._compiled", lambda kernel, request: "too large")
+    monkeypatch.setattr("shapedispatch.kernels.runtime.remote_compile._compiled", lambda kernel, request: TOO_LARGE)
     kernel = kernel_of(driver)
     called(kernel, 60, 100)
     assert set(blocks_of(driver)) == {16}

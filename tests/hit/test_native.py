@@ -30,7 +30,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import Module, Parameter
 
-from shapedispatch import set_mode, shapedispatch
+from shapedispatch import private, set_mode, shapedispatch
 from shapedispatch.hit import native
 from shapedispatch.hit.table import Entry, Table
 from shapedispatch.keys import key as keys
@@ -1397,6 +1397,19 @@ def test_without_the_module_the_package_says_why(monkeypatch: pytest.MonkeyPatch
     assert not native.hotpath_available
     assert "_native" in native.hotpath_reason
     assert plain_only(double).core.fast_path is None
+
+
+def test_what_the_last_decoration_found_is_not_looked_for_again(c_path: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each config that is loaded asks, and names are many; where C is not in use there is a reason to be told."""
+    plain_only(double)
+    looks = private.why_off
+    monkeypatch.setattr(private, "why_off", lambda feature: pytest.fail("it was looked for again"))
+    assert native.why_not_in_use() is None
+    monkeypatch.setattr(private, "why_off", looks)
+    monkeypatch.setenv("SHAPEDISPATCH_HOTPATH", "false")
+    reset()
+    plain_only(double)
+    assert "SHAPEDISPATCH_HOTPATH" in str(native.why_not_in_use())
 
 
 def test_the_environment_turns_it_off(c_path: None, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -96,9 +96,9 @@ class Builds:
         return fresh
 
     @staticmethod
-    def effects(compiled: Any, memory: Table) -> Effects:
-        """What a compiled kernel writes; read from its IR once."""
+    def effects(compiled: Any, memory: Table, told: Effects | None = None) -> Effects:
+        """What a compiled kernel writes, as ``told`` by whoever has compiled it; else read from its IR once."""
         known: Effects | None = memory.facts.effects.get(compiled.hash)
         if known is None:
-            known = memory.facts.effects[compiled.hash] = effects_of(compiled)
+            known = memory.facts.effects[compiled.hash] = told or effects_of(compiled)
         return known

@@ -8,15 +8,17 @@ from __future__ import annotations
 import pickle
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from ...background.orders import Compiler
+from ...effects import Effects
 from ...errors import in_a_line
 from ...interpreter.failures import what_fails
 from .compile_request import CompileRequest
+from .mutation_analysis import effects_of
 from .sent_kernel import SentKernel, Untransportable
 
-__all__ = ["COMPILER", "KernelJob", "compiled", "why_not"]
+__all__ = ["COMPILER", "Compiled", "KernelJob", "come_of", "compiled"]
 
 COMPILER = Compiler("shapedispatch.kernels.runtime.remote_compile:compiled", here_s=0.005, child_s=1.0)
 
@@ -31,21 +33,32 @@ class KernelJob:
     cache: str
 
 
+class Compiled(NamedTuple):
+    """What has come of a request: ``why`` it is not compiled, and whether that is for what the kernel is.
+
+    With no such reason it is, and ``effects`` is what it writes: to read that takes longer than to load it.
+    """
+
+    why: str
+    of_the_kernel: bool = True
+    effects: Effects | None = None
+
+
 def compiled(job: bytes) -> bytes:
-    """Why each of a `KernelJob`'s requests is not compiled, by name, "" where it is; or why none is. Pickled."""
+    """What has come of each of a `KernelJob`'s requests, by name, as `Compiled`; or why nothing has. Pickled."""
     try:
         return pickle.dumps(_all_compiled(pickle.loads(job)))
     except Exception as error:  # noqa: BLE001 - whatever keeps it from being made here is this job's refusal; it is told
         return pickle.dumps(in_a_line(error))
 
 
-def why_not(answer: bytes, name: str) -> tuple[str, bool]:
-    """Of an answer to a job: why this request of it is not compiled, and whether that is for what the kernel is."""
+def come_of(answer: bytes, name: str) -> Compiled:
+    """Of an answer to a job: what has come of this request of it."""
     found = pickle.loads(answer)
-    return (found, False) if isinstance(found, str) else (found[name], True)
+    return Compiled(found, False) if isinstance(found, str) else found[name]
 
 
-def _all_compiled(job: KernelJob) -> dict[str, str]:
+def _all_compiled(job: KernelJob) -> dict[str, Compiled]:
     from triton import knobs
 
     knobs.cache.dir = job.cache
@@ -53,15 +66,14 @@ def _all_compiled(job: KernelJob) -> dict[str, str]:
     return {name: _compiled(function, request) for name, request in job.requests.items()}
 
 
-def _compiled(kernel: Any, request: CompileRequest) -> str:
-    """Why it is not compiled; nothing where it is."""
+def _compiled(kernel: Any, request: CompileRequest) -> Compiled:
     from triton.compiler import ASTSource, compile
 
     source = ASTSource(kernel, dict(request.signature), dict(request.constants), dict(request.attributes))
     try:
-        compile(source, target=request.target, options=dict(request.options))
+        made = compile(source, target=request.target, options=dict(request.options))
     except what_fails() as error:  # the boundary where a candidate is judged; the reason is kept
-        return in_a_line(error)
+        return Compiled(in_a_line(error))
     if not request.is_cached():
         raise Untransportable("Triton's cache keeps it under another key in another process: its settings differ")
-    return ""
+    return Compiled("", effects=effects_of(made))
