@@ -325,7 +325,7 @@ def forget(dispatched: Any) -> None:
     """All choices, and what sizes have told each other; builds stay, which are the same in each loop."""
     table = dispatched.core.table
     table.forget_choices()
-    for facts in (table.facts.settled, table.facts.so_far, table.facts.families, table.facts.earned):
+    for facts in (table.facts.settled, table.facts.so_far, table.facts.families, table.facts.earned, table.facts.sound):
         facts._known.clear()
 
 

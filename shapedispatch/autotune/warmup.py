@@ -25,7 +25,7 @@ __all__ = ["WARMUP", "Warmup"]
 FEW, MANY = 1 << 10, (1 << 20) + 1
 """How many numbers stand for those of a tensor: other code compares many."""
 PART_NS = 5_000_000
-"""After so long no further operator is begun."""
+"""After so long no further operator is begun; those that were loaded before are run again, and take none of it."""
 
 
 class _IsLate(BaseException):
@@ -38,6 +38,8 @@ class Warmup:
 
     clock_ns: Clock = time.perf_counter_ns
     _over: set[Hashable] = field(default_factory=set)
+    _loaded: dict[Hashable, int] = field(default_factory=dict)
+    """How many operators of such a comparison were run, where it did not go through yet."""
 
     def is_over(self, trial: Trial) -> bool:
         """Whether what runs for such a trial's comparisons was loaded."""
@@ -46,30 +48,42 @@ class Warmup:
     def go_on(self, trial: Trial, compare: Callable[[Trial], Any]) -> bool | None:
         """True once ``compare`` has gone through with a few numbers for those of the trial; None before that.
 
-        Each time it begins anew: what was loaded takes no time any more.
+        Each time it begins anew, and comes at least one operator further.
         """
-        few = _like(trial)
-        with _Until(self.clock_ns, self.clock_ns() + PART_NS):
+        few, kinds = _like(trial), _kinds(trial)
+        with _Until(self.clock_ns, self._loaded.get(kinds, 0)) as until:
             try:
                 compare(few)
             except _IsLate:
+                self._loaded[kinds] = until.begun
                 return None
-        self._over.add(_kinds(trial))
+        self._over.add(kinds)
         return True
 
 
 class _Until(TorchFunctionMode):
-    """Lets no operator begin after a time, but for those by which is put back what was there before."""
+    """Lets no operator begin after a time, but for those by which is put back what was there before.
 
-    def __init__(self, clock_ns: Clock, end_ns: int) -> None:
+    The first ``loaded`` operators take none of it.
+    """
+
+    def __init__(self, clock_ns: Clock, loaded: int) -> None:
         super().__init__()
-        self._clock_ns, self._end_ns, self._is_late = clock_ns, end_ns, False
+        self._clock_ns, self._loaded, self._end_ns = clock_ns, loaded, 0
+        self._is_late, self.begun = False, 0
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if not self._is_late and self._clock_ns() > self._end_ns:
+        if not self._is_late:
+            self._raise_if_late()
+            self.begun += 1
+        return func(*args, **(kwargs or {}))
+
+    def _raise_if_late(self) -> None:
+        if self.begun == self._loaded:
+            self._end_ns = self._clock_ns() + PART_NS
+        elif self.begun > self._loaded and self._clock_ns() > self._end_ns:
             self._is_late = True
             raise _IsLate
-        return func(*args, **(kwargs or {}))
 
 
 def _kinds(trial: Trial) -> Hashable:
