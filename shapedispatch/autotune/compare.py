@@ -184,14 +184,13 @@ def _numbers_difference(
     later: list[Tensor] | None,
     scale_of: Callable[[Tensor], Tensor],
 ) -> str | None:
-    bits, others = bits_of(expected), bits_of(actual)
     if expected.data_ptr() == actual.data_ptr() and later is not None:  # one tensor that neither has written
         return None
-    if later is None and torch.equal(bits, others):  # as of all that was not written; the rest takes dozens of kernels
+    if later is None and torch.equal(bits_of(expected), bits_of(actual)):  # the rest takes dozens of kernels
         return None
     in_bits = expected.dtype in _OPAQUE or tolerance == EVERY_BIT
     if in_bits or not (expected.is_floating_point() or expected.is_complex()):
-        wrong = bits != others if in_bits else expected != actual  # True has more than one byte
+        wrong = bits_of(expected) != bits_of(actual) if in_bits else expected != actual  # True has more than one byte
         if later is not None:
             later.append(wrong.any())
             return None
@@ -202,14 +201,14 @@ def _numbers_difference(
     wide = _wide(expected)
     one, other = expected.to(wide), actual.to(wide)
     error, scale = (one - other).abs(), scale_of(one)
-    same = (one == other) | (one.isnan() & other.isnan())
-    numbers = one.isfinite() & other.isfinite()  # to an infinity everything would be near
-    wrong = ~same & ~(numbers & (error <= rtol * one.abs() + atol * scale))
+    near = error < torch.add(atol * scale, one.abs(), alpha=rtol)  # which nothing is to an infinity
+    right = (one == other) | near | ((one != one) & (other != other))
     if later is not None:
-        later.append(wrong.any())
+        later.append(right.all().logical_not())
         return None
-    if not bool(wrong.any()):
+    if bool(right.all()):
         return None
+    wrong = ~right
     worst = float(torch.where(wrong, error.nan_to_num(float("inf")), error.new_zeros(())).max())
     return (
         f"{place} differs in {int(wrong.sum())} of {wrong.numel()} values by up to {worst:.3g} "
@@ -254,20 +253,16 @@ def _scale(values: Tensor, fill: float) -> Tensor:
     would be near: some of at least ``fill`` that are alike, where all others are under a tenth of them.
     """
     sizes = values.abs()
-    finite = sizes.isfinite()
+    finite = sizes < math.inf
     sizes = torch.where(finite, sizes, 0.0)
     largest = sizes.amax()
     alike, small = sizes >= 0.999 * largest, sizes < 0.1 * largest
-    others = torch.where(small, sizes, 0.0)
-    filled = (largest >= fill) & (alike | small).all() & (alike.sum() > 1) & others.any()
-    return torch.where(filled, _root_mean_square(others, finite & small), _root_mean_square(sizes, finite))
-
-
-def _root_mean_square(sizes: Tensor, counted: Tensor) -> Tensor:
-    """Over those that are counted, the others being 0; by shares of the largest, since its square may overflow."""
+    filled = (largest >= fill) & (alike | small).all() & (alike.sum() > 1) & (small & (sizes > 0)).any()
+    counted = finite & (small | ~filled)
+    sizes = torch.where(counted, sizes, 0.0)
     largest = sizes.amax().double()
-    shares = sizes / torch.where(largest > 0, largest, 1.0)
-    return (shares.square().sum() / counted.sum().clamp(min=1)).sqrt() * largest
+    shares = sizes / torch.where(largest > 0, largest, 1.0)  # the square of a size may overflow
+    return ((shares * shares).sum() / counted.sum().clamp(min=1)).sqrt() * largest
 
 
 # -------------------------------------------------------------------------------------- where doubles say what is right

@@ -8,11 +8,6 @@ from torch import Tensor
 __all__ = ["Generators"]
 
 
-MANY, ROW = 1 << 20, 61
-"""Beside a prime a row of a tensor's is hardly ever a whole number of rows here: each element comes to another place in
-its own, too."""
-
-
 class Generators:
     """A generator of its own for each device: no draw is one of the program's.
 
@@ -32,18 +27,6 @@ class Generators:
         """The places of its elements in an order at random: whole numbers, as many, on its device."""
         device = tensor.device
         return torch.randperm(tensor.numel(), generator=self._on(device), device=device)
-
-    def shuffled(self, tensor: Tensor) -> Tensor:
-        """Its elements in an order at random, in its shape; of more than ``MANY`` so many stay together as ``ROW``.
-
-        To draw the order of each, and to read them in it, takes a GPU longer than to compare two such tensors.
-        """
-        flat = tensor.reshape(-1)
-        row = ROW if flat.numel() > MANY else 1
-        rest = flat.numel() % row
-        rows = flat[rest:].view(-1, row)
-        moved = rows[self.order(rows[:, 0])].view(-1)
-        return (torch.cat((moved, flat[:rest])) if rest else moved).view(tensor.shape)
 
     def shares(self, tensor: Tensor) -> Tensor:
         """As many doubles from 0 to below 1, in its shape, on its device."""

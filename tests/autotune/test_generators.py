@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 import torch
 
-from shapedispatch.autotune import generators
 from shapedispatch.autotune.generators import Generators
 
 
@@ -16,20 +15,6 @@ def test_an_order_has_each_place_once() -> None:
     order = Generators().order(torch.empty(5, 7))
     assert sorted(order.tolist()) == list(range(35))
     assert order.tolist() != list(range(35))
-
-
-@pytest.mark.parametrize("size", [0, 1, 7, 100, 160, 161])
-def test_what_is_shuffled_has_each_number_once(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of many some stay together, and those that are left over come to the end."""
-    monkeypatch.setattr(generators, "MANY", 100)
-    monkeypatch.setattr(generators, "ROW", 8)
-    x = torch.arange(float(size)).view(1, size)
-    shuffled = Generators().shuffled(x)
-    assert shuffled.shape == x.shape
-    assert sorted(shuffled.flatten().tolist()) == x.flatten().tolist()
-    assert torch.equal(shuffled, x) == (size < 2)
-    together = (shuffled.flatten().diff() == 1).sum()
-    assert (int(together) > size / 2) == (size > 100)
 
 
 def test_shares_have_the_shape_and_are_doubles_below_one() -> None:

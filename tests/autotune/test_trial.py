@@ -8,11 +8,13 @@ from typing import Any, ClassVar
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from shapedispatch.autotune.choose import choose
-from shapedispatch.autotune.trial import EarlierGraph, Trial
+from shapedispatch.autotune.trial import LANES, EarlierGraph, Trial
 from shapedispatch.backend import Candidate
 from tests.autotune.test_choose import rules
 
@@ -156,3 +158,28 @@ def test_a_backward_runs_under_no_autocast() -> None:
         trial.repeated(call)()
         assert torch.is_autocast_enabled("cpu")
     assert CastsSeen.seen == [False, False]
+
+
+@given(st.integers(0, 400), st.booleans())
+def test_in_another_order_are_the_same_floats(size: int, turned: bool) -> None:
+    """Each once, of a tensor that lies otherwise, too; whole numbers, what is expanded and the call's own stay."""
+    x, y, places = torch.arange(2.0 * size).view(2, size), torch.ones(1).expand(3), torch.arange(3)
+    x = x.t() if turned else x
+    before = x.clone()
+    other = Trial((x, y, places), {}, ("x", "y", "places"), (), grad=False).permuted()
+    mixed, *rest = other.args
+    assert torch.equal(x, before)
+    assert (mixed.shape, mixed.stride()) == (x.shape, x.stride())
+    assert sorted(mixed.flatten().tolist()) == sorted(x.flatten().tolist())
+    assert torch.equal(mixed, x) == (size == 0)
+    assert torch.equal(rest[0], y)
+    assert torch.equal(rest[1], places)
+
+
+def test_hardly_a_float_is_where_it_was() -> None:
+    """Nor beside those that it was beside, but for the first few, nor in its row."""
+    x = torch.arange(4096.0).view(64, 64)
+    mixed = Trial((x,), {}, ("x",), (), grad=False).permuted().args[0]
+    assert int((mixed == x).sum()) < 8
+    assert int((mixed.flatten().diff().abs() == 1).sum()) < LANES
+    assert all(len({int(value) // 64 for value in row}) > 32 for row in mixed)
