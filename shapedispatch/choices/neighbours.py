@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from ..autotune.benchmark import FEW
 from ..keys.key import Key
@@ -12,7 +13,7 @@ from ..records import CHOSEN_AT, Choice, spelled
 from ..shapes.dims import distance
 from .context import DispatcherParts, MissContext
 
-__all__ = ["SLOWER", "Neighbours", "leading", "remember"]
+__all__ = ["SLOWER", "Leading", "Neighbours", "leading", "remember"]
 
 AMONG = 32
 """How many settled choices are remembered of calls that differ in sizes alone."""
@@ -39,7 +40,14 @@ def remember(core: DispatcherParts, key: Key, choice: Choice, so_far: bool = Fal
         known[kin] = (choice, *others)[:AMONG]
 
 
-def leading(ctx: MissContext, sizes: Mapping[str, int], alone: Iterable[Key]) -> str | None:
+class Leading(NamedTuple):
+    """What is best so far somewhere, and what part of plain's time it takes there: 1 where that is not known."""
+
+    variant: str
+    share: float
+
+
+def leading(ctx: MissContext, sizes: Mapping[str, int], alone: Iterable[Key]) -> Leading | None:
     """What is best so far at the nearest size, by samples there; None where there is none that is not far away.
 
     ``alone`` are keys that are learned each of its own: what leads there may not be settled yet.
@@ -53,7 +61,11 @@ def leading(ctx: MissContext, sizes: Mapping[str, int], alone: Iterable[Key]) ->
     first = min(found, key=lambda choice: _apart(sizes, choice), default=None)
     if first is None or _apart(sizes, first) > FAR:
         return None
-    return first.variant if any(timing.variant == first.variant for timing in first.timings) else None
+    took_us = {timing.variant: timing.median_us for timing in first.timings}
+    if first.variant not in took_us:
+        return None
+    plain_us = took_us.get("plain", 0.0)
+    return Leading(first.variant, took_us[first.variant] / plain_us if plain_us > 0 else 1.0)
 
 
 def _apart(sizes: Mapping[str, int], choice: Choice) -> float:

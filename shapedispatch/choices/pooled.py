@@ -40,7 +40,7 @@ def pool_of(ctx: MissContext, sizes: Mapping[str, int], make: bool = False) -> P
     found = family.pools.get(octaves)
     if found is not None or not (make or family.entries):
         return found
-    return family.pool(octaves, ctx.settings.margin, leading(ctx, sizes, family.alone))
+    return family.pool(octaves, ctx.settings.margin, *(leading(ctx, sizes, family.alone) or ()))
 
 
 @dataclass(slots=True, eq=False)

@@ -240,6 +240,10 @@ class Pairs:
         costs = {cost.variant: cost.median_us for cost in self.costs()}
         return name in costs and other in costs and costs[name] < costs[other]
 
+    def is_empty(self) -> bool:
+        """Whether there is no pair yet."""
+        return not any(self._found.values())
+
     def least_share(self) -> float:
         """How many times plain's time what is fastest so far takes, plain itself included."""
         return min(cost.median_us for cost in self.costs()) / PLAIN_US

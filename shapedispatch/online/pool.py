@@ -114,12 +114,15 @@ class Family:
             wanted = Counter(name for pool in pools if not pool.over for name in pool.pairs.wanted(names))
         return [name for name in names if 0 < wanted[name] == max(wanted.values())]
 
-    def pool(self, octaves: Octaves, margin: float, leads: str | None = None) -> Pool:
-        """That of these octaves, which begins with what the others know; else with what ``leads`` at a key near it."""
+    def pool(self, octaves: Octaves, margin: float, leads: str | None = None, share: float = 1.0) -> Pool:
+        """That of these octaves, which begins with what the others know; else with what ``leads`` at a key near it.
+
+        There that took such a ``share`` of plain's time.
+        """
         found = self.pools.get(octaves)
         if found is not None:
             return found
-        made = Pool(Pairs(margin), family=self)
+        made = Pool(Pairs(margin), family=self, near_share=share)
         with self.lock:
             for name, entry in self.entries.items():
                 made.learns(name, entry)
@@ -153,7 +156,8 @@ class Family:
             return []
         around = [next((other for _, other in ended if _is_on_side(other, octaves, side)), None) for side in (-1, 1)]
         won = [self.pools[other].favourite for other in around if other is not None and _apart(octaves, other) <= FAR]
-        pool.expected = self.pools[(ended or led)[0][1]].favourite
+        nearest = self.pools[(ended or led)[0][1]]
+        pool.expected, pool.near_share = nearest.favourite, nearest._share()
         over = len(won) == len(around) and won[0] == won[1]
         pool.is_now(over)
         return pool.prefers(pool.expected) if over or pool.favourite is None else []
@@ -182,6 +186,8 @@ class Pool:
     family: Family = field(default_factory=Family)
     expected: str | None = None
     """What has won nearest to it."""
+    near_share: float = 1.0
+    """How many times plain's time what leads nearest to it takes there."""
     _halves: Halves = field(default_factory=Halves)
     _followers: weakref.WeakSet[Follower] = field(default_factory=weakref.WeakSet)
     """Of the keys that run the favourite until there is another."""
@@ -251,15 +257,19 @@ class Pool:
             return not self.over and bool(self.pairs.wanted(names))
 
     def least_share(self) -> float:
-        """See `Pairs.least_share`."""
+        """See `Pairs.least_share`; without any pair, what is known nearest to it."""
         with self.family.lock:
-            return self.pairs.least_share()
+            return self._share()
+
+    def _share(self) -> float:
+        """As `least_share`, with the lock held."""
+        return self.near_share if self.pairs.is_empty() else self.pairs.least_share()
 
     def is_behind(self, name: str) -> bool:
         """Whether the pairs say of one that it takes longer than the fastest by more than what caches hold of it."""
         with self.family.lock:
-            shares = {cost.variant: cost.median_us for cost in self.pairs.costs()}
-        return shares.get(name, 0.0) > MATTERS * min(shares.values())
+            shares = {cost.variant: cost.median_us / PLAIN_US for cost in self.pairs.costs()}
+            return shares.get(name, 0.0) > MATTERS * self._share()
 
     def wanted_of_new(self, names: Sequence[str], sizes: tuple[int, ...]) -> str | None:
         """As `wanted`, the first for a key that was never seen; None where enough others wait for the other half."""

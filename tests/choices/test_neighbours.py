@@ -80,10 +80,10 @@ def somewhere(so_far: tuple[Choice, ...] = (), **learned: Choice) -> Any:
 def test_what_leads_is_what_is_best_at_the_nearest_size() -> None:
     """Settled, or as far as it is learned."""
     build, plain = settled(120, {"plain": 20, "build": 10}), settled(300, {"plain": 10, "build": 20})
-    assert leading(somewhere((build,)), {"M": 100}, ()) == "build"
-    assert leading(somewhere((), key=build), {"M": 100}, ["key"]) == "build"
-    assert leading(somewhere((build,), key=plain), {"M": 280}, ["key"]) == "plain"
-    assert leading(somewhere((plain,), key=build), {"M": 280}, ["key"]) == "plain"
+    assert leading(somewhere((build,)), {"M": 100}, ()) == ("build", 0.5)
+    assert leading(somewhere((), key=build), {"M": 100}, ["key"]) == ("build", 0.5)
+    assert leading(somewhere((build,), key=plain), {"M": 280}, ["key"]) == ("plain", 1.0)
+    assert leading(somewhere((plain,), key=build), {"M": 280}, ["key"]) == ("plain", 1.0)
 
 
 def test_what_leads_by_no_sample_does_not_lead() -> None:
@@ -98,7 +98,7 @@ def test_another_thread_may_add_a_key_meanwhile() -> None:
     ctx = somewhere((), key=build)
     peek = ctx.core.table.peek
     ctx.core.table.peek = lambda key: (alone.add("another"), peek(key))[1]
-    assert leading(ctx, {"M": 100}, alone) == "build"
+    assert leading(ctx, {"M": 100}, alone) == ("build", 0.5)
 
 
 def test_what_leads_far_away_says_nothing() -> None:

@@ -441,6 +441,19 @@ def test_no_call_goes_before_a_sample_of_what_pairs_say_is_behind() -> None:
     assert [one.calls_before(who, True, 3) for who in (plain, build)] == [0, 3]
 
 
+def test_without_a_pair_it_is_behind_what_is_behind_nearest_to_it() -> None:
+    """At a key, or in another octave; as soon as there is one that says it."""
+    family = won("build", 7)
+    assert family.pool((9,), 0.02).least_share() == 0.5
+    of = Family().pool((8,), 0.02, "a", 0.1)
+    one = contest(of, "a")
+    plain, build = one.contestants
+    assert [one.calls_before(who, True, 3) for who in (plain, build)] == [0, 3]
+    of.gave([("a", 1.0, False)])
+    assert one.calls_before(plain, True, 3) == 3
+    assert of.least_share() == 1.0
+
+
 def test_what_a_first_call_shows_is_cold() -> None:
     """It counts where no key of the pool is called again soon; where one is, its warm pairs count alone."""
     of, us = pool()[0], {"plain": 10.0, "build": 40.0}
