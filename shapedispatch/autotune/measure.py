@@ -285,8 +285,10 @@ def free_memory(device: torch.device) -> int:
     available, or what the process's control group leaves of it; half of all memory where the system doesn't say.
     """
     if device.type == "cuda":
-        unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-        return torch.cuda.mem_get_info(device)[0] + unused
+        free, _ = torch.cuda.mem_get_info(device)
+        kept = torch.cuda.memory_stats_as_nested_dict(device)  # as it is: to give each of its numbers a name takes long
+        held, used = (kept[name]["all"]["current"] for name in ("reserved_bytes", "allocated_bytes"))
+        return int(free + held - used)
     return min(_memory_available(), _memory_left_to_group())
 
 

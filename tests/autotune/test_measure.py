@@ -258,6 +258,16 @@ def test_the_stopwatch_is_one_for_the_device_and_the_regime(cuda: FakeCuda) -> N
 CPU = torch.device("cpu")
 
 
+def test_free_memory_of_a_gpu_is_the_drivers_and_what_the_allocator_holds_unused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Asked of both once: a key that is new asks, and so does each look at one that is learned."""
+    kept = {"reserved_bytes": {"all": {"current": 50}}, "allocated_bytes": {"all": {"current": 20}}}
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (100, 1000))
+    monkeypatch.setattr(torch.cuda, "memory_stats_as_nested_dict", lambda device: kept)
+    assert free_memory(torch.device("cuda")) == 130
+
+
 def test_free_memory_of_the_cpu_is_a_share_of_what_there_is() -> None:
     """Positive, and no more than any machine has."""
     assert 0 < free_memory(torch.device("cpu")) < 1 << 50
