@@ -322,7 +322,7 @@ def keys(chosen: argparse.Namespace, sizes_of: Callable[[Workload, argparse.Name
 
 
 def forget(dispatched: Any) -> None:
-    """All choices, and what sizes have told each other; builds stay, which are the same in each loop."""
+    """All choices, and what sizes have told each other, and who is right; builds stay, the same in each loop."""
     table = dispatched.core.table
     table.forget_choices()
     for facts in (table.facts.settled, table.facts.so_far, table.facts.families, table.facts.earned, table.facts.sound):

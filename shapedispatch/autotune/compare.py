@@ -60,6 +60,8 @@ EVERY_BIT = (-1.0, -1.0)
 Scales: TypeAlias = dict[int, tuple[Tensor, Tensor]]
 """By identity, a tensor that something was compared with, which stays alive for that, and `_scale` of it."""
 
+_AS_MUCH = 1 + 2**-20
+"""What is off by as much as is allowed is less off than this many times that; to an infinity nothing is near so."""
 _BY_DIGITS = {8: torch.bfloat16, 11: torch.float16}
 _COARSE = (0.25, 0.25)
 _HALF = (torch.float16, torch.complex32)
@@ -201,7 +203,7 @@ def _numbers_difference(
     wide = _wide(expected)
     one, other = expected.to(wide), actual.to(wide)
     error, scale = (one - other).abs(), scale_of(one)
-    near = error < torch.add(atol * scale, one.abs(), alpha=rtol)  # which nothing is to an infinity
+    near = error < torch.add(_AS_MUCH * atol * scale, one.abs(), alpha=_AS_MUCH * rtol)
     right = (one == other) | near | ((one != one) & (other != other))
     if later is not None:
         later.append(right.all().logical_not())

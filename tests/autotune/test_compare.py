@@ -215,6 +215,24 @@ def test_the_tolerance_follows_the_scale(scale: float, share: float, dtype: torc
     assert difference(expected, far, tolerance) is not None
 
 
+def test_what_is_off_by_as_much_as_is_allowed_is_right() -> None:
+    """As it is said of other comparisons; no more than that, and never beside an infinity."""
+    two = torch.tensor([2.0, 2.0])
+    assert difference(two, torch.tensor([2.0, 3.0]), (0.5, 0.0)) is None
+    assert difference(two, torch.tensor([2.0, 3.001]), (0.5, 0.0)) is not None
+    infinite = torch.tensor([math.inf, 2.0])
+    assert difference(infinite, torch.tensor([1.0, 2.0]), (0.5, 0.5)) is not None
+    assert difference(torch.tensor([1.0, 2.0]), infinite, (0.5, 0.5)) is not None
+
+
+@pytest.mark.parametrize("size", [1e300, 1e-300])
+def test_sizes_whose_squares_no_number_holds_have_a_scale(size: float) -> None:
+    """Their root mean square is one all the same."""
+    expected = torch.tensor([1.0, 2.0, 1e-9], dtype=torch.float64) * size
+    assert difference(expected, expected * torch.tensor([1.0, 1.0, 3.0])) is None
+    assert difference(expected, expected * torch.tensor([1.0, 1.01, 1.0])) is not None
+
+
 def test_a_small_element_of_a_large_sum_may_be_off() -> None:
     """What cancels to nearly nothing is judged by the root mean square of all values."""
     expected = torch.tensor([1000.0, 1e-6])
