@@ -28,6 +28,10 @@ JOINT, OF_JOINT = "functions/parts/joint.py", "tests/functions/test_joint.py"
 SENT_KERNEL, OF_SENT_KERNEL = "kernels/runtime/sent_kernel.py", "tests/kernels/test_sent_kernel.py"
 ASKED, OF_ASKED = "kernels/runtime/compile_request.py", "tests/kernels/test_compile_request.py"
 LAUNCHES = "tests/dispatch/test_launches.py"
+CONFIGS = "kernels/remote_configs.py"
+WARMUP, OF_WARMUP = "autotune/warmup.py", "tests/autotune/test_warmup.py"
+DIFFERENCE, OF_DIFFERENCE = "autotune/compare.py", "tests/autotune/test_compare.py"
+OF_TRIAL = "tests/autotune/test_trial.py"
 CUT, OF_CUT = "functions/parts/cut.py", "tests/functions/test_cut.py"
 WATCHERS = sys.version_info >= (3, 12)
 
@@ -364,9 +368,15 @@ MUTATIONS = (
     Mutation("dispatch/miss.py", "        return kept_then(entry)", "        return ctx.kept(entry)", (LAUNCHES,)),
     Mutation("kernels/tuned_configs.py", "request=request, call=", "call=", (LAUNCHES,)),
     Mutation(
-        "kernels/remote_configs.py", "ordered.get(request.cached_as)", "ordered.get(self._known_here)", (LAUNCHES,)
+        CONFIGS,
+        "ordered.get(request.cached_as)\n        if order is None or order.again",
+        "ordered.get(self._known_here)\n        if order is None or order.again",
+        (LAUNCHES,),
     ),
-    Mutation("kernels/remote_configs.py", "(order.failed, True) if", "(order.failed, False) if", (LAUNCHES,)),
+    Mutation(CONFIGS, "Compiled(order.failed) if", "Compiled(order.failed, False) if", (LAUNCHES,)),
+    Mutation(CONFIGS, "            if time.perf_counter() > end_s:\n                break\n", "", (LAUNCHES,)),
+    Mutation(CONFIGS, "        if known not in self.requests:\n", "        if True:\n", (LAUNCHES,)),
+    Mutation("kernels/runtime/loaded.py", "told or effects_of(compiled)", "effects_of(compiled)", (LAUNCHES,)),
     Mutation("dispatch/launches.py", "self._spent(max(took_s, self.launch_s))", "self._spent(took_s)", (LAUNCHES,)),
     Mutation(
         "background/account.py",
@@ -387,7 +397,20 @@ MUTATIONS = (
         ("tests/functions/test_changed_worlds.py", "-k", "annotations"),
     ),
     # What is run to load code, and how much is asked for at once.
-    Mutation("autotune/warmup.py", "            self._is_late = True\n", "", ("tests/autotune/test_warmup.py",)),
+    Mutation(WARMUP, "            self._is_late = True\n", "", (OF_WARMUP,)),
+    Mutation(WARMUP, "self._loaded.get(kinds, 0)", "0", (OF_WARMUP,)),
+    Mutation(DIFFERENCE, "near = error < torch.add(", "near = error <= torch.add(", (OF_DIFFERENCE,)),
+    Mutation(DIFFERENCE, "alpha=_AS_MUCH * rtol", "alpha=rtol", (OF_DIFFERENCE,)),
+    Mutation(DIFFERENCE, "shares = sizes / torch.where(largest > 0, largest, 1.0)", "shares = sizes", (OF_DIFFERENCE,)),
+    Mutation(DIFFERENCE, "    counted = finite & (small | ~filled)\n", "    counted = finite\n", (OF_DIFFERENCE,)),
+    Mutation(
+        DIFFERENCE, "    counted = finite & (small | ~filled)\n", "    counted = small | ~filled\n", (OF_DIFFERENCE,)
+    ),
+    Mutation(
+        "autotune/trial.py", "first = 1 + (flat.numel() - 1) % lanes", "first = flat.numel() % lanes", (OF_TRIAL,)
+    ),
+    Mutation("online/pool.py", "self.near_share if self.pairs.is_empty() else ", "", ("tests/choices/test_pool.py",)),
+    Mutation("hit/native.py", "    c = in_use or module()", "    c = module()", (SIGNS, "-k", "decoration")),
     Mutation(
         "choices/learning.py", "            _warm_up(plain, trial, rules, looks)\n", "            pass\n", (LAUNCHES,)
     ),

@@ -34,8 +34,8 @@ __all__ = [
     "best",
     "check_objective",
     "checked",
+    "checked_one_by_one",
     "choose",
-    "judged_in_turn",
     "refusal",
 ]
 
@@ -182,12 +182,12 @@ def checked(
     if not others:
         return [plain], (), None
     expected = _expected(plain, trial, wait=later is None)
-    judged = list(_judged_by(expected, candidates, trial, rules, later))
+    judged = list(_checked_against(expected, candidates, trial, rules, later))
     right = [plain, *(candidate for candidate, reason in judged if reason is None)]
     return right, tuple(reason for _, reason in judged if reason is not None), expected
 
 
-def judged_in_turn(
+def checked_one_by_one(
     candidates: Sequence[Candidate], trial: Trial, rules: Rules, later: Later | None
 ) -> Iterator[tuple[Candidate, Refusal | None]]:
     """As `checked`: each but plain, and why it does not give plain's numbers, one after another as they are asked for.
@@ -195,10 +195,10 @@ def judged_in_turn(
     Plain is run once for all of them; what its run has left is held as long as this is.
     """
     expected = _expected(candidates[0], trial, wait=later is None)
-    return _judged_by(expected, candidates, trial, rules, later)
+    return _checked_against(expected, candidates, trial, rules, later)
 
 
-def _judged_by(
+def _checked_against(
     expected: Outcome, candidates: Sequence[Candidate], trial: Trial, rules: Rules, later: Later | None
 ) -> Iterator[tuple[Candidate, Refusal | None]]:
     plain, *others = candidates

@@ -227,9 +227,10 @@ class Learning(Sampling):
     def _goes_on_in_c(self, turns: native.LaunchTurns, soon: bool) -> bool:
         """Note what was run in C since the last time, and say what is next; False where C does not get there."""
         self._passed_over = self._passed_over + 1 if turns.left and turns.taken == self._taken else 0
-        for whose, _, host_ns, device_us, dry, since_us in turns.collect():
+        taken = turns.collect()
+        for number, (whose, _, host_ns, device_us, dry, since_us) in enumerate(taken, 1):
             if self._is_replay(whose):
-                self._noted(whose, host_ns / 1e3, device_us, dry, since_us)
+                self._noted(whose, host_ns / 1e3, device_us, dry, since_us, number < len(taken))
             else:
                 self._was_no_replay(whose, host_ns / 1e3)
         self.sampler.collect()  # what a first call took, which was a sample here
@@ -246,10 +247,12 @@ class Learning(Sampling):
         self._taken = turns.taken
         return self.turns is not None
 
-    def _noted(self, whose: Figures, host_us: float, device_us: float, dry: bool, since_us: float | None) -> None:
+    def _noted(
+        self, whose: Figures, host_us: float, device_us: float, dry: bool, since_us: float | None, more: bool
+    ) -> None:
         if not self.contest.over:
             self.sampler.noted(whose, host_us, device_us, dry, since_us)
-            self.contest.sampled(whose, self.sampler.took_us(whose))
+            self.contest.sampled(whose, self.sampler.took_us(whose), more)
 
     def _is_replay(self, whose: Figures) -> bool:
         """Whether its last turns were calls of what they are to tell of; too many that were not count all the same."""

@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import Tensor
 
-from ..autotune.choose import Later, PlainRaised, Rules, best, checked, judged_in_turn
+from ..autotune.choose import Later, PlainRaised, Rules, best, checked, checked_one_by_one
 from ..autotune.trial import Trial
 from ..autotune.warmup import WARMUP
 from ..backend import Candidate, Offer
@@ -289,7 +289,7 @@ def _compared(
     found: dict[Any, tuple[tuple[Refusal, ...], list[Tensor]]] = {}
     later: Later | None = {} if flagged else None
     end_s, most = time.perf_counter() + COMPARE_S, COMPARE_BYTES // max(1, trial.bytes_to_copy())
-    for one, wrong in judged_in_turn([plain, *others], trial, rules, later):
+    for one, wrong in checked_one_by_one([plain, *others], trial, rules, later):
         found[one.name, one.build] = (wrong,) if wrong else (), (later or {}).get(one.name, [])
         if time.perf_counter() > end_s or len(found) >= most:
             break

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ..autotune.benchmark import MATTERS
@@ -91,7 +91,7 @@ class PooledContest:
             of_plain = {one: self.pool.waits_for_plain(one.name, self.sizes) for one in self._wanted}
             run = [one for one in self._wanted if not of_plain[one]]
             if self._knows_plain():
-                self._give_halves(plain)
+                self._give_halves([plain])
             elif any(is_plain is not False for is_plain in of_plain.values()):  # most keys have calls for one pair only
                 run.insert(0 if self._begun % 2 else 1, plain)
             self._left.extend(run)
@@ -110,21 +110,25 @@ class PooledContest:
     def _give(self) -> None:
         """Give what it is known of by now what it took; the rest is not wanted where another key has given it."""
         if self._wanted:
-            for one in [one for one in self._ran if one.cost().repeats]:
-                self._ran.remove(one)
-                self._give_halves(one)
+            known = [one for one in self._ran if one.cost().repeats]
+            if known:
+                self._ran = [one for one in self._ran if one not in known]
+                self._give_halves(known)
             self._wanted = [one for one in self._wanted if self._lacks_half(one)]
             self._left = deque(one for one in self._left if self._is_needed(one))
             if not self._left and not self._ran:
                 self._forget()
         self._end()
 
-    def _give_halves(self, ran: Figures) -> None:
-        """Half a pair, or of plain half of each that is given now."""
-        of_plain, cold = ran is self.contestants[0], not self._soon.get(ran, False)
-        for one in self._wanted if of_plain else [ran]:
-            self._halves[one] = Half(one.name, of_plain, ran.cost().median_us, self.sizes, cold)
-            self.pool.gave_halves([self._halves[one]])
+    def _give_halves(self, known: Sequence[Figures]) -> None:
+        """Half a pair of each, or of plain half of each that is given now."""
+        halves: list[Half] = []
+        for ran in known:
+            of_plain, cold = ran is self.contestants[0], not self._soon.get(ran, False)
+            for one in self._wanted if of_plain else [ran]:
+                self._halves[one] = Half(one.name, of_plain, ran.cost().median_us, self.sizes, cold)
+                halves.append(self._halves[one])
+        self.pool.gave_halves(halves)
 
     def _lacks_half(self, variant: Figures) -> bool:
         """Whether its pair is not whole yet."""
@@ -154,14 +158,15 @@ class PooledContest:
         """See `OnlineContest.next_samples`: what is left of the pairs."""
         return [*self._left] if self.next_sample() is not None else []
 
-    def sampled(self, contestant: Figures, took_us: float) -> None:
+    def sampled(self, contestant: Figures, took_us: float, more: bool = False) -> None:
         """See `OnlineContest.sampled`."""
         if self._left and self._left[0] is contestant:
             self._ran.append(self._left.popleft())
         if math.isfinite(took_us):
             usual_us = self._usual_us()
             self.pool.spent(took_us, max(0.0, took_us - usual_us) if math.isfinite(usual_us) else 0.0)
-        self._give()
+        if not more:  # to give takes longer than some calls
+            self._give()
 
     def _usual_us(self) -> float:
         """What a call takes here that is no sample, as far as that is known: by the favourite, or by plain."""

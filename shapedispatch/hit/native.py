@@ -44,7 +44,6 @@ __all__ = [
     "pool_leader",
     "pooled_calls",
     "reason",
-    "why_not_in_use",
 ]
 
 CudaLauncher: TypeAlias = Callable[[tuple[int, ...], tuple[Any, ...]], bool]
@@ -57,8 +56,7 @@ def fast_path(cache_miss: Callable[..., Any], fallback: Callable[..., Any], rece
     ``cache_miss(args, kwargs, node)`` is asked where C cannot answer; ``fallback(*args, **kwargs)`` where a build has
     raised that may be retried. ``receiver`` is as in `key.key`.
     """
-    found = module()
-    return None if found is None else found.FastPath(cache_miss, fallback, receiver)
+    return None if (c := module()) is None else c.FastPath(cache_miss, fallback, receiver)  # type: ignore[no-any-return]  # in C
 
 
 in_use: Any = None
@@ -70,11 +68,6 @@ def module() -> Any:
     global in_use
     in_use = _loaded()[0] if reason() is None else None
     return in_use
-
-
-def why_not_in_use() -> str | None:
-    """As `reason`, which looks at each private name, and need not where the last decoration found none."""
-    return reason() if in_use is None else None
 
 
 def cuda_launcher(
@@ -97,11 +90,11 @@ def cuda_launcher(
     need nothing more of the driver than this; a driver that knows the parameters otherwise is a reason. The launcher
     raises RuntimeError, naming kernel and call, where the driver refuses a launch.
     """
-    why = why_not_in_use() or _no_driver(_loaded()[0])
-    if why is not None:
+    c = in_use or module()  # each config that is loaded asks, and to look at all private names takes longer than it
+    if (why := reason() if c is None else _no_driver(c)) is not None:
         return why
     try:
-        return _loaded()[0].CudaLauncher(  # type: ignore[no-any-return]  # in C
+        return c.CudaLauncher(  # type: ignore[no-any-return]  # in C
             name, function, threads, shared_bytes, device, tuple(parameters),
             None if grid is None else tuple(grid), dict(meta or {}), answer,
         )  # fmt: skip

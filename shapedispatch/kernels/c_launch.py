@@ -131,7 +131,7 @@ def _refuse(
 
 def c_launcher_of(compiled: Any, resolved: ResolvedConfig, device: int) -> native.CudaLauncher | str:
     """The launch in C of a loaded kernel for one key and config; or why there is none."""
-    why = native.why_not_in_use() or _why_not(compiled.metadata, resolved)
+    why = _why_not(compiled.metadata, resolved)
     if why is not None:
         return why
     parameters = _parameters(compiled.src.signature)
@@ -143,7 +143,7 @@ def c_launcher_of(compiled: Any, resolved: ResolvedConfig, device: int) -> nativ
             compiled.name, compiled.function, WARP * compiled.metadata.num_warps, compiled.metadata.shared, device,
             [*parameters, *[("0", 8, 0)] * scratch], resolved.grid, resolved.supplied, compiled,
         )  # fmt: skip
-        if not isinstance(found, str):
+        if not isinstance(found, str) or native.in_use is None:
             break
     return found
 

@@ -181,8 +181,11 @@ class OnlineContest:
         factor = 1 + self.margin if self.late else MATTERS
         return first if factor * costs[first].median_us <= costs[leads].median_us < math.inf else leads
 
-    def sampled(self, contestant: Contestant, took_us: float) -> None:
-        """A call was a sample, or meant to be one: where its time made no sense it counts as taken all the same."""
+    def sampled(self, contestant: Contestant, took_us: float, more: bool = False) -> None:
+        """A call was a sample, or meant to be one: where its time made no sense it counts as taken all the same.
+
+        Where several are noted at once, there are ``more`` after all but the last.
+        """
         self.ran(took_us)
         best_us = self._best_us
         if math.isfinite(took_us):

@@ -128,6 +128,8 @@ class Pairs:
     """Whether more pairs of those of which there are enough would change nothing that matters."""
     _timings: dict[str, Timing] = field(default_factory=dict)
     """What is known of each, until there is another pair of it: it is asked for more often than pairs are given."""
+    _costs: Sequence[Timing] | None = None
+    """See `costs`; until there is another pair."""
     _led: tuple[str | None] | None = None
     """Who leads, once that was asked since the last change."""
 
@@ -155,18 +157,27 @@ class Pairs:
         fewest = min((len(self._found[name]) for name in running), default=0)
         return [name for name in running if len(self._found[name]) == fewest]
 
-    def gave(self, name: str, ratio: float, cold: bool = False) -> None:
-        """In a pair the variant took so many times what plain took; what makes no sense is no pair."""
+    def gave(self, pairs: Iterable[tuple[str, float, bool]]) -> None:
+        """In each the variant took so many times what plain took, and whether cold; what makes no sense is no pair."""
+        given = [pair for pair in pairs if self._noted(*pair)]
+        if given:
+            self._leave_behind()
+            self._look()
+
+    def _noted(self, name: str, ratio: float, cold: bool) -> bool:
         if name not in self._found or not 0 < ratio < math.inf or not self._takes(name, cold):
-            return
+            return False
         self._found[name].append(ratio * PLAIN_US)
         self._changed(name)
+        return True
+
+    def _leave_behind(self) -> None:
+        """Want no more pairs of what is far behind."""
         leader = min(self.costs(), key=lambda timing: timing.median_us)
         for one in list(self._running):
             cost = self._timing(one)
             if cost.repeats > 1 and is_behind(cost, leader, how_far_behind(cost.repeats)):
                 self._running.remove(one)
-        self._look()
 
     def _takes(self, name: str, cold: bool) -> bool:
         """Whether a pair counts beside those that there are, which are forgotten where it is the first warm one."""
@@ -193,7 +204,7 @@ class Pairs:
 
     def _changed(self, name: str) -> None:
         self._timings.pop(name, None)
-        self._led = None
+        self._costs = self._led = None
 
     def _timing(self, name: str) -> Timing:
         known = self._timings.get(name)
@@ -285,7 +296,9 @@ class Pairs:
 
     def costs(self) -> Sequence[Timing]:
         """What is known, in microseconds, as if plain took `PLAIN_US`."""
-        return [PLAIN, *(self._timing(name) for name, found in self._found.items() if found)]
+        if self._costs is None:
+            self._costs = [PLAIN, *(self._timing(name) for name, found in self._found.items() if found)]
+        return self._costs
 
 
 def _may_save(won: Timing, other: Timing) -> float:

@@ -295,8 +295,7 @@ class Pool:
         What they show is looked at once for all of them, which takes longer than some calls.
         """
         with self.family.lock:
-            for pair in pairs:
-                self.pairs.gave(*pair)
+            self.pairs.gave(pairs)
             left = self._look() if pairs else []
         _let_go(left)
 

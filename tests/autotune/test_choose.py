@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from shapedispatch import Timing, Variant, shapedispatch
 from shapedispatch.autotune import compare
-from shapedispatch.autotune.choose import PlainRaised, Rules, best, check_objective, checked, choose, judged_in_turn
+from shapedispatch.autotune.choose import PlainRaised, Rules, best, check_objective, checked, checked_one_by_one, choose
 from shapedispatch.autotune.measure import free_memory
 from shapedispatch.autotune.preserve_state import draws_of_python, settings
 from shapedispatch.autotune.trial import Trial
@@ -102,7 +102,7 @@ def test_plain_alone_is_not_run() -> None:
     assert ran == []
 
 
-def test_of_what_is_judged_in_turn_the_rest_is_not_run() -> None:
+def test_of_what_is_checked_one_by_one_the_rest_is_not_run() -> None:
     """Plain is run once for all, whoever asks for how many."""
     ran: list[str] = []
 
@@ -110,7 +110,7 @@ def test_of_what_is_judged_in_turn_the_rest_is_not_run() -> None:
         return Candidate(name, lambda a: ran.append(name) or a + more)
 
     others = (named("1", 1.0), named("2", 2.0), named("3", 1.0))
-    judged = judged_in_turn([named("plain", 1.0), *others], trial(X), rules(), None)
+    judged = checked_one_by_one([named("plain", 1.0), *others], trial(X), rules(), None)
     assert ran == ["plain"]
     assert [(one.name, wrong is None) for one, wrong in islice(judged, 2)] == [("1", True), ("2", False)]
     assert ran == ["plain", "1", "2"]

@@ -514,6 +514,21 @@ def test_one_call_of_plain_makes_a_pair_with_each_variant() -> None:
     ]
 
 
+def test_what_is_noted_together_is_given_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """C notes a round's samples at once, and each look at all pairs takes longer than some calls."""
+    given: list[int] = []
+    gave = Pool.gave_halves
+    monkeypatch.setattr(Pool, "gave_halves", lambda self, halves: given.append(len(halves)) or gave(self, halves))
+    of, _ = pool()
+    one = contest(of, "a", "b")
+    samples = one.next_samples()
+    for number, sampled in enumerate(samples, 1):
+        sampled.took(sampled.host_us, 10.0)
+        one.sampled(sampled, 10.0, number < len(samples))
+    assert given == [4]
+    assert [cost.repeats for cost in of.pairs.costs()[1:]] == [1, 1]
+
+
 def test_what_other_keys_have_given_to_a_call_of_plain_is_not_wanted() -> None:
     """Its pairs are whole without another call here; the next ones begin."""
     of, _ = pool()

@@ -182,14 +182,14 @@ def test_configs_are_compared_with_plain_few_in_a_call(
 ) -> None:
     """There may be many, each takes the host as long as some launches, and of large tensors the device."""
     compared: list[str] = []
-    before: Callable[..., Any] = learning.judged_in_turn
+    before: Callable[..., Any] = learning.checked_one_by_one
 
     def noted(*given: Any) -> Any:
         for one, wrong in before(*given):
             compared.append(one.name)
             yield one, wrong
 
-    monkeypatch.setattr(learning, "judged_in_turn", noted)
+    monkeypatch.setattr(learning, "checked_one_by_one", noted)
     monkeypatch.setattr(learning, "COMPARE_S", 100.0)
     monkeypatch.setattr(learning, *most)
     launches: list[int] = []
@@ -234,7 +234,7 @@ def test_what_compares_is_loaded_in_looks_of_its_own(
 ) -> None:
     """A few operators in each: to load them all takes a call half a second on a GPU."""
     done: list[str] = []
-    loads, compares, left = learning.checked, learning.judged_in_turn, iter([None, None])
+    loads, compares, left = learning.checked, learning.checked_one_by_one, iter([None, None])
     warmup = Warmup(lambda: 0)
     go_on: Callable[..., Any] = warmup.go_on
 
@@ -252,7 +252,7 @@ def test_what_compares_is_loaded_in_looks_of_its_own(
     monkeypatch.setattr(learning, "WARMUP", warmup)
     monkeypatch.setattr(Warmup, "go_on", lambda self, *given: done.append("part") or warmed_up(*given))
     monkeypatch.setattr(learning, "checked", loaded)
-    monkeypatch.setattr(learning, "judged_in_turn", compared)
+    monkeypatch.setattr(learning, "checked_one_by_one", compared)
     monkeypatch.setattr(learning, "verdicts", lambda device: Said)
     kernel, calls = kernel_of(driver), list[int]()
     for _ in range(400):
@@ -267,13 +267,13 @@ def test_what_compares_is_loaded_in_looks_of_its_own(
 
 def test_one_that_is_wrong_is_left_out(driver: Recorder, here: BuiltHere, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the reason, whichever look has found it."""
-    before: Callable[..., Any] = learning.judged_in_turn
+    before: Callable[..., Any] = learning.checked_one_by_one
 
     def judged(*given: Any) -> Any:
         for one, wrong in before(*given):
             yield one, Refusal(one.name, ("it is wrong",)) if one.config.kwargs["B"] == 64 else wrong
 
-    monkeypatch.setattr(learning, "judged_in_turn", judged)
+    monkeypatch.setattr(learning, "checked_one_by_one", judged)
     kernel = kernel_of(driver)
     called(kernel, 60, 400)
     assert 64 not in blocks_of(driver, 100)

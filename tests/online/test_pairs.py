@@ -30,7 +30,7 @@ def give(made: Pairs, ratios: dict[str, float], noise: float = 0.0, most: int = 
         if not names or made.is_over():
             break
         name = names[0]
-        made.gave(name, ratios[name] * (1 + noise * (rng.random() - 0.5)))
+        made.gave([(name, ratios[name] * (1 + noise * (rng.random() - 0.5)), False)])
     return made
 
 
@@ -53,7 +53,7 @@ def test_nothing_leads_before_there_are_some_pairs(ratio: float, leads: list[boo
     made, found = pairs("fast"), []
     assert made.leader() is None
     for _ in leads:
-        made.gave("fast", ratio)
+        made.gave([("fast", ratio, False)])
         found.append(made.leader() == "fast")
     assert found == leads
 
@@ -61,7 +61,7 @@ def test_nothing_leads_before_there_are_some_pairs(ratio: float, leads: list[boo
 def test_what_there_is_least_of_is_wanted() -> None:
     """Of what a key has."""
     made = pairs("one", "other")
-    made.gave("one", 1.0)
+    made.gave([("one", 1.0, False)])
     assert made.wanted(["one", "other"]) == ["other"]
     assert made.wanted(["one"]) == ["one"]
     assert made.wanted(["unknown"]) == []
@@ -70,9 +70,9 @@ def test_what_there_is_least_of_is_wanted() -> None:
 def test_what_is_far_behind_is_wanted_no_more() -> None:
     """After two pairs, not after one."""
     made = pairs("slow", "fast")
-    made.gave("slow", 9.0)
+    made.gave([("slow", 9.0, False)])
     assert made.wanted(["slow"]) == ["slow"]
-    made.gave("slow", 9.0)
+    made.gave([("slow", 9.0, False)])
     assert made.wanted(["slow"]) == []
     assert made.wanted(["fast"]) == ["fast"]
 
@@ -81,7 +81,7 @@ def test_what_raised_is_out() -> None:
     """Though it was the fastest."""
     made = pairs("fast", "other")
     for _ in range(5):
-        made.gave("fast", 0.1)
+        made.gave([("fast", 0.1, False)])
     made.failed("fast")
     made.add("fast")  # as the next key does, at which it is right
     assert made.wanted(["fast", "other"]) == ["other"]
@@ -99,7 +99,7 @@ def test_variants_of_nearly_the_same_code_are_a_tie_soon() -> None:
         made = pairs("one", "other")
         for index in range(count):
             for name in ("one", "other"):
-                made.gave(name, 0.2 + 0.005 * (index % 3 - 1))
+                made.gave([(name, 0.2 + 0.005 * (index % 3 - 1), False)])
         assert made.is_over() is over
 
 
@@ -107,9 +107,9 @@ def test_what_is_fastest_so_far_is_told() -> None:
     """As a share of plain's time."""
     made = pairs("fast", "slow")
     assert made.least_share() == 1
-    made.gave("slow", 2.0)
+    made.gave([("slow", 2.0, False)])
     assert made.least_share() == 1
-    made.gave("fast", 0.25)
+    made.gave([("fast", 0.25, False)])
     assert made.least_share() == 0.25
 
 
@@ -126,7 +126,7 @@ def test_a_variant_that_comes_later_opens_it_again() -> None:
 def test_what_makes_no_sense_is_no_pair(ratio: float) -> None:
     """A clock that went back."""
     made = pairs("one")
-    made.gave("one", ratio)
+    made.gave([("one", ratio, False)])
     assert [timing.variant for timing in made.costs()] == ["plain"]
 
 
@@ -144,11 +144,11 @@ def test_what_is_decided_waits_for_what_is_not_known_yet() -> None:
     made = pairs("fast", "unseen")
     for _ in range(ENOUGH):
         assert made.wanted(["fast"]) == ["fast"]
-        made.gave("fast", 0.5)
+        made.gave([("fast", 0.5, False)])
     assert made.wanted(["fast"]) == []
     assert not made.is_over()
     for _ in range(ENOUGH):
-        made.gave("unseen", 0.5)
+        made.gave([("unseen", 0.5, False)])
     assert made.wanted(["fast"]) == ["fast"]
 
 
@@ -229,12 +229,12 @@ def test_who_has_few_pairs_may_lead_where_those_say_so() -> None:
     for name in ("slow", "fast", "none"):
         pairs.add(name)
     for _ in range(LIKELY - 1):
-        pairs.gave("slow", 1.3)
+        pairs.gave([("slow", 1.3, False)])
         assert not pairs.may_be_led("plain")
-    pairs.gave("fast", 0.5)
+    pairs.gave([("fast", 0.5, False)])
     assert pairs.may_be_led("plain")
     for _ in range(LIKELY - 1):
-        pairs.gave("fast", 0.5)
+        pairs.gave([("fast", 0.5, False)])
     assert not pairs.may_be_led("fast")
 
 
@@ -243,7 +243,7 @@ def test_who_is_faster_by_what_matters_may_lead_after_a_few_pairs_too() -> None:
     for share, may in ((0.6, True), (0.97, False)):
         made = pairs("fast")
         for scatter in (0.5, 1.0, 1.5):
-            made.gave("fast", share * scatter)
+            made.gave([("fast", share * scatter, False)])
         assert made.leader() == "plain"
         assert made.may_be_led("plain") is may
 
@@ -252,13 +252,13 @@ def test_of_variants_that_win_the_fastest_runs_meanwhile() -> None:
     """Few pairs scatter, so that the earliest is kept; it may take a third longer (rope on an H100 did)."""
     made = pairs("earlier", "later")
     for earlier, later in ((0.228, 0.207), (0.143, 0.133), (0.143, 0.131)):
-        made.gave("earlier", earlier)
-        made.gave("later", later)
+        made.gave([("earlier", earlier, False)])
+        made.gave([("later", later, False)])
     assert (made.leader(), made.is_over()) == ("later", False)
     nearly = pairs("earlier", "later")
     for earlier, later in ((0.228, 0.207), (0.143, 0.140), (0.143, 0.139)):
-        nearly.gave("earlier", earlier)
-        nearly.gave("later", later)
+        nearly.gave([("earlier", earlier, False)])
+        nearly.gave([("later", later, False)])
     assert nearly.leader() == "earlier"
 
 
@@ -266,7 +266,7 @@ def test_of_as_many_pairs_as_there_may_be_less_certainty_is_asked_for() -> None:
     """Nobody will look again, and what plain costs more is lost for good."""
     made = scattered(pairs("fast"), (0.55, 0.75, 0.9, 1.05, 1.3), MOST - 1)
     assert (made.leader(), made.is_over()) == ("plain", False)
-    made.gave("fast", 0.9)
+    made.gave([("fast", 0.9, False)])
     assert (made.leader(), made.is_tied()) == ("fast", True)
 
 
@@ -279,7 +279,7 @@ def test_what_luck_or_the_margin_explains_leads_not_even_then(ratios: tuple[floa
 def scattered(made: Pairs, ratios: tuple[float, ...], count: int) -> Pairs:
     """So many pairs of one variant, those ratios in turn."""
     for one in itertools.islice(itertools.cycle(ratios), count):
-        made.gave("fast", one)
+        made.gave([("fast", one, False)])
     return made
 
 
@@ -295,11 +295,11 @@ def test_cold_pairs_count_as_long_as_there_is_no_other() -> None:
     """Where sizes never come again there are no others."""
     made = pairs("fast")
     for _ in range(LIKELY):
-        made.gave("fast", 0.6, cold=True)
+        made.gave([("fast", 0.6, True)])
     assert made.leader() == "fast"
-    made.gave("fast", 1.5)
+    made.gave([("fast", 1.5, False)])
     assert list(made._found["fast"]) == [150.0]
-    made.gave("fast", 0.1, cold=True)
+    made.gave([("fast", 0.1, True)])
     assert list(made._found["fast"]) == [150.0]
 
 
@@ -307,11 +307,11 @@ def test_who_leads_is_asked_again_after_each_change() -> None:
     """Though it is remembered in between: another pair, one that raised."""
     made = pairs("one", "other")
     for _ in range(LIKELY):
-        made.gave("one", 0.6)
-        made.gave("other", 0.8)
+        made.gave([("one", 0.6, False)])
+        made.gave([("other", 0.8, False)])
     assert made.leader() == "one"
     for _ in range(2 * LIKELY):
-        made.gave("other", 0.4)
+        made.gave([("other", 0.4, False)])
     assert made.leader() == "other"
     made.failed("other")
     assert made.leader() == "one"
