@@ -233,6 +233,16 @@ def test_sizes_whose_squares_no_number_holds_have_a_scale(size: float) -> None:
     assert difference(expected, expected * torch.tensor([1.0, 1.01, 1.0])) is not None
 
 
+def test_infinities_are_none_of_what_is_usual() -> None:
+    """Nor do they make it less by being many."""
+    expected = torch.tensor([1.0, 1.0, 1.0, 1e-9, *[math.inf] * 10_000])
+    actual = expected.clone()
+    actual[3] = 5e-5
+    assert difference(expected, actual) is None
+    actual[3] = 5e-3
+    assert difference(expected, actual) is not None
+
+
 def test_a_small_element_of_a_large_sum_may_be_off() -> None:
     """What cancels to nearly nothing is judged by the root mean square of all values."""
     expected = torch.tensor([1000.0, 1e-6])
