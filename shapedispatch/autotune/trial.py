@@ -185,7 +185,7 @@ class Trial:
 def _in_another_order(tensor: Tensor) -> Tensor:
     """Its elements, as many as there were of each: the first ones last, the others from several places in turn.
 
-    An order that is drawn takes a GPU longer than to compare two such tensors: to draw it, and to read by it.
+    To draw an order and to read by it takes a GPU about as long as to compare two such tensors.
     """
     flat = tensor.reshape(-1)
     lanes = min(LANES, max(1, flat.numel() // 2))

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import gc
 import weakref
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -147,18 +148,14 @@ def test_what_was_compiled_is_loaded_few_in_a_call(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Those of many sizes may land at once; and what they write is known where they were compiled."""
-    read: list[int] = []
     loads, reads = RemoteConfigs._load, loaded.effects_of
-    counts = [0]
+    loaded_at, read = list[int](), list[Any]()
     monkeypatch.setattr(remote_configs, "LOAD_S", most_s)
-    monkeypatch.setattr(RemoteConfigs, "_load", lambda *given: counts.append(counts.pop() + 1) or loads(*given))
-    monkeypatch.setattr(loaded, "effects_of", lambda one: read.append(one.metadata.num_warps) or reads(one))
-    kernel, each = kernel_of(driver), list[int]()
-    for _ in range(100):
-        counts.append(0)
-        called(kernel, 60)
-        each.append(counts[-1])
-    assert [count for count in each if count] == loaded_in_each
+    monkeypatch.setattr(RemoteConfigs, "_load", lambda *given: loaded_at.append(len(driver.launches)) or loads(*given))
+    monkeypatch.setattr(loaded, "effects_of", lambda one: read.append(one) or reads(one))
+    kernel = kernel_of(driver)
+    called(kernel, 60, 100)
+    assert [*Counter(loaded_at).values()] == loaded_in_each
     assert len(read) == 1  # of the first config, which a call has compiled
 
 

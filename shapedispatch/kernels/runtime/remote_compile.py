@@ -36,7 +36,7 @@ class KernelJob:
 class Compiled(NamedTuple):
     """What has come of a request: ``why`` it is not compiled, and whether that is for what the kernel is.
 
-    With no such reason it is, and ``effects`` is what it writes: to read that takes longer than to load it.
+    With no such reason it is, and ``effects`` is what it writes, which a call would wait for where that is read.
     """
 
     why: str
