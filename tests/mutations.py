@@ -373,7 +373,7 @@ MUTATIONS = (
         "ordered.get(self._known_here)\n        if order is None or order.again",
         (LAUNCHES,),
     ),
-    Mutation(CONFIGS, "Compiled(order.failed) if", "Compiled(order.failed, False) if", (LAUNCHES,)),
+    Mutation(CONFIGS, "RequestResult(order.failed) if", "RequestResult(order.failed, False) if", (LAUNCHES,)),
     Mutation(CONFIGS, "            if time.perf_counter() > end_s:\n                break\n", "", (LAUNCHES,)),
     Mutation(CONFIGS, "        if known not in self.requests:\n", "        if True:\n", (LAUNCHES,)),
     Mutation("kernels/runtime/loaded.py", "told or effects_of(compiled)", "effects_of(compiled)", (LAUNCHES,)),

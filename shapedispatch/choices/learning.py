@@ -82,7 +82,7 @@ def _expected(ctx: MissContext, near: Neighbours, times: CheckTimes | None) -> C
     """What asks for the variant that is likely to be best, before any sample is over."""
     pool = pool_of(ctx, near.sizes)
     leads = leading(ctx, near.sizes, pool.family.alone if pool is not None else ())
-    return lambda: leads.variant if leads else times.fastest() if times is not None else None
+    return lambda: leads.variant if leads else (times.fastest() if times is not None else None)
 
 
 def pooled(

@@ -16,7 +16,7 @@ from ..hit.table import Table
 from ..interpreter.failures import what_fails
 from .runtime.compile_request import CompileRequest, requested
 from .runtime.loaded import Builds
-from .runtime.remote_compile import Compiled, KernelJob, come_of
+from .runtime.remote_compile import KernelJob, RequestResult, result_of
 from .runtime.sent_kernel import Untransportable, sent
 
 __all__ = ["NotNow", "RemoteConfigs"]
@@ -114,10 +114,10 @@ class RemoteConfigs:
             return None
         if not order.over:
             return NotNow(self.later.waits_for(order), True)
-        come = Compiled(order.failed) if order.answer is None else come_of(order.answer, order.variant)
-        if come.of_the_kernel and come.why:
-            return NotNow(f"another process could not compile it: {come.why}", False)
-        self.here = come.why
+        result = RequestResult(order.failed) if order.answer is None else result_of(order.answer, order.variant)
+        if result.of_the_kernel and result.why:
+            return NotNow(f"another process could not compile it: {result.why}", False)
+        self.here = result.why
         return NotNow("", False)
 
     def _some_loaded(self, unloaded: dict[str, tuple[Mapping[str, Any], CompileRequest]]) -> bool | None:
@@ -144,7 +144,7 @@ class RemoteConfigs:
     def _effects(self, request: CompileRequest) -> Effects | None:
         """What another process has found that it writes; None where none has compiled it for this one."""
         order: Order | None = self.memory.facts.ordered.get(request.cached_as)
-        return None if order is None or order.answer is None else come_of(order.answer, order.variant).effects
+        return None if order is None or order.answer is None else result_of(order.answer, order.variant).effects
 
     def _order(self, wanted: Mapping[str, CompileRequest | None], why: str) -> dict[str, NotNow]:
         """Have these compiled; how far each is that can be sent. ``why`` the others cannot."""

@@ -24,7 +24,7 @@ from shapedispatch.dispatch.launches import WaitingLaunches
 from shapedispatch.kernels import remote_configs
 from shapedispatch.kernels.remote_configs import RemoteConfigs
 from shapedispatch.kernels.runtime import loaded
-from shapedispatch.kernels.runtime.remote_compile import COMPILER, Compiled
+from shapedispatch.kernels.runtime.remote_compile import COMPILER, RequestResult
 from shapedispatch.kernels.runtime.sent_kernel import Untransportable
 from shapedispatch.online import real_calls
 from shapedispatch.records import Refusal
@@ -42,7 +42,7 @@ def adds(x, y, n, step, B: tl.constexpr):
 
 CONFIGS = [triton.Config({"B": block}, num_warps=1) for block in (16, 64, 256)]
 X, Y = tensors(2)
-TOO_LARGE = Compiled("too large")
+TOO_LARGE = RequestResult("too large")
 
 
 def cost(launched: Launched) -> float:
