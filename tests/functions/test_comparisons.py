@@ -182,6 +182,11 @@ ACTS = {Mode.FIRST: torch.sin, Mode.SECOND: torch.cos}
 MODES = {Mode.FIRST}
 
 
+def scaled_by(k: int) -> Callable[[Any], Any]:
+    """Functions that have one code."""
+    return lambda x: x * k
+
+
 class Whole(nn.Module):
     """With two parts that may become one, and things in a list."""
 
@@ -193,6 +198,7 @@ class Whole(nn.Module):
         self.blocks = nn.ModuleList([nn.Identity(), nn.Identity()])
         self.thing, self.things, self.by_name = Thing(), [Thing(), Thing()], {"k": Thing()}
         self.mode, self.rank = Mode.FIRST, Rank.FIRST
+        self.act, self.acts = scaled_by(2), [scaled_by(2), scaled_by(2)]
 
 
 def shares_a_thing(whole: Whole) -> None:
@@ -225,6 +231,11 @@ def is_another_kind(_: Whole) -> None:
     globals()["KIND"] = Whole
 
 
+def shares_a_function(whole: Whole) -> None:
+    """What was two of one code is one."""
+    whole.act = whole.acts[0]
+
+
 Reads = Callable[[Whole], Any]
 ALIKE: dict[str, tuple[Reads, Callable[[Whole], None]]] = {
     "==": (lambda whole: whole.thing == whole.things[0], shares_a_thing),
@@ -242,6 +253,15 @@ ALIKE: dict[str, tuple[Reads, Callable[[Whole], None]]] = {
     "modules": (lambda whole: whole.a == whole.b, shares_a_part),
     "modules in a set": (lambda whole: len({whole.a, whole.b}), shares_a_part),
     "a module by a key": (lambda whole: {whole.a: 2}.get(whole.b, 3), shares_a_part),
+    "functions by `is`": (lambda whole: whole.act is whole.acts[0], shares_a_function),
+    "functions by `==`": (lambda whole: whole.act == whole.acts[0], shares_a_function),
+    "functions by `!=`": (lambda whole: whole.act != whole.acts[0], shares_a_function),
+    "a function in a list": (lambda whole: whole.act in whole.acts, shares_a_function),
+    "a function in a set": (lambda whole: len({whole.act, *whole.acts}), shares_a_function),
+    "a function by a key": (lambda whole: {whole.acts[0]: 2}.get(whole.act, 3), shares_a_function),
+    "how often a function": (lambda whole: whole.acts.count(whole.act), shares_a_function),
+    "functions by `hash`": (lambda whole: hash(whole.act) == hash(whole.acts[0]), shares_a_function),
+    "things by `hash`": (lambda whole: hash(whole.thing) == hash(whole.things[0]), shares_a_thing),
     "children": (lambda whole: len(list(whole.children())), shares_a_part),
     "modules within": (lambda whole: len(list(whole.modules())), shares_a_part),
     "parameters": (lambda whole: len(list(whole.parameters())), ties_weights),

@@ -65,11 +65,12 @@ def _guarding(
     return compare
 
 
-# What Dynamo guards by its type or its parts; a function is guarded by what it is, whatever is asked of it.
+# What Dynamo guards by its type or its parts; a function is guarded by its code, which others may have.
 _OBJECTS = tuple(
     getattr(variables, name)
     for name in (
         "TensorVariable", "UserDefinedObjectVariable", "NNModuleVariable", "BaseListVariable", "ConstDictVariable",
+        "UserFunctionVariable",
     )
     if hasattr(variables, name)
 )  # fmt: skip
@@ -107,6 +108,7 @@ class Comparisons:
         """Whether objects were compared, of which each has a guard on what it is made of."""
         self._places: dict[int, list[Any]] = {}
         self._named: dict[int, Any] = {}
+        self._functions: dict[str, Any] = {}
 
     @contextlib.contextmanager
     def noted(self, tracing: Callable[[], bool], unsupported: Callable[[str], None]) -> Iterator[None]:
@@ -137,17 +139,23 @@ class Comparisons:
         every = [*itertools.chain(*operands)]
         named = [*map(value_of, every)]
         self._named |= {id(value): value for value in named if isinstance(value, (type, Enum))}
+        self._functions |= {one.source.name: one.source for one in every if _is_a_function_somewhere(one)}
         kinds = (*_ALONE, variables.TensorVariable) if found_again else _ALONE
         self.of_objects |= all(any(_is_equal_to_itself_alone(one, kinds) for one in held) for held in operands)
 
     def guard_named(self) -> None:
-        """Guard each class and each member of an Enum that was compared by which it is, wherever it was met.
+        """Guard each class, function and member of an Enum that was compared by which it is, wherever it was met.
 
         From 2.13 on Dynamo guards what it has read of it alone, and knows but one place of it; before, each place.
         """
-        for one in self._named if CLASSES_ARE_WATCHED else ():
-            for source in self._places.get(one, ()):
-                install_guard(source.make_guard(GuardBuilder.ID_MATCH))
+        places = [self._places.get(one, ()) for one in (self._named if CLASSES_ARE_WATCHED else ())]
+        for source in (*itertools.chain(*places), *self._functions.values()):
+            install_guard(source.make_guard(GuardBuilder.ID_MATCH))
+
+
+def _is_a_function_somewhere(one: Any) -> bool:
+    """Whether it is one that was there before the call: Dynamo guards its code, which others may have."""
+    return type(one) is variables.UserFunctionVariable and one.source is not None
 
 
 @contextlib.contextmanager
@@ -192,7 +200,7 @@ _CONTAINS = ("generic_contains", "pysequence_contains")
 @contextlib.contextmanager
 def _calls_looked_at(look: Callable[..., None], ask: Callable[[Any, Sequence[Any]], None]) -> Iterator[None]:
     """Those of functions that compare, Dynamo's own, too."""
-    caller: Any = variables.BuiltinVariable
+    callers: tuple[Any, ...] = (variables.BuiltinVariable, variables.PolyfilledFunctionVariable)
 
     def calling(original: Any) -> Any:
         def call_function(variable: Any, tx: Any, args: Sequence[Any], kwargs: Any) -> Any:
@@ -207,12 +215,14 @@ def _calls_looked_at(look: Callable[..., None], ask: Callable[[Any, Sequence[Any
 
         return call_function
 
-    with replaced(caller, "call_function", calling):
+    with contextlib.ExitStack() as stack:
+        for caller in callers:
+            stack.enter_context(replaced(caller, "call_function", calling))
         yield
 
 
 _COMPARING = (operator.eq, operator.ne, operator.contains, operator.countOf, operator.indexOf)
-_IDENTIFYING = (operator.is_, operator.is_not)
+_IDENTIFYING = (operator.is_, operator.is_not, hash)
 
 
 @contextlib.contextmanager
@@ -251,7 +261,7 @@ def _seen(variable: Any) -> Any:
         return realized(variable)
     value = peek()
     by_name = (type, Enum) if CLASSES_ARE_WATCHED else ()
-    matters = isinstance(value, (Tensor, list, tuple, *by_name)) or has_no_equal(type(value))
+    matters = isinstance(value, (Tensor, list, tuple, FunctionType, *by_name)) or has_no_equal(type(value))
     return realized(variable) if matters else None
 
 
