@@ -15,6 +15,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -59,6 +60,26 @@ class TensorRecipe:
 @dataclass
 class Twin(Config):
     """A dataclass with the same fields."""
+
+
+class Thing:
+    """An object."""
+
+    def __init__(self, held: Any) -> None:
+        self.held = held
+
+
+class AnotherThing(Thing):
+    """Of the same attributes."""
+
+
+class Slotted:
+    """An object without a dict."""
+
+    __slots__ = ("held",)
+
+    def __init__(self, held: Any) -> None:
+        self.held = held
 
 
 class One(nn.Module):
@@ -229,6 +250,19 @@ ATTRIBUTES: Mapping[str, Mapping[str, Callable[[Recipe], Recipe]]] = {
         "dataclass of another scale": _with(nest=lambda: Config(_ones(2), 2.0)),
         "dataclass with more": _with(nest=lambda: _beside(Config(_ones(2)), 1)),
         "dataclass with other more": _with(nest=lambda: _beside(Config(_ones(2)), 2)),
+        "object": _with(nest=lambda: Thing(1)),
+        "object of true": _with(nest=lambda: Thing(True)),
+        "object of a pair": _with(nest=lambda: Thing((1, "a"))),
+        "object of a list": _with(nest=lambda: Thing([1, "a"])),
+        "object of an object": _with(nest=lambda: Thing(Thing(1))),
+        "object with more": _with(nest=lambda: _beside(Thing(1), 1)),
+        "object of another class": _with(nest=lambda: AnotherThing(1)),
+        "object with slots": _with(nest=lambda: Slotted(1)),
+        "object with other slots": _with(nest=lambda: Slotted(2)),
+        "namespace": _with(nest=lambda: SimpleNamespace(held=1)),
+        "function": _with(nest=lambda: _ones),
+        "another function": _with(nest=lambda: all_attributes),
+        "object of a function": _with(nest=lambda: Thing(_ones)),
     },
     "more": {
         "one": _with(more=(1,)),
@@ -298,6 +332,10 @@ class Sub(torch.Tensor):
 
 class Unknown:
     """An object that no key can hold by value."""
+
+    def __getattribute__(self, name: str) -> Any:
+        """As usual."""
+        return object.__getattribute__(self, name)
 
 
 @dataclass
@@ -369,6 +407,12 @@ def _itself() -> list[Any]:
     return found
 
 
+def _itself_as_attribute() -> Thing:
+    found = Thing(None)
+    found.held = found
+    return found
+
+
 def _unset() -> Any:
     return object.__new__(dataclasses.make_dataclass("Unset", ["a"]))
 
@@ -422,9 +466,12 @@ ARGUMENTS: Mapping[str, tuple[Callable[[], Any], str]] = {
     **({"named": (_named, "named dimensions")} if hasattr(Tensor, "has_names") else {}),
     "in a list": (lambda: [torch.ones(2, device="meta")], "meta"),
     "proxy": (lambda: torch.fx.Proxy(torch.fx.Graph().placeholder("x")), "traced by torch.fx"),
-    "object": (Unknown, "Unknown"),
+    "object with a tensor": (lambda: Thing(_ones(2)), "Thing"),
+    "object with a module": (lambda: Thing(nn.Identity()), "Thing"),
+    "object to be filled": (lambda: Thing([]), "Thing"),
+    "object that contains itself": (_itself_as_attribute, "contains itself"),
+    "object that says itself what it has": (Unknown, "Unknown"),
     "set": (lambda: {1}, "set"),
-    "function": (lambda: torch.nn.functional.relu, "function"),
     "generator": (torch.Generator, "Generator"),
     "bound builtin": (lambda: torch.ones(2).add, "bound method"),
     "bound append": (lambda: [].append, "bound method"),

@@ -216,6 +216,23 @@ class Config:
     name: str = "a"
 
 
+class Settings:
+    """An object of an ordinary class."""
+
+    def __init__(self, scale: Any, on: bool, name: str) -> None:
+        self.scale, self.on, self.name = scale, on, name
+
+
+def doubled(x: Tensor) -> Tensor:
+    """A function that is an argument."""
+    return x * 2
+
+
+def raised(x: Tensor) -> Tensor:
+    """Another."""
+    return x + 3
+
+
 _PLACE = object()
 
 
@@ -614,6 +631,16 @@ def configured(c):
     return c.x * c.scale, c.name
 
 
+@fuzzed("tensor", "settings")
+def tuned(x, s):
+    return (x * s.scale if s.on else x + 1), s.name, getattr(s, "more", None)
+
+
+@fuzzed("tensor", "act")
+def activated(x, act):
+    return act(x) * 3, act
+
+
 @fuzzed("tensor", "list", "dict")
 def nested(x, xs, d):
     return (x, [*xs, x + 1], {**d, "x": x})
@@ -891,6 +918,15 @@ class _Maker:
     def a_config(self) -> Config:
         return Config(self.a_tensor(), self.rng.choice((1.0, 2.0, 1)), self.a_word())
 
+    def a_settings(self) -> Settings:
+        made = Settings(self.rng.choice((1.0, 2.0, 1, True)), self.a_flag(), self.a_word())
+        if self.rng.random() < 0.2:
+            vars(made)["more"] = self.rng.choice((1, 2))
+        return made
+
+    def a_act(self) -> Callable[[Tensor], Tensor]:
+        return self.rng.choice((doubled, raised, torch.neg))
+
 
 # ----------------------------------------------------------------------------------------------------------- comparison
 
@@ -1026,7 +1062,7 @@ def unlike(one: Any, other: Any, exact: bool | float, place: str) -> str | None:
         return next(filter(None, found), None)
     if isinstance(one, dict):
         return unlike(list(one.items()), list(other.items()), exact, place)
-    if dataclasses.is_dataclass(one):
+    if dataclasses.is_dataclass(one) or type(one) is Settings:
         return unlike(vars(one), vars(other), exact, place)
     return None if repr(one) == repr(other) else f"{place}: {one!r} and {other!r}"
 

@@ -36,7 +36,7 @@ from tests.fuzzing import (
 
 BUILT = (
     *("same_or_not", "write_then_read", "in_place", "transposed", "scale", "noisy", "configured", "made", "layers"),
-    *("by_sizes", "by_roots"),
+    *("by_sizes", "by_roots", "tuned", "activated"),
 )
 """The functions that builds are compiled of."""
 WAITS = 0.004

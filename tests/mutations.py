@@ -69,7 +69,35 @@ WORLDS = "tests/functions/test_changed_worlds.py"
 COMPARED, PLACES = "tests/functions/test_comparisons.py", "tests/functions/test_object_guard.py"
 RECORDED, OF_PLAIN = "functions/recorded.py", "tests/functions/test_recorded.py"
 QUESTIONS, CACHE = "hit/csrc/torch_questions.c", "hit/csrc/signature_cache.c"
+INSTANCES, OF_INSTANCES = "keys/instances.py", "tests/keys/test_instances.py"
+TREE, LAYOUT, CONTEXTS = "tests/keys/test_tree.py", "tests/keys/test_layout.py", "tests/choices/test_context.py"
+FILTERED, NATIVE = "tests/functions/test_guard_filter.py", "tests/hit/test_native.py"
+SIGNED, COMPARES = "hit/csrc/instance_signature.c", "functions/unseen/comparisons.py"
 MUTATIONS = (
+    # Arguments that are objects of ordinary classes, or functions.
+    Mutation(INSTANCES, "or _is_computed(kind, held)", "", (OF_INSTANCES,)),
+    Mutation(INSTANCES, "    if kind is object or type(kind)", "    if type(kind)", (OF_INSTANCES,)),
+    Mutation(INSTANCES, " or any(map(_is_of_c, kind.__mro__[:-1]))", "", (OF_INSTANCES,)),
+    Mutation(INSTANCES, "kind.__getattribute__ is usual and ", "", (OF_INSTANCES,)),
+    Mutation(INSTANCES, ' and not hasattr(kind, "__torch_function__")', "", (OF_INSTANCES,)),
+    Mutation(INSTANCES, "        return not item or not all(", "        return not all(", (OF_INSTANCES,)),
+    Mutation(INSTANCES, "len(held) > MOST_ATTRIBUTES or ", "", (OF_INSTANCES,)),
+    Mutation(INSTANCES, "return any(_is_alive(getattr", "return False and any(_is_alive(getattr", (OF_INSTANCES,)),
+    Mutation(
+        "keys/tree.py", " if isinstance(value, (list, tuple, dict)) or is_dataclass(value) else None", "", (TREE,)
+    ),
+    Mutation("keys/tree.py", "(Module, FunctionType)):", "Module):", (TREE, CONTEXTS)),
+    Mutation(GRAPHS, "    return None if beyond else match[1]", "    return match[1]", (CONTEXTS,)),
+    Mutation(CASTS, "(Module, type, Enum, FunctionType)", "(Module, type, Enum)", (FILTERED, WORLDS)),
+    Mutation(CASTS, 'Verdict.CHECK if kind == "HASATTR"', 'Verdict.IMPLIED if kind == "HASATTR"', (FILTERED, WORLDS)),
+    Mutation("keys/layout.py", "in (str, tuple):  # a keyword", "is str:  # a keyword", (LAYOUT,)),
+    Mutation(SIGNED, "|| is_computed(type, name) ", "", (NATIVE,)),
+    Mutation(SIGNED, "is_constant(value) && sign_item", "sign_item", (NATIVE,)),
+    Mutation(COMPARES, "        self._functions |= {one", "        {one", (COMPARED,)),
+    Mutation(COMPARES, "operator.is_not, hash)", "operator.is_not)", (COMPARED,)),
+    Mutation(COMPARES, "variables.PolyfilledFunctionVariable)\n", ")\n", (COMPARED,)),
+    Mutation(COMPARES, "list, tuple, FunctionType, *by_name", "list, tuple, *by_name", (COMPARED,)),
+    Mutation(COMPARES, '        "UserFunctionVariable",\n', "", (COMPARED,)),
     # What is compared, and what is looked for in a list.
     Mutation(UNSEEN, "            self.compared.noted(tracing, self._found.append),\n", "", (COMPARED,)),
     Mutation(UNSEEN, "            memberships_compared(tracing, self._found.append),\n", "", (COMPARED,)),

@@ -302,6 +302,7 @@ KILLERS: list[Callable[[], None]] = [
     test_key.test_a_receiver_counts_by_its_type,
     test_key.test_a_receiver_that_is_a_tensor_counts_by_value,
     test_key.test_a_module_argument_counts_by_its_type,
+    test_key.test_a_function_counts_by_its_name,
     test_key.test_an_empty_or_complex_parameter_is_dispatched,
     test_key.test_nothing_speaks_against_an_ordinary_state,
     test_key.test_nothing_speaks_against_a_checkpoint,

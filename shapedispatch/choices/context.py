@@ -26,7 +26,7 @@ from ..hit.fast_path import FastPath
 from ..hit.table import Entry, Table
 from ..hit.turns import Turns
 from ..keys.key import Key
-from ..keys.tree import device_of, leaves, tensors
+from ..keys.tree import device_of, states, tensors
 from ..online.host_bound import HostBound
 from ..private import why_off
 from ..ranks.ledger import Ledger
@@ -192,8 +192,8 @@ class MissContext:
             return reason
         named = self.core.backend.arguments(self.args, self.kwargs)
         for name in offer.written or ():
-            if any(isinstance(leaf, torch.nn.Module) for leaf in leaves(named.get(name))):
-                return f"it writes {name}, and the state of a module is not copied"
+            if any(True for _ in states(named.get(name), name)):
+                return f"it writes {name}, and the state of a module or a function is not copied"
         if torch.are_deterministic_algorithms_enabled():
             return "deterministic algorithms are asked for, and timing is not deterministic"
         return trial.hooked() or trial.memory_refusal(self.settings.copy_limit)

@@ -25,6 +25,7 @@ from torch.nn import Module, Parameter
 from .. import private
 from ..keys import key as keys
 from ..keys.autocast import DEVICES, any_autocast
+from ..keys.instances import holds_all_in_its_dict
 from ..settings.resolve import settings
 from . import profiling, symbols
 from .fast_path import FastPath
@@ -330,12 +331,8 @@ def _state() -> dict[str, Any]:
             (keys.saved_tensor_hooks, True),
             (keys._anomaly,),
         ),
-        "hook_tables": (
-            keys._forward_pre_hooks,
-            keys._forward_hooks,
-            keys._backward_pre_hooks,
-            keys._backward_hooks,
-        ),
+        "hook_tables": (keys._forward_pre_hooks, keys._forward_hooks, keys._backward_pre_hooks, keys._backward_hooks),
+        "is_ordinary": holds_all_in_its_dict,
         "compiler_names": vars(torch.compiler),
         "forward_names": vars(forward_ad),
         "profiler_names": vars(profiling.state),

@@ -25,12 +25,14 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, is_dataclass
+from types import FunctionType
 from typing import Any, TypeAlias
 
 from torch import Tensor
 from torch.nn import Parameter as TensorParameter
 
+from ..keys.instances import attributes_of
 from ..keys.key import Bypass, Key, describe
 
 __all__ = ["ABSENT", "Keyed", "Parameter", "Specializer", "parameters_of"]
@@ -144,7 +146,8 @@ def _constant(value: Any) -> Hashable:
         return (kind, *[_constant(item) for item in value])
     if _is_constant(kind):
         return (kind, _constant(value.value)) if kind.__name__ == "constexpr" else (kind, value)
-    if kind in (list, dict, set) or isinstance(value, Tensor):
+    is_ordinary = not is_dataclass(value) and attributes_of(value) is not None
+    if kind in (list, dict, set, FunctionType) or isinstance(value, Tensor) or is_ordinary:
         raise Bypass(f"a constexpr of type {kind.__name__}, which is no constant")
     return describe(value)
 

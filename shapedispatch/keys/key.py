@@ -14,7 +14,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from types import BuiltinFunctionType, ModuleType
+from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any, TypeAlias
 
 import torch
@@ -26,6 +26,7 @@ from torch.nn.modules import module as nn_module
 from ..private import find, missing
 from .autocast import any_autocast, autocast
 from .checkpoint import checkpoint_of
+from .instances import attributes_of, is_made_of_attributes
 from .layout import SAME, WITHOUT_KEY, Key
 from .tree import FLAT, overlap, tensors
 
@@ -294,20 +295,18 @@ def _describe_instance(value: Any) -> Key:
         return (kind, name if name is not None else describe(value.value))
     if isinstance(value, tuple) and hasattr(kind, "_fields"):
         return (*_sequence(value), *_beside(value, ()))
-    if dataclasses.is_dataclass(value) and _is_made_of_attributes(kind):
+    if dataclasses.is_dataclass(value) and is_made_of_attributes(kind):
         names = [field.name for field in dataclasses.fields(value)]
         if not all(hasattr(value, name) for name in names):
             raise Bypass(f"an argument of type {kind.__name__} with a field that has no value")
         return (kind, *[describe(getattr(value, name)) for name in names], *_beside(value, names))
     if isinstance(value, torch.fx.Proxy):
         raise Bypass("the call is being traced by torch.fx")
+    if kind is FunctionType:  # builds ask for its code and what that reads
+        return (FunctionType, describe(value.__module__), describe(value.__qualname__))
+    if (held := attributes_of(value)) is not None:
+        return (kind, _dict(held))
     raise Bypass(WITHOUT_KEY.format(kind.__name__))
-
-
-def _is_made_of_attributes(kind: type) -> bool:
-    """Whether instances hold nothing beside: no class of them is written in C, such as `int` or `Exception`."""
-    made_by_a_statement = 1 << 9  # Py_TPFLAGS_HEAPTYPE
-    return all(base is object or base.__flags__ & made_by_a_statement for base in kind.__mro__)
 
 
 def _beside(value: Any, names: Sequence[str]) -> Key:

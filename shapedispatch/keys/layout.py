@@ -117,13 +117,14 @@ def numberless(key: Key) -> Key:
 def _numberless(part: Any) -> Hashable:
     if type(part) is not tuple or len(part) < 2:
         return part  # type: ignore[no-any-return]  # of a key, so it hashes
-    if type(part[0]) is str:  # a keyword, or an item of a dict
+    if type(part[0]) in (str, tuple):  # a keyword, or an item of a dict
         return (part[0], *map(_numberless, part[1:]))
     if part[0] is int:
         return (int, part[1] < 0, part[1].bit_length())
     if part[0] in (float, complex, str):
         return (part[0],)
-    return (part[0], *map(_numberless, part[1:])) if part[0] in (tuple, list, dict) else part
+    is_tensor = isinstance(part[0], type) and issubclass(part[0], Tensor)
+    return (part[0], *map(_numberless, part[1:])) if isinstance(part[0], type) and not is_tensor else part
 
 
 class Ways:

@@ -1,8 +1,9 @@
 """The containers of a call: what they hold, the same containers with other leaves; and where tensors' elements lie.
 
-One set of rules: lists, tuples, dicts and dataclasses are containers, and whatever derives from them. A tensor, a
-`torch.Size` (a value, as the key has it) and a module (its state is no part of the call, even where it is a dataclass)
-are leaves, as is everything else. A field of a dataclass that has no value is passed over.
+One set of rules: lists, tuples, dicts and dataclasses are containers, and whatever derives from them, and so is an
+instance of which `attributes_of` says all; that leads to no tensor. A tensor, a `torch.Size` (a value, as the key has
+it) and a module (its state is no part of the call, even where it is a dataclass) are leaves, as is everything else. A
+field of a dataclass that has no value is passed over.
 """
 
 from __future__ import annotations
@@ -12,12 +13,14 @@ import copy
 import itertools
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
-from types import MemberDescriptorType
+from types import FunctionType, MemberDescriptorType
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import Module
+
+from .instances import FLAT, attributes_of
 
 __all__ = [
     "FLAT",
@@ -31,12 +34,9 @@ __all__ = [
     "overlaps_itself",
     "path_of",
     "span",
+    "states",
     "tensors",
 ]
-
-
-FLAT = frozenset({int, bool, float, complex, str, bytes, type(None), torch.dtype, torch.device})
-"""Types that can hold no tensor, for a quick look."""
 
 
 def span(t: Tensor) -> tuple[int, int]:
@@ -81,9 +81,12 @@ def children(value: Any) -> Iterable[tuple[Any, Any]] | None:
         return None if type(value) is torch.Size else enumerate(value)
     if isinstance(value, dict):
         return value.items()
-    if isinstance(value, (Tensor, Module, type)) or not is_dataclass(value):
+    if type(value) in FLAT or isinstance(value, (Tensor, Module, type)):
         return None
-    return [(field.name, getattr(value, field.name)) for field in fields(value) if hasattr(value, field.name)]
+    if is_dataclass(value):
+        return [(field.name, getattr(value, field.name)) for field in fields(value) if hasattr(value, field.name)]
+    held = attributes_of(value)
+    return None if held is None else held.items()
 
 
 def path_of(path: str, holder: Any, name: Any) -> str:
@@ -98,6 +101,18 @@ def leaves(value: Any) -> Iterator[Any]:
         yield value
     for _, child in held or ():
         yield from leaves(child)
+
+
+def states(value: Any, path: str) -> Iterator[str]:
+    """Where in an argument modules and functions stand: what they reach is no part of the call, and nothing copies it.
+
+    ``path`` is the argument's own; each is as Python writes it: ``x[0]``, ``x['a']``, ``x.a``.
+    """
+    if isinstance(value, (Module, FunctionType)):
+        yield path
+        return
+    for name, item in children(value) or ():
+        yield from states(item, path_of(path, value, name))
 
 
 def tensors(value: Any) -> Iterator[Tensor]:
@@ -124,10 +139,11 @@ def map_leaves(
 ) -> Any:
     """The same nest with ``change(path, leaf)`` for each leaf, its containers made anew in their own classes.
 
-    A tuple in which nothing changes stays itself. With ``made``, which maps the id of a container to its new one, a
-    container that stands in two places stays one; without it each place has its own.
+    A tuple in which nothing changes stays itself, and so does an instance of an ordinary class: it leads to no tensor,
+    and code may ask which it is. With ``made``, which maps the id of a container to its new one, a container that
+    stands in two places stays one; without it each place has its own.
     """
-    held = children(value)
+    held = children(value) if isinstance(value, (list, tuple, dict)) or is_dataclass(value) else None
     if held is None:
         return change(path, value)
     if made is not None and id(value) in made:

@@ -49,7 +49,7 @@ class Cache:
     """What no key can hold."""
 
     def __init__(self) -> None:
-        self.seen = 0
+        self.seen, self.layers = 0, list[Tensor]()
 
 
 class Norm(nn.Module):

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import dataclasses
+import types
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -76,7 +78,25 @@ def test_a_module_that_is_written_is_not_timed() -> None:
     f = shapedispatch(hints=(), store=False, mutates=("module",), variants=[lambda module, x: adds(module, x)])(adds)
     f(module, x)
     assert module.total.tolist() == [1.0, 1.0, 1.0]
-    assert any("the state of a module is not copied" in note for note in f.explain(module, x).notes)
+    assert any("the state of a module or a function is not copied" in note for note in f.explain(module, x).notes)
+
+
+@pytest.mark.parametrize("given", [lambda fn: fn, lambda fn: [fn], lambda fn: types.SimpleNamespace(fn=fn)])
+def test_what_a_function_of_the_call_closes_over_is_written_once(given: Callable[[Any], Any]) -> None:
+    """It is no part of a call's copies, wherever the function stands."""
+    total = torch.zeros(3)
+
+    def adds(x: torch.Tensor) -> torch.Tensor:
+        total.add_(x)
+        return x + total
+
+    def calls(x: torch.Tensor, held: Any) -> Any:
+        return (held.fn if isinstance(held, types.SimpleNamespace) else held[0] if isinstance(held, list) else held)(x)
+
+    f = shapedispatch(hints=(), store=False, variants=[lambda x, held: calls(x, held)])(calls)
+    for times in range(1, 4):
+        f(torch.ones(3), given(adds))
+        assert total.tolist() == [times] * 3
 
 
 @pytest.mark.parametrize(

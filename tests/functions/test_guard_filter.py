@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from shapedispatch.functions.compile.tracer import trace
 from shapedispatch.functions.guards import guard_filter
 from shapedispatch.functions.guards.guard_filter import GuardFilter, Verdict
+from tests.attributes import Thing
 from tests.helpers import as_written, built, pinned
 
 pytestmark = pytest.mark.operators_called
@@ -56,6 +57,9 @@ ARGUMENTS = {
     "layer": nn.Linear(2, 2),
     "kind": Pair,
     "kinds": (Pair, Colour.RED),
+    "thing": Thing((1, torch.sin, len)),
+    "act": nn.functional.relu,
+    "acting": Thing(nn.functional.relu),
 }
 
 
@@ -86,6 +90,15 @@ ARGUMENTS = {
         ("L['kind'].scale", "EQUALS_MATCH", CHECK),
         ("L['kinds'][0].scale", "EQUALS_MATCH", CHECK),
         ("L['kinds'][1].value[0]", "EQUALS_MATCH", CHECK),
+        ("L['thing']", "TYPE_MATCH", IMPLIED),
+        ("L['thing']", "HASATTR", CHECK),
+        ("L['thing']", "ID_MATCH", UNSUPPORTED),
+        ("L['thing'].held[0]", "EQUALS_MATCH", IMPLIED),
+        ("L['thing'].more", "EQUALS_MATCH", UNSUPPORTED),
+        ("type(L['thing']).scale", "EQUALS_MATCH", CHECK),
+        ("L['act']", "CLOSURE_MATCH", CHECK),
+        ("L['acting']", "TYPE_MATCH", IMPLIED),
+        ("L['acting'].held", "CLOSURE_MATCH", CHECK),
         ("L['xsmall']", "EQUALS_MATCH", CHECK),
         ("G['scale']", "EQUALS_MATCH", CHECK),
         ("", "GRAD_MODE", CHECK),

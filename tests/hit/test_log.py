@@ -57,6 +57,9 @@ def messages(told: pytest.LogCaptureFixture) -> list[str]:
 class Cache:
     """What no key can hold."""
 
+    def __init__(self) -> None:
+        self.layers: list[torch.Tensor] = []
+
 
 def layer(x: torch.Tensor, cache: Any = None) -> torch.Tensor:
     """As a decoder's layer, whose calls carry an object."""

@@ -19,7 +19,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy
@@ -37,8 +37,9 @@ from shapedispatch.keys import key as keys
 from shapedispatch.keys import tree
 from shapedispatch.records import Choice
 from shapedispatch.settings.resolve import reset
-from tests.attributes import low_tensor
+from tests.attributes import Slotted, Thing, Unknown, low_tensor
 from tests.fuzzing import FUNCTIONS, baking, make_call, mismatch, observe, within
+from tests.keys.test_instances import Computed
 from tests.paths import NO_COMPILER, PATHS, SOURCE, c_module, compiled, library, loaded, taking
 
 pytestmark = [
@@ -121,6 +122,43 @@ def disagreements(calls: list[tuple[Any, Any]]) -> list[str]:
     keyed = [(made, packed) for made, packed in judged if not isinstance(made, str)]
     fine = [f"one key, packed twice: {made}" for made, packed in keyed if by_key.setdefault(made, packed) != packed]
     return coarse + fine
+
+
+@pytest.mark.parametrize(
+    "value",
+    [Thing(1), Thing((1, "a")), Thing(double), Thing(torch.float32), SimpleNamespace(held=1), double, lambda: None],
+)
+def test_an_object_of_an_ordinary_class_and_a_function_are_packed(value: Any) -> None:
+    """By what stands in its dict; by its name."""
+    assert pack(value) is not None
+    assert pack(value) != pack(Thing("other"))
+
+
+@pytest.mark.parametrize(
+    "value", [Thing([1]), Thing(Thing(1)), Thing(torch.ones(2)), Slotted(1), Unknown(), object(), Computed()]
+)
+def test_other_objects_are_left_to_python(value: Any) -> None:
+    """Which knows some of them, too."""
+    assert pack(value) is None
+
+
+@pytest.mark.usefixtures("c_path")
+def test_a_class_that_says_later_what_its_instances_have_is_asked_again() -> None:
+    """Its dict tells nothing then."""
+
+    class Later:
+        """As ordinary as any."""
+
+        def __init__(self) -> None:
+            self.held = 1
+
+    f, x, later = plain_only(lambda x, later: x * later.held), torch.ones(2), Later()
+    warmed(f, x, later)
+    assert pack(later) is not None
+    Later.held = property(lambda self: 2, lambda self, value: None)  # type: ignore[assignment,misc]  # as a user may
+    assert pack(later) is None
+    assert torch.equal(f(x, later), x * 2)
+    assert f.cache_info().bypasses == 1
 
 
 @pytest.mark.parametrize("name", sorted(FUNCTIONS))

@@ -19,6 +19,7 @@ from triton.compiler.compiler import make_backend
 
 from shapedispatch.kernels.specialize import ABSENT, Specializer, parameters_of
 from shapedispatch.keys.key import Bypass
+from tests.attributes import Thing
 
 CPU = -1  # what a tensor on the CPU answers when asked for its device
 
@@ -145,7 +146,7 @@ def test_every_kind_of_constant_is_told_apart(values: tuple[Any, ...]) -> None:
     assert found == [key(keys=keys, **{**CALL, "flag": value}) for value in values]
 
 
-@pytest.mark.parametrize("value", [[1], {"a": 1}, object(), lambda: 0, X])
+@pytest.mark.parametrize("value", [[1], {"a": 1}, object(), Thing(1), lambda: 0, X])
 def test_a_constant_that_cannot_be_keyed_is_a_bypass(value: Any) -> None:
     """Lists cannot be hashed, objects have no value, tensors are no constants."""
     with pytest.raises(Bypass):

@@ -5,6 +5,7 @@ import gc
 import warnings
 import weakref
 from collections.abc import Callable
+from types import FunctionType
 from typing import Any
 
 import pytest
@@ -71,6 +72,23 @@ def test_a_receiver_that_is_a_tensor_counts_by_value() -> None:
 def test_a_module_argument_counts_by_its_type() -> None:
     """Its state is a matter of the build's own guards."""
     assert key(nn.Linear(2, 2)) == key(nn.Linear(3, 3))
+
+
+def test_a_function_counts_by_its_name() -> None:
+    """Its code and what that reads are a matter of the build's own guards."""
+
+    def one(x: Any) -> Any:
+        return x
+
+    def other(x: Any) -> Any:
+        return x
+
+    assert key(one) != key(other)
+    other.__qualname__ = one.__qualname__
+    assert key(one) == key(other)
+    other.__module__ = "elsewhere"
+    assert key(one) != key(other)
+    assert keys.describe(one)[0] is FunctionType  # as each part begins with a type
 
 
 def test_which_tensors_are_one_object_is_seen_at_any_depth() -> None:

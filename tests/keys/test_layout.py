@@ -5,7 +5,9 @@ from typing import Any
 import torch
 
 from shapedispatch.keys import key as keys
-from shapedispatch.keys.layout import AmbientPart, TensorPart, differences, kin
+from shapedispatch.keys.layout import AmbientPart, TensorPart, differences, kin, numberless
+from tests.attributes import AnotherThing, Thing
+from tests.fuzzing import Config
 
 
 def key(*args: Any) -> keys.Key:
@@ -68,3 +70,17 @@ def test_keywords_are_kin_too() -> None:
     """By their names."""
     named = {size: kin(keys.key((), {"x": torch.ones(size)})) for size in (3, 5)}
     assert named[3] == named[5] != kin(keys.key((), {"y": torch.ones(3)}))
+
+
+def test_numbers_are_left_out_wherever_they_stand() -> None:
+    """In a dict, and among an object's attributes: one that counts would make each call a new kind."""
+    for made in (
+        lambda n: n,
+        lambda n: [n],
+        lambda n: {"n": n},
+        lambda n: Thing(n),
+        lambda n: Config(torch.ones(2), n),
+    ):
+        assert numberless(key(made(5))) == numberless(key(made(6))) != numberless(key(made(60)))
+    assert numberless(key(Thing(5))) != numberless(key(AnotherThing(5)))
+    assert numberless(key({"n": 5})) != numberless(key({"m": 5}))

@@ -3,15 +3,17 @@ from __future__ import annotations
 import collections
 from collections import OrderedDict, defaultdict
 from dataclasses import dataclass, field
+from types import FunctionType
 from typing import Any
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import Tensor
+from torch import Tensor, nn
 
-from shapedispatch.keys.tree import device_of, leaves, map_leaves, overlaps_itself, span, tensors
+from shapedispatch.keys.tree import device_of, leaves, map_leaves, overlaps_itself, span, states, tensors
+from tests.attributes import Thing
 
 
 @dataclass
@@ -220,3 +222,20 @@ def test_no_elements_that_are_one_are_missed(dims: list[tuple[int, int]]) -> Non
     """Whatever the strides."""
     t = torch.arange(4 * 3 * 9 + 1).as_strided([size for size, _ in dims], [stride for _, stride in dims])
     assert overlaps_itself(t) or len(t.unique()) == t.numel()
+
+
+def test_states_are_found_wherever_they_stand() -> None:
+    """A module's tensors, and what a function closes over, are no part of a call."""
+    layer, function = nn.Identity(), lambda: None
+    assert isinstance(function, FunctionType)
+    found = states([layer, {"a": (1, function)}, Thing(function), torch.ones(2)], "x")
+    assert [*found] == ["x[0]", "x[1]['a'][1]", "x[2].held"]
+    assert [*states(layer, "x")] == ["x"]
+
+
+def test_an_instance_of_an_ordinary_class_stays_itself() -> None:
+    """Code may ask which it is, as of what stands for nothing given."""
+    thing = Thing(1)
+    (twin,) = map_leaves([thing], lambda path, leaf: leaf)
+    assert twin is thing
+    assert [*leaves([thing])] == [1]

@@ -17,12 +17,11 @@ import torch._dynamo
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import Graph, GraphModule, Node
-from torch.nn import Module
 from torch.torch_version import TorchVersion
 
 from ...effects import Beside, Effects
 from ...errors import as_written
-from ...keys.tree import extent
+from ...keys.tree import extent, states
 from ..checks.views import lost_view
 from ..unseen.changes import changes_of_objects
 from .autograd import aot_metadata, gradients_taken, output_types, writes_no_input
@@ -156,7 +155,8 @@ def _argument_of(source: str, arguments: Mapping[str, Any], receiver: str | None
     match = re.match(r"L\['(\w+)'\]", source)
     if not match or match[1] not in arguments or match[1] == receiver:
         return None
-    return None if isinstance(arguments[match[1]], Module) else match[1]
+    beyond = any(source.startswith((f"{path}.", f"{path}[")) for path in states(arguments[match[1]], match[0]))
+    return None if beyond else match[1]
 
 
 def _input_writes(gm: GraphModule) -> list[bool]:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
 from pathlib import Path
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -22,6 +23,7 @@ from torch._dynamo.guards import CheckFunctionManager
 from torch.fx import _symbolic_trace as symbolic_trace
 from torch.nn import Module
 
+from ...keys.instances import attributes_of
 from ...keys.key import Bypass, describe
 
 __all__ = [
@@ -80,7 +82,7 @@ class GuardFilter:
                 self._sort(value, f"L['{name}']")
 
     def _sort(self, value: Any, path: str) -> None:
-        if isinstance(value, (Module, type, Enum)):
+        if isinstance(value, (Module, type, Enum, FunctionType)):
             self.states.append(path)  # keyed by which it is, not by what hangs on it
         elif isinstance(value, Tensor):
             self.tensors.add(path)
@@ -90,7 +92,10 @@ class GuardFilter:
             named = {f"{path}.{name}": item for name, item in zip(getattr(value, "_fields", ()), value, strict=False)}
             self._container(path, {f"{path}[{i}]": item for i, item in enumerate(value)} | named)
         elif hasattr(value, "__dataclass_fields__"):
-            self._container(path, {f"{path}.{name}": getattr(value, name) for name in value.__dataclass_fields__})
+            named = {name: getattr(value, name) for name in value.__dataclass_fields__} | getattr(value, "__dict__", {})
+            self._container(path, {f"{path}.{name}": item for name, item in named.items()})
+        elif (held := attributes_of(value)) is not None:
+            self._container(path, {f"{path}.{name}": item for name, item in held.items()})
         elif not _is_keyed_by_value(value):
             self.states.append(path)
         else:
@@ -107,9 +112,12 @@ class GuardFilter:
             return Verdict.IMPLIED  # of a tensor's class the stand-in has another, and the key has it
         if any(_inside(name, path) for path in self.states):
             return Verdict.CHECK
-        for places, kinds in ((self.tensors, _TENSOR_GUARDS), (self.containers, _CONTAINER_GUARDS)):
-            if name in places:
-                return Verdict.IMPLIED if kind in kinds else Verdict.UNSUPPORTED
+        if name in self.tensors:
+            return Verdict.IMPLIED if kind in _TENSOR_GUARDS else Verdict.UNSUPPORTED
+        if name in self.containers:
+            # Whether there is an attribute may be for the class to say.
+            otherwise = Verdict.CHECK if kind == "HASATTR" else Verdict.UNSUPPORTED
+            return Verdict.IMPLIED if kind in _CONTAINER_GUARDS else otherwise
         if any(_inside(name, path) for path in self.values):
             return Verdict.IMPLIED
         unknown = any(_inside(name, path) for path in (*self.tensors, *self.containers))

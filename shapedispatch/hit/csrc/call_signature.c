@@ -6,7 +6,10 @@
 enum { MOST_WORDS = 512, MOST_OBJECTS = 32, MOST_TENSORS = 64, BEFORE_SIZES = 3 /* words of a tensor */ };
 
 /* The first word of each part of a call says what follows, so that no two different calls are signed alike. */
-enum { TENSOR = 1, INT, FLOAT, COMPLEX, SINGLETON, IDENTICAL, EQUAL, KIND, SEQUENCE, DICT, SLICE, SAME, OVERLAP };
+enum {
+    TENSOR = 1, INT, FLOAT, COMPLEX, SINGLETON, IDENTICAL, EQUAL, KIND, SEQUENCE, DICT, SLICE, SAME, OVERLAP, FUNCTION,
+    INSTANCE
+};
 
 /* Which tensor stood where, and the addresses that its elements lie in. */
 typedef struct {
@@ -236,6 +239,10 @@ static int sign_overlap(CallSignature *sig)
 
 static int sign_value(CallSignature *sig, PyObject *value);
 
+/* Of instance_signature.c. */
+static int sign_kind(CallSignature *sig, PyTypeObject *type);
+static int sign_instance(CallSignature *sig, PyObject *value);
+
 /* An object that is only equal to itself. */
 static int sign_identical(CallSignature *sig, int tag, PyObject *object)
 {
@@ -310,33 +317,6 @@ static int sign_slice(CallSignature *sig, PyObject *value)
         && sign_value(sig, slice->step);
 }
 
-/* Whether tree.tensors may find tensors inside an instance of this type: what it finds there is Python's to key. */
-static int may_hold_tensors(PyTypeObject *type)
-{
-    return PyType_IsSubtype(type, torch.base) || PyType_HasFeature(type, Py_TPFLAGS_LIST_SUBCLASS)
-        || PyType_HasFeature(type, Py_TPFLAGS_TUPLE_SUBCLASS) || PyType_HasFeature(type, Py_TPFLAGS_DICT_SUBCLASS)
-        || class_attribute(type, torch.dataclass_fields) != NULL;
-}
-
-/* The same, asked once of each state of a class: no other class ever has the version of one. */
-static int holds_no_tensors(PyTypeObject *type)
-{
-    static unsigned found[16];
-    unsigned *seen = &found[((uintptr_t)type >> 4) % 16];
-    if (has_version(type, *seen))
-        return 1;
-    unsigned version = class_version(type, torch.dataclass_fields);
-    int none = !may_hold_tensors(type);
-    *seen = none ? version : 0;
-    return none;
-}
-
-/* What counts by its type: a module, or a method's `self`. */
-static int sign_kind(CallSignature *sig, PyTypeObject *type)
-{
-    return holds_no_tensors(type) && sign_identical(sig, KIND, (PyObject *)type);
-}
-
 /* Types that are met less often than tensors and numbers. */
 static int sign_other(CallSignature *sig, PyObject *value)
 {
@@ -353,7 +333,7 @@ static int sign_other(CallSignature *sig, PyObject *value)
         return sign_complex(sig, value);
     if (type == torch.dtype || type == torch.layout || type == torch.memory_format || type == &PyType_Type)
         return sign_identical(sig, IDENTICAL, value);
-    return PyType_IsSubtype(type, torch.module) && sign_kind(sig, type);
+    return PyType_IsSubtype(type, torch.module) ? sign_kind(sig, type) : sign_instance(sig, value);
 }
 
 static int sign_value(CallSignature *sig, PyObject *value)

@@ -33,6 +33,7 @@
 #include "torch_api.c"
 #include "tensor_view.c"
 #include "call_signature.c"
+#include "instance_signature.c"
 #include "signature_cache.c"
 #include "function_call.c"
 #include "graph_call.c"

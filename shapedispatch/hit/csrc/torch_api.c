@@ -51,6 +51,7 @@ static struct {
     PyObject *compiler_names, *forward_names;   /* the names of torch.compiler and of torch.autograd.forward_ad */
     PyObject *profiler_names;           /* of what says whether a profiler is on */
     PyObject *hook_tables;              /* a tuple of dicts */
+    PyObject *is_ordinary;              /* see instance_signature.c */
     PyObject *dispatch_keys, *storage_offset;
     Py_ssize_t impl_at, keyset_at;      /* where a tensor keeps its dispatch-key set; 0 where that is not known */
     PyObject *is_compiling_flag, *current_level, *raw_repr, *fill_memory, *dataclass_fields;
@@ -155,6 +156,7 @@ static const struct {
     {"storage_offset", take_object, &torch.storage_offset},
     {"no_modes", take_questions, &torch.no_modes},
     {"hook_tables", take_tuple, &torch.hook_tables},
+    {"is_ordinary", take_object, &torch.is_ordinary},
     {"compiler_names", take_dict, &torch.compiler_names},
     {"forward_names", take_dict, &torch.forward_names},
     {"profiler_names", take_dict, &torch.profiler_names},
