@@ -93,7 +93,7 @@ MUTATIONS = (
     Mutation("keys/layout.py", "in (str, tuple):  # a keyword", "is str:  # a keyword", (LAYOUT,)),
     Mutation(SIGNED, "|| is_computed(type, name) ", "", (NATIVE,)),
     Mutation(SIGNED, "is_constant(value) && sign_item", "sign_item", (NATIVE,)),
-    Mutation(COMPARES, "        self._functions |= {one", "        {one", (COMPARED,)),
+    Mutation(COMPARES, "        _guard_functions(every)\n", "", (COMPARED,)),
     Mutation(COMPARES, "operator.is_not, hash)", "operator.is_not)", (COMPARED,)),
     Mutation(COMPARES, "variables.PolyfilledFunctionVariable)\n", ")\n", (COMPARED,)),
     Mutation(COMPARES, "list, tuple, FunctionType, *by_name", "list, tuple, *by_name", (COMPARED,)),

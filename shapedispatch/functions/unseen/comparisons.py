@@ -108,7 +108,6 @@ class Comparisons:
         """Whether objects were compared, of which each has a guard on what it is made of."""
         self._places: dict[int, list[Any]] = {}
         self._named: dict[int, Any] = {}
-        self._functions: dict[str, Any] = {}
 
     @contextlib.contextmanager
     def noted(self, tracing: Callable[[], bool], unsupported: Callable[[str], None]) -> Iterator[None]:
@@ -139,23 +138,25 @@ class Comparisons:
         every = [*itertools.chain(*operands)]
         named = [*map(value_of, every)]
         self._named |= {id(value): value for value in named if isinstance(value, (type, Enum))}
-        self._functions |= {one.source.name: one.source for one in every if _is_a_function_somewhere(one)}
+        _guard_functions(every)
         kinds = (*_ALONE, variables.TensorVariable) if found_again else _ALONE
         self.of_objects |= all(any(_is_equal_to_itself_alone(one, kinds) for one in held) for held in operands)
 
     def guard_named(self) -> None:
-        """Guard each class, function and member of an Enum that was compared by which it is, wherever it was met.
+        """Guard each class and each member of an Enum that was compared by which it is, wherever it was met.
 
         From 2.13 on Dynamo guards what it has read of it alone, and knows but one place of it; before, each place.
         """
-        places = [self._places.get(one, ()) for one in (self._named if CLASSES_ARE_WATCHED else ())]
-        for source in (*itertools.chain(*places), *self._functions.values()):
-            install_guard(source.make_guard(GuardBuilder.ID_MATCH))
+        for one in self._named if CLASSES_ARE_WATCHED else ():
+            for source in self._places.get(one, ()):
+                install_guard(source.make_guard(GuardBuilder.ID_MATCH))
 
 
-def _is_a_function_somewhere(one: Any) -> bool:
-    """Whether it is one that was there before the call: Dynamo guards its code, which others may have."""
-    return type(one) is variables.UserFunctionVariable and one.source is not None
+def _guard_functions(compared: Iterable[Any]) -> None:
+    """Guard each function among these that was there before the call: Dynamo guards its code, which others may have."""
+    for one in compared:
+        if type(one) is variables.UserFunctionVariable and one.source is not None:
+            install_guard(one.source.make_guard(GuardBuilder.ID_MATCH))
 
 
 @contextlib.contextmanager
@@ -308,9 +309,12 @@ def memberships_compared(tracing: Callable[[], bool], unsupported: Callable[[str
     def iter_contains(items: Iterable[Any], search: Any, tx: Any, *args: Any, **kwargs: Any) -> Any:
         held = [*items]
         found = original(held, search, tx, *args, **kwargs)
-        if not tracing() or not search.is_python_constant() or found.as_python_constant():
+        if not tracing() or not search.is_python_constant():
             return found
         held = [*map(realized, held)]
+        _guard_functions([realized(search), *held])
+        if found.as_python_constant():
+            return found
         for one in held:
             if _may_be_equal(one, search.as_python_constant()):
                 unsupported("whether a tensor, or an object with a `==` of its own, is what is looked for (by `in`)")
