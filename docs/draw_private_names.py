@@ -273,6 +273,8 @@ WITHOUT = {
     "torch._inductor.output_code: graph._triton_bundle": REFUSED,
     "torch._dynamo.variables.BuiltinVariable": "No build of a function is made.",
     "torch._dynamo.variables.UserDefinedObjectVariable": "No build of a function is made.",
+    "torch._dynamo.variables.PolyfilledFunctionVariable": "No build of a function is made.",
+    "torch._dynamo.variables.UserFunctionVariable": REFUSED,
     "torch._inductor.debug": IMPORTED,
     "torch._inductor.async_compile.AsyncCompile.pool.cache_clear": (
         "A process that was forked from one that has compiled may wait for ever for its first build."

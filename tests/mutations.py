@@ -76,7 +76,7 @@ SIGNED, COMPARES = "hit/csrc/instance_signature.c", "functions/unseen/comparison
 MUTATIONS = (
     # Arguments that are objects of ordinary classes, or functions.
     Mutation(INSTANCES, "or _is_computed(kind, held)", "", (OF_INSTANCES,)),
-    Mutation(INSTANCES, "    if kind is object or type(kind)", "    if type(kind)", (OF_INSTANCES,)),
+    Mutation(INSTANCES, "        kind is object\n        or ", "        ", (OF_INSTANCES,)),
     Mutation(INSTANCES, " or any(map(_is_of_c, kind.__mro__[:-1]))", "", (OF_INSTANCES,)),
     Mutation(INSTANCES, "kind.__getattribute__ is usual and ", "", (OF_INSTANCES,)),
     Mutation(INSTANCES, ' and not hasattr(kind, "__torch_function__")', "", (OF_INSTANCES,)),
@@ -96,7 +96,6 @@ MUTATIONS = (
     Mutation(COMPARES, "        _guard_functions(every)\n", "", (COMPARED,)),
     Mutation(COMPARES, "operator.is_not, hash)", "operator.is_not)", (COMPARED,)),
     Mutation(COMPARES, "variables.PolyfilledFunctionVariable)\n", ")\n", (COMPARED,)),
-    Mutation(COMPARES, "list, tuple, FunctionType, *by_name", "list, tuple, *by_name", (COMPARED,)),
     Mutation(COMPARES, '        "UserFunctionVariable",\n', "", (COMPARED,)),
     # What is compared, and what is looked for in a list.
     Mutation(UNSEEN, "            self.compared.noted(tracing, self._found.append),\n", "", (COMPARED,)),

@@ -97,6 +97,8 @@ def test_what_a_function_of_the_call_closes_over_is_written_once(given: Callable
     for times in range(1, 4):
         f(torch.ones(3), given(adds))
         assert total.tolist() == [times] * 3
+    (refused,) = f.explain(torch.ones(3), given(adds)).refusals
+    assert refused.reasons[0].endswith("__closure__[0].cell_contents")  # and no argument: a build writes that
 
 
 @pytest.mark.parametrize(

@@ -262,7 +262,7 @@ def _seen(variable: Any) -> Any:
         return realized(variable)
     value = peek()
     by_name = (type, Enum) if CLASSES_ARE_WATCHED else ()
-    matters = isinstance(value, (Tensor, list, tuple, FunctionType, *by_name)) or has_no_equal(type(value))
+    matters = isinstance(value, (Tensor, list, tuple, *by_name)) or has_no_equal(type(value))
     return realized(variable) if matters else None
 
 
