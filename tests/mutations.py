@@ -96,7 +96,6 @@ MUTATIONS = (
     Mutation(COMPARES, "        _guard_functions(every)\n", "", (COMPARED,)),
     Mutation(COMPARES, "operator.is_not, hash)", "operator.is_not)", (COMPARED,)),
     Mutation(COMPARES, "variables.PolyfilledFunctionVariable)\n", ")\n", (COMPARED,)),
-    Mutation(COMPARES, '        "UserFunctionVariable",\n', "", (COMPARED,)),
     # What is compared, and what is looked for in a list.
     Mutation(UNSEEN, "            self.compared.noted(tracing, self._found.append),\n", "", (COMPARED,)),
     Mutation(UNSEEN, "            memberships_compared(tracing, self._found.append),\n", "", (COMPARED,)),

@@ -65,12 +65,11 @@ def _guarding(
     return compare
 
 
-# What Dynamo guards by its type or its parts; a function is guarded by its code, which others may have.
+# What Dynamo guards by its type or its parts; of functions see `_guard_functions`.
 _OBJECTS = tuple(
     getattr(variables, name)
     for name in (
         "TensorVariable", "UserDefinedObjectVariable", "NNModuleVariable", "BaseListVariable", "ConstDictVariable",
-        "UserFunctionVariable",
     )
     if hasattr(variables, name)
 )  # fmt: skip
